@@ -1,10 +1,10 @@
-"""State that is kept in a replicated log: keys with values, of which the newest ones count.
+"""Stores the state of a coordinator in a replicated log: keys with values, of which the newest ones count.
 
-Each record says in which leader epoch it was written. Records that a deposed leader has appended may come into the log
-later, behind those of its successor, which knows nothing of them: they do not count.
+Each record has a header with the leader epoch in which it was written. Divergent records of a former leader can be
+merged into the log after those of its successor, which did not know them. They are ignored.
 
-The log is rewritten when most of its records are of no use any more: everything that counts is appended once more, and
-the log's beginning is deleted.
+The log is rewritten when most of its records are obsolete: all current values are appended again, and older records are
+deleted.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from dafka.storage.plugin_helpers import now_ms
 _LOGGER = logging.getLogger("dafka.broker")
 
 REWRITE_RECORDS = 10_000
-"""Records of no use that a log may have, besides as many as there are of use."""
+"""Obsolete records that a log can have, in addition to one for each current value, before it is rewritten."""
 
 READ_BYTES = 2**20
-"""How much is read at once."""
+"""The size of a read, in bytes."""
 
-_SLOT_VERSION = 1
+_SHARD_VERSION = 1
 
 _EPOCH_HEADER = "leader-epoch"
-"""The header that says in which leader epoch a record was written; without it, the epoch is 0."""
+"""The header with the leader epoch in which a record was written; without it, the epoch is 0."""
 
 
 @attrs.frozen(eq=False)
@@ -46,7 +46,7 @@ class _Write:
     Attributes:
         appended: The records to wait for.
         count: How many of them were `put`.
-        is_rewrite: Whether they are everything that counts.
+        is_rewrite: Whether they are a rewrite of all current values.
     """
 
     appended: PendingAppend
@@ -55,14 +55,14 @@ class _Write:
 
 
 class CoordinatorLog:
-    """Keys and values, of which each change is a record of a log that this broker leads.
+    """Keys and values. Each change is a record of a log that this broker leads.
 
     Args:
         broker: The broker.
         log: The log.
 
     Attributes:
-        values: The values by key, with all changes, written or not.
+        values: The values by key, with all changes, written or pending.
     """
 
     def __init__(self, broker: BrokerNode, log: Log) -> None:
@@ -78,22 +78,21 @@ class CoordinatorLog:
 
     @property
     def is_settled(self) -> bool:
-        """Whether all records are where they belong: the high watermark is the end of the log."""
+        """Whether all records are committed: the high watermark is the log end offset."""
         return self._log.high_watermark >= self._log.index.end_offset
 
     async def load(self) -> None:
-        """Read the log.
+        """Read the state from the log.
 
-        What the leader before has written may still be on its way to enough replicas, or come back later. A record of
-        this leader is the border: when enough replicas have it, they have everything before; and what the other one
-        has written does not count if it comes after this.
+        Records of the former leader can still be uncommitted, or be merged later. So this leader first appends a
+        record: once it is committed, all records before it are, too. Later records of the former leader are ignored.
 
         Raises:
             NotLeaderError: This broker no longer leads the log.
             StorageError: The storage fails.
         """
         if self._epoch or not self.is_settled:
-            mark = encode_state("", (SHARD_KIND, "leader"), {}, _SLOT_VERSION)
+            mark = encode_state("", (SHARD_KIND, "leader"), {}, _SHARD_VERSION)
             await self._wait(self._append([(mark.key, mark.value)]))
         offset, end, epoch = self._log.index.start_offset, self._log.high_watermark, 0
         while offset < end:
@@ -105,25 +104,24 @@ class CoordinatorLog:
                 offset = header.base_offset + header.last_offset_delta + 1
                 if not header.is_control:
                     for record in decode_records(self._log.leader_partition, data):
-                        written = _epoch_of(record)
-                        if written >= epoch:
-                            epoch = written
-                            self._note(record.key or b"", record.value)
+                        epoch_written = _epoch_of(record)
+                        if epoch_written >= epoch:
+                            epoch = epoch_written
+                            self._apply(record.key or b"", record.value)
             await trio.lowlevel.checkpoint()
 
     def put(self, records: Iterable[StateRecord]) -> None:
-        """Change values."""
+        """Change values. `write` appends the changes."""
         for record in records:
-            self._note(record.key, record.value)
+            self._apply(record.key, record.value)
             self._pending.append((record.key, record.value))
         self._was_put.set()
 
     async def write(self, confirm: Callable[[int], None]) -> None:
-        """Append what is put, until cancelled.
+        """Append the changes of `put`, until cancelled.
 
         Args:
-            confirm: Is called with a number of records, in the order in which they were put, when as many replicas as
-                needed have them.
+            confirm: Called with a number of records, in the order in which they were put, when these are committed.
 
         Raises:
             NotLeaderError: This broker no longer leads the log.
@@ -142,7 +140,7 @@ class CoordinatorLog:
                 await self._has_written.wait()
 
     async def _append_put(self) -> None:
-        """Append what was put meanwhile in one go, so that many requests share a write."""
+        """Append all pending changes at once, so that many requests share a write."""
         while True:
             await self._was_put.wait()
             self._was_put = trio.Event()
@@ -167,7 +165,7 @@ class CoordinatorLog:
     async def _wait(self, appended: PendingAppend) -> int:
         try:
             return await appended.wait_offset()
-        except TopicDeletedError:  # another broker had created the topic before
+        except TopicDeletedError:  # another broker had created the topic earlier
             raise NotLeaderError(f"the topic {self._log.topic} of this broker is gone") from None
 
     async def _delete_before(self, offset: int) -> None:
@@ -181,7 +179,7 @@ class CoordinatorLog:
         count = self._log.index.end_offset - self._log.index.start_offset
         return not self._is_rewriting and count > 2 * len(self.values) + REWRITE_RECORDS
 
-    def _note(self, key: bytes, value: bytes | None) -> None:
+    def _apply(self, key: bytes, value: bytes | None) -> None:
         if value is None:
             self.values.pop(key, None)
         else:

@@ -1,7 +1,7 @@
-"""A slot of the coordinators: the groups and transactional ids that this broker coordinates as the leader of one log.
+"""A shard of the coordinators: the groups and transactional ids that this broker coordinates as leader of one log.
 
-Coordinators return actions. What an action writes is durable before a later action is carried out, and the answers to
-clients keep that order, so that no client learns of a state that a crash can undo.
+Coordinators return actions. The writes of an action are durable before a later action is executed. Answers to clients
+follow this order too, so no client sees a state that a crash can undo.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from dafka.errors import DafkaError, StorageError
 from dafka.storage.plugin_helpers import now_ms
 
 Step: TypeAlias = Action | Callable[[], None]
-"""An action, or what else has to wait for the writes before it."""
+"""An action, or a function to call after all earlier writes are durable."""
 
 
 class CoordinatorError(DafkaError):
-    """This broker does not coordinate a group or transactional id at present. Clients try again, perhaps elsewhere.
+    """This broker does not coordinate a group or transactional id now. Clients retry, perhaps at another broker.
 
     Args:
         error_code: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS or COORDINATOR_NOT_AVAILABLE.
-        problem: Why the storage takes no changes; empty if it does.
+        problem: Why the storage accepts no changes; empty if it does.
 
     Attributes:
-        error_code: The same.
-        problem: Why the storage takes no changes; empty if it does.
+        error_code: The error code.
+        problem: Why the storage accepts no changes; empty if it does.
     """
 
     def __init__(self, error_code: ErrorCode, problem: str = "") -> None:
@@ -55,12 +55,12 @@ class CoordinatorError(DafkaError):
 
 
 _IMPORTED = encode_state("", (SHARD_KIND, "imported"), {}, 1)
-"""Says that the state of a former version was imported, behind all of it."""
+"""Marks that the state of a former version was imported. Written after all of it."""
 
 
 @attrs.define(eq=False)
 class _Answer:
-    """The answer to a request that waits for a coordinator."""
+    """The pending answer of a coordinator to a request."""
 
     arrived: trio.Event = attrs.field(factory=trio.Event)
     result: object = None
@@ -68,21 +68,21 @@ class _Answer:
 
 
 class CoordinatorShard:
-    """One slot, from when this broker begins to lead its log until it no longer does.
+    """One shard, while this broker leads its log in one epoch.
 
     Args:
         broker: The broker.
         log: The log, which this broker leads.
-        groups: A coordinator of groups, without any.
-        transactions: A coordinator of transactions, without any.
-        end_transaction: Writes the markers of a transaction, and calls `execute` when that is done.
+        groups: A coordinator of groups, still empty.
+        transactions: A coordinator of transactions, still empty.
+        end_transaction: Writes the markers of a transaction, and calls `execute` when they are written.
 
     Attributes:
         log: The log.
         epoch: The leader epoch.
-        groups: The groups of the slot.
-        transactions: The transactional ids of the slot.
-        loaded: Set when the slot is served.
+        groups: The groups of the shard.
+        transactions: The transactional ids of the shard.
+        loaded: Set when the shard is served.
     """
 
     def __init__(
@@ -111,15 +111,15 @@ class CoordinatorShard:
 
     @property
     def is_settled(self) -> bool:
-        """Whether everything that the coordinators know is durable."""
+        """Whether the state of the coordinators is durable."""
         return self._durable == self._written
 
     async def run(self, former: Mapping[bytes, bytes], *, task_status: trio.TaskStatus[None]) -> None:
-        """Load the slot and serve it, until cancelled.
+        """Load the shard and serve it, until cancelled.
 
         Args:
-            former: The state of the slot as a lone broker of a former version has left it.
-            task_status: The slot is loaded, or waits for other brokers.
+            former: The state of the shard that a single broker of a former version has left.
+            task_status: The shard is loaded, or waits for other brokers.
 
         Raises:
             NotLeaderError: This broker no longer leads the log.
@@ -147,7 +147,7 @@ class CoordinatorShard:
                 task_status.started()
 
     def close(self) -> None:
-        """Answer all who wait that this broker does not coordinate the slot any more."""
+        """Fail all pending requests: this broker no longer coordinates the shard."""
         for answer in self._answers.values():
             answer.is_lost = True
             answer.arrived.set()
@@ -160,10 +160,10 @@ class CoordinatorShard:
             wait_s: How long the answer may take, in seconds.
 
         Returns:
-            The result, when everything that it depends on is durable.
+            The result, once all state that it depends on is durable.
 
         Raises:
-            CoordinatorError: This broker does not coordinate the slot any more, or the storage fails.
+            CoordinatorError: This broker no longer coordinates the shard, or the storage fails.
         """
         if self._waits.problem:
             raise CoordinatorError(ErrorCode.COORDINATOR_NOT_AVAILABLE, self._waits.problem)
@@ -185,24 +185,24 @@ class CoordinatorShard:
         return answer.result
 
     async def wait_committed(self) -> None:
-        """Wait until everything is durable that the coordinators know.
+        """Wait until the state of the coordinators is durable.
 
         Raises:
-            CoordinatorError: This broker does not coordinate the slot any more, or the storage fails.
+            CoordinatorError: This broker no longer coordinates the shard, or the storage fails.
         """
         await self._ask(lambda token: [Answer(token, None)], DURABLE_S)
 
     def check_lease(self) -> None:
-        """Check that what was read is the latest. Call it after it was read, right before the answer.
+        """Check that the state read is the latest. Call this after reading, right before the answer.
 
         Raises:
-            CoordinatorError: Another broker may have begun to coordinate the slot.
+            CoordinatorError: Another broker has possibly begun to coordinate the shard.
         """
         if not self._broker.holds_lease(self.log):
             raise CoordinatorError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 
     def execute(self, steps: Iterable[Step]) -> None:
-        """Carry out actions in order. What follows a write waits until it is durable."""
+        """Execute actions in order. Actions after a write wait until it is durable."""
         for action in steps:
             if isinstance(action, WriteState):
                 self._written += len(action.records)
@@ -214,7 +214,7 @@ class CoordinatorShard:
         self._changed.set()
 
     async def _import(self, former: Mapping[bytes, bytes]) -> None:
-        """Write the state that a former version has left, unless that was done, or the slot has another state."""
+        """Write the state of a former version, unless it was imported before or the shard has other state."""
         known = self._state.values
         is_other = any(former.get(key) != value for key, value in known.items() if read_state(key, value) is not None)
         if not former or is_other or _IMPORTED.key in known:
@@ -222,7 +222,7 @@ class CoordinatorShard:
         records = [StateRecord(_IMPORTED.topic, key, value) for key, value in former.items()]
         self.execute([WriteState((*records, _IMPORTED))])
         while not self.is_settled:
-            with suppress(CoordinatorError):  # the storage takes it later
+            with suppress(CoordinatorError):  # it is stored later
                 await self.wait_committed()
 
     def _execute(self, action: Step) -> None:
@@ -237,7 +237,7 @@ class CoordinatorShard:
             action()
 
     def _confirm(self, count: int) -> None:
-        """Note that records are durable, and carry out what has waited for them."""
+        """Record that records are durable, and execute the actions that waited for them."""
         self._durable += count
         while self._waiting and self._waiting[0][0] <= self._durable:
             self._execute(self._waiting.popleft()[1])

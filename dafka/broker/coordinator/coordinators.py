@@ -1,4 +1,4 @@
-"""The coordinators of the cluster: which slots this broker serves, and which broker serves the others."""
+"""The shards of the coordinators: serves those that this broker leads, and finds the brokers of the others."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from dafka.errors import BatchError, NotLeaderError, StorageError
 _LOGGER = logging.getLogger("dafka.broker")
 
 _RETRY_S = 1.0
-"""How long to wait before a slot is loaded again that could not be."""
+"""The time before another attempt to load a shard."""
 
 _T = TypeVar("_T")
 
@@ -36,90 +36,90 @@ _FORMER_TOPICS = (GROUPS_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC)
 
 
 class Coordinators:
-    """The slots of the coordinators.
+    """The shards of the coordinators.
 
     Args:
         broker: The broker.
-        make_slot: Makes a slot of a log that this broker leads.
+        make_shard: Creates the shard of a log that this broker leads.
     """
 
-    def __init__(self, broker: BrokerNode, make_slot: Callable[[Log], CoordinatorShard]) -> None:
+    def __init__(self, broker: BrokerNode, make_shard: Callable[[Log], CoordinatorShard]) -> None:
         self._broker = broker
-        self._make_slot = make_slot
-        self._slots: list[CoordinatorShard | None] = [None] * SHARDS
+        self._make_shard = make_shard
+        self._shards: list[CoordinatorShard | None] = [None] * SHARDS
 
     @property
     def has_all(self) -> bool:
-        """Whether this broker serves all slots."""
+        """Whether this broker serves all shards."""
         return len(self.served()) == SHARDS
 
     def find(self, name: str) -> CoordinatorShard:
-        """Return the slot of a group or transactional id, which this broker serves.
+        """Return the shard of a group or transactional id that this broker serves.
 
         Args:
             name: The group or transactional id.
 
         Returns:
-            The slot.
+            The shard.
 
         Raises:
-            CoordinatorError: It does not.
+            CoordinatorError: This broker does not serve the shard.
         """
-        slot = self._slots[shard_of(name)]
-        if slot is None:
+        shard = self._shards[shard_of(name)]
+        if shard is None:
             raise CoordinatorError(ErrorCode.NOT_COORDINATOR)
-        if not slot.loaded.is_set():
+        if not shard.loaded.is_set():
             raise CoordinatorError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        return slot
+        return shard
 
     def any(self) -> CoordinatorShard:
-        """Return any slot that this broker serves.
+        """Return any shard that this broker serves.
 
         Returns:
-            The slot.
+            The shard.
 
         Raises:
-            CoordinatorError: It serves none.
+            CoordinatorError: It serves no shard.
         """
         served = self.served()
         if not served:
-            is_loading = any(slot is not None for slot in self._slots)
+            is_loading = any(shard is not None for shard in self._shards)
             loading, missing = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE
             raise CoordinatorError(loading if is_loading else missing)
         return served[0]
 
     def served(self) -> list[CoordinatorShard]:
-        """Return the slots that this broker serves."""
-        return [slot for slot in self._slots if slot is not None and slot.loaded.is_set()]
+        """Return the shards that this broker serves."""
+        return [shard for shard in self._shards if shard is not None and shard.loaded.is_set()]
 
     async def read(self, read: Callable[[CoordinatorShard], list[_T]]) -> list[_T]:
-        """Return what all slots here say, when it is durable.
+        """Read from all shards of this broker, once the state read is durable.
 
         Args:
-            read: Returns what a slot says.
+            read: Reads from a shard.
 
         Returns:
-            What those say that this broker still serves.
+            The results of the shards that this broker still serves.
 
         Raises:
             CoordinatorError: The storage fails.
         """
 
-        async def settle(slot: CoordinatorShard) -> list[_T]:
-            said = read(slot)
-            await slot.wait_committed()
-            return said
+        async def read_shard(shard: CoordinatorShard) -> list[_T]:
+            result = read(shard)
+            await shard.wait_committed()
+            return result
 
         found: list[_T] = []
-        for said in (await ask_slots(settle, self.served())).values():
-            if isinstance(said, list):
-                found += said
-            elif said is not ErrorCode.NOT_COORDINATOR:
-                raise CoordinatorError(said)
+        for result in (await ask_slots(read_shard, self.served())).values():
+            if isinstance(result, list):
+                found += result
+            elif result is not ErrorCode.NOT_COORDINATOR:
+                raise CoordinatorError(result)
         return found
 
     def sort(self, names: Iterable[str]) -> tuple[dict[CoordinatorShard, list[str]], dict[str, ErrorCode]]:
-        """Return groups or transactional ids by their slots, and why this broker does not serve the others."""
+        """Return groups or transactional ids by their shards, and error codes for those not served here."""
         served: dict[CoordinatorShard, list[str]] = {}
         refused: dict[str, ErrorCode] = {}
         for name in dict.fromkeys(names):
@@ -130,7 +130,7 @@ class Coordinators:
         return served, refused
 
     def any_leader(self) -> str:
-        """Return the address of a broker that leads any slot; empty if none is known."""
+        """Return the address of a broker that leads any shard; empty if none is known."""
         leaders = (log.leadership.leader for log in self._broker.order.logs(COORDINATORS_TOPIC))
         return next(filter(self._broker.brokers.is_alive, leaders), "")
 
@@ -139,15 +139,15 @@ class Coordinators:
         return self._broker.order.find_log(COORDINATORS_TOPIC, shard_of(name))
 
     def broker_of(self, name: str) -> BrokerRegistration | None:
-        """Return the broker that coordinates a group or transactional id; None if there is none at present."""
+        """Return the broker that coordinates a group or transactional id; None if there is none now."""
         log, brokers = self.log_of(name), self._broker.brokers
         return None if log is None else brokers.find(brokers.leader_of(log.leadership))
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve the slots whose logs this broker leads, until cancelled.
+        """Serve the shards whose logs this broker leads, until cancelled.
 
         Args:
-            task_status: All slots are loaded that need nothing of other brokers.
+            task_status: All shards that do not wait for other brokers are loaded.
 
         Raises:
             StorageError: At the start, the storage fails, or a newer version of dafka has written the state.
@@ -162,10 +162,10 @@ class Coordinators:
             task_status.started()
 
     async def _serve(self, number: int, former: dict[bytes, bytes], *, task_status: trio.TaskStatus[None]) -> None:
-        """Serve a slot whenever this broker leads its log."""
+        """Serve a shard whenever this broker leads its log."""
         status: trio.TaskStatus[None] = task_status
         while True:
-            # The log is another one if this broker had created the topic before it found the others, who had it.
+            # The log is replaced if this broker created the topic before it found other brokers that had it.
             log = self._broker.order.find_log(COORDINATORS_TOPIC, number)
             assert log is not None
             if log.leadership.is_led:
@@ -177,12 +177,12 @@ class Coordinators:
             status = trio.TASK_STATUS_IGNORED
 
     async def _serve_epoch(self, log: Log, former: dict[bytes, bytes], task_status: trio.TaskStatus[None]) -> None:
-        """Serve a shard until this broker no longer leads its log in this epoch."""
-        slot = self._slots[log.number] = self._make_slot(log)
+        """Serve a shard until this broker no longer leads its log in the same epoch."""
+        shard = self._shards[log.number] = self._make_shard(log)
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._wait_loss, slot, nursery.cancel_scope)
-                await slot.run(former, task_status=task_status)
+                nursery.start_soon(self._wait_loss, shard, nursery.cancel_scope)
+                await shard.run(former, task_status=task_status)
         except* NotLeaderError:
             pass
         except* StorageError as group:
@@ -192,19 +192,19 @@ class Coordinators:
         except* BatchError as group:
             _LOGGER.error("cannot write the slot %d of the coordinators: %s", log.number, group.exceptions[0])
         finally:
-            self._slots[log.number] = None
-            slot.close()
-        if slot.epoch == log.leadership.epoch and log.leadership.is_led:
+            self._shards[log.number] = None
+            shard.close()
+        if shard.epoch == log.leadership.epoch and log.leadership.is_led:
             await trio.sleep(_RETRY_S)
 
-    async def _wait_loss(self, slot: CoordinatorShard, scope: trio.CancelScope) -> None:
-        log = slot.log
-        while log.leadership.is_led and log.leadership.epoch == slot.epoch:
+    async def _wait_loss(self, shard: CoordinatorShard, scope: trio.CancelScope) -> None:
+        log = shard.log
+        while log.leadership.is_led and log.leadership.epoch == shard.epoch:
             await self._broker.wait_leadership(log)
         scope.cancel()
 
     def _read_former(self) -> list[dict[bytes, bytes]]:
-        """Return the state that a lone broker of a former version has left, by slot."""
+        """Return the state that a single broker of a former version has left, by shard."""
         found: list[dict[bytes, bytes]] = [{} for _ in range(SHARDS)]
         for topic in _FORMER_TOPICS:
             for key, value in self._broker.state(topic).items():
@@ -214,32 +214,32 @@ class Coordinators:
         return found
 
     def _forget_former(self) -> None:
-        """Delete the state of a former version, which all slots have."""
+        """Delete the state of a former version, which all shards have imported."""
         for topic in _FORMER_TOPICS:
             self._broker.write_state(topic, [(key, None) for key in list(self._broker.state(topic))])
 
 
 async def ask_slots(
-    ask: Callable[[CoordinatorShard], Awaitable[_T]], slots: Collection[CoordinatorShard]
+    ask: Callable[[CoordinatorShard], Awaitable[_T]], shards: Collection[CoordinatorShard]
 ) -> dict[CoordinatorShard, _T | ErrorCode]:
-    """Ask several slots at once, which takes no longer than for one.
+    """Call several shards concurrently.
 
     Args:
-        ask: Asks a slot, and may raise `CoordinatorError`.
-        slots: The slots.
+        ask: Calls a shard; can raise `CoordinatorError`.
+        shards: The shards.
 
     Returns:
-        What each has answered; the error code if it does not.
+        The result of each shard, or the error code.
     """
     answers: dict[CoordinatorShard, _T | ErrorCode] = {}
 
-    async def note(slot: CoordinatorShard) -> None:
+    async def call(shard: CoordinatorShard) -> None:
         try:
-            answers[slot] = await ask(slot)
+            answers[shard] = await ask(shard)
         except CoordinatorError as error:
-            answers[slot] = error.error_code
+            answers[shard] = error.error_code
 
     async with trio.open_nursery() as nursery:
-        for slot in slots:
-            nursery.start_soon(note, slot)
+        for shard in shards:
+            nursery.start_soon(call, shard)
     return answers

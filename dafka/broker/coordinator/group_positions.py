@@ -1,8 +1,8 @@
-"""The positions of groups in logs that have branches.
+"""The positions of groups in logs with divergent leader epochs.
 
-A position counts in the branch that its group has read. If the log goes on in another branch, the group goes on where
-the two part: it can get records again, and misses none. All brokers know all branches, so whichever broker coordinates
-a group can tell.
+A position is valid in the leader epoch that its group has read. If the log continues without the end of that epoch, the
+group continues at the divergence: it can get records again, and misses none. All brokers know all epochs of a log, so
+any coordinator can decide this.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ from dafka.broker.node import BrokerNode
 from dafka.records import SEQUENCE_MAX
 
 
-def name_branch(broker: BrokerNode, place: TopicPartition, offset: OffsetToCommit) -> OffsetToCommit:
-    """Return a position with the leader epoch of the branch in which it counts, if the client does not say it.
+def name_branch(broker: BrokerNode, partition: TopicPartition, offset: OffsetToCommit) -> OffsetToCommit:
+    """Return a position with the leader epoch in which it is valid, if the client does not name it.
 
-    The clients of this broker's side of a split read the latest branch that this broker knows.
+    The clients on this broker's side of a split read the latest epoch that this broker knows.
     """
-    table = _find_table(broker, place)
-    if table is None or table.latest is None or offset.leader_epoch >= 0:
+    tree = _find_tree(broker, partition)
+    if tree is None or tree.latest is None or offset.leader_epoch >= 0:
         return offset
-    return offset._replace(leader_epoch=table.epoch_at(table.latest.leader_epoch, offset.offset))
+    return offset._replace(leader_epoch=tree.epoch_at(tree.latest.leader_epoch, offset.offset))
 
 
-def follow_branches(broker: BrokerNode, place: TopicPartition, fetched: FetchedOffset) -> FetchedOffset:
-    """Return a position; the place where the branches part if the one in which it counts has lost."""
-    table = _find_table(broker, place)
-    if table is None or table.latest is None or fetched.leader_epoch < 0:
+def follow_branches(broker: BrokerNode, partition: TopicPartition, fetched: FetchedOffset) -> FetchedOffset:
+    """Return a position; the start of the divergence if the log does not contain the position's epoch up to it."""
+    tree = _find_tree(broker, partition)
+    if tree is None or tree.latest is None or fetched.leader_epoch < 0:
         return fetched
-    read = next((branch for branch in table.starts if branch.epoch == fetched.leader_epoch), None)
+    read = next((epoch for epoch in tree.starts if epoch.epoch == fetched.leader_epoch), None)
     if read is None:
         return fetched
-    fork = table.common_end(EpochEnd(read, fetched.offset), EpochEnd(table.latest.leader_epoch, SEQUENCE_MAX))
-    if fork is None or fork.end_offset >= fetched.offset:
+    divergence = tree.common_end(EpochEnd(read, fetched.offset), EpochEnd(tree.latest.leader_epoch, SEQUENCE_MAX))
+    if divergence is None or divergence.end_offset >= fetched.offset:
         return fetched
-    return fetched._replace(leader_epoch=max(fork.leader_epoch.epoch, 0), offset=fork.end_offset)
+    return fetched._replace(leader_epoch=max(divergence.leader_epoch.epoch, 0), offset=divergence.end_offset)
 
 
-def _find_table(broker: BrokerNode, place: TopicPartition) -> EpochTree | None:
-    """Return the branches of a log; None if it has none, or if nobody reads anything but what all of them have."""
-    topic = broker.order.topics.get(place.topic)
+def _find_tree(broker: BrokerNode, partition: TopicPartition) -> EpochTree | None:
+    """Return the epoch tree of a log; None if it has none, or if clients read only records that cannot diverge."""
+    topic = broker.order.topics.get(partition.topic)
     if topic is None or availability_of(topic) == MAJORITY:
         return None
-    log = broker.replicator.logs.find(name_log(topic.topic_id, place.partition))
+    log = broker.replicator.logs.find(name_log(topic.topic_id, partition.partition))
     return None if log is None else log.replica.epoch_tree

@@ -1,4 +1,4 @@
-"""The groups that this broker coordinates, for its listeners."""
+"""The groups that this broker coordinates, for the Kafka and HTTP servers."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from dafka.storage.plugin_helpers import now_ms
 _NOT_COMMITTED = FetchedOffset(-1, -1, "", ErrorCode.NONE)
 
 SYNC_S = 300.0
-"""How long the leader of a group may take to assign, beyond what a rebalance takes by default."""
+"""How long the leader of a group can take to assign, in addition to the default rebalance timeout."""
 
 
 class GroupCoordinators:
-    """The groups of the slots that this broker serves. Whatever its methods return is durable.
+    """The groups of the shards that this broker serves. Results of its methods are durable.
 
     Args:
         broker: The broker.
-        coordinators: The slots.
+        coordinators: The shards.
         participants: The logs and groups that take part in transactions.
     """
 
@@ -51,15 +51,15 @@ class GroupCoordinators:
         self._participants = participants
 
     def coordinators(self) -> list[GroupCoordinator]:
-        """Return the coordinators of all groups here, for reading. What they say may not be durable yet."""
-        return [slot.groups for slot in self._coordinators.served()]
+        """Return the coordinators of all groups here, for reading. Their state is possibly not durable yet."""
+        return [shard.groups for shard in self._coordinators.served()]
 
     async def join_group(self, request: JoinRequest) -> JoinResult:
         """Add a member to a group, and wait until the group's members are known."""
         try:
-            slot = self._coordinators.find(request.group_id)
-            result: JoinResult = await slot.ask(
-                lambda token: slot.groups.join_group(token, request, now_ms()),
+            shard = self._coordinators.find(request.group_id)
+            result: JoinResult = await shard.ask(
+                lambda token: shard.groups.join_group(token, request, now_ms()),
                 wait_s=DURABLE_S + max(request.rebalance_timeout_ms, 0) / 1000,
             )
         except CoordinatorError as error:
@@ -67,11 +67,11 @@ class GroupCoordinators:
         return result
 
     async def sync_group(self, request: SyncRequest) -> SyncResult:
-        """Return a member's assignment when the group's leader has sent it."""
+        """Return the assignment of a member, once the group leader has assigned."""
         try:
-            slot = self._coordinators.find(request.group_id)
-            result: SyncResult = await slot.ask(
-                lambda token: slot.groups.sync_group(token, request, now_ms()), wait_s=DURABLE_S + SYNC_S
+            shard = self._coordinators.find(request.group_id)
+            result: SyncResult = await shard.ask(
+                lambda token: shard.groups.sync_group(token, request, now_ms()), wait_s=DURABLE_S + SYNC_S
             )
         except CoordinatorError as error:
             return SyncResult(error.error_code)
@@ -82,9 +82,9 @@ class GroupCoordinators:
     ) -> ErrorCode:
         """Extend the session of a member."""
         try:
-            slot = self._coordinators.find(group_id)
-            error = slot.groups.heartbeat(group_id, generation_id, member_id, group_instance_id, now_ms())
-            await slot.wait_committed()
+            shard = self._coordinators.find(group_id)
+            error = shard.groups.heartbeat(group_id, generation_id, member_id, group_instance_id, now_ms())
+            await shard.wait_committed()
         except CoordinatorError as lost:
             return lost.error_code
         return error
@@ -92,9 +92,9 @@ class GroupCoordinators:
     async def leave_group(self, group_id: str, leaving: tuple[LeavingMember, ...]) -> LeaveResult:
         """Remove members from a group."""
         try:
-            slot = self._coordinators.find(group_id)
-            result: LeaveResult = await slot.ask(
-                lambda token: slot.groups.leave_group(token, group_id, leaving, now_ms())
+            shard = self._coordinators.find(group_id)
+            result: LeaveResult = await shard.ask(
+                lambda token: shard.groups.leave_group(token, group_id, leaving, now_ms())
             )
         except CoordinatorError as error:
             return LeaveResult(error.error_code)
@@ -103,9 +103,9 @@ class GroupCoordinators:
     async def commit_offsets(self, request: CommitRequest) -> dict[TopicPartition, ErrorCode]:
         """Commit offsets of a group."""
         try:
-            slot = self._coordinators.find(request.group_id)
-            errors: dict[TopicPartition, ErrorCode] = await slot.ask(
-                lambda token: slot.groups.commit_offsets(token, self._name_topics(request), now_ms())
+            shard = self._coordinators.find(request.group_id)
+            errors: dict[TopicPartition, ErrorCode] = await shard.ask(
+                lambda token: shard.groups.commit_offsets(token, self._name_topics(request), now_ms())
             )
         except CoordinatorError as error:
             return dict.fromkeys(request.offsets, error.error_code)
@@ -114,16 +114,16 @@ class GroupCoordinators:
     async def commit_transaction_offsets(
         self, request: CommitRequest, transactional_id: str, producer: Producer
     ) -> dict[TopicPartition, ErrorCode]:
-        """Add offsets to the open transaction of a producer. They count when it is committed."""
+        """Add offsets to the open transaction of a producer. They take effect when it is committed."""
         try:
-            slot = self._coordinators.find(request.group_id)
-            refused = self._participants.check_group(slot, transactional_id, producer, request.group_id)
+            shard = self._coordinators.find(request.group_id)
+            refused = self._participants.check_group(shard, transactional_id, producer, request.group_id)
             if refused:
-                await slot.wait_committed()
+                await shard.wait_committed()
                 return dict.fromkeys(request.offsets, refused)
             named = self._name_topics(request)
-            errors: dict[TopicPartition, ErrorCode] = await slot.ask(
-                lambda token: slot.groups.commit_transaction_offsets(token, named, producer.producer_id, now_ms())
+            errors: dict[TopicPartition, ErrorCode] = await shard.ask(
+                lambda token: shard.groups.commit_transaction_offsets(token, named, producer.producer_id, now_ms())
             )
         except CoordinatorError as error:
             return dict.fromkeys(request.offsets, error.error_code)
@@ -134,35 +134,37 @@ class GroupCoordinators:
     ) -> dict[TopicPartition, FetchedOffset]:
         """Return the committed offsets of a group.
 
-        A position in a branch that the log does not continue is moved back to where the branches part.
+        A position beyond the point where its leader epoch diverges from the log is moved back to that point.
 
         Args:
             group_id: The group.
             logs: The logs; None for all for which the group has offsets.
-            require_stable: Whether to refuse offsets that an open transaction may change.
+            require_stable: Whether to refuse offsets that an open transaction can change.
 
         Returns:
-            For each log an offset. UNSTABLE_OFFSET_COMMIT asks the client to try again.
+            An offset for each log. UNSTABLE_OFFSET_COMMIT asks the client to retry.
 
         Raises:
-            CoordinatorError: This broker does not coordinate the group, or another one may have begun to.
+            CoordinatorError: This broker does not coordinate the group, or another one has possibly begun to.
         """
-        slot = self._coordinators.find(group_id)
-        found = slot.groups.fetch_offsets(group_id, logs, require_stable=require_stable)
-        await slot.wait_committed()
-        slot.check_lease()
+        shard = self._coordinators.find(group_id)
+        found = shard.groups.fetch_offsets(group_id, logs, require_stable=require_stable)
+        await shard.wait_committed()
+        shard.check_lease()
         if logs is None:
-            found = {place: each for place, each in found.items() if not self._is_of_other_topic(place, each)}
+            found = {
+                partition: each for partition, each in found.items() if not self._is_of_other_topic(partition, each)
+            }
         return {
-            place: _NOT_COMMITTED
-            if self._is_of_other_topic(place, fetched)
-            else follow_branches(self._broker, place, fetched)
-            for place, fetched in found.items()
+            partition: _NOT_COMMITTED
+            if self._is_of_other_topic(partition, fetched)
+            else follow_branches(self._broker, partition, fetched)
+            for partition, fetched in found.items()
         }
 
-    def _is_of_other_topic(self, place: TopicPartition, fetched: FetchedOffset) -> bool:
-        """Return whether an offset was committed for a topic that has given its name to another one, or is deleted."""
-        topic = self._broker.find_topic(place.topic)
+    def _is_of_other_topic(self, partition: TopicPartition, fetched: FetchedOffset) -> bool:
+        """Return whether an offset was committed for a topic that was deleted, or recreated under the same name."""
+        topic = self._broker.find_topic(partition.topic)
         if not fetched.topic_id or (topic is not None and topic.topic_id == fetched.topic_id):
             return False
         return topic is not None or fetched.topic_id in self._broker.replicator.topic_table.deleted_ids
@@ -170,9 +172,9 @@ class GroupCoordinators:
     async def delete_offsets(self, group_id: str, logs: Collection[TopicPartition]) -> DeleteOffsetsResult:
         """Delete committed offsets, except those of topics that the group reads."""
         try:
-            slot = self._coordinators.find(group_id)
-            result: DeleteOffsetsResult = await slot.ask(
-                lambda token: slot.groups.delete_offsets(token, group_id, logs)
+            shard = self._coordinators.find(group_id)
+            result: DeleteOffsetsResult = await shard.ask(
+                lambda token: shard.groups.delete_offsets(token, group_id, logs)
             )
         except CoordinatorError as error:
             return DeleteOffsetsResult(error.error_code)
@@ -183,22 +185,22 @@ class GroupCoordinators:
 
         Raises `CoordinatorError` if the storage fails.
         """
-        return await self._coordinators.read(lambda slot: slot.groups.list_groups(states, types))
+        return await self._coordinators.read(lambda shard: shard.groups.list_groups(states, types))
 
     async def describe_groups(self, group_ids: Iterable[str]) -> dict[str, DescribedGroup]:
-        """Return everything about groups, by their names."""
+        """Return the descriptions of groups, by their names."""
 
-        async def describe(slot: CoordinatorShard) -> list[DescribedGroup]:
-            found = [slot.groups.describe_group(each) for each in served[slot]]
-            await slot.wait_committed()
-            slot.check_lease()
+        async def describe(shard: CoordinatorShard) -> list[DescribedGroup]:
+            found = [shard.groups.describe_group(each) for each in served[shard]]
+            await shard.wait_committed()
+            shard.check_lease()
             return found
 
         served, refused = self._coordinators.sort(group_ids)
         described: dict[str, DescribedGroup] = {}
-        for slot, found in (await ask_slots(describe, served)).items():
+        for shard, found in (await ask_slots(describe, served)).items():
             if isinstance(found, ErrorCode):
-                refused.update(dict.fromkeys(served[slot], found))
+                refused.update(dict.fromkeys(served[shard], found))
             else:
                 described.update((each.group_id, each) for each in found)
         for group_id, error in refused.items():
@@ -208,33 +210,35 @@ class GroupCoordinators:
     async def delete_groups(self, group_ids: Iterable[str]) -> dict[str, ErrorCode]:
         """Delete groups that have no members."""
 
-        async def delete(slot: CoordinatorShard) -> dict[str, ErrorCode]:
-            errors: dict[str, ErrorCode] = await slot.ask(lambda token: slot.groups.delete_groups(token, served[slot]))
+        async def delete(shard: CoordinatorShard) -> dict[str, ErrorCode]:
+            errors: dict[str, ErrorCode] = await shard.ask(
+                lambda token: shard.groups.delete_groups(token, served[shard])
+            )
             return errors
 
         served, errors = self._coordinators.sort(group_ids)
-        for slot, found in (await ask_slots(delete, served)).items():
-            errors.update(dict.fromkeys(served[slot], found) if isinstance(found, ErrorCode) else found)
+        for shard, found in (await ask_slots(delete, served)).items():
+            errors.update(dict.fromkeys(served[shard], found) if isinstance(found, ErrorCode) else found)
         return errors
 
     async def wait_committed(self) -> None:
-        """Wait until everything is durable that the groups here know, or the storage fails."""
+        """Wait until the state of the groups here is durable, or the storage fails."""
         with suppress(CoordinatorError):
             await self._coordinators.read(lambda _slot: [])
 
     def forget_topic(self, topic: Topic) -> None:
-        """Begin to delete the offsets of a topic that is deleted."""
-        for slot in self._coordinators.served():
-            slot.execute(slot.groups.delete_topics({topic.topic_id}, topic.name))
+        """Start deleting the offsets of a deleted topic."""
+        for shard in self._coordinators.served():
+            shard.execute(shard.groups.delete_topics({topic.topic_id}, topic.name))
 
     def _id_of(self, name: str) -> str:
         topic = self._broker.find_topic(name)
         return "" if topic is None else topic.topic_id
 
     def _name_topics(self, request: CommitRequest) -> CommitRequest:
-        """Return a request whose offsets say for which topic and branch they count."""
+        """Return a request whose offsets name their topic id and leader epoch."""
         offsets = {
-            place: name_branch(self._broker, place, each)._replace(topic_id=self._id_of(place.topic))
-            for place, each in request.offsets.items()
+            partition: name_branch(self._broker, partition, each)._replace(topic_id=self._id_of(partition.topic))
+            for partition, each in request.offsets.items()
         }
         return attrs.evolve(request, offsets=offsets)

@@ -1,12 +1,12 @@
-"""What takes part in transactions: logs and groups, which other brokers may lead than the one that coordinates.
+"""Adds logs and groups to transactions and ends them there, also where other brokers lead them.
 
-The leader of a log accepts records of a transaction only after the coordinator has said that the log takes part, which
-it says when that is durable. So a transaction that has records somewhere is always known to a coordinator, which ends
-it there. The coordinator says it when the producer adds the log; a leader that has missed it asks for it.
+The leader of a log accepts records of a transaction only after the coordinator has confirmed that the log participates.
+The coordinator confirms this once it is durable. So a coordinator knows every transaction that has records, and ends it
+in all its logs. The coordinator confirms when the producer adds the log; a leader that missed the message requests it.
 
-All messages between a coordinator and a leader name the leader epochs of both logs, that of the coordinator's slot and
-that of the participant, and are ignored if one of them has passed. Within these epochs they arrive in order. So a late
-message never ends a later transaction.
+All messages between a coordinator and a leader name the leader epochs of both logs: that of the coordinator's shard and
+that of the participant. They are ignored if one of the epochs has passed. Within these epochs they arrive in order. So
+a late message never ends a later transaction.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from dafka.errors import NotLeaderError
 from dafka.storage.plugin_helpers import now_ms
 
 RETRY_S = 1.0
-"""How long to wait for an answer before a message is sent again."""
+"""The time to wait for an answer before a message is sent again."""
 
 LOCAL_RETRY_S = 0.05
-"""How long to wait for a log or slot here that changes its leader, or is being loaded."""
+"""The time before a retry while a local log or shard changes its leader or is loaded."""
 
 REFUSED_MAX = 10_000
-"""How many refusals wait for producers that try again."""
+"""The number of refusals that are kept until their producers retry."""
 
 
 class TransactionParticipant(NamedTuple):
-    """What takes part in a transaction.
+    """A log or group that takes part in a transaction.
 
     Attributes:
         topic: The topic of a log; empty for a group.
@@ -59,13 +59,13 @@ class TransactionParticipant(NamedTuple):
 
 @attrs.frozen
 class _OfCoordinator(Message):
-    """What the coordinator of a transaction tells the leader of a place.
+    """A message from the coordinator of a transaction to the leader of a participant.
 
     Attributes:
-        slot: The number of the coordinator's slot.
+        slot: The number of the coordinator's shard.
         slot_epoch: The leader epoch of its log.
         producer: The producer.
-        place: The place.
+        place: The participant.
         place_epoch: The leader epoch of its log.
     """
 
@@ -78,14 +78,14 @@ class _OfCoordinator(Message):
 
 @attrs.frozen
 class Begin(_OfCoordinator):
-    """The place takes part in the transaction."""
+    """Confirms that the participant takes part in the transaction."""
 
     KIND = "begin"
 
 
 @attrs.frozen
 class Refuse(_OfCoordinator):
-    """The place does not take part in the transaction."""
+    """Denies that the participant takes part in the transaction."""
 
     KIND = "refuse"
     error: ErrorCode
@@ -93,7 +93,7 @@ class Refuse(_OfCoordinator):
 
 @attrs.frozen
 class End(_OfCoordinator):
-    """The transaction ends; the answer is `Ended`."""
+    """Ends the transaction; the answer is `Ended`."""
 
     KIND = "end"
     is_commit: bool
@@ -102,7 +102,7 @@ class End(_OfCoordinator):
 
 @attrs.frozen
 class Ended(Message):
-    """The transaction has ended in a place."""
+    """Confirms that the transaction has ended at a participant."""
 
     KIND = "ended"
     request: int
@@ -110,7 +110,7 @@ class Ended(Message):
 
 @attrs.frozen
 class Ask(Message):
-    """Asks the coordinator of a transaction whether a place takes part; the answer is `Begin` or `Refuse`."""
+    """Asks the coordinator whether a participant takes part in a transaction; the answer is `Begin` or `Refuse`."""
 
     KIND = "ask"
     transactional_id: str
@@ -120,7 +120,7 @@ class Ask(Message):
 
 
 class KnownTransactions:
-    """The producers whose transactions a log or group takes part in, as far as this leader knows.
+    """The transactions that participants of one log take part in, as far as its leader knows.
 
     Args:
         epoch: The leader epoch of the log.
@@ -138,8 +138,8 @@ class TransactionParticipants:
 
     Args:
         broker: The broker.
-        coordinators: The slots.
-        producers: What the logs know of producers.
+        coordinators: The shards.
+        producers: The producer state of the logs.
         post: The messages to and from other brokers.
     """
 
@@ -151,7 +151,7 @@ class TransactionParticipants:
         self._producers = producers
         self._post = post
         self._begun: dict[Log, KnownTransactions] = {}
-        self._slot_epochs: dict[int, int] = {}
+        self._shard_epochs: dict[int, int] = {}
         self._ended: dict[int, trio.Event] = {}
         self._requests = itertools.count()
         post.on(Begin, self._on_begin)
@@ -161,7 +161,7 @@ class TransactionParticipants:
         post.on(Ended, self._on_ended)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Answer other brokers until cancelled."""
+        """Answer messages of other brokers until cancelled."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             task_status.started()
@@ -169,34 +169,34 @@ class TransactionParticipants:
 
     def begin(
         self,
-        slot: CoordinatorShard,
+        shard: CoordinatorShard,
         producer: Producer,
         *,
         logs: Sequence[TopicPartition] = (),
         groups: Sequence[str] = (),
     ) -> None:
-        """Inform the leaders of logs and groups that these take part in a transaction."""
-        for place in _places(logs, groups):
-            log = self._log_of(place)
+        """Notify the leaders of logs and groups that these take part in a transaction."""
+        for participant in _participants_of(logs, groups):
+            log = self._log_of(participant)
             if log is None:
                 continue
             if log.leadership.is_led:
-                self._note_begun(log, place, producer)
+                self._record_begun(log, participant, producer)
             elif log.leadership.leader:
-                begin = Begin(slot.log.number, slot.epoch, producer, place, log.leadership.epoch)
+                begin = Begin(shard.log.number, shard.epoch, producer, participant, log.leadership.epoch)
                 self._post.send(log.leadership.leader, begin)
 
-    async def end(self, slot: CoordinatorShard, ending: WriteMarkers) -> None:
-        """End a transaction in all logs and groups that take part, and inform the coordinator."""
+    async def end(self, shard: CoordinatorShard, ending: WriteMarkers) -> None:
+        """End a transaction at all its logs and groups, on any broker, and notify the coordinator."""
         async with trio.open_nursery() as nursery:
-            for place in _places(ending.partitions, ending.groups):
-                nursery.start_soon(self._end_at, slot, place, ending)
-        slot.execute(slot.transactions.markers_written(ending.transactional_id, now_ms()))
+            for participant in _participants_of(ending.partitions, ending.groups):
+                nursery.start_soon(self._end_at, shard, participant, ending)
+        shard.execute(shard.transactions.markers_written(ending.transactional_id, now_ms()))
 
     def check_log(self, log: Log, transactional_id: str, producer: Producer) -> ErrorCode:
-        """Return what is wrong with a transactional batch for a log that this broker leads.
+        """Check a transactional batch for a log that this broker leads.
 
-        Ask this before the batch is checked by the log's `LogProducers` and appended, in the same step.
+        Call this before the log's `LogProducers` checks the batch, and append it without a checkpoint in between.
 
         Args:
             log: The log.
@@ -204,121 +204,131 @@ class TransactionParticipants:
             producer: Its id and epoch.
 
         Returns:
-            What is wrong. NOT_ENOUGH_REPLICAS asks the producer to try again: the coordinator has been asked.
+            The error code. NOT_ENOUGH_REPLICAS asks the producer to retry: the coordinator was asked.
         """
-        slot = self._slot_of(transactional_id)
-        if slot is not None:
-            place = TopicPartition(log.topic, log.number)
-            error = slot.transactions.check_partition(transactional_id, producer, place)
+        shard = self._shard_of(transactional_id)
+        if shard is not None:
+            partition = TopicPartition(log.topic, log.number)
+            error = shard.transactions.check_partition(transactional_id, producer, partition)
             if error:
                 return error
         known = self._producers.of(log)
         is_open = producer.producer_id in known.open_transactions
         epoch = known.producers[producer.producer_id].producer_epoch if is_open else -1
         error = self._check(
-            slot, log, TransactionParticipant(log.topic, number=log.number), transactional_id, producer, epoch
+            shard, log, TransactionParticipant(log.topic, number=log.number), transactional_id, producer, epoch
         )
         return ErrorCode.INVALID_PRODUCER_EPOCH if error is ErrorCode.PRODUCER_FENCED else error
 
     def check_group(
-        self, group_slot: CoordinatorShard, transactional_id: str, producer: Producer, group_id: str
+        self, group_shard: CoordinatorShard, transactional_id: str, producer: Producer, group_id: str
     ) -> ErrorCode:
-        """Return what is wrong with a TxnOffsetCommit for a group that this broker coordinates.
+        """Check a TxnOffsetCommit for a group that this broker coordinates.
 
-        Ask this before the offsets are added, in the same step.
+        Call this before the offsets are added, without a checkpoint in between.
 
         Args:
-            group_slot: The slot of the group.
+            group_shard: The shard of the group.
             transactional_id: The name of the producer.
             producer: Its id and epoch.
             group_id: The group.
 
         Returns:
-            What is wrong. COORDINATOR_LOAD_IN_PROGRESS asks the producer to try again.
+            The error code. COORDINATOR_LOAD_IN_PROGRESS asks the producer to retry.
         """
-        slot = self._slot_of(transactional_id)
-        if slot is not None:
-            error = slot.transactions.check_group(transactional_id, producer, group_id)
+        shard = self._shard_of(transactional_id)
+        if shard is not None:
+            error = shard.transactions.check_group(transactional_id, producer, group_id)
             if error:
                 return error
-        error = self._check(slot, group_slot.log, TransactionParticipant(name=group_id), transactional_id, producer, -1)
+        error = self._check(
+            shard, group_shard.log, TransactionParticipant(name=group_id), transactional_id, producer, -1
+        )
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if error is ErrorCode.NOT_ENOUGH_REPLICAS else error
 
     def forget(self, log: Log) -> None:
-        """Forget a log that is deleted."""
+        """Remove the state of a deleted log."""
         self._begun.pop(log, None)
 
     def abort_orphans(self) -> None:
-        """Abort the transactions in logs here that nobody will end. This broker must serve all slots.
+        """Abort the transactions in local logs that no coordinator knows. This broker must serve all shards.
 
-        Former versions could leave such a transaction in a log. It would hold back the last stable offset forever.
+        Former versions could leave such a transaction in a log, where it would block the last stable offset.
         """
         for log, producers in self._producers.items():
-            place = TopicPartition(log.topic, log.number)
+            partition = TopicPartition(log.topic, log.number)
             orphans = list(producers.open_transactions)
-            for slot in self._coordinators.served():
-                orphans = slot.transactions.orphans(place, orphans)
+            for shard in self._coordinators.served():
+                orphans = shard.transactions.orphans(partition, orphans)
             for producer_id in orphans if log.leadership.is_led else ():
                 epoch = producers.producers[producer_id].producer_epoch
                 self.append_marker(log, Marker(producer_id, epoch, is_commit=False))
 
     def _check(
         self,
-        slot: CoordinatorShard | None,
+        shard: CoordinatorShard | None,
         log: Log,
-        place: TransactionParticipant,
+        participant: TransactionParticipant,
         name: str,
         producer: Producer,
         open_epoch: int,
     ) -> ErrorCode:
-        """Return whether a place is known to take part in a transaction; ask the coordinator if it is not."""
+        """Check whether a participant is known to take part in a transaction; if not, ask the coordinator."""
         begun = self._begun_in(log)
-        epoch = max(begun.epochs.get((place, producer.producer_id), -1), open_epoch)
+        epoch = max(begun.epochs.get((participant, producer.producer_id), -1), open_epoch)
         if epoch == producer.producer_epoch:
             return ErrorCode.NONE
-        if slot is not None and slot.is_settled:
-            self._note_begun(log, place, producer)
+        if shard is not None and shard.is_settled:
+            self._record_begun(log, participant, producer)
             return ErrorCode.NONE
         if epoch > producer.producer_epoch:
             return ErrorCode.PRODUCER_FENCED
-        key, now = (place, producer), trio.current_time()
+        key, now = (participant, producer), trio.current_time()
         error, refused_at = begun.refused.pop(key, (ErrorCode.NONE, now))
         if error and now - refused_at < RETRY_S:
             return error
         coordinator = self._coordinators.log_of(name)
         is_asked = now - begun.asked.get(key, float("-inf")) < RETRY_S
-        if slot is None and not is_asked and coordinator is not None and coordinator.leadership.leader:
+        if shard is None and not is_asked and coordinator is not None and coordinator.leadership.leader:
             if len(begun.asked) >= REFUSED_MAX:
                 begun.asked.clear()
             begun.asked[key] = now
-            self._post.send(coordinator.leadership.leader, Ask(name, producer, place, begun.epoch))
+            self._post.send(coordinator.leadership.leader, Ask(name, producer, participant, begun.epoch))
         return ErrorCode.NOT_ENOUGH_REPLICAS
 
-    async def _end_at(self, slot: CoordinatorShard, place: TransactionParticipant, ending: WriteMarkers) -> None:
+    async def _end_at(self, shard: CoordinatorShard, participant: TransactionParticipant, ending: WriteMarkers) -> None:
         """End a transaction in one log or group."""
         producer = Producer(ending.producer_id, ending.producer_epoch)
-        while (log := self._log_of(place)) is not None:
+        while (log := self._log_of(participant)) is not None:
             leadership = log.leadership
             if leadership.is_led:
                 try:
-                    await self._begin_end(log, place, producer, is_commit=ending.is_commit)()
+                    await self._begin_end(log, participant, producer, is_commit=ending.is_commit)()
                 except (NotLeaderError, CoordinatorError):
                     await trio.sleep(LOCAL_RETRY_S)
                     continue
                 return
-            if await self._ask_end(slot, place, log, producer, is_commit=ending.is_commit):
+            if await self._ask_end(shard, participant, log, producer, is_commit=ending.is_commit):
                 return
 
     async def _ask_end(
-        self, slot: CoordinatorShard, place: TransactionParticipant, log: Log, producer: Producer, *, is_commit: bool
+        self,
+        shard: CoordinatorShard,
+        participant: TransactionParticipant,
+        log: Log,
+        producer: Producer,
+        *,
+        is_commit: bool,
     ) -> bool:
-        """Have another broker end a transaction. Return whether it has, before another one leads the log."""
+        """Request the end of a transaction from the log's leader. Return whether it confirms in time."""
         request, ended = next(self._requests), trio.Event()
         self._ended[request] = ended
         try:
             leader, epoch = log.leadership.leader, log.leadership.epoch
             if leader:
-                self._post.send(leader, End(slot.log.number, slot.epoch, producer, place, epoch, is_commit, request))
+                self._post.send(
+                    leader, End(shard.log.number, shard.epoch, producer, participant, epoch, is_commit, request)
+                )
             with trio.move_on_after(RETRY_S):
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._wait_change, log, nursery.cancel_scope)
@@ -333,17 +343,17 @@ class TransactionParticipants:
         scope.cancel()
 
     def _begin_end(
-        self, log: Log, place: TransactionParticipant, producer: Producer, *, is_commit: bool
+        self, log: Log, participant: TransactionParticipant, producer: Producer, *, is_commit: bool
     ) -> Callable[[], Awaitable[None]]:
-        """End a transaction here, behind what was said of it before. The function returned waits until it is ended.
+        """Append the transaction's marker after its records. The returned function waits until it is committed.
 
-        Raises `NotLeaderError` or `CoordinatorError`, as does that function.
+        Both raise `NotLeaderError` or `CoordinatorError`.
         """
-        self._begun_in(log).epochs.pop((place, producer.producer_id), None)
-        if place.name:
-            slot = self._coordinators.find(place.name)
-            slot.execute(slot.groups.end_transaction(place.name, producer.producer_id, is_commit))
-            return slot.wait_committed
+        self._begun_in(log).epochs.pop((participant, producer.producer_id), None)
+        if participant.name:
+            shard = self._coordinators.find(participant.name)
+            shard.execute(shard.groups.end_transaction(participant.name, producer.producer_id, is_commit))
+            return shard.wait_committed
         epoch = log.leadership.epoch
         written = self.append_marker(log, Marker(*producer, is_commit))
 
@@ -362,7 +372,7 @@ class TransactionParticipants:
         return wait
 
     def append_marker(self, log: Log, marker: Marker) -> trio.Event:
-        """Append the end of a transaction to a log. The event returned is set when it is durable here."""
+        """Append a transaction marker to a log. The returned event is set when it is durable on this broker."""
         time_ms, producers = now_ms(), self._producers.of(log)
         first = producers.open_transactions.get(marker.producer_id)
         position = self._broker.next_sequence(log)
@@ -376,20 +386,22 @@ class TransactionParticipants:
     def _on_begin(self, _sender: str, message: Begin) -> None:
         log = self._log_of(message.place)
         if log is not None and self._is_current(log, message):
-            self._note_begun(log, message.place, message.producer)
+            self._record_begun(log, message.place, message.producer)
 
     def _on_ask(self, sender: str, message: Ask) -> None:
-        """Answer a leader whether its log takes part in a transaction, when that is durable."""
-        name, producer, place = message.transactional_id, message.producer, message.place
-        slot = self._slot_of(name)
-        if slot is None:
+        """Answer whether a log or group takes part in a transaction, once that is durable."""
+        name, producer, participant = message.transactional_id, message.producer, message.place
+        shard = self._shard_of(name)
+        if shard is None:
             return
-        if place.name:
-            error = slot.transactions.check_group(name, producer, place.name)
+        if participant.name:
+            error = shard.transactions.check_group(name, producer, participant.name)
         else:
-            error = slot.transactions.check_partition(name, producer, TopicPartition(place.topic, place.number))
-        about = slot.log.number, slot.epoch, producer, place, message.place_epoch
-        slot.execute([partial(self._post.send, sender, Refuse(*about, error) if error else Begin(*about))])
+            error = shard.transactions.check_partition(
+                name, producer, TopicPartition(participant.topic, participant.number)
+            )
+        about = shard.log.number, shard.epoch, producer, participant, message.place_epoch
+        shard.execute([partial(self._post.send, sender, Refuse(*about, error) if error else Begin(*about))])
 
     def _on_refuse(self, _sender: str, message: Refuse) -> None:
         log = self._log_of(message.place)
@@ -407,7 +419,7 @@ class TransactionParticipants:
         try:
             wait = self._begin_end(log, message.place, message.producer, is_commit=message.is_commit)
         except (NotLeaderError, CoordinatorError):
-            return  # the coordinator asks again
+            return  # the coordinator repeats its request
         self._nursery.start_soon(self._answer_end, sender, message.request, wait)
 
     async def _answer_end(self, sender: str, request: int, wait: Callable[[], Awaitable[None]]) -> None:
@@ -423,17 +435,17 @@ class TransactionParticipants:
             ended.set()
 
     def _is_current(self, log: Log, message: _OfCoordinator) -> bool:
-        """Return whether a coordinator's message is of the present leaders of both logs."""
-        slot, epoch = message.slot, message.slot_epoch
-        latest = self._slot_epochs[slot] = max(self._slot_epochs.get(slot, epoch), epoch)
+        """Return whether a coordinator's message names the current leader epochs of both logs."""
+        shard, epoch = message.slot, message.slot_epoch
+        latest = self._shard_epochs[shard] = max(self._shard_epochs.get(shard, epoch), epoch)
         is_led = log.leadership.is_led and log.leadership.epoch == message.place_epoch
         return is_led and epoch == latest
 
-    def _note_begun(self, log: Log, place: TransactionParticipant, producer: Producer) -> None:
-        begun, key = self._begun_in(log), (place, producer.producer_id)
+    def _record_begun(self, log: Log, participant: TransactionParticipant, producer: Producer) -> None:
+        begun, key = self._begun_in(log), (participant, producer.producer_id)
         begun.epochs[key] = max(begun.epochs.get(key, -1), producer.producer_epoch)
-        begun.asked.pop((place, producer), None)
-        begun.refused.pop((place, producer), None)
+        begun.asked.pop((participant, producer), None)
+        begun.refused.pop((participant, producer), None)
 
     def _begun_in(self, log: Log) -> KnownTransactions:
         found, epoch = self._begun.get(log), log.leadership.epoch
@@ -441,20 +453,20 @@ class TransactionParticipants:
             found = self._begun[log] = KnownTransactions(epoch)
         return found
 
-    def _log_of(self, place: TransactionParticipant) -> Log | None:
-        """Return the log of a place; None if it does not exist, or not yet."""
-        if place.name:
-            return self._coordinators.log_of(place.name)
-        return self._broker.find_log(place.topic, place.number)
+    def _log_of(self, participant: TransactionParticipant) -> Log | None:
+        """Return the log of a participant; None if it does not exist (yet)."""
+        if participant.name:
+            return self._coordinators.log_of(participant.name)
+        return self._broker.find_log(participant.topic, participant.number)
 
-    def _slot_of(self, transactional_id: str) -> CoordinatorShard | None:
+    def _shard_of(self, transactional_id: str) -> CoordinatorShard | None:
         try:
             return self._coordinators.find(transactional_id)
         except CoordinatorError:
             return None
 
 
-def _places(logs: Iterable[TopicPartition], groups: Iterable[str]) -> list[TransactionParticipant]:
+def _participants_of(logs: Iterable[TopicPartition], groups: Iterable[str]) -> list[TransactionParticipant]:
     return [
         *(TransactionParticipant(log.topic, number=log.partition) for log in logs),
         *(TransactionParticipant(name=group) for group in groups),

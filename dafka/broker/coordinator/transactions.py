@@ -1,4 +1,4 @@
-"""The transactions that this broker coordinates, and those that take part in its logs and groups, for its listeners."""
+"""The transactions that this broker coordinates, for the Kafka and HTTP servers."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from dafka.broker.interbroker.messenger import BrokerMessenger, Message
 from dafka.storage.plugin_helpers import now_ms
 
 ID_WAIT_S = 1.0
-"""How long to wait for the id of a producer that another broker gives."""
+"""The time to wait for a producer id from another broker."""
 
 DRAWN_IDS = 2**52
-"""Ids from here on, of which there are as many, are drawn at random. Numbers of JavaScript have them exactly."""
+"""The first random producer id, and the number of random ids. JavaScript's numbers represent them exactly."""
 
 
 @attrs.frozen
 class IdAsked(Message):
-    """Asks a broker that serves a slot for the id of a producer."""
+    """Requests a producer id from a broker that serves a shard."""
 
     KIND = "producer-id?"
     request: int
@@ -39,7 +39,7 @@ class IdAsked(Message):
 
 @attrs.frozen
 class IdGiven(Message):
-    """Gives it."""
+    """Answers `IdAsked` with a producer id."""
 
     KIND = "producer-id"
     request: int
@@ -47,10 +47,10 @@ class IdGiven(Message):
 
 
 class TransactionCoordinators:
-    """The transactional ids of the slots that this broker serves. Whatever its methods return is durable.
+    """The transactional ids of the shards that this broker serves. Results of its methods are durable.
 
     Args:
-        coordinators: The slots.
+        coordinators: The shards.
         participants: The logs and groups that take part.
         post: The messages to and from other brokers.
     """
@@ -72,14 +72,14 @@ class TransactionCoordinators:
     ) -> InitProducerResult:
         """Give a producer its id and epoch; see `TransactionCoordinator.init_producer_id`.
 
-        A producer without a transactional id gets an id of any slot, or one that is drawn at random if none answers.
+        A producer without a transactional id gets an id of any shard, or a random one if no shard answers.
         """
         if transactional_id is None and not self._coordinators.served():
             return await self._take_id_elsewhere()
         try:
-            slot = self._coordinators.any() if transactional_id is None else self._coordinators.find(transactional_id)
-            result: InitProducerResult = await slot.ask(
-                lambda token: slot.transactions.init_producer_id(
+            shard = self._coordinators.any() if transactional_id is None else self._coordinators.find(transactional_id)
+            result: InitProducerResult = await shard.ask(
+                lambda token: shard.transactions.init_producer_id(
                     token, transactional_id, transaction_timeout_ms, expected, now_ms()
                 )
             )
@@ -90,14 +90,14 @@ class TransactionCoordinators:
     async def add_partitions(
         self, transactional_id: str, producer: Producer, partitions: Iterable[TopicPartition]
     ) -> ErrorCode:
-        """Add logs to a transaction, which begins if there is none. All of them must exist."""
+        """Add logs to a transaction; begin one if none is open. All logs must exist."""
         logs = list(partitions)
         try:
-            slot = self._coordinators.find(transactional_id)
-            error: ErrorCode = await slot.ask(
+            shard = self._coordinators.find(transactional_id)
+            error: ErrorCode = await shard.ask(
                 lambda token: self._begin(
-                    slot.transactions.add_partitions(token, transactional_id, producer, logs, now_ms()),
-                    lambda: self._participants.begin(slot, producer, logs=logs),
+                    shard.transactions.add_partitions(token, transactional_id, producer, logs, now_ms()),
+                    lambda: self._participants.begin(shard, producer, logs=logs),
                 )
             )
         except CoordinatorError as lost:
@@ -105,13 +105,13 @@ class TransactionCoordinators:
         return error
 
     async def add_offsets(self, transactional_id: str, producer: Producer, group_id: str) -> ErrorCode:
-        """Add the offsets of a group to a transaction, which begins if there is none."""
+        """Add the offsets of a group to a transaction; begin one if none is open."""
         try:
-            slot = self._coordinators.find(transactional_id)
-            error: ErrorCode = await slot.ask(
+            shard = self._coordinators.find(transactional_id)
+            error: ErrorCode = await shard.ask(
                 lambda token: self._begin(
-                    slot.transactions.add_offsets(token, transactional_id, producer, group_id, now_ms()),
-                    lambda: self._participants.begin(slot, producer, groups=[group_id]),
+                    shard.transactions.add_offsets(token, transactional_id, producer, group_id, now_ms()),
+                    lambda: self._participants.begin(shard, producer, groups=[group_id]),
                 )
             )
         except CoordinatorError as lost:
@@ -121,9 +121,9 @@ class TransactionCoordinators:
     async def end_transaction(self, transactional_id: str, producer: Producer, *, is_commit: bool) -> ErrorCode:
         """Commit or abort a transaction, and wait until its markers are written."""
         try:
-            slot = self._coordinators.find(transactional_id)
-            error: ErrorCode = await slot.ask(
-                lambda token: slot.transactions.end_transaction(token, transactional_id, producer, is_commit, now_ms())
+            shard = self._coordinators.find(transactional_id)
+            error: ErrorCode = await shard.ask(
+                lambda token: shard.transactions.end_transaction(token, transactional_id, producer, is_commit, now_ms())
             )
         except CoordinatorError as lost:
             return lost.error_code
@@ -141,22 +141,22 @@ class TransactionCoordinators:
         Raises:
             CoordinatorError: This broker does not coordinate it.
         """
-        slot = self._coordinators.find(transactional_id)
-        found = slot.transactions.describe_transaction(transactional_id)
-        await slot.wait_committed()
-        slot.check_lease()
+        shard = self._coordinators.find(transactional_id)
+        found = shard.transactions.describe_transaction(transactional_id)
+        await shard.wait_committed()
+        shard.check_lease()
         return found
 
     async def list_transactions(self) -> list[Transaction]:
         """Return the states of all transactional ids here. Raises `CoordinatorError` if the storage fails."""
-        return await self._coordinators.read(lambda slot: slot.transactions.list_transactions())
+        return await self._coordinators.read(lambda shard: shard.transactions.list_transactions())
 
     def known(self) -> list[Transaction]:
-        """Return the states of all transactional ids here, which may not be durable yet."""
-        return [each for slot in self._coordinators.served() for each in slot.transactions.list_transactions()]
+        """Return the states of all transactional ids here, which are possibly not durable yet."""
+        return [each for shard in self._coordinators.served() for each in shard.transactions.list_transactions()]
 
     async def _take_id_elsewhere(self) -> InitProducerResult:
-        """Return a producer with an id of a slot that another broker serves; with one that is drawn if none answers."""
+        """Return a producer with an id from another broker; with a random id if none answers."""
         leader = self._coordinators.any_leader()
         request, given = next(self._requests), trio.Event()
         if leader:
@@ -165,22 +165,22 @@ class TransactionCoordinators:
             with trio.move_on_after(ID_WAIT_S):
                 await given.wait()
             del self._given[request]
-        if not given.is_set():  # such as on the side of a split that serves no slot
+        if not given.is_set():  # such as on the side of a split that serves no shard
             return InitProducerResult(ErrorCode.NONE, Producer(DRAWN_IDS + secrets.randbelow(DRAWN_IDS), 0))
         return InitProducerResult(ErrorCode.NONE, Producer(self._ids.pop(request), 0))
 
     def _on_id_asked(self, sender: str, message: IdAsked) -> None:
-        """Give another broker an id, when it is durable that it was given."""
-        for slot in self._coordinators.served()[:1]:
+        """Send a producer id to another broker, once its allocation is durable."""
+        for shard in self._coordinators.served()[:1]:
             steps = list[Step]()
-            for action in slot.transactions.init_producer_id(None, None, 0, None, now_ms()):
+            for action in shard.transactions.init_producer_id(None, None, 0, None, now_ms()):
                 if isinstance(action, Answer):
                     assert isinstance(action.result, InitProducerResult)
                     given = IdGiven(message.request, action.result.producer.producer_id)
                     steps.append(partial(self._post.send, sender, given))
                 else:
                     steps.append(action)
-            slot.execute(steps)
+            shard.execute(steps)
 
     def _on_id_given(self, _sender: str, message: IdGiven) -> None:
         given = self._given.get(message.request)
@@ -189,7 +189,7 @@ class TransactionCoordinators:
             given.set()
 
     def _begin(self, actions: list[Action], begin: Callable[[], None]) -> list[Step]:
-        """Return the steps of actions. TransactionParticipants begin before the producer hears that they take part."""
+        """Return actions as steps. Participants are notified before the producer gets its answer."""
         steps = list[Step]()
         for action in actions:
             if isinstance(action, Answer) and action.result is ErrorCode.NONE:

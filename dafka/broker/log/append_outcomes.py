@@ -1,8 +1,8 @@
-"""What has become of records that a client has appended to a log, when another broker leads it.
+"""Finds the offsets of appended records after another broker became leader of the log.
 
-The broker that has appended them cannot know: its branch of the log may go on in the next one with all of them, with
-some, or without any, and those that are left out are appended behind the others later. The broker that leads now knows
-where each record is, by the partition that it is in and its sequence there, and how many replicas have it.
+The former leader cannot know the outcome. The next leader epoch can continue with all of the records, some or none, and
+divergent records are appended later. The new leader knows the offset of each record, by its partition and sequence, and
+how many replicas have it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dafka.broker.node import BrokerNode
 from dafka.errors import NotLeaderError, OutcomeUnknownError, TopicDeletedError
 
 ASK_S = 0.1
-"""The time between two questions to the leader of a log."""
+"""The time between two requests to the leader of a log."""
 
 OUTCOME_S = 60.0
 """How long to look for records."""
@@ -31,7 +31,7 @@ OUTCOME_S = 60.0
 
 @attrs.frozen
 class Wanted:
-    """Records of a partition that a log may have: those from a sequence on, up to another one."""
+    """Records of a partition to find in a log: a range of sequences, without its end."""
 
     log: str
     address: str
@@ -40,7 +40,7 @@ class Wanted:
 
 
 class Run(NamedTuple):
-    """Records that a log has: the sequence of the first one, their number, and the offset of the first one."""
+    """Consecutive records of a log: the first sequence, the number of records, and the first offset."""
 
     first_sequence: int
     record_count: int
@@ -49,7 +49,7 @@ class Run(NamedTuple):
 
 @attrs.frozen
 class Found:
-    """Records of a partition that a log has."""
+    """Records of a partition that were found in a log."""
 
     log: str
     address: str
@@ -58,7 +58,7 @@ class Found:
 
 @attrs.frozen
 class FindRecords(Message):
-    """Asks the leader of logs for records."""
+    """Asks a leader for the offsets of records."""
 
     KIND = "find-records"
     records: tuple[Wanted, ...]
@@ -66,7 +66,7 @@ class FindRecords(Message):
 
 @attrs.frozen
 class FoundRecords(Message):
-    """Says where they are."""
+    """Answers `FindRecords` with the committed records that were found."""
 
     KIND = "found-records"
     records: tuple[Found, ...]
@@ -78,9 +78,9 @@ class _Search:
 
     Attributes:
         log: The log.
-        wanted: By the sequence of their first record, how many wait for it.
-        end: The sequence after the last record that is looked for.
-        found: By the sequence of its first record, a run that the log has.
+        wanted: The number of waiting tasks by the first sequence of their records.
+        end: The sequence after the last record to find.
+        found: The runs that the log has, by first sequence.
         answered: Set when there is an answer.
     """
 
@@ -91,7 +91,7 @@ class _Search:
     answered: trio.Event = attrs.field(factory=trio.Event)
 
     def find(self, first_sequence: int, count: int) -> int | None:
-        """Return the offset of a record that the log has, with those behind it; None if that is not known."""
+        """Return the offset of a record if the log has it and all `count` records; None if unknown."""
         for run in self.found.values():
             skipped = first_sequence - run.first_sequence
             if skipped >= 0 and skipped + count <= run.record_count:
@@ -100,7 +100,7 @@ class _Search:
 
 
 class AppendOutcomes:
-    """Finds out what has become of records whose log got another leader.
+    """Finds the offsets of records whose log has a new leader.
 
     Args:
         broker: The broker.
@@ -112,23 +112,23 @@ class AppendOutcomes:
         self._post = post
         self._searches: dict[tuple[str, str], _Search] = {}
         self._has_searches = trio.Event()
-        post.on(FindRecords, self._on_question)
-        post.on(FoundRecords, self._on_answer)
+        post.on(FindRecords, self._on_find_records)
+        post.on(FoundRecords, self._on_found_records)
 
     async def find(self, appended: PendingAppend, *, all_replicas: bool = True) -> int:
-        """Return the offset of records, when it is known that enough replicas have them.
+        """Wait until enough replicas are known to have records, and return their offset.
 
         Args:
             appended: The records.
             all_replicas: Whether as many replicas must hold the records as the log's `availability` asks for, while
-                this broker still has the branch that they are in.
+                this broker still has the leader epoch that they are in.
 
         Returns:
             The offset of the first record.
 
         Raises:
-            NotLeaderError: The records are not in the log, and never will be.
-            OutcomeUnknownError: No leader has said in time where they are.
+            NotLeaderError: The records are not in the log and never will be.
+            OutcomeUnknownError: No leader has answered in time.
             TopicDeletedError: The topic was deleted meanwhile.
         """
         log = appended.log
@@ -151,7 +151,7 @@ class AppendOutcomes:
 
     @contextmanager
     def _searching(self, appended: PendingAppend) -> Iterator[_Search]:
-        """Ask for records during the block."""
+        """Request the offsets of records during the block."""
         log, first = appended.log, appended.first_sequence
         topic = self._broker.order.topics.get(log.topic)
         key = name_log("" if topic is None else topic.topic_id, log.number), appended.own.address
@@ -169,7 +169,7 @@ class AppendOutcomes:
                 self._searches.pop(key, None)
 
     async def run(self) -> None:
-        """Ask the leaders of logs for the records that are looked for, until cancelled."""
+        """Request the offsets of wanted records from the leaders of logs, until cancelled."""
         while True:
             await self._has_searches.wait()
             self._has_searches = trio.Event()
@@ -186,7 +186,7 @@ class AppendOutcomes:
         for leader, wanted in asked.items():
             self._post.send(leader, FindRecords(tuple(wanted)))
 
-    def _on_question(self, sender: str, message: FindRecords) -> None:
+    def _on_find_records(self, sender: str, message: FindRecords) -> None:
         answers = []
         for each in message.records:
             found = self._broker.replicator.logs.find(each.log)
@@ -195,12 +195,12 @@ class AppendOutcomes:
                 continue
             runs = log.index.placed(each.address, each.first, each.end, log.high_watermark)
             if runs and self._broker.holds_lease(log):
-                places = tuple(Run(run.first_sequence, run.record_count, run.offset) for run in runs)
-                answers.append(Found(each.log, each.address, places))
+                found_runs = tuple(Run(run.first_sequence, run.record_count, run.offset) for run in runs)
+                answers.append(Found(each.log, each.address, found_runs))
         if answers:
             self._post.send(sender, FoundRecords(tuple(answers)))
 
-    def _on_answer(self, _sender: str, message: FoundRecords) -> None:
+    def _on_found_records(self, _sender: str, message: FoundRecords) -> None:
         for each in message.records:
             search = self._searches.get((each.log, each.address))
             if search is None:

@@ -1,4 +1,4 @@
-"""Append record batches of clients to logs. What an idempotent producer sends again is not appended again."""
+"""Appends record batches of clients to logs. Repeated batches of idempotent producers are not appended again."""
 
 from __future__ import annotations
 
@@ -39,22 +39,22 @@ _REFUSALS: dict[type[DafkaError], ErrorCode] = {
 }
 
 INLINE_BYTES_MAX = 2**20
-"""Records up to this size, decompressed, are unpacked at once. More is unpacked in a thread."""
+"""Records up to this size, decompressed, are unpacked inline. Larger ones are unpacked in a thread."""
 
 _UNPACKING_FACTOR = 2
-"""How many copies of the records there are while they are unpacked."""
+"""The number of copies of the records in memory while they are unpacked."""
 
 
 class AppendRefusedError(DafkaError):
-    """The records for a log are refused.
+    """Records for a log are refused.
 
     Args:
-        error_code: What is wrong, in Kafka's terms.
-        message: The same for people; None if the code says it all.
+        error_code: Kafka's error code.
+        message: An explanation; None if the code is enough.
 
     Attributes:
-        error_code: What is wrong, in Kafka's terms.
-        message: The same for people; None if the code says it all.
+        error_code: Kafka's error code.
+        message: An explanation; None if the code is enough.
     """
 
     def __init__(self, error_code: ErrorCode, message: str | None = None) -> None:
@@ -67,17 +67,17 @@ class WaitOffset(Protocol):
     """Waits until records are durable."""
 
     def __call__(self, *, all_replicas: bool = True) -> Awaitable[int]:
-        """Wait, and return the offset of the first record; -1 if they were appended long before, and it is not known.
+        """Wait, and return the offset of the first record; -1 if they were appended long before and it is unknown.
 
-        Raises `NotLeaderError` if the log has not got the records, or if their producer has an id, so that it may send
-        them again in any case; `OutcomeUnknownError` if nobody says in time whether the log has them; and
+        Raises `NotLeaderError` if the log does not have the records, or if their producer has an id, so that it can
+        repeat them in any case; `OutcomeUnknownError` if no leader says in time whether the log has them; and
         `TopicDeletedError`.
         """
 
 
 @attrs.frozen(eq=False)
 class AppendedBatches:
-    """Record batches that a log has, but perhaps not durably yet.
+    """Record batches in a log, possibly not durable yet.
 
     Attributes:
         log: The log.
@@ -101,7 +101,7 @@ def message_bytes_max(broker: Broker, log: Log) -> int:
 
 
 def check_size(broker: Broker, log: Log, size: int) -> None:
-    """Raise `AppendRefusedError` if a client may not append so many bytes of batches to a log at once."""
+    """Raise `AppendRefusedError` if batches are too large to be appended to a log at once."""
     size_max = message_bytes_max(broker, log)
     if size > size_max:
         raise AppendRefusedError(
@@ -116,7 +116,7 @@ def decompressed_bytes_max(broker: Broker, log: Log) -> int:
 
 
 def read_batches(records: bytes | memoryview) -> list[Batch]:
-    """Return record batches of a client, whose CRCs are checked.
+    """Split records of a client into batches, and check their CRCs.
 
     Args:
         records: Whole record batches, one after the other.
@@ -125,7 +125,7 @@ def read_batches(records: bytes | memoryview) -> list[Batch]:
         The batches.
 
     Raises:
-        AppendRefusedError: They are damaged, or not what a client may append.
+        AppendRefusedError: They are damaged, or of a kind that clients may not append.
     """
     whole = memoryview(records)
     found: list[Batch] = []
@@ -144,7 +144,7 @@ def read_batches(records: bytes | memoryview) -> list[Batch]:
 async def unpacked(
     broker: Broker, log: Log, batches: Sequence[Batch], source: str
 ) -> AsyncIterator[RecordBatch | None]:
-    """Unpack compressed record batches of a client, much of it in a thread, so that others are served meanwhile.
+    """Unpack compressed record batches of a client. Large ones are unpacked in a thread.
 
     Args:
         broker: The broker and its coordinators.
@@ -153,8 +153,8 @@ async def unpacked(
         source: The user, or the address of the client. The sources take turns.
 
     Yields:
-        The records, to append them within the block, in which there is memory for them; None if the batches are not
-        compressed, or another broker leads the log: they are then read as they are appended.
+        The records, to append within the block, during which their memory is reserved; None if the batches are not
+        compressed, or another broker leads the log: the batches are then decoded when they are appended.
 
     Raises:
         AppendRefusedError: They are malformed or too large, the storage fails, or the topic was deleted meanwhile.
@@ -176,7 +176,7 @@ async def unpacked(
         return
     async with broker.unpacking.take(source, _UNPACKING_FACTOR * bytes_max):
         with _refusing():
-            await broker.node.wait_capacity()  # what was unpacked and is not durable yet counts there
+            await broker.node.wait_capacity()  # includes unpacked records that are not durable yet
             records = await trio.to_thread.run_sync(partial(decode, bytes_max=bytes_max))
         if log.is_gone:
             raise AppendRefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -185,11 +185,11 @@ async def unpacked(
 
 @contextmanager
 def _refusing() -> Iterator[None]:
-    """Raise `AppendRefusedError` for records that cannot be unpacked, or not be stored."""
+    """Raise `AppendRefusedError` for records that cannot be unpacked or stored."""
     try:
         yield
     except (BatchError, RecordError, StorageError) as error:
-        clear_frames(error.__traceback__)  # they have what was unpacked
+        clear_frames(error.__traceback__)  # they keep unpacked records in memory
         if isinstance(error, BatchTooLargeError):
             raise too_large(error) from None
         code = next(code for kind, code in _REFUSALS.items() if isinstance(error, kind))
@@ -197,7 +197,7 @@ def _refusing() -> Iterator[None]:
 
 
 def too_large(error: BatchTooLargeError) -> AppendRefusedError:
-    """Return the refusal of records that take more than a topic allows, decompressed."""
+    """Return the error for records that are larger, decompressed, than their topic allows."""
     return AppendRefusedError(ErrorCode.MESSAGE_TOO_LARGE, f"{error} (max.decompressed.message.bytes)")
 
 
@@ -215,17 +215,17 @@ def append_batches(
     Args:
         broker: The broker and its coordinators.
         log: The log.
-        batches: The batches, whose CRCs were checked. A batch of a producer with an id comes alone.
+        batches: The batches, whose CRCs were checked. A batch of a producer with an id must be the only one.
         transactional_id: The name of the producer, if the batch belongs to a transaction.
-        records: What `unpacked` has returned.
-        all_replicas: Whether the client waits for replicas, so that there must be enough of them.
+        records: The records that `unpacked` has yielded.
+        all_replicas: Whether the client waits for replicas, so that enough of them must be alive.
 
     Returns:
         The batches, to wait for.
 
     Raises:
-        AppendRefusedError: They are malformed or too large, or do not follow what the producer has sent before; or too
-            few replicas are alive.
+        AppendRefusedError: They are malformed or too large, or do not follow the producer's last batch; or too few
+            replicas are alive.
         NotLeaderError: Another broker leads the log.
     """
     if not log.leadership.is_led:
@@ -255,11 +255,11 @@ def append_batches(
 
 
 def _find_earlier(broker: Broker, log: Log, producers: LogProducers, header: BatchHeader) -> AppendedBatch | None:
-    """Return a batch as it was appended before; None if it is new. Raises `AppendRefusedError`."""
+    """Return the earlier append of a batch; None if it must be appended. Raises `AppendRefusedError`."""
     check = producers.check_batch(header)
     if check.error_code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and log.is_replicated:
-        # What it follows may be on its way: librdkafka sends batches to a new leader before it repeats those that the
-        # former one has not answered. Told of a gap, it would send all it has under way again, as new records.
+        # The missing batch can still arrive: librdkafka sends batches to a new leader before it repeats those that the
+        # former leader has not answered. If it got an error for the gap, it would send all of them as new records.
         if not producers.is_lasting_gap(header, now_ms()):
             raise AppendRefusedError(ErrorCode.NOT_ENOUGH_REPLICAS, "records before these are missing: try again")
         if availability_of(broker.node.order.topics[log.topic]) != MAJORITY:
@@ -270,12 +270,12 @@ def _find_earlier(broker: Broker, log: Log, producers: LogProducers, header: Bat
 
 
 def not_leader(log: Log) -> NotLeaderError:
-    """Return the error of who wants from this broker what only the leader of a log does."""
+    """Return the error for a request that only the leader of a log can serve."""
     return NotLeaderError(f"another broker leads log {log.number} of the topic {log.topic!r}", log.leadership.leader)
 
 
 def _check_replicas(broker: Broker, log: Log) -> None:
-    """Refuse records that would not reach enough replicas at present."""
+    """Refuse records if too few replicas are alive."""
     leadership, brokers = log.leadership, broker.node.brokers
     topic = broker.node.order.topics[log.topic]
     voters = leadership.voters
@@ -286,7 +286,7 @@ def _check_replicas(broker: Broker, log: Log) -> None:
             f"{living} of {len(voters)} replicas are alive, which is no majority",
         )
     needed = replicas_min_of(topic)
-    in_sync = max(sum(map(brokers.is_alive, leadership.in_sync)), 1)  # this broker is
+    in_sync = max(sum(map(brokers.is_alive, leadership.in_sync)), 1)  # this broker is in sync
     if in_sync < needed:
         raise AppendRefusedError(
             ErrorCode.NOT_ENOUGH_REPLICAS, f"{in_sync} replicas are in sync, and min.insync.replicas is {needed}"
@@ -317,7 +317,7 @@ def _find_duplicate(broker: Broker, log: Log, position: int | None, header: Batc
     Args:
         broker: The broker and its coordinators.
         log: The log.
-        position: Their position in the log, see `Log.find_offset`; None if they came from another branch.
+        position: Their position in the log, see `Log.find_offset`; None if they come from another leader epoch.
         header: The header of their batch.
 
     Returns:
@@ -326,7 +326,7 @@ def _find_duplicate(broker: Broker, log: Log, position: int | None, header: Batc
     node = broker.node
 
     def find_offset() -> int:
-        """Return the offset of the first record; -1 if it is not remembered."""
+        """Return the offset of the first record; -1 if it is unknown."""
         if position is not None:
             return log.find_offset(position)
         entry = log.producers.find(header.producer_id, header.producer_epoch, header.base_sequence)

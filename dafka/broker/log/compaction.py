@@ -1,9 +1,9 @@
-"""Compacts the logs of a broker's topics: of each key, the last committed record of the log stays.
+"""Compacts the logs of a broker's topics: keeps the last committed record of each key.
 
-The order of a log decides which record is the last one, whichever partitions the records are in. A pass reads the part
-of the log that is new, up to the last stable offset, and notes the last offset of each key. Then the storage removes
-from each partition the records with lower offsets, and those of aborted transactions. What is beyond the high
-watermark, or belongs to an open transaction, stays as it is.
+Offsets decide which record is the last one, also if the records are in several partitions. A pass reads the new part of
+the log, up to the last stable offset, and records the last offset of each key. Then the storage removes records with
+lower offsets and those of aborted transactions from each partition. Records beyond the high watermark or of open
+transactions stay.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from dafka.storage.compaction import CompactionPolicy, LatestKeys, find_tombston
 from dafka.storage.plugin_helpers import now_ms
 
 NOTE_BYTES = 2**17
-"""How much of a log is noted at a time, in bytes."""
+"""The size of one read while keys are recorded, in bytes."""
 
 
 class Run(NamedTuple):
@@ -56,7 +56,7 @@ class _Part:
         address: Its address in the index.
         partition: The partition.
         clean_end: The sequence up to which it was compacted before.
-        found: What there is to compact.
+        found: The records to compact.
     """
 
     address: str
@@ -66,7 +66,7 @@ class _Part:
 
     @property
     def is_dirty(self) -> bool:
-        """Whether there are records that no pass has looked at."""
+        """Whether there are records that no pass has read."""
         return self.found.end_sequence > self.clean_end
 
 
@@ -74,11 +74,11 @@ class KeyOffsetMap:
     """Decides which records of a log a pass removes.
 
     Args:
-        keys_max: The number of keys that it can note.
+        keys_max: The capacity, in keys.
         stored_before: Tombstones that were stored before this time are removed, in milliseconds since 1970.
 
     Attributes:
-        end_offset: The offset after the last record that was noted.
+        end_offset: The offset after the last recorded record.
     """
 
     def __init__(self, keys_max: int, stored_before: int) -> None:
@@ -88,14 +88,14 @@ class KeyOffsetMap:
         self._aborted: list[tuple[int, int]] = []
 
     def note(self, batches: list[bytes], aborted: list[tuple[int, int]]) -> bool:
-        """Note the keys of record batches of the log, and return whether there was room for all of them.
+        """Record the keys of record batches of the log, and return whether all of them fitted.
 
         Args:
-            batches: The batches, which follow those noted before.
-            aborted: The producers of aborted transactions, and the offsets of the first records.
+            batches: The batches, which follow those recorded before.
+            aborted: The producers of aborted transactions, and the offsets of their first records.
 
         Returns:
-            Whether all were noted; else `end_offset` is that of the first one that was not.
+            Whether all were recorded; if not, `end_offset` is that of the first batch that was not.
 
         Raises:
             BatchError: A batch is malformed.
@@ -122,7 +122,7 @@ class KeyOffsetMap:
         """Return for each record of a partition 1 if it is removed, else 0.
 
         Args:
-            runs: The runs of the partition, in the order of their sequences.
+            runs: The runs of the partition, in order of their sequences.
             batch: The records.
 
         Returns:
@@ -161,7 +161,7 @@ class LogCompaction:
     Args:
         broker: The broker.
         config: The configuration.
-        last_stable_offset: Returns the offset of a log up to which all transactions are decided.
+        last_stable_offset: Returns the offset of a log up to which no transaction is open.
         aborted_between: Returns the aborted transactions in a range of offsets of a log: producers and first offsets.
     """
 
@@ -205,7 +205,7 @@ class LogCompaction:
         if not dirty or dirty < policy.dirty_ratio * total:
             return
         first = min(log.index.find_from(each.address, each.clean_end) for each in parts if each.is_dirty)
-        superseded = await self._note(log, first, policy)
+        superseded = await self._record_keys(log, first, policy)
         for each in parts:
             await self._compact_part(log, each, superseded)
 
@@ -221,8 +221,8 @@ class LogCompaction:
                 parts.append(_Part(address, partition, clean_end, found))
         return parts
 
-    async def _note(self, log: Log, offset: int, policy: CompactionPolicy) -> KeyOffsetMap:
-        """Note the keys of a log from an offset on, as far as they fit."""
+    async def _record_keys(self, log: Log, offset: int, policy: CompactionPolicy) -> KeyOffsetMap:
+        """Record the keys of a log from an offset on, up to the capacity."""
         superseded = KeyOffsetMap(policy.keys_max, now_ms() - policy.tombstone_ms)
         end = self._last_stable_offset(log)
         superseded.end_offset = offset = max(offset, log.index.start_offset)
@@ -233,10 +233,10 @@ class LogCompaction:
                 break
             aborted = self._aborted_between(log, offset, read_header(batches[-1]).end_offset)
             try:
-                is_noted = await trio.to_thread.run_sync(superseded.note, batches, aborted)
+                is_recorded = await trio.to_thread.run_sync(superseded.note, batches, aborted)
             except BatchError as error:
                 raise StorageError(f"log {log.number} of {log.topic}: {error}") from None
-            if not is_noted:
+            if not is_recorded:
                 break
             offset = superseded.end_offset
             await self._broker.compactor.throttle(sum(map(len, batches)))
@@ -250,9 +250,11 @@ class LogCompaction:
             part.partition, part.found.end_sequence, partial(superseded.find_removed, runs), compactor.throttle
         )
         compactor.note(part.partition, done)
-        noted = (run.first_sequence + superseded.end_offset - run.offset for run in runs)
-        ends = (min(end, run.end_sequence) for run, end in zip(runs, noted, strict=True) if end > run.first_sequence)
-        clean_end = min(max(ends, default=0), part.found.end_sequence)  # what is not in the index yet is not clean
+        recorded_ends = (run.first_sequence + superseded.end_offset - run.offset for run in runs)
+        ends = (
+            min(end, run.end_sequence) for run, end in zip(runs, recorded_ends, strict=True) if end > run.first_sequence
+        )
+        clean_end = min(max(ends, default=0), part.found.end_sequence)  # records without an index entry are not clean
         if clean_end > part.clean_end:
             await compactor.save_clean_end(part.partition, clean_end, _name(log))
 
@@ -271,7 +273,7 @@ def find_runs(log: Log, address: str, end_sequence: int) -> Iterator[Run]:
 
 
 def _name(log: Log) -> str:
-    """Return the name under which the storage keeps up to where the partitions of a log are compacted."""
+    """Return the name under which the storage saves the clean ends of a log's partitions."""
     return f"{CLEAN_ENDS} {log.number}"
 
 

@@ -1,8 +1,8 @@
-"""The waits of requests until something is durable: each ends in time, or when the storage has failed for a while.
+"""Bounds the waits of requests for durability: by time, and when the storage has failed for a while.
 
-Unwritten records stay, and are written when the storage takes them again. So a request whose wait has ended is
-answered that it may be carried out later. Requests that come while the storage fails are refused at once, and never
-carried out.
+Pending writes stay, and are retried until the storage works again. So the error for a request whose wait has ended says
+that its change can still be stored later. Requests that arrive while the storage fails are refused at once and have no
+effect.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import trio
 from dafka.errors import StorageError
 
 DURABLE_S = 30.0
-"""How long a request waits at most until something is durable."""
+"""The longest wait of a request for durability."""
 
 FAILING_S = 5.0
-"""How long the storage fails until requests do not wait for it any more."""
+"""How long the storage can fail before requests stop waiting for it."""
 
 
 class DurableWaits:
     """The waits of all requests to a broker.
 
     Attributes:
-        problem: Why the storage has taken nothing for a while; empty if it takes what comes.
+        problem: Why the storage has accepted no writes for a while; empty if it works.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class DurableWaits:
         self._waiting: set[trio.CancelScope] = set()
 
     def note_failure(self, reason: str) -> None:
-        """Note that an attempt to write has failed. All waits end if it has been so for a while.
+        """Record that a write has failed. All waits end if writes have failed for a while.
 
         Args:
             reason: The reason.
@@ -48,26 +48,26 @@ class DurableWaits:
                 each.cancel()
 
     def note_success(self) -> None:
-        """Record that the storage has written everything that waited."""
+        """Record that a write has succeeded."""
         self.problem, self._failing_since = "", None
 
     def check(self) -> None:
-        """Raise `StorageError` if the storage takes nothing at present."""
+        """Raise `StorageError` if the storage currently fails."""
         if self.problem:
             raise StorageError(f"nothing can be stored at present: {self.problem}")
 
     @contextmanager
     def bounded(self, wait_s: float = DURABLE_S) -> Iterator[None]:
-        """Bound a wait until something is durable.
+        """Limit the duration of a wait for durability.
 
         Args:
-            wait_s: How long it may last, in seconds.
+            wait_s: The longest duration, in seconds.
 
         Yields:
             Nothing.
 
         Raises:
-            StorageError: It has lasted longer, or the storage fails.
+            StorageError: The wait took longer, or the storage fails.
         """
         with trio.move_on_after(wait_s) as scope:
             self._waiting.add(scope)
@@ -81,7 +81,7 @@ class DurableWaits:
 
 
 class Written:
-    """A change that a request has made, until it is durable.
+    """A change by a request that becomes durable later.
 
     Args:
         waits: The waits of all requests.
@@ -93,6 +93,6 @@ class Written:
         self._durable = durable
 
     async def wait(self) -> None:
-        """Wait until the change is durable. Raises `StorageError` if the storage fails, or that lasts too long."""
+        """Wait until the change is durable. Raises `StorageError` if the storage fails or the wait is too long."""
         with self._waits.bounded():
             await self._durable.wait()

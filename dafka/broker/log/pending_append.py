@@ -1,4 +1,4 @@
-"""Records that a client has appended to a log, until they are durable."""
+"""Records appended by a client that are not known to be committed yet."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from dafka.records import Partition
 
 @attrs.frozen(eq=False)
 class PendingAppend:
-    """Records that a client has appended.
+    """Records that a client has appended to a log.
 
     Attributes:
-        watchers: Those who wait for the broker's logs to get further.
+        watchers: The tasks that wait for the broker's logs to advance.
         order: The broker's logs.
         log: The log.
-        own: The broker's own partition of the log that the records are in: that of the branch it led then.
+        own: The leader partition that contains the records: that of the epoch in which they were appended.
         first_sequence: The sequence of the first record in that partition.
         count: The number of records.
         epoch: The leader epoch of the log.
-        durable: Set when they are durable here.
+        durable: Set when the records are durable on this broker.
     """
 
     watchers: LogWaiters
@@ -40,7 +40,7 @@ class PendingAppend:
         """Wait until the records are durable, and return the offset of the first one.
 
         Args:
-            all_replicas: Whether as many replicas must hold the records as the log's `availability` asks for. Without,
+            all_replicas: Whether as many replicas must hold the records as the log's `availability` asks for. If not,
                 this broker is enough.
 
         Returns:
@@ -48,12 +48,12 @@ class PendingAppend:
 
         Raises:
             TopicDeletedError: The topic was deleted meanwhile.
-            NotLeaderError: Another broker leads the log now, which may have the records or not.
+            NotLeaderError: Another broker leads the log now. It is unknown whether the log has the records.
         """
         log = self.log
         while log.is_replicated and not self.durable.is_set():
             with self.watchers.watching([log]) as advanced:
-                self._check_log()  # a broker that cannot write no longer leads where others can
+                self._check_log()  # a leader that cannot write steps down if another broker can lead
                 await advanced.wait()
         await self.durable.wait()
         offset = self.find_offset()
@@ -66,16 +66,16 @@ class PendingAppend:
         return offset
 
     def find_offset(self) -> int | None:
-        """Return the offset of the first record; None if it has none. Raises what `wait_offset` raises."""
+        """Return the offset of the first record; None if it has none. Raises the errors of `wait_offset`."""
         self._check_log()
         return self.log.index.find(LEADER, self.first_sequence)
 
     def withdraw(self) -> bool:
-        """Return whether the records never become part of the log: they have no offset there, and get none."""
+        """Withdraw the records, and return whether they have no offset in the log and never get one."""
         return self.order.withdraw(self.log, self.own, self.first_sequence, self.first_sequence + self.count)
 
     def find_committed(self, *, all_replicas: bool = True) -> int | None:
-        """Return the offset of the first record, in whichever branch of the log this broker leads or has led last.
+        """Return the offset of the first record, in the leader epoch that this broker leads or led last.
 
         Args:
             all_replicas: Whether enough replicas must hold the records.

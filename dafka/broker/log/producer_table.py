@@ -1,4 +1,4 @@
-"""What the logs of a broker know of producers with an id."""
+"""The state of idempotent and transactional producers in the logs of a broker."""
 
 from __future__ import annotations
 
@@ -10,40 +10,40 @@ from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.producer_state import LogProducers, Marker, ProducerStateSettings
 
 _BATCH = BatchHeader(0, 0, 0, 0, Compression.NONE, TimestampType.CREATE_TIME, False, False, 0, 0, 0, -1, -1, -1, 0)
-"""The header of a batch of which only the producer is known."""
+"""The header of a batch of which only the producer data is known."""
 
 
 class ProducerTable:
-    """What each log knows of its producers. Offsets in it are positions: see `Log.find_offset`."""
+    """The producer state of each log. Its offsets are positions: see `Log.find_offset`."""
 
     def __init__(self, settings: ProducerStateSettings) -> None:
         self._settings = settings
         self._producers: dict[Log, LogProducers] = {}
 
     def of(self, log: Log) -> LogProducers:
-        """Return what a log knows of its producers."""
+        """Return the producer state of a log."""
         found = self._producers.get(log)
         if found is None:
             found = LogProducers(self._settings)
-            if not log.is_gone:  # a request for it may still be under way
+            if not log.is_gone:  # a request for a deleted log may still be in progress
                 self._producers[log] = found
         return found
 
     def forget(self, log: Log) -> None:
-        """Forget a log that is deleted."""
+        """Remove the producer state of a deleted log."""
         self._producers.pop(log, None)
 
     def items(self) -> list[tuple[Log, LogProducers]]:
-        """Return all logs that know any producers."""
+        """Return all logs with producer state."""
         return list(self._producers.items())
 
     def expire(self, time_ms: int) -> None:
-        """Forget producers that have sent nothing for a day."""
+        """Remove producers that have sent nothing for a day."""
         for producers in self._producers.values():
             producers.expire(time_ms)
 
     def restore(self, log: Log, entry: ProducerEntry) -> None:
-        """Note what a producer has done, as it was found in the index of a log."""
+        """Restore the state of a producer from an index entry of a log."""
         if isinstance(entry, IndexRewriteEntry):
             self.forget(log)
             return
@@ -54,7 +54,7 @@ class ProducerTable:
         self.of(log).add_batch(_header_of(entry), entry.timestamp_ms)
 
     def admit(self, log: Log, entry: BatchEntry) -> bool:
-        """Record a divergent batch of a log, and return whether the log does not have it yet."""
+        """Record a batch of another leader epoch of a log, and return whether the log did not have it."""
         producers = self.of(log)
         header = attrs.evolve(_header_of(entry), is_transactional=False)
         if producers.has_appended(header):

@@ -1,4 +1,4 @@
-"""Which record batches of a log are of committed records: all but those of aborted transactions."""
+"""Separates the committed record batches of a log from those of aborted transactions."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ Batch = tuple[BatchHeader, bytes]
 
 
 def split_committed(batches: Sequence[Batch], aborted: Sequence[tuple[int, int]]) -> Iterator[tuple[Batch, bool]]:
-    """Yield the batches of a log without the ends of transactions, and whether each is committed.
+    """Yield the batches of a log without transaction markers, and whether each is committed.
 
     Args:
-        batches: The batches, in their order, up to the last stable offset at most.
-        aborted: The producers of aborted transactions, and the offsets of the first records, in the order of these.
+        batches: The batches, in order, up to the last stable offset at most.
+        aborted: The producers of aborted transactions and the offsets of their first records, in order of the offsets.
 
     Yields:
         A batch, and whether its records are committed.

@@ -20,19 +20,19 @@ READ_BYTES_MIN = 2**12
 """The smallest read, in bytes, whatever a client asks for."""
 
 PART_BYTES_MAX = 2**22
-"""The size of the records that are unpacked at a time, unless a single record is larger."""
+"""The maximum size of the records unpacked at a time, unless a single record is larger."""
 
 UNPACKED_BYTES_MAX = 2**26
-"""The size of all records of a read, uncompressed. Compressed batches of a few bytes may contain gigabytes."""
+"""The maximum size of all records of a read, uncompressed. Small compressed batches can contain gigabytes."""
 
 
 @attrs.frozen
 class _LogPart:
-    """A part of a log: ends of transactions or records of one partition; neither where its records were dropped.
+    """A part of a log: markers or records of one partition; empty where records were dropped.
 
     Attributes:
         end_offset: The offset after the part.
-        markers: The ends of transactions.
+        markers: The transaction markers.
         batch: The records.
     """
 
@@ -42,7 +42,7 @@ class _LogPart:
 
 
 LAST_OFFSETS_MAX = 100
-"""How many of the last offsets are looked at for the last record: ends of transactions have offsets, too."""
+"""The number of last offsets to search for the last record: markers have offsets, too."""
 
 
 class LogReader:
@@ -67,7 +67,7 @@ class LogReader:
 
         Args:
             log: The log.
-            offset: The offset of the first record. If it was dropped, the batches begin behind it.
+            offset: The offset of the first record. If it was dropped, the batches begin after it.
             end_offset: The offset after the last record to return, at most the high watermark.
             bytes_max: The approximate maximum size. One batch is returned even if it is larger.
             unpacked_bytes_max: The same for the records in the batches, uncompressed.
@@ -107,7 +107,7 @@ class LogReader:
                     found.append(with_base_offset(data, header.base_offset + difference, leader_epoch=epoch))
                     bytes_max -= header.size
             offset = part.end_offset
-            del part  # its records are not kept while the next ones are waited for
+            del part  # frees its records during the next read
         return found, unpacked
 
     async def find_offset_by_time(self, log: Log, timestamp_ms: int) -> tuple[int, int] | None:
@@ -158,7 +158,7 @@ class LogReader:
         return None
 
     def _encode(self, log: Log, batch: RecordBatch, offset: int) -> Iterable[bytes]:
-        """Return the records at an offset as record batches, which say whether the records belong to a transaction."""
+        """Return the records at an offset as record batches, with their transactions, if any."""
         if not len(log.transaction_runs):
             return encode_records(batch)
         found: list[bytes] = []
@@ -168,8 +168,8 @@ class LogReader:
             found += encode_records(part) if producer_id < 0 else _encode_transaction(part, producer_id, epoch)
         return found
 
-    async def _skipped(self, partition: Partition, sequence: int, count: int) -> int:
-        """Return how many records from a sequence on are not there, at most `count`."""
+    async def _count_dropped(self, partition: Partition, sequence: int, count: int) -> int:
+        """Return how many records from a sequence on were dropped, at most `count`."""
         info = await self._storage.find_partition(partition)
         if info is None or not sequence < info.earliest_sequence < sequence + count:
             return count
@@ -184,7 +184,7 @@ class LogReader:
             del part
 
     async def _read_part(self, log: Log, offset: int, end_offset: int, bytes_max: int = READ_BYTES) -> _LogPart | None:
-        """Return what a log has from an offset on, up to another partition's records; None if it ends there."""
+        """Read from an offset up to the records of another partition; None at the end of the log."""
         location = log.index.locate(offset)
         if location is None:
             return None
@@ -197,7 +197,7 @@ class LogReader:
         except StorageCorruptError:
             batch = None
         if batch is None:
-            return _LogPart(offset + await self._skipped(partition, location.sequence, count))
+            return _LogPart(offset + await self._count_dropped(partition, location.sequence, count))
         return _LogPart(offset + len(batch), batch=batch)
 
 
@@ -219,7 +219,7 @@ def _encode_marker(marker: MarkerEntry, leader_epoch: int) -> bytes:
 
 
 def _encode_transaction(part: RecordBatch, producer_id: int, producer_epoch: int) -> Iterator[bytes]:
-    """Yield the record batches of records that belong to a transaction, and of the places of removed ones."""
+    """Yield the record batches of records that belong to a transaction, and of the positions of removed ones."""
     sequence = part.first_sequence
     for run in (*part.held_runs(), part.between(part.end_sequence, part.end_sequence)):
         if run.first_sequence > sequence:

@@ -1,4 +1,4 @@
-"""Frees the space of expired records, and of obsolete records of indexes and local state."""
+"""Applies retention: deletes expired records, and obsolete records of indexes and of local state."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from dafka.storage import RetentionPolicy, Storage
 
 
 class LogRetention:
-    """What one broker keeps of its records.
+    """The retention of one broker.
 
-    A follower keeps no index of its logs in memory. It reads that of a log again when the leader has written that the
-    log begins later. A leader deletes records at once, except those that it was asked to delete as a follower.
+    A follower has no index of its logs in memory. It reads the index of a log again when the leader has advanced the
+    log's start offset. A leader deletes records at once, except those that it had to delete as a follower.
 
     Args:
         storage: The storage.
-        stored: The partitions that it holds.
+        stored: The partitions in the storage.
         order: The topics and their logs.
         logs: The replicated logs.
         state: The broker's state.
@@ -56,10 +56,10 @@ class LogRetention:
         self._trimmed: dict[str, int] = {}
 
     async def apply(self) -> dict[Partition, int]:
-        """Drop the records beyond the limits of each topic, and obsolete records of indexes and local state.
+        """Delete the records beyond the limits of each topic, and obsolete records of indexes and state.
 
         Returns:
-            By partition of which records were dropped, the sequence of the first one that is left.
+            The first remaining sequence of each partition of which records were deleted.
 
         Raises:
             StorageError: The storage fails.
@@ -82,7 +82,7 @@ class LogRetention:
         return moved
 
     def _policy_of(self, name: str) -> RetentionPolicy:
-        """Return the limits of a topic, whose own settings count most. What brokers keep for themselves has none."""
+        """Return the limits of a topic; its settings override the defaults. Other internal topics have no limits."""
         if name == MESSAGES_TOPIC:
             return RetentionPolicy(age_ms=MESSAGES_AGE_MS)
         if is_system_topic(name):
@@ -91,9 +91,9 @@ class LogRetention:
         return default if topic is None else _limits_of(topic, default, is_compacted=self._config.compacts(name))
 
     async def _trim_indexes(self, log: ReplicatedLog, moved: dict[Partition, int]) -> None:
-        """Drop what other brokers have written again of their indexes of a log."""
-        for branch, sequence in log.local_log.needed_from().items():
-            partition = log.index_partition(branch)
+        """Delete the index records of a log that other brokers have rewritten."""
+        for epoch, sequence in log.local_log.needed_from().items():
+            partition = log.index_partition(epoch)
             is_own = owner_of(partition.address) == self._address
             if not is_own and sequence > self._stored.earliest.get(partition, 0):
                 await self._storage.trim(partition, sequence)
@@ -112,15 +112,15 @@ class LogRetention:
         self._trimmed[log.name] = start
 
     async def _find_starts(self, log: ReplicatedLog) -> dict[Partition, int]:
-        """Return the sequence of the first record of each partition that a log still has, or of the next one."""
-        branch = log.replica.latest.leader_epoch
-        state = Log(log.topic, log.number, log.leader_partition(branch), log.index_partition(branch))
-        await restore_log(self._storage, log, state, branch, _ignore, is_led=False)
+        """Return the first remaining sequence of each partition of a log, or the next one if none remains."""
+        epoch = log.replica.latest.leader_epoch
+        state = Log(log.topic, log.number, log.leader_partition(epoch), log.index_partition(epoch))
+        await restore_log(self._storage, log, state, epoch, _ignore, is_led=False)
         index, topic = state.index, self._order.topics.get(log.topic)
         found = {}
         for address in index.addresses():
             partition = Partition(log.topic, address)
-            # Records of other producers' partitions may be in several logs, of which this broker may not keep all.
+            # Producer partitions can have records in several logs, and this broker does not always store all of these.
             if topic is None or (self._order.is_producer_partition(partition) and topic.log_count > 1):
                 continue
             first = index.sequence_from(address, index.start_offset)

@@ -11,7 +11,7 @@ from dafka.broker.core.log.log import Log
 
 
 class LogWaiters:
-    """Those who wait for something to happen to logs of a broker."""
+    """The tasks that wait for changes of a broker's logs."""
 
     def __init__(self) -> None:
         self._advanced: dict[Log, set[trio.Event]] = {}
@@ -22,7 +22,7 @@ class LogWaiters:
 
     @contextmanager
     def watching(self, logs: Iterable[Log]) -> Iterator[trio.Event]:
-        """Give the block an event that is set when one of these logs gets further records, or is deleted."""
+        """Give the block an event that is set when one of these logs advances or is deleted."""
         advanced = trio.Event()
         watched = list(logs)
         for log in watched:
@@ -37,6 +37,6 @@ class LogWaiters:
                     del self._advanced[log]
 
     def notify(self, log: Log) -> None:
-        """Wake up the waiters of a log."""
+        """Notify the tasks that watch a log."""
         for advanced in self._advanced.get(log, ()):
             advanced.set()

@@ -127,11 +127,11 @@ async def test_every_kind_of_message_with_a_wrong_or_missing_field_is_refused() 
         tried = 0
         for kind, (message, _) in list(post._handlers.items()):
             post._handlers[kind] = message, lambda _sender, each: received.append(each)
-            sample = {"version": 1, "to": "", "life": post._life, "kind": kind, "fields": make_sample(message)}
+            sample = {"version": 1, "to": "", "life": post._incarnation, "kind": kind, "fields": make_sample(message)}
             post.receive("other", json.dumps(sample).encode())
             for wrong in spoil_fields(sample):
                 is_other = isinstance(wrong.get("kind"), str) and wrong["kind"] != kind
-                if is_other or (kind.startswith("life") and wrong.get("life") != post._life):
+                if is_other or (kind.startswith("life") and wrong.get("life") != post._incarnation):
                     continue  # an unknown kind is of a newer version; these two are for any life
                 before = post.discarded
                 post.receive("other", json.dumps(wrong).encode())
@@ -188,7 +188,7 @@ async def test_no_well_formed_message_ends_a_broker(seed: int) -> None:
         post = broker._post
         for _ in range(300):
             kind, (message, _) = draw.choice(list(post._handlers.items()))
-            sent = {"version": 1, "to": "", "life": post._life, "kind": kind, "fields": make(message)}
+            sent = {"version": 1, "to": "", "life": post._incarnation, "kind": kind, "fields": make(message)}
             broker.node.on_message("other", json.dumps(sent).encode())
         assert post.discarded == 0
         await broker.node.wait_durable()
@@ -241,11 +241,11 @@ async def test_messages_of_former_leaders_end_no_transaction() -> None:
                 "is_commit": True,
                 "request": request,
             }
-            message = {"version": 1, "to": broker.node.address, "life": broker._post._life, "kind": "end"}
+            message = {"version": 1, "to": broker.node.address, "life": broker._post._incarnation, "kind": "end"}
             broker.node.on_message("other", json.dumps({**message, "fields": fields}).encode())
 
         begin = {"slot": 3, "slot_epoch": 7, "producer": producer, "place": ("orders", "", 0), "place_epoch": 0}
-        message = {"version": 1, "to": broker.node.address, "life": broker._post._life, "kind": "begin"}
+        message = {"version": 1, "to": broker.node.address, "life": broker._post._incarnation, "kind": "begin"}
         broker.node.on_message("other", json.dumps({**message, "fields": begin}).encode())
         end(6, 0, 1)  # of the slot's former leader
         end(7, 1, 2)  # for another leader of the log
