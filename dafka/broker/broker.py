@@ -107,7 +107,7 @@ class Broker:
         self.listeners: list[Listener] = []
         self.logins = Logins()
         self.stopping = Stopping()
-        self._coordinators = Coordinators(node, self._make_slot)
+        self._coordinators = Coordinators(node, self._make_shard)
         self._messages: list[bytes] = []
         self._has_messages = trio.Event()
         self._post = BrokerMessenger(node.address, self._put_message)
@@ -174,7 +174,7 @@ class Broker:
         found = log.transactions.aborted_between(offset, end_offset)
         return [(each.producer_id, each.first_offset) for each in found]
 
-    def _make_slot(self, log: Log) -> CoordinatorShard:
+    def _make_shard(self, log: Log) -> CoordinatorShard:
         kafka = self.config.kafka
         groups, transactions = GroupSettings(), TransactionSettings()
         groups = attrs.evolve(

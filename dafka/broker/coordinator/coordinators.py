@@ -111,7 +111,7 @@ class Coordinators:
             return result
 
         found: list[_T] = []
-        for result in (await ask_slots(read_shard, self.served())).values():
+        for result in (await ask_shards(read_shard, self.served())).values():
             if isinstance(result, list):
                 found += result
             elif result is not ErrorCode.NOT_COORDINATOR:
@@ -219,7 +219,7 @@ class Coordinators:
             self._broker.write_state(topic, [(key, None) for key in list(self._broker.state(topic))])
 
 
-async def ask_slots(
+async def ask_shards(
     ask: Callable[[CoordinatorShard], Awaitable[_T]], shards: Collection[CoordinatorShard]
 ) -> dict[CoordinatorShard, _T | ErrorCode]:
     """Call several shards concurrently.

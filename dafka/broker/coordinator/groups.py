@@ -8,7 +8,7 @@ from contextlib import suppress
 import attrs
 
 from dafka.broker.coordinator.coordinator_shard import CoordinatorError, CoordinatorShard
-from dafka.broker.coordinator.coordinators import Coordinators, ask_slots
+from dafka.broker.coordinator.coordinators import Coordinators, ask_shards
 from dafka.broker.coordinator.group_positions import follow_branches, name_branch
 from dafka.broker.coordinator.participants import TransactionParticipants
 from dafka.broker.core.error_codes import ErrorCode
@@ -198,7 +198,7 @@ class GroupCoordinators:
 
         served, refused = self._coordinators.sort(group_ids)
         described: dict[str, DescribedGroup] = {}
-        for shard, found in (await ask_slots(describe, served)).items():
+        for shard, found in (await ask_shards(describe, served)).items():
             if isinstance(found, ErrorCode):
                 refused.update(dict.fromkeys(served[shard], found))
             else:
@@ -217,7 +217,7 @@ class GroupCoordinators:
             return errors
 
         served, errors = self._coordinators.sort(group_ids)
-        for shard, found in (await ask_slots(delete, served)).items():
+        for shard, found in (await ask_shards(delete, served)).items():
             errors.update(dict.fromkeys(served[shard], found) if isinstance(found, ErrorCode) else found)
         return errors
 
