@@ -119,12 +119,21 @@ class Leaders:
             WebError: It refuses the request.
         """
         link, found = self.link(log), list[_T]()
+        failure: BrokerError | WebError | None = None
         with unwrap_group():
             async with trio.open_nursery() as nursery:
                 nursery.cancel_scope.deadline = deadline
                 nursery.start_soon(self._cancel_when_moved, log, nursery.cancel_scope)
-                found.append(await call(link))
+                try:
+                    found.append(await call(link))
+                except (
+                    BrokerError,
+                    WebError,
+                ) as error:  # raised below: in here, a cancellation would put it in a group
+                    failure = error
                 nursery.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
         return found
 
     async def wait_leader_change(self, log: Log, wait_s: float) -> None:

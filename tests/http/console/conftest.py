@@ -24,13 +24,13 @@ RECORDS = [
 ]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Any]:
     with open_browser() as found:
         yield found
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedBroker]:
     """A broker with a topic of records, one without, and a group."""
     with serve_broker(tmp_path_factory.mktemp("console")) as served:
