@@ -1,4 +1,4 @@
-"""A broker with its listeners: what `dafka broker` runs, for programs that embed a broker."""
+"""Runs a broker with its servers, as `dafka broker` does. Programs that embed a broker use it too."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from dafka.http.server.http_server import HttpServer
 
 ANSWERING_SHARE = 0.5
-"""The part of `[node] grace_ms` for requests that were received. The rest is left for the storage."""
+"""The part of `[node] grace_ms` for requests that were already received. The storage has the rest."""
 
 
 @attrs.frozen(eq=False)
 class ServingBroker:
-    """A broker with its listeners, started by `serve_listeners`.
+    """A broker with its servers, started by `serve_listeners`.
 
     Attributes:
         broker: The broker and its coordinators.
-        kafka: The listener for clients of Kafka; None if there is none.
-        web: The listener for WebSocket and HTTP; None if there is none.
+        kafka: The server for Kafka clients; None if there is none.
+        web: The server for WebSocket and HTTP; None if there is none.
     """
 
     broker: Broker
@@ -42,44 +42,44 @@ class ServingBroker:
 
     @property
     def node(self) -> BrokerNode:
-        """Its node: what it keeps, and its place in the cluster."""
+        """The node: storage, logs and membership in the cluster."""
         return self.broker.node
 
     @property
     def memory(self) -> Memory:
-        """The memory of all clients."""
+        """The memory for all clients."""
         return self.broker.memory
 
     @property
     def bootstrap_servers(self) -> str:
-        """Where clients of Kafka connect, as they take it: `HOST:PORT`. Empty if the broker does not listen to them."""
+        """The address for Kafka clients, `HOST:PORT`; empty if the broker has no server for them."""
         return "" if self.kafka is None else self.kafka.bootstrap_servers
 
     @property
     def url(self) -> str:
-        """Where HTTP clients connect. Empty if the broker does not listen to them."""
+        """The URL for HTTP clients; empty if the broker has no server for them."""
         return "" if self.web is None else self.web.url
 
 
 async def serve_listeners(
     config: Config | None = None, *, task_status: trio.TaskStatus[ServingBroker] = trio.TASK_STATUS_IGNORED
 ) -> None:
-    """Run a broker that listens to clients until cancelled.
+    """Run a broker with servers for clients until cancelled.
 
-    After that, it handles no further requests. It answers those that it has received, and writes what other nodes have
-    sent, within `[node] grace_ms`.
+    When it is cancelled, it stops reading requests. It answers the requests that it has received and writes the
+    records that other nodes have sent, within `[node] grace_ms`.
 
-    It listens at `[kafka] listen` and at `[http] listen`. If both are empty, it listens to clients of Kafka at
+    It listens at `[kafka] listen` and at `[http] listen`. If both are empty, it listens for Kafka clients at
     `DEFAULT_KAFKA_LISTEN`.
 
     Args:
         config: The configuration; the defaults if None.
-        task_status: Receives the `ServingBroker` once it listens to clients.
+        task_status: Receives the `ServingBroker` once it listens for clients.
 
     Raises:
         AddressInUseError: The broker cannot listen at a configured address.
-        ConfigError: A file of `[clients]` cannot be read, or anyone could connect from elsewhere.
-        MissingExtraError: There are users or `[http] listen`, and the extra that they need is not installed.
+        ConfigError: A file of `[clients]` cannot be read, or unauthenticated clients could connect from other machines.
+        MissingExtraError: Users or `[http] listen` are configured, and the extra that they need is not installed.
         StorageError: The storage cannot be opened or read.
         StorageLostError: The storage was removed or replaced while it was open.
         DiscoveryError: The discovery cannot be set up.
@@ -95,13 +95,13 @@ async def serve_listeners(
             cancelled = await enter(trio.open_nursery())
             stack.callback(cancelled.cancel_scope.cancel)
             running = stack.enter_context(trio.CancelScope())
-            # Addresses that are in use are found before the storage is opened.
+            # Bind first, so that an address in use is reported before the storage is opened.
             kafka_sockets = http_sockets = None
             if kafka_listen:
                 kafka_sockets = await enter(open_listening(kafka_listen, security, "clients of Kafka"))
             if http_listen:
                 with require_extra("web", "HTTP"):
-                    # They need the extra `dafka[web]`.
+                    # These modules need the extra `dafka[web]`.
                     from dafka.http.server.http_server import HttpServer  # noqa: PLC0415
                     from dafka.http.server.serve import serve_http  # noqa: PLC0415
                 http_sockets = await enter(open_listening(http_listen, security, "HTTP clients"))
@@ -116,7 +116,7 @@ async def serve_listeners(
                 await nursery.start(serve_http, web, http_sockets)
             task_status.started(ServingBroker(broker, kafka, web))
             cancelled.start_soon(broker.stopping.begin_when_cancelled)
-            running.shield = True  # from here on, being cancelled only begins the stop
+            running.shield = True  # from here on, cancellation only begins the stop
             await broker.stopping.begun.wait()
             grace_s = config.node.grace_ms / 1000
             broker.node.finish_by = trio.current_time() + grace_s

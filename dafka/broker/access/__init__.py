@@ -1,1 +1,1 @@
-"""Who may do what: users, their passwords and tokens, and their permissions."""
+"""Authentication and authorization: users, their passwords and tokens, and their permissions."""

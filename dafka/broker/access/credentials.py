@@ -1,4 +1,4 @@
-"""Credentials: what a broker keeps of a password. They verify the password, and do not reveal it (RFC 5802)."""
+"""Salted hashes of passwords (RFC 5802). They verify a password and do not reveal it."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from dafka.errors import ConfigError
 from dafka.extras import require_extra
 
 MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
-"""The mechanisms of which each user has a credential."""
+"""The SASL mechanisms. Each user has a credential for each of them."""
 
 DEFAULT_ITERATIONS = 15_000
-"""How often a password is hashed: the number that RFC 7677 recommends."""
+"""How often a password is hashed. RFC 7677 recommends this number."""
 
 ITERATIONS_MIN = 4096
 """The lowest number that clients accept."""
 
 
 def load_scramp() -> ModuleType:
-    """Return the library of SCRAM. Raises `MissingExtraError` if it is not installed."""
+    """Return the SCRAM library. Raises `MissingExtraError` if it is not installed."""
     with require_extra("users", "authentication of users"):
         import scramp  # noqa: PLC0415 (the extra is needed only with users)
     module: ModuleType = scramp
@@ -48,7 +48,7 @@ class Credential:
 def derive_credential(
     mechanism: str, password: str, iterations: int = DEFAULT_ITERATIONS, salt: bytes | None = None
 ) -> Credential:
-    """Return the credential of a password. This takes milliseconds.
+    """Derive the credential of a password. This takes milliseconds.
 
     Args:
         mechanism: The mechanism.
@@ -60,7 +60,7 @@ def derive_credential(
         The credential.
 
     Raises:
-        ConfigError: The password is empty, or has characters that SCRAM does not allow.
+        ConfigError: The password is empty or contains characters that SCRAM does not allow.
     """
     scramp = load_scramp()
     try:
@@ -73,7 +73,7 @@ def derive_credential(
 
 
 def verify_password(mechanism: str, credential: Credential, password: str) -> bool:
-    """Return whether a password is the one of a credential, in a time that does not depend on it."""
+    """Return whether a password matches a credential, in constant time."""
     try:
         given = derive_credential(mechanism, password, credential.iterations, credential.salt)
     except ConfigError:

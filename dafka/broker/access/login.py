@@ -1,6 +1,6 @@
-"""Logins: the messages with which a client proves who it is (SASL). They are bytes; a listener carries them.
+"""SASL logins: the messages with which a client authenticates. They are bytes, which a server carries.
 
-An unknown user and a wrong password are answered alike, so that nobody learns which users there are.
+An unknown user and a wrong password get the same answer, so that no client learns which users exist.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from dafka.broker.access.credentials import DEFAULT_ITERATIONS, MECHANISMS, Cred
 from dafka.broker.access.users_file import UsersFile
 
 PLAIN = "PLAIN"
-"""The mechanism that sends the password itself."""
+"""The mechanism that sends the password in plain text."""
 
 _SECRET = secrets.token_bytes(32)
 _SALT_BYTES = 32
-"""The size of the salts that scramp draws."""
+"""The size of the salts that scramp generates."""
 
 
 class LoginError(Exception):
-    """The client has not proved who it is."""
+    """The client failed to authenticate."""
 
 
 class Login(ABC):
-    """One attempt of a client to prove who it is.
+    """One attempt of a client to authenticate.
 
     Attributes:
-        user: The name of the user, as soon as it is proved.
+        user: The name of the authenticated user; None before.
     """
 
     def __init__(self) -> None:
@@ -46,29 +46,29 @@ class Login(ABC):
             The answer. If it ends the login, `user` is set.
 
         Raises:
-            LoginError: The client has not proved who it is. The attempt is over.
+            LoginError: The client failed to authenticate. The attempt is over.
         """
 
     @abstractmethod
     def claimed_user(self, message: bytes) -> str:
-        """Return which user the client wants to be, given its next message; empty if that is not known."""
+        """Return the user name that the client gives, from its next message; empty if it is unknown."""
 
 
 def begin_login(mechanism: str, users: UsersFile) -> Login:
-    """Return a login by one of the `MECHANISMS`, or by `PLAIN`.
+    """Begin a login with one of the `MECHANISMS` or with `PLAIN`.
 
     Args:
         mechanism: The mechanism.
         users: The users.
 
     Returns:
-        The login, which expects the client's first message.
+        The login. It expects the client's first message.
     """
     return _PlainLogin(users) if mechanism == PLAIN else _ScramLogin(users, mechanism)
 
 
 class _PlainLogin(Login):
-    """PLAIN (RFC 4616): the client sends its name and its password."""
+    """PLAIN (RFC 4616): the client sends its user name and password."""
 
     def __init__(self, users: UsersFile) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class _PlainLogin(Login):
 
 
 class _ScramLogin(Login):
-    """SCRAM (RFC 5802): the client proves that it knows the password, and does not send it."""
+    """SCRAM (RFC 5802): the client proves that it knows the password without sending it."""
 
     def __init__(self, users: UsersFile, mechanism: str) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ class _ScramLogin(Login):
 
 
 def _make_up_credential(mechanism: str, name: str) -> Credential:
-    """Return a credential for an unknown user: the same for each attempt, and not that of any known password."""
+    """Make up a credential for an unknown user. Its salt is the same in each attempt, and no password matches it."""
     salt = hmac.digest(_SECRET, f"{mechanism} {name}".encode(), sha256)[:_SALT_BYTES]
     size = 32 if mechanism == MECHANISMS[0] else 64
     return Credential(salt, DEFAULT_ITERATIONS, secrets.token_bytes(size), secrets.token_bytes(size))

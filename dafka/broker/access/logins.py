@@ -1,7 +1,7 @@
-"""Logins: verifying passwords takes processor time, which clients share fairly, whichever listener they come to.
+"""Verifies logins in threads, and shares the processor time fairly between the clients of all servers.
 
-The addresses of clients take turns, and the users that clients of one address try to be. Wrong passwords delay further
-attempts of the same address for the same user only.
+The client addresses take turns, and within an address the user names. Wrong passwords delay only later attempts from
+the same address for the same user.
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ import trio
 from dafka.broker.access.login import LoginError
 
 HASHING_MAX = 2
-"""How many passwords are hashed at the same time."""
+"""Maximum number of passwords that are hashed at the same time."""
 
 WAITING_MAX = 10
-"""How many passwords from one address for one user may wait to be hashed."""
+"""Maximum number of passwords from one address for one user that wait to be hashed."""
 
 FAILURES_FREE = 5
-"""After how many wrong passwords in a row an address has to wait before it tries the same user again."""
+"""Number of wrong passwords in a row after which an address must wait before it tries the same user again."""
 
 BACKOFF_S = 0.5
-"""How long it waits at first. Each further wrong password doubles it."""
+"""The first wait. Each additional wrong password doubles it."""
 
 BACKOFF_MAX_S = 60.0
-"""How long it waits at most. After as long again without an attempt, all is forgotten."""
+"""The longest wait. After the same time again without an attempt, the failures are forgotten."""
 
 REMEMBERED_MAX = 10_000
-"""Of how many addresses and users wrong passwords are remembered."""
+"""Maximum number of pairs of an address and a user for which failures are remembered."""
 
 _T = TypeVar("_T")
 
 
 class TooManyLoginsError(Exception):
-    """An address tries too many passwords for a user.
+    """An address tried too many passwords for a user.
 
     Args:
-        wait_s: After how many seconds it may try again.
+        wait_s: Seconds until the address may try again.
 
     Attributes:
-        wait_s: After how many seconds it may try again.
+        wait_s: Seconds until the address may try again.
     """
 
     def __init__(self, wait_s: float) -> None:
@@ -53,11 +53,11 @@ class TooManyLoginsError(Exception):
 
 
 class Turns:
-    """Lets few tasks run at the same time. Sources take turns, and within a source the users.
+    """Limits how many tasks run at the same time. Sources take turns, and within a source its users.
 
     Args:
-        running_max: How many tasks run.
-        waiting_max: How many tasks of one source and user wait.
+        running_max: Maximum number of tasks that run.
+        waiting_max: Maximum number of waiting tasks of one source and user.
     """
 
     def __init__(self, running_max: int, waiting_max: int) -> None:
@@ -67,17 +67,17 @@ class Turns:
 
     @asynccontextmanager
     async def take(self, source: str, user: str) -> AsyncIterator[None]:
-        """Wait for a turn, and keep it for the duration of a block.
+        """Wait for a turn and keep it for the duration of a block.
 
         Args:
-            source: Where the client is.
-            user: Which user it wants to be.
+            source: The address of the client.
+            user: The user name that the client gives.
 
         Yields:
             Nothing.
 
         Raises:
-            TooManyLoginsError: Too many tasks of the same source and user wait.
+            TooManyLoginsError: Too many tasks of the same source and user are waiting.
         """
         users = self._waiting.setdefault(source, OrderedDict())
         waiting = users.setdefault(user, deque())
@@ -122,55 +122,55 @@ class _Failures:
 
 
 class Logins:
-    """The logins of all listeners of a broker."""
+    """Verifies the logins of all servers of a broker."""
 
     def __init__(self) -> None:
         self._turns = Turns(HASHING_MAX, WAITING_MAX)
         self._failures: OrderedDict[tuple[str, str], _Failures] = OrderedDict()
 
     async def verify(self, host: str, user: str, answer: Callable[[], _T], *, is_last: Callable[[], bool]) -> _T:
-        """Carry out a step of a login in a thread, when it is the client's turn.
+        """Run a step of a login in a thread, when it is the client's turn.
 
         Args:
             host: The address of the client.
-            user: Which user it wants to be; empty if that is not known yet.
+            user: The user name that the client gives; empty if it is not known yet.
             answer: The step, which takes processor time.
-            is_last: Returns whether the step has ended the login, so that the client has proved who it is.
+            is_last: Returns whether the step completed the login, so that the client is authenticated.
 
         Returns:
-            What the step returns.
+            The result of the step.
 
         Raises:
-            LoginError: The client has not proved who it is.
-            TooManyLoginsError: Clients of this address try too many passwords for this user.
+            LoginError: The client failed to authenticate.
+            TooManyLoginsError: Clients of this address tried too many passwords for this user.
         """
-        place = host, user
+        key = host, user
         self.check(host, user)
         async with self._turns.take(host, user):
             try:
                 answered = await trio.to_thread.run_sync(answer)
             except LoginError:
                 if user:
-                    self._note_failure(place)
+                    self._record_failure(key)
                 raise
         if is_last():
-            self._failures.pop(place, None)
+            self._failures.pop(key, None)
         return answered
 
     def check(self, host: str, user: str) -> None:
-        """Raise `TooManyLoginsError` if clients of an address have to wait until they try a user again."""
+        """Raise `TooManyLoginsError` if clients of an address must wait before they try a user again."""
         failures = self._failures.get((host, user))
         if failures is not None and trio.current_time() < failures.until:
             raise TooManyLoginsError(failures.until - trio.current_time())
 
-    def _note_failure(self, place: tuple[str, str]) -> None:
+    def _record_failure(self, key: tuple[str, str]) -> None:
         now = trio.current_time()
-        found = self._failures.pop(place, None)
+        found = self._failures.pop(key, None)
         if found is None or now > found.until + BACKOFF_MAX_S:
             found = _Failures()
         found.count += 1
         excess = found.count - FAILURES_FREE
         found.until = now if excess < 0 else now + min(BACKOFF_S * 2 ** min(excess, 20), BACKOFF_MAX_S)
-        self._failures[place] = found
+        self._failures[key] = found
         if len(self._failures) > REMEMBERED_MAX:
             self._failures.popitem(last=False)

@@ -10,7 +10,7 @@ import attrs
 
 
 class Permission(Enum):
-    """What a user may be permitted to do."""
+    """A kind of permission."""
 
     READ = "read"
     WRITE = "write"
@@ -24,13 +24,13 @@ _TOPIC_PERMISSIONS = (Permission.READ, Permission.WRITE, Permission.ADMIN)
 
 @attrs.frozen
 class Permissions:
-    """What one user may do. Each attribute has patterns, in which `*` stands for any characters.
+    """What one user may do. Each attribute is a list of patterns, in which `*` matches any characters.
 
     Attributes:
         read: The topics whose records the user may read.
         write: The topics to which the user may publish.
-        admin: The topics that the user may create, change and delete. `*` also permits what concerns the whole broker.
-        groups: The groups of consumers that the user may join, see, change and delete.
+        admin: The topics that the user may create, change and delete. `*` also permits operations on the broker.
+        groups: The consumer groups that the user may join, see, change and delete.
         transactions: The transactional ids that the user may use.
     """
 
@@ -66,16 +66,16 @@ class Permissions:
         return self.allow(Permission.TRANSACTIONS, transactional_id)
 
     def may_see(self, topic: str) -> bool:
-        """Return whether the user may know of a topic: whether it has any permission for it."""
+        """Return whether the user may see a topic, which any permission for the topic allows."""
         return any(self.allow(permission, topic) for permission in _TOPIC_PERMISSIONS)
 
     def allow_anywhere(self, permission: Permission) -> bool:
-        """Return whether the user has a permission for any name at all."""
+        """Return whether the user has a permission for at least one pattern."""
         return bool(getattr(self, permission.value))
 
     @property
     def is_administrator(self) -> bool:
-        """Whether the user may do what concerns the whole broker."""
+        """Whether the user may administer the whole broker."""
         return "*" in self.admin
 
 
@@ -85,7 +85,7 @@ def _matches(pattern: str, name: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def _compile(pattern: str) -> re.Pattern[str]:
-    # Atomic groups make each star end at the first match of what follows it, so that no name takes long.
+    # Atomic groups make each star stop at the first match of the next part, so that no name causes slow backtracking.
     first, *others = (re.escape(part) for part in re.split(r"\*+", pattern))
     inner = "".join(f"(?>.*?{part})" for part in others[:-1])
     return re.compile(f"{first}{inner}.*{others[-1]}", re.DOTALL)

@@ -1,4 +1,4 @@
-"""Tokens: secrets that stand for a user. The file of users keeps their hashes only."""
+"""Tokens: secrets that authenticate a user. The users file stores only their hashes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hashlib import sha256
 import attrs
 
 PREFIX = "dafka_"
-"""How all tokens begin, so that people and scanners recognize one that was published by mistake."""
+"""The prefix of all tokens, by which people and scanners recognize a token that was published by mistake."""
 
 _ID_BYTES = 4
 _SECRET_BYTES = 32
@@ -17,12 +17,12 @@ _SECRET_BYTES = 32
 
 @attrs.frozen
 class Token:
-    """What a broker keeps of a token.
+    """The stored form of a token.
 
     Attributes:
-        token_id: The id, by which operators name the token.
-        digest: The SHA-256 of the token. It has too many possible values for the token to be guessed.
-        expires_at_ms: When it expires, in milliseconds since 1970; None for never.
+        token_id: The id by which operators refer to the token.
+        digest: The SHA-256 of the token. A token is too random to be guessed from it.
+        expires_at_ms: When the token expires, in milliseconds since 1970; None for never.
     """
 
     token_id: str
@@ -35,7 +35,7 @@ class Token:
 
 
 def create_token(expires_at_ms: int | None = None) -> tuple[str, Token]:
-    """Return a new token, and what to keep of it."""
+    """Create a token. Returns the secret and its stored form."""
     secret = PREFIX + secrets.token_urlsafe(_SECRET_BYTES)
     return secret, Token(secrets.token_hex(_ID_BYTES), hash_token(secret), expires_at_ms)
 

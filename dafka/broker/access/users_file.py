@@ -1,4 +1,4 @@
-"""The file of users: their names, credentials and permissions, as JSON. It contains no password."""
+"""Reads and writes the users file: names, credentials and permissions as JSON. It contains no passwords."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class User:
 
     Attributes:
         name: The name.
-        credentials: The credential of each mechanism.
+        credentials: The credential for each mechanism.
         permissions: What the user may do.
-        tokens: The tokens that stand for the user.
+        tokens: The tokens that authenticate the user.
     """
 
     name: str
@@ -46,16 +46,16 @@ class User:
 
 
 def find_user_name_problem(name: str) -> str:
-    """Return why a user cannot have a name; empty if it can."""
+    """Return why a user name is not valid; empty if it is."""
     if _NAME.fullmatch(name):
         return ""
     return f"user {name!r}: expected 1 to 100 letters, digits, '.', '_', '@', '+' and '-'"
 
 
 class UsersFile:
-    """The users in a file that is read again when it changes.
+    """The users in a file, which is read again when it changes.
 
-    If the changed file cannot be read, the former users remain, so that a mistake locks nobody out.
+    If the changed file cannot be read, the previous users remain, so that a mistake locks nobody out.
 
     Args:
         path: The file.
@@ -71,27 +71,27 @@ class UsersFile:
         self._tokens = _tokens_of(self._users)
 
     def find_token(self, secret: str) -> tuple[User, Token] | None:
-        """Return the user that a token stands for, and what is kept of the token; None if it does not count."""
+        """Return the user of a token and the stored token; None if the token is unknown or has expired."""
         found = self._tokens.get(hash_token(secret))
         return found if found is not None and found[1].is_valid() else None
 
     def find(self, name: str) -> User | None:
-        """Return the user of this name; None if there is none."""
+        """Return the user with this name; None if it does not exist."""
         return self._users.get(name)
 
     def refresh(self) -> bool:
         """Read the file again if it has changed.
 
         Returns:
-            Whether the users have changed.
+            Whether the users changed.
 
         Raises:
-            ConfigError: The changed file cannot be read; the former users remain.
+            ConfigError: The changed file cannot be read. The previous users remain.
         """
         state = _state(self._path)
         if state == self._state:
             return False
-        # A file that was just modified may change again without a new modification time: it is read once more.
+        # A file that was just modified can change again without a new modification time, so it is read once more.
         self._state = None if state is not None and _is_recent(state) else state
         users = read_users(self._path)
         if users == self._users:
@@ -111,7 +111,7 @@ def read_users(path: Path) -> dict[str, User]:
         The users.
 
     Raises:
-        ConfigError: The file cannot be read, can be read by everybody, or is no file of users.
+        ConfigError: The file cannot be read, everybody can read it, or it is not a users file.
     """
     try:
         with path.open("rb") as file:
@@ -132,7 +132,7 @@ def read_users(path: Path) -> dict[str, User]:
 
 
 def write_users(path: Path, users: Mapping[str, User]) -> None:
-    """Replace a file of users atomically. A new file can be read by its owner only.
+    """Replace a users file atomically. Only its owner can read a new file.
 
     Args:
         path: The file.

@@ -1,1 +1,1 @@
-"""Carries out what the replicas of this broker decide."""
+"""Executes the effects of the replicas of this broker."""

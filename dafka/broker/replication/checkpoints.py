@@ -1,4 +1,4 @@
-"""Keeps checkpoints of what a broker holds of its logs, so that it starts without reading their indexes again."""
+"""Writes checkpoints of the stored logs, so that a broker does not read their whole indexes when it starts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dafka.storage import PartitionInfo
 _LOGGER = logging.getLogger("dafka.broker")
 
 WRITE_S = 5.0
-"""Seconds between two looks at what has got further."""
+"""Seconds between two writes of checkpoints."""
 
 
 class Checkpoints:
@@ -40,11 +40,11 @@ class Checkpoints:
         self._loaded: dict[Partition, Checkpoint] = {}
 
     def load(self, values: Mapping[bytes, bytes], stored: Mapping[Partition, PartitionInfo]) -> None:
-        """Take over what was kept before the broker was started.
+        """Load the checkpoints that were written before the broker was started.
 
         Args:
-            values: The checkpoints, by the address of the index.
-            stored: The partitions in the storage. Checkpoints of others are removed.
+            values: The encoded checkpoints, by the address of the index.
+            stored: The partitions in the storage. Checkpoints of other partitions are removed.
         """
         stale = []
         for key, value in values.items():
@@ -61,19 +61,19 @@ class Checkpoints:
             self._host.write_state(CHECKPOINTS_TOPIC, [(key, None) for key in stale])
 
     def take(self, topic: str, indexes: Iterable[Partition]) -> dict[Partition, Checkpoint]:
-        """Take the checkpoints of a log, once.
+        """Remove and return the checkpoints of a log.
 
         Args:
             topic: The topic of the log.
             indexes: The partitions of its indexes.
 
         Returns:
-            Those that the storage meets, by the partition of their index.
+            The checkpoints that match the storage, by the partition of their index.
         """
-        taken = ((partition, self._loaded.pop(partition, None)) for partition in indexes)
+        loaded = ((partition, self._loaded.pop(partition, None)) for partition in indexes)
         return {
             partition: checkpoint
-            for partition, checkpoint in taken
+            for partition, checkpoint in loaded
             if checkpoint is not None and checkpoint.is_met(topic, self._host.durable_end_of)
         }
 
@@ -82,9 +82,9 @@ class Checkpoints:
         while True:
             await trio.sleep(WRITE_S)
             changes: list[tuple[bytes, bytes | None]] = [
-                (log.index_partition(branch).address.encode(), encode_checkpoint(checkpoint))
+                (log.index_partition(epoch).address.encode(), encode_checkpoint(checkpoint))
                 for log in self._logs
-                for branch, checkpoint in log.local_log.take_checkpoints(log.replica.latest.leader_epoch)
+                for epoch, checkpoint in log.local_log.take_checkpoints(log.replica.latest.leader_epoch)
             ]
             if changes:
                 self._host.write_state(CHECKPOINTS_TOPIC, changes)

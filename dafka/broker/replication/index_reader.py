@@ -1,4 +1,4 @@
-"""Reads the indexes of a replicated log from the storage: of the branches that it consists of, and of all others."""
+"""Reads the indexes of a replicated log from the storage, for its own and for divergent leader epochs."""
 
 from __future__ import annotations
 
@@ -38,53 +38,54 @@ async def restore_log(
     storage: Storage,
     log: ReplicatedLog,
     state: Log,
-    branch: LeaderAndEpoch,
+    epoch: LeaderAndEpoch,
     restore_producer: Callable[[Log, ProducerEntry], None],
     *,
     is_led: bool,
 ) -> None:
-    """Restore the index of a log from those of its branches.
+    """Restore the index of a log from the indexes of its leader epochs.
 
     Args:
         storage: The storage.
         log: The log.
-        state: Its state, for which `begin_branch` was called.
-        branch: The last branch.
-        restore_producer: Takes what producers with an id have done.
-        is_led: Whether this broker leads the branch. Otherwise only what it holds with all records is restored.
+        state: Its state, for which `begin_epoch` was called.
+        epoch: The latest leader epoch.
+        restore_producer: Restores the state of producers with an id.
+        is_led: Whether this broker leads the epoch. Otherwise only index records whose records are all stored are
+            restored.
 
     Raises:
-        StorageError: The storage fails, or a newer version of dafka has written an index.
+        StorageError: The storage fails, or a newer version of dafka wrote an index.
     """
-    rows = log.replica.epoch_tree.starts
-    chain = (log.replica.epoch_tree.chain(rows[branch].parent) or [])[::-1]
+    starts = log.replica.epoch_tree.starts
+    chain = (log.replica.epoch_tree.chain(starts[epoch].parent) or [])[::-1]
     restore_producer(state, IndexRewriteEntry())
     state.epochs = [
-        (each.leader_epoch.epoch, rows[each.leader_epoch].parent.end_offset) for each in (*chain, EpochEnd(branch, 0))
+        (each.leader_epoch.epoch, starts[each.leader_epoch].parent.end_offset) for each in (*chain, EpochEnd(epoch, 0))
     ]
-    begun_in, sequence = _find_begin(log, [*chain, EpochEnd(branch, SEQUENCE_MAX)])
-    state.epoch_count = len(chain) + 1 - begun_in
-    for each in chain[begun_in:]:
+    first_number, sequence = _find_restart(log, [*chain, EpochEnd(epoch, SEQUENCE_MAX)])
+    state.epoch_count = len(chain) + 1 - first_number
+    for each in chain[first_number:]:
         sequences = (sequence, SEQUENCE_MAX)
-        await _restore_branch(
+        await _restore_epoch(
             storage, log, state, each.leader_epoch, restore_producer, each.end_offset, sequences=sequences
         )
         state.index.end_at(each.end_offset)
-        sequence = 0  # the branches behind it are read from their beginnings on
-    partition = log.index_partition(branch)
+        sequence = 0  # later epochs are read from their first index record
+    partition = log.index_partition(epoch)
     info = await storage.find_partition(partition)
     state.index_first = state.index_trimmed = 0 if info is None else info.earliest_sequence
     state.index_end = sequence
     if is_led:
         sequences = (sequence, SEQUENCE_MAX)
-        await _restore_branch(storage, log, state, branch, restore_producer, own=LEADER, sequences=sequences)
+        await _restore_epoch(storage, log, state, epoch, restore_producer, leader_address=LEADER, sequences=sequences)
         state.index_end = 0 if info is None else info.end_sequence
     else:
-        await continue_log(storage, log, state, branch, restore_producer)
+        await continue_log(storage, log, state, epoch, restore_producer)
 
 
-def _find_begin(log: ReplicatedLog, chain: list[EpochEnd]) -> tuple[int, int]:
-    """Return where the last index record that replaces all before is: which branch of a log, and its sequence there."""
+def _find_restart(log: ReplicatedLog, chain: list[EpochEnd]) -> tuple[int, int]:
+    """Return the position of the last index rewrite: the number of its epoch in the chain, and its sequence there."""
     for number, each in reversed(list(enumerate(chain))):
         restart = log.local_log.restart(each.leader_epoch)
         if restart is not None and restart.offset < each.end_offset:
@@ -96,33 +97,33 @@ async def continue_log(
     storage: Storage,
     log: ReplicatedLog,
     state: Log,
-    branch: LeaderAndEpoch,
+    epoch: LeaderAndEpoch,
     restore_producer: Callable[[Log, ProducerEntry], None],
 ) -> None:
-    """Add to an index what this broker holds of a branch since it was restored; see `restore_log`."""
-    first, end = state.index_end, log.local_log.acknowledged_end(branch)
-    await _restore_branch(storage, log, state, branch, restore_producer, sequences=(first, end))
+    """Add the index records that were stored since `restore_log` or the last call."""
+    first, end = state.index_end, log.local_log.acknowledged_end(epoch)
+    await _restore_epoch(storage, log, state, epoch, restore_producer, sequences=(first, end))
 
 
-async def _restore_branch(
+async def _restore_epoch(
     storage: Storage,
     log: ReplicatedLog,
     state: Log,
-    branch: LeaderAndEpoch,
+    epoch: LeaderAndEpoch,
     restore_producer: Callable[[Log, ProducerEntry], None],
     end_offset: int | None = None,
     *,
-    own: str | None = None,
+    leader_address: str | None = None,
     sequences: tuple[int, int] = (0, SEQUENCE_MAX),
 ) -> None:
     keeps_record_batches = isinstance(storage, KeepsRecordBatches)
-    address = log.leader_partition(branch).address if own is None else own
-    is_read = False
-    async for batch in read_index(storage, log.index_partition(branch), *sequences):
+    address = log.leader_partition(epoch).address if leader_address is None else leader_address
+    is_done = False
+    async for batch in read_index(storage, log.index_partition(epoch), *sequences):
         for sequence, value in enumerate(batch.values, batch.first_sequence):
             is_whole = end_offset is not None and state.index.end_offset >= end_offset
-            is_read = is_read or (is_whole and is_rewrite(value or b""))
-            if is_read:  # the log diverges before the index was written again
+            is_done = is_done or (is_whole and is_rewrite(value or b""))
+            if is_done:  # the log diverges before this rewrite of the index
                 break
             for entry in state.restore(
                 sequence,
@@ -135,27 +136,27 @@ async def _restore_branch(
 
 
 async def read_tail(
-    storage: Storage, log: ReplicatedLog, branch: LeaderAndEpoch, from_offset: int, end_offset: int
+    storage: Storage, log: ReplicatedLog, epoch: LeaderAndEpoch, from_offset: int, end_offset: int
 ) -> list[RunEntry | BatchEntry]:
-    """Return what the clients of a branch's leader have appended to it in a range of offsets.
+    """Return the records in a range of offsets that clients appended through the leader of an epoch.
 
     Args:
         storage: The storage.
         log: The log.
-        branch: The branch.
+        epoch: The leader epoch.
         from_offset: The first offset.
         end_offset: The offset after the last one.
 
     Returns:
-        Runs of the leader's own partition, with its address, each followed by its batches.
+        Runs of the leader partition, with its address, each followed by its batches.
 
     Raises:
-        StorageError: The storage fails, or a newer version of dafka has written an index.
+        StorageError: The storage fails, or a newer version of dafka wrote an index.
     """
-    address = log.leader_partition(branch).address
+    address = log.leader_partition(epoch).address
     runs: dict[int, RunEntry] = {}
     batches: dict[int, BatchEntry] = {}
-    async for batch in read_index(storage, log.index_partition(branch)):
+    async for batch in read_index(storage, log.index_partition(epoch)):
         for value in batch.values:
             for entry in decode_entries(value or b""):
                 if isinstance(entry, RunEntry) and entry.address == LEADER:
@@ -176,7 +177,7 @@ async def read_tail(
 
 
 def _is_own_batch(entry: Entry) -> TypeGuard[BatchEntry]:
-    """Return whether an entry is a batch that the leader itself has appended in its branch."""
+    """Return whether an entry is a batch that the leader appended in its own epoch."""
     return isinstance(entry, BatchEntry) and entry.base_sequence is not None and not names_offset(entry.sequence)
 
 

@@ -1,4 +1,4 @@
-"""The logs that a broker leads, and those of which it lets clients read what it holds."""
+"""Runs the leadership of logs: begins epochs, merges divergent records, and follows logs for local readers."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from dafka.records import Partition
 _LOGGER = logging.getLogger("dafka.broker")
 
 IN_SYNC_S = 5.0
-"""How long a replica that is behind counts as in sync, in seconds."""
+"""How long a replica that misses records still counts as in sync, in seconds."""
 
 PLACED_RECORDS = 100_000
-"""How many records of a producer get their offsets together when a broker begins to lead a log."""
+"""How many records of a producer partition get offsets in one batch when a broker begins to lead a log."""
 
 HELD_S = 0.2
-"""Seconds until a new leader looks again whether it leads still, while it waits for what is before its branch."""
+"""Seconds between two checks whether a new leader still leads, while it waits for records before its epoch."""
 
 
 class LedLogs:
-    """Leads logs, heals them, and follows others for readers.
+    """Leads logs, merges divergent records into them, and follows other logs for readers.
 
     Args:
         host: The broker.
         brokers: The brokers of the cluster.
         logs: The replicated logs.
-        restore_producer: Takes what producers with an id have done in a log that this broker begins to lead.
-        act: Carries out what the machines of logs ask for.
-        refresh: Tells clients who leads a log.
+        restore_producer: Restores the state of producers with an id in a log that this broker begins to lead.
+        act: Executes the effects of replicas.
+        refresh: Updates the leadership that clients see of a log.
 
     Attributes:
-        admit_batch: Returns whether to append a divergent batch: its producer has not appended it to this epoch
-            already.
+        admit_batch: Returns whether to append a batch of a divergent epoch: its producer has not appended it to this
+            log already. The broker sets it.
     """
 
     def __init__(
@@ -64,65 +64,65 @@ class LedLogs:
         self._act = act
         self._refresh = refresh
         self._ready_from: dict[str, int] = {}
-        self._healed: dict[str, tuple[LeaderAndEpoch, dict[LeaderAndEpoch, int]]] = {}
+        self._merged: dict[str, tuple[LeaderAndEpoch, dict[LeaderAndEpoch, int]]] = {}
         self._locks: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)
-        self._lacking: dict[str, trio.Event] = {}
-        self._to_heal: dict[ReplicatedLog, None] = {}
-        self._healable = trio.Event()
+        self._missing: dict[str, trio.Event] = {}
+        self._to_merge: dict[ReplicatedLog, None] = {}
+        self._has_to_merge = trio.Event()
         self._nursery: trio.Nursery | None = None
         self._followed: dict[str, LeaderAndEpoch] = {}
         self._to_follow: dict[str, None] = {}
-        self._followable = trio.Event()
+        self._has_to_follow = trio.Event()
 
     async def run(self) -> None:
-        """Heal and follow logs until cancelled."""
+        """Merge and follow logs until cancelled."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            nursery.start_soon(self._heal)
+            nursery.start_soon(self._merge)
             nursery.start_soon(self._follow)
 
     def is_ready(self, log: ReplicatedLog) -> bool:
-        """Return whether enough replicas hold all that was there when this broker began to lead a log."""
+        """Return whether everything before the start of this leadership is committed."""
         return log.name in self._ready_from and log.replica.high_watermark >= self._ready_from[log.name]
 
-    def is_followed(self, log: ReplicatedLog, branch: LeaderAndEpoch) -> bool:
-        """Return whether clients may read what this broker holds of a log that another one leads."""
-        return self._followed.get(log.name) == branch
+    def is_followed(self, log: ReplicatedLog, epoch: LeaderAndEpoch) -> bool:
+        """Return whether clients can read a log here that another broker leads."""
+        return self._followed.get(log.name) == epoch
 
     def forget(self, name: str) -> None:
-        """Forget a log whose records are deleted here. Clients read it no longer."""
+        """Forget a log whose records are deleted here. Clients cannot read it any more."""
         self._followed.pop(name, None)
         self._ready_from.pop(name, None)
-        self._healed.pop(name, None)
+        self._merged.pop(name, None)
         self._to_follow.pop(name, None)
-        if name in self._lacking:
-            self._lacking.pop(name).set()
+        if name in self._missing:
+            self._missing.pop(name).set()
 
     def keep_leading(self, log: ReplicatedLog, state: Log) -> None:
-        """Go on leading a log that other brokers keep from now on."""
+        """Continue to lead a log that other brokers replicate from now on."""
         self._ready_from[log.name] = 0
         self._host.lead(state)
         self._host.announce(state.index_partition)
 
     def note_held(self, logs: Iterable[ReplicatedLog]) -> None:
-        """Note that more of logs is held than before."""
+        """Wake up tasks that wait for more records of these logs."""
         for log in logs:
-            if log.name in self._lacking:
-                self._lacking.pop(log.name).set()
+            if log.name in self._missing:
+                self._missing.pop(log.name).set()
 
     def merge_later(self, logs: Iterable[ReplicatedLog]) -> None:
-        """Look for divergent records of the logs that this broker leads."""
+        """Check later whether these logs, if this broker leads them, have divergent records to merge."""
         for log in logs:
             if log.replica.led_epoch is not None:
-                self._to_heal[log] = None
-                self._healable.set()
+                self._to_merge[log] = None
+                self._has_to_merge.set()
 
     def move_high_watermark(self, log: ReplicatedLog, offset: int) -> None:
-        """Note how far readers may read a log."""
+        """Apply a new high watermark to a log."""
         state = self._order.find_log(log.topic, log.number, log.topic_id)
         if state is None:
             return
-        if log.replica.led_epoch is None:  # readers get further when the index has been followed
+        if log.replica.led_epoch is None:  # for readers it moves after the index was followed
             self._follow_later(log)
         else:
             self._show_high_watermark(state, offset)
@@ -132,33 +132,35 @@ class LedLogs:
             state.high_watermark = offset
             self._host.watchers.notify(state)
 
-    # LedLogs
+    # Leading
 
-    async def lead(self, log: ReplicatedLog, row: EpochStart) -> None:
-        """Begin to lead a log, when all is here that is before the branch.
+    async def lead(self, log: ReplicatedLog, start: EpochStart) -> None:
+        """Begin to lead a log, after all records before the epoch are stored here.
 
         Args:
             log: The log.
-            row: The row of the branch.
+            start: The epoch start.
         """
         async with self._locks[log.name]:
-            while not self._holds(log, row):
-                if log.replica.led_epoch != row.leader_epoch or self._logs.find(log.name) is not log:
+            while not self._has_all_before(log, start):
+                if log.replica.led_epoch != start.leader_epoch or self._logs.find(log.name) is not log:
                     return
                 self._act(self._logs.fetch_missing([log]))
                 with trio.move_on_after(HELD_S):
-                    await self._lacking.setdefault(log.name, trio.Event()).wait()
+                    await self._missing.setdefault(log.name, trio.Event()).wait()
             state = self._order.find_log(log.topic, log.number, log.topic_id)
-            if state is None or log.replica.led_epoch != row.leader_epoch or self._order.leads(state):
+            if state is None or log.replica.led_epoch != start.leader_epoch or self._order.leads(state):
                 return
             try:
                 self._followed.pop(log.name, None)
-                self._order.begin_epoch(state, row.leader_epoch.epoch)
-                await restore_log(self._host.storage, log, state, row.leader_epoch, self._restore_producer, is_led=True)
+                self._order.begin_epoch(state, start.leader_epoch.epoch)
+                await restore_log(
+                    self._host.storage, log, state, start.leader_epoch, self._restore_producer, is_led=True
+                )
             except StorageError as error:
                 _LOGGER.warning("cannot lead the log %s of %s: %s", log.number, log.topic, error)
                 return
-            if log.replica.led_epoch != row.leader_epoch or state.is_gone:
+            if log.replica.led_epoch != start.leader_epoch or state.is_gone:
                 return
             self._order.finish_epoch(state, self._host.ends(state.topic), self._host.earliest(state.topic))
             self._ready_from[log.name] = state.index.end_offset
@@ -171,16 +173,16 @@ class LedLogs:
             self._refresh(log)
             self.merge_later([log])
 
-    def _holds(self, log: ReplicatedLog, row: EpochStart) -> bool:
-        chain = log.replica.epoch_tree.chain(row.parent)
+    def _has_all_before(self, log: ReplicatedLog, start: EpochStart) -> bool:
+        chain = log.replica.epoch_tree.chain(start.parent)
         if chain is None:
             return False
         ends = log.local_log.ends()
         return all(ends.get(each.leader_epoch, 0) >= each.end_offset for each in chain)
 
     async def catch_up(self, state: Log) -> None:
-        """Give offsets to records of producers that came before this broker led the log."""
-        await self._host.wait_durable()  # some may be on their way to the storage
+        """Assign offsets to records of producer partitions that arrived before this broker merged_into the log."""
+        await self._host.wait_durable()  # some records can be on their way to the storage
         while state.backfill and self._order.leads(state):
             for address, scanned_until in list(state.backfill.items()):
                 partition = Partition(state.topic, address)
@@ -197,15 +199,15 @@ class LedLogs:
     # Following
 
     def _follow_later(self, log: ReplicatedLog) -> None:
-        """Have clients read from this broker what it has of a log that another one leads, if it is in a rack."""
+        """Follow a log that another broker leads, if this broker has a rack, so that clients can read it here."""
         if self._brokers.own.rack and log.replica.led_epoch is None:
             self._to_follow[log.name] = None
-            self._followable.set()
+            self._has_to_follow.set()
 
     async def _follow(self) -> None:
         while True:
-            await self._followable.wait()
-            self._followable = trio.Event()
+            await self._has_to_follow.wait()
+            self._has_to_follow = trio.Event()
             following, self._to_follow = self._to_follow, {}
             for name in following:
                 log = self._logs.find(name)
@@ -217,18 +219,18 @@ class LedLogs:
             await trio.lowlevel.checkpoint()
 
     async def _follow_log(self, log: ReplicatedLog, state: Log) -> None:
-        branch = log.replica.latest.leader_epoch
-        if log.replica.led_epoch is not None or not log.replica.local_epochs.is_complete(branch):
+        epoch = log.replica.latest.leader_epoch
+        if log.replica.led_epoch is not None or not log.replica.local_epochs.is_complete(epoch):
             return
-        arguments = (self._host.storage, log, state, branch, self._restore_producer)
+        arguments = (self._host.storage, log, state, epoch, self._restore_producer)
         try:
-            if self._followed.get(log.name) == branch:
+            if self._followed.get(log.name) == epoch:
                 await continue_log(*arguments)
             else:
                 self._followed.pop(log.name, None)
-                self._order.begin_epoch(state, branch.epoch)
+                self._order.begin_epoch(state, epoch.epoch)
                 await restore_log(*arguments, is_led=False)
-                self._followed[log.name] = branch
+                self._followed[log.name] = epoch
         except StorageError as error:
             _LOGGER.warning("cannot follow the log %s of %s: %s", log.number, log.topic, error)
             return
@@ -236,61 +238,61 @@ class LedLogs:
             self._show_high_watermark(state, min(log.replica.high_watermark, state.index.end_offset))
             self._refresh(log)
 
-    # Healing
+    # Merging
 
-    async def _heal(self) -> None:
-        """Append what other branches have to the logs that this broker leads."""
+    async def _merge(self) -> None:
+        """Append divergent records of other epochs to the logs that this broker leads."""
         while True:
-            await self._healable.wait()
-            healing, self._to_heal, self._healable = self._to_heal, {}, trio.Event()
-            for log in healing:
+            await self._has_to_merge.wait()
+            merging, self._to_merge, self._has_to_merge = self._to_merge, {}, trio.Event()
+            for log in merging:
                 state = self._order.find_log(log.topic, log.number, log.topic_id)
                 if state is not None and state.leadership.is_led:
-                    await self._heal_log(log, state)
+                    await self._merge_log(log, state)
             await trio.lowlevel.checkpoint()
 
-    async def _heal_log(self, log: ReplicatedLog, state: Log) -> None:
+    async def _merge_log(self, log: ReplicatedLog, state: Log) -> None:
         replica = log.replica
-        leading = replica.led_epoch
-        if leading is None:
+        led_epoch = replica.led_epoch
+        if led_epoch is None:
             return
-        led, healed = self._healed.get(log.name, (leading, {}))
-        if led != leading:  # what was appended to another branch may not be in this one
-            healed = {}
-        self._healed[log.name] = leading, healed
+        merged_into, merged = self._merged.get(log.name, (led_epoch, {}))
+        if merged_into != led_epoch:  # records merged into another epoch can be missing in this one
+            merged = {}
+        self._merged[log.name] = led_epoch, merged
         ends = log.local_log.ends()
         chain = {
             each.leader_epoch: each.end_offset
-            for each in replica.epoch_tree.chain(replica.epoch_tree.starts[leading].parent) or ()
+            for each in replica.epoch_tree.chain(replica.epoch_tree.starts[led_epoch].parent) or ()
         }
-        for branch in sorted(ends):
+        for epoch in sorted(ends):
             if (
-                branch == leading
-                or branch not in replica.epoch_tree.starts
-                or not self._has_ended(log, branch, leading)
+                epoch == led_epoch
+                or epoch not in replica.epoch_tree.starts
+                or not self._has_ended(log, epoch, led_epoch)
             ):
                 continue
-            begin = chain.get(branch, replica.epoch_tree.starts[branch].parent.end_offset)
-            begin = max(begin, healed.get(branch, 0))
-            if ends[branch] <= begin:
+            from_offset = chain.get(epoch, replica.epoch_tree.starts[epoch].parent.end_offset)
+            from_offset = max(from_offset, merged.get(epoch, 0))
+            if ends[epoch] <= from_offset:
                 continue
             try:
-                entries = await read_tail(self._host.storage, log, branch, begin, ends[branch])
+                entries = await read_tail(self._host.storage, log, epoch, from_offset, ends[epoch])
             except StorageError as error:
                 _LOGGER.warning("cannot heal the log %s of %s yet: %s", log.number, log.topic, error)
                 return
-            if replica.led_epoch != leading or state.is_gone:
+            if replica.led_epoch != led_epoch or state.is_gone:
                 return
-            healed[branch] = ends[branch]
+            merged[epoch] = ends[epoch]
             self._order.merge_divergent(state, self._admit(state, entries))
             self._host.wake()
 
-    def _has_ended(self, log: ReplicatedLog, branch: LeaderAndEpoch, leading: LeaderAndEpoch) -> bool:
-        """Return whether the leader of an epoch has stopped appending to it, as far as this broker knows."""
-        return log.replica.has_voted(branch.leader, leading.epoch) or not self._brokers.is_alive(branch.leader)
+    def _has_ended(self, log: ReplicatedLog, epoch: LeaderAndEpoch, led_epoch: LeaderAndEpoch) -> bool:
+        """Return whether the leader of an epoch no longer appends to it, as far as this broker knows."""
+        return log.replica.has_voted(epoch.leader, led_epoch.epoch) or not self._brokers.is_alive(epoch.leader)
 
     def _admit(self, state: Log, entries: Sequence[RunEntry | BatchEntry]) -> list[RunEntry | BatchEntry]:
-        """Leave out batches that their producers have appended again."""
+        """Return the entries without the batches that their producers have appended again."""
         found: list[RunEntry | BatchEntry] = []
         for entry in entries:
             if isinstance(entry, RunEntry) or self.admit_batch(state, entry):

@@ -1,4 +1,4 @@
-"""Elections on request: the preferred replica of a log leads it again at once."""
+"""Transfers the leadership of logs to their preferred replicas on request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dafka.broker.interbroker.messenger import BrokerMessenger, Message
 from dafka.broker.node import BrokerNode
 
 ASK_AGAIN_S = 0.5
-"""How long the preferred replica may take until it is asked again."""
+"""Seconds after which the preferred replica is asked again if it does not lead yet."""
 
 
 @attrs.frozen
@@ -29,30 +29,30 @@ class PreferredLeaderElections:
 
     Args:
         broker: The broker.
-        post: The messages to and from other brokers.
+        messenger: Sends messages to other brokers and receives theirs.
     """
 
-    def __init__(self, broker: BrokerNode, post: BrokerMessenger) -> None:
+    def __init__(self, broker: BrokerNode, messenger: BrokerMessenger) -> None:
         self._broker = broker
-        self._post = post
-        post.on(TransferLeadership, lambda _sender, message: self._take_over(message.log))
+        self._messenger = messenger
+        messenger.on(TransferLeadership, lambda _sender, message: self._transfer_leadership(message.log))
 
     async def elect_preferred(self, log: Log, timeout_s: float) -> ErrorCode:
-        """Have the preferred replica of a log lead it, and wait until it does.
+        """Transfer the leadership of a log to its preferred replica, and wait until it leads.
 
-        It claims the log as after a failover, so nothing that was acknowledged can be lost.
+        The replica requests votes as after a failover, so that no committed record can be lost.
 
         Args:
             log: The log.
             timeout_s: How long to wait, in seconds.
 
         Returns:
-            NONE, or ELECTION_NOT_NEEDED if it leads already, PREFERRED_LEADER_NOT_AVAILABLE if it is not alive or full
-            or drained, UNKNOWN_TOPIC_OR_PARTITION if the topic is deleted meanwhile, or REQUEST_TIMED_OUT.
+            NONE, or ELECTION_NOT_NEEDED if it leads already, PREFERRED_LEADER_NOT_AVAILABLE if it is dead, full or
+            drained, UNKNOWN_TOPIC_OR_PARTITION if the topic is deleted meanwhile, or REQUEST_TIMED_OUT.
         """
         found = self._find(log)
         if found is None:
-            return ErrorCode.ELECTION_NOT_NEEDED  # this broker keeps it alone
+            return ErrorCode.ELECTION_NOT_NEEDED  # this broker is its only replica
         preferred = found.replica.rank_replicas()[0]
         if self._leads(log, preferred):
             return ErrorCode.ELECTION_NOT_NEEDED
@@ -60,7 +60,7 @@ class PreferredLeaderElections:
             return ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
         with trio.move_on_after(timeout_s):
             while not self._leads(log, preferred) and not log.is_gone:
-                self._ask(preferred, found.name)
+                self._request_transfer(preferred, found.name)
                 with trio.move_on_after(ASK_AGAIN_S):
                     await self._broker.wait_leadership(log)
         if log.is_gone:
@@ -74,13 +74,13 @@ class PreferredLeaderElections:
         leadership = log.leadership
         return leadership.is_led if address == self._broker.address else leadership.leader == address
 
-    def _ask(self, preferred: str, name: str) -> None:
+    def _request_transfer(self, preferred: str, name: str) -> None:
         if preferred == self._broker.address:
-            self._take_over(name)
+            self._transfer_leadership(name)
         else:
-            self._post.send(preferred, TransferLeadership(name))
+            self._messenger.send(preferred, TransferLeadership(name))
 
-    def _take_over(self, name: str) -> None:
+    def _transfer_leadership(self, name: str) -> None:
         log = self._broker.replicator.logs.find(name)
         if log is not None:
             self._broker.replicator.act(self._broker.replicator.logs.transfer_leadership(log))

@@ -1,4 +1,4 @@
-"""Which brokers keep the logs that a broker leads, and what it keeps itself."""
+"""Reassigns the replicas of the logs that a broker leads, and deletes logs that it no longer replicates."""
 
 from __future__ import annotations
 
@@ -28,30 +28,30 @@ from dafka.records import Partition
 _LOGGER = logging.getLogger("dafka.broker")
 
 BALANCING_S = 1.0
-"""Seconds between two looks at whether brokers keep what they should."""
+"""Seconds between two checks of the placement of replicas."""
 
 AWAY_S = 60.0
-"""For how long at least a broker that was away looks whether others have replaced it, in seconds."""
+"""The least time for which a broker that was away checks whether others have replaced it, in seconds."""
 
 SPACE_STEP = 0.02
-"""By which part of itself the free space of a broker changes until it is published again."""
+"""The relative change of the free space after which a broker announces it again."""
 
 
 class Reassigner:
-    """Changes the replicas of the logs that this broker leads, and deletes what it keeps no longer.
+    """Changes the replicas of the logs that this broker leads, and deletes logs that it no longer replicates.
 
     Args:
         host: The broker.
         config: The configuration.
         brokers: The brokers of the cluster.
         logs: The replicated logs.
-        leading: The logs that this broker leads.
+        led_logs: The logs that this broker leads.
         indexes: The partitions of indexes that are stored, by log.
         put_topic: Changes a topic.
-        act: Carries out what the machines of logs ask for.
-        refresh: Tells clients who leads a log.
-        describe: Tells the other brokers what has changed about this one.
-        hear_acknowledgements: Hears what is acknowledged to a broker.
+        act: Executes the effects of replicas.
+        refresh: Updates the leadership that clients see of a log.
+        describe: Updates the registration of this broker.
+        hear_acknowledgements: Subscribes to the acknowledgements for a broker.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Reassigner:
         config: Config,
         brokers: Brokers,
         logs: ReplicatedLogs,
-        leading: LedLogs,
+        led_logs: LedLogs,
         indexes: defaultdict[str, set[Partition]],
         put_topic: Callable[[Topic], object],
         act: Callable[[Iterable[LogAction]], None],
@@ -74,7 +74,7 @@ class Reassigner:
         self._storage_url = config.store.storage
         self._brokers = brokers
         self._logs = logs
-        self._led_logs = leading
+        self._led_logs = led_logs
         self._indexes = indexes
         self._put_topic = put_topic
         self._act = act
@@ -89,21 +89,22 @@ class Reassigner:
             ),
         )
         self._away_until = float("-inf")
-        self._placed: dict[str, tuple[Topic, LogPlacement]] = {}
+        self._placements_cache: dict[str, tuple[Topic, LogPlacement]] = {}
 
     def place_logs(self, topic: Topic) -> tuple[tuple[str, ...], ...]:
-        """Return the placement of a topic, with brokers for the logs that have none yet, the preferred one first."""
+        """Return the placement of a topic. It chooses brokers for logs without replicas, the preferred one first."""
         count = topic.replica_count or self._settings.replicas
         placed = list(topic.placement[: topic.log_count])
         names = [name_log(topic.topic_id, number) for number in range(len(placed), topic.log_count)]
         brokers, now = self._brokers, trio.current_time()
-        logs = [] if brokers.is_alone else [*self._place_all(), *self._place_unknown()]  # alone, it keeps them all
+        # A broker that is alone replicates all logs.
+        logs = [] if brokers.is_alone else [*self._placements(), *self._unloaded_placements()]
         chosen = self._balancer.place_logs(brokers.all(), brokers.alive, logs, names, count, now, brokers.unwritable)
         placed += [tuple(rank_nodes(name, each)) for name, each in zip(names, chosen, strict=True)]
         return tuple(placed)
 
-    def _place_unknown(self) -> Iterator[LogPlacement]:
-        """Yield the logs that this broker does not take part in yet: their topics have just been made."""
+    def _unloaded_placements(self) -> Iterator[LogPlacement]:
+        """Yield the logs of new topics that this broker has not loaded yet."""
         for topic in self._order.topics.values():
             for number, replicas in enumerate(topic.placement[: topic.log_count]):
                 name = name_log(topic.topic_id, number)
@@ -111,7 +112,7 @@ class Reassigner:
                     yield LogPlacement(name, "", replicas, len(replicas), is_fixed=True)
 
     def change_replicas(self, log: Log, replicas: Sequence[str]) -> None:
-        """Have other brokers keep a log; see `Broker.change_replicas`."""
+        """Assign replicas to a log; see `BrokerNode.change_replicas`."""
         unknown = [each for each in replicas if self._brokers.find(each) is None]
         if unknown or not replicas or len(set(replicas)) < len(replicas):
             raise ConfigError("the replicas of a log are different brokers of the cluster")
@@ -119,7 +120,7 @@ class Reassigner:
         self._change_topic(topic, assignments={**topic.assignments, log.number: tuple(replicas)})
 
     def release_replicas(self, name: str, number: int) -> None:
-        """Have brokers choose the replicas of a log again, after `change_replicas`."""
+        """Undo `change_replicas`: brokers choose the replicas of the log again."""
         topic = self._order.topics[name]
         left = {each: found for each, found in topic.assignments.items() if each != number}
         if len(left) < len(topic.assignments):
@@ -130,82 +131,84 @@ class Reassigner:
         self._put_topic(changed)
 
     async def run(self) -> None:
-        """Add and remove replicas as brokers come and go, until cancelled."""
-        self._note_away()
+        """Adapt the replicas of logs to the living brokers until cancelled."""
+        self._record_away()
         while True:
             await trio.sleep(BALANCING_S)
             self._measure_space()
             if len(self._brokers.all()) == 1:
                 continue
             now = trio.current_time()
-            placed = list(self._place_all())
+            placed = list(self._placements())
             brokers = self._brokers
             for change in self._balancer.advance(brokers.all(), brokers.alive, placed, now, brokers.unwritable):
                 self._change(change.log, change.replicas, change.reason)
             if self._balancer.has_share:
                 self._describe(awaits_share=False)
             if 2 * len(brokers.alive) <= len(brokers.all()):
-                self._note_away()
+                self._record_away()
             for log in self._logs:
                 self.prefer_leaders(log)
             self._count_under_replicated()
-            await self._drop_left()
+            await self._drop_replaced()
             for topic in list(self._order.topics.values()):
                 for number, replicas in topic.assignments.items():
                     self._assign(topic, number, replicas)
 
     def prefer_leaders(self, log: ReplicatedLog) -> None:
-        """Set the preferred leaders of a log."""
-        self._logs.set_preferences(log, self._find_assigned(log), self._find_unfit(log))
+        """Set the preferred and the ineligible leaders of a log."""
+        self._logs.set_preferences(log, self._find_assigned(log), self._find_ineligible(log))
 
-    def _place_all(self) -> Iterator[LogPlacement]:
-        """Yield all logs as balancing sees them; what has not changed is not looked at again."""
+    def _placements(self) -> Iterator[LogPlacement]:
+        """Yield the placement of all logs. Unchanged ones come from a cache."""
         for log in self._logs.take_changed():
-            self._placed.pop(log.name, None)
+            self._placements_cache.pop(log.name, None)
         for log in self._logs:
             topic = self._order.topics.get(log.topic)
             if topic is not None:
-                known = self._placed.get(log.name)
+                known = self._placements_cache.get(log.name)
                 if known is None or known[0] is not topic:
-                    known = self._placed[log.name] = topic, self._place_of(log)
+                    known = self._placements_cache[log.name] = topic, self._placement_of(log)
                 yield known[1]
-        if len(self._placed) > len(self._logs):
-            self._placed = {name: each for name, each in self._placed.items() if self._logs.find(name) is not None}
+        if len(self._placements_cache) > len(self._logs):
+            self._placements_cache = {
+                name: each for name, each in self._placements_cache.items() if self._logs.find(name) is not None
+            }
 
-    def _note_away(self) -> None:
-        """Note that this broker was stopped, or hears few of the others, so that these may replace it."""
+    def _record_away(self) -> None:
+        """Record that this broker was stopped or isolated, so that others can have replaced it."""
         self._away_until = trio.current_time() + max(self._settings.replace_replicas_after_ms / 1000, AWAY_S)
 
     def explain(self, topic: str, number: int) -> Reason | None:
-        """Return why a log is getting other replicas, or copied to one; None if it is not."""
+        """Return why the replicas of a log change, or why it is copied to a learner; None if neither happens."""
         found = self._order.topics.get(topic)
         log = None if found is None else self._logs.find(name_log(found.topic_id, number))
         if log is None:
             return None
         assigned = self._find_assigned(log)
         copied = (Reason.ASKED if assigned else Reason.MISSING) if log.replica.latest.learners else None
-        return self._balancer.explain(self._place_of(log), assigned) or copied
+        return self._balancer.explain(self._placement_of(log), assigned) or copied
 
-    def _place_of(self, log: ReplicatedLog) -> LogPlacement:
+    def _placement_of(self, log: ReplicatedLog) -> LogPlacement:
         replica, assigned = log.replica, self._find_assigned(log)
         in_sync = replica.in_sync(within_s=IN_SYNC_S)
-        wanted = self._wanted(log.topic, log.number)
-        return LogPlacement(log.name, replica.leader, replica.replicas, wanted, in_sync, is_fixed=bool(assigned))
+        replica_count = self._replica_count_of(log.topic, log.number)
+        return LogPlacement(log.name, replica.leader, replica.replicas, replica_count, in_sync, is_fixed=bool(assigned))
 
-    def _wanted(self, name: str, number: int) -> int:
-        """Return how many replicas a log is meant to have."""
+    def _replica_count_of(self, name: str, number: int) -> int:
+        """Return the intended number of replicas of a log."""
         topic = self._order.topics[name]
         return len(topic.assignments.get(number, ())) or topic.replica_count or self._settings.replicas
 
     def _find_assigned(self, log: ReplicatedLog) -> tuple[str, ...]:
-        """Return the replicas that an operator has named for a log; none if brokers choose them."""
+        """Return the replicas that an operator has assigned to a log; empty if brokers choose them."""
         topic = self._order.topics.get(log.topic)
         return () if topic is None else topic.assignments.get(log.number, ())
 
-    def _find_unfit(self, log: ReplicatedLog) -> frozenset[str]:
-        """Return the brokers that may lead a log only if no other replica can.
+    def _find_ineligible(self, log: ReplicatedLog) -> frozenset[str]:
+        """Return the brokers that lead a log only if no other replica can.
 
-        Among them are the replicas that an operator wants to have replaced, once their successors are replicas.
+        They include replicas that an operator has reassigned, after their successors have become replicas.
         """
         ineligible_leaders, assigned = self._balancer.ineligible_leaders(log.name), self._find_assigned(log)
         present = frozenset(log.replica.replicas) if assigned else frozenset()
@@ -216,7 +219,7 @@ class Reassigner:
         )
 
     def _assign(self, topic: Topic, number: int, replicas: tuple[str, ...]) -> None:
-        """As the leader of a log, have the brokers keep it that an operator has named.
+        """Move a log to the replicas that an operator has assigned, if this broker leads it.
 
         If one of them is drained or has died for good, brokers choose the replicas from then on.
         """
@@ -237,18 +240,18 @@ class Reassigner:
         log = self._logs.find(name)
         actions = [] if log is None else self._logs.change_replicas(log, replicas)
         if log is not None and actions:
-            before, after = (self._number_of(each) for each in (log.replica.replicas, replicas))
+            before, after = (self._numbers_of(each) for each in (log.replica.replicas, replicas))
             _LOGGER.info(
                 "log %d of %s goes from the brokers %s to %s: %s", log.number, log.topic, before, after, reason.value
             )
         self._act(actions)
 
-    def _number_of(self, replicas: Iterable[str]) -> str:
+    def _numbers_of(self, replicas: Iterable[str]) -> str:
         found = map(self._brokers.find, replicas)
         return ", ".join("?" if each is None else str(each.number) for each in found)
 
-    async def _drop_left(self) -> None:
-        """Delete what other brokers keep in this one's place."""
+    async def _drop_replaced(self) -> None:
+        """Delete the logs that other brokers replicate instead of this one."""
         for log in list(self._logs):
             if self._host.address in log.replica.replicas or not self._indexes[log.name]:
                 continue
@@ -264,24 +267,24 @@ class Reassigner:
             await self._host.forget_partitions([*indexes, *own]).wait()
 
     def _measure_space(self) -> None:
-        """Publish how much space is free."""
-        free, told = _free_bytes(self._storage_url), self._brokers.own.free_bytes
-        if abs(free - told) > SPACE_STEP * max(told, 1):
+        """Announce the free space to other brokers if it has changed enough."""
+        free, announced = _free_bytes(self._storage_url), self._brokers.own.free_bytes
+        if abs(free - announced) > SPACE_STEP * max(announced, 1):
             self._describe(free_bytes=free)
 
     def _count_under_replicated(self) -> None:
-        """Publish how many logs are under-replicated."""
+        """Announce the number of under-replicated logs if it has changed."""
         count = len(self.under_replicated())
         if count != self._brokers.own.under_replicated_logs:
             self._describe(under_replicated_logs=count)
 
     def under_replicated(self) -> list[Log]:
-        """Return the logs that this broker leads and that fewer brokers have whole than should."""
+        """Return the logs that this broker leads and that have too few living in-sync replicas."""
         usable = sum(not each.is_draining for each in self._brokers.all())
         found = []
         for log in self._order.all_logs():
-            wanted = min(self._wanted(log.topic, log.number), usable)
-            if log.leadership.is_led and len(self._brokers.alive.intersection(log.leadership.in_sync)) < wanted:
+            replica_count = min(self._replica_count_of(log.topic, log.number), usable)
+            if log.leadership.is_led and len(self._brokers.alive.intersection(log.leadership.in_sync)) < replica_count:
                 found.append(log)
         return found
 

@@ -129,7 +129,7 @@ class Leaders:
                 except (
                     BrokerError,
                     WebError,
-                ) as error:  # raised below: in here, a cancellation would put it in a group
+                ) as error:  # raised below: beside a cancellation it would be in a group
                     failure = error
                 nursery.cancel_scope.cancel()
         if failure is not None:

@@ -64,7 +64,7 @@ async def test_those_who_wait_are_few_for_each_source_and_user() -> None:
 
 def add_failures(logins: Logins, count: int) -> None:
     for _ in range(count):
-        logins._note_failure(("a", "anne"))
+        logins._record_failure(("a", "anne"))
 
 
 async def test_wrong_passwords_delay_the_same_source_and_user(autojump_clock: trio.testing.MockClock) -> None:
