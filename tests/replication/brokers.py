@@ -65,6 +65,7 @@ class KeptLog:
         self.copying: set[Branch] = set()
         self.dropped = 0
         self.led: Branch | None = None
+        self.led_since = 0.0
         self.appended_end = self.ready_from = 0
         self.waiting: list[tuple[int, str]] = []
         self.appending = 0
@@ -141,6 +142,7 @@ class KeptLog:
     def _lead(self, row: BranchRow) -> None:
         branch, start = row.branch, row.parent.end_offset
         self.led, self.waiting, self._read = branch, [], None
+        self.led_since = self.world.now
         self.appended_end = start + len(self.branches[branch][1]) if branch in self.branches else start
         self.ready_from = self.appended_end
 
