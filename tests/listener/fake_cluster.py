@@ -57,6 +57,7 @@ class FakeBroker:
         self.reader = SimpleNamespace(read=self._read, find_offset_by_time=self._find_nothing)
         self.watchers = LogWatchers()
         self.waits = DurableWaits()
+        self.cluster = SimpleNamespace(wait_topics=trio.lowlevel.checkpoint)
 
     @property
     def topics(self) -> Mapping[str, Topic]:
