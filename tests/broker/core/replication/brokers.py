@@ -59,6 +59,7 @@ class KeptLog:
         self.copying: set[LeaderAndEpoch] = set()
         self.dropped = 0
         self.led: LeaderAndEpoch | None = None
+        self.led_since = 0.0
         self.appended_end = self.ready_from = 0
         self.waiting: list[tuple[int, str]] = []
         self.appending = 0
@@ -135,6 +136,7 @@ class KeptLog:
     def _lead(self, row: EpochStart) -> None:
         branch, start = row.leader_epoch, row.parent.end_offset
         self.led, self.waiting, self._read = branch, [], None
+        self.led_since = self.world.now
         self.appended_end = start + len(self.branches[branch][1]) if branch in self.branches else start
         self.ready_from = self.appended_end
 

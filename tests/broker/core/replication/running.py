@@ -107,7 +107,7 @@ def _end_transactions(world: World, *, all_of_them: bool = False) -> None:
     for broker in world.brokers.values() if world.has_transactions else ():
         for kept in broker.logs.values() if broker.is_running else ():
             if kept.led is not None and kept.can_append:
-                kept.append(kept.history.transactions.end(kept.led, kept.history.acknowledged))
+                kept.append(kept.history.transactions.end((kept.led, kept.led_since), kept.history.acknowledged))
 
 
 def _end_all_transactions(world: World) -> None:

@@ -21,13 +21,14 @@ class Transaction:
         number: Its number.
         producer_id: Its producer.
         records: Its records.
-        markers: The markers that were appended, by the branch of the leader.
+        markers: The markers that were appended, by the epoch of the leader, and since when it had led it: a leader
+            that crashes may lead the same epoch again, without the marker.
     """
 
     number: int
     producer_id: int
     records: list[Indexed] = attrs.field(factory=list)
-    markers: dict[LeaderAndEpoch, Indexed] = attrs.field(factory=dict)
+    markers: dict[tuple[LeaderAndEpoch, float], Indexed] = attrs.field(factory=dict)
 
 
 class Transactions:
@@ -70,8 +71,8 @@ class Transactions:
             if each.number not in self.decisions and (all_of_them or self._draw.random() < 0.1):
                 self.decisions[each.number] = acknowledged.issuperset(each.records) and self._draw.random() < 0.5
 
-    def end(self, branch: LeaderAndEpoch, acknowledged: set[str]) -> list[Indexed]:
-        """Return the markers of decided transactions that the leader of a branch is to append."""
+    def end(self, led: tuple[LeaderAndEpoch, float], acknowledged: set[str]) -> list[Indexed]:
+        """Return the markers of decided transactions for a leader: its epoch, and the time since when it leads it."""
         found: list[Indexed] = []
         for producer_id, each in list(self._running.items()):
             decision = self.decisions.get(each.number)
@@ -79,8 +80,8 @@ class Transactions:
                 continue
             if not acknowledged.isdisjoint(each.markers.values()):
                 del self._running[producer_id]
-            elif branch not in each.markers:
+            elif led not in each.markers:
                 name = f"m{each.number}.{len(each.markers)}:0"
-                each.markers[branch] = Indexed.make(name, producer_id, each.number, decision)
-                found.append(each.markers[branch])
+                each.markers[led] = Indexed.make(name, producer_id, each.number, decision)
+                found.append(each.markers[led])
         return found
