@@ -1,1 +1,1 @@
-"""A broker: a store that orders the records of topics in logs, and the coordinators of groups and transactions."""
+"""The broker: a store that orders the records of topics in logs, with coordinators of groups and transactions."""

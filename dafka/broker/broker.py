@@ -1,4 +1,4 @@
-"""What all listeners of a broker share: the broker, its coordinators, and what its logs know of producers."""
+"""Assembles a broker: its node, its coordinators and the state that all its servers share."""
 
 from __future__ import annotations
 
@@ -49,21 +49,21 @@ from dafka.storage.plugin_helpers import now_ms
 _EXPIRY_INTERVAL_S = 600.0
 
 SOURCE_READS_MAX = 8
-"""How many reads of logs of one source are carried out at once. Others do not wait for more of them."""
+"""Maximum number of concurrent log reads of one source, so that other sources do not wait for it."""
 
 UNPACKING_BYTES_MAX = 2**26
-"""The memory for records that clients have sent while they are unpacked."""
+"""Memory for decompressing records of clients, in bytes."""
 
 
 class ListenerCounters(Protocol):
-    """Counters that every listener has."""
+    """Counters that every server has."""
 
     sent_bytes: int
     consumed: Counter[str]
 
 
 class Listener(Protocol):
-    """A server of a broker, as the others and the console see it."""
+    """The part of a server that status pages and metrics read."""
 
     @property
     def crowd(self) -> ConnectionQuotas:
@@ -71,26 +71,26 @@ class Listener(Protocol):
 
     @property
     def counters(self) -> ListenerCounters:
-        """The counters of the listener."""
+        """Its counters."""
 
 
 class Broker:
     """A broker with its coordinators, started by `open_broker`.
 
     Attributes:
-        node: Its node: what it keeps, and its place in the cluster.
+        node: The node: storage, logs and membership in the cluster.
         config: The configuration.
-        security: The users and the certificate of its listeners.
-        groups: The groups.
-        transactions: The transactions.
+        security: The users and the certificate of its servers.
+        groups: The group coordinators.
+        transactions: The transaction coordinators.
         participants: The logs and groups that take part in transactions.
-        elections: Has preferred replicas lead logs.
-        outcomes: Finds out what has become of records whose log got another leader.
-        producers: What its logs know of producers.
-        listeners: Its listeners.
-        memory: The memory of all clients.
-        unpacking: The part of it for records that clients have sent and that are being unpacked.
-        logins: The logins of clients of all listeners.
+        elections: Transfers the leadership of logs to preferred replicas.
+        outcomes: Finds out whether appended records survived a change of the leader.
+        producers: The producer state of its logs.
+        listeners: Its servers.
+        memory: The memory for all clients.
+        unpacking: The part of the memory for decompressing records.
+        logins: Verifies the logins of clients of all servers.
         stopping: Whether it is stopping.
     """
 
@@ -110,30 +110,30 @@ class Broker:
         self._coordinators = Coordinators(node, self._make_shard)
         self._messages: list[bytes] = []
         self._has_messages = trio.Event()
-        self._post = BrokerMessenger(node.address, self._put_message)
-        node.on_message = self._post.receive
-        self.elections = PreferredLeaderElections(node, self._post)
-        self.outcomes = AppendOutcomes(node, self._post)
-        self.participants = TransactionParticipants(node, self._coordinators, producers, self._post)
-        self.transactions = TransactionCoordinators(self._coordinators, self.participants, self._post)
+        self._messenger = BrokerMessenger(node.address, self._put_message)
+        node.on_message = self._messenger.receive
+        self.elections = PreferredLeaderElections(node, self._messenger)
+        self.outcomes = AppendOutcomes(node, self._messenger)
+        self.participants = TransactionParticipants(node, self._coordinators, producers, self._messenger)
+        self.transactions = TransactionCoordinators(self._coordinators, self.participants, self._messenger)
         self.groups = GroupCoordinators(node, self._coordinators, self.participants)
         node.on_removed = self._on_removed
 
     def _admit_batch(self, log: Log, entry: BatchEntry) -> bool:
-        """Return whether to append a divergent batch of a producer with an id.
+        """Return whether to append a batch of a producer with an id from a divergent epoch of a log.
 
-        With the availability "majority", no producer has got an answer to it. It sends the batch again, or has done so
-        under another epoch, so that nobody could tell the two from each other.
+        With the availability "majority", such a batch was never acknowledged. Its producer sends it again, possibly
+        under another producer epoch, so that duplicates could not be recognized.
         """
         topic = self.node.order.topics.get(log.topic)
         return topic is not None and availability_of(topic) != MAJORITY and self.producers.admit(log, entry)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Run the coordinators until cancelled. They have started when the slots are loaded that this broker leads."""
+        """Run the coordinators until cancelled. They have started when the shards that this broker leads are loaded."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._publish_messages)
             nursery.start_soon(self.outcomes.run)
-            self._post.introduce()
+            self._messenger.introduce()
             await nursery.start(self.participants.run)
             await nursery.start(self._coordinators.run)
             if self._coordinators.has_all:
@@ -144,18 +144,18 @@ class Broker:
             task_status.started()
 
     def reads_of(self, source: str) -> trio.CapacityLimiter:
-        """Return what limits the reads of logs of a source: a user, or the address of a client."""
+        """Return the limiter for log reads of a source: a user, or the address of a client."""
         found = self._reads.get(source)
         if found is None:
             found = self._reads[source] = trio.CapacityLimiter(SOURCE_READS_MAX)
         return found
 
     def coordinator_of(self, name: str) -> BrokerRegistration | None:
-        """Return the broker that coordinates a group or transactional id; None if there is none at present."""
+        """Return the coordinator of a group or transactional id; None if there is none at present."""
         return self._coordinators.broker_of(name)
 
     async def delete_topic(self, name: str) -> None:
-        """Delete a topic with its records, and the offsets that groups have committed for it.
+        """Delete a topic with its records and the offsets that groups have committed for it.
 
         Raises `StorageError` if the storage fails.
         """
@@ -163,13 +163,13 @@ class Broker:
         await self.groups.wait_committed()
 
     def last_stable_offset(self, log: Log) -> int:
-        """Return the offset up to which readers get records that want committed ones only."""
+        """Return the last stable offset of a log, the end for readers of committed records."""
         return log.last_stable_offset
 
     def aborted_between(self, log: Log, offset: int, end_offset: int) -> list[tuple[int, int]]:
-        """Return the aborted transactions in a range of offsets: producer ids, and the offsets of first records.
+        """Return the aborted transactions in a range of offsets: producer ids and first offsets.
 
-        They are in the order of these offsets.
+        They are in the order of their first offsets.
         """
         found = log.transactions.aborted_between(offset, end_offset)
         return [(each.producer_id, each.first_offset) for each in found]
@@ -204,7 +204,7 @@ class Broker:
         self._has_messages.set()
 
     async def _publish_messages(self) -> None:
-        """Publish in one batch what is sent meanwhile."""
+        """Publish messages in batches until cancelled."""
         while True:
             await self._has_messages.wait()
             self._has_messages = trio.Event()
@@ -224,13 +224,13 @@ async def open_broker(config: Config, security: ListenerSecurity) -> AsyncIterat
 
     Args:
         config: The configuration.
-        security: The users and the certificate of its listeners.
+        security: The users and the certificate of its servers.
 
     Yields:
         The broker.
 
     Raises:
-        DafkaError: What `serve_broker` raises.
+        DafkaError: `serve_broker` raised it.
     """
     producers = ProducerTable(ProducerStateSettings())
     async with trio.open_nursery() as nursery:

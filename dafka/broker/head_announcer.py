@@ -1,4 +1,4 @@
-"""Announces the records of a broker's own partitions again, to nodes that have missed them."""
+"""Announces the ends of a broker's partitions repeatedly, for nodes that have missed records."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from dafka.records import Partition
 from dafka.roles.sockets import NodeSockets
 
 HEAD_WAITS_S = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
-"""Seconds between the HEADs after records of a client: nodes that have missed the records learn of them."""
+"""Seconds between the HEADs that follow published records."""
 
 
 class HeadAnnouncer:
-    """Sends HEADs after records, less and less often.
+    """Sends HEADs after records were published, at increasing intervals.
 
     Args:
         sockets: The sockets of the broker.
@@ -29,7 +29,7 @@ class HeadAnnouncer:
         self._added = trio.Event()
 
     def add(self, partitions: Iterable[Partition]) -> None:
-        """Note that records of these partitions were published."""
+        """Start to announce partitions of which records were published."""
         due = trio.current_time() + HEAD_WAITS_S[0]
         self._due.update((partition, (due, 0)) for partition in partitions)
         self._added.set()
@@ -47,7 +47,7 @@ class HeadAnnouncer:
             await trio.sleep_until(min(due for due, _ in self._due.values()))
             now = trio.current_time()
             heads = []
-            for partition, (due, number) in list(self._due.items()):
+            for partition, (due, attempt) in list(self._due.items()):
                 if due > now:
                     continue
                 end = self._durable_end(partition)
@@ -55,8 +55,8 @@ class HeadAnnouncer:
                     del self._due[partition]
                     continue
                 heads.append(wire.Head(partition.address, partition.topic, end - 1))
-                if number + 1 < len(HEAD_WAITS_S):
-                    self._due[partition] = now + HEAD_WAITS_S[number + 1], number + 1
+                if attempt + 1 < len(HEAD_WAITS_S):
+                    self._due[partition] = now + HEAD_WAITS_S[attempt + 1], attempt + 1
                 else:
                     del self._due[partition]
             self._sockets.publish(heads)

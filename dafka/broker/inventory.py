@@ -1,4 +1,4 @@
-"""What a broker has stored: its topics with their partitions and sizes."""
+"""Lists what a broker has stored: topics with their partitions and sizes."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from dafka.storage import PartitionInfo, Storage
 
 
 class StoredPartition(NamedTuple):
-    """A partition of a topic.
+    """A stored partition of a topic.
 
     Attributes:
         address: The address of its producer.
-        is_own: Whether it has the records that the broker's clients have appended to a log.
-        info: The records that the storage has.
-        known_end: The sequence behind the last record that its producer is known to have.
-        lag: How many of these records are not durable here.
+        is_own: Whether it is a leader partition, with records that clients of this broker have appended to a log.
+        info: The stored records.
+        known_end: The sequence after the last record that its producer is known to have.
+        lag: How many records up to `known_end` are not durable here.
     """
 
     address: str
@@ -35,14 +35,14 @@ class StoredPartition(NamedTuple):
 
 
 class StoredTopic(NamedTuple):
-    """What a storage holds of a topic.
+    """The stored part of a topic.
 
     Attributes:
         name: The name.
         partitions: The number of its partitions.
         records: The number of its records.
         content_bytes: The total size of their values, keys and headers, in bytes.
-        last_stored_at: The time at which the last record was stored, in ms since 1970; None if none is held.
+        last_stored_at: The time at which the last record was stored, in ms since 1970; None if no record is stored.
     """
 
     name: str
@@ -53,24 +53,24 @@ class StoredTopic(NamedTuple):
 
 
 SLOW_S = 0.02
-"""Measuring partitions for longer than this is slow."""
+"""Seconds from which a measurement of partitions counts as slow."""
 
 REUSED_FACTOR = 20.0
-"""A slow measurement is used again for so many times as long as it has taken, so that the storage serves others."""
+"""A slow measurement is reused for its duration times this factor, to spare the storage."""
 
 MEASUREMENTS_MAX = 100
-"""Of how many topics measurements are kept."""
+"""Maximum number of topics with a cached measurement."""
 
 
 @attrs.define(eq=False)
 class _Measurement:
-    """The partitions of a topic as they were measured.
+    """A measurement of the partitions of a topic.
 
     Attributes:
-        lock: Held while they are measured.
+        lock: Locked while they are measured.
         infos: The partitions.
-        begun_at: When the measurement has begun, by Trio's clock.
-        good_until: Until when it is used again.
+        begun_at: When the measurement began, by Trio's clock.
+        good_until: The time until which it is reused.
     """
 
     lock: trio.Lock = attrs.field(factory=trio.Lock)
@@ -80,13 +80,13 @@ class _Measurement:
 
 
 class Inventory:
-    """What a broker has stored.
+    """The stored topics and partitions of a broker.
 
     Args:
-        machine: The broker's machine.
+        machine: The state machine of the broker.
         storage: The storage.
         order: The topics and their logs.
-        is_orphan: Returns whether a partition belongs to no topic that is known; see `TopicTable.is_orphan`.
+        is_orphan: Returns whether a partition belongs to no known topic; see `TopicTable.is_orphan`.
 
     Attributes:
         storage: The storage.
@@ -102,17 +102,17 @@ class Inventory:
         self._is_orphan = is_orphan
 
     def topics_without_logs(self) -> list[str]:
-        """Return the topics that have no logs, because Kafka's clients cannot use their names."""
+        """Return the topics that have no logs because Kafka clients cannot use their names."""
         names = self._machine.stored.durable
         return [each for each in names if each not in self._order.topics and not is_internal_topic(each)]
 
     def orphans(self) -> dict[Partition, int]:
-        """Return the partitions that belong to no topic that is known, each with the number of its durable records.
+        """Return the partitions that belong to no known topic, each with the number of its durable records.
 
-        They are kept, and nobody reads them.
+        The broker stores them, but nobody reads them.
         """
         stored = self._machine.stored
-        partitions = [Partition(topic, address) for topic, held in stored.durable.items() for address in held]
+        partitions = [Partition(topic, address) for topic, ends in stored.durable.items() for address in ends]
         return {
             each: stored.durable_end(each) - stored.earliest.get(each, 0)
             for each in partitions
@@ -120,7 +120,7 @@ class Inventory:
         }
 
     def record_count(self, topic: str) -> int:
-        """Return how many records the partitions of a topic have had that are durable here."""
+        """Return the number of records that have become durable in the partitions of a topic, dropped ones included."""
         return sum(self._machine.stored.durable.get(topic, {}).values())
 
     async def stored_topics(self) -> list[StoredTopic]:
@@ -128,13 +128,13 @@ class Inventory:
         found: dict[str, StoredTopic] = {}
         for partition, info in (await self._measure(None)).items():
             name, partitions, records, content_bytes, last = found.get(partition.topic, StoredTopic(partition.topic))
-            times = [each for each in (last, info.latest_stored_at) if each is not None]
+            stored_at = [each for each in (last, info.latest_stored_at) if each is not None]
             found[name] = StoredTopic(
                 name,
                 partitions + 1,
                 records + info.count,
                 content_bytes + info.content_bytes,
-                max(times, default=None),
+                max(stored_at, default=None),
             )
         return sorted(found.values(), key=lambda topic: (-topic.content_bytes, topic.name))
 
@@ -146,16 +146,16 @@ class Inventory:
     async def log_bytes(self, topic: str) -> list[int]:
         """Return the size of the records in each log of a topic, in bytes. Raises `StorageError`.
 
-        Records of partitions that all logs share count for each of them alike.
+        The size of partitions that all logs share is divided equally between the logs.
         """
         infos = dict(await self._measure(topic))
         logs = self._order.logs(topic)
-        own = [infos.pop(log.leader_partition).content_bytes if log.leader_partition in infos else 0 for log in logs]
+        sizes = [infos.pop(log.leader_partition).content_bytes if log.leader_partition in infos else 0 for log in logs]
         shared = sum(each.content_bytes for each in infos.values())
-        return [each + shared // len(logs) for each in own]
+        return [each + shared // len(logs) for each in sizes]
 
     async def _measure(self, topic: str | None) -> Mapping[Partition, PartitionInfo]:
-        """Return the partitions of a topic, or of all. All who ask while they are being measured share the result."""
+        """Measure the partitions of a topic, or of all topics if None. Concurrent calls share one measurement."""
         found = self._measurements.setdefault(topic, _Measurement())
         self._measurements.move_to_end(topic)
         if len(self._measurements) > MEASUREMENTS_MAX:
@@ -166,8 +166,8 @@ class Inventory:
                 found.begun_at = trio.current_time()
                 found.infos = await self.storage.partitions(topic)
                 now = trio.current_time()
-                took = now - found.begun_at
-                found.good_until = now + (REUSED_FACTOR * took if took >= SLOW_S else 0.0)
+                duration_s = now - found.begun_at
+                found.good_until = now + (REUSED_FACTOR * duration_s if duration_s >= SLOW_S else 0.0)
             return found.infos
 
     def _describe(self, partition: Partition, info: PartitionInfo) -> StoredPartition:

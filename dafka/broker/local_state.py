@@ -1,7 +1,7 @@
-"""State that a broker keeps beside records, such as committed offsets: keys with values, in a partition of the storage.
+"""Stores the state of a broker, such as committed offsets, as keys and values in partitions of its storage.
 
-The log is rewritten when most of its records are of no use any more: everything that counts is appended once more, and
-what was before is trimmed.
+When most records of a partition are obsolete, the broker rewrites it: it appends all current values again and trims
+the records before.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from dafka.storage import Storage
 from dafka.storage.base import read_range
 
 REWRITE_RECORDS = 10_000
-"""Records of no use that a log may have, besides as many as there are of use."""
+"""Obsolete records, in addition to as many as there are values, after which a partition is rewritten."""
 
 REWRITE_BATCH_RECORDS = 10_000
 """Records that are rewritten in one batch."""
 
 
 class LocalStatePartition:
-    """Keys and values, of which each change is a record of a partition.
+    """Keys and values. Each change is a record of a partition.
 
-    Changes are written by the owner, together with other records: it appends what `begin_write` returns, and calls
-    `write_done` when that is durable.
+    The owner writes changes together with other records: it appends the batch of `begin_write` and calls `write_done`
+    when the batch is durable.
 
     Args:
         partition: The partition.
 
     Attributes:
         partition: The partition.
-        values: The values by key, with all changes, written or not.
+        values: The values by key, including changes that are not written yet.
     """
 
     def __init__(self, partition: Partition) -> None:
@@ -59,12 +59,12 @@ class LocalStatePartition:
         self._earliest, self._end = info.earliest_sequence, info.end_sequence
         async for batch in read_range(storage, self.partition, self._earliest, self._end):
             for key, value in zip(batch.keys or (), batch.values, strict=True):
-                self._note(key or b"", value)
+                self._apply(key or b"", value)
 
     def put(self, changes: Iterable[tuple[bytes, bytes | None]]) -> None:
         """Change values; None removes a key."""
         for key, value in changes:
-            self._note(key, value)
+            self._apply(key, value)
             self._waiting.append((key, value))
 
     def begin_write(self, now_ms: int) -> RecordBatch | None:
@@ -85,12 +85,12 @@ class LocalStatePartition:
         )
 
     def write_done(self) -> None:
-        """Note that what `begin_write` returned is durable."""
+        """Record that the batch of `begin_write` is durable."""
         self._end += len(self._writing)
         self._writing = []
 
     async def trim(self, storage: Storage) -> None:
-        """Drop what was before a rewrite that is durable. Raises `StorageError`."""
+        """Trim the records before a durable rewrite. Raises `StorageError`."""
         if self._rewritten_from is not None and self._end >= self._rewritten_from + len(self.values):
             await storage.trim(self.partition, self._rewritten_from)
             self._earliest, self._rewritten_from = self._rewritten_from, None
@@ -98,7 +98,7 @@ class LocalStatePartition:
     def _is_rewrite_due(self) -> bool:
         return self._end - self._earliest > 2 * len(self.values) + REWRITE_RECORDS
 
-    def _note(self, key: bytes, value: bytes | None) -> None:
+    def _apply(self, key: bytes, value: bytes | None) -> None:
         if value is None:
             self.values.pop(key, None)
         else:
@@ -106,53 +106,53 @@ class LocalStatePartition:
 
 
 class LocalState:
-    """The state logs of one broker, by topic.
+    """The state of one broker, by topic.
 
     Args:
-        identity: The address of the broker's storage, which is that of the partitions.
-        topics: The topics in which state is kept.
+        identity: The address of the broker's storage, and of the partitions.
+        topics: The topics in which state is stored.
     """
 
     def __init__(self, identity: str, topics: Iterable[str]) -> None:
-        self._logs = {topic: LocalStatePartition(Partition(topic, identity)) for topic in topics}
+        self._partitions = {topic: LocalStatePartition(Partition(topic, identity)) for topic in topics}
 
     def __bool__(self) -> bool:
         """Return whether changes wait to be written."""
-        return any(self._logs.values())
+        return any(self._partitions.values())
 
     def __contains__(self, partition: Partition) -> bool:
-        log = self._logs.get(partition.topic)
-        return log is not None and log.partition == partition
+        state = self._partitions.get(partition.topic)
+        return state is not None and state.partition == partition
 
     def values(self, topic: str) -> Mapping[bytes, bytes]:
-        """Return the state that is kept in a topic."""
-        return self._logs[topic].values
+        """Return the state that is stored in a topic."""
+        return self._partitions[topic].values
 
     def end_of(self, partition: Partition) -> int:
-        """Return the sequence after the last durable record of the partition of a state log; 0 if it is none."""
-        log = self._logs.get(partition.topic)
-        return 0 if log is None or log.partition != partition else log.end_sequence
+        """Return the sequence after the last durable record of a state partition; 0 for other partitions."""
+        state = self._partitions.get(partition.topic)
+        return 0 if state is None or state.partition != partition else state.end_sequence
 
     def put(self, topic: str, changes: Iterable[tuple[bytes, bytes | None]]) -> None:
         """Change values; None removes a key."""
-        self._logs[topic].put(changes)
+        self._partitions[topic].put(changes)
 
     async def load(self, storage: Storage) -> None:
         """Read all state. Raises `StorageError`."""
-        for log in self._logs.values():
-            await log.load(storage)
+        for state in self._partitions.values():
+            await state.load(storage)
 
     def begin_write(self, now_ms: int) -> list[RecordBatch]:
         """Return the records to append next."""
-        batches = (log.begin_write(now_ms) for log in self._logs.values())
+        batches = (state.begin_write(now_ms) for state in self._partitions.values())
         return [batch for batch in batches if batch is not None]
 
     def write_done(self) -> None:
-        """Note that what `begin_write` returned is durable."""
-        for log in self._logs.values():
-            log.write_done()
+        """Record that the batches of `begin_write` are durable."""
+        for state in self._partitions.values():
+            state.write_done()
 
     async def trim(self, storage: Storage) -> None:
-        """Drop what rewrites have made useless. Raises `StorageError`."""
-        for log in self._logs.values():
-            await log.trim(storage)
+        """Trim the records that rewrites have made obsolete. Raises `StorageError`."""
+        for state in self._partitions.values():
+            await state.trim(storage)

@@ -1,4 +1,4 @@
-"""Prometheus metrics of a broker among others: logs led and stored, replicas that are behind, and elections.
+"""Prometheus metrics of a broker in a cluster: led logs, replicas, under-replicated logs, elections and memory.
 
 This module needs the extra `dafka[metrics]`.
 """
@@ -45,7 +45,7 @@ GAUGES = {
 
 
 class MemoryUse(Protocol):
-    """How much memory the clients of a broker take."""
+    """The memory use of the clients of a broker."""
 
     bytes_max: int
     used_bytes: int
@@ -53,11 +53,11 @@ class MemoryUse(Protocol):
 
     @property
     def waiting(self) -> int:
-        """How many requests and reads wait for memory."""
+        """Number of requests and reads that wait for memory."""
 
 
 class BrokerMetrics:
-    """The metrics of a broker among others.
+    """The metrics of a broker in a cluster.
 
     Args:
         broker: The broker.
@@ -81,7 +81,7 @@ class BrokerMetrics:
         broker = self._broker
         own, alive = broker.address, broker.brokers.alive
         logs = list(broker.order.all_logs())
-        self._note_elections()
+        self._count_elections()
         return {
             "dafka_broker_leader_elections": {(): self._elections},
             "dafka_broker_brokers": {
@@ -101,16 +101,18 @@ class BrokerMetrics:
             "dafka_broker_memory_disconnected_clients": {(): self._memory.ended_holders},
         }
 
-    def _note_elections(self) -> None:
-        """Count what the branch tables say: a branch of this broker behind the first one of a log is an election."""
+    def _count_elections(self) -> None:
+        """Count elections: each leader epoch of this broker after the first epoch of a log is one."""
         broker = self._broker
-        won = 0
+        elections = 0
         for name in broker.order.topics:
-            for number, rows in enumerate(broker.branches(name)):
-                won += sum(row.leader_epoch.epoch > 0 and row.leader_epoch.leader == broker.address for row in rows)
-                latest = rows[-1].leader_epoch.epoch if rows else 0
-                former = self._epochs.get((name, number))
-                if former is not None and latest > former:
+            for number, starts in enumerate(broker.branches(name)):
+                elections += sum(
+                    each.leader_epoch.epoch > 0 and each.leader_epoch.leader == broker.address for each in starts
+                )
+                latest = starts[-1].leader_epoch.epoch if starts else 0
+                previous = self._epochs.get((name, number))
+                if previous is not None and latest > previous:
                     self._changed_ms = self._clock_ms()
                 self._epochs[name, number] = latest
-        self._elections = max(self._elections, won)  # the tables of deleted topics are forgotten
+        self._elections = max(self._elections, elections)  # the epochs of deleted topics are forgotten

@@ -1,7 +1,7 @@
-"""The broker: a store that gives the records of each topic an order, for clients that are no nodes.
+"""The broker's node: a store that orders the records of each topic in logs, for clients that are not nodes.
 
-Clients come through listeners, such as Kafka's, which use the methods of `BrokerNode`. What they append is published by
-this node, as partitions of its own, so that other nodes see no difference to the records of producers.
+Clients connect to servers, such as the Kafka server, which call the methods of `BrokerNode`. The node publishes their
+records in partitions of its own, so that for other nodes they look like the records of a producer.
 """
 
 from __future__ import annotations
@@ -56,25 +56,25 @@ from dafka.wire import Command
 _LOGGER = logging.getLogger("dafka.broker")
 
 CREATION_WAIT_S = 0.25
-"""How long a broker waits for another one that should create a topic, before it looks whether that one is alive."""
+"""Seconds that a broker waits for another one to create a topic, before it checks whether that one is alive."""
 
 
 class BrokerNode(Store):
     """A running broker, started by `serve_broker`.
 
     Attributes:
-        address: The broker's node address, which is kept in its storage.
+        address: The broker's node address, which is stored in its storage.
         endpoint: The endpoint that other nodes connect to.
         events: The events of the broker since it was started; an async iterable.
         order: The topics and their logs, for reading.
         reader: Reads the logs.
         inventory: The stored partitions, by topic.
-        cluster: The other brokers, and what this one does among them.
+        replicator: The membership in the cluster, and the replicas of this broker.
         storage: The storage.
-        watchers: Those who wait for its logs to get further.
+        watchers: Notifies waiters when a log advances.
         waits: The waits of requests until something is durable.
-        on_message: Takes the messages of other brokers: the address of the sender, and the message.
-        on_removed: Is called with a topic that is deleted, or hidden by another one of its name, and with its logs.
+        on_message: Called with each message of another broker: the address of the sender, and the message.
+        on_removed: Called with a topic that is deleted, or hidden by another one of its name, and with its logs.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class BrokerNode(Store):
         self._broker_machine = machine
         self._replica_count = config.broker.replicas
         self._index_logs: dict[Partition, Log] = {}
-        self._earlier: list[tuple[Log, RecordBatch]] = []
+        self._backfill: list[tuple[Log, RecordBatch]] = []
         self._stored: list[RecordBatch] = []
         self._is_announced = False
         self._in_flight: list[RecordBatch] = []
@@ -110,14 +110,14 @@ class BrokerNode(Store):
         self._creates_topics = config.kafka.auto_create_topics == "on"
         self._log_count = config.kafka.log_count
         self._record_bytes_max = config.node.message_bytes_max
-        self._room_bytes = config.store.pending_bytes_max
+        self._capacity_bytes = config.store.pending_bytes_max
         self._durable = trio.Event()
         self._deleted = trio.Event()
         self._writing: trio.Event | None = None
-        self._is_writing_state = False
+        self._is_writing_own = False
         self.watchers = LogWaiters()
         self.waits = DurableWaits()
-        self._room = trio.lowlevel.ParkingLot()
+        self._capacity = trio.lowlevel.ParkingLot()
         self._heads = HeadAnnouncer(sockets, machine.stored.durable_end)
 
     @property
@@ -127,30 +127,30 @@ class BrokerNode(Store):
 
     @property
     def can_write(self) -> bool:
-        """Whether the storage takes records: the last attempt to write has not failed, such as on a full disk."""
+        """Whether the storage accepts records: the last write did not fail, for example on a full disk."""
         return not self._refusal
 
     # Topics
 
     @property
     def topics(self) -> Mapping[str, Topic]:
-        """The topics that clients may use, by name. `order` has internal topics, too."""
+        """The topics that clients may use, by name. `order` has the internal topics, too."""
         return {name: topic for name, topic in self.order.topics.items() if not is_internal_topic(name)}
 
     def find_topic(self, name: str) -> Topic | None:
-        """Return a topic that clients may use; None if there is none of that name."""
+        """Return a topic that clients may use; None if it does not exist."""
         return None if is_internal_topic(name) else self.order.topics.get(name)
 
     def logs(self, topic: str) -> Sequence[Log]:
-        """Return the logs of a topic that clients may use; none if there is no such topic."""
+        """Return the logs of a topic that clients may use; empty if it does not exist."""
         return () if is_internal_topic(topic) else self.order.logs(topic)
 
     def find_log(self, topic: str, number: int) -> Log | None:
-        """Return a log that clients may use; None if there is no such log."""
+        """Return a log that clients may use; None if it does not exist."""
         return None if is_internal_topic(topic) else self.order.find_log(topic, number)
 
     async def ensure_internal_topic(self, name: str, log_count: int) -> Sequence[Log]:
-        """Create a topic for brokers only, unless the cluster has it.
+        """Create a topic that only brokers use, unless it exists.
 
         Args:
             name: The name, which begins with `$`.
@@ -162,7 +162,7 @@ class BrokerNode(Store):
         if name not in self.order.topics:
             await self.replicator.wait_others()
         while name not in self.order.topics and not self.replicator.creates(name):
-            with trio.move_on_after(CREATION_WAIT_S):  # the broker that should create it may be gone
+            with trio.move_on_after(CREATION_WAIT_S):  # the broker that should create it can be gone
                 await self._durable.wait()
         if name not in self.order.topics:
             await self.replicator.put_topic(self._make_topic(name, log_count, {})).wait()
@@ -183,15 +183,15 @@ class BrokerNode(Store):
             name: The name.
             log_count: The number of its logs; 0 for `[kafka] log_count`.
             settings: Its own settings.
-            replica_count: On how many brokers its logs are kept; 0 for `[broker] replicas`.
-            placement: The brokers that keep each log, the preferred leader first. Empty to choose those that keep the
-                fewest.
+            replica_count: The number of replicas of each log; 0 for `[broker] replicas`.
+            placement: The replicas of each log, the preferred leader first. Empty to choose the brokers with the fewest
+                logs.
 
         Returns:
-            The topic, to wait until it is durable.
+            An object to wait until the topic is durable.
 
         Raises:
-            ConfigError: The name is taken or impossible, or there would be too many logs.
+            ConfigError: The name is taken or not valid, or the number of logs is not allowed.
             StorageError: The storage fails.
         """
         self.waits.check()
@@ -229,7 +229,7 @@ class BrokerNode(Store):
     def change_topic(
         self, name: str, *, log_count: int | None = None, settings: Mapping[str, str] | None = None
     ) -> Written:
-        """Give a topic further logs, or other settings.
+        """Add logs to a topic, or replace its settings.
 
         Args:
             name: The name of an existing topic.
@@ -237,10 +237,10 @@ class BrokerNode(Store):
             settings: All its settings; None to keep them.
 
         Returns:
-            The change, to wait until it is durable.
+            An object to wait until the change is durable.
 
         Raises:
-            ConfigError: The number of logs is impossible.
+            ConfigError: The number of logs is not allowed.
             StorageError: The storage fails.
         """
         self.waits.check()
@@ -257,9 +257,9 @@ class BrokerNode(Store):
         return Written(self.waits, self.replicator.put_topic(placed))
 
     async def delete_topic(self, name: str) -> None:
-        """Delete a topic. Its logs are gone at once; its records are dropped when the deletion is durable.
+        """Delete a topic. Its logs are gone at once. Its records are dropped when the deletion is durable.
 
-        Where topics are created automatically, a producer that continues one of its partitions creates it again.
+        With automatic creation of topics, a producer that writes to it later creates it again.
 
         Args:
             name: The name of an existing topic.
@@ -270,15 +270,17 @@ class BrokerNode(Store):
         """
         check_no_system_topic(name)
         self.waits.check()
-        marks = [partition for partition in self._machine.reassembler.cursors if partition.topic == name]
-        native = {
-            each.address: self._machine.next_sequence(each) for each in marks if self.order.is_producer_partition(each)
+        cursors_of_topic = [partition for partition in self._machine.reassembler.cursors if partition.topic == name]
+        producer_ends = {
+            each.address: self._machine.next_sequence(each)
+            for each in cursors_of_topic
+            if self.order.is_producer_partition(each)
         }
         changes: list[tuple[bytes, bytes | None]] = []
         epochs = [log.leadership.epoch for log in self.order.logs(name)]
         for topic in self.replicator.topic_table.living(name):
             last_epoch = max([topic.first_epoch, *epochs])
-            deletion = Deletion(attrs.evolve(topic, revision=topic.revision + 1), native, last_epoch)
+            deletion = Deletion(attrs.evolve(topic, revision=topic.revision + 1), producer_ends, last_epoch)
             changes.append((deletion.key.encode(), encode_deletion(deletion)))
             self.replicator.topic_table.learn_deletion(deletion)
         changes.append((name.encode(), changes[0][1]))  # instead of the record of its creation
@@ -288,15 +290,15 @@ class BrokerNode(Store):
             await written.wait()
 
     async def drop_topic(self, deletion: Deletion, logs: Iterable[Log]) -> None:
-        """Drop the partitions of a topic, once its deletion is durable."""
+        """Drop the partitions of a topic after its deletion is durable."""
         await self.wait_durable()
         own = [partition for log in logs for partition in (log.leader_partition, log.index_partition)]
-        held = self._broker_machine.partitions_of(deletion.topic.topic_id)
-        await self.forget_partitions(dict.fromkeys((*own, *held))).wait()
+        partitions = self._broker_machine.partitions_of(deletion.topic.topic_id)
+        await self.forget_partitions(dict.fromkeys((*own, *partitions))).wait()
         await self.trim_deleted(deletion.topic.name)
 
     async def trim_deleted(self, name: str) -> None:
-        """Drop what deleted topics of a name have had in producers' own partitions."""
+        """Drop the records of deleted topics of a name from producer partitions."""
         trimmed: dict[Partition, int] = {}
         for address, end in list(self._machine.stored.durable.get(name, {}).items()):
             partition = Partition(name, address)
@@ -304,7 +306,7 @@ class BrokerNode(Store):
             if first > self._machine.stored.earliest.get(partition, 0):
                 try:
                     await self._storage.trim(partition, first)
-                except StorageError as error:  # a later start drops it
+                except StorageError as error:  # the next start of the broker drops them
                     _LOGGER.warning("cannot drop records of a deleted topic %s: %s", name, error)
                     return
                 trimmed[partition] = first
@@ -315,12 +317,12 @@ class BrokerNode(Store):
     def describe(
         self, *, kafka_listener: str | None = None, http_url: str | None = None, forwarding_key: str | None = None
     ) -> None:
-        """Describe to the other brokers where clients reach this one, and what they sign with. What is None stays."""
+        """Announce the addresses of this broker for clients, and its forwarding key. None keeps a value."""
         changes = {"kafka_listener": kafka_listener, "http_url": http_url, "forwarding_key": forwarding_key}
         self.replicator.describe(**{name: value for name, value in changes.items() if value is not None})
 
     def branches(self, topic: str) -> list[list[EpochStart]]:
-        """Return the branch table of each log of a topic: its rows by epoch."""
+        """Return the epoch starts of each log of a topic, by epoch."""
         found = self.order.topics.get(topic)
         numbers = range(0 if found is None else found.log_count)
         return [
@@ -334,16 +336,16 @@ class BrokerNode(Store):
         await self.replicator.wait_leadership(log)
 
     def change_replicas(self, log: Log, replicas: Sequence[str]) -> None:
-        """Have other brokers store a log. New replicas copy it; then those that are not named leave.
+        """Assign replicas to a log. New replicas copy the log first, then the previous ones leave.
 
-        They keep it until others are named, or one of them is drained or dies for good.
+        The assignment lasts until the next one, or until one of the brokers is drained or dies for good.
 
         Args:
-            log: The log, which any broker may lead.
-            replicas: The addresses of the brokers, the preferred ones first; none to let brokers choose them again.
+            log: The log. Any broker can be its leader.
+            replicas: The addresses of the brokers, the preferred ones first. Empty to let brokers choose them again.
 
         Raises:
-            ConfigError: One of them is no broker, or is named twice.
+            ConfigError: An address is not that of a broker, or occurs twice.
         """
         if replicas:
             self.replicator.reassigner.change_replicas(log, replicas)
@@ -351,26 +353,26 @@ class BrokerNode(Store):
             self.replicator.reassigner.release_replicas(log.topic, log.number)
 
     def holds_lease(self, log: Log) -> bool:
-        """Return whether this broker leads a log, and no other one can have begun to.
+        """Return whether this broker leads a log and has its leader lease, so that no other broker can lead it.
 
-        Whoever tells clients what is the latest asks this after it was read: the process may have been stopped between.
+        Call it after reading the latest state for a client: the process can have been stopped in between.
         """
         return log.leadership.is_led and lease_time() < self.replicator.lease_end(log)
 
     async def wait_lease(self, log: Log) -> bool:
-        """Wait until this broker leads a log and holds its lease. Return whether it still leads the log."""
+        """Wait until this broker has the leader lease of a log, or leads it no longer. Return whether it leads it."""
         while log.leadership.is_led and not self.holds_lease(log):
             await self.replicator.wait_round()
         return log.leadership.is_led
 
     def set_draining(self, is_draining: bool) -> None:
-        """Begin to hand the logs of this broker to others, so that it can be taken away; or no longer."""
+        """Start or stop draining this broker: moving its logs to others, so that it can be removed."""
         was_draining = self.brokers.own.is_draining
         awaits_share = not is_draining and (was_draining or self.brokers.own.awaits_share)
         self.replicator.describe(is_draining=is_draining, awaits_share=awaits_share)
 
     def under_replicated(self) -> list[Log]:
-        """Return the logs that this broker leads and that fewer brokers have whole than should."""
+        """Return the logs that this broker leads and that have too few living in-sync replicas."""
         return self.replicator.reassigner.under_replicated()
 
     # Records
@@ -383,35 +385,35 @@ class BrokerNode(Store):
         records: RecordBatch | None = None,
         bytes_max: int | None = None,
     ) -> PendingAppend:
-        """Append record batches of a client to a log, which is done when `wait_offset` returns.
+        """Append record batches of a client to a log. The append is complete when `wait_offset` returns.
 
         Args:
             log: The log.
-            batches: The header of each record batch, whose CRC was checked, and the record batch.
-            records: The records in these batches, if they were unpacked before.
-            bytes_max: The largest size of the records of a client, decompressed; None if the broker has made them.
+            batches: Each record batch with its header. The CRC must be checked already.
+            records: The records in these batches, if they were unpacked already.
+            bytes_max: The largest decompressed size of the records of a client; None for records of the broker itself.
 
         Returns:
-            The records to wait for.
+            The pending append, to wait for.
 
         Raises:
-            BatchTooLargeError: The records are larger than that.
+            BatchTooLargeError: The records are larger than `bytes_max`.
             BatchError: A batch is malformed.
             RecordError: A record of a client is larger than nodes accept.
             NotLeaderError: This broker does not lead the log.
         """
         self._check_led(log)
         first_sequence = sequence = self._machine.next_sequence(log.leader_partition)
-        moved = []
+        rebased = []
         for header, data in batches:
-            moved.append((attrs.evolve(header, base_offset=sequence), with_base_offset(data, sequence)))
+            rebased.append((attrs.evolve(header, base_offset=sequence), with_base_offset(data, sequence)))
             sequence += header.count
         if records is None:
             records = decode_run(
-                log.leader_partition, moved, bytes_max=BATCH_BYTES_LIMIT if bytes_max is None else bytes_max
+                log.leader_partition, rebased, bytes_max=BATCH_BYTES_LIMIT if bytes_max is None else bytes_max
             )
         else:
-            encoded = tuple([data for _, data in moved])
+            encoded = tuple([data for _, data in rebased])
             records = attrs.evolve(
                 records, partition=log.leader_partition, first_sequence=first_sequence, encoded=encoded
             )
@@ -430,36 +432,36 @@ class BrokerNode(Store):
             )
 
     def next_sequence(self, log: Log) -> int:
-        """Return the sequence in the broker's own partition of a log that the next appended record gets."""
+        """Return the next sequence of the leader partition of a log."""
         return self._machine.next_sequence(log.leader_partition)
 
     def durable_end(self, log: Log) -> int:
-        """Return the sequence after the last durable record of the broker's own partition of a log."""
+        """Return the sequence after the last durable record of the leader partition of a log."""
         return self._machine.stored.durable_end(log.leader_partition)
 
     async def wait_capacity(self) -> None:
-        """Wait until records that are not durable yet take less than `[store] pending_bytes_max`.
+        """Wait until the records that are not durable yet need less than `[store] pending_bytes_max`.
 
-        Raises `StorageError` if the storage fails, or that lasts too long.
+        Raises `StorageError` if the storage fails or the wait takes too long.
         """
-        if self._machine.pending_bytes < self._room_bytes:
+        if self._machine.pending_bytes < self._capacity_bytes:
             return
         self.waits.check()
         with self.waits.bounded():
-            while self._machine.pending_bytes >= self._room_bytes:
-                await self._room.park()
+            while self._machine.pending_bytes >= self._capacity_bytes:
+                await self._capacity.park()
 
     def append_marker(self, log: Log, marker: MarkerEntry) -> trio.Event:
-        """Append the end of a transaction to a log, behind the records that were appended before.
+        """Append a transaction marker to a log, after the records that were appended before.
 
-        Other nodes do not see it: it has no record in a partition.
+        It has no record in a partition, so that nodes other than brokers do not see it.
 
         Args:
             log: The log.
-            marker: The end. Its offset does not matter; its position is `next_sequence`.
+            marker: The marker. Its offset is ignored; its position is `next_sequence`.
 
         Returns:
-            An event that is set when it is durable.
+            An event that is set when the marker is durable.
         """
         self._check_led(log)
         self.order.append_marker(log, marker)
@@ -467,9 +469,9 @@ class BrokerNode(Store):
         return self._durable
 
     async def delete_records(self, log: Log, offset: int) -> None:
-        """Delete the records of a log before an offset, from all partitions in it.
+        """Delete the records of a log before an offset, from all its partitions.
 
-        A partition whose records are in several logs keeps those behind the first one that any of these still has.
+        A partition with records in several logs is trimmed up to the first record that one of these logs still has.
 
         Args:
             log: The log.
@@ -498,11 +500,11 @@ class BrokerNode(Store):
     # State
 
     def state(self, topic: str) -> Mapping[bytes, bytes]:
-        """Return the state that was kept with `write_state` in a topic."""
+        """Return the state that `write_state` has written in a topic."""
         return self._state.values(topic)
 
     def write_state(self, topic: str, changes: Iterable[tuple[bytes, bytes | None]]) -> trio.Event:
-        """Keep state: pairs of a key and a value; None removes a key. The event returned says that it is durable."""
+        """Write state: keys with values; None removes a key. The returned event is set when it is durable."""
         self._state.put(topic, changes)
         self._arrived.unpark_all()
         return self._durable
@@ -510,16 +512,16 @@ class BrokerNode(Store):
     # Messages
 
     def publish_messages(self, values: Sequence[bytes]) -> None:
-        """Publish messages to other brokers, which their `on_message` gets in this order, when they are durable."""
+        """Publish messages to other brokers when they are durable. Their `on_message` receives them in this order."""
         partition = Partition(MESSAGES_TOPIC, self.address)
         sequence = self._machine.next_sequence(partition)
         batch = RecordBatch(partition, sequence, values, timestamps=[now_ms()] * len(values))
         self._node.act(self._machine.append_own(batch, trio.current_time()))
 
-    # The store's side
+    # Overrides of the store
 
     def statistics(self) -> StoreStatistics:
-        """Return the counters so far, and the lag. Internal topics are not among the topics."""
+        """Return the counters and the lag, without those of internal topics."""
         found = super().statistics()
         visible = {name: counts for name, counts in found.topics.items() if not is_internal_topic(name)}
         return attrs.evolve(found, topics=visible)
@@ -551,7 +553,7 @@ class BrokerNode(Store):
         return super()._has_work() or self._has_own_work()
 
     def _has_own_work(self) -> bool:
-        return bool(self._state) or self.order.has_unwritten() or bool(self._earlier)
+        return bool(self._state) or self.order.has_unwritten() or bool(self._backfill)
 
     def _drops_records(self) -> bool:
         return True
@@ -561,61 +563,61 @@ class BrokerNode(Store):
         self.waits.note_failure(self._refusal)
 
     async def _flush(self) -> None:
-        # What has failed is written again before anything else, so that `_writing` belongs to it.
+        # A failed write is repeated before anything else, so that `_writing` belongs to it.
         is_due = self._commits.lets_others_write and self._has_own_work()
-        if super()._has_work() and not self._is_writing_state and not is_due:
+        if super()._has_work() and not self._is_writing_own and not is_due:
             await super()._flush()
         else:
-            self._is_writing_state = True
+            self._is_writing_own = True
             await self._append([])
-            self._is_writing_state = False
+            self._is_writing_own = False
             self._refusal = ""
             self._commits.others_written()
         self.waits.note_success()
         self._in_flight = []
         stored, self._stored = self._stored, []
         self.replicator.stored(stored)
-        if not self._has_work():  # what came while a failed write was repeated was written with it
+        if not self._has_work():  # a repeated write includes what arrived meanwhile
             self._durable.set()
             self._durable = trio.Event()
         if not self._commits.is_deleting:
             self._deleted.set()
             self._deleted = trio.Event()
-        self._room.unpark_all()
+        self._capacity.unpark_all()
 
     async def _append(self, batches: list[RecordBatch]) -> None:
         time_ms = now_ms()
         if self._writing is None:
             self._writing, self._durable = self._durable, trio.Event()
-        earlier, self._earlier = self._earlier, []
+        backfill, self._backfill = self._backfill, []
         self._in_flight = batches
-        plan = self.order.plan(batches, time_ms, earlier)
+        plan = self.order.plan(batches, time_ms, backfill)
         state = self._state.begin_write(time_ms)
         self.replicator.begin_write()
-        # If this broker no longer leads a log when they are durable, they have diverged there, and are merged later.
+        # If this broker no longer leads a log when they are durable, they diverge, and the new leader merges them.
         written = [*plan.index_records, *state]
-        are_shown = [self._is_announced_to_others(batch.partition) for batch in written]
+        are_announced = [self._is_announced_to_others(batch.partition) for batch in written]
         try:
             await super()._append([*batches, *written])
         except BaseException:
             self.order.undo(plan)
-            self._earlier = earlier + self._earlier
+            self._backfill = backfill + self._backfill
             for log in plan.logs:
                 self.watchers.notify(log)
             raise
         self.order.commit(plan)
         self._state.write_done()
-        shown = [
+        announced = [
             batch
-            for batch, was_shown in zip(written, are_shown, strict=True)
-            if was_shown or self._is_announced_to_others(batch.partition)
+            for batch, was_announced in zip(written, are_announced, strict=True)
+            if was_announced or self._is_announced_to_others(batch.partition)
         ]
-        for batch in shown:
+        for batch in announced:
             self._broker_machine.store_own(batch.partition, batch.end_sequence)
-        shown += [batch for batch in batches if self.is_own(batch.partition)]
-        if shown:
-            self._sockets.publish([wire.RecordRun(batch) for batch in shown])
-            self._heads.add(batch.partition for batch in shown)
+        announced += [batch for batch in batches if self.is_own(batch.partition)]
+        if announced:
+            self._sockets.publish([wire.RecordRun(batch) for batch in announced])
+            self._heads.add(batch.partition for batch in announced)
         self._stored = [*batches, *plan.index_records]
         self.replicator.write_done()
         self._writing.set()
@@ -623,20 +625,20 @@ class BrokerNode(Store):
         for log in plan.logs:
             self.watchers.notify(log)
 
-    # What the cluster needs
+    # The interface for the replicator
 
     def is_own(self, partition: Partition) -> bool:
         """Return whether only this broker writes a partition."""
         return owner_of(partition.address) == self.address
 
     def may_create(self, topic: str) -> bool:
-        """Return whether a topic that a producer has begun gets logs."""
+        """Return whether a topic is created when a producer writes to it."""
         return self._creates_topics and not find_name_problem(topic)
 
     def creates_topic_of(self, partition: Partition) -> bool:
-        """Return whether this broker creates the topic of stored records, if there is none.
+        """Return whether this broker creates the topic of stored records, if it does not exist.
 
-        Records that a broker has written never do: they belong to a topic that was deleted, or is not known yet.
+        Records of brokers create no topic: theirs was deleted, or is not known yet.
         """
         is_producer_partition = parse_address(partition.address) is None
         return is_producer_partition and self.may_create(partition.topic) and self.replicator.creates(partition.topic)
@@ -646,49 +648,49 @@ class BrokerNode(Store):
         return self._machine.stored.durable_end(partition)
 
     def ends(self, topic: str) -> dict[Partition, int]:
-        """Return the sequence after the last record of each partition of a topic that is stored, or being written."""
-        held = self._machine.stored.durable.get(topic, {})
-        ends = {Partition(topic, address): end for address, end in held.items()}
+        """Return the sequence after the last record of each partition of a topic that is stored or being written."""
+        partitions = self._machine.stored.durable.get(topic, {})
+        ends = {Partition(topic, address): end for address, end in partitions.items()}
         ends.update(
             (batch.partition, batch.end_sequence) for batch in self._in_flight if batch.partition.topic == topic
         )
         return ends
 
     def earliest(self, topic: str) -> dict[Partition, int]:
-        """Return the sequence of the first stored record of each partition of a topic, if it is not 0."""
+        """Return the first stored sequence of each partition of a topic, where it is not 0."""
         return {each: first for each, first in self._machine.stored.earliest.items() if each.topic == topic}
 
     def publish(self, messages: Sequence[wire.BatchedMessage]) -> None:
-        """Send messages."""
+        """Publish messages to other nodes."""
         self._sockets.publish(messages)
 
     def acknowledge(self, ends: Mapping[Partition, int]) -> None:
-        """Acknowledge index records that are stored here together with the records that they refer to."""
+        """Acknowledge index records that are stored here together with the records they refer to."""
         self.publish([wire.Ack(each.address, each.topic, end - 1, self.address) for each, end in ends.items() if end])
 
     def expect_records(self, ends: Mapping[Partition, int]) -> None:
-        """Fetch records of partitions up to sequences that other brokers have; 0: at least one more than is here."""
+        """Fetch records of partitions up to these end sequences; 0 fetches at least one more record than is stored."""
         self._node.act(self._broker_machine.expect_records(ends, trio.current_time()))
 
     def ask_heads(self, topics: Iterable[str]) -> None:
-        """Ask other stores what they have of topics."""
+        """Ask other stores for the ends of the partitions of topics."""
         self._node.act(self._broker_machine.ask_heads(topics))
 
     def hear_acknowledgements(self, address: str) -> None:
-        """Hear what other replicas acknowledge of the logs that a broker leads."""
+        """Subscribe to the acknowledgements of other replicas for the logs that a broker leads."""
         self._sockets.subscribe(wire.subscription_prefix(Command.ACK, f"{address}/"))
 
     def wake(self) -> None:
-        """Write what waits."""
+        """Start to write what is pending."""
         self._arrived.unpark_all()
 
     async def wait_durable(self) -> None:
-        """Wait until all that waits now is durable."""
+        """Wait until everything that is pending now is durable."""
         if self._has_work():
             await self._durable.wait()
 
     def forget_partitions(self, partitions: Collection[Partition]) -> trio.Event:
-        """Delete partitions that brokers have written. The event returned says that they are deleted."""
+        """Delete partitions that brokers have written. The returned event is set when they are deleted."""
         for partition in partitions:
             self._heads.forget(partition)
         self._commits.put_deleted(partitions)
@@ -696,17 +698,17 @@ class BrokerNode(Store):
         return self._deleted
 
     async def place(self, log: Log, batch: RecordBatch) -> None:
-        """Give stored records their offsets in a log, and wait until these are durable."""
-        self._earlier.append((log, batch))
+        """Assign offsets in a log to stored records, and wait until these are durable."""
+        self._backfill.append((log, batch))
         self.wake()
         await self._durable.wait()
 
     def announce(self, partition: Partition) -> None:
-        """Announce a partition of this broker that was not visible to other nodes."""
+        """Announce one of this broker's partitions that other nodes could not see before."""
         self.announce_until(partition, self.order_end(partition))
 
     def announce_until(self, partition: Partition, end: int, *, is_announced: bool = True) -> None:
-        """Announce a partition of this broker up to a sequence, so that other nodes can fetch it."""
+        """Serve one of this broker's partitions to other nodes up to a sequence, and announce it."""
         if end:
             self._broker_machine.store_own(partition, end)
         if end and is_announced:
@@ -714,22 +716,22 @@ class BrokerNode(Store):
             self._heads.add([partition])
 
     def order_end(self, partition: Partition) -> int:
-        """Return the sequence after the last record of an index or of a state."""
+        """Return the sequence after the last record of an index or state partition."""
         log = self.find_index(partition)
         return self._state.end_of(partition) if log is None else log.index_end
 
     def announce_control(self) -> None:
-        """Announce this broker's control records."""
+        """Announce this broker's control records to other nodes."""
         self._is_announced = True
         for topic in CONTROL_TOPICS:
             self.announce(Partition(topic, self.address))
 
     def lead(self, log: Log) -> None:
-        """Note that this broker leads a log, whose index others read."""
+        """Record that this broker leads a log, whose index others read."""
         self._index_logs[log.index_partition] = log
 
     def find_index(self, partition: Partition) -> Log | None:
-        """Return the log that this broker leads with an index partition; None if there is none."""
+        """Return the log with an index partition, if this broker leads it; None otherwise."""
         log = self._index_logs.get(partition)
         return log if log is not None and log.index_partition == partition and self.order.leads(log) else None
 

@@ -1,4 +1,4 @@
-"""Starts a broker: reads topics, indexes and state from its storage, and orders what is in no log."""
+"""Starts a broker: reads topics, indexes and state from its storage, and assigns missing offsets."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from dafka.storage.plugin_helpers import now_ms
 from dafka.wire import Role
 
 _COUNTED_RECORDS = 10**6
-"""Records without contents that are placed together."""
+"""Maximum number of records without contents that get offsets in one batch."""
 
 _STATE_TOPICS = (
     TOPICS_TOPIC,
@@ -50,64 +50,64 @@ _INTERNAL_TOPICS = frozenset((INDEX_TOPIC, *_STATE_TOPICS))
 async def load_broker(
     broker: BrokerNode,
     state: LocalState,
-    held: dict[Partition, PartitionInfo],
+    stored: dict[Partition, PartitionInfo],
     restore_producer: Callable[[Log, ProducerEntry], None],
 ) -> None:
-    """Read what a broker needs of its storage, and give records that are in no log their offsets.
+    """Load the state of a broker from its storage, and assign offsets to records that are in no log.
 
     Args:
         broker: The broker, before it starts.
         state: Its state.
-        held: The partitions in the storage.
-        restore_producer: Takes what producers with an id have done in the logs.
+        stored: The partitions in the storage.
+        restore_producer: Restores the state of producers with an id in the logs.
 
     Raises:
-        StorageError: The storage fails, or a newer version of dafka has written it.
+        StorageError: The storage fails, or a newer version of dafka wrote it.
     """
-    storage, order, cluster = broker.storage, broker.order, broker.replicator
+    storage, order, replicator = broker.storage, broker.order, broker.replicator
     for topic in (BROKERS_TOPIC, BRANCHES_TOPIC, TOPICS_TOPIC):
-        for partition in [each for each in held if each.topic == topic]:
-            cluster.learn(partition, await _read_control(storage, partition, held[partition]))
-    cluster.settle_topics()
-    await _drop_deleted(broker, held)
-    cluster.note_indexes(held)
-    cluster.checkpoints.load(broker.state(CHECKPOINTS_TOPIC), held)
-    await _load_indexes(storage, order, held, restore_producer)
-    visible = {partition: info for partition, info in held.items() if not _is_internal(partition, storage.identity)}
+        for partition in [each for each in stored if each.topic == topic]:
+            replicator.learn(partition, await _read_control(storage, partition, stored[partition]))
+    replicator.settle_topics()
+    await _drop_deleted(broker, stored)
+    replicator.note_indexes(stored)
+    replicator.checkpoints.load(broker.state(CHECKPOINTS_TOPIC), stored)
+    await _load_indexes(storage, order, stored, restore_producer)
+    visible = {partition: info for partition, info in stored.items() if not _is_internal(partition, storage.identity)}
     for partition, info in visible.items():
         first = max(info.earliest_sequence, order.producer_starts.get(partition, 0))
         is_begun = info.end_sequence > first and broker.creates_topic_of(partition)
         if is_begun and partition.topic not in order.topics:
             broker.create_topic(partition.topic)
-    await _order_rest(storage, order, state, visible)
+    await _assign_missing_offsets(storage, order, state, visible)
 
 
 async def _read_control(
     storage: Storage, partition: Partition, info: PartitionInfo
 ) -> list[tuple[bytes | None, bytes | None]]:
-    """Return the control records of a broker that count, in their order: not those that it has removed."""
+    """Return the control records of a broker in their order, without those that it has removed."""
     records: list[tuple[bytes | None, bytes | None]] = []
     async for batch in read_range(storage, partition, info.earliest_sequence, info.end_sequence):
         records += zip(batch.keys or (), batch.values, strict=True)
-    if partition.topic == TOPICS_TOPIC:  # the deletion of a topic counts although there is one of that name again
+    if partition.topic == TOPICS_TOPIC:  # a deletion stays valid if a topic of the same name was created later
         return records
     return [(key, value) for key, value in dict(records).items() if value is not None]
 
 
-async def _drop_deleted(broker: BrokerNode, held: dict[Partition, PartitionInfo]) -> None:
-    """Drop what is left of topics that brokers have deleted.
+async def _drop_deleted(broker: BrokerNode, stored: dict[Partition, PartitionInfo]) -> None:
+    """Drop the remaining partitions of deleted topics.
 
-    Nothing else is dropped: partitions of a topic that is not known are kept, for it may become known.
+    Partitions of unknown topics stay, because a topic can become known later.
     """
-    left = []
-    for partition in held:
+    deleted = []
+    for partition in stored:
         address = parse_address(partition.address)
         if address is not None and address.topic_id in broker.replicator.topic_table.deleted_ids:
-            left.append(partition)
-    if left:
-        broker.forget_partitions(left)
-        for partition in left:
-            del held[partition]
+            deleted.append(partition)
+    if deleted:
+        broker.forget_partitions(deleted)
+        for partition in deleted:
+            del stored[partition]
     for name in {partition.topic for partition in broker.order.producer_starts}:
         await broker.trim_deleted(name)
 
@@ -115,15 +115,15 @@ async def _drop_deleted(broker: BrokerNode, held: dict[Partition, PartitionInfo]
 async def _load_indexes(
     storage: Storage,
     order: OffsetAssigner,
-    held: dict[Partition, PartitionInfo],
+    stored: dict[Partition, PartitionInfo],
     restore_producer: Callable[[Log, ProducerEntry], None],
 ) -> None:
-    """Restore the logs that this broker leads. It reads many indexes at once: there may be thousands of short ones."""
-    led = {log.index_partition: log for log in order.all_logs() if order.leads(log) and log.index_partition in held}
+    """Restore the logs that this broker leads. Many indexes are read at once: there can be thousands of short ones."""
+    led = {log.index_partition: log for log in order.all_logs() if order.leads(log) and log.index_partition in stored}
     for partition, log in led.items():
-        log.index_end = held[partition].end_sequence
-        log.index_first = log.index_trimmed = held[partition].earliest_sequence
-    ranges = {partition: (held[partition].earliest_sequence, held[partition].end_sequence) for partition in led}
+        log.index_end = stored[partition].end_sequence
+        log.index_first = log.index_trimmed = stored[partition].earliest_sequence
+    ranges = {partition: (stored[partition].earliest_sequence, stored[partition].end_sequence) for partition in led}
     async for batch in read_ranges(storage, ranges):
         log = led[batch.partition]
         for sequence, value in enumerate(batch.values, batch.first_sequence):
@@ -131,17 +131,17 @@ async def _load_indexes(
                 restore_producer(log, entry)
 
 
-async def _order_rest(
-    storage: Storage, order: OffsetAssigner, state: LocalState, held: dict[Partition, PartitionInfo]
+async def _assign_missing_offsets(
+    storage: Storage, order: OffsetAssigner, state: LocalState, stored: dict[Partition, PartitionInfo]
 ) -> None:
-    """Order the records that a store has kept before it became a broker, the oldest partitions first."""
-    ends = {partition: info.end_sequence for partition, info in held.items()}
-    earliest = {partition: info.earliest_sequence for partition, info in held.items() if info.earliest_sequence}
-    rest = order.finish_restoring(ends, earliest)
+    """Assign offsets to records that a store had before it became a broker, the oldest partitions first."""
+    ends = {partition: info.end_sequence for partition, info in stored.items()}
+    earliest = {partition: info.earliest_sequence for partition, info in stored.items() if info.earliest_sequence}
+    unordered = order.finish_restoring(ends, earliest)
     led = {log.topic for log in order.all_logs() if order.leads(log)}
-    rest = [each for each in rest if each[0].topic in led]
-    for partition, first_sequence in sorted(rest, key=lambda each: held[each[0]].earliest_stored_at or 0):
-        async for batch in _placeable_batches(storage, order, partition, first_sequence, ends[partition]):
+    unordered = [each for each in unordered if each[0].topic in led]
+    for partition, first_sequence in sorted(unordered, key=lambda each: stored[each[0]].earliest_stored_at or 0):
+        async for batch in _batches_to_order(storage, order, partition, first_sequence, ends[partition]):
             plan = order.plan([batch], now_ms())
             await storage.append([*plan.index_records, *state.begin_write(now_ms())])
             order.commit(plan)
@@ -151,10 +151,10 @@ async def _order_rest(
             order.skip_dropped(log, earliest)
 
 
-async def _placeable_batches(
+async def _batches_to_order(
     storage: Storage, order: OffsetAssigner, partition: Partition, first_sequence: int, end_sequence: int
 ) -> AsyncIterator[RecordBatch]:
-    """Yield records as far as their places depend on them: where a topic has one log, their number is enough."""
+    """Yield the records of a partition. For a topic with one log, their number is enough: they have no contents."""
     if len(order.logs(partition.topic)) == 1:
         for first in range(first_sequence, end_sequence, _COUNTED_RECORDS):
             count = min(_COUNTED_RECORDS, end_sequence - first)
@@ -174,8 +174,8 @@ async def serve_broker(
 
     Args:
         config: The configuration; the defaults if None.
-        restore_producer: Takes what producers with an id have done in the logs, before the broker has started.
-        task_status: Receives the `BrokerNode` once it listens.
+        restore_producer: Restores the state of producers with an id in the logs, before the broker has started.
+        task_status: Receives the `BrokerNode` when it listens.
 
     Raises:
         StorageError: The storage cannot be opened or read.
@@ -190,8 +190,8 @@ async def serve_broker(
             state = LocalState(identity, _STATE_TOPICS)
             await state.load(storage)
             order = OffsetAssigner(identity, keeps_record_batches=isinstance(storage, KeepsRecordBatches))
-            held = await storage.partitions()
-            visible = {each: info for each, info in held.items() if not _is_internal(each, identity)}
+            stored = await storage.partitions()
+            visible = {each: info for each, info in stored.items() if not _is_internal(each, identity)}
 
             def keeps(partition: Partition) -> bool | None:
                 return broker.replicator.keeps(partition)
@@ -209,7 +209,7 @@ async def serve_broker(
                 identity,
                 config,
                 *describe_held(visible),
-                held.keys() - visible.keys(),
+                stored.keys() - visible.keys(),
                 BrokerTopics(BROKERS_TOPIC, INDEX_TOPIC, frozenset((INDEX_TOPIC, *CONTROL_TOPICS))),
                 lambda partition: owner_of(partition.address) == identity,
                 keeps,
@@ -221,7 +221,7 @@ async def serve_broker(
                 identity, config, Role.STORE, config.store.high_watermark, keeps_record_batches=True
             ) as sockets:
                 broker = BrokerNode(machine, sockets, storage, config, order, state, restore_producer)
-                await load_broker(broker, state, held, restore_producer)
+                await load_broker(broker, state, stored, restore_producer)
                 broker._report_opened(config.store.storage, visible)
                 await broker._run(task_status)
 

@@ -1,4 +1,4 @@
-"""Reading from a storage which topics its broker knows."""
+"""Reads the topics of a broker from its storage."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dafka.storage.base import Storage, read_range
 
 
 async def read_topics(storage: Storage) -> TopicTable | None:
-    """Return the topics that the broker of a storage knows; None if no broker has used it.
+    """Return the topics in the storage of a broker; None if no broker has used the storage.
 
     Args:
         storage: The storage.
@@ -20,16 +20,16 @@ async def read_topics(storage: Storage) -> TopicTable | None:
     Raises:
         StorageError: The storage fails.
     """
-    table, written = TopicTable(), await storage.partitions(TOPICS_TOPIC)
-    for partition, info in written.items():
+    table, partitions = TopicTable(), await storage.partitions(TOPICS_TOPIC)
+    for partition, info in partitions.items():
         async for batch in read_range(storage, partition, info.earliest_sequence, info.end_sequence):
             for key, value in zip(batch.keys or (), batch.values, strict=True):
                 try:
                     found = None if value is None else decode_topic((key or b"").decode(), value)
                 except (StorageFormatError, UnicodeDecodeError):
-                    continue  # brokers ignore it, too
+                    continue  # brokers ignore such a record, too
                 if isinstance(found, Deletion):
                     table.learn_deletion(found)
                 elif found is not None:
                     table.learn(found)
-    return table if written else None
+    return table if partitions else None

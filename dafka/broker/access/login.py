@@ -37,7 +37,7 @@ class Login(ABC):
 
     @abstractmethod
     def answer(self, message: bytes) -> bytes:
-        """Return the answer to the client's next message. This may take milliseconds of processor time.
+        """Return the answer to the client's next message. This can take milliseconds of processor time.
 
         Args:
             message: The client's message.

@@ -1,4 +1,4 @@
-"""Permissions: which topics a user may read, write and administer, and which names it may use."""
+"""Permissions of users for topics, groups and transactional ids."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What the servers for clients listen with: sockets, limits, memory and TLS."""
+"""The parts that all servers for clients share: sockets, connection limits, memory and TLS."""

@@ -1,4 +1,4 @@
-"""The connections of a listener: how many there are, and which of them ends when there are too many."""
+"""Limits the connections of a server, and chooses which of them to close at the limit."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import trio
 
 
 class ConnectionQuotas:
-    """All connections of a listener.
+    """The connections of a server and their limits.
 
     Args:
-        connections_max: How many there may be.
-        per_address_max: How many there may be from one address; 0 for as many as in all.
+        connections_max: Maximum number of connections.
+        per_address_max: Maximum number of connections from one address; 0 for no limit of its own.
 
     Attributes:
-        admitted: How many connections were admitted since the listener started.
-        refused: How many connections were closed because there were too many.
+        admitted: Number of connections that were admitted since the server started.
+        refused: Number of connections that were refused because there were too many.
     """
 
     def __init__(self, connections_max: int, per_address_max: int = 0) -> None:
@@ -26,44 +26,44 @@ class ConnectionQuotas:
         self._per_address_max = per_address_max or connections_max
         self._current: set[trio.CancelScope] = set()
         self._silent: dict[trio.CancelScope, str] = {}
-        self._hosts: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
 
     def __len__(self) -> int:
         """Return the number of connections."""
         return len(self._current)
 
     def admit(self, host: str) -> trio.CancelScope | None:
-        """Admit a connection, in place of one that has not sent a request yet if there are too many.
+        """Admit a connection. At a limit, it replaces the oldest one that has not sent a request yet.
 
         Args:
             host: The address of the client.
 
         Returns:
-            The scope in which to serve it; None if there are too many connections.
+            The scope in which to serve the connection; None if there are too many.
         """
-        if self._hosts[host] >= self._per_address_max and not self._end_oldest(host):
+        if self._counts[host] >= self._per_address_max and not self._replace_oldest(host):
             self.refused += 1
             return None
-        if len(self._current) >= self._connections_max and not self._end_oldest():
+        if len(self._current) >= self._connections_max and not self._replace_oldest():
             self.refused += 1
             return None
         self.admitted += 1
         scope = trio.CancelScope()
         self._current.add(scope)
         self._silent[scope] = host
-        self._hosts[host] += 1
+        self._counts[host] += 1
         return scope
 
     def mark_served(self, scope: trio.CancelScope) -> None:
-        """Note that a client has sent a request: it keeps its place."""
+        """Record that a client has sent a request, so that its connection is not replaced."""
         self._silent.pop(scope, None)
 
     def leave(self, scope: trio.CancelScope, host: str) -> None:
-        """Note the end of a connection that was admitted, unless its place was taken before."""
+        """Record the end of an admitted connection, unless it was replaced before."""
         if scope in self._current:
             self._remove(scope, host)
 
-    def _end_oldest(self, host: str | None = None) -> bool:
+    def _replace_oldest(self, host: str | None = None) -> bool:
         for scope, each in self._silent.items():
             if host in {None, each}:
                 scope.cancel()
@@ -74,6 +74,6 @@ class ConnectionQuotas:
     def _remove(self, scope: trio.CancelScope, host: str) -> None:
         self._current.remove(scope)
         self._silent.pop(scope, None)
-        self._hosts[host] -= 1
-        if not self._hosts[host]:
-            del self._hosts[host]
+        self._counts[host] -= 1
+        if not self._counts[host]:
+            del self._counts[host]

@@ -1,4 +1,4 @@
-"""How much memory the process may use: that of the machine, or of its container."""
+"""Finds how much memory the process can use: that of the machine, or of its container."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUPS = Path("/proc/self/cgroup")
 
 UNKNOWN_BYTES = 2**31
-"""The memory of a machine that does not say how much it has."""
+"""The assumed memory of a machine that does not report it."""
 
 
 def find_memory_bytes() -> int:
-    """Return the memory of the machine in bytes, or what the control groups of the process allow if that is less."""
+    """Return the memory of the machine in bytes, or the limit of the process's control groups if that is less."""
     try:
         machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):
@@ -22,10 +22,10 @@ def find_memory_bytes() -> int:
 
 
 def cgroup_limits(mounted: Path, own: Path) -> list[int]:
-    """Return the limits on memory of the control groups of a process, and of those that contain them.
+    """Return the memory limits of the control groups of a process and of their parents.
 
     Args:
-        mounted: Where control groups are mounted: of version 2, or of version 1 with a folder for each controller.
+        mounted: The mount point of control groups: of version 2, or of version 1 with a folder for each controller.
         own: The file that names the groups of the process.
 
     Returns:
@@ -49,7 +49,7 @@ def cgroup_limits(mounted: Path, own: Path) -> list[int]:
 def _limits(mounted: Path, path: str, name: str) -> list[int]:
     found = []
     inner = PurePosixPath(path.lstrip("/"))
-    # In a container, the group of the process is often mounted as the root, whatever its name is outside.
+    # In a container, the group of the process is often mounted as the root, under another name than outside.
     for group in (inner, *inner.parents):
         if ".." in group.parts:
             continue

@@ -1,11 +1,11 @@
-"""MemoryPool: the memory that the clients of all listeners share, for requests, for responses and for unpacked records.
+"""Limits the memory that the clients of all servers share, for requests, responses and unpacked records.
 
-The sources of requests, which are users or the addresses of clients, take turns, so that one with many connections does
-not push the others aside. A request takes room as it comes, at most twice of what was received. A client that does not
-take what is sent to it, or sends a request slowly, loses its connection when others need the memory.
+A source is a user or the address of a client. Sources take turns, so that one with many connections does not displace
+the others. The memory of a request grows while it is received, to at most twice the received size. A client that does
+not read its responses, or sends a request slowly, is disconnected when others need the memory.
 
-Requests that are received in pieces cannot block each other: a piece is given only if each of the begun requests could
-still be completed with what is left, and if one of them cannot have a piece so, it gets all that it needs.
+Requests that are received in pieces cannot deadlock: a piece is granted only if the remaining memory can still complete
+each request that has begun. Otherwise the request waits until it can get all the memory that it still needs.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ import attrs
 import trio
 
 SMALL_BYTES = 16 * 1024
-"""Requests up to this size need no room: they are received in one piece."""
+"""Requests up to this size need no reserved memory: they are received in one piece."""
 
 PATIENCE_S = 0.5
-"""How long a client may take nothing of what is sent to it, or be behind the pace with what it sends, and how long
-others wait for room, until it loses its connection to make room for them."""
+"""Seconds after which a client is disconnected to free memory: it has read nothing or was too slow for this time, and
+others have waited for this time."""
 
 PACE_BYTES = 2**20
-"""What a client has to send of a request in a second."""
+"""The minimum rate at which a client must send a request, in bytes per second."""
 
 _AGAIN_S = 0.05
-"""How long the ended connections may take to give back what they hold, until further ones end."""
+"""Seconds that disconnected clients have to release their memory, before more are disconnected."""
 
 
 _Data = TypeVar("_Data", bound=Sized)
 
 
 class SlowUploadError(Exception):
-    """A client has sent a request too slowly."""
+    """A client sent a request too slowly."""
 
 
 @attrs.define(eq=False)
@@ -50,86 +50,86 @@ class _Waiter:
 
 @attrs.frozen(eq=False)
 class _Holder:
-    room: MemoryPool
+    pool: MemoryPool
     size: int
     since: float
     upload: Upload | None = None
 
 
 class Memory:
-    """The memory of all clients of a broker, of which each listener has rooms.
+    """The memory for all clients of a broker. Its parts are `MemoryPool`s.
 
     Args:
         bytes_max: Its size, `[broker] memory`.
 
     Attributes:
         bytes_max: Its size.
-        used_bytes: How much is taken. It may be more than there is for the moment: small things are not refused.
-        ended_holders: How many connections have ended to make room.
+        used_bytes: The memory in use. It can exceed the size for a moment, as small amounts are not refused.
+        ended_holders: Number of clients that were disconnected to free memory.
     """
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.used_bytes = 0
         self.ended_holders = 0
-        self._rooms: deque[MemoryPool] = deque()
+        self._pools: deque[MemoryPool] = deque()
         self._holders: OrderedDict[trio.CancelScope, _Holder] = OrderedDict()
 
     @property
     def waiting(self) -> int:
-        """How many requests and responses wait for room."""
-        return sum(room.waiting for room in self._rooms)
+        """Number of requests and responses that wait for memory."""
+        return sum(pool.waiting for pool in self._pools)
 
     def room(self, bytes_max: int) -> MemoryPool:
-        """Return a part of the memory.
+        """Create a pool, a part of the memory.
 
         Args:
-            bytes_max: The most that it may take. It never takes more than half of the memory.
+            bytes_max: The size of the pool. It is at most half of the memory.
 
         Returns:
-            The part.
+            The pool.
         """
-        room = MemoryPool(min(bytes_max, max(self.bytes_max // 2, 1)), self)
-        self._rooms.append(room)
-        return room
+        pool = MemoryPool(min(bytes_max, max(self.bytes_max // 2, 1)), self)
+        self._pools.append(pool)
+        return pool
 
     @property
     def left_bytes(self) -> int:
-        """How much is left; negative if too much is taken."""
+        """The free memory; negative if too much is in use."""
         return self.bytes_max - self.used_bytes
 
     def missing_max(self, upload: Upload) -> int:
-        """Return the most that a begun request needs yet, an upload and those beside it."""
-        return max(room.missing_max(upload) for room in self._rooms)
+        """Return the largest amount that a request in any pool still needs, except for an upload."""
+        return max(pool.missing_max(upload) for pool in self._pools)
 
     def is_ample(self, size: int) -> bool:
-        """Return whether more is left beside a size than any begun request can need."""
-        return self.left_bytes - size >= max(room.missing_bound for room in self._rooms)
+        """Return whether the memory left after taking a size suffices for any request that has begun."""
+        return self.left_bytes - size >= max(pool.missing_bound for pool in self._pools)
 
     def add_holder(self, scope: trio.CancelScope, holder: _Holder) -> None:
-        """Note that a client is waited for while it holds room."""
+        """Record that the broker waits for a client that uses memory."""
         self._holders[scope] = holder
 
     def remove_holder(self, scope: trio.CancelScope) -> None:
-        """Note that a client is not waited for any more."""
+        """Record that the broker no longer waits for a client."""
         self._holders.pop(scope, None)
 
-    def make_room(self, room: MemoryPool, size: int) -> int:
-        """End the connections of the clients that have been waited for, or were behind, for the longest time.
+    def make_room(self, pool: MemoryPool, size: int) -> int:
+        """Disconnect the clients that the broker has waited for, or that were too slow, for the longest time.
 
         Args:
-            room: Where room is needed.
-            size: How much.
+            pool: The pool that needs memory.
+            size: The needed size.
 
         Returns:
-            How much is needed beyond what they held.
+            The part of the size that these clients do not free.
         """
         latest = trio.current_time() - PATIENCE_S
         is_short = self.left_bytes < size
         late = [
             (scope, holder)
             for scope, holder in self._holders.items()
-            if holder.since <= latest and (is_short or holder.room is room)
+            if holder.since <= latest and (is_short or holder.pool is pool)
         ]
         for scope, holder in sorted(late, key=lambda each: each[1].since):
             if size <= 0:
@@ -138,12 +138,12 @@ class Memory:
             size -= holder.size
         return size
 
-    def end_one_of(self, room: MemoryPool, source: str) -> None:
-        """End the connection of a source that has taken the longest to send what holds room, unless all are fast."""
+    def end_one_of(self, pool: MemoryPool, source: str) -> None:
+        """Disconnect the slowest sender among the clients of a source, unless all are fast."""
         found = [
             (each.upload.receiving_s, number, scope)
             for number, (scope, each) in enumerate(self._holders.items())
-            if each.upload is not None and each.room is room and each.upload.source == source
+            if each.upload is not None and each.pool is pool and each.upload.source == source
         ]
         longest_s, _, scope = max(found, default=(0.0, 0, None))
         if scope is not None and longest_s > 2 * PATIENCE_S:
@@ -155,21 +155,21 @@ class Memory:
         self.ended_holders += 1
 
     def admit(self) -> None:
-        """Admit what waits for room. The rooms take turns."""
-        for _ in range(len(self._rooms)):
-            self._rooms[0].admit_waiting()
-            self._rooms.rotate(-1)
+        """Grant memory to waiters. The pools take turns."""
+        for _ in range(len(self._pools)):
+            self._pools[0].admit_waiting()
+            self._pools.rotate(-1)
 
 
 class MemoryPool:
     """A part of the memory, for one purpose: requests, responses, or records that were unpacked for them.
 
     Args:
-        bytes_max: Its size. What is larger has it for itself.
-        memory: The memory that it is a part of; None for one of its own.
+        bytes_max: Its size. A larger request gets the whole pool.
+        memory: The memory that it is a part of; None for separate memory.
 
     Attributes:
-        missing_bound: No begun request needs more than this yet.
+        missing_bound: An upper bound of the memory that any request that has begun still needs.
     """
 
     def __init__(self, bytes_max: int, memory: Memory | None = None) -> None:
@@ -179,9 +179,9 @@ class MemoryPool:
         self._waiting: OrderedDict[str, deque[_Waiter]] = OrderedDict()
         self._begun: set[Upload] = set()
         self.missing_bound = 0
-        self._made_room_at = float("-inf")
+        self._freed_at = float("-inf")
         if memory is None:
-            self._memory._rooms.append(self)
+            self._memory._pools.append(self)
 
     @property
     def bytes_max(self) -> int:
@@ -190,26 +190,26 @@ class MemoryPool:
 
     @property
     def taken_bytes(self) -> int:
-        """How much is taken."""
+        """The memory in use."""
         return self._taken
 
     @property
     def left_bytes(self) -> int:
-        """How much is left; negative if too much is taken."""
+        """The free memory; negative if too much is in use."""
         return min(self._bytes_max - self._taken, self._memory.left_bytes)
 
     @property
     def waiting(self) -> int:
-        """How many wait for room."""
+        """Number of waiters."""
         return sum(map(len, self._waiting.values()))
 
     @asynccontextmanager
     async def take(self, source: str, size: int) -> AsyncIterator[None]:
-        """Wait for room, and keep it for the duration of a block.
+        """Wait for memory and keep it for the duration of a block.
 
         Args:
             source: The user, or the address of the client.
-            size: How much.
+            size: The size.
 
         Yields:
             Nothing.
@@ -221,33 +221,33 @@ class MemoryPool:
             self.give_back(taken)
 
     async def wait(self, source: str, size: int) -> int:
-        """Wait for room.
+        """Wait for memory.
 
         Args:
             source: The user, or the address of the client.
-            size: How much.
+            size: The size.
 
         Returns:
-            How much was taken. The caller gives it back.
+            The size that was taken and must be given back.
         """
         return await self._wait(_Waiter(source, min(size, self._bytes_max)))
 
     async def wait_piece(self, upload: Upload, size: int) -> int:
-        """Wait for room for a piece of a request.
+        """Wait for memory for a piece of a request.
 
         Args:
             upload: The request.
             size: The size of the piece.
 
         Returns:
-            How much was taken: the piece, or all that is missing of the request.
+            The size that was taken: that of the piece, or of the whole missing part of the request.
         """
         return await self._wait(_Waiter(upload.source, size, upload))
 
     async def _wait(self, waiter: _Waiter) -> int:
         waiters = self._waiting.setdefault(waiter.source, deque())
         if waiter.upload is not None and waiter.upload.size:
-            waiters.appendleft(waiter)  # what was begun is completed first
+            waiters.appendleft(waiter)  # requests that have begun are completed first
         else:
             waiters.append(waiter)
         self.admit_waiting()
@@ -257,7 +257,7 @@ class MemoryPool:
                 with trio.move_on_after(patience_s):
                     await waiter.admitted.wait()
                 if not waiter.admitted.is_set():
-                    self._make_room(waiter.source)
+                    self._free_memory(waiter.source)
                     patience_s = _AGAIN_S
         except BaseException:
             if waiter.admitted.is_set():
@@ -271,60 +271,60 @@ class MemoryPool:
             raise
         return waiter.size
 
-    def _make_room(self, source: str) -> None:
-        """End connections for all that wait: those that are behind, or one of a source that has more than half."""
+    def _free_memory(self, source: str) -> None:
+        """Disconnect clients for all waiters: slow ones, or else one of a source that uses more than half."""
         now = trio.current_time()
-        if now < self._made_room_at + _AGAIN_S:
+        if now < self._freed_at + _AGAIN_S:
             return
-        self._made_room_at = now
+        self._freed_at = now
         needed = min(sum(each.size for waiters in self._waiting.values() for each in waiters), self._bytes_max)
         missing = max((each.missing_bytes for each in self._begun), default=0)
         needed += max(missing - max(self.left_bytes, 0), 0)
         if self._memory.make_room(self, needed) < needed or not self._begun:
             return
-        held: Counter[str] = Counter()
+        used: Counter[str] = Counter()
         for each in self._begun:
-            held[each.source] += each.size
-        ((most, size),) = held.most_common(1)
+            used[each.source] += each.size
+        ((most, size),) = used.most_common(1)
         if size > self._bytes_max // 2 and any(each != most for each in self._waiting):
             self._memory.end_one_of(self, most)
 
-    def grant(self, wanted: int) -> int:
-        """Take room for an answer that will be read from logs: half of what is left at most. Nobody waits for it.
+    def grant(self, accepted: int) -> int:
+        """Take memory for a response with records from logs, at most half of the free memory. It does not wait.
 
-        If little is left, answers are smaller, and clients ask more often.
+        If little is free, responses are smaller and clients send more requests.
 
         Args:
-            wanted: The largest size that the client accepts.
+            accepted: The largest size that the client accepts.
 
         Returns:
-            The size that the answer may have, at least `SMALL_BYTES` or `wanted`.
+            The allowed size of the response, at least the smaller of `SMALL_BYTES` and `accepted`.
         """
         half = self.left_bytes // 2
-        if half < wanted:
-            self._memory.make_room(self, wanted - half)
-        granted = min(wanted, max(half, SMALL_BYTES))
+        if half < accepted:
+            self._memory.make_room(self, accepted - half)
+        granted = min(accepted, max(half, SMALL_BYTES))
         self.take_now(granted)
         return granted
 
     def take_now(self, size: int) -> None:
-        """Take room for something that is there."""
+        """Take memory for data that exists already, without waiting."""
         self._taken += size
         self._memory.used_bytes += size
 
     def give_back(self, size: int) -> None:
-        """Give room back."""
+        """Give memory back."""
         self._taken -= size
         self._memory.used_bytes -= size
         self._memory.admit()
 
     @contextmanager
     def waiting_for_client(self, scope: trio.CancelScope, size: int) -> Iterator[None]:
-        """Note that a client holds room while it is waited for. If others need the room, the scope is cancelled.
+        """Mark memory as used by a client while the broker waits for the client to read.
 
         Args:
-            scope: The scope in which the client is waited for.
-            size: How much room is given back when the client's connection ends.
+            scope: The scope of the wait. It is cancelled if others need the memory.
+            size: The memory that is given back when the client's connection ends.
 
         Yields:
             Nothing.
@@ -334,10 +334,10 @@ class MemoryPool:
 
     @contextmanager
     def waiting_for_upload(self, scope: trio.CancelScope, upload: Upload) -> Iterator[None]:
-        """Note that a client holds room while a piece of its request is waited for.
+        """Mark memory as used by a client while the broker waits for a piece of its request.
 
         Args:
-            scope: The scope in which the client is waited for. It is cancelled if others need the room.
+            scope: The scope of the wait. It is cancelled if others need the memory.
             upload: The request.
 
         Yields:
@@ -355,7 +355,7 @@ class MemoryPool:
             self._memory.remove_holder(scope)
 
     def note_begun(self, upload: Upload) -> None:
-        """Note that a request holds room, or that it does not any more."""
+        """Record that a request uses memory, or no longer does."""
         if upload.size:
             self._begun.add(upload)
             self.missing_bound = max(self.missing_bound, upload.missing_bytes)
@@ -365,16 +365,16 @@ class MemoryPool:
                 self.missing_bound = 0
 
     def missing_max(self, upload: Upload) -> int:
-        """Return the most that a begun request needs yet, beside an upload."""
+        """Return the largest amount that a request in this pool still needs, except for an upload."""
         return max((each.missing_bytes for each in self._begun if each is not upload), default=0)
 
     def admit_waiting(self) -> None:
-        """Admit those that wait and that there is room for."""
+        """Grant memory to the waiters for which it suffices."""
         while self._waiting:
             waiter = next(iter(self._waiting.values()))[0]
             if not (size := self._admissible(waiter)):
-                # The others wait, too, so that a large request is not passed by smaller ones forever. Only what was
-                # begun passes it, since it gives room back when it is complete.
+                # The others wait too, so that smaller requests do not pass a large one forever. Only requests that have
+                # begun pass it, since they give memory back when they are complete.
                 for waiters in self._waiting.values():
                     waiter, upload = waiters[0], waiters[0].upload
                     if upload is not None and upload.size and (size := self._admissible(waiter)):
@@ -398,7 +398,7 @@ class MemoryPool:
         waiter.admitted.set()
 
     def _admissible(self, waiter: _Waiter) -> int:
-        """Return how much room there is for one that waits: what it wants, or all that is missing of its request."""
+        """Return the size to grant to a waiter: its piece, or the missing part of its request; 0 if it must wait."""
         upload, size, left = waiter.upload, waiter.size, self.left_bytes
         if upload is None or size > left:
             return size if size <= left else 0
@@ -414,30 +414,30 @@ class MemoryPool:
 
 
 class Upload:
-    """A request that is being received. It takes room as it comes, at most twice of what was received.
+    """A request that is being received. Its memory grows to at most twice the received size.
 
-    Leaving the context gives the room back.
+    Leaving the context gives the memory back.
 
     Args:
-        room: The memory for requests.
+        pool: The memory for requests.
         source: The user, or the address of the client.
-        claimed_bytes: The size of the request, or the most that it may have. Up to 16 KiB, it needs no room.
-        limit_ms: How far the client may be behind the pace of 1 MiB/s when nobody else needs the room.
+        declared_bytes: The size of the request, or its upper bound. Up to 16 KiB, it needs no reserved memory.
+        limit_ms: How far the client may fall behind the rate of 1 MiB/s when nobody else needs the memory.
 
     Attributes:
         source: The user, or the address of the client.
-        size: How much room it holds.
-        lag_s: How far the client is behind the pace.
-        receiving_s: How long the client was waited for until the last piece came.
+        size: The memory that it uses.
+        lag_s: How far the client is behind the rate.
+        receiving_s: The total time of waiting for pieces from the client.
     """
 
-    def __init__(self, room: MemoryPool, source: str, claimed_bytes: int, limit_ms: int) -> None:
+    def __init__(self, pool: MemoryPool, source: str, declared_bytes: int, limit_ms: int) -> None:
         self.source = source
         self.size = 0
         self.lag_s = 0.0
         self.receiving_s = 0.0
-        self._room = room
-        self._claimed_bytes = min(claimed_bytes, room.bytes_max) if claimed_bytes > SMALL_BYTES else 0
+        self._pool = pool
+        self._declared_bytes = min(declared_bytes, pool.bytes_max) if declared_bytes > SMALL_BYTES else 0
         self._limit_s = limit_ms / 1000
 
     def __enter__(self) -> Upload:
@@ -450,37 +450,37 @@ class Upload:
 
     @property
     def missing_bytes(self) -> int:
-        """How much room it may need yet."""
-        return max(self._claimed_bytes - self.size, 0)
+        """The memory that it can still need."""
+        return max(self._declared_bytes - self.size, 0)
 
     async def receive(self, receive: Callable[[int], Awaitable[_Data]], kept: int, most: int) -> _Data:
-        """Receive a piece, when there is room for it.
+        """Receive a piece when there is memory for it.
 
         Args:
-            receive: Receives up to so many bytes.
-            kept: How much of the request was received and is kept.
-            most: The most to receive at a time, in bytes.
+            receive: Receives at most the given number of bytes.
+            kept: The received part of the request that is in memory, in bytes.
+            most: The maximum size of a piece, in bytes.
 
         Returns:
             The piece.
 
         Raises:
-            SlowUploadError: The client is too far behind the pace, or behind it while others need the room.
+            SlowUploadError: The client is too far behind the rate, or behind it while others need the memory.
         """
-        wanted = min(kept + max(min(kept, most), SMALL_BYTES), self._claimed_bytes)
-        if wanted < self.size:
-            self._give_back(self.size - wanted)
-        elif self.size - kept < SMALL_BYTES and wanted > self.size:
-            await self._room.wait_piece(self, wanted - self.size)
+        target = min(kept + max(min(kept, most), SMALL_BYTES), self._declared_bytes)
+        if target < self.size:
+            self._give_back(self.size - target)
+        elif self.size - kept < SMALL_BYTES and target > self.size:
+            await self._pool.wait_piece(self, target - self.size)
         ahead = self.size - kept
-        begun = trio.current_time()
-        with trio.CancelScope(deadline=begun + self._limit_s - self.lag_s) as scope:
+        begun_at = trio.current_time()
+        with trio.CancelScope(deadline=begun_at + self._limit_s - self.lag_s) as scope:
             if self.size:
-                with self._room.waiting_for_upload(scope, self):
+                with self._pool.waiting_for_upload(scope, self):
                     data = await receive(min(ahead, most) if ahead > 0 else most)
             else:
                 data = await receive(most)
-            waited_s = trio.current_time() - begun
+            waited_s = trio.current_time() - begun_at
             self.receiving_s += waited_s
             self.lag_s = max(self.lag_s + waited_s - len(data) / PACE_BYTES, 0.0)
             return data
@@ -488,21 +488,21 @@ class Upload:
         raise SlowUploadError(f"expected 1 MiB in a second, and more {why}; {kept} bytes were received")
 
     def complete(self, size: int) -> None:
-        """Keep room for what was received only: nothing is missing.
+        """Reduce the memory to the received size, because the request is complete.
 
         Args:
-            size: How much was received.
+            size: The received size.
         """
-        self._claimed_bytes = min(size, self.size)
-        self._give_back(self.size - self._claimed_bytes)
+        self._declared_bytes = min(size, self.size)
+        self._give_back(self.size - self._declared_bytes)
 
     def close(self) -> None:
-        """Give the room back."""
-        self._claimed_bytes = 0
+        """Give all memory back."""
+        self._declared_bytes = 0
         self._give_back(self.size)
 
     def _give_back(self, size: int) -> None:
         if size > 0:
             self.size -= size
-            self._room.note_begun(self)
-            self._room.give_back(size)
+            self._pool.note_begun(self)
+            self._pool.give_back(size)

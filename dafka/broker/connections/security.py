@@ -1,4 +1,4 @@
-"""What protects the listeners of a broker: its users and its certificate, which are read again when they change."""
+"""Holds the users and the TLS certificate of a broker's servers, and reads them again when they change."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dafka.config import ClientsConfig
 from dafka.errors import ConfigError
 
 REFRESH_S = 1.0
-"""How often the files are looked at."""
+"""Seconds between two checks of the files."""
 
 _LOGGER = logging.getLogger("dafka.broker")
 
@@ -33,7 +33,7 @@ class ListenerSecurity:
 
     Raises:
         ConfigError: A file cannot be read.
-        MissingExtraError: There are users, and the extra `dafka[users]` is not installed.
+        MissingExtraError: Users are configured, and the extra `dafka[users]` is not installed.
     """
 
     def __init__(self, settings: ClientsConfig) -> None:
@@ -45,10 +45,10 @@ class ListenerSecurity:
         self.tls: ServerTls | None = open_tls(settings)
 
     def check_exposure(self, host: str) -> None:
-        """Raise `ConfigError` if anyone could connect from elsewhere, and the operator has not said so.
+        """Raise `ConfigError` if unauthenticated clients could connect from other machines without being allowed to.
 
         Args:
-            host: The host or address at which the broker listens.
+            host: The host or address on which the broker listens.
         """
         settings = self.settings
         is_open = self.users is None and not settings.tls_client_ca
@@ -60,30 +60,30 @@ class ListenerSecurity:
             )
 
     def encrypt(self, stream: trio.SocketStream) -> trio.abc.Stream:
-        """Return a connection with TLS, if there is a certificate. The handshake comes with its first use."""
+        """Return a connection with TLS, if there is a certificate. Its first use performs the handshake."""
         return stream if self.tls is None else self.tls.wrap(stream)
 
     async def keep_current(self) -> None:
         """Read the files again when they change, until cancelled."""
         while self.users is not None or self.tls is not None:
             await trio.sleep(REFRESH_S)
-            for each, what in ((self.users, "the users"), (self.tls, "the TLS certificate")):
+            for each, description in ((self.users, "the users"), (self.tls, "the TLS certificate")):
                 if each is None:
                     continue
                 try:
                     if each.refresh():
-                        _LOGGER.info("read %s again", what)
+                        _LOGGER.info("read %s again", description)
                 except ConfigError as error:
-                    _LOGGER.warning("%s remain as before: %s", what, error)
+                    _LOGGER.warning("%s remain as before: %s", description, error)
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches a host."""
+    """Return whether a host is a loopback address, which only this machine can reach."""
     if host == "localhost":
         return True
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
         return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return (mapped or address).is_loopback
+    mapped_address = getattr(address, "ipv4_mapped", None)
+    return (mapped_address or address).is_loopback

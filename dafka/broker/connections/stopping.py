@@ -1,4 +1,4 @@
-"""The clean stop of a broker: which of its waits end at once, while it answers the requests that it has received."""
+"""Coordinates the clean stop of a broker: some waits end at once, while it answers the received requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Stopping:
     """Whether a broker is stopping.
 
     Attributes:
-        begun: Set when it is.
+        begun: Set when the stop begins.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class Stopping:
         return self.begun.is_set()
 
     def interrupting(self) -> trio.CancelScope:
-        """Return a scope for a wait that may end without a result: it ends when the broker begins to stop."""
+        """Return a scope for a wait that can end without a result. It is cancelled when the broker begins to stop."""
         scope = trio.CancelScope(deadline=-math.inf if self.has_begun else math.inf)
         self._scopes.add(scope)
         return scope

@@ -1,4 +1,4 @@
-"""Accepting clients: listening sockets, and a task for each connection that there is room for."""
+"""Accepts clients: binds the sockets, and runs a task for each admitted connection."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ _LOGGER = logging.getLogger("dafka.broker")
 
 _ACCEPT_PAUSE_S = 0.1
 _BACKLOG = 0xFFFF
-"""Connections that wait to be accepted; the system has a limit of its own."""
+"""Maximum number of connections that wait to be accepted. The system has its own limit, too."""
 
 LINGER_S = 2.0
-"""How long a connection that has ended takes in what the client still sends, after the last answer."""
+"""Seconds after the last response during which a connection that ends still reads what the client sends."""
 
 _AT_ONCE_MAX = 100
-"""How many connections are accepted before other tasks run. One at a time, a crowd of clients would delay others."""
+"""Connections that are accepted before other tasks run. With one at a time, many new clients would delay each other."""
 
 _UNAVAILABLE = {errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES}
 _GONE = {errno.ENOTCONN, errno.ECONNABORTED}
-"""Errors of a connection whose client has gone before it was accepted."""
+"""Errors of a connection that its client closed before it was accepted."""
 
 
 @attrs.define(eq=False)
 class AcceptedClient:
-    """A connection that was accepted.
+    """An accepted connection.
 
     Attributes:
         stream: The connection, not encrypted.
         host: The address of the client.
         local_address: The address and port to which the client has connected.
-        mark_served: To be called when the client has sent a request, after it has authenticated if it must. Until then
-            its place may be given to another client.
-        sent_at: When the client was sent something last, by Trio's clock.
+        mark_served: Must be called when the client has sent a request, after authentication if that is required. Until
+            then, another client can replace it.
+        sent_at: When something was last sent to the client, by Trio's clock.
     """
 
     stream: trio.SocketStream
@@ -67,9 +67,9 @@ class AcceptedClient:
         return has_peer_closed(self.stream.socket.fileno())
 
     async def end(self) -> None:
-        """End the connection so that the client can read its last answers, whatever it still sends.
+        """End the connection so that the client can read its last responses, even if it still sends data.
 
-        When a socket is closed that has received more than was read, the system throws away what is being sent.
+        If a socket with unread data is closed, the system discards the data that is being sent.
         """
         with (
             trio.move_on_at(self.sent_at + LINGER_S),
@@ -82,19 +82,19 @@ class AcceptedClient:
 
 @asynccontextmanager
 async def open_listening(listen: str, security: ListenerSecurity, clients: str) -> AsyncIterator[list[socket.socket]]:
-    """Keep an address at which to listen to clients for the duration of a block. `accept_clients` begins to listen.
+    """Bind an address for clients for the duration of a block. `accept_clients` begins to listen.
 
     Args:
         listen: `PORT` or `ADDRESS:PORT`.
         security: The users and the certificate.
-        clients: What the clients are, for messages.
+        clients: The kind of clients, for messages.
 
     Yields:
-        The sockets; more than one if a name has several addresses. Clients are refused until one accepts them.
+        The sockets; more than one if a name has several addresses. They refuse clients until `accept_clients` runs.
 
     Raises:
-        AddressInUseError: The broker cannot listen there.
-        ConfigError: Anyone could connect from elsewhere.
+        AddressInUseError: The broker cannot listen at this address.
+        ConfigError: Unauthenticated clients could connect from other machines.
     """
     host, port = split_listen_address(listen)
     security.check_exposure(host)
@@ -115,7 +115,7 @@ async def _bind(host: str, port: int, stack: ExitStack) -> list[socket.socket]:
     for family, kind, protocol, _name, address in found:
         listener = stack.enter_context(socket.socket(family, kind, protocol))
         listener.setblocking(False)
-        if os.name != "nt":  # there, it would take an address from another program
+        if os.name != "nt":  # on Windows, this would take over the address of another program
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
@@ -126,21 +126,21 @@ async def _bind(host: str, port: int, stack: ExitStack) -> list[socket.socket]:
 
 async def accept_clients(
     sockets: list[socket.socket],
-    crowd: ConnectionQuotas,
+    quotas: ConnectionQuotas,
     stopping: Stopping,
     serve: Callable[[AcceptedClient], Awaitable[None]],
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Listen to clients and serve them, until the broker stops and all connections have ended.
+    """Listen and serve clients until the broker stops and all connections have ended.
 
     Args:
-        sockets: The sockets of `open_listening`, which are closed when the broker stops.
-        crowd: The connections of the listener.
+        sockets: The sockets of `open_listening`. They are closed when the broker stops.
+        quotas: The connections of the server.
         stopping: Whether the broker is stopping.
-        serve: Serves a client until its connection is to end, which it need not close. When the broker stops, it
-            handles no further requests, and returns when those before have their answers.
-        task_status: Reports that it listens.
+        serve: Serves a client until its connection must end, and need not close the connection. When the broker stops,
+            it reads no more requests, and returns after it has answered the earlier ones.
+        task_status: Reports that the server listens.
 
     Raises:
         AddressInUseError: Another program has begun to listen at the address.
@@ -156,14 +156,14 @@ async def accept_clients(
         with stopping.interrupting():
             async with trio.open_nursery() as accepting:
                 for listener in sockets:
-                    accepting.start_soon(_accept, listener, crowd, serve, nursery)
+                    accepting.start_soon(_accept, listener, quotas, serve, nursery)
         for listener in sockets:
             listener.close()
 
 
 async def _accept(
     listener: socket.socket,
-    crowd: ConnectionQuotas,
+    quotas: ConnectionQuotas,
     serve: Callable[[AcceptedClient], Awaitable[None]],
     nursery: trio.Nursery,
 ) -> None:
@@ -171,13 +171,13 @@ async def _accept(
         try:
             address, port = stream.socket.getsockname()[:2]
             with scope:
-                client = AcceptedClient(stream, host, (str(address), port), lambda: crowd.mark_served(scope))
+                client = AcceptedClient(stream, host, (str(address), port), lambda: quotas.mark_served(scope))
                 await serve(client)
                 await client.end()
         except OSError:
-            pass  # the client has gone before it was known
+            pass  # the client closed the connection before it was served
         finally:
-            crowd.leave(scope, host)
+            quotas.leave(scope, host)
             stream.socket.close()
 
     while True:
@@ -194,7 +194,7 @@ async def _accept(
                 await trio.sleep(_ACCEPT_PAUSE_S)
                 break
             host = str(address[0])
-            scope = crowd.admit(host)
+            scope = quotas.admit(host)
             if scope is None:
                 accepted.close()
                 continue

@@ -1,4 +1,4 @@
-"""TLS of the broker's listeners: its certificate, which is loaded again when its files change."""
+"""TLS of the broker's servers: the certificate, which is loaded again when its files change."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dafka.errors import ConfigError
 class ServerTls:
     """The certificate and key of a broker, and the authorities of its clients' certificates.
 
-    If changed files cannot be loaded, the former ones remain in use, so that a mistake locks nobody out.
+    If changed files cannot be loaded, the previous ones stay in use, so that a mistake locks nobody out.
 
     Args:
         settings: The settings, with a certificate.
@@ -31,17 +31,17 @@ class ServerTls:
         self._context = _load(settings)
 
     def wrap(self, stream: trio.SocketStream) -> trio.SSLStream[trio.SocketStream]:
-        """Return a connection, encrypted. The handshake comes with its first use."""
+        """Encrypt a connection. Its first use performs the handshake."""
         return trio.SSLStream(stream, self._context, server_side=True, https_compatible=True)
 
     def refresh(self) -> bool:
         """Load the files again if they have changed.
 
         Returns:
-            Whether they were loaded: new connections use them.
+            Whether they were loaded. New connections use them.
 
         Raises:
-            ConfigError: The changed files cannot be loaded. Raised once for each change.
+            ConfigError: The changed files cannot be loaded. It is raised once for each change.
         """
         state = self._read_state()
         if state == self._state:
@@ -55,16 +55,16 @@ class ServerTls:
 
 
 def open_tls(settings: ClientsConfig) -> ServerTls | None:
-    """Return the TLS of a broker; None if it has no certificate.
+    """Load the TLS files of a broker. Returns None if it has no certificate.
 
     Args:
         settings: The settings.
 
     Returns:
-        The certificate and what belongs to it.
+        The certificate, the key and the authorities; None without a certificate.
 
     Raises:
-        ConfigError: The files cannot be loaded, or there is a key or an authority without a certificate.
+        ConfigError: The files cannot be loaded, or a key or an authority is set without a certificate.
     """
     if settings.tls_certificate:
         return ServerTls(settings)

@@ -181,7 +181,7 @@ class LedLogs:
         return all(ends.get(each.leader_epoch, 0) >= each.end_offset for each in chain)
 
     async def catch_up(self, state: Log) -> None:
-        """Assign offsets to records of producer partitions that arrived before this broker merged_into the log."""
+        """Assign offsets to records of producer partitions that arrived before this broker led the log."""
         await self._host.wait_durable()  # some records can be on their way to the storage
         while state.backfill and self._order.leads(state):
             for address, scanned_until in list(state.backfill.items()):

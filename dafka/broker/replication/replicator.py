@@ -1,4 +1,4 @@
-"""A broker among others: their signs of life, the control records of their logs, and the logs that this one leads."""
+"""Replicates the logs of a broker: heartbeats, control records, elections, leases and the logs that it leads."""
 
 from __future__ import annotations
 
@@ -62,36 +62,36 @@ from dafka.records import SEQUENCE_MAX, Partition, RecordBatch
 _LOGGER = logging.getLogger("dafka.broker")
 
 CONTROL_TOPICS = (TOPICS_TOPIC, BROKERS_TOPIC, BRANCHES_TOPIC)
-"""The topics of which every broker keeps all partitions."""
+"""The topics of which every broker stores all partitions."""
 
 FETCH_AGAIN_S = 1.0
-"""Seconds after which missing records are fetched again. There may be thousands of partitions."""
+"""Seconds after which missing records are requested again. There can be thousands of partitions."""
 
 MISSED_EPOCHS = 8
-"""By how many changes of its leader a log may be further than the broker knows that deletes its topic."""
+"""How many leader changes of a log the broker that deletes its topic can have missed."""
 
 LEAVING_S = 1.0
-"""Seconds that others have to hear that a broker leaves, because another one has its number."""
+"""Seconds that others have to learn that a broker leaves because another one has its number."""
 
 SETTLE_S = 2.0
-"""Seconds that a broker waits for others at most when it starts."""
+"""The longest time that a starting broker waits for others, in seconds."""
 
 
 class Replicator:
-    """The cluster, as one broker sees it, and what this broker does in it.
+    """The membership of one broker in the cluster, and its replicas.
 
     Args:
         broker: The broker.
         config: The configuration.
-        restore_producer: Takes what producers with an id have done in a log that this broker begins to lead.
+        restore_producer: Restores the state of producers with an id in a log that this broker begins to lead.
 
     Attributes:
         brokers: The brokers.
-        topic_table: The topics as brokers have written them; `settle_topics` has those of `LogOrder` follow it.
+        topic_table: The topics as brokers have written them. `settle_topics` applies it to `OffsetAssigner`.
         logs: The replicated logs.
-        leading: The logs that this broker leads.
-        balancing: Which brokers keep these logs.
-        checkpoints: What this broker need not read again of them when it is started.
+        led_logs: The logs that this broker leads.
+        reassigner: Changes the replicas of these logs.
+        checkpoints: The checkpoints, which spare reading whole indexes when the broker starts.
     """
 
     def __init__(self, broker: Host, config: Config, restore_producer: Callable[[Log, ProducerEntry], None]) -> None:
@@ -121,15 +121,15 @@ class Replicator:
         self._control: list[ControlRecord] = []
         self._writing: list[ControlRecord] = []
         self._nursery: trio.Nursery | None = None
-        self._shown_at = float("-inf")
+        self._heartbeat_sent_at = float("-inf")
         self._has_racks = bool(settings.rack)
         self._lease_s = (settings.leader_timeout_ms - settings.heartbeat_ms) / 1000
         self._rounds = LeaseRounds(secrets.randbits(40))
         self._round_answered = trio.Event()
         self._learned_ends: dict[Partition, int] = {}
         self._topic_ends: dict[str, int] = {}
-        self._heard_acknowledging: set[str] = set()
-        self._row_counts: dict[str, int] = {}
+        self._subscribed_leaders: set[str] = set()
+        self._epoch_counts: dict[str, int] = {}
         self._rivals: set[str] = set()
         self._own_control: defaultdict[str, dict[str, ControlRecord]] = defaultdict(dict)
         self.checkpoints = Checkpoints(broker, self.logs)
@@ -148,7 +148,7 @@ class Replicator:
             self.describe,
             self._hear_acknowledgements,
         )
-        self._leaderships: dict[Log, trio.Event] = {}
+        self._leader_changes: dict[Log, trio.Event] = {}
         self._settled_number = trio.Event()
 
     @property
@@ -159,9 +159,9 @@ class Replicator:
     # Starting
 
     def learn(self, partition: Partition, records: Iterable[tuple[bytes | None, bytes | None]]) -> None:
-        """Take in control records that are stored, of this broker or another one: keys and values of a partition.
+        """Process stored control records of this broker or another one: keys and values of a partition.
 
-        What they say of topics counts with the next `settle_topics`.
+        The next `settle_topics` applies changes of topics.
         """
         writer = partition.address
         for key, value in records:
@@ -215,11 +215,11 @@ class Replicator:
             taken = {each.number for each in self.brokers.all() if each.address != own.address}
             self.describe(number=next(each for each in range(len(taken) + 1) if each not in taken))
         if was_alone and self._nursery is not None:
-            self._join()
+            self._join_cluster()
 
     def _hear_acknowledgements(self, leader: str) -> None:
-        if leader not in self._heard_acknowledging:
-            self._heard_acknowledging.add(leader)
+        if leader not in self._subscribed_leaders:
+            self._subscribed_leaders.add(leader)
             self._broker.hear_acknowledgements(leader)
 
     # Topics
@@ -233,15 +233,15 @@ class Replicator:
             self.topic_table.learn(attrs.evolve(found, placement=((writer,),) * found.log_count))
 
     def put_topic(self, topic: Topic) -> trio.Event:
-        """Create a topic, or change one. The event returned says that it is durable."""
+        """Create a topic or change one. The returned event is set when the change is durable."""
         self.topic_table.learn(topic)
         self.settle_topics()
         return self._broker.write_state(TOPICS_TOPIC, [(topic.name.encode(), encode_topic(topic))])
 
     def first_epoch(self, name: str) -> int:
-        """Return the leader epoch with which the logs of a new topic begin, behind those of a deleted one of its name.
+        """Return the first leader epoch of a new topic. It is after all epochs of a deleted topic of the same name.
 
-        Whoever has deleted that one may have missed some of its last leaders.
+        The broker that deleted that topic can have missed its last leaders.
         """
         last = self.topic_table.last_epochs.get(name)
         if last is None or (self.is_alone and not last):
@@ -249,9 +249,9 @@ class Replicator:
         return next_epoch(last + MISSED_EPOCHS * EPOCH_STEP, 0)
 
     def settle_topics(self) -> None:
-        """Have the topics here follow the table: forget the logs of those that are gone, and add or change the others.
+        """Apply the topic table: forget the logs of removed topics, and add or change the others.
 
-        The partitions of deleted topics are dropped later, once the deletion is durable.
+        The partitions of deleted topics are dropped later, when the deletion is durable.
         """
         removed: dict[str, list[Log]] = {}
         for name in self.topic_table.take_changed():
@@ -266,7 +266,7 @@ class Replicator:
                 self._nursery.start_soon(self._broker.drop_topic, deletion, removed.get(deletion.topic.topic_id, ()))
 
     def _add_topic(self, topic: Topic) -> None:
-        """Add a topic, or change one, and take part in its logs."""
+        """Add a topic or change one, and load its new logs."""
         before = len(self._order.logs(topic.name))
         self._order.add_topic(topic)
         own = self._broker.address
@@ -287,7 +287,7 @@ class Replicator:
             self._broker.ask_heads((topic.name, INDEX_TOPIC))
 
     def _remove_topic(self, topic: Topic) -> list[Log]:
-        """Forget the logs of a topic that is deleted or hidden, and end what waits for them."""
+        """Forget the logs of a topic that is deleted or hidden, and notify their waiters."""
         logs = self._order.remove_topic(topic.name)
         for log in logs:
             name = name_log(topic.topic_id, log.number)
@@ -295,18 +295,18 @@ class Replicator:
             self.led_logs.forget(name)
             log.leadership = attrs.evolve(log.leadership, leader="", is_led=False)
             self._broker.watchers.notify(log)
-            self._leaderships.pop(log, trio.Event()).set()
+            self._leader_changes.pop(log, trio.Event()).set()
         self._broker.on_removed(topic, logs)
         return logs
 
     def _forget_control(self, topic: Topic) -> None:
-        """Forget what brokers have written of the logs of a deleted topic, and remove what this one has."""
+        """Forget the control records of the logs of a deleted topic, and remove those of this broker."""
         removed: list[tuple[bytes, bytes | None]] = []
         for number in range(topic.log_count):
             name = name_log(topic.topic_id, number)
             self.logs.forget_control(name)
             self._indexes.pop(name, None)
-            self._row_counts.pop(name, None)
+            self._epoch_counts.pop(name, None)
             removed += [(key.encode(), None) for key in self._own_control.pop(name, {})]
         if removed:
             self._broker.write_state(BRANCHES_TOPIC, removed)
@@ -314,37 +314,37 @@ class Replicator:
     # Running
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Take part in the cluster until cancelled."""
+        """Run the membership in the cluster until cancelled."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             self.describe()
             self._learned_ends = self._broker.ends(BRANCHES_TOPIC) | self._broker.ends(TOPICS_TOPIC)
-            nursery.start_soon(self._begin_nothing_when_cancelled)
+            nursery.start_soon(self._stop_spawning_when_cancelled)
             if not self.is_alone:
-                self._join()
+                self._join_cluster()
                 await self._loader.load_first()
-            nursery.start_soon(self._keep_time)
-            nursery.start_soon(self._look_around)
+            nursery.start_soon(self._run_clock)
+            nursery.start_soon(self._settle_number)
             nursery.start_soon(self._loader.run)
             nursery.start_soon(self.led_logs.run)
             nursery.start_soon(self.reassigner.run)
             nursery.start_soon(self.checkpoints.run)
             task_status.started()
 
-    async def _begin_nothing_when_cancelled(self) -> None:
-        """Start no further tasks when the broker stops: what is written last may still ask for some."""
+    async def _stop_spawning_when_cancelled(self) -> None:
+        """Start no further tasks when the broker stops. The last written records can still ask for some."""
         try:
             await trio.sleep_forever()
         finally:
             self._nursery = None
 
-    async def _keep_time(self) -> None:
+    async def _run_clock(self) -> None:
         heartbeat_s = self._settings.heartbeat_ms / 1000
         due = trio.current_time()
         fetched_at = due
         while True:
-            self._show_life(trio.current_time())
-            self._ask_round()
+            self._send_heartbeat(trio.current_time())
+            self._begin_round()
             now = trio.current_time()
             late_s, due = max(now - due, 0.0), now + heartbeat_s
             self.brokers.record_storage(self._broker.address, can_write=self._broker.can_write)
@@ -362,8 +362,8 @@ class Replicator:
                 self.act(self.logs.repeat_fetches())
             await trio.sleep(heartbeat_s)
 
-    async def _look_around(self) -> None:
-        """Wait until another broker with the number of this one would have been heard."""
+    async def _settle_number(self) -> None:
+        """Wait until a heartbeat of another broker with the same number would have arrived."""
         await self._broker.wait_settled()
         await trio.sleep(self._settings.leader_timeout_ms / 1000)
         await self._check_number()
@@ -371,23 +371,23 @@ class Replicator:
         self._settled_number.set()
 
     async def wait_number(self) -> None:
-        """Wait until the number of this broker is its own: nobody who was there before has it.
+        """Wait until no earlier broker can have the number of this broker.
 
-        It does not wait for a tower that does not answer, as there may be none. If another broker has the number, this
+        It does not wait for a tower that does not answer, as there can be none. If another broker has the number, this
         one ends with an error instead.
         """
         with trio.move_on_after(SETTLE_S):
             await self._settled_number.wait()
-        while not self._settled_number.is_set() and (  # noqa: ASYNC110 (nothing tells that a tower is heard)
+        while not self._settled_number.is_set() and (  # noqa: ASYNC110 (no event is set when a tower is heard)
             self.brokers.rivals() or not self._broker.unheard_towers()
         ):
             await trio.sleep(self._settings.heartbeat_ms / 1000)
 
     async def _check_number(self) -> None:
-        """Find other brokers with the number of this one.
+        """Look for other brokers with the number of this one.
 
         Raises:
-            ConfigError: The number is a setting, and the other one was there before.
+            ConfigError: The number is a setting, and the other broker had it before.
         """
         own = self.brokers.own
         for rival in self.brokers.rivals():
@@ -402,36 +402,36 @@ class Replicator:
                 self._rivals.add(rival.address)
                 _LOGGER.error("%s; start one of the two with another one", found)
 
-    def _show_life(self, now: float) -> None:
-        """Give a sign of life. Where thousands of logs are dealt with at once, others must not miss it.
+    def _send_heartbeat(self, now: float) -> None:
+        """Send a heartbeat, also between the steps of long work on thousands of logs.
 
-        It is a HEAD of this broker's description.
+        It is a HEAD of this broker's registration.
         """
-        self._shown_at = now
+        self._heartbeat_sent_at = now
         own = Partition(BROKERS_TOPIC, self._broker.address)
         end = self._broker.durable_end_of(own)
         if end > 0:
             self._broker.publish([wire.Head(own.address, own.topic, end - 1)])
 
-    def _show_life_if_due(self) -> None:
+    def _send_heartbeat_if_due(self) -> None:
         now = trio.current_time()
-        if now - self._shown_at >= self._settings.heartbeat_ms / 1000:
-            self._show_life(now)
+        if now - self._heartbeat_sent_at >= self._settings.heartbeat_ms / 1000:
+            self._send_heartbeat(now)
 
     # Leases
 
-    def _ask_round(self) -> None:
-        """Ask the other brokers whether they hear this one, which it needs to serve readers."""
+    def _begin_round(self) -> None:
+        """Ask the other brokers to confirm that they hear this one, which it needs for its leader leases."""
         if not self.is_alone:
             can_write = self._broker.can_write
             number = self._rounds.begin(lease_time(), is_replaceable=self.brokers.is_replaceable(can_write=can_write))
             self._broker.publish([ask_round(self._broker.address, number, can_write=can_write)])
-        self._note_answered()  # waiters look again: another broker may lead
+        self._on_answered()  # waiters check again, as another broker may lead
 
     def heard_rounds(self, rounds: Mapping[str, tuple[int, bool]], answers: Mapping[str, tuple[int, int, int]]) -> None:
-        """Answer other brokers that have asked whether this one hears them, and take in what they answer.
+        """Answer lease rounds of other brokers, and process their answers to this broker's rounds.
 
-        While promises are being written, this broker answers nothing: the answer would not tell of them.
+        This broker does not answer while votes are being written, because its answer would not cover them.
         """
         now, own = trio.current_time(), self._broker.address
         for asker, (number, can_write) in rounds.items():
@@ -448,22 +448,22 @@ class Replicator:
                 broker, RoundAnswer(number, control_end), self._learned_end(BRANCHES_TOPIC, broker)
             )
         if has_counted:
-            self._note_answered()
+            self._on_answered()
 
     def _learned_end(self, topic: str, broker: str) -> int:
         return self._learned_ends.get(Partition(topic, broker), 0)
 
-    def _note_learned(self, partition: Partition, end: int) -> None:
+    def _record_learned(self, partition: Partition, end: int) -> None:
         self._learned_ends[partition] = end
         if partition.topic == BRANCHES_TOPIC and self._rounds.learned(partition.address, end):
-            self._note_answered()
+            self._on_answered()
 
-    def _note_answered(self) -> None:
+    def _on_answered(self) -> None:
         answered, self._round_answered = self._round_answered, trio.Event()
         answered.set()
 
     def lease_end(self, state: Log) -> float:
-        """Return until when no other broker can have begun to lead a log that this one leads; see `lease_time`."""
+        """Return the time until which this broker has the leader lease of a log; see `lease_time`."""
         topic = self._order.topics.get(state.topic)
         log = None if topic is None else self.logs.find(name_log(topic.topic_id, state.number))
         if log is None:
@@ -471,9 +471,9 @@ class Replicator:
         return log.replica.heard_since(self._rounds.heard_since) + self._lease_s
 
     async def wait_topics(self) -> None:
-        """Wait until this broker knows what the living others have done with topics: it may have been stopped.
+        """Wait until this broker knows all topic changes of the living brokers, as it can have been stopped.
 
-        It goes on without those that do not answer for twice `leader_timeout_ms`, though they live.
+        It continues without living brokers that do not answer for twice `leader_timeout_ms`.
         """
         own = self._broker.address
         with trio.move_on_after(2 * self._settings.leader_timeout_ms / 1000):
@@ -485,17 +485,17 @@ class Replicator:
         return is_heard and self._learned_end(TOPICS_TOPIC, broker) >= self._topic_ends.get(broker, 0)
 
     async def wait_round(self) -> None:
-        """Wait until more is known of who hears this broker, or until some time has passed."""
+        """Wait until a lease round is answered or the next one begins."""
         await self._round_answered.wait()
 
     def heard(self, brokers: Iterable[str]) -> None:
-        """Note signs of life of brokers."""
+        """Record heartbeats of brokers."""
         now = trio.current_time()
         for broker in brokers:
             self.brokers.record_heartbeat(broker, now)
 
     def describe(self, **changes: Any) -> None:
-        """Publish what has changed in the registration of this broker."""
+        """Update the registration of this broker."""
         before = self.brokers.own
         own = self.brokers.own = attrs.evolve(before, **changes)
         if own.number != before.number:
@@ -503,18 +503,18 @@ class Replicator:
         if self._nursery is not None:
             self._broker.write_state(BROKERS_TOPIC, [(own.address.encode(), encode_broker(own))])
 
-    def _join(self) -> None:
-        """Show what this broker has kept for itself while it was alone."""
+    def _join_cluster(self) -> None:
+        """Announce the control records and replicate the logs that this broker had while it was alone."""
         self._broker.announce_control()
         for log in self._order.all_logs():
             self._loader.put(log)
 
     def creates(self, topic: str) -> bool:
-        """Return whether this broker creates a topic that a producer has begun, so that only one does."""
+        """Return whether this broker is the one that creates a topic when a producer writes to it."""
         return rank_nodes(topic, self.brokers.alive)[0] == self._broker.address
 
     def keeps(self, partition: Partition) -> bool | None:
-        """Return whether this broker keeps a partition; None if the limits of peers count for it."""
+        """Return whether this broker stores a partition; None if the limits for peers decide."""
         if partition.topic in CONTROL_TOPICS or partition.topic == MESSAGES_TOPIC:
             return True
         address = parse_address(partition.address)
@@ -525,12 +525,12 @@ class Replicator:
         found = self.logs.keeps(partition)
         if found is not None or partition.topic == INDEX_TOPIC:
             return bool(found)
-        return None if self._keeps_native(partition, is_of_broker=address is not None) else False
+        return None if self._keeps_producer_partition(partition, is_of_broker=address is not None) else False
 
-    def _keeps_native(self, partition: Partition, *, is_of_broker: bool) -> bool:
-        """Return whether this broker keeps a partition that belongs to no replicated log."""
+    def _keeps_producer_partition(self, partition: Partition, *, is_of_broker: bool) -> bool:
+        """Return whether this broker stores a partition that belongs to no replicated log."""
         topic = self._order.topics.get(partition.topic)
-        if topic is None:  # what another broker has written waits until the topic is known
+        if topic is None:  # partitions of other brokers wait until the topic is known
             return not is_of_broker and (not self._broker.may_create(partition.topic) or self.creates(partition.topic))
         if not self._order.is_producer_partition(partition):
             return False
@@ -539,21 +539,21 @@ class Replicator:
         return any(log is None or self._broker.address in log.replica.replicas for log in logs)
 
     def leader_of(self, partition: Partition) -> str:
-        """Return the living leader of the replicated log that a partition belongs to; empty if there is none."""
+        """Return the living leader of the replicated log of a partition; empty if there is none."""
         found = self.logs.find_partition(partition)
         leader = "" if found is None else found[0].replica.leader
         return leader if self.brokers.is_alive(leader) else ""
 
     async def wait_others(self) -> None:
-        """Wait until other brokers are known, if there are any."""
+        """Wait a while until other brokers are known, if there are any."""
         with trio.move_on_after(SETTLE_S):
             await self._broker.wait_settled()
             await trio.sleep(2 * self._settings.heartbeat_ms / 1000)
 
-    # Adopting logs
+    # Loading logs
 
     def note_indexes(self, partitions: Iterable[Partition]) -> None:
-        """Note which partitions of indexes are stored."""
+        """Record the index partitions that are stored."""
         for partition in partitions:
             if partition.topic == INDEX_TOPIC:
                 address = parse_address(partition.address)
@@ -567,16 +567,16 @@ class Replicator:
         self._refresh(log)
         self.act(self.logs.resume(log, trio.current_time()))
 
-    # What machines ask for
+    # Effects of replicas
 
     def stored(self, batches: Iterable[RecordBatch]) -> None:
-        """Note that records are durable here."""
+        """Process records that are durable here."""
         batches = list(batches)
         self.note_indexes(batch.partition for batch in batches)
         for batch in batches:
             if batch.partition.topic in CONTROL_TOPICS and batch.partition.address != self._broker.address:
                 self.learn(batch.partition, zip(batch.keys or (), batch.values, strict=True))
-                self._note_learned(batch.partition, batch.end_sequence)
+                self._record_learned(batch.partition, batch.end_sequence)
         self.settle_topics()
         if len(self.logs):
             changed, actions = self.logs.stored(batches)
@@ -589,46 +589,48 @@ class Replicator:
         return batch.partition.topic == INDEX_TOPIC and not self._broker.is_own(batch.partition)
 
     def begin_write(self) -> None:
-        """Note that the control records so far are being written."""
+        """Record that the control records so far are being written."""
         self._writing += self._control
         self._control = []
 
     def write_done(self) -> None:
-        """Note that the control records are durable."""
+        """Apply the control records that are durable now."""
         written, self._writing = self._writing, []
         for record in written:
             self.act(self.logs.record_control(self._broker.address, record))
 
     def acknowledged(self, acknowledgements: Iterable[tuple[tuple[Partition, str], int]]) -> None:
-        """Take in what other replicas acknowledge of indexes."""
+        """Process acknowledgements of indexes by other replicas."""
         for (partition, broker), index_end in acknowledgements:
             self.act(self.logs.acknowledged(broker, partition, index_end))
 
     def repeat_acknowledgements(self, partitions: Iterable[Partition]) -> None:
-        """Acknowledge indexes again whose leaders may have missed it."""
+        """Acknowledge indexes again whose leaders can have missed the acknowledgement."""
         self.act(chain.from_iterable(map(self.logs.repeat_acknowledgement, partitions)))
 
     def act(self, actions: Iterable[LogAction]) -> None:
-        """Carry out what the machines of logs ask for. What other brokers are sent goes out together."""
-        held: dict[Partition, int] = {}
-        wanted: dict[Partition, int] = {}
+        """Execute the effects of replicas. Acknowledgements and fetches are sent together at the end."""
+        acknowledged: dict[Partition, int] = {}
+        missing: dict[Partition, int] = {}
         for log, action in actions:
             if self.logs.find(log.name) is not log:  # its topic was deleted meanwhile
                 continue
             if isinstance(action, FetchRecords):
-                wanted[action.partition] = action.end_sequence
+                missing[action.partition] = action.end_sequence
                 continue
             if isinstance(action, Acknowledge):
-                held[log.index_partition(action.leader_epoch)] = log.local_log.acknowledged_end(action.leader_epoch)
+                acknowledged[log.index_partition(action.leader_epoch)] = log.local_log.acknowledged_end(
+                    action.leader_epoch
+                )
             else:
                 self._execute(log, action)
             self._refresh(log)
-            self._show_life_if_due()
-        if held:
-            self._broker.acknowledge(held)
-        if wanted:
-            self._broker.expect_records(wanted)
-            self._show_life_if_due()
+            self._send_heartbeat_if_due()
+        if acknowledged:
+            self._broker.acknowledge(acknowledged)
+        if missing:
+            self._broker.expect_records(missing)
+            self._send_heartbeat_if_due()
 
     def _execute(self, log: ReplicatedLog, action: ReplicaAction) -> None:
         if isinstance(action, WriteControl):
@@ -651,35 +653,35 @@ class Replicator:
         log = self.logs.find(record.log)
         if log is not None:
             epoch = log.replica.latest.leader_epoch.epoch
-            for useless in [key for key, each in own.items() if is_obsolete(each, epoch)]:
-                del own[useless]
-                changes.append((useless.encode(), None))
+            for obsolete in [key for key, each in own.items() if is_obsolete(each, epoch)]:
+                del own[obsolete]
+                changes.append((obsolete.encode(), None))
         self._broker.write_state(BRANCHES_TOPIC, changes)
 
     def _refresh_all(self, logs: Iterable[ReplicatedLog]) -> None:
         for log in logs:
             self._refresh(log)
-            self._show_life_if_due()
+            self._send_heartbeat_if_due()
 
     def _refresh(self, log: ReplicatedLog) -> None:
-        """Update what clients see of the leadership of a log."""
+        """Update the leadership that clients see of a log."""
         state = self._order.find_log(log.topic, log.number, log.topic_id)
         if state is None:
             return
         replica = log.replica
-        branch = replica.latest.leader_epoch
-        is_led = replica.led_epoch == branch and self._order.leads(state) and self.led_logs.is_ready(log)
+        epoch = replica.latest.leader_epoch
+        is_led = replica.led_epoch == epoch and self._order.leads(state) and self.led_logs.is_ready(log)
         is_led = is_led and replica.may_serve
         leader = replica.leader if self.brokers.is_alive(replica.leader) else ""
         if leader == self._broker.address and not is_led:
             leader = ""
-        presumed_leader = "" if leader or replica.is_quorum_active else branch.leader
+        presumed_leader = "" if leader or replica.is_quorum_active else epoch.leader
         learners = replica.latest.learners
         in_sync = tuple(each for each in replica.in_sync(within_s=IN_SYNC_S) if each not in learners)
-        is_readable = self._has_racks if is_led else self.led_logs.is_followed(log, branch)
+        is_readable = self._has_racks if is_led else self.led_logs.is_followed(log, epoch)
         found = LeaderAndIsr(
             leader,
-            branch.epoch,
+            epoch.epoch,
             is_led,
             replica.replicas,
             in_sync,
@@ -687,29 +689,33 @@ class Replicator:
             presumed_leader,
             learners,
         )
-        if is_led and state.high_watermark != replica.high_watermark:  # as a follower it has not notified readers
+        if is_led and state.high_watermark != replica.high_watermark:  # a follower does not notify readers
             state.high_watermark = replica.high_watermark
             self._broker.watchers.notify(state)
-        can_part = replica.availability is Availability.BRANCH
-        if can_part and (is_led or is_readable) and len(replica.epoch_tree.starts) != self._row_counts.get(log.name):
-            self._row_counts[log.name] = len(replica.epoch_tree.starts)
-            state.divergences = replica.epoch_tree.divergences(EpochEnd(branch, SEQUENCE_MAX))
+        can_diverge = replica.availability is Availability.BRANCH
+        if (
+            can_diverge
+            and (is_led or is_readable)
+            and len(replica.epoch_tree.starts) != self._epoch_counts.get(log.name)
+        ):
+            self._epoch_counts[log.name] = len(replica.epoch_tree.starts)
+            state.divergences = replica.epoch_tree.divergences(EpochEnd(epoch, SEQUENCE_MAX))
         if found != state.leadership:
             if is_led and not state.leadership.is_led:
                 self.led_logs.merge_later([log])
             if is_led != state.leadership.is_led:
                 change = "leads" if is_led else "leads no more"
-                _LOGGER.info("%s log %d of %s, leader epoch %d", change, log.number, log.topic, branch.epoch)
+                _LOGGER.info("%s log %d of %s, leader epoch %d", change, log.number, log.topic, epoch.epoch)
             state.leadership = found
             self._broker.watchers.notify(state)
-            self._leaderships.pop(state, trio.Event()).set()
+            self._leader_changes.pop(state, trio.Event()).set()
 
     async def wait_leadership(self, log: Log) -> None:
-        """Wait until the leadership of a log changes, or it is gone."""
+        """Wait until the leadership of a log changes or the log is gone."""
         if log.is_gone:
             await trio.lowlevel.checkpoint()
             return
-        await self._leaderships.setdefault(log, trio.Event()).wait()
+        await self._leader_changes.setdefault(log, trio.Event()).wait()
 
 
 def _decode(partition: Partition, key: str, value: bytes) -> BrokerRegistration | Topic | Deletion | ControlRecord:

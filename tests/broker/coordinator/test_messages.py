@@ -122,7 +122,7 @@ def test_mistakes_of_a_handler_are_not_taken_for_malformed_messages() -> None:
 
 async def test_every_kind_of_message_with_a_wrong_or_missing_field_is_refused() -> None:
     async with open_broker_service() as broker:
-        post = broker._post
+        post = broker._messenger
         received: list[Message] = []
         tried = 0
         for kind, (message, _) in list(post._handlers.items()):
@@ -185,7 +185,7 @@ async def test_no_well_formed_message_ends_a_broker(seed: int) -> None:
             values: Any = {bool: [True, False], int: numbers, str: texts, ErrorCode: list(ErrorCode)}[kind]
             return draw.choice(values)
 
-        post = broker._post
+        post = broker._messenger
         for _ in range(300):
             kind, (message, _) = draw.choice(list(post._handlers.items()))
             sent = {"version": 1, "to": "", "life": post._incarnation, "kind": kind, "fields": make(message)}
@@ -228,7 +228,7 @@ async def test_messages_of_former_leaders_end_no_transaction() -> None:
         log = broker.node.find_log("orders", 0)
         assert log is not None
         sent: list[dict[str, Any]] = []
-        post: Any = broker._post
+        post: Any = broker._messenger
         post.send = lambda _to, message: sent.append({"kind": message.KIND, **attrs.asdict(message)})
 
         def end(slot_epoch: int, place_epoch: int, request: int) -> None:
@@ -241,11 +241,11 @@ async def test_messages_of_former_leaders_end_no_transaction() -> None:
                 "is_commit": True,
                 "request": request,
             }
-            message = {"version": 1, "to": broker.node.address, "life": broker._post._incarnation, "kind": "end"}
+            message = {"version": 1, "to": broker.node.address, "life": broker._messenger._incarnation, "kind": "end"}
             broker.node.on_message("other", json.dumps({**message, "fields": fields}).encode())
 
         begin = {"slot": 3, "slot_epoch": 7, "producer": producer, "place": ("orders", "", 0), "place_epoch": 0}
-        message = {"version": 1, "to": broker.node.address, "life": broker._post._incarnation, "kind": "begin"}
+        message = {"version": 1, "to": broker.node.address, "life": broker._messenger._incarnation, "kind": "begin"}
         broker.node.on_message("other", json.dumps({**message, "fields": begin}).encode())
         end(6, 0, 1)  # of the slot's former leader
         end(7, 1, 2)  # for another leader of the log

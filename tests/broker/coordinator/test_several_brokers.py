@@ -268,7 +268,7 @@ async def test_a_decided_transaction_is_completed_by_the_next_coordinator(tmp_pa
         producer = await begin(brokers, name)
         assert await coordinator.transactions.add_partitions(name, producer, [PLACE]) is ErrorCode.NONE
         await append(brokers, name, producer, 0)
-        coordinator._post._publish = lambda _value: None  # its messages are lost from here on
+        coordinator._messenger._publish = lambda _value: None  # its messages are lost from here on
         ended: list[ErrorCode] = []
 
         async def end() -> None:
