@@ -230,6 +230,7 @@ async def list_branches(request: Request) -> AnyResponse:
     document=NEW_REPLICAS,
     answers={200: Answer("Who leads and keeps the log at present. Moving it takes a while.", REPLICAS)},
     errors=("topic_not_found", "log_not_found", "broker_not_found"),
+    changes_topics=True,
 )
 async def change_replicas(request: Request) -> AnyResponse:
     """Change the replicas of a log.
@@ -241,7 +242,6 @@ async def change_replicas(request: Request) -> AnyResponse:
     node, text = request.broker.node, request.arguments["log"]
     if not (text.isascii() and text.isdigit() and len(text) < 10):
         raise WebError("bad_request", f"expected the number of a log, not {text[:100]!r}")
-    await node.replicator.wait_topics()
     (log,) = find_logs(request.broker, request.arguments["topic"], [int(text)])
     addresses = []
     for number in request.document["replicas"]:

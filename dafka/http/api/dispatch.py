@@ -67,4 +67,6 @@ async def _answer(request: Request) -> AnyResponse:
         request.document = route.document.check(
             decode_document(await request.read_body(DOCUMENT_BYTES_MAX)), "the body"
         )
+    if route.changes_topics:
+        await request.broker.node.replicator.wait_topics()
     return await route.handler(request)

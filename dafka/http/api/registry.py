@@ -111,6 +111,8 @@ class Route:
         answers: Its responses, by status.
         errors: Its error codes, in addition to those of every route.
         is_websocket: Whether the connection is upgraded to WebSocket.
+        changes_topics: Whether it creates, changes or deletes topics or moves logs. It is then handled when the broker
+            knows what others have done with topics.
     """
 
     method: str
@@ -124,6 +126,7 @@ class Route:
     answers: Mapping[int, Answer]
     errors: tuple[str, ...]
     is_websocket: bool = False
+    changes_topics: bool = False
     segments: tuple[str, ...] = attrs.field(init=False)
 
     @segments.default
@@ -201,6 +204,7 @@ def route(
     body: Body | None = None,
     errors: Sequence[str] = (),
     is_websocket: bool = False,
+    changes_topics: bool = False,
 ) -> Callable[[Handler], Handler]:
     """Register the function that answers the requests of a route; see `Route`."""
 
@@ -218,6 +222,7 @@ def route(
                 answers,
                 tuple(errors),
                 is_websocket,
+                changes_topics,
             )
         )
         return handler

@@ -222,6 +222,7 @@ def _list_topic(request: Request, name: str, stored: Mapping[str, StoredTopic] |
     document=NEW_TOPIC,
     answers={201: Answer("The topic, which is durable.", TOPIC)},
     errors=("topic_exists", "forbidden"),
+    changes_topics=True,
 )
 async def create_topic(request: Request) -> AnyResponse:
     """Create a topic.
@@ -234,7 +235,6 @@ async def create_topic(request: Request) -> AnyResponse:
     problem = find_name_problem(name) or find_settings_problem(settings)
     if problem:
         raise WebError("bad_request", problem)
-    await node.replicator.wait_topics()
     if node.find_topic(name) is not None:
         raise WebError("topic_exists", f"there is a topic {name!r} already")
     await node.create_topic(
@@ -334,13 +334,13 @@ async def _ask_leaders(
     document=TOPIC_CHANGES,
     answers={200: Answer("The topic, whose changes are durable.", TOPIC)},
     errors=("topic_not_found",),
+    changes_topics=True,
 )
 async def change_topic(request: Request) -> AnyResponse:
     """Add logs to a topic, or change its settings.
 
     After logs are added, records with the same key can go to another log than before.
     """
-    await request.broker.node.replicator.wait_topics()
     topic, wanted = find_topic(request), request.document
     settings = dict(topic.settings)
     for name, value in wanted.get("settings", {}).items():
@@ -364,13 +364,13 @@ async def change_topic(request: Request) -> AnyResponse:
     tag="Topics",
     answers={204: Answer("The topic is deleted.")},
     errors=("topic_not_found",),
+    changes_topics=True,
 )
 async def delete_topic(request: Request) -> AnyResponse:
     """Delete a topic with its records and its committed offsets.
 
     A producer that is not a client of the broker creates the topic again when it publishes to it.
     """
-    await request.broker.node.replicator.wait_topics()
     await request.broker.delete_topic(find_topic(request).name)
     return Response(204)
 
