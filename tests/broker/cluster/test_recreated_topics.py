@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import random
 import signal
-import socket
 import sys
 import time
 import urllib.request
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from dafka.broker.core.partition_address import parse_address
 from dafka.storage import open_storage
 from tests.broker.cluster.brokers import SILENT, BrokerNode, ProcessCluster, open_cluster
+from tests.broker.cluster.waiting_requests import WaitingRequests
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 
@@ -334,37 +334,6 @@ async def test_acknowledged_records_are_those_of_the_newest_topic(
         assert cluster.timeline.problems == []
 
 
-class WaitingRequests:
-    """HTTP requests that are sent to a broker while it is stopped, and answered when it goes on.
-
-    Args:
-        broker: The broker, which still answers.
-        count: How many requests there will be.
-    """
-
-    def __init__(self, broker: BrokerNode, count: int) -> None:
-        self._host = broker.url.removeprefix("http://")
-        host, port = self._host.rsplit(":", 1)
-        self._free = [socket.create_connection((host, int(port)), DEADLINE_S) for _ in range(count)]
-        self._waiting: list[socket.socket] = []
-
-    def send(self, method: str, path: str, body: str = "") -> None:
-        """Send a request."""
-        each = self._free.pop()
-        head = f"{method} {path} HTTP/1.1\r\nHost: {self._host}\r\nConnection: close\r\n"
-        length = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n" if body else ""
-        each.sendall(f"{head}{length}\r\n{body}".encode())
-        self._waiting.append(each)
-
-    def statuses(self) -> list[int]:
-        """Return the statuses of the answers, in the order of the requests."""
-        found = []
-        for each in self._waiting:
-            with each, each.makefile("rb") as stream:
-                found.append(int(stream.readline().split()[1]))
-        return found
-
-
 @pytest.mark.timeout(300)
 async def test_a_broker_that_was_stopped_changes_the_topics_that_exist_now(tmp_path: Path) -> None:
     broker, kafka = {"leader_timeout_ms": int(1000 * LEADER_TIMEOUT_S)}, {"auto_create_topics": "off"}
@@ -373,16 +342,17 @@ async def test_a_broker_that_was_stopped_changes_the_topics_that_exist_now(tmp_p
             await cluster.create_topic(name, LOGS)
         *others, stopped = cluster.brokers.values()
         servers = ",".join(each.servers for each in others)
-        requests = WaitingRequests(stopped, 4)
-        cluster.stop(stopped)
-        await trio.to_thread.run_sync(recreate, servers, ["orders", "visits"], ["stock"])
-        await trio.sleep(2 * LEADER_TIMEOUT_S)  # what it has heard before counts no more
-        requests.send("DELETE", "/topics/orders")
-        requests.send("POST", "/topics", '{"name": "stock"}')
-        requests.send("PATCH", "/topics/visits", '{"settings": {"retention.ms": "86400000"}}')
-        requests.send("DELETE", "/topics/trips")
-        cluster.go_on(stopped)
-        assert await trio.to_thread.run_sync(requests.statuses) == [204, 409, 200, 404]
+        with closing(WaitingRequests(stopped, 4)) as requests:
+            cluster.stop(stopped)
+            await trio.to_thread.run_sync(recreate, servers, ["orders", "visits"], ["stock"])
+            await trio.sleep(2 * LEADER_TIMEOUT_S)  # what it has heard before counts no more
+            requests.send("DELETE", "/topics/orders")
+            requests.send("POST", "/topics", '{"name": "stock"}')
+            requests.send("PATCH", "/topics/visits", '{"settings": {"retention.ms": "86400000"}}')
+            requests.send("DELETE", "/topics/trips")
+            cluster.go_on(stopped)
+            answers = await trio.to_thread.run_sync(requests.answers)
+        assert [status for status, _ in answers] == [204, 409, 200, 404]
         expected = {name: each for name, each in topic_ids(servers).items() if name != "orders"}
         assert expected.keys() == {"visits", "stock"}
         await cluster.wait_until(

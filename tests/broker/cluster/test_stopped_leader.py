@@ -15,6 +15,7 @@ import trio
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from tests.broker.cluster.brokers import READY_S, BrokerNode, ProcessCluster, find_leaders, open_cluster
+from tests.broker.cluster.waiting_requests import WaitingRequests
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="needs SIGSTOP"),
@@ -43,14 +44,10 @@ class Questions:
     """Requests that were sent to a broker, whose answers are read later."""
 
     def __init__(self, broker: BrokerNode) -> None:
-        self.kafka = self._connect(broker.servers)
-        self.http = [self._connect(broker.url.removeprefix("http://")) for _ in range(COPIES)]
+        host, port = broker.servers.rsplit(":", 1)
+        self.kafka = socket.create_connection((host, int(port)), 60)
+        self.http = WaitingRequests(broker, COPIES)
         self.asked: list[tuple[int, int]] = []
-
-    @staticmethod
-    def _connect(address: str) -> socket.socket:
-        host, port = address.rsplit(":", 1)
-        return socket.create_connection((host, int(port)), 60)
 
     def ask(self) -> None:
         """Send all of them."""
@@ -64,8 +61,7 @@ class Questions:
             self._send(FETCH, fetch)
             for group in GROUPS:
                 self._send(OFFSET_FETCH, text(group) + places)
-        for each in self.http:
-            each.sendall(f"GET /topics/{TOPIC}/offsets HTTP/1.1\r\nHost: b\r\nConnection: close\r\n\r\n".encode())
+            self.http.send("GET", f"/topics/{TOPIC}/offsets")
 
     def _send(self, api: tuple[int, int], body: bytes) -> None:
         request = struct.pack(">hhi", *api, len(self.asked)) + text("test") + body
@@ -80,16 +76,15 @@ class Questions:
                 (size,) = struct.unpack(">i", stream.read(4))
                 if problem := _check(api, stream.read(size)[4:]):
                     found.append(problem)
-        for each in self.http:
-            with each.makefile("rb") as stream:
-                head, _, body = stream.read().partition(b"\r\n\r\n")
-            if b" 200 " in head.splitlines()[0] and (end := _http_end(body)) < AFTER:
+        for status, body in self.http.answers():
+            assert status in {200, 503}, body
+            if status == 200 and (end := _http_end(body)) < AFTER:
                 found.append(f"HTTP has the end {end}")
         return found
 
     def close(self) -> None:
-        for each in (self.kafka, *self.http):
-            each.close()
+        self.kafka.close()
+        self.http.close()
 
 
 def _http_end(body: bytes) -> int:
