@@ -50,9 +50,6 @@ NEED_PYTHON = ("spark", "demo", "bench")
 """Commands that need packages for which the binary of `make binary` is too small, or a Python for processes of their
 own."""
 
-INSTALLED_WITH = {"bench": "dafka-bench"}
-"""What to install for a command, if it is not the extra with its name."""
-
 FORMER_OPTIONS = {
     "--authorized": "--authorized-keys",
     "--grace": "--grace-ms",
@@ -77,8 +74,9 @@ class _LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         if _is_left_out(cmd_name):
-            needed = INSTALLED_WITH.get(cmd_name, f"'dafka[{cmd_name}]'")
-            raise UsageMistake(f"this binary has no 'dafka {cmd_name}', which needs Python: pip install {needed}")
+            raise UsageMistake(
+                f"this binary has no 'dafka {cmd_name}', which needs Python: pip install {_package_of(cmd_name)}"
+            )
         try:
             command: click.Command = getattr(import_module(COMMANDS[cmd_name][0]), cmd_name)
         except MissingExtraError as error:
@@ -86,7 +84,7 @@ class _LazyGroup(click.Group):
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] != BENCH:
                 raise
-            needed = INSTALLED_WITH[cmd_name]
+            needed = _package_of(cmd_name)
             raise UsageMistake(f"'dafka {cmd_name}' needs {needed}: pip install {needed}") from None
         return command
 
@@ -121,6 +119,11 @@ class _LazyGroup(click.Group):
             if new is None or error.ctx is None or not _has_option(error.ctx.command, new):
                 raise
             raise UsageMistake(f"the option {error.option_name} has a new name: use {new}") from None
+
+
+def _package_of(name: str) -> str:
+    """Return what to install for a command: the extra with its name, but for `dafka bench` a distribution."""
+    return "dafka-bench" if name == "bench" else f"'dafka[{name}]'"
 
 
 def _is_left_out(name: str) -> bool:
