@@ -33,9 +33,8 @@ from dafka.broker.core.log.producer_state import ProducerStateSettings
 from dafka.broker.core.metadata.brokers import BrokerRegistration
 from dafka.broker.core.metadata.topic_settings import MAJORITY, availability_of
 from dafka.broker.core.metadata.topics import Topic
-from dafka.broker.core.transactions.coordinator import TransactionCoordinator
+from dafka.broker.core.transactions.coordinator import TransactionCoordinator, TransactionSettings
 from dafka.broker.core.transactions.producer_ids import ProducerIds
-from dafka.broker.core.transactions.settings import TransactionSettings
 from dafka.broker.interbroker.messenger import BrokerMessenger
 from dafka.broker.log.append_outcomes import AppendOutcomes
 from dafka.broker.log.compaction import LogCompaction

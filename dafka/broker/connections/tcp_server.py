@@ -139,7 +139,7 @@ async def accept_clients(
         quotas: The connections of the server.
         stopping: Whether the broker is stopping.
         serve: Serves a client until its connection must end, and need not close the connection. When the broker stops,
-            it reads no more requests, and returns after it has answered the earlier ones.
+            it stops reading requests, and returns when it has answered the earlier ones.
         task_status: Reports that the server listens.
 
     Raises:

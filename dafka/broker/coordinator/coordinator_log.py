@@ -1,7 +1,7 @@
 """Stores the state of a coordinator in a replicated log: keys with values, of which the newest ones count.
 
 Each record has a header with the leader epoch in which it was written. Divergent records of a former leader can be
-merged into the log after those of its successor, which did not know them. They are ignored.
+merged into the log after records of its successor. They are ignored, because the successor did not know them.
 
 The log is rewritten when most of its records are obsolete: all current values are appended again, and older records are
 deleted.

@@ -1,4 +1,4 @@
-"""The shards of the coordinators: serves those that this broker leads, and finds the brokers of the others."""
+"""Serves the coordinator shards that this broker leads, and finds the brokers of all other shards."""
 
 from __future__ import annotations
 

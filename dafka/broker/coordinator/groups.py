@@ -170,7 +170,7 @@ class GroupCoordinators:
         return topic is not None or fetched.topic_id in self._broker.replicator.topic_table.deleted_ids
 
     async def delete_offsets(self, group_id: str, logs: Collection[TopicPartition]) -> DeleteOffsetsResult:
-        """Delete committed offsets, except those of topics that the group reads."""
+        """Delete committed offsets. Offsets of topics that the group reads stay."""
         try:
             shard = self._coordinators.find(group_id)
             result: DeleteOffsetsResult = await shard.ask(

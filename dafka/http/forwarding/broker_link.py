@@ -11,6 +11,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
+import attrs
 import h11
 import trio
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
@@ -21,7 +22,6 @@ from dafka.broker.core.metadata.brokers import BrokerRegistration
 from dafka.errors import BatchError
 from dafka.exceptions import unwrap_group
 from dafka.http.forwarding.broker_client import BrokerClient, BrokerError, describe_error
-from dafka.http.forwarding.log_offsets import LogOffsets
 from dafka.http.logs.reading import ReadRecords
 from dafka.http.server.documents import decode_document, encode_document
 from dafka.http.server.errors import STATUSES, WebError
@@ -29,6 +29,23 @@ from dafka.http.websocket.binary import decode_records, encode_publish
 
 CREDIT = 1
 """A subscription for one read gets one message, which has as many records as the leader reads at once."""
+
+
+@attrs.frozen
+class LogOffsets:
+    """The offsets of a log.
+
+    Attributes:
+        start_offset: The first offset.
+        end_offset: The last stable offset: readers of committed records get the records before it.
+        high_watermark: The high watermark. Records before it can belong to open or aborted transactions.
+        offset_max: The largest offset at which a reader can begin.
+    """
+
+    start_offset: int
+    end_offset: int
+    high_watermark: int
+    offset_max: int
 
 
 class Reply:

@@ -12,9 +12,8 @@ from dafka.broker.broker import Broker
 from dafka.broker.core.log.log import Log
 from dafka.broker.log.appending import AppendedBatches, Batch
 from dafka.http.forwarding.broker_client import BrokerClient, BrokerError
-from dafka.http.forwarding.broker_link import BrokerLink
+from dafka.http.forwarding.broker_link import BrokerLink, LogOffsets
 from dafka.http.forwarding.leaders import LEADER_WAIT_S, RETRY_S, Leaders
-from dafka.http.forwarding.log_offsets import LogOffsets
 from dafka.http.forwarding.remote_appends import Lanes, RemoteAppend, RemoteAppends
 from dafka.http.forwarding.remote_reads import RemoteReads
 from dafka.http.server.errors import WebError

@@ -13,8 +13,8 @@ from dafka.broker.log.appending import Batch, append_batches
 from dafka.errors import NotLeaderError, OutcomeUnknownError, TopicDeletedError
 from dafka.exceptions import unwrap_group
 from dafka.http.forwarding.broker_client import BrokerClient
+from dafka.http.forwarding.broker_link import LogOffsets
 from dafka.http.forwarding.leaders import LEADER_WAIT_S
-from dafka.http.forwarding.log_offsets import LogOffsets
 from dafka.http.forwarding.remote_appends import leader_changed
 from dafka.http.forwarding.remote_logs import RemoteLogs
 from dafka.http.forwarding.remote_reads import RemoteRead

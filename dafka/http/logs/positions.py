@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 import attrs
 
 from dafka.broker.core.log.log import Log
-from dafka.http.forwarding.log_offsets import LogOffsets
+from dafka.http.forwarding.broker_link import LogOffsets
 from dafka.http.logs.log_access import LogAccess
 from dafka.http.logs.records import TIMESTAMP_MAX, is_integer
 from dafka.http.server.errors import WebError

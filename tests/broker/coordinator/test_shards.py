@@ -30,9 +30,8 @@ from dafka.broker.core.groups.settings import GroupSettings
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.producer_state import Producer
 from dafka.broker.core.topic_partition import TopicPartition
-from dafka.broker.core.transactions.coordinator import TransactionCoordinator
+from dafka.broker.core.transactions.coordinator import TransactionCoordinator, TransactionSettings
 from dafka.broker.core.transactions.producer_ids import ProducerIds
-from dafka.broker.core.transactions.settings import TransactionSettings
 from dafka.broker.node import BrokerNode
 from dafka.broker.startup import serve_broker
 from dafka.testing.cluster import open_cluster

@@ -186,7 +186,7 @@ class GroupCoordinator:
         return {log: _fetched(committed.get(log), log in unstable) for log in wanted}
 
     def delete_offsets(self, token: Token, group_id: str, logs: Collection[TopicPartition]) -> list[Action]:
-        """Delete committed offsets, except those of topics that the group reads.
+        """Delete committed offsets. Offsets of topics that the group reads stay.
 
         Args:
             token: Identifies the request.

@@ -74,7 +74,7 @@ class Member:
         return next((metadata for name, metadata in self.protocols if name == protocol_name), b"")
 
     def vote(self, candidates: set[str]) -> str:
-        """Return the member's preferred assignor among those that all members support."""
+        """Return the first assignor in the member's list that all members support."""
         return next(name for name, _ in self.protocols if name in candidates)
 
 
@@ -228,7 +228,7 @@ class Group:
             self.leader = next(member_id for member_id in self.members if member_id in self.joining)
 
     def select_protocol(self) -> str:
-        """Return the assignor with the most votes among those that all members support."""
+        """Return the assignor with the most votes that all members support."""
         candidates = {name for name, count in self._supporters.items() if count == len(self.members)}
         votes = Counter(member.vote(candidates) for member in self.members.values())
         return votes.most_common(1)[0][0]

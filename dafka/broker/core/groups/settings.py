@@ -1,4 +1,4 @@
-"""The limits of groups. Names and defaults are those of Kafka's broker settings, without dots."""
+"""The limits of groups. Names and defaults are as in Kafka's broker settings, with underscores for dots."""
 
 from __future__ import annotations
 

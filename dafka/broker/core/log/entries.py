@@ -48,7 +48,7 @@ class RunEntry(NamedTuple):
 
 
 class BatchEntry(NamedTuple):
-    """A batch of a producer with a producer id, in the leader partition. Names are those of its header.
+    """A batch of a producer with a producer id, in the leader partition. Its fields are named as in its header.
 
     Attributes:
         sequence: The sequence of its first record in the partition; the position of an offset (`position_of`) if the

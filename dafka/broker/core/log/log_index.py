@@ -130,7 +130,7 @@ class LogIndex:
         return RunEntry(self._offsets[-1], self._last_address(), self._sequences[-1], count) if count else None
 
     def extend_open_run(self, count: int) -> None:
-        """Add records to the open last run: after a restart, those that its partition has."""
+        """Extend the open last run. After a restart, it ends where its partition ends."""
         self.end_offset += count
 
     def mark(self) -> tuple[int, bool]:

@@ -211,7 +211,7 @@ class OffsetAssigner:
         return True
 
     def merge_divergent(self, log: Log, entries: Iterable[RunEntry | BatchEntry]) -> None:
-        """Merge the records of a divergent epoch: append those that this log does not have, with the next records.
+        """Merge the missing records of a divergent epoch: they are appended together with the next records.
 
         Args:
             log: The log.

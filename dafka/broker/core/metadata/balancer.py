@@ -9,7 +9,7 @@ something has changed: see `Reason`. A broker that is new, or has come back, ann
 it has it. Logs move from more loaded brokers only then, and only to such brokers.
 
 Balancing needs no coordinator: every broker knows the replicas of all logs, so each computes the same moves, and
-executes those of its own logs.
+executes the moves of the logs that it leads.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class _Cluster:
         usable: The brokers that accept more replicas.
         racks: The rack of each broker.
         sharing: The brokers that await their share.
-        loads: How many replicas each broker has, without those that will be removed.
+        loads: How many replicas each broker has, without replicas that will be removed.
         surplus: The surplus replicas of each log that has any.
     """
 
@@ -137,8 +137,8 @@ class _Cluster:
             added: Replicas that it gets in addition.
 
         Returns:
-            The replicas: first those in racks with the most replicas of the log, then those of brokers that await no
-            share, then those of the most loaded brokers. The leader can be one of them.
+            The replicas, ordered by three criteria: racks with the most replicas of the log first, then brokers that
+            await no share, then the most loaded brokers. The leader can be one of them.
         """
         kept = list(self.staying((*log.replicas, *added)))
         found = []

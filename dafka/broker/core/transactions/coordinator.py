@@ -17,7 +17,6 @@ from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.producer_state import Producer
 from dafka.broker.core.topic_partition import TopicPartition
 from dafka.broker.core.transactions.producer_ids import PRODUCER_IDS_KIND, ProducerIds
-from dafka.broker.core.transactions.settings import TransactionSettings
 from dafka.broker.core.transactions.transaction import (
     PREPARED,
     Transaction,
@@ -29,6 +28,21 @@ from dafka.broker.core.transactions.transaction import (
 from dafka.errors import StorageFormatError
 
 _NO_PRODUCER = Producer(-1, -1)
+
+
+@attrs.frozen(kw_only=True)
+class TransactionSettings:
+    """The limits of transactions. Names and defaults are those of Kafka's broker settings, with underscores for dots.
+
+    Attributes:
+        transaction_max_timeout_ms: The longest timeout of a transaction.
+        transactional_id_expiration_ms: How long an unused transactional id is retained.
+        transactional_ids_max: The maximum number of transactional ids. Kafka has no such limit.
+    """
+
+    transaction_max_timeout_ms: int = 900_000
+    transactional_id_expiration_ms: int = 7 * 24 * 3_600_000
+    transactional_ids_max: int = 100_000
 
 
 @attrs.frozen

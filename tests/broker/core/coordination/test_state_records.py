@@ -10,8 +10,7 @@ from dafka.broker.core.coordination.state_records import GROUPS_TOPIC, OFFSETS_T
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.coordinator import FetchedOffset, GroupCoordinator, OffsetToCommit
 from dafka.broker.core.groups.settings import GroupSettings
-from dafka.broker.core.transactions.coordinator import TransactionCoordinator
-from dafka.broker.core.transactions.settings import TransactionSettings
+from dafka.broker.core.transactions.coordinator import TransactionCoordinator, TransactionSettings
 from dafka.errors import StorageFormatError
 from tests.broker.core.coordination.group_client import Groups, two_members
 from tests.broker.core.coordination.test_offsets import ORDERS, commit

@@ -12,8 +12,7 @@ from dafka.broker.core.coordination.state_records import StateRecord
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.producer_state import Producer
 from dafka.broker.core.topic_partition import TopicPartition
-from dafka.broker.core.transactions.coordinator import InitProducerResult, TransactionCoordinator
-from dafka.broker.core.transactions.settings import TransactionSettings
+from dafka.broker.core.transactions.coordinator import InitProducerResult, TransactionCoordinator, TransactionSettings
 from dafka.broker.core.transactions.transaction import TransactionPhase
 
 A, B = TopicPartition("orders", 0), TopicPartition("orders", 1)

@@ -21,8 +21,7 @@ from dafka.broker.core.log.open_transactions import AbortedTransaction, OpenTran
 from dafka.broker.core.log.producer_batches import ProducerBatches
 from dafka.broker.core.log.producer_state import LogProducers, Marker, ProducerStateSettings
 from dafka.broker.core.topic_partition import TopicPartition
-from dafka.broker.core.transactions.coordinator import TransactionCoordinator
-from dafka.broker.core.transactions.settings import TransactionSettings
+from dafka.broker.core.transactions.coordinator import TransactionCoordinator, TransactionSettings
 from dafka.broker.log.producer_table import ProducerTable
 from tests.broker.core.coordination.model.events import Events, ViolationError
 
