@@ -31,7 +31,7 @@ SIGNS_PER_LEASE = 4
 """Signs of life in the time of one lease."""
 
 SURVEYS_PER_LEASE = 8
-"""SurveyCache in the time of one lease, while nothing happens."""
+"""Surveys in the time of one lease, while nothing happens."""
 
 SURVEY_PAUSE_S = 0.05
 """Seconds between two surveys, at least: each one is answered by every store."""

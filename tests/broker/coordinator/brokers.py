@@ -1,4 +1,4 @@
-"""BrokerCluster brokers with their coordinators in the test's own event loop, which can be stopped and started."""
+"""Several brokers with their coordinators in the test's own event loop, which can be stopped and started."""
 
 from __future__ import annotations
 
