@@ -217,8 +217,9 @@ async def _check_cancelled_append_is_all_or_nothing(storage: Storage) -> None:
     first, second = new_partition(), new_partition()
     end = 0
     for delay in _CANCEL_AFTER_S:
+        batches = [make_batch(first, end, 500, size=100), make_batch(second, end, 500)]
         with trio.move_on_after(delay) as scope:
-            await storage.append([make_batch(first, end, 500, size=100), make_batch(second, end, 500)])
+            await storage.append(batches)
         infos = {**await list_partitions(storage, first.topic), **await list_partitions(storage, second.topic)}
         ends = [infos.get(partition, PartitionInfo()).end_sequence for partition in (first, second)]
         assert ends in ([end, end], [end + 500, end + 500]), f"a cancelled append of 500 to {end} left ends {ends}"
