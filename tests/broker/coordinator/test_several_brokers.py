@@ -12,6 +12,7 @@ import trio
 
 from dafka.batches import check_crc, encode_batch
 from dafka.broker.broker import Broker
+from dafka.broker.core.coordination.state_records import shard_of
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.coordinator import CommitRequest, OffsetToCommit
 from dafka.broker.core.groups.results import JoinRequest, JoinResult, SyncRequest
@@ -112,10 +113,18 @@ async def begin(brokers: Brokers, name: str) -> Producer:
     return result.producer
 
 
-def named(brokers: Brokers, broker: Broker, *, is_here: bool) -> str:
-    """Return a group or transactional id that a broker coordinates, or that it does not."""
-    names = (f"name-{number}" for number in range(1000))
-    return next(name for name in names if (brokers.coordinator_of(name) is broker) == is_here)
+async def named(brokers: Brokers, broker: Broker, *, is_here: bool) -> str:
+    """Return a group or transactional id that a broker coordinates, or that it does not, once there is one."""
+    candidates = [broker] if is_here else [each for each in brokers.running.values() if each is not broker]
+    found: list[str] = []
+
+    def find() -> bool:
+        shards = {shard for each in candidates for shard in served(each)}
+        found[:] = [name for name in map("name-{}".format, range(1000)) if shard_of(name) in shards]
+        return bool(found)
+
+    await brokers.wait_until(find, "one broker coordinates everything, or nothing")
+    return found[0]
 
 
 async def test_a_batch_that_comes_before_the_one_it_follows_is_asked_for_again(tmp_path: Path) -> None:
@@ -210,9 +219,9 @@ async def test_transaction_ends_in_the_logs_and_groups_of_all_brokers(tmp_path: 
     async with open_orders(tmp_path, 6) as brokers:
         leaders = {number: led_log(brokers, number)[0] for number in range(6)}
         assert len(set(leaders.values())) > 1
-        name = named(brokers, leaders[0], is_here=False)
+        name = await named(brokers, leaders[0], is_here=False)
         coordinator = brokers.coordinator_of(name)
-        group = named(brokers, coordinator, is_here=False)
+        group = await named(brokers, coordinator, is_here=False)
         group_coordinator = brokers.coordinator_of(group)
         producer = await begin(brokers, name)
         logs = [TopicPartition("orders", number) for number in leaders]
@@ -246,7 +255,7 @@ async def test_a_record_of_no_transaction_is_refused_wherever_its_coordinator_is
     async with open_orders(tmp_path) as brokers:
         leader, _ = led_log(brokers)
         for is_here in (True, False):
-            name = named(brokers, leader, is_here=is_here)
+            name = await named(brokers, leader, is_here=is_here)
             producer = await begin(brokers, name)
             with pytest.raises(AppendRefusedError) as refused:
                 await append(brokers, name, producer, 0)
@@ -263,7 +272,7 @@ async def test_a_record_of_no_transaction_is_refused_wherever_its_coordinator_is
 async def test_a_decided_transaction_is_completed_by_the_next_coordinator(tmp_path: Path) -> None:
     async with open_orders(tmp_path) as brokers:
         leader, log = led_log(brokers)
-        name = named(brokers, leader, is_here=False)
+        name = await named(brokers, leader, is_here=False)
         coordinator = brokers.coordinator_of(name)
         producer = await begin(brokers, name)
         assert await coordinator.transactions.add_partitions(name, producer, [PLACE]) is ErrorCode.NONE
@@ -304,7 +313,7 @@ async def test_a_decided_transaction_is_completed_by_the_next_coordinator(tmp_pa
 async def test_a_transaction_goes_on_when_another_broker_leads_its_log(tmp_path: Path) -> None:
     async with open_orders(tmp_path) as brokers:
         leader, _ = led_log(brokers)
-        name = named(brokers, leader, is_here=False)
+        name = await named(brokers, leader, is_here=False)
         coordinator = brokers.coordinator_of(name)
         producer = await begin(brokers, name)
         assert await coordinator.transactions.add_partitions(name, producer, [PLACE]) is ErrorCode.NONE
