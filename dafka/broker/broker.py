@@ -6,7 +6,6 @@ import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Protocol
 from weakref import WeakValueDictionary
 
@@ -27,18 +26,14 @@ from dafka.broker.coordinator.transactions import TransactionCoordinators
 from dafka.broker.core.coordination.state_records import SHARDS
 from dafka.broker.core.groups.coordinator import GroupCoordinator
 from dafka.broker.core.groups.settings import GroupSettings
-from dafka.broker.core.log.entries import BatchEntry
 from dafka.broker.core.log.log import Log
-from dafka.broker.core.log.producer_state import ProducerStateSettings
 from dafka.broker.core.metadata.brokers import BrokerRegistration
-from dafka.broker.core.metadata.topic_settings import MAJORITY, availability_of
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.transactions.coordinator import TransactionCoordinator, TransactionSettings
 from dafka.broker.core.transactions.producer_ids import ProducerIds
 from dafka.broker.interbroker.messenger import BrokerMessenger
 from dafka.broker.log.append_outcomes import AppendOutcomes
 from dafka.broker.log.compaction import LogCompaction
-from dafka.broker.log.producer_table import ProducerTable
 from dafka.broker.node import BrokerNode
 from dafka.broker.replication.preferred_leader import PreferredLeaderElections
 from dafka.broker.startup import serve_broker
@@ -85,7 +80,6 @@ class Broker:
         participants: The logs and groups that take part in transactions.
         elections: Transfers the leadership of logs to preferred replicas.
         outcomes: Finds out whether appended records survived a change of the leader.
-        producers: The producer state of its logs.
         listeners: Its servers.
         memory: The memory for all clients.
         unpacking: The part of the memory for decompressing records.
@@ -93,16 +87,14 @@ class Broker:
         stopping: Whether it is stopping.
     """
 
-    def __init__(self, node: BrokerNode, config: Config, security: ListenerSecurity, producers: ProducerTable) -> None:
+    def __init__(self, node: BrokerNode, config: Config, security: ListenerSecurity) -> None:
         """Create the broker. Programs call `open_broker` instead."""
         self.node = node
         self.config = config
         self.security = security
-        self.producers = producers
         self.memory = Memory(config.broker.memory or find_memory_bytes() // 4)
         self.unpacking = self.memory.room(UNPACKING_BYTES_MAX)
         self._reads: WeakValueDictionary[str, trio.CapacityLimiter] = WeakValueDictionary()
-        node.replicator.led_logs.admit_batch = self._admit_batch
         self.listeners: list[Listener] = []
         self.logins = Logins()
         self.stopping = Stopping()
@@ -113,19 +105,10 @@ class Broker:
         node.on_message = self._messenger.receive
         self.elections = PreferredLeaderElections(node, self._messenger)
         self.outcomes = AppendOutcomes(node, self._messenger)
-        self.participants = TransactionParticipants(node, self._coordinators, producers, self._messenger)
+        self.participants = TransactionParticipants(node, self._coordinators, self._messenger)
         self.transactions = TransactionCoordinators(self._coordinators, self.participants, self._messenger)
         self.groups = GroupCoordinators(node, self._coordinators, self.participants)
         node.on_removed = self._on_removed
-
-    def _admit_batch(self, log: Log, entry: BatchEntry) -> bool:
-        """Return whether to append a batch of a producer with an id from a divergent epoch of a log.
-
-        With the availability "majority", such a batch was never acknowledged. Its producer sends it again, possibly
-        under another producer epoch, so that duplicates could not be recognized.
-        """
-        topic = self.node.order.topics.get(log.topic)
-        return topic is not None and availability_of(topic) != MAJORITY and self.producers.admit(log, entry)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run the coordinators until cancelled. They have started when the shards that this broker leads are loaded."""
@@ -193,7 +176,6 @@ class Broker:
 
     def _on_removed(self, topic: Topic, logs: Sequence[Log]) -> None:
         for log in logs:
-            self.producers.forget(log)
             self.participants.forget(log)
         if topic.topic_id in self.node.replicator.topic_table.deleted_ids:
             self.groups.forget_topic(topic)
@@ -214,7 +196,8 @@ class Broker:
         """Forget producers that have sent nothing for a day."""
         while True:
             await trio.sleep(_EXPIRY_INTERVAL_S)
-            self.producers.expire(now_ms())
+            for log in self.node.order.all_logs():
+                log.producers.expire(now_ms())
 
 
 @asynccontextmanager
@@ -231,11 +214,9 @@ async def open_broker(config: Config, security: ListenerSecurity) -> AsyncIterat
     Raises:
         DafkaError: `serve_broker` raised it.
     """
-    producers = ProducerTable(ProducerStateSettings())
     async with trio.open_nursery() as nursery:
-        start = partial(serve_broker, config, restore_producer=producers.restore)
-        node: BrokerNode = await nursery.start(start)
-        broker = Broker(node, config, security, producers)
+        node: BrokerNode = await nursery.start(serve_broker, config)
+        broker = Broker(node, config, security)
         await nursery.start(broker.run)
         nursery.start_soon(security.keep_current)
         yield broker

@@ -15,7 +15,7 @@ import trio
 
 from dafka import wire
 from dafka.batches import BatchHeader, decode_run, with_base_offset
-from dafka.broker.core.log.entries import MarkerEntry, ProducerEntry
+from dafka.broker.core.log.entries import MarkerEntry
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.offset_assigner import OffsetAssigner
 from dafka.broker.core.metadata.brokers import BROKERS_TOPIC, Brokers
@@ -85,7 +85,6 @@ class BrokerNode(Store):
         config: Config,
         order: OffsetAssigner,
         state: LocalState,
-        restore_producer: Callable[[Log, ProducerEntry], None],
     ) -> None:
         """Create the broker. Programs call `serve_broker` instead."""
         super().__init__(machine, sockets, storage, config)
@@ -102,7 +101,7 @@ class BrokerNode(Store):
         self._stored: list[RecordBatch] = []
         self._is_announced = False
         self._in_flight: list[RecordBatch] = []
-        self.replicator = Replicator(self, config, restore_producer)
+        self.replicator = Replicator(self, config)
         self.inventory = Inventory(machine, storage, order, self.replicator.topic_table.is_orphan)
         self._retention = LogRetention(
             storage, machine.stored, order, self.replicator.logs, state, config.store, self.address

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import trio
 
-from dafka.broker.core.log.entries import ProducerEntry
-from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.offset_assigner import OffsetAssigner
 from dafka.broker.core.metadata.brokers import BROKERS_TOPIC
 from dafka.broker.core.metadata.topics import TOPICS_TOPIC
@@ -51,7 +49,6 @@ async def load_broker(
     broker: BrokerNode,
     state: LocalState,
     stored: dict[Partition, PartitionInfo],
-    restore_producer: Callable[[Log, ProducerEntry], None],
 ) -> None:
     """Load the state of a broker from its storage, and assign offsets to records that are in no log.
 
@@ -59,7 +56,6 @@ async def load_broker(
         broker: The broker, before it starts.
         state: Its state.
         stored: The partitions in the storage.
-        restore_producer: Restores the state of producers with an id in the logs.
 
     Raises:
         StorageError: The storage fails, or a newer version of dafka wrote it.
@@ -72,7 +68,7 @@ async def load_broker(
     await _drop_deleted(broker, stored)
     replicator.note_indexes(stored)
     replicator.checkpoints.load(broker.state(CHECKPOINTS_TOPIC), stored)
-    await _load_indexes(storage, order, stored, restore_producer)
+    await _load_indexes(storage, order, stored)
     visible = {partition: info for partition, info in stored.items() if not _is_internal(partition, storage.identity)}
     for partition, info in visible.items():
         first = max(info.earliest_sequence, order.producer_starts.get(partition, 0))
@@ -116,7 +112,6 @@ async def _load_indexes(
     storage: Storage,
     order: OffsetAssigner,
     stored: dict[Partition, PartitionInfo],
-    restore_producer: Callable[[Log, ProducerEntry], None],
 ) -> None:
     """Restore the logs that this broker leads. Many indexes are read at once: there can be thousands of short ones."""
     led = {log.index_partition: log for log in order.all_logs() if order.leads(log) and log.index_partition in stored}
@@ -127,8 +122,7 @@ async def _load_indexes(
     async for batch in read_ranges(storage, ranges):
         log = led[batch.partition]
         for sequence, value in enumerate(batch.values, batch.first_sequence):
-            for entry in order.restore(log, sequence, value or b""):
-                restore_producer(log, entry)
+            order.restore(log, sequence, value or b"")
 
 
 async def _assign_missing_offsets(
@@ -167,14 +161,12 @@ async def _batches_to_order(
 async def serve_broker(
     config: Config | None = None,
     *,
-    restore_producer: Callable[[Log, ProducerEntry], None] = lambda _log, _entry: None,
     task_status: trio.TaskStatus[BrokerNode] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Run a broker until cancelled. It is also a store, with the settings of `[store]`; see `serve_store`.
 
     Args:
         config: The configuration; the defaults if None.
-        restore_producer: Restores the state of producers with an id in the logs, before the broker has started.
         task_status: Receives the `BrokerNode` when it listens.
 
     Raises:
@@ -220,8 +212,8 @@ async def serve_broker(
             async with open_sockets(
                 identity, config, Role.STORE, config.store.high_watermark, keeps_record_batches=True
             ) as sockets:
-                broker = BrokerNode(machine, sockets, storage, config, order, state, restore_producer)
-                await load_broker(broker, state, stored, restore_producer)
+                broker = BrokerNode(machine, sockets, storage, config, order, state)
+                await load_broker(broker, state, stored)
                 broker._report_opened(config.store.storage, visible)
                 await broker._run(task_status)
 

@@ -334,7 +334,7 @@ async def test_records_are_stored_once_wherever_the_link_breaks(
             assert offsets == list(range(number * count, (number + 1) * count))
         assert broken.count >= 2
         assert log_of(pair.second).high_watermark == 2 * count
-        producers = pair.second.broker.broker.producers.of(log_of(pair.second))
+        producers = log_of(pair.second).producers
         assert len(producers) <= LANES_MAX
 
 

@@ -61,7 +61,7 @@ def append_in_transaction(broker: Broker, log: Log, producer_id: int, sequence: 
     header = check_crc(data)
     at = broker.node.next_sequence(log)
     broker.node.append(log, [(header, data)])
-    broker.producers.of(log).add_batch(attrs.evolve(header, base_offset=at), now_ms())
+    log.producers.add_batch(attrs.evolve(header, base_offset=at), now_ms())
 
 
 async def end(broker: Broker, log: Log, producer_id: int, *, is_commit: bool) -> None:

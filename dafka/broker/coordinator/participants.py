@@ -28,7 +28,6 @@ from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.producer_state import Marker, Producer
 from dafka.broker.core.topic_partition import TopicPartition
 from dafka.broker.interbroker.messenger import BrokerMessenger, Message
-from dafka.broker.log.producer_table import ProducerTable
 from dafka.broker.node import BrokerNode
 from dafka.errors import NotLeaderError
 from dafka.storage.plugin_helpers import now_ms
@@ -143,12 +142,9 @@ class TransactionParticipants:
         post: The messages to and from other brokers.
     """
 
-    def __init__(
-        self, broker: BrokerNode, coordinators: Coordinators, producers: ProducerTable, post: BrokerMessenger
-    ) -> None:
+    def __init__(self, broker: BrokerNode, coordinators: Coordinators, post: BrokerMessenger) -> None:
         self._broker = broker
         self._coordinators = coordinators
-        self._producers = producers
         self._post = post
         self._begun: dict[Log, KnownTransactions] = {}
         self._shard_epochs: dict[int, int] = {}
@@ -212,7 +208,7 @@ class TransactionParticipants:
             error = shard.transactions.check_partition(transactional_id, producer, partition)
             if error:
                 return error
-        known = self._producers.of(log)
+        known = log.producers
         is_open = producer.producer_id in known.open_transactions
         epoch = known.producers[producer.producer_id].producer_epoch if is_open else -1
         error = self._check(
@@ -255,13 +251,13 @@ class TransactionParticipants:
 
         Former versions could leave such a transaction in a log, where it would block the last stable offset.
         """
-        for log, producers in self._producers.items():
+        for log in self._broker.order.all_logs():
             partition = TopicPartition(log.topic, log.number)
-            orphans = list(producers.open_transactions)
+            orphans = list(log.producers.open_transactions)
             for shard in self._coordinators.served():
                 orphans = shard.transactions.orphans(partition, orphans)
             for producer_id in orphans if log.leadership.is_led else ():
-                epoch = producers.producers[producer_id].producer_epoch
+                epoch = log.producers.producers[producer_id].producer_epoch
                 self.append_marker(log, Marker(producer_id, epoch, is_commit=False))
 
     def _check(
@@ -373,7 +369,7 @@ class TransactionParticipants:
 
     def append_marker(self, log: Log, marker: Marker) -> trio.Event:
         """Append a transaction marker to a log. The returned event is set when it is durable on this broker."""
-        time_ms, producers = now_ms(), self._producers.of(log)
+        time_ms, producers = now_ms(), log.producers
         first = producers.open_transactions.get(marker.producer_id)
         position = self._broker.next_sequence(log)
         entry = MarkerEntry(

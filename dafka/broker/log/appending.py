@@ -15,7 +15,7 @@ from dafka.batches import BatchHeader, Compression, check_crc, decode_run, iter_
 from dafka.broker.broker import Broker
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
-from dafka.broker.core.log.producer_state import AppendedBatch, LogProducers, Producer
+from dafka.broker.core.log.producer_state import AppendedBatch, Producer, ProducerStates
 from dafka.broker.core.metadata.topic_settings import MAJORITY, availability_of, replicas_min_of
 from dafka.errors import (
     BatchError,
@@ -239,7 +239,7 @@ def append_batches(
     if len(batches) > 1:
         raise AppendRefusedError(ErrorCode.INVALID_RECORD, "expected one batch of a producer with an id")
     header = batches[0][0]
-    producers = broker.producers.of(log)
+    producers = log.producers
     if header.is_transactional:
         producer = Producer(header.producer_id, header.producer_epoch)
         error = broker.participants.check_log(log, transactional_id, producer)
@@ -254,7 +254,7 @@ def append_batches(
     return appended
 
 
-def _find_earlier(broker: Broker, log: Log, producers: LogProducers, header: BatchHeader) -> AppendedBatch | None:
+def _find_earlier(broker: Broker, log: Log, producers: ProducerStates, header: BatchHeader) -> AppendedBatch | None:
     """Return the earlier append of a batch; None if it must be appended. Raises `AppendRefusedError`."""
     check = producers.check_batch(header)
     if check.error_code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and log.is_replicated:
@@ -329,7 +329,7 @@ def _find_duplicate(broker: Broker, log: Log, position: int | None, header: Batc
         """Return the offset of the first record; -1 if it is unknown."""
         if position is not None:
             return log.find_offset(position)
-        entry = log.producers.find(header.producer_id, header.producer_epoch, header.base_sequence)
+        entry = log.producer_batches.find(header.producer_id, header.producer_epoch, header.base_sequence)
         return -1 if entry is None else log.find_offset(entry.sequence)
 
     async def wait_offset(*, all_replicas: bool = True) -> int:

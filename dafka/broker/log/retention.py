@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dafka.broker.core.log.entries import ProducerEntry
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.offset_assigner import OffsetAssigner
 from dafka.broker.core.metadata.topics import MESSAGES_AGE_MS, MESSAGES_TOPIC, Topic
@@ -115,7 +114,7 @@ class LogRetention:
         """Return the first remaining sequence of each partition of a log, or the next one if none remains."""
         epoch = log.replica.latest.leader_epoch
         state = Log(log.topic, log.number, log.leader_partition(epoch), log.index_partition(epoch))
-        await restore_log(self._storage, log, state, epoch, _ignore, is_led=False)
+        await restore_log(self._storage, log, state, epoch, is_led=False)
         index, topic = state.index, self._order.topics.get(log.topic)
         found = {}
         for address in index.addresses():
@@ -126,10 +125,6 @@ class LogRetention:
             first = index.sequence_from(address, index.start_offset)
             found[partition] = index.end_sequence(address) if first is None else first
         return found
-
-
-def _ignore(_log: Log, _entry: ProducerEntry) -> None:
-    pass
 
 
 def _limits_of(topic: Topic, default: RetentionPolicy, *, is_compacted: bool) -> RetentionPolicy:

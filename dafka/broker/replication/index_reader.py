@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import TypeGuard
 
 from dafka.broker.core.log.entries import (
     BatchEntry,
     Entry,
     IndexRewriteEntry,
-    ProducerEntry,
     RunEntry,
     decode_entries,
     is_rewrite,
@@ -39,7 +38,6 @@ async def restore_log(
     log: ReplicatedLog,
     state: Log,
     epoch: LeaderAndEpoch,
-    restore_producer: Callable[[Log, ProducerEntry], None],
     *,
     is_led: bool,
 ) -> None:
@@ -50,7 +48,6 @@ async def restore_log(
         log: The log.
         state: Its state, for which `begin_epoch` was called.
         epoch: The latest leader epoch.
-        restore_producer: Restores the state of producers with an id.
         is_led: Whether this broker leads the epoch. Otherwise only index records whose records are all stored are
             restored.
 
@@ -59,7 +56,6 @@ async def restore_log(
     """
     starts = log.replica.epoch_tree.starts
     chain = (log.replica.epoch_tree.chain(starts[epoch].parent) or [])[::-1]
-    restore_producer(state, IndexRewriteEntry())
     state.epochs = [
         (each.leader_epoch.epoch, starts[each.leader_epoch].parent.end_offset) for each in (*chain, EpochEnd(epoch, 0))
     ]
@@ -67,9 +63,7 @@ async def restore_log(
     state.epoch_count = len(chain) + 1 - first_number
     for each in chain[first_number:]:
         sequences = (sequence, SEQUENCE_MAX)
-        await _restore_epoch(
-            storage, log, state, each.leader_epoch, restore_producer, each.end_offset, sequences=sequences
-        )
+        await _restore_epoch(storage, log, state, each.leader_epoch, each.end_offset, sequences=sequences)
         state.index.end_at(each.end_offset)
         sequence = 0  # later epochs are read from their first index record
     partition = log.index_partition(epoch)
@@ -78,10 +72,10 @@ async def restore_log(
     state.index_end = sequence
     if is_led:
         sequences = (sequence, SEQUENCE_MAX)
-        await _restore_epoch(storage, log, state, epoch, restore_producer, leader_address=LEADER, sequences=sequences)
+        await _restore_epoch(storage, log, state, epoch, leader_address=LEADER, sequences=sequences)
         state.index_end = 0 if info is None else info.end_sequence
     else:
-        await continue_log(storage, log, state, epoch, restore_producer)
+        await continue_log(storage, log, state, epoch)
 
 
 def _find_restart(log: ReplicatedLog, chain: list[EpochEnd]) -> tuple[int, int]:
@@ -98,11 +92,10 @@ async def continue_log(
     log: ReplicatedLog,
     state: Log,
     epoch: LeaderAndEpoch,
-    restore_producer: Callable[[Log, ProducerEntry], None],
 ) -> None:
     """Add the index records that were stored since `restore_log` or the last call."""
     first, end = state.index_end, log.local_log.acknowledged_end(epoch)
-    await _restore_epoch(storage, log, state, epoch, restore_producer, sequences=(first, end))
+    await _restore_epoch(storage, log, state, epoch, sequences=(first, end))
 
 
 async def _restore_epoch(
@@ -110,7 +103,6 @@ async def _restore_epoch(
     log: ReplicatedLog,
     state: Log,
     epoch: LeaderAndEpoch,
-    restore_producer: Callable[[Log, ProducerEntry], None],
     end_offset: int | None = None,
     *,
     leader_address: str | None = None,
@@ -125,14 +117,13 @@ async def _restore_epoch(
             is_done = is_done or (is_whole and is_rewrite(value or b""))
             if is_done:  # the log diverges before this rewrite of the index
                 break
-            for entry in state.restore(
+            state.restore(
                 sequence,
                 value or b"",
                 keeps_record_batches=keeps_record_batches,
                 leader_address=address,
                 end_offset=end_offset,
-            ):
-                restore_producer(state, entry)
+            )
 
 
 async def read_tail(

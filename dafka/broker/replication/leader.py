@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 import trio
 
-from dafka.broker.core.log.entries import BatchEntry, ProducerEntry, RunEntry
+from dafka.broker.core.log.entries import BatchEntry, RunEntry
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.brokers import Brokers
+from dafka.broker.core.metadata.topic_settings import MAJORITY, availability_of
 from dafka.broker.core.replication.records import EpochStart, LeaderAndEpoch
 from dafka.broker.core.replication.replicated_logs import LogAction, ReplicatedLog, ReplicatedLogs
 from dafka.broker.replication.host import Host
@@ -37,13 +38,8 @@ class LedLogs:
         host: The broker.
         brokers: The brokers of the cluster.
         logs: The replicated logs.
-        restore_producer: Restores the state of producers with an id in a log that this broker begins to lead.
         act: Executes the effects of replicas.
         refresh: Updates the leadership that clients see of a log.
-
-    Attributes:
-        admit_batch: Returns whether to append a batch of a divergent epoch: its producer has not appended it to this
-            log already. The broker sets it.
     """
 
     def __init__(
@@ -51,16 +47,13 @@ class LedLogs:
         host: Host,
         brokers: Brokers,
         logs: ReplicatedLogs,
-        restore_producer: Callable[[Log, ProducerEntry], None],
         act: Callable[[Iterable[LogAction]], None],
         refresh: Callable[[ReplicatedLog], None],
     ) -> None:
-        self.admit_batch: Callable[[Log, BatchEntry], bool] = lambda _log, _entry: True
         self._host = host
         self._order = host.order
         self._brokers = brokers
         self._logs = logs
-        self._restore_producer = restore_producer
         self._act = act
         self._refresh = refresh
         self._ready_from: dict[str, int] = {}
@@ -154,9 +147,7 @@ class LedLogs:
             try:
                 self._followed.pop(log.name, None)
                 self._order.begin_epoch(state, start.leader_epoch.epoch)
-                await restore_log(
-                    self._host.storage, log, state, start.leader_epoch, self._restore_producer, is_led=True
-                )
+                await restore_log(self._host.storage, log, state, start.leader_epoch, is_led=True)
             except StorageError as error:
                 _LOGGER.warning("cannot lead the log %s of %s: %s", log.number, log.topic, error)
                 return
@@ -222,7 +213,7 @@ class LedLogs:
         epoch = log.replica.latest.leader_epoch
         if log.replica.led_epoch is not None or not log.replica.local_epochs.is_complete(epoch):
             return
-        arguments = (self._host.storage, log, state, epoch, self._restore_producer)
+        arguments = (self._host.storage, log, state, epoch)
         try:
             if self._followed.get(log.name) == epoch:
                 await continue_log(*arguments)
@@ -284,18 +275,24 @@ class LedLogs:
             if replica.led_epoch != led_epoch or state.is_gone:
                 return
             merged[epoch] = ends[epoch]
-            self._order.merge_divergent(state, self._admit(state, entries))
+            self._order.merge_divergent(state, self.admitted(state, entries))
             self._host.wake()
 
     def _has_ended(self, log: ReplicatedLog, epoch: LeaderAndEpoch, led_epoch: LeaderAndEpoch) -> bool:
         """Return whether the leader of an epoch no longer appends to it, as far as this broker knows."""
         return log.replica.has_voted(epoch.leader, led_epoch.epoch) or not self._brokers.is_alive(epoch.leader)
 
-    def _admit(self, state: Log, entries: Sequence[RunEntry | BatchEntry]) -> list[RunEntry | BatchEntry]:
-        """Return the entries without the batches that their producers have appended again."""
+    def admitted(self, state: Log, entries: Sequence[RunEntry | BatchEntry]) -> list[RunEntry | BatchEntry]:
+        """Return the entries without the batches that their producers have appended again.
+
+        With the availability "majority", that is each batch of a producer with an id: it was never acknowledged. Its
+        producer sends it again, possibly under another producer epoch, so that duplicates could not be recognized.
+        """
+        topic = self._order.topics.get(state.topic)
+        can_diverge = topic is not None and availability_of(topic) != MAJORITY
         found: list[RunEntry | BatchEntry] = []
         for entry in entries:
-            if isinstance(entry, RunEntry) or self.admit_batch(state, entry):
+            if isinstance(entry, RunEntry) or (can_diverge and state.producers.admit_divergent(entry)):
                 found.append(entry)
             else:
                 _cut_out(found, entry)

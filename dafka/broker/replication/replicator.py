@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import Any
 
@@ -13,7 +13,6 @@ import attrs
 import trio
 
 from dafka import wire
-from dafka.broker.core.log.entries import ProducerEntry
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.brokers import BROKERS_TOPIC, BrokerRegistration, Brokers, decode_broker, encode_broker
 from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
@@ -83,7 +82,6 @@ class Replicator:
     Args:
         broker: The broker.
         config: The configuration.
-        restore_producer: Restores the state of producers with an id in a log that this broker begins to lead.
 
     Attributes:
         brokers: The brokers.
@@ -94,7 +92,7 @@ class Replicator:
         checkpoints: The checkpoints, which spare reading whole indexes when the broker starts.
     """
 
-    def __init__(self, broker: Host, config: Config, restore_producer: Callable[[Log, ProducerEntry], None]) -> None:
+    def __init__(self, broker: Host, config: Config) -> None:
         settings = config.broker
         number = max(settings.number, 0)
         own = BrokerRegistration(
@@ -134,7 +132,7 @@ class Replicator:
         self._own_control: defaultdict[str, dict[str, ControlRecord]] = defaultdict(dict)
         self.checkpoints = Checkpoints(broker, self.logs)
         self._loader = ReplicaLoader(broker, self.logs, self.checkpoints, self._indexes, self._take_part)
-        self.led_logs = LedLogs(broker, self.brokers, self.logs, restore_producer, self.act, self._refresh)
+        self.led_logs = LedLogs(broker, self.brokers, self.logs, self.act, self._refresh)
         self.reassigner = Reassigner(
             broker,
             config,

@@ -143,7 +143,7 @@ def _describe_log(context: RequestContext, topic: str, number: int) -> Partition
     error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if log is None else find_leader_error(log)
     if log is None or error:
         return PartitionResponse(partition_index=number, error_code=error, active_producers=[])
-    known = context.broker.producers.of(log)
+    known = log.producers
     begun = known.open_transactions
     states = []
     for producer_id, each in known.producers.items():

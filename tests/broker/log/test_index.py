@@ -9,8 +9,6 @@ import trio
 
 from dafka import Config
 from dafka.batches import check_crc, encode_batch
-from dafka.broker.core.log.entries import BatchEntry, IndexRewriteEntry, ProducerEntry
-from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.offset_assigner import REWRITE_ENTRIES
 from dafka.broker.node import BrokerNode
 from dafka.broker.startup import serve_broker
@@ -41,22 +39,12 @@ async def test_rewritten_index_is_trimmed_and_read_back(tmp_path: Path, url: str
                 await trio.sleep(0.01)
     async with open_storage(storage, read_only=True) as held:
         assert (await held.partitions("$logs"))[log.index_partition].count == 1
-    found: list[ProducerEntry] = []
-
-    def restore(_: Log, entry: ProducerEntry) -> None:
-        found.append(entry)
-
     async with open_cluster(storage=None) as cluster, trio.open_nursery() as nursery:
-
-        async def start(*, task_status: trio.TaskStatus[BrokerNode]) -> None:
-            config = cluster.config.with_store(storage=storage)
-            await serve_broker(config, restore_producer=restore, task_status=task_status)
-
-        again: BrokerNode = await nursery.start(start)
-        assert isinstance(found[0], IndexRewriteEntry)
-        sequences = [each.base_sequence for each in found if isinstance(each, BatchEntry)]
-        assert sequences == list(range(COUNT - 5, COUNT + 1))
+        again: BrokerNode = await nursery.start(serve_broker, cluster.config.with_store(storage=storage))
         log = log_of(again, "orders")
+        (state,) = log.producers.producers.values()
+        sequences = [each.base_sequence for each in state.batches]
+        assert sequences == list(range(COUNT - 4, COUNT + 1))
         assert log.high_watermark == COUNT + 2
         assert len(await read_all(again, log, COUNT)) == 2
         nursery.cancel_scope.cancel()

@@ -14,12 +14,10 @@ from dafka.batches import BatchHeader
 from dafka.broker.connections.memory import Memory
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.offset_assigner import OffsetAssigner
-from dafka.broker.core.log.producer_state import ProducerStateSettings
 from dafka.broker.core.metadata.brokers import BrokerRegistration, Brokers
 from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.log.durable_waits import DurableWaits
-from dafka.broker.log.producer_table import ProducerTable
 from dafka.broker.log.waiters import LogWaiters
 from dafka.errors import NotLeaderError
 from dafka.kafka.apis import RequestContext
@@ -166,7 +164,6 @@ class FakeCluster:
             node=self.broker,
             config=Config(),
             memory=Memory(2**30),
-            producers=ProducerTable(ProducerStateSettings()),
             listeners=[],
             outcomes=SimpleNamespace(find=self.broker.find_outcome),
             last_stable_offset=lambda log: log.high_watermark,

@@ -17,7 +17,6 @@ from dafka.broker.core.log.entries import (
     IndexRewriteEntry,
     LogStartEntry,
     MarkerEntry,
-    ProducerEntry,
     RunEntry,
     decode_entries,
     names_offset,
@@ -27,6 +26,7 @@ from dafka.broker.core.log.entries import (
 from dafka.broker.core.log.log_index import LogIndex
 from dafka.broker.core.log.open_transactions import OpenTransactions
 from dafka.broker.core.log.producer_batches import ProducerBatches, TransactionRuns
+from dafka.broker.core.log.producer_state import ProducerStates
 from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
 from dafka.records import Partition
 
@@ -48,7 +48,8 @@ class Log:
         index_partition: The partition of the index.
         index: The offsets of the records.
         high_watermark: The offset after the last durable record.
-        producers: The batches of producers that are needed after a restart.
+        producers: The producers with an id and their last batches, including those that are not durable yet.
+        producer_batches: The durable batches of producers that are needed after a restart.
         transactions: The transactions that are durable here.
         transaction_runs: The records of transactions; empty if the storage stores record batches.
         index_first: The sequence of the first index record that is needed.
@@ -80,7 +81,8 @@ class Log:
     index_partition: Partition
     index: LogIndex = attrs.field(factory=LogIndex)
     high_watermark: int = 0
-    producers: ProducerBatches = attrs.field(factory=ProducerBatches)
+    producers: ProducerStates = attrs.field(factory=ProducerStates)
+    producer_batches: ProducerBatches = attrs.field(factory=ProducerBatches)
     transactions: OpenTransactions = attrs.field(factory=OpenTransactions)
     transaction_runs: TransactionRuns = attrs.field(factory=TransactionRuns)
     index_first: int = 0
@@ -115,7 +117,7 @@ class Log:
         self.is_replicated = True
 
     def _forget_entries(self) -> None:
-        self.index, self.producers = LogIndex(), ProducerBatches()
+        self.index, self.producers, self.producer_batches = LogIndex(), ProducerStates(), ProducerBatches()
         self.transactions, self.transaction_runs = OpenTransactions(), TransactionRuns()
         self._early_runs.clear()
 
@@ -176,11 +178,11 @@ class Log:
     def add_producer_entry(self, entry: Entry, *, keeps_record_batches: bool) -> None:
         """Apply an entry about a producer, once it is durable."""
         if isinstance(entry, MarkerEntry):
-            self.producers.end_transaction(entry)
+            self.producer_batches.end_transaction(entry)
             first = self._first_offset(entry, LEADER)
             self.transactions.end(entry.producer_id, entry.offset, first, is_commit=bool(entry.is_commit))
         elif isinstance(entry, BatchEntry):
-            self.producers.add(entry)
+            self.producer_batches.add(entry)
             if entry.flags & TRANSACTIONAL:
                 self.transactions.begin(entry.producer_id, self._offset_from(entry.sequence, LEADER))
                 offset = self._offset_of(entry, LEADER)
@@ -195,7 +197,7 @@ class Log:
         keeps_record_batches: bool,
         leader_address: str = LEADER,
         end_offset: int | None = None,
-    ) -> list[ProducerEntry]:
+    ) -> None:
         """Restore an index record; see `OffsetAssigner.restore`.
 
         Args:
@@ -204,11 +206,7 @@ class Log:
             keeps_record_batches: Whether the storage stores record batches unchanged.
             leader_address: The address in this index of the leader partition of the index's writer.
             end_offset: The offset at which the epoch ends in this log; None if it does not end.
-
-        Returns:
-            The entries of the record about idempotent and transactional producers.
         """
-        found: list[ProducerEntry] = []
         for each in decode_entries(value):
             self.entry_count += 1
             if isinstance(each, BatchEntry) and each.base_sequence is None:
@@ -222,19 +220,17 @@ class Log:
             if isinstance(entry, IndexRewriteEntry):
                 self._forget_entries()
                 self.index_first, self.entry_count = sequence, 1
-                found = [entry]
             elif isinstance(entry, BatchEntry | MarkerEntry):
                 if isinstance(entry, MarkerEntry):
                     self.index.restore_marker(entry)
                 self.add_producer_entry(entry, keeps_record_batches=keeps_record_batches)
-                found.append(entry)
+                self.producers.restore(entry)
             else:
                 self._restore_offsets(entry)
         self._add_early_runs(end_offset)
         if end_offset is not None:
             self.index.end_at(end_offset)
         self.index_end = sequence + 1
-        return found
 
     def _restore_offsets(self, entry: RunEntry | LogStartEntry | DroppedEntry | EpochStartEntry) -> None:
         if isinstance(entry, RunEntry):
@@ -294,12 +290,12 @@ class Log:
 
     def needed_entries(self) -> int:
         """Return about how many entries the index has after a rewrite."""
-        return len(self.index) + self.index.marker_count + len(self.producers) + len(self.transaction_runs)
+        return len(self.index) + self.index.marker_count + len(self.producer_batches) + len(self.transaction_runs)
 
     def rewrite(self, added: Iterable[BatchEntry], now_ms: int) -> list[Entry]:
         """Return entries that replace all earlier ones, including batches that are appended now."""
-        self.producers.expire(now_ms)
-        batches = [*self.producers.entries(), *added]
+        self.producer_batches.expire(now_ms)
+        batches = [*self.producer_batches.entries(), *added]
         written: list[Entry] = [IndexRewriteEntry(), *self.transaction_runs.entries()]
         position = 0
         for entry in self.index.entries():

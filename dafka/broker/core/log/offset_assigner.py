@@ -19,7 +19,6 @@ from dafka.broker.core.log.entries import (
     EpochStartEntry,
     LogStartEntry,
     MarkerEntry,
-    ProducerEntry,
     RunEntry,
     encode_entries,
     position_of,
@@ -231,7 +230,7 @@ class OffsetAssigner:
             log.is_gone = True
         return logs
 
-    def restore(self, log: Log, sequence: int, value: bytes) -> list[ProducerEntry]:
+    def restore(self, log: Log, sequence: int, value: bytes) -> None:
         """Restore an index record.
 
         Args:
@@ -239,13 +238,10 @@ class OffsetAssigner:
             sequence: The sequence of the record in the index.
             value: The value of the record.
 
-        Returns:
-            The entries of the record about producers with an id. An `IndexRewriteEntry` undoes all earlier ones.
-
         Raises:
             StorageFormatError: The record is malformed, or a newer version of dafka has written it.
         """
-        return log.restore(sequence, value, keeps_record_batches=self._keeps_record_batches)
+        log.restore(sequence, value, keeps_record_batches=self._keeps_record_batches)
 
     def finish_restoring(
         self, ends: Mapping[Partition, int], earliest: Mapping[Partition, int]

@@ -6,7 +6,7 @@ response, gets the same response again, if it is one of the last five.
 
 If a log has several replicas, a batch can reach a new leader before earlier ones. The producer is asked to send it
 again. With the availability "branch", the earlier ones can be on the other side of a network partition. If they do not
-come, the batch is accepted without them (`LogProducers.is_lasting_gap`).
+come, the batch is accepted without them (`ProducerStates.is_lasting_gap`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from typing import NamedTuple
 
 import attrs
 
-from dafka.batches import BatchHeader
+from dafka.batches import BatchHeader, Compression, TimestampType
 from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.log.entries import TRANSACTIONAL, BatchEntry, MarkerEntry
 from dafka.broker.core.log.producer_batches import BATCHES_REMEMBERED, PRODUCER_EXPIRY_MS
 from dafka.broker.core.log.sequence_ranges import SEQUENCES, SequenceRanges
 
@@ -173,7 +174,7 @@ class ProducerState:
             self.last_sequence = (batch.base_sequence + batch.count - 1) % SEQUENCES
 
 
-class LogProducers:
+class ProducerStates:
     """The producers of one log, and their open transactions.
 
     The caller checks a batch, appends it to the log and adds it here in one step, so that the next batch is checked
@@ -183,11 +184,11 @@ class LogProducers:
     open transaction, and all markers.
 
     Args:
-        settings: The limits.
+        settings: The limits; the defaults if None.
     """
 
-    def __init__(self, settings: ProducerStateSettings) -> None:
-        self._settings = settings
+    def __init__(self, settings: ProducerStateSettings | None = None) -> None:
+        self._settings = settings or ProducerStateSettings()
         self._producers: dict[int, ProducerState] = {}
         self._open: dict[int, int] = {}
 
@@ -289,6 +290,29 @@ class LogProducers:
         self._enter_epoch(marker.producer_id, marker.producer_epoch, now_ms).last_timestamp_ms = now_ms
         self._open.pop(marker.producer_id, None)
 
+    def restore(self, entry: BatchEntry | MarkerEntry) -> None:
+        """Add a batch or a marker that was found in the index of the log."""
+        if isinstance(entry, MarkerEntry):
+            marker = Marker(entry.producer_id, entry.producer_epoch, bool(entry.is_commit))
+            self.add_marker(marker, entry.timestamp_ms)
+        else:
+            self.add_batch(_header_of(entry), entry.timestamp_ms)
+
+    def admit_divergent(self, entry: BatchEntry) -> bool:
+        """Add a batch of a divergent leader epoch, unless its producer has appended it to this log, too.
+
+        Args:
+            entry: The batch.
+
+        Returns:
+            Whether it was added.
+        """
+        header = attrs.evolve(_header_of(entry), is_transactional=False)
+        if self.has_appended(header):
+            return False
+        self.add_batch(header, entry.timestamp_ms, has_offset=False)
+        return True
+
     def expire(self, now_ms: int) -> None:
         """Forget producers that have been inactive for too long. Their next batches can have any sequence."""
         until_ms = now_ms - self._settings.producer_id_expiration_ms
@@ -311,6 +335,28 @@ class LogProducers:
             if producer_id not in self._open:
                 del self._producers[producer_id]
                 return
+
+
+def _header_of(entry: BatchEntry) -> BatchHeader:
+    """Return the header of a batch of which only the producer data is known."""
+    assert entry.base_sequence is not None
+    return BatchHeader(
+        base_offset=entry.sequence,
+        size=0,
+        leader_epoch=-1,
+        crc=0,
+        compression=Compression.NONE,
+        timestamp_type=TimestampType.CREATE_TIME,
+        is_transactional=bool(entry.flags & TRANSACTIONAL),
+        is_control=False,
+        last_offset_delta=entry.record_count - 1,
+        base_timestamp=0,
+        max_timestamp=0,
+        producer_id=entry.producer_id,
+        producer_epoch=entry.producer_epoch,
+        base_sequence=entry.base_sequence,
+        count=entry.record_count,
+    )
 
 
 def _check_header(header: BatchHeader) -> ErrorCode:

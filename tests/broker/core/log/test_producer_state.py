@@ -6,7 +6,13 @@ import attrs
 import pytest
 
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.log.producer_state import GAP_WAIT_MS, AppendedBatch, LogProducers, Marker, ProducerStateSettings
+from dafka.broker.core.log.producer_state import (
+    GAP_WAIT_MS,
+    AppendedBatch,
+    Marker,
+    ProducerStates,
+    ProducerStateSettings,
+)
 from dafka.broker.core.log.sequence_ranges import RANGES_MAX, SEQUENCES, SequenceRanges
 from tests.broker.core.coordination.model.broker import Log, make_header
 
@@ -26,7 +32,7 @@ class OneLog:
         self.now_ms = 0
 
     @property
-    def producers(self) -> LogProducers:
+    def producers(self) -> ProducerStates:
         return self.log.producers
 
     @property
@@ -159,7 +165,7 @@ def test_producers_do_not_mix() -> None:
 )
 def test_malformed_headers_are_refused(change: dict[str, Any]) -> None:
     header = attrs.evolve(make_header(0, 1, 1, 0, 0), **change)
-    assert LogProducers(SETTINGS).check_batch(header).error_code is ErrorCode.INVALID_RECORD
+    assert ProducerStates(SETTINGS).check_batch(header).error_code is ErrorCode.INVALID_RECORD
 
 
 def test_plain_batch_within_a_transaction_is_refused() -> None:

@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from dafka.batches import encode_batch, read_header
-from dafka.broker.core.log.entries import IndexRewriteEntry, MarkerEntry, is_rewrite
+from dafka.broker.core.log.entries import MarkerEntry, is_rewrite
 from dafka.broker.core.log.log import LEADER
 from dafka.broker.core.log.offset_assigner import OffsetAssigner, leader_partition
-from dafka.broker.core.log.producer_state import Marker, ProducerStateSettings
+from dafka.broker.core.log.producer_state import Marker
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.replication.epoch_tree import EpochTree
 from dafka.broker.core.replication.records import EpochEnd, LeaderAndEpoch
-from dafka.broker.log.producer_table import ProducerTable
 from dafka.records import RecordBatch
 
 TOPIC = Topic("orders", "1D")
@@ -73,7 +72,6 @@ class ReadLog:
         self._order.add_topic(TOPIC)
         (self.state,) = self._order.logs(TOPIC.name)
         self._order.begin_epoch(self.state, branch.epoch)
-        self._table = ProducerTable(ProducerStateSettings())
         self._next_sequence = 0
         self._producer_sequences: dict[int, int] = {}
 
@@ -81,7 +79,6 @@ class ReadLog:
         self, table: EpochTree, branches: Mapping[LeaderAndEpoch, tuple[int, Sequence[Indexed]]], *, is_led: bool
     ) -> None:
         """Read the index of the log from those of its branches, as `restore_log` does."""
-        self._table.restore(self.state, IndexRewriteEntry())
         row = table.starts[self.leader_epoch]
         chain = [*(table.chain(row.parent) or [])][::-1]
         rows = table.starts
@@ -121,14 +118,13 @@ class ReadLog:
         for number, each in enumerate(records, sequence):
             if end_offset is not None and self.state.index.end_offset >= end_offset and is_rewrite(each.entries):
                 break
-            for entry in self.state.restore(
+            self.state.restore(
                 number, each.entries, keeps_record_batches=False, leader_address=address, end_offset=end_offset
-            ):
-                self._table.restore(self.state, entry)
+            )
 
     def append(self, record: Indexed) -> None:
         """Append a record, or the end of a transaction, as the leader."""
-        producers = self._table.of(self.state)
+        producers = self.state.producers
         batches: list[RecordBatch] = []
         if record.producer_id is not None and record.is_commit is not None:
             first = producers.open_transactions.get(record.producer_id)

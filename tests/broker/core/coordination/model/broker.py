@@ -19,10 +19,9 @@ from dafka.broker.core.groups.settings import GroupSettings
 from dafka.broker.core.log.entries import TRANSACTIONAL, BatchEntry, MarkerEntry
 from dafka.broker.core.log.open_transactions import AbortedTransaction, OpenTransactions
 from dafka.broker.core.log.producer_batches import ProducerBatches
-from dafka.broker.core.log.producer_state import LogProducers, Marker, ProducerStateSettings
+from dafka.broker.core.log.producer_state import Marker, ProducerStates, ProducerStateSettings
 from dafka.broker.core.topic_partition import TopicPartition
 from dafka.broker.core.transactions.coordinator import TransactionCoordinator, TransactionSettings
-from dafka.broker.log.producer_table import ProducerTable
 from tests.broker.core.coordination.model.events import Events, ViolationError
 
 PRODUCERS = ProducerStateSettings(producer_id_expiration_ms=10_000)
@@ -82,7 +81,7 @@ class Log:
         self.rewritten_end = 0
         self.batches = ProducerBatches()
         self.transactions = OpenTransactions()
-        self.producers = LogProducers(settings)
+        self.producers = ProducerStates(settings)
 
     @property
     def end_offset(self) -> int:
@@ -134,12 +133,11 @@ class Log:
         if self.rewritten_end > self.end_offset:
             self.rewritten, self.rewritten_end = [], 0
         self.batches, self.transactions = ProducerBatches(), OpenTransactions()
-        table = ProducerTable(self.settings)
+        self.producers = ProducerStates(self.settings)
         found = [index_entry(each) for each in self.entries if each.header.base_offset >= self.rewritten_end]
         for entry in [*self.rewritten, *found]:
             self.note(entry)
-            table.restore(self, entry)  # type: ignore[arg-type]
-        self.producers = table.of(self)  # type: ignore[arg-type]
+            self.producers.restore(entry)
 
 
 def index_entry(entry: Entry) -> BatchEntry | MarkerEntry:
