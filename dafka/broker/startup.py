@@ -36,9 +36,6 @@ _STATE_TOPICS = (
     BROKERS_TOPIC,
     BRANCHES_TOPIC,
     CHECKPOINTS_TOPIC,
-    "$groups",
-    "$offsets",
-    "$transactions",
 )
 """The topics of a broker's state."""
 

@@ -7,8 +7,7 @@ follow this order too, so no client sees a state that a crash can undo.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import attrs
@@ -17,10 +16,7 @@ import trio
 from dafka.broker.coordinator.coordinator_log import CoordinatorLog
 from dafka.broker.core.coordination.effects import Action, Answer, Token, WriteMarkers, WriteState
 from dafka.broker.core.coordination.state_records import (
-    SHARD_KIND,
     TRANSACTIONS_TOPIC,
-    StateRecord,
-    encode_state,
     read_state,
 )
 from dafka.broker.core.error_codes import ErrorCode
@@ -52,10 +48,6 @@ class CoordinatorError(DafkaError):
         super().__init__(f"this broker does not coordinate that at present: {problem or error_code.name}")
         self.error_code = error_code
         self.problem = problem
-
-
-_IMPORTED = encode_state("", (SHARD_KIND, "imported"), {}, 1)
-"""Marks that the state of a former version was imported. Written after all of it."""
 
 
 @attrs.define(eq=False)
@@ -114,11 +106,10 @@ class CoordinatorShard:
         """Whether the state of the coordinators is durable."""
         return self._durable == self._written
 
-    async def run(self, former: Mapping[bytes, bytes], *, task_status: trio.TaskStatus[None]) -> None:
+    async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
         """Load the shard and serve it, until cancelled.
 
         Args:
-            former: The state of the shard that a single broker of a former version has left.
             task_status: The shard is loaded, or waits for other brokers.
 
         Raises:
@@ -132,7 +123,6 @@ class CoordinatorShard:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             nursery.start_soon(self._state.write, self._confirm)
-            await self._import(former)
             for key, value in self._state.values.items():
                 record = read_state(key, value)
                 if record is not None:
@@ -212,18 +202,6 @@ class CoordinatorShard:
             else:
                 self._waiting.append((self._written, action))
         self._changed.set()
-
-    async def _import(self, former: Mapping[bytes, bytes]) -> None:
-        """Write the state of a former version, unless it was imported before or the shard has other state."""
-        known = self._state.values
-        is_other = any(former.get(key) != value for key, value in known.items() if read_state(key, value) is not None)
-        if not former or is_other or _IMPORTED.key in known:
-            return
-        records = [StateRecord(_IMPORTED.topic, key, value) for key, value in former.items()]
-        self.execute([WriteState((*records, _IMPORTED))])
-        while not self.is_settled:
-            with suppress(CoordinatorError):  # it is stored later
-                await self.wait_committed()
 
     def _execute(self, action: Step) -> None:
         if isinstance(action, Answer):

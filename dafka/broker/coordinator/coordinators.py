@@ -11,12 +11,7 @@ import trio
 from dafka.broker.coordinator.coordinator_shard import CoordinatorError, CoordinatorShard
 from dafka.broker.core.coordination.state_records import (
     COORDINATORS_TOPIC,
-    GROUPS_TOPIC,
-    OFFSETS_TOPIC,
     SHARDS,
-    TRANSACTIONS_TOPIC,
-    StateRecord,
-    name_in,
     shard_of,
 )
 from dafka.broker.core.error_codes import ErrorCode
@@ -31,8 +26,6 @@ _RETRY_S = 1.0
 """The time before another attempt to load a shard."""
 
 _T = TypeVar("_T")
-
-_FORMER_TOPICS = (GROUPS_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC)
 
 
 class Coordinators:
@@ -153,15 +146,12 @@ class Coordinators:
             StorageError: At the start, the storage fails, or a newer version of dafka has written the state.
         """
         await self._broker.ensure_internal_topic(COORDINATORS_TOPIC, SHARDS)
-        former = self._read_former()
         async with trio.open_nursery() as nursery:
             for number in range(SHARDS):
-                await nursery.start(self._serve, number, former[number])
-            if any(former) and self.has_all:
-                self._forget_former()
+                await nursery.start(self._serve, number)
             task_status.started()
 
-    async def _serve(self, number: int, former: dict[bytes, bytes], *, task_status: trio.TaskStatus[None]) -> None:
+    async def _serve(self, number: int, *, task_status: trio.TaskStatus[None]) -> None:
         """Serve a shard whenever this broker leads its log."""
         status: trio.TaskStatus[None] = task_status
         while True:
@@ -169,20 +159,20 @@ class Coordinators:
             log = self._broker.order.find_log(COORDINATORS_TOPIC, number)
             assert log is not None
             if log.leadership.is_led:
-                await self._serve_epoch(log, former, status)
+                await self._serve_epoch(log, status)
             else:
                 if status is not trio.TASK_STATUS_IGNORED:
                     status.started()
                 await self._broker.wait_leadership(log)
             status = trio.TASK_STATUS_IGNORED
 
-    async def _serve_epoch(self, log: Log, former: dict[bytes, bytes], task_status: trio.TaskStatus[None]) -> None:
+    async def _serve_epoch(self, log: Log, task_status: trio.TaskStatus[None]) -> None:
         """Serve a shard until this broker no longer leads its log in the same epoch."""
         shard = self._shards[log.number] = self._make_shard(log)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._wait_loss, shard, nursery.cancel_scope)
-                await shard.run(former, task_status=task_status)
+                await shard.run(task_status=task_status)
         except* NotLeaderError:
             pass
         except* StorageError as group:
@@ -202,21 +192,6 @@ class Coordinators:
         while log.leadership.is_led and log.leadership.epoch == shard.epoch:
             await self._broker.wait_leadership(log)
         scope.cancel()
-
-    def _read_former(self) -> list[dict[bytes, bytes]]:
-        """Return the state that a single broker of a former version has left, by shard."""
-        found: list[dict[bytes, bytes]] = [{} for _ in range(SHARDS)]
-        for topic in _FORMER_TOPICS:
-            for key, value in self._broker.state(topic).items():
-                name = name_in(StateRecord(topic, key, value))
-                for state in found if name is None else [found[shard_of(name)]]:
-                    state[key] = value
-        return found
-
-    def _forget_former(self) -> None:
-        """Delete the state of a former version, which all shards have imported."""
-        for topic in _FORMER_TOPICS:
-            self._broker.write_state(topic, [(key, None) for key in list(self._broker.state(topic))])
 
 
 async def ask_shards(

@@ -1,8 +1,7 @@
-"""The state of the coordinators in the logs of `$coordinators`: imported, restored, rewritten."""
+"""The state of the coordinators in the logs of `$coordinators`: restored and rewritten."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,26 +10,19 @@ import pytest
 import trio
 
 from dafka.batches import check_crc, encode_batch
-from dafka.broker.broker import Broker
 from dafka.broker.coordinator import coordinator_log as slot_log
 from dafka.broker.coordinator.coordinator_log import CoordinatorLog
 from dafka.broker.coordinator.coordinator_shard import CoordinatorError, CoordinatorShard
 from dafka.broker.core.coordination.state_records import (
     COORDINATORS_TOPIC,
-    GROUPS_TOPIC,
-    OFFSETS_TOPIC,
     SHARDS,
-    TRANSACTIONS_TOPIC,
     StateRecord,
     shard_of,
 )
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.groups.coordinator import CommitRequest, GroupCoordinator, OffsetToCommit
-from dafka.broker.core.groups.settings import GroupSettings
+from dafka.broker.core.groups.coordinator import CommitRequest, OffsetToCommit
 from dafka.broker.core.log.log import Log
-from dafka.broker.core.log.producer_state import Producer
 from dafka.broker.core.topic_partition import TopicPartition
-from dafka.broker.core.transactions.coordinator import TransactionCoordinator, TransactionSettings
 from dafka.broker.core.transactions.producer_ids import ProducerIds
 from dafka.broker.node import BrokerNode
 from dafka.broker.startup import serve_broker
@@ -49,19 +41,6 @@ def commit(group: str, offset: int, leader_epoch: int = -1) -> CommitRequest:
     return CommitRequest(group_id=group, offsets={PLACE: OffsetToCommit(offset, leader_epoch)})
 
 
-def former_records() -> list[StateRecord]:
-    """Return what a lone broker of a former version has kept: offsets of many groups, and a transactional id."""
-    groups = GroupCoordinator(GroupSettings(), str)
-    transactions = TransactionCoordinator(TransactionSettings())
-    actions = [
-        action
-        for number, group in enumerate(GROUPS)
-        for action in groups.commit_offsets(0, commit(group, number), 1000)
-    ]
-    actions += transactions.init_producer_id(0, "payments", 60_000, None, 10**15)
-    return [record for action in actions for record in getattr(action, "records", ())]
-
-
 @asynccontextmanager
 async def open_broker(url: str) -> AsyncIterator[BrokerNode]:
     """Run a broker without coordinators."""
@@ -76,53 +55,6 @@ async def append(node: BrokerNode, log: Log, records: list[StateRecord], epoch: 
         0, [each.value for each in records], keys=[each.key for each in records], headers=headers, timestamps=0
     )
     await node.append(log, [(check_crc(data), data)]).wait_offset()
-
-
-async def check_imported(broker: Broker) -> None:
-    for number, group in enumerate(GROUPS):
-        assert (await broker.groups.fetch_offsets(group))[PLACE].offset == number
-    again = await broker.transactions.init_producer_id("payments", 60_000)
-    assert again.producer == Producer(0, 1)
-    taken = {(await broker.transactions.init_producer_id(None)).producer.producer_id for _ in range(3)}
-    assert min(taken) >= 1000
-    for topic in (GROUPS_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
-        assert dict(broker.node.state(topic)) == {}
-
-
-@pytest.mark.parametrize("done", [0, 1, 7, 10**6], ids=["nothing", "one", "some", "all"])
-async def test_state_of_a_former_version_is_imported_once(tmp_path: Path, done: int) -> None:
-    """`done` records of each slot were imported when the broker was killed before."""
-    url = f"sqlite:{tmp_path}/broker.db"
-    records = former_records()
-    async with open_broker(url) as broker:
-        for record in records:
-            broker.write_state(record.topic, [(record.key, record.value)])
-        await broker.wait_durable()
-        if done:
-            logs = await broker.ensure_internal_topic(COORDINATORS_TOPIC, SHARDS)
-            for log in logs:
-                names = {group for group in GROUPS if shard_of(group) == log.number}
-                own = [each for each in records if names & set(map(str, json.loads(each.key)))]
-                if own[:done]:
-                    await append(broker, log, own[:done])
-    async with open_broker_service(url) as broker:
-        await check_imported(broker)
-        assert await broker.groups.commit_offsets(commit(GROUPS[0], 99)) == {PLACE: ErrorCode.NONE}
-    async with open_broker_service(url) as broker:
-        assert (await broker.groups.fetch_offsets(GROUPS[0]))[PLACE].offset == 99
-        assert (await broker.groups.fetch_offsets(GROUPS[1]))[PLACE].offset == 1
-
-
-async def test_state_of_the_cluster_is_not_replaced_by_that_of_a_former_version(tmp_path: Path) -> None:
-    url = f"sqlite:{tmp_path}/broker.db"
-    async with open_broker_service(url) as broker:
-        await broker.groups.commit_offsets(commit(GROUPS[0], 99))
-    async with open_broker(url) as broker:
-        for record in former_records():
-            broker.write_state(record.topic, [(record.key, record.value)])
-        await broker.wait_durable()
-    async with open_broker_service(url) as broker:
-        assert (await broker.groups.fetch_offsets(GROUPS[0]))[PLACE].offset == 99
 
 
 async def test_coordinators_that_may_have_been_replaced_tell_no_offsets(

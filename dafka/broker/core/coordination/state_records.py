@@ -28,13 +28,13 @@ SHARDS = 16
 """The number of its logs. It cannot change: it decides which log a name belongs to."""
 
 GROUPS_TOPIC = "$groups"
-"""Group membership. A lone broker of former versions stored it in a topic of this name."""
+"""The kind of state for group membership."""
 
 OFFSETS_TOPIC = "$offsets"
-"""Committed offsets, and those of open transactions; likewise."""
+"""The kind of state for committed offsets, and those of open transactions."""
 
 TRANSACTIONS_TOPIC = "$transactions"
-"""Transactions, and the producer ids already assigned; likewise."""
+"""The kind of state for transactions, and the producer ids already assigned."""
 
 SHARD_KIND = "slot"
 """The kind of records about the shard itself."""
@@ -87,12 +87,6 @@ def read_state(key: bytes, value: bytes | None) -> StateRecord | None:
     if kind not in _TOPICS:
         raise StorageFormatError(f"{COORDINATORS_TOPIC}: the key {key!r} has an unknown kind")
     return record._replace(topic=_TOPICS[kind])
-
-
-def name_in(record: StateRecord) -> str | None:
-    """Return the group or transactional id that a record describes; None if it describes none."""
-    key = decode_key(record)
-    return str(key[1]) if len(key) > 1 else None
 
 
 def encode_state(topic: str, key: tuple[str | int, ...], fields: Mapping[str, Any] | None, version: int) -> StateRecord:

@@ -142,7 +142,7 @@ def decode_topic(key: str, value: bytes) -> Topic | Deletion:
     """Return the topic or the deletion that a record contains.
 
     Args:
-        key: The key of the record. Former versions used the name of the topic as the key of a deletion.
+        key: The key of the record: the name of the topic, possibly with the id of a deleted one.
         value: The value.
 
     Returns:
