@@ -119,5 +119,5 @@ async def serve_listeners(
             running.shield = True  # from here on, cancellation only begins the stop
             await broker.stopping.begun.wait()
             grace_s = config.node.grace_ms / 1000
-            broker.node.finish_by = trio.current_time() + grace_s
+            broker.node.store.finish_by = trio.current_time() + grace_s
             running.deadline = trio.current_time() + grace_s * ANSWERING_SHARE

@@ -32,13 +32,18 @@ FACTS = {"broker.core.error_codes", "broker.core.topic_partition", "broker.core.
 METADATA = FACTS | {"broker.core.metadata"}
 LOG = METADATA | {"broker.core.log"}
 COORDINATION = LOG | {"broker.core.coordination"}
-CORE = COORDINATION | {
-    "broker.core",
-    "broker.core.node_machine",
-    "broker.core.replication",
-    "broker.core.groups",
-    "broker.core.transactions",
-}
+POLICY = LOG | {"broker.core.replication", "broker.core.partition_policy"}
+CORE = (
+    COORDINATION
+    | POLICY
+    | {
+        "broker.core",
+        "broker.core.node_machine",
+        "broker.core.tables",
+        "broker.core.groups",
+        "broker.core.transactions",
+    }
+)
 BROKER = CORE | {"broker", "broker.access", "broker.connections"}
 TOP = "dafka"
 """The package's own `__init__`, which has the names for embedding programs."""
@@ -68,7 +73,9 @@ MAY_IMPORT = {
     "broker.core.coordination": PROTOCOL | LOG,
     "broker.core.groups": PROTOCOL | COORDINATION,
     "broker.core.transactions": PROTOCOL | COORDINATION,
-    "broker.core.node_machine": PROTOCOL | LOG,
+    "broker.core.partition_policy": PROTOCOL | LOG | {"broker.core.replication"},
+    "broker.core.tables": PROTOCOL | POLICY,
+    "broker.core.node_machine": PROTOCOL | POLICY,
     "broker.access": VOCABULARY,
     "broker.connections": ROLES | {"broker.access"},
     "broker": OPERATIONS | BROKER,

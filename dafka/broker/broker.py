@@ -108,7 +108,7 @@ class Broker:
         self.participants = TransactionParticipants(node, self._coordinators, self._messenger)
         self.transactions = TransactionCoordinators(self._coordinators, self.participants, self._messenger)
         self.groups = GroupCoordinators(node, self._coordinators, self.participants)
-        node.on_removed = self._on_removed
+        node.replicator.on_removed = self._on_removed
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run the coordinators until cancelled. They have started when the shards that this broker leads are loaded."""

@@ -90,7 +90,7 @@ class BrokerMetrics:
             },
             "dafka_broker_logs_led": {(): sum(log.leadership.is_led for log in logs)},
             "dafka_broker_replicas": {(): sum(own in log.leadership.replicas for log in logs)},
-            "dafka_broker_under_replicated_logs": {(): len(broker.under_replicated())},
+            "dafka_broker_under_replicated_logs": {(): len(broker.replicator.reassigner.under_replicated())},
             "dafka_broker_leaderless_logs": {(): sum(not log.leadership.leader for log in logs)},
             "dafka_broker_orphaned_partitions": {(): len(broker.inventory.orphans())},
             "dafka_broker_draining": {(): int(broker.brokers.own.is_draining)},

@@ -9,17 +9,17 @@ import trio
 from dafka.broker.core.log.offset_assigner import OffsetAssigner
 from dafka.broker.core.metadata.brokers import BROKERS_TOPIC
 from dafka.broker.core.metadata.topics import TOPICS_TOPIC
-from dafka.broker.core.node_machine import BrokerMachine, BrokerTopics
+from dafka.broker.core.node_machine import BrokerMachine
 from dafka.broker.core.partition_address import INDEX_TOPIC, parse_address
 from dafka.broker.core.replication.checkpoints import CHECKPOINTS_TOPIC
 from dafka.broker.core.replication.records import BRANCHES_TOPIC
+from dafka.broker.core.tables import make_tables
 from dafka.broker.local_state import LocalState
 from dafka.broker.node import BrokerNode
-from dafka.broker.replication.replicator import CONTROL_TOPICS
 from dafka.config import Config
 from dafka.exceptions import unwrap_group
 from dafka.packed_bytes import LENGTH_BYTES, PackedContents
-from dafka.protocol.presence.identity import owner_of
+from dafka.protocol.machines.stored_partitions import StoredPartitions
 from dafka.records import Partition, RecordBatch
 from dafka.roles.sockets import open_sockets
 from dafka.roles.store import describe_held
@@ -57,19 +57,19 @@ async def load_broker(
     Raises:
         StorageError: The storage fails, or a newer version of dafka wrote it.
     """
-    storage, order, replicator = broker.storage, broker.order, broker.replicator
+    storage, order, replicator = broker.storage.storage, broker.order, broker.replicator
     for topic in (BROKERS_TOPIC, BRANCHES_TOPIC, TOPICS_TOPIC):
         for partition in [each for each in stored if each.topic == topic]:
             replicator.learn(partition, await _read_control(storage, partition, stored[partition]))
     replicator.settle_topics()
     await _drop_deleted(broker, stored)
     replicator.note_indexes(stored)
-    replicator.checkpoints.load(broker.state(CHECKPOINTS_TOPIC), stored)
+    replicator.checkpoints.load(broker.storage.state(CHECKPOINTS_TOPIC), stored)
     await _load_indexes(storage, order, stored)
     visible = {partition: info for partition, info in stored.items() if not _is_internal(partition, storage.identity)}
     for partition, info in visible.items():
         first = max(info.earliest_sequence, order.producer_starts.get(partition, 0))
-        is_begun = info.end_sequence > first and broker.creates_topic_of(partition)
+        is_begun = info.end_sequence > first and broker.policy.creates_topic_of(partition)
         if is_begun and partition.topic not in order.topics:
             broker.create_topic(partition.topic)
     await _assign_missing_offsets(storage, order, state, visible)
@@ -98,11 +98,11 @@ async def _drop_deleted(broker: BrokerNode, stored: dict[Partition, PartitionInf
         if address is not None and address.topic_id in broker.replicator.topic_table.deleted_ids:
             deleted.append(partition)
     if deleted:
-        broker.forget_partitions(deleted)
+        broker.deletion.delete_partitions(deleted)
         for partition in deleted:
             del stored[partition]
     for name in {partition.topic for partition in broker.order.producer_starts}:
-        await broker.trim_deleted(name)
+        await broker.deletion.trim_deleted(name)
 
 
 async def _load_indexes(
@@ -178,41 +178,21 @@ async def serve_broker(
             identity = storage.identity
             state = LocalState(identity, _STATE_TOPICS)
             await state.load(storage)
+            found = await storage.partitions()
+            visible = {each: info for each, info in found.items() if not _is_internal(each, identity)}
+            ends, earliest, idle_s = describe_held(visible)
+            stored = StoredPartitions(earliest)
             order = OffsetAssigner(identity, keeps_record_batches=isinstance(storage, KeepsRecordBatches))
-            stored = await storage.partitions()
-            visible = {each: info for each, info in stored.items() if not _is_internal(each, identity)}
-
-            def keeps(partition: Partition) -> bool | None:
-                return broker.replicator.keeps(partition)
-
-            def has_index(partition: Partition) -> bool:
-                return broker.replicator.logs.find_partition(partition) is not None
-
-            def is_joining(partition: Partition) -> bool:
-                return broker.replicator.logs.is_joining(partition)
-
-            def leader_of(partition: Partition) -> str:
-                return broker.replicator.leader_of(partition)
-
-            machine = BrokerMachine(
-                identity,
-                config,
-                *describe_held(visible),
-                stored.keys() - visible.keys(),
-                BrokerTopics(BROKERS_TOPIC, INDEX_TOPIC, frozenset((INDEX_TOPIC, *CONTROL_TOPICS))),
-                lambda partition: owner_of(partition.address) == identity,
-                keeps,
-                has_index,
-                is_joining,
-                leader_of,
-            )
+            tables = make_tables(identity, config, stored, order)
+            hidden = found.keys() - visible.keys()
+            machine = BrokerMachine(identity, config, ends, idle_s, hidden, stored, tables.policy)
             async with open_sockets(
                 identity, config, Role.STORE, config.store.high_watermark, keeps_record_batches=True
             ) as sockets:
-                broker = BrokerNode(machine, sockets, storage, config, order, state)
-                await load_broker(broker, state, stored)
-                broker._report_opened(config.store.storage, visible)
-                await broker._run(task_status)
+                broker = BrokerNode(machine, sockets, storage, config, tables, state)
+                await load_broker(broker, state, found)
+                broker.store.report_opened(config.store.storage, visible)
+                await broker.run(task_status=task_status)
 
 
 def _is_internal(partition: Partition, identity: str) -> bool:

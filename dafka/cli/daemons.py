@@ -318,10 +318,10 @@ async def _run_broker(
 
         supervisor.monitor.metric_sources.append(HttpMetrics(found.web).read)
     announce_others()
-    with supervisor.monitor.watching(found.node):
+    with supervisor.monitor.watching(found.node.store):
         if config.broker.number >= 0:
-            await found.node.replicator.wait_number()
-        click.echo(f"broker {found.node.address} at {found.node.endpoint} keeps {config.store.storage}")
+            await found.node.membership.wait_number()
+        click.echo(f"broker {found.node.address} at {found.node.store.endpoint} keeps {config.store.storage}")
         if found.kafka is not None:
             click.echo(f"clients of Kafka connect to {found.bootstrap_servers}")
         if found.web is not None:

@@ -64,4 +64,8 @@ class Notify:
     event: Event
 
 
-Action: TypeAlias = Publish | Subscribe | Unsubscribe | Deliver | Append | ResetPosition | Notify
+class Effect:
+    """The base class of actions that a particular role executes, after all other actions of the same input."""
+
+
+Action: TypeAlias = Effect | Publish | Subscribe | Unsubscribe | Deliver | Append | ResetPosition | Notify

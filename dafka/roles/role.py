@@ -7,6 +7,7 @@ import trio
 from dafka.config import Config
 from dafka.errors import DiscoveryError
 from dafka.protocol import Event, Machine, Node, NodeCallbacks, ResetPosition, TowersHeard, TowersSilent
+from dafka.protocol.actions import Effect
 from dafka.records import RecordBatch
 from dafka.roles.events import EventFeed, log_discards
 from dafka.roles.logging_events import ClusterFound
@@ -41,6 +42,7 @@ class NodeRole:
             on_reset_position=self._on_reset_position,
             on_event=self._on_event,
             on_settled=self._on_settled,
+            on_effect=self._on_effect,
             on_change=self._on_change,
         )
         self._node = Node(machine, sockets, callbacks, config.node.connecting_max)
@@ -141,6 +143,9 @@ class NodeRole:
         self._is_settled = True
         self._settling.unpark_all()
         self.events.log.write(ClusterFound(self._node.peers))
+
+    def _on_effect(self, effect: Effect) -> None:
+        raise NotImplementedError
 
     def _on_change(self) -> None:
         pass

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import NamedTuple, Protocol
 
 import attrs
 import trio
 
 from dafka.config import Config
 from dafka.config.settings import StoreConfig
-from dafka.errors import StorageError, StorageLostError, StorageUnsupportedError
+from dafka.errors import StorageError, StorageLostError
 from dafka.exceptions import unwrap_group
 from dafka.internal_topics import is_internal_topic, is_system_topic
 from dafka.protocol import (
     CommitQueue,
-    DeletePartitions,
-    ForgetPartitions,
     ReadRequest,
     RecordsDropped,
     ResetPosition,
@@ -27,15 +26,17 @@ from dafka.protocol import (
     StorageRepaired,
     StoreMachine,
 )
-from dafka.protocol.token_bucket import TokenBucket
+from dafka.protocol.actions import Action, Effect
+from dafka.protocol.machines.stored_partitions import StoredPartitions
 from dafka.records import Partition, RecordBatch
+from dafka.roles.commit_pipeline import CommitPipeline
 from dafka.roles.compactor import Compactor
 from dafka.roles.fetch_replies import FetchReplies
-from dafka.roles.logging_events import CommitSlow, RecordsUnwritten, StorageOpened
+from dafka.roles.logging_events import RecordsUnwritten, StorageOpened
 from dafka.roles.position_replies import PositionReplies
 from dafka.roles.role import NodeRole
 from dafka.roles.sockets import NodeSockets, open_sockets
-from dafka.roles.statistics import Health, Histogram, Timer
+from dafka.roles.statistics import Health, Histogram
 from dafka.roles.trio_context import check_in_trio
 from dafka.storage import (
     DeletesPartitions,
@@ -48,15 +49,11 @@ from dafka.storage import (
     TierStatistics,
     open_storage,
 )
-from dafka.storage.base import delete_partitions
 from dafka.storage.plugin_helpers import now_ms
 from dafka.wire import Role
 
 STUCK_S = 60.0
 """Seconds after which one transaction counts as stuck, so that a supervisor should restart the store."""
-
-SLOW_COMMIT_REPEAT_S = 60.0
-"""Seconds after which a slow commit is logged again."""
 
 FORGET_PAUSE_S = 1.0
 """Seconds until further partitions are forgotten, if there are many."""
@@ -132,32 +129,50 @@ class Store(NodeRole):
         address: The store's node address, which is kept in its storage.
         endpoint: The endpoint that other nodes connect to.
         events: The events of the store since it was started; an async iterable.
+        pipeline: Writes what it receives to its storage.
         compactor: Compacts partitions.
         finish_by: Until when it may write what it has received when it is stopped, by Trio's clock. It has `[node]
             grace_ms` at most.
     """
 
-    def __init__(self, machine: StoreMachine, sockets: NodeSockets, storage: Storage, config: Config) -> None:
-        """Create the store. Programs call `serve_store` instead."""
+    def __init__(
+        self,
+        machine: StoreMachine,
+        sockets: NodeSockets,
+        storage: Storage,
+        config: Config,
+        retention: Retention | None = None,
+        execute: Callable[[Effect], None] | None = None,
+    ) -> None:
+        """Create the store. Programs call `serve_store` instead.
+
+        Args:
+            machine: The state machine.
+            sockets: The sockets.
+            storage: The storage.
+            config: The configuration.
+            retention: Drops expired records; None for `StoreRetention`, and compaction of `[store] compact_topics`.
+            execute: Executes the effects of the machine, if it has any.
+        """
         super().__init__(machine, sockets, config)
         self._machine = machine
         self._storage = storage
         self._config = config.store
-        self._retry_s = config.store.retry_ms / 1000
         self._grace_s = config.node.grace_ms / 1000
-        self._commit_timer = Timer()
-        self._slow_commit_log = TokenBucket(1 / SLOW_COMMIT_REPEAT_S, 1, trio.current_time())
-        self._writing_since: float | None = None
-        self._refusal = ""
+        self._execute = execute
         cold_end = storage.cold_end if isinstance(storage, HasColdTier) else None
         self._replies = FetchReplies(sockets, machine.responder, self._read, cold_end)
         self._positions = PositionReplies(sockets, machine.answers.positions, storage, machine.stored.durable_end)
-        self._commits = CommitQueue(machine)
-        self._arrived = trio.lowlevel.ParkingLot()
+        self.pipeline = CommitPipeline(CommitQueue(machine), storage, config.store, self._node.act, self.events.log)
         self._records_dropped = 0
+        self._retention = retention
         self.compactor = Compactor(storage, config.store, self.events.put)
         self._is_lost = False
         self.finish_by = math.inf
+
+    def act(self, actions: Iterable[Action]) -> None:
+        """Execute actions of the store's machine."""
+        self._node.act(actions)
 
     def statistics(self) -> StoreStatistics:
         """Return the counters so far, and the lag."""
@@ -169,11 +184,11 @@ class Store(NodeRole):
         }
         return StoreStatistics(
             partitions=len(machine.reassembler.cursors),
-            records_stored=self._commits.records,
-            bytes_stored=self._commits.bytes,
+            records_stored=self.pipeline.queue.records,
+            bytes_stored=self.pipeline.queue.bytes,
             records_dropped=self._records_dropped,
-            commits=self._commits.commits,
-            commit_seconds=self._commit_timer.histogram(),
+            commits=self.pipeline.queue.commits,
+            commit_seconds=self.pipeline.timer.histogram(),
             pending_bytes=machine.pending_bytes,
             fetches_sent=machine.reassembler.fetches_sent,
             fetches_received=machine.answers.fetches_received,
@@ -181,7 +196,7 @@ class Store(NodeRole):
             bytes_sent=machine.responder.bytes_sent,
             lag=lag,
             missing_records=machine.missing.count(),
-            is_full=bool(self._refusal or machine.room.full_reason),
+            is_full=bool(self.pipeline.refusal or machine.room.full_reason),
             discarded=self.discarded(),
             peers=self._node.peers,
             topics={
@@ -195,30 +210,34 @@ class Store(NodeRole):
 
     def health(self) -> Health:
         """Return the store's health: whether its storage works, and whether it has found its cluster."""
-        since = self._writing_since
+        since, refusal = self.pipeline.writing_since, self.pipeline.refusal
         waited = 0.0 if since is None else trio.current_time() - since
         trouble = f"one transaction of the storage has taken {waited:.0f} s so far" if waited >= STUCK_S else ""
-        refusal = f"the storage fails: {self._refusal}" if self._refusal else self._machine.room.full_reason
+        refusal = f"the storage fails: {refusal}" if refusal else self._machine.room.full_reason
         return Health(trouble, trouble or refusal or super().health().unready)
 
-    def _report_opened(self, url: str, held: Mapping[Partition, PartitionInfo]) -> None:
+    def report_opened(self, url: str, held: Mapping[Partition, PartitionInfo]) -> None:
         """Log what the storage holds, and report what was repaired."""
         records = sum(info.count for info in held.values())
         self.events.log.write(StorageOpened(url, len(held), records))
         for damage in self._storage.repairs:
             self.events.put(StorageRepaired(str(damage)))
 
-    async def _run(self, task_status: trio.TaskStatus[Store]) -> None:
+    async def run(self, *, task_status: trio.TaskStatus[Store]) -> None:
         """Run until cancelled, then write what has been received. Raises `StorageLostError`."""
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._run_until_lost, self._write)
+                nursery.start_soon(self._run_until_lost, self.pipeline.run)
                 nursery.start_soon(self._replies.run)
                 nursery.start_soon(self._positions.run)
-                if self._drops_records():
-                    nursery.start_soon(self._run_until_lost, self._retain)
-                if self._compacts():
-                    nursery.start_soon(self._run_until_lost, self._compact)
+                if self._retention is not None:
+                    nursery.start_soon(self._run_until_lost, self._retain, self._retention)
+                else:
+                    if self._config.has_retention:
+                        retention = StoreRetention(self._storage, self._config, self._machine.stored)
+                        nursery.start_soon(self._run_until_lost, self._retain, retention)
+                    if self._config.compact_topics:
+                        nursery.start_soon(self._run_until_lost, self._compact)
                 nursery.start_soon(self._forget)
                 if isinstance(self._storage, DetectsRemoval):
                     nursery.start_soon(self._run_until_lost, self._watch_removal, self._storage)
@@ -233,13 +252,11 @@ class Store(NodeRole):
     async def _finish(self) -> None:
         """Write and acknowledge what has been received, as far as the grace period allows."""
         with trio.CancelScope(shield=True, deadline=min(trio.current_time() + self._grace_s, self.finish_by)):
-            try:
-                while self._has_work() and not self._is_lost:
-                    await self._flush()
-            except StorageError as error:
-                self._refuse(error)
-        if self._has_work():
-            self.events.log.write(RecordsUnwritten(self._machine.pending_bytes, self._refusal), logging.WARNING)
+            if not self._is_lost:
+                with suppress(StorageError):
+                    await self.pipeline.finish()
+        if self.pipeline.has_work():
+            self.events.log.write(RecordsUnwritten(self._machine.pending_bytes, self.pipeline.refusal), logging.WARNING)
 
     async def _run_until_lost(self, task: Callable[..., Awaitable[None]], *arguments: object) -> None:
         """Run a task until it finds that the storage was removed. Its contents can no longer be relied on."""
@@ -263,12 +280,16 @@ class Store(NodeRole):
                 pass  # the writing task reports it
 
     def _on_records(self, batch: RecordBatch) -> None:
-        self._commits.put_records(batch)
-        self._arrived.unpark_all()
+        self.pipeline.queue.put_records(batch)
+        self.pipeline.wake()
 
     def _on_reset_position(self, reset: ResetPosition) -> None:
-        self._commits.put_reset(reset)
-        self._arrived.unpark_all()
+        self.pipeline.queue.put_reset(reset)
+        self.pipeline.wake()
+
+    def _on_effect(self, effect: Effect) -> None:
+        assert self._execute is not None
+        self._execute(effect)
 
     def _on_change(self) -> None:
         self._replies.wake()
@@ -287,64 +308,6 @@ class Store(NodeRole):
         if info is not None and info.earliest_sequence > request.first_sequence:
             self._records_dropped += self._machine.records_trimmed({partition: info.earliest_sequence})
 
-    async def _write(self) -> None:
-        while True:
-            if not self._has_work():
-                await self._arrived.park()
-            try:
-                await self._flush()
-            except StorageLostError:
-                raise
-            except StorageError as error:
-                self._refuse(error)
-                await trio.sleep(self._retry_s)
-
-    def _has_work(self) -> bool:
-        """Return whether something waits for the storage."""
-        return bool(self._commits)
-
-    def _drops_records(self) -> bool:
-        """Return whether `_retain` may find records to drop."""
-        return self._config.has_retention
-
-    def _compacts(self) -> bool:
-        """Return whether the store compacts partitions by itself."""
-        return bool(self._config.compact_topics)
-
-    def _refuse(self, error: StorageError) -> None:
-        self._refusal = str(error)
-        self._node.act(self._commits.work_failed(self._refusal))
-
-    async def _flush(self) -> None:
-        """Carry out the next work for the storage, then acknowledge it."""
-        work = self._commits.begin_work()
-        if isinstance(work, ResetPosition):
-            await self._storage.reset_to(work.partition, work.next_sequence)
-        elif isinstance(work, ForgetPartitions | DeletePartitions):
-            await delete_partitions(self._storage, work.partitions)
-        else:
-            await self._append(work)
-        self._refusal = ""
-        self._node.act(self._commits.work_done(trio.current_time()))
-
-    async def _append(self, batches: list[RecordBatch]) -> None:
-        if not self.compactor.is_possible and any(batch.compacted is not None for batch in batches):
-            raise StorageUnsupportedError(
-                "other stores have compacted records, and this storage cannot keep the places of removed ones; "
-                "use sqlite: or filelog:"
-            )
-        self._writing_since = begun = trio.current_time()
-        try:
-            await self._storage.append(batches)
-        finally:
-            self._writing_since = None
-        now = trio.current_time()
-        self._commit_timer.add(now - begun)
-        is_slow = now - begun > self._config.slow_commit_ms / 1000
-        if is_slow and self._slow_commit_log.try_take(now):
-            records, size = sum(map(len, batches)), sum(batch.content_bytes for batch in batches)
-            self.events.log.write(CommitSlow(now - begun, records, size), logging.WARNING)
-
     async def _forget(self) -> None:
         """Forget partitions that have ended and hold no records, and partitions known only by name."""
         can_delete = isinstance(self._storage, DeletesPartitions)
@@ -352,15 +315,15 @@ class Store(NodeRole):
             await trio.sleep(self._config.retention_interval_ms / 1000)
             self._machine.drop_silent_unproven(trio.current_time())
             while can_delete and (silent := self._machine.silent_partitions(trio.current_time())):
-                self._commits.put_silent(silent)
-                self._arrived.unpark_all()
+                self.pipeline.queue.put_silent(silent)
+                self.pipeline.wake()
                 await trio.sleep(FORGET_PAUSE_S)
 
-    async def _retain(self) -> None:
+    async def _retain(self, retention: Retention) -> None:
         """Drop the records beyond the retention limits, at once and then each interval."""
         while True:
             try:
-                moved = await self._apply_retention()
+                moved = await retention.apply()
             except StorageLostError:
                 raise
             except StorageError as error:
@@ -372,19 +335,6 @@ class Store(NodeRole):
                     self.events.put(RecordsDropped(dropped, len(moved)))
             await trio.sleep(self._config.retention_interval_ms / 1000)
 
-    async def _apply_retention(self) -> dict[Partition, int]:
-        """Drop the records beyond the retention limits; return the first sequence left of each partition."""
-        policy = default_retention(self._config)
-        moved: dict[Partition, int] = {}
-        for topic in list(self._machine.stored.durable):  # never all at once: meanwhile others come, to be kept whole
-            if not self._keeps_whole(topic):
-                moved.update(await self._storage.apply_retention(policy, topic))
-        return moved
-
-    def _keeps_whole(self, topic: str) -> bool:
-        """Return whether limits do not apply to a topic: it is compacted, or brokers need it."""
-        return is_system_topic(topic) or self._config.compacts(topic)
-
     async def _compact(self) -> None:
         """Compact the partitions of topics that are compacted, at once and then each interval."""
         while True:
@@ -393,6 +343,39 @@ class Store(NodeRole):
                 for partition in await self._storage.partitions(topic):
                     await self.compactor.compact(partition)
             await trio.sleep(self._config.compaction_interval_ms / 1000)
+
+
+class Retention(Protocol):
+    """Drops records beyond limits."""
+
+    async def apply(self) -> dict[Partition, int]:
+        """Drop them, and return the first sequence left of each partition that lost some. Raises `StorageError`."""
+
+
+class StoreRetention:
+    """Drops the records beyond the limits of the configuration, which apply to each partition.
+
+    Compacted topics and those of brokers have no limits.
+
+    Args:
+        storage: The storage.
+        config: The configuration of the store.
+        stored: The partitions in the storage.
+    """
+
+    def __init__(self, storage: Storage, config: StoreConfig, stored: StoredPartitions) -> None:
+        self._storage = storage
+        self._config = config
+        self._stored = stored
+
+    async def apply(self) -> dict[Partition, int]:
+        """See `Retention.apply`."""
+        policy = default_retention(self._config)
+        moved: dict[Partition, int] = {}
+        for topic in list(self._stored.durable):  # not all at once: new topics can be ones without limits
+            if not is_system_topic(topic) and not self._config.compacts(topic):
+                moved.update(await self._storage.apply_retention(policy, topic))
+        return moved
 
 
 def default_retention(config: StoreConfig) -> RetentionPolicy:
@@ -464,5 +447,5 @@ async def serve_store(
                 keeps_record_batches=isinstance(storage, KeepsRecordBatches),
             ) as sockets:
                 store = Store(machine, sockets, storage, config)
-                store._report_opened(config.store.storage, held)
-                await store._run(task_status)
+                store.report_opened(config.store.storage, held)
+                await store.run(task_status=task_status)

@@ -11,20 +11,20 @@ from pathlib import Path
 
 from dafka.cli import main
 from dafka.records import RecordBatch
-from dafka.roles.store import Store
+from dafka.roles.commit_pipeline import CommitPipeline
 from dafka_conformance.targets import open_target
 from dafka_conformance.targets.base import Target
 
 
 def acknowledge_before_durable() -> None:
     """Acknowledge all records, but write only a few of the first ones, as if a kill always came before the others."""
-    append = Store._append
+    write = CommitPipeline._write
 
-    async def append_few(self: Store, batches: list[RecordBatch]) -> None:
+    async def write_few(self: CommitPipeline, batches: list[RecordBatch]) -> None:
         first = [batch for batch in batches if batch.first_sequence == 0 and len(batch) > 1]
-        await append(self, [batch.between(0, len(batch) - 1) for batch in first])
+        await write(self, [batch.between(0, len(batch) - 1) for batch in first])
 
-    Store._append = append_few  # type: ignore[method-assign]
+    CommitPipeline._write = write_few  # type: ignore[method-assign]
 
 
 MUTATIONS: Mapping[str, Callable[[], None]] = {"acks-before-durable": acknowledge_before_durable}

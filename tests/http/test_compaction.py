@@ -62,7 +62,7 @@ async def test_records_that_compaction_removes_are_not_read_for_long() -> None:
         answer = await web.request("POST", "/topics/prices/records", body.encode(), Content_Type=LINES)
         assert answer.status == 200, answer.body
         assert len(await read_all(web)) == KEYS
-        storage = web.broker.node.storage
+        storage = web.broker.node.storage.storage
         assert isinstance(storage, CompactsPartitions)
         (partition,) = await storage.partitions("prices")
         await storage.compact(partition, KEYS - 1, lambda batch: b"\1" * (len(batch) - 1) + b"\0", no_wait)

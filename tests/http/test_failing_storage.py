@@ -256,14 +256,14 @@ class Disk:
     def __init__(self, web: RunningWeb, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_full = False
         broker: Any = web.broker.node
-        append = broker._storage.append
+        append = broker.storage.storage.append
 
         async def append_or_fail(batches: Any) -> None:
             if self.is_full:
                 raise StorageError(REASON)
             await append(batches)
 
-        monkeypatch.setattr(broker._storage, "append", append_or_fail)
+        monkeypatch.setattr(broker.storage.storage, "append", append_or_fail)
 
 
 @asynccontextmanager
@@ -390,9 +390,9 @@ async def test_a_short_failure_ends_no_wait(autojump_clock: trio.testing.MockClo
 
     async def fail_for(seconds: int) -> None:
         for _ in range(seconds):
-            waits.note_failure(REASON)
+            waits.record_failure(REASON)
             await trio.sleep(1)
-        waits.note_success()
+        waits.record_success()
         durable.set()
 
     async with trio.open_nursery() as nursery:
@@ -421,5 +421,5 @@ async def fill(web: RunningWeb, disk: Disk, *, is_known: bool) -> None:
 async def wait_recovered(web: RunningWeb) -> None:
     """Wait until the broker has noticed that its disk takes records again."""
     with trio.fail_after(ANSWER_S):
-        while not web.broker.node.can_write:  # noqa: ASYNC110 (nothing else tells)
+        while not web.broker.node.storage.can_write:  # noqa: ASYNC110 (nothing else tells)
             await trio.sleep(0.02)

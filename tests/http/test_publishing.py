@@ -57,7 +57,7 @@ async def test_a_leader_that_may_have_been_replaced_tells_no_end(monkeypatch: py
         (log,) = find_logs(broker, "orders")
         assert (await access.bounds([log]))[log].end_offset == 2
         monkeypatch.setattr(broker.node, "holds_lease", lambda _log: False)
-        monkeypatch.setattr(broker.node.replicator, "wait_round", trio.sleep_forever)
+        monkeypatch.setattr(broker.node.leases, "wait_round", trio.sleep_forever)
         refused = "too few replicas of log 0 of the topic 'orders' answer its leader"
         with pytest.raises(WebError, match=refused):
             await access.bounds([log])

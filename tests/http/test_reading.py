@@ -112,7 +112,7 @@ async def test_reading_is_bounded_by_a_size_and_an_end() -> None:
 async def test_dropped_records_are_passed_over() -> None:
     async with open_broker_service() as broker:
         log = await publish(broker, *"abcdef")
-        await broker.node.delete_records(log, 4)
+        await broker.node.deletion.delete_before(log, 4)
         read = await read_committed(broker, log, 1)
         assert (read.offset, read.next_offset) == (4, 6)
         assert [each["offset"] for each in read.objects()] == [4, 5]
@@ -154,7 +154,7 @@ async def test_positions(storage: str) -> None:
         broker.node.create_topic("orders", 2)
         for time_ms in (1000, 2000, 3000):
             log = await publish(broker, f"{time_ms}", time_ms=time_ms)
-        await broker.node.delete_records(log, 1)
+        await broker.node.deletion.delete_before(log, 1)
         first, second = find_logs(broker, "orders")
 
         async def found(position: Position) -> tuple[int, int]:

@@ -16,8 +16,8 @@ import dafka.cli.consume
 from dafka._entry import main
 from dafka.cli.consume import _Printer
 from dafka.records import RecordBatch
+from dafka.roles.commit_pipeline import CommitPipeline
 from dafka.roles.producer import Producer
-from dafka.roles.store import Store
 from tests.power.planted import segment_not_synced, sqlite_commits_without_sync
 
 Patch = pytest.MonkeyPatch
@@ -25,16 +25,16 @@ PLANTED = "PLANTED_BUG"
 
 
 def acknowledges_before_append(patch: Patch) -> None:
-    flush = Store._flush
+    commit = CommitPipeline._commit
 
-    async def acknowledge_first(self: Store) -> None:
-        work = self._commits.begin_work()
+    async def acknowledge_first(self: CommitPipeline) -> None:
+        work = self.queue.begin_work()
         if isinstance(work, list):
             ends = {batch.partition: batch.end_sequence for batch in work}
-            self._node.act(self._machine.records_committed(ends, trio.current_time()))
-        await flush(self)
+            self._act(self.queue._machine.records_committed(ends, trio.current_time()))
+        await commit(self)
 
-    patch.setattr(Store, "_flush", acknowledge_first)
+    patch.setattr(CommitPipeline, "_commit", acknowledge_first)
 
 
 def publishes_before_spooled(patch: Patch) -> None:

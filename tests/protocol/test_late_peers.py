@@ -53,6 +53,7 @@ class Peers:
             on_reset_position=lambda _: None,
             on_event=self.events.append,
             on_settled=lambda: None,
+            on_effect=lambda _: None,
             on_change=lambda: None,
         )
         self.node = Node(ConsumerMachine("ME", Config()), self.io, callbacks)

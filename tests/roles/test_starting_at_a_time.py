@@ -13,6 +13,7 @@ import trio
 from dafka import Config, Partition, Producer, ProducerRecord
 from dafka.errors import ConfigError, DiscoveryError, UnansweredError
 from dafka.roles import open_reader
+from dafka.roles.store import StoreRetention
 from dafka.storage import made_at
 from dafka.testing import Cluster, open_cluster
 from tests.roles.helpers import AN_HOUR_MS, DEADLINE_S, contents, open_store, receive, receive_partition, wait_until
@@ -98,7 +99,7 @@ async def test_the_earliest_answer_of_several_stores_counts() -> None:
     async with open_cluster() as cluster, open_store(cluster.config.with_store(retention_records=10)) as other:
         async with producing(cluster, *range(50)) as producer:
             await wait_until(lambda: other.statistics().records_stored == 50)
-        await other._apply_retention()
+        await StoreRetention(other._storage, other._config, other._machine.stored).apply()
         other._machine.records_trimmed({producer.partition: 40})
         async with cluster.consumer(["hello"], start=minute(20)) as consumer:
             await receive_partition(consumer, 20, 50)

@@ -71,6 +71,7 @@ class SimulatedNode:
             on_reset_position=self.on_reset_position,
             on_event=self.on_event,
             on_settled=self.on_settled,
+            on_effect=lambda _: None,
             on_change=self.on_change,
         )
         self.role_machine = machine

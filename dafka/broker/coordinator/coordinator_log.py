@@ -170,7 +170,7 @@ class CoordinatorLog:
 
     async def _delete_before(self, offset: int) -> None:
         try:
-            await self._broker.delete_records(self._log, offset)
+            await self._broker.deletion.delete_before(self._log, offset)
         except StorageError as error:  # the next rewrite deletes it
             _LOGGER.warning("cannot drop old records of %s: %s", self._log.topic, error)
         self._is_rewriting = False

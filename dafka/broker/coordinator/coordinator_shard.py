@@ -94,7 +94,7 @@ class CoordinatorShard:
         self._deleted_ids = broker.replicator.topic_table.deleted_ids
         self._broker = broker
         self._state = CoordinatorLog(broker, log)
-        self._waits = broker.waits
+        self._waits = broker.storage.waits
         self._answers: dict[Token, _Answer] = {}
         self._waiting: deque[tuple[int, Step]] = deque()
         self._written = 0

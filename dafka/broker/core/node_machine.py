@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
 from dafka import wire
+from dafka.broker.core.metadata.brokers import BROKERS_TOPIC
+from dafka.broker.core.metadata.topics import MESSAGES_TOPIC
+from dafka.broker.core.partition_address import INDEX_TOPIC
+from dafka.broker.core.partition_policy import CONTROL_TOPICS, PartitionPolicy
 from dafka.config import Config
-from dafka.protocol.actions import Action, Publish, Subscribe
+from dafka.protocol.actions import Action, Append, Effect, Publish, Subscribe
 from dafka.protocol.machines.store import StoreMachine
+from dafka.protocol.machines.stored_partitions import StoredPartitions
 from dafka.protocol.presence.identity import owner_of
 from dafka.records import Partition
 from dafka.wire import Command
@@ -23,43 +28,79 @@ UNWRITABLE = f"{ROUNDS_TOPIC}/unwritable"
 
 
 @attrs.frozen
-class BrokerTopics:
-    """The topics of messages between brokers.
+class HeartbeatsReceived(Effect):
+    """Brokers have sent heartbeats, or records, which count as heartbeats."""
+
+    brokers: frozenset[str]
+
+
+@attrs.frozen
+class IndexesAcknowledged(Effect):
+    """Other replicas have acknowledged index records of this broker.
 
     Attributes:
-        brokers: The topic of registrations. HEADs of it are heartbeats.
-        index: The indexes of logs.
-        rewritten: The topics whose partitions are rewritten from time to time, so that earlier records become obsolete;
-            the index is one of them.
+        ends: By partition of an index and by broker, the sequence after the last acknowledged record.
     """
 
-    brokers: str
-    index: str
-    rewritten: frozenset[str]
+    ends: Mapping[tuple[Partition, str], int]
 
 
-@attrs.define
-class ClusterSigns:
-    """The news from other brokers since the last call of `take_signs`.
+@attrs.frozen
+class IndexesAnnounced(Effect):
+    """Leaders have announced partitions of indexes, as they can have missed the acknowledgements of this broker."""
+
+    partitions: frozenset[Partition]
+
+
+@attrs.frozen
+class RoundsReceived(Effect):
+    """Messages of lease rounds have arrived.
 
     Attributes:
-        heartbeats: The brokers that have sent a heartbeat.
-        acknowledgements: By partition of an index and by broker, the sequence after the last acknowledged record.
-        repeats: The partitions of indexes whose leaders can have missed acknowledgements.
-        rounds: The brokers that have asked whether they are heard, each with the number of its round and whether it can
-            write.
+        asked: The brokers that ask whether they are heard, each with the number of its round and whether it can write.
         answers: The brokers that have answered a round of this broker, each with the number of the round and the
             sequences after its last control record and its last topic record.
     """
 
+    asked: Mapping[str, tuple[int, bool]]
+    answers: Mapping[str, tuple[int, int, int]]
+
+
+@attrs.frozen
+class MessagesReceived(Effect):
+    """Another broker has published messages; see `BrokerMessenger`."""
+
+    sender: str
+    values: Sequence[bytes | None]
+
+
+@attrs.frozen
+class TopicMissing(Effect):
+    """A producer writes to a topic that this broker must create."""
+
+    topic: str
+
+
+@attrs.define
+class _Received:
+    """The news in the messages of one call of `BrokerMachine.receive`."""
+
     heartbeats: set[str] = attrs.field(factory=set)
     acknowledgements: dict[tuple[Partition, str], int] = attrs.field(factory=dict)
-    repeats: set[Partition] = attrs.field(factory=set)
+    announced: set[Partition] = attrs.field(factory=set)
     rounds: dict[str, tuple[int, bool]] = attrs.field(factory=dict)
     answers: dict[str, tuple[int, int, int]] = attrs.field(factory=dict)
 
-    def __bool__(self) -> bool:
-        return bool(self.heartbeats or self.acknowledgements or self.repeats or self.rounds or self.answers)
+    def effects(self) -> Iterator[Effect]:
+        """Yield the effects, in the order in which they are executed."""
+        if self.heartbeats:
+            yield HeartbeatsReceived(frozenset(self.heartbeats))
+        if self.acknowledgements:
+            yield IndexesAcknowledged(self.acknowledgements)
+        if self.announced:
+            yield IndexesAnnounced(frozenset(self.announced))
+        if self.rounds or self.answers:
+            yield RoundsReceived(self.rounds, self.answers)
 
 
 def ask_round(broker: str, number: int, *, can_write: bool) -> wire.Ack:
@@ -92,6 +133,9 @@ def answer_round(requester: str, broker: str, number: int, control_end: int, top
     return wire.Ack(f"{requester}{SEPARATOR}{control_end}{SEPARATOR}{topics_end}", ROUNDS_TOPIC, number, broker)
 
 
+_REWRITTEN = frozenset((INDEX_TOPIC, *CONTROL_TOPICS))
+"""The topics whose partitions are rewritten from time to time, so that earlier records become obsolete."""
+
 SEPARATOR = "/"
 """The separator in the addresses of the partitions that brokers write for a log. Other addresses do not have it."""
 
@@ -122,19 +166,10 @@ class BrokerMachine(StoreMachine):
         address: The node's address.
         config: The configuration.
         ends: By partition, the sequence after the last record in the storage.
-        earliest: By partition, the sequence of the first record in the storage, if it is not 0.
         idle_s: By partition, the seconds since its last record was appended.
         hidden: This node's own partitions in the storage that other nodes do not know of yet.
-        topics: The topics of messages between brokers.
-        is_own: Returns whether a partition is this node's own.
-        keeps: Returns whether this broker is a replica of a partition; None for a producer partition, to which the
-            limits of peers apply.
-        has_index: Returns whether a partition is the index of a replicated log, which is acknowledged by `acknowledge`.
-        is_joining: Returns whether a partition is fetched only so that this broker becomes an additional replica.
-        leader_of: Returns the living leader of the replicated log of a partition; empty if there is none.
-
-    Attributes:
-        signs: The news from other brokers.
+        stored: The table of the partitions in the storage, which the machine fills.
+        policy: Decides which partitions this broker stores.
     """
 
     def __init__(
@@ -142,31 +177,18 @@ class BrokerMachine(StoreMachine):
         address: str,
         config: Config,
         ends: Mapping[Partition, int],
-        earliest: Mapping[Partition, int],
         idle_s: Mapping[Partition, float],
         hidden: Iterable[Partition],
-        topics: BrokerTopics,
-        is_own: Callable[[Partition], bool],
-        keeps: Callable[[Partition], bool | None],
-        has_index: Callable[[Partition], bool],
-        is_joining: Callable[[Partition], bool],
-        leader_of: Callable[[Partition], str],
+        stored: StoredPartitions,
+        policy: PartitionPolicy,
     ) -> None:
-        super().__init__(address, config, ends, earliest, idle_s, is_own)
-        self.reassembler.limit_rate(is_joining, config.broker.copy_rate_bytes)
-        self.signs = ClusterSigns()
-        self._topics = topics
-        self._keeps = keeps
-        self._has_index = has_index
-        self._leader_of = leader_of
+        super().__init__(address, config, ends, idle_s=idle_s, is_own=policy.owns, stored=stored)
+        self.reassembler.limit_rate(policy.is_background_copy, config.broker.copy_rate_bytes)
+        self._policy = policy
+        self._received = _Received()
         self._delegated_fetches = DelegatedFetches()
         self._hidden = set(hidden)
         self._returning: set[Partition] = set()
-
-    def take_signs(self) -> ClusterSigns:
-        """Return the news from other brokers since the last call."""
-        signs, self.signs = self.signs, ClusterSigns()
-        return signs
 
     def start(self, now: float) -> list[Action]:
         """Subscribe as a store does, and to the acknowledgements of this broker's indexes."""
@@ -177,9 +199,30 @@ class BrokerMachine(StoreMachine):
         ]
 
     def receive(self, messages: Iterable[wire.BatchedMessage], now: float) -> list[Action]:
-        """Process the messages of a store, acknowledgements and heartbeats."""
+        """Process the messages of a store, acknowledgements, heartbeats and lease rounds."""
+        self._received = _Received()
         taken = [each for each in messages if not self._is_report(each) and not self._is_delegated(each)]
-        return super().receive(taken, now)
+        return [*self._with_effects(super().receive(taken, now)), *self._received.effects()]
+
+    def node_settled(self, now: float) -> list[Action]:
+        """See `StoreMachine.node_settled`."""
+        return self._with_effects(super().node_settled(now))
+
+    def tick(self, now: float) -> list[Action]:
+        """See `StoreMachine.tick`."""
+        return self._with_effects(super().tick(now))
+
+    def _with_effects(self, actions: list[Action]) -> list[Action]:
+        """Return actions with the effects of the records among them: messages of brokers, and topics to create."""
+        effects: list[Effect] = []
+        for action in actions:
+            if isinstance(action, Append):
+                partition = action.batch.partition
+                if partition.topic == MESSAGES_TOPIC:
+                    effects.append(MessagesReceived(partition.address, action.batch.values))
+                elif self._policy.misses_topic_of(partition):
+                    effects.append(TopicMissing(partition.topic))
+        return [*actions, *effects] if effects else actions
 
     def expect_records(self, ends: Mapping[Partition, int], now: float) -> list[Action]:
         """Fetch records of partitions that other brokers are known to have.
@@ -198,7 +241,7 @@ class BrokerMachine(StoreMachine):
 
     def _expect(self, partition: Partition, end: int, now: float) -> None:
         is_of_log = SEPARATOR in partition.address
-        if is_of_log and self._is_own(partition) and (not end or end > self.next_sequence(partition)):
+        if is_of_log and self._policy.owns(partition) and (not end or end > self.next_sequence(partition)):
             self._returning.add(partition)  # it was deleted here, and is not back yet
         if self._is_written_here(partition) or not self._follow_partition(partition, now, is_live=False):
             return
@@ -235,29 +278,31 @@ class BrokerMachine(StoreMachine):
             # Under load, the explicit heartbeats of a broker wait behind its records, so these are heartbeats, too.
             address = message.batch.partition.address
             if message.requestor is None and SEPARATOR in address:
-                self.signs.heartbeats.add(owner_of(address))
+                self._received.heartbeats.add(owner_of(address))
             return False
         if isinstance(message, wire.Ack):
             if message.subject == ROUNDS_TOPIC and message.address != self.address:
                 self._record_round(message)
-            elif message.subject == self._topics.index and message.address:
+            elif message.subject == INDEX_TOPIC and message.address:
                 key = Partition(message.subject, message.partition), message.address
-                self.signs.acknowledgements[key] = max(message.sequence + 1, self.signs.acknowledgements.get(key, 0))
+                self._received.acknowledgements[key] = max(
+                    message.sequence + 1, self._received.acknowledgements.get(key, 0)
+                )
             return True
         if isinstance(message, wire.Head):
-            if message.subject == self._topics.brokers:
-                self.signs.heartbeats.add(message.address)
-            elif message.subject == self._topics.index:
-                self.signs.repeats.add(Partition(message.subject, message.address))
+            if message.subject == BROKERS_TOPIC:
+                self._received.heartbeats.add(message.address)
+            elif message.subject == INDEX_TOPIC:
+                self._received.announced.add(Partition(message.subject, message.address))
         return False
 
     def _record_round(self, message: wire.Ack) -> None:
         requester, *ends = message.partition.split(SEPARATOR)
         if message.partition in {ROUNDS_TOPIC, UNWRITABLE}:
-            self.signs.rounds[message.address] = message.sequence, message.partition == ROUNDS_TOPIC
+            self._received.rounds[message.address] = message.sequence, message.partition == ROUNDS_TOPIC
         elif requester == self.address and len(ends) == 2 and all(map(str.isdecimal, ends)):
             control_end, topics_end = map(int, ends)
-            self.signs.answers[message.address] = message.sequence, control_end, topics_end
+            self._received.answers[message.address] = message.sequence, control_end, topics_end
 
     def _is_delegated(self, message: wire.BatchedMessage) -> bool:
         """Return whether a message requests records that the leader of their log has, too, and will send.
@@ -269,22 +314,20 @@ class BrokerMachine(StoreMachine):
         partition = Partition(message.subject, message.partition)
         if not self.stored.earliest.get(partition, 0) <= message.sequence < self.stored.durable_end(partition):
             return False
-        leader = self._leader_of(partition)
+        leader = self._policy.fetch_leader(partition)
         return leader not in {"", self.address, message.address} and self._delegated_fetches.delegate(message)
 
     def _report_unrecoverable(self, partition: Partition, first_sequence: int, end_sequence: int) -> list[Action]:
         """Return nothing for partitions that are rewritten: nobody needs their earlier records."""
-        if partition.topic in self._topics.rewritten:
+        if partition.topic in _REWRITTEN:
             return []
         return super()._report_unrecoverable(partition, first_sequence, end_sequence)
 
     def _must_keep(self, partition: Partition) -> bool:
-        return partition.topic not in self._topics.rewritten and super()._must_keep(partition)
+        return partition.topic not in _REWRITTEN and super()._must_keep(partition)
 
     def _acknowledge(self, partition: Partition) -> list[Action]:
-        if partition.topic == self._topics.index and self._has_index(partition):
-            return []
-        return super()._acknowledge(partition)
+        return super()._acknowledge(partition) if self._policy.acknowledges(partition) else []
 
     def _is_written_here(self, partition: Partition) -> bool:
         """Return whether this broker has all records of a partition before any other one.
@@ -296,7 +339,7 @@ class BrokerMachine(StoreMachine):
             return False
         is_of_log = SEPARATOR in partition.address
         is_known = partition in self.reassembler.cursors or partition in self._hidden
-        if not is_of_log or is_known or not self._keeps(partition):
+        if not is_of_log or is_known or not self._policy.keeps(partition):
             return True
         self._returning.add(partition)
         return False
@@ -304,7 +347,7 @@ class BrokerMachine(StoreMachine):
     def _follow_partition(self, partition: Partition, now: float, *, is_live: bool) -> bool:
         if partition in self.reassembler.cursors:
             return super()._follow_partition(partition, now, is_live=is_live)
-        is_kept = self._keeps(partition)
+        is_kept = self._policy.keeps(partition)
         if is_kept is None:
             return super()._follow_partition(partition, now, is_live=is_live)
         if is_kept:

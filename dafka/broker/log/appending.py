@@ -176,7 +176,7 @@ async def unpacked(
         return
     async with broker.unpacking.take(source, _UNPACKING_FACTOR * bytes_max):
         with _refusing():
-            await broker.node.wait_capacity()  # includes unpacked records that are not durable yet
+            await broker.node.storage.wait_capacity()  # includes unpacked records that are not durable yet
             records = await trio.to_thread.run_sync(partial(decode, bytes_max=bytes_max))
         if log.is_gone:
             raise AppendRefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -230,8 +230,8 @@ def append_batches(
     """
     if not log.leadership.is_led:
         raise not_leader(log)
-    if broker.node.waits.problem:
-        raise AppendRefusedError(ErrorCode.KAFKA_STORAGE_ERROR, broker.node.waits.problem)
+    if broker.node.storage.waits.problem:
+        raise AppendRefusedError(ErrorCode.KAFKA_STORAGE_ERROR, broker.node.storage.waits.problem)
     if all_replicas:
         _check_replicas(broker, log)
     if all(header.producer_id < 0 for header, _ in batches):

@@ -179,7 +179,7 @@ class LogCompaction:
 
     async def run(self) -> None:
         """Compact logs until cancelled."""
-        compactor = self._broker.compactor
+        compactor = self._broker.store.compactor
         while compactor.is_possible:
             for name, topic in list(self._broker.topics.items()):
                 policy = _policy_of(topic, self._config)
@@ -210,12 +210,12 @@ class LogCompaction:
             await self._compact_part(log, each, superseded)
 
     async def _find_parts(self, log: Log) -> list[_Part]:
-        storage = self._broker.storage
+        storage = self._broker.storage.storage
         assert isinstance(storage, CompactsPartitions)
         parts = []
         for address in log.index.addresses():
             partition = log.partition_of(address)
-            clean_end = await self._broker.compactor.clean_end(partition, _name(log))
+            clean_end = await self._broker.store.compactor.clean_end(partition, _name(log))
             found = await storage.find_compactable(partition, clean_end)
             if found is not None:
                 parts.append(_Part(address, partition, clean_end, found))
@@ -239,11 +239,11 @@ class LogCompaction:
             if not is_recorded:
                 break
             offset = superseded.end_offset
-            await self._broker.compactor.throttle(sum(map(len, batches)))
+            await self._broker.store.compactor.throttle(sum(map(len, batches)))
         return superseded
 
     async def _compact_part(self, log: Log, part: _Part, superseded: KeyOffsetMap) -> None:
-        storage, compactor = self._broker.storage, self._broker.compactor
+        storage, compactor = self._broker.storage.storage, self._broker.store.compactor
         assert isinstance(storage, CompactsPartitions)
         runs = list(find_runs(log, part.address, part.found.end_sequence))
         done: Compacted = await storage.compact(

@@ -33,7 +33,7 @@ class DurableWaits:
         self._failing_since: float | None = None
         self._waiting: set[trio.CancelScope] = set()
 
-    def note_failure(self, reason: str) -> None:
+    def record_failure(self, reason: str) -> None:
         """Record that a write has failed. All waits end if writes have failed for a while.
 
         Args:
@@ -47,7 +47,7 @@ class DurableWaits:
             for each in self._waiting:
                 each.cancel()
 
-    def note_success(self) -> None:
+    def record_success(self) -> None:
         """Record that a write has succeeded."""
         self.problem, self._failing_since = "", None
 

@@ -15,7 +15,7 @@ from dafka.broker.core.replication.checkpoints import (
     encode_checkpoint,
 )
 from dafka.broker.core.replication.replicated_logs import ReplicatedLogs
-from dafka.broker.replication.host import Host
+from dafka.broker.log.broker_storage import BrokerStorage
 from dafka.errors import StorageFormatError
 from dafka.records import Partition
 from dafka.storage import PartitionInfo
@@ -30,12 +30,12 @@ class Checkpoints:
     """The checkpoints of a broker.
 
     Args:
-        host: The broker.
+        storage: The access to the storage.
         logs: The replicated logs.
     """
 
-    def __init__(self, host: Host, logs: ReplicatedLogs) -> None:
-        self._host = host
+    def __init__(self, storage: BrokerStorage, logs: ReplicatedLogs) -> None:
+        self._storage = storage
         self._logs = logs
         self._loaded: dict[Partition, Checkpoint] = {}
 
@@ -58,7 +58,7 @@ class Checkpoints:
             except StorageFormatError as error:
                 _LOGGER.warning("a checkpoint is ignored, and the index is read: %s", error)
         if stale:
-            self._host.write_state(CHECKPOINTS_TOPIC, [(key, None) for key in stale])
+            self._storage.write_state(CHECKPOINTS_TOPIC, [(key, None) for key in stale])
 
     def take(self, topic: str, indexes: Iterable[Partition]) -> dict[Partition, Checkpoint]:
         """Remove and return the checkpoints of a log.
@@ -74,7 +74,7 @@ class Checkpoints:
         return {
             partition: checkpoint
             for partition, checkpoint in loaded
-            if checkpoint is not None and checkpoint.is_met(topic, self._host.durable_end_of)
+            if checkpoint is not None and checkpoint.is_met(topic, self._storage.durable_end)
         }
 
     async def run(self) -> None:
@@ -87,4 +87,4 @@ class Checkpoints:
                 for epoch, checkpoint in log.local_log.take_checkpoints(log.replica.latest.leader_epoch)
             ]
             if changes:
-                self._host.write_state(CHECKPOINTS_TOPIC, changes)
+                self._storage.write_state(CHECKPOINTS_TOPIC, changes)

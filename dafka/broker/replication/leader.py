@@ -10,11 +10,13 @@ import trio
 
 from dafka.broker.core.log.entries import BatchEntry, RunEntry
 from dafka.broker.core.log.log import Log
-from dafka.broker.core.metadata.brokers import Brokers
 from dafka.broker.core.metadata.topic_settings import MAJORITY, availability_of
 from dafka.broker.core.replication.records import EpochStart, LeaderAndEpoch
-from dafka.broker.core.replication.replicated_logs import LogAction, ReplicatedLog, ReplicatedLogs
-from dafka.broker.replication.host import Host
+from dafka.broker.core.replication.replicated_logs import LogAction, ReplicatedLog
+from dafka.broker.core.tables import BrokerTables
+from dafka.broker.log.broker_storage import BrokerStorage
+from dafka.broker.log.own_partitions import OwnPartitions
+from dafka.broker.log.waiters import LogWaiters
 from dafka.broker.replication.index_reader import continue_log, read_tail, restore_log
 from dafka.errors import StorageError
 from dafka.records import Partition
@@ -35,25 +37,29 @@ class LedLogs:
     """Leads logs, merges divergent records into them, and follows other logs for readers.
 
     Args:
-        host: The broker.
-        brokers: The brokers of the cluster.
-        logs: The replicated logs.
+        tables: What this broker knows of the cluster.
+        storage: The access to the storage.
+        own: The partitions that only this broker writes.
+        watchers: Notifies waiters when a log advances.
         act: Executes the effects of replicas.
         refresh: Updates the leadership that clients see of a log.
     """
 
     def __init__(
         self,
-        host: Host,
-        brokers: Brokers,
-        logs: ReplicatedLogs,
+        tables: BrokerTables,
+        storage: BrokerStorage,
+        own: OwnPartitions,
+        watchers: LogWaiters,
         act: Callable[[Iterable[LogAction]], None],
         refresh: Callable[[ReplicatedLog], None],
     ) -> None:
-        self._host = host
-        self._order = host.order
-        self._brokers = brokers
-        self._logs = logs
+        self._order = tables.order
+        self._brokers = tables.brokers
+        self._logs = tables.logs
+        self._storage = storage
+        self._own = own
+        self._watchers = watchers
         self._act = act
         self._refresh = refresh
         self._ready_from: dict[str, int] = {}
@@ -94,8 +100,7 @@ class LedLogs:
     def keep_leading(self, log: ReplicatedLog, state: Log) -> None:
         """Continue to lead a log that other brokers replicate from now on."""
         self._ready_from[log.name] = 0
-        self._host.lead(state)
-        self._host.announce(state.index_partition)
+        self._own.lead(state)
 
     def note_held(self, logs: Iterable[ReplicatedLog]) -> None:
         """Wake up tasks that wait for more records of these logs."""
@@ -123,7 +128,7 @@ class LedLogs:
     def _show_high_watermark(self, state: Log, offset: int) -> None:
         if offset != state.high_watermark:
             state.high_watermark = offset
-            self._host.watchers.notify(state)
+            self._watchers.notify(state)
 
     # Leading
 
@@ -147,19 +152,18 @@ class LedLogs:
             try:
                 self._followed.pop(log.name, None)
                 self._order.begin_epoch(state, start.leader_epoch.epoch)
-                await restore_log(self._host.storage, log, state, start.leader_epoch, is_led=True)
+                await restore_log(self._storage.storage, log, state, start.leader_epoch, is_led=True)
             except StorageError as error:
                 _LOGGER.warning("cannot lead the log %s of %s: %s", log.number, log.topic, error)
                 return
             if log.replica.led_epoch != start.leader_epoch or state.is_gone:
                 return
-            self._order.finish_epoch(state, self._host.ends(state.topic), self._host.earliest(state.topic))
+            self._order.finish_epoch(state, self._storage.ends(state.topic), self._storage.earliest(state.topic))
             self._ready_from[log.name] = state.index.end_offset
-            self._host.lead(state)
-            self._host.wake()
+            self._own.lead(state)
+            self._storage.write()
             if state.backfill and self._nursery is not None:
                 self._nursery.start_soon(self.catch_up, state)
-            self._host.announce(state.index_partition)
             self._act(LogAction(log, each) for each in log.replica.repeat_acknowledgement())
             self._refresh(log)
             self.merge_later([log])
@@ -173,19 +177,19 @@ class LedLogs:
 
     async def catch_up(self, state: Log) -> None:
         """Assign offsets to records of producer partitions that arrived before this broker led the log."""
-        await self._host.wait_durable()  # some records can be on their way to the storage
+        await self._storage.wait_durable()  # some records can be on their way to the storage
         while state.backfill and self._order.leads(state):
             for address, scanned_until in list(state.backfill.items()):
                 partition = Partition(state.topic, address)
-                end = self._host.durable_end_of(partition)
+                end = self._storage.durable_end(partition)
                 if scanned_until >= end:
                     state.backfill.pop(address, None)
                     continue
-                batch = await self._host.storage.read(partition, scanned_until, PLACED_RECORDS)
+                batch = await self._storage.storage.read(partition, scanned_until, PLACED_RECORDS)
                 if batch is None:
                     state.backfill[address] = end
                 elif self._order.leads(state):
-                    await self._host.place(state, batch)
+                    await self._storage.assign_offsets(state, batch)
 
     # Following
 
@@ -213,7 +217,7 @@ class LedLogs:
         epoch = log.replica.latest.leader_epoch
         if log.replica.led_epoch is not None or not log.replica.local_epochs.is_complete(epoch):
             return
-        arguments = (self._host.storage, log, state, epoch)
+        arguments = (self._storage.storage, log, state, epoch)
         try:
             if self._followed.get(log.name) == epoch:
                 await continue_log(*arguments)
@@ -268,7 +272,7 @@ class LedLogs:
             if ends[epoch] <= from_offset:
                 continue
             try:
-                entries = await read_tail(self._host.storage, log, epoch, from_offset, ends[epoch])
+                entries = await read_tail(self._storage.storage, log, epoch, from_offset, ends[epoch])
             except StorageError as error:
                 _LOGGER.warning("cannot heal the log %s of %s yet: %s", log.number, log.topic, error)
                 return
@@ -276,7 +280,7 @@ class LedLogs:
                 return
             merged[epoch] = ends[epoch]
             self._order.merge_divergent(state, self.admitted(state, entries))
-            self._host.wake()
+            self._storage.write()
 
     def _has_ended(self, log: ReplicatedLog, epoch: LeaderAndEpoch, led_epoch: LeaderAndEpoch) -> bool:
         """Return whether the leader of an epoch no longer appends to it, as far as this broker knows."""

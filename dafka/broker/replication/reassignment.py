@@ -14,12 +14,13 @@ import trio
 
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.balancer import Balancer, BalancerSettings, LogPlacement, Reason
-from dafka.broker.core.metadata.brokers import Brokers
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.partition_address import name_log
-from dafka.broker.core.replication.replicated_logs import LogAction, ReplicatedLog, ReplicatedLogs
-from dafka.broker.replication.host import Host
+from dafka.broker.core.replication.replicated_logs import LogAction, ReplicatedLog
+from dafka.broker.core.tables import BrokerTables
+from dafka.broker.log.deletion import RecordDeletion
 from dafka.broker.replication.leader import IN_SYNC_S, LedLogs
+from dafka.broker.replication.membership import Membership
 from dafka.config import Config
 from dafka.errors import ConfigError
 from dafka.protocol.rendezvous import rank_nodes
@@ -41,48 +42,41 @@ class Reassigner:
     """Changes the replicas of the logs that this broker leads, and deletes logs that it no longer replicates.
 
     Args:
-        host: The broker.
         config: The configuration.
-        brokers: The brokers of the cluster.
-        logs: The replicated logs.
+        tables: What this broker knows of the cluster.
         led_logs: The logs that this broker leads.
+        deletion: Deletes records.
         indexes: The partitions of indexes that are stored, by log.
         put_topic: Changes a topic.
         act: Executes the effects of replicas.
-        refresh: Updates the leadership that clients see of a log.
-        describe: Updates the registration of this broker.
-        hear_acknowledgements: Subscribes to the acknowledgements for a broker.
+        membership: The registration of this broker.
     """
 
     def __init__(
         self,
-        host: Host,
         config: Config,
-        brokers: Brokers,
-        logs: ReplicatedLogs,
+        tables: BrokerTables,
         led_logs: LedLogs,
+        deletion: RecordDeletion,
         indexes: defaultdict[str, set[Partition]],
         put_topic: Callable[[Topic], object],
         act: Callable[[Iterable[LogAction]], None],
-        refresh: Callable[[ReplicatedLog], None],
-        describe: Callable[..., None],
-        hear_acknowledgements: Callable[[str], None],
+        membership: Membership,
     ) -> None:
-        self._host = host
-        self._order = host.order
         self._settings = config.broker
         self._storage_url = config.store.storage
-        self._brokers = brokers
-        self._logs = logs
+        self._order = tables.order
+        self._brokers = tables.brokers
+        self._logs = tables.logs
+        self._address = tables.brokers.own.address
         self._led_logs = led_logs
+        self._deletion = deletion
         self._indexes = indexes
         self._put_topic = put_topic
         self._act = act
-        self._refresh = refresh
-        self._describe = describe
-        self._hear_acknowledgements = hear_acknowledgements
+        self._membership = membership
         self._balancer = Balancer(
-            host.address,
+            self._address,
             BalancerSettings(
                 replace_replicas_after_s=config.broker.replace_replicas_after_ms / 1000,
                 full_bytes=config.broker.full_bytes,
@@ -144,7 +138,7 @@ class Reassigner:
             for change in self._balancer.advance(brokers.all(), brokers.alive, placed, now, brokers.unwritable):
                 self._change(change.log, change.replicas, change.reason)
             if self._balancer.has_share:
-                self._describe(awaits_share=False)
+                self._membership.update_registration(awaits_share=False)
             if 2 * len(brokers.alive) <= len(brokers.all()):
                 self._record_away()
             for log in self._logs:
@@ -233,7 +227,7 @@ class Reassigner:
             self._change(log.name, (*present, *(each for each in replicas if each not in present)), Reason.ASKED)
         elif set(replicas) == set(present):
             pass
-        elif set(replicas) <= set(log.replica.in_sync()) and self._host.address in replicas:
+        elif set(replicas) <= set(log.replica.in_sync()) and self._address in replicas:
             self._change(log.name, replicas, Reason.ASKED)
 
     def _change(self, name: str, replicas: tuple[str, ...], reason: Reason) -> None:
@@ -253,9 +247,9 @@ class Reassigner:
     async def _drop_replaced(self) -> None:
         """Delete the logs that other brokers replicate instead of this one."""
         for log in list(self._logs):
-            if self._host.address in log.replica.replicas or not self._indexes[log.name]:
+            if self._address in log.replica.replicas or not self._indexes[log.name]:
                 continue
-            self._hear_acknowledgements(log.replica.latest.leader_epoch.leader)
+            self._membership.subscribe_acknowledgements(log.replica.latest.leader_epoch.leader)
             if not log.replica.may_drop:
                 continue
             indexes = self._indexes.pop(log.name)
@@ -263,20 +257,21 @@ class Reassigner:
             self._logs.drop(log)
             self._led_logs.forget(log.name)
             if trio.current_time() < self._away_until and not self._brokers.own.is_draining:
-                self._describe(awaits_share=True)  # others have replaced this broker while it was away
-            await self._host.forget_partitions([*indexes, *own]).wait()
+                # Others have replaced this broker while it was away.
+                self._membership.update_registration(awaits_share=True)
+            await self._deletion.delete_partitions([*indexes, *own]).wait()
 
     def _measure_space(self) -> None:
         """Announce the free space to other brokers if it has changed enough."""
         free, announced = _free_bytes(self._storage_url), self._brokers.own.free_bytes
         if abs(free - announced) > SPACE_STEP * max(announced, 1):
-            self._describe(free_bytes=free)
+            self._membership.update_registration(free_bytes=free)
 
     def _count_under_replicated(self) -> None:
         """Announce the number of under-replicated logs if it has changed."""
         count = len(self.under_replicated())
         if count != self._brokers.own.under_replicated_logs:
-            self._describe(under_replicated_logs=count)
+            self._membership.update_registration(under_replicated_logs=count)
 
     def under_replicated(self) -> list[Log]:
         """Return the logs that this broker leads and that have too few living in-sync replicas."""

@@ -11,10 +11,13 @@ from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.partition_address import INDEX_TOPIC, name_log
 from dafka.broker.core.replication.checkpoints import Checkpoint
-from dafka.broker.core.replication.replicated_logs import ReplicatedLog, ReplicatedLogs
+from dafka.broker.core.replication.replicated_logs import ReplicatedLog
 from dafka.broker.core.replication.settings import Availability
+from dafka.broker.core.tables import BrokerTables
+from dafka.broker.interbroker.mesh import BrokerMesh
+from dafka.broker.log.broker_storage import BrokerStorage
+from dafka.broker.log.own_partitions import OwnPartitions
 from dafka.broker.replication.checkpoints import Checkpoints
-from dafka.broker.replication.host import Host
 from dafka.broker.replication.index_reader import read_index
 from dafka.records import Partition, RecordBatch
 
@@ -28,8 +31,10 @@ class ReplicaLoader:
     A broker cannot vote or acknowledge for a log before it has read what it stores of the log.
 
     Args:
-        host: The broker.
-        logs: The replicated logs.
+        tables: What this broker knows of the cluster.
+        storage: The access to the storage.
+        own: The partitions that only this broker writes.
+        mesh: The mesh of nodes.
         checkpoints: The checkpoints, which say what the broker need not read.
         indexes: The partitions of indexes that are stored, by the name of their log.
         take_part: Called with each loaded log and its state.
@@ -37,15 +42,20 @@ class ReplicaLoader:
 
     def __init__(
         self,
-        host: Host,
-        logs: ReplicatedLogs,
+        tables: BrokerTables,
+        storage: BrokerStorage,
+        own: OwnPartitions,
+        mesh: BrokerMesh,
         checkpoints: Checkpoints,
         indexes: Mapping[str, AbstractSet[Partition]],
         take_part: Callable[[ReplicatedLog, Log], None],
     ) -> None:
-        self._host = host
-        self._order = host.order
-        self._logs = logs
+        self._order = tables.order
+        self._logs = tables.logs
+        self._policy = tables.policy
+        self._storage = storage
+        self._own = own
+        self._mesh = mesh
         self._checkpoints = checkpoints
         self._indexes = indexes
         self._take_part = take_part
@@ -72,20 +82,20 @@ class ReplicaLoader:
             if own:
                 for state in own:
                     self._order.replicate(state)
-                self._host.wake()
-                await self._host.wait_durable()
+                self._storage.write()
+                await self._storage.wait_durable()
             for number, state in enumerate(states):
                 if self._order.find_log(state.topic, state.number) is state:
                     await self._load(self._order.topics[state.topic], state)
                 if number % ADOPTED_TOGETHER == 0:
                     await trio.lowlevel.checkpoint()
-            self._host.ask_heads((*{each.topic for each in states}, INDEX_TOPIC))
+            self._mesh.ask_heads((*{each.topic for each in states}, INDEX_TOPIC))
 
     async def _load(self, topic: Topic, state: Log) -> None:
         number, name = state.number, name_log(topic.topic_id, state.number)
         if self._logs.find(name) is not None:
             return
-        replicas = topic.placement[number] if number < len(topic.placement) else (self._host.address,)
+        replicas = topic.placement[number] if number < len(topic.placement) else (self._mesh.address,)
         checkpoints = self._checkpoints.take(topic.name, self._indexes.get(name, ()))
         index, ends = await self._read_indexes(name, checkpoints)
         if self._order.find_log(topic.name, number) is not state:
@@ -109,13 +119,13 @@ class ReplicaLoader:
         found: list[RecordBatch] = []
         ends: dict[Partition, int] = {}
         while unread := [
-            each for each in self._indexes.get(name, ()) if self._host.durable_end_of(each) > ends.get(each, -1)
+            each for each in self._indexes.get(name, ()) if self._storage.durable_end(each) > ends.get(each, -1)
         ]:
             for partition in unread:
                 known = checkpoints[partition].index_end if partition in checkpoints else 0
                 first = ends.get(partition, known)
-                ends[partition] = max(first, self._host.durable_end_of(partition))
-                async for batch in read_index(self._host.storage, partition, first):
+                ends[partition] = max(first, self._storage.durable_end(partition))
+                async for batch in read_index(self._storage.storage, partition, first):
                     found.append(batch)
                     ends[partition] = max(ends[partition], batch.end_sequence)
         return found, ends
@@ -130,5 +140,5 @@ class ReplicaLoader:
         announced = {log.index_partition(epoch) for epoch in (latest.leader_epoch, latest.parent.leader_epoch)}
         announces_all = log.replica.availability is Availability.BRANCH
         for partition, end in ends.items():
-            if partition != led and self._host.is_own(partition):
-                self._host.announce_until(partition, end, is_announced=announces_all or partition in announced)
+            if partition != led and self._policy.owns(partition):
+                self._own.announce_until(partition, end, is_announced=announces_all or partition in announced)

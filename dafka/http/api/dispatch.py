@@ -68,5 +68,5 @@ async def _answer(request: Request) -> AnyResponse:
             decode_document(await request.read_body(DOCUMENT_BYTES_MAX)), "the body"
         )
     if route.changes_topics:
-        await request.broker.node.replicator.wait_topics()
+        await request.broker.node.leases.wait_topics()
     return await route.handler(request)

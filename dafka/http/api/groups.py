@@ -126,7 +126,7 @@ async def _list_here(request: Request) -> dict[str, Any]:
     try:
         found = await groups.list_groups([] if query["state"] is None else [query["state"]])
     except CoordinatorError:
-        problem = request.broker.node.waits.problem or "it takes too long"
+        problem = request.broker.node.storage.waits.problem or "it takes too long"
         raise WebError("storage_failed", f"the groups cannot be read: {problem}") from None
     names = sorted(
         each.group_id

@@ -76,7 +76,7 @@ async def list_nodes(request: Request) -> AnyResponse:
     survey, note = surveys.newest(), surveys.problem
     own = {
         "address": node.address,
-        "endpoint": node.endpoint,
+        "endpoint": node.store.endpoint,
         "roles": ["broker"],
         "state": "up",
         "is_self": True,

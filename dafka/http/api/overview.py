@@ -87,7 +87,7 @@ async def describe_overview(request: Request) -> AnyResponse:
     """
     web, broker = request.web, request.broker
     node, activity, time_ms = broker.node, request.web.throughput, now_ms()
-    statistics = node.statistics()
+    statistics = node.store.statistics()
     if activity.is_due(time_ms):
         records_out = sum(each.counters.consumed.total() for each in broker.listeners)
         bytes_out = sum(each.counters.sent_bytes for each in broker.listeners)
@@ -96,7 +96,7 @@ async def describe_overview(request: Request) -> AnyResponse:
         "time": time_ms,
         "broker": {
             "address": node.address,
-            "endpoint": node.endpoint,
+            "endpoint": node.store.endpoint,
             "version": _version(),
             "started_at": web.started_at,
         },
@@ -139,7 +139,7 @@ def _count(request: Request, statistics: StoreStatistics) -> dict[str, int]:
 def _find_problems(request: Request, statistics: StoreStatistics, usage: dict[str, Any]) -> Iterator[str]:
     """Yield a sentence for each problem."""
     web, node = request.web, request.broker.node
-    health = node.health()
+    health = node.store.health()
     if health.trouble or health.unready:
         yield health.trouble or health.unready
     yield from find_broker_problems(node)

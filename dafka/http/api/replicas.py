@@ -55,12 +55,12 @@ def describe_brokers(broker: Broker) -> list[dict[str, Any]]:
 def _describe(
     node: BrokerNode, each: BrokerRegistration, led: Counter[str], kept: Counter[str], needed: Counter[str]
 ) -> dict[str, Any]:
-    address = each.address
+    address, is_here = each.address, each.address == node.address
     is_drained = each.is_draining and not led[address] and not needed[address]
     return {
         "number": each.number,
         "address": address,
-        "is_self": address == node.address,
+        "is_self": is_here,
         "is_alive": node.brokers.is_alive(address),
         "rack": each.rack,
         "kafka_listener": each.kafka_listener,
@@ -70,7 +70,7 @@ def _describe(
         "is_drained": is_drained,
         "logs_led": led[address],
         "replicas": kept[address],
-        "under_replicated_logs": len(node.under_replicated()) if address == node.address else None,
+        "under_replicated_logs": len(node.replicator.reassigner.under_replicated()) if is_here else None,
     }
 
 
@@ -108,7 +108,7 @@ def find_broker_problems(node: BrokerNode) -> Iterator[str]:
         if not node.brokers.is_alive(each.address):
             where = each.http_url or each.kafka_listener
             yield f"broker {each.number}{' at ' * bool(where)}{where} is not heard"
-    under_replicated = node.under_replicated()
+    under_replicated = node.replicator.reassigner.under_replicated()
     if under_replicated:
         first = under_replicated[0]
         yield (

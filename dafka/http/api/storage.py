@@ -112,7 +112,7 @@ VERIFICATION = Object(
 async def describe_storage(request: Request) -> AnyResponse:
     """Describe the contents of the storage."""
     broker = request.broker
-    storage, health = broker.node.inventory.storage, broker.node.health()
+    storage, health = broker.node.inventory.storage, broker.node.store.health()
     topics = await broker.node.inventory.stored_topics()
     return respond(
         {

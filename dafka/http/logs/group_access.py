@@ -203,8 +203,8 @@ class GroupAccess:
 
     def _unavailable(self, name: str, coordinator: BrokerRegistration | None, problem: str) -> WebError:
         node = self._broker.node
-        if coordinator is not None and coordinator.address == node.address and node.waits.problem:
-            return WebError("storage_failed", f"the group {name!r}: {node.waits.problem}")
+        if coordinator is not None and coordinator.address == node.address and node.storage.waits.problem:
+            return WebError("storage_failed", f"the group {name!r}: {node.storage.waits.problem}")
         return WebError("leader_unavailable", f"the broker that coordinates the group {name!r} {problem}")
 
 

@@ -225,7 +225,7 @@ class LogAccess:
 
     async def wait_capacity(self) -> None:
         """Wait until records that are not yet durable take less than `[store] pending_bytes_max`."""
-        await self.broker.node.wait_capacity()
+        await self.broker.node.storage.wait_capacity()
         if self._remote is not None:
             await self._remote.wait_capacity()
 
@@ -277,7 +277,7 @@ class LogAccess:
                 return found
         if offset > log.index.start_offset:
             try:
-                await self.broker.node.delete_records(log, offset)
+                await self.broker.node.deletion.delete_before(log, offset)
             except TopicDeletedError:
                 raise topic_not_found(log.topic) from None
         return log.index.start_offset

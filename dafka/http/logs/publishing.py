@@ -137,7 +137,7 @@ class Publisher:
         await self._access.wait_capacity()
         node = self._broker.node
         if self._creates_topics and node.find_topic(topic) is None:
-            await node.replicator.wait_topics()
+            await node.leases.wait_topics()
 
     def ensure_topic(self, topic: str) -> None:
         """Create a topic if it does not exist, as its first records would. Raises `WebError` if that is impossible."""
@@ -180,7 +180,7 @@ class Publisher:
         # Validate all parts before any is appended.
         encoded = [(each, self._encode(each, part, producer)) for each, part in parts]
         pending = [self._append(each, [batch]) for each, batch in encoded]
-        return Publication(topic, pending, self._broker.node.waits)
+        return Publication(topic, pending, self._broker.node.storage.waits)
 
     async def begin_batches(self, topic: str, log: int, data: bytes | memoryview, source: str) -> Publication:
         """Append record batches as they are. See `begin`.
@@ -207,7 +207,7 @@ class Publisher:
                 appended = self._append(found, batches, records)
         except AppendRefusedError as refused:
             raise _as_web_error(found, refused) from None
-        return Publication(topic, [appended], self._broker.node.waits)
+        return Publication(topic, [appended], self._broker.node.storage.waits)
 
     def _find_logs(self, topic: str) -> Sequence[Log]:
         node = self._broker.node

@@ -35,7 +35,7 @@ async def serve_http(
     scheme = "http" if web.broker.security.tls is None else "https"
     web.url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
-    web.broker.node.describe(http_url=find_advertised_url(web), forwarding_key=web.forwarding_key)
+    web.broker.node.membership.update_registration(http_url=find_advertised_url(web), forwarding_key=web.forwarding_key)
 
     async def serve_client(client: AcceptedClient) -> None:
         try:
@@ -62,7 +62,7 @@ def find_advertised_url(web: HttpServer) -> str:
     url = urlsplit(web.url)
     if url.hostname not in {"0.0.0.0", "::"}:
         return web.url
-    endpoint = split_tcp_endpoint(web.broker.node.endpoint)
+    endpoint = split_tcp_endpoint(web.broker.node.store.endpoint)
     return web.url if endpoint is None else f"{url.scheme}://{endpoint[0]}:{url.port}"
 
 

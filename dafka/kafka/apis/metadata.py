@@ -63,7 +63,7 @@ async def _find(
         if find_name_problem(name):
             return _unknown(name, ErrorCode.INVALID_TOPIC_EXCEPTION)
         if may_create:
-            await node.replicator.wait_topics()
+            await node.leases.wait_topics()
             try:
                 if node.find_topic(name) is None:
                     await node.create_topic(name).wait()

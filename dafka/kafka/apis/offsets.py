@@ -111,7 +111,7 @@ def _find_epoch_end(
 
 async def _delete_before(context: RequestContext, log: Log, offset: int) -> ErrorCode:
     try:
-        await context.broker.node.delete_records(log, offset)
+        await context.broker.node.deletion.delete_before(log, offset)
     except StorageError:
         return ErrorCode.KAFKA_STORAGE_ERROR
     except TopicDeletedError:

@@ -99,7 +99,7 @@ async def begin_produce(
 async def _wait_unasked(context: RequestContext, pending: Pending) -> PartitionProduceResponse:
     """Wait for records sent with acks=0, because later responses wait for them. It waits no longer than others."""
     try:
-        with context.broker.node.waits.bounded():
+        with context.broker.node.storage.waits.bounded():
             return await pending()
     except StorageError as error:
         raise ProduceRefusedError(str(error)) from None
@@ -108,7 +108,7 @@ async def _wait_unasked(context: RequestContext, pending: Pending) -> PartitionP
 async def _wait_capacity(context: RequestContext) -> str:
     """Wait for memory for the records of one log, which can be compressed. Return the problem if there is none."""
     try:
-        await context.broker.node.wait_capacity()
+        await context.broker.node.storage.wait_capacity()
     except StorageError as error:
         return str(error)
     return ""

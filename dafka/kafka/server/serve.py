@@ -35,7 +35,9 @@ async def serve_kafka(
 
     host, port = sockets[0].getsockname()[:2]
     server.bootstrap_servers = _join(host, port)
-    server.broker.node.describe(kafka_listener=advertised or find_listener(host, port, server.broker.node))
+    server.broker.node.membership.update_registration(
+        kafka_listener=advertised or find_listener(host, port, server.broker.node)
+    )
     await accept_clients(sockets, server.crowd, server.broker.stopping, serve, task_status=task_status)
 
 
@@ -51,7 +53,7 @@ def find_listener(host: str, port: int, node: BrokerNode) -> str:
         The address.
     """
     if host in {"0.0.0.0", "::"}:
-        endpoint = split_tcp_endpoint(node.endpoint)
+        endpoint = split_tcp_endpoint(node.store.endpoint)
         if endpoint is not None:
             host = endpoint[0].strip("[]")
     return _join(host, port)

@@ -16,7 +16,7 @@ import attrs
 
 from dafka import wire
 from dafka.endpoints import ConnectionChange, PeerEndpoint
-from dafka.protocol.actions import Action, Append, Deliver, Notify, Publish, ResetPosition, Subscribe
+from dafka.protocol.actions import Action, Append, Deliver, Effect, Notify, Publish, ResetPosition, Subscribe
 from dafka.protocol.events import Event, PeerJoined, PeerLeft
 from dafka.protocol.presence.beacons import DiscoveryEvent, Settled
 from dafka.protocol.presence.connections import CONNECTING_MAX, ConnectionManager
@@ -89,6 +89,7 @@ class NodeCallbacks:
         on_reset_position: Continues a stored partition at a later sequence.
         on_event: Takes an event for the program.
         on_settled: Called once, when the node has found its cluster.
+        on_effect: Takes the effects that only this role knows.
         on_change: Called after every input to the machine.
     """
 
@@ -96,6 +97,7 @@ class NodeCallbacks:
     on_reset_position: Callable[[ResetPosition], None]
     on_event: Callable[[Event], None]
     on_settled: Callable[[], None]
+    on_effect: Callable[[Effect], None]
     on_change: Callable[[], None]
 
 
@@ -136,6 +138,7 @@ class Node:
         """Carry out actions in order; what they publish goes out together."""
         io, callbacks = self._io, self._callbacks
         outbound: list[wire.BatchedMessage] = []
+        effects: list[Effect] = []
         for action in actions:
             if isinstance(action, Publish):
                 outbound.append(action.message)
@@ -147,11 +150,15 @@ class Node:
                 callbacks.on_event(action.event)
             elif isinstance(action, Subscribe):
                 io.subscribe(action.prefix)
+            elif isinstance(action, Effect):
+                effects.append(action)
             else:
                 io.unsubscribe(action.prefix)
         if outbound:
             io.publish(outbound)
         io.set_timer(self.deadline())
+        for effect in effects:
+            callbacks.on_effect(effect)
         callbacks.on_change()
 
     def start(self, now: float) -> None:

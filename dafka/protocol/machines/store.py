@@ -70,12 +70,13 @@ class StoreMachine:
         earliest: Mapping[Partition, int] | None = None,
         idle_s: Mapping[Partition, float] | None = None,
         is_own: Callable[[Partition], bool] = lambda _: False,
+        stored: StoredPartitions | None = None,
     ) -> None:
         self.address = address
         self._is_own = is_own
         self.reassembler = Reassembler(address, config.fetch, config.node.partitions_unproven_max)
         self.missing = MissingRecords(self.reassembler)
-        self.stored = StoredPartitions(earliest or {})
+        self.stored = StoredPartitions(earliest or {}) if stored is None else stored
         self.pending_bytes = 0
         self.responder = FetchResponder(
             self.stored.readable_range, config.fetch.replies_max, fetch_records_max=config.fetch.reply_records_max

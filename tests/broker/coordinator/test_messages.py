@@ -191,7 +191,7 @@ async def test_no_well_formed_message_ends_a_broker(seed: int) -> None:
             sent = {"version": 1, "to": "", "life": post._incarnation, "kind": kind, "fields": make(message)}
             broker.node.on_message("other", json.dumps(sent).encode())
         assert post.discarded == 0
-        await broker.node.wait_durable()
+        await broker.node.storage.wait_durable()
         with trio.fail_after(DEADLINE_S):
             await append_batches(broker, log, [make_batch(b"further")]).wait_offset()
 
@@ -249,7 +249,7 @@ async def test_messages_of_former_leaders_end_no_transaction() -> None:
         broker.node.on_message("other", json.dumps({**message, "fields": begin}).encode())
         end(6, 0, 1)  # of the slot's former leader
         end(7, 1, 2)  # for another leader of the log
-        await broker.node.wait_durable()
+        await broker.node.storage.wait_durable()
         assert (broker.last_stable_offset(log), log.high_watermark) == (0, 1)
         end(7, 0, 3)
         with trio.fail_after(DEADLINE_S):

@@ -165,11 +165,11 @@ async def test_records_of_a_deposed_leader_do_not_count() -> None:
 
 async def test_many_commits_share_a_write() -> None:
     async with open_broker_service() as broker:
-        before = broker.node.statistics().commits
+        before = broker.node.store.statistics().commits
         async with trio.open_nursery() as nursery:
             for number in range(500):
                 nursery.start_soon(broker.groups.commit_offsets, commit(f"group-{number}", number))
-        assert broker.node.statistics().commits - before < 20
+        assert broker.node.store.statistics().commits - before < 20
 
 
 def test_slots_give_different_producer_ids() -> None:

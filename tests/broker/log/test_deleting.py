@@ -24,7 +24,7 @@ async def test_deleted_records_of_native_producers_are_dropped(storage: str) -> 
             await producer.send_many([b"%d" % n for n in range(100)])
             await producer.wait_acknowledged()
             log = await wait_end(broker, "orders", 100)
-            await broker.delete_records(log, 60)
+            await broker.deletion.delete_before(log, 60)
             await producer.send(b"100")
             await producer.wait_acknowledged()
             partition = producer.partition
@@ -52,10 +52,10 @@ async def test_partition_keeps_what_another_log_needs(storage: str) -> None:
         assert first.high_watermark
         assert second.high_watermark
         kept = await read_all(broker, second)
-        await broker.delete_records(first, first.high_watermark)
+        await broker.deletion.delete_before(first, first.high_watermark)
         assert first.index.start_offset == first.high_watermark
         assert values_of(await read_all(broker, second)) == values_of(kept)
-        await broker.delete_records(second, second.high_watermark)
+        await broker.deletion.delete_before(second, second.high_watermark)
     async with open_storage(storage, read_only=True) as held:
         info = (await held.partitions("orders"))[partition]
         assert (info.earliest_sequence, info.end_sequence) == (40, 40)

@@ -16,6 +16,8 @@ from dafka import Config, Consumer, Partition, ProducerRecord, Record, RecordBat
 from dafka.batches import BatchHeader, Compression, check_crc, decode_records, encode_batch
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.partitioner import log_of_key
+from dafka.broker.core.replication.checkpoints import CHECKPOINTS_TOPIC
+from dafka.broker.local_state import LocalState
 from dafka.broker.node import BrokerNode
 from dafka.broker.startup import serve_broker
 from dafka.errors import StorageError
@@ -201,7 +203,7 @@ async def test_deleted_records_and_topics_are_gone(tmp_path: Path) -> None:
         log = log_of(broker, "orders")
         for n in range(5):
             await broker.append(log, encode([b"%d" % n])).wait_offset()
-        await broker.delete_records(log, 3)
+        await broker.deletion.delete_before(log, 3)
         assert log.index.start_offset == 3
         await broker.create_topic("other").wait()
         await broker.append(log_of(broker, "other"), encode([b"x"])).wait_offset()
@@ -218,12 +220,17 @@ async def test_deleted_records_and_topics_are_gone(tmp_path: Path) -> None:
 
 
 async def test_state_is_kept(tmp_path: Path) -> None:
-    storage = f"filelog:{tmp_path}/log"
-    async with open_broker(storage) as (_, broker):
-        await broker.write_state("$offsets", [(b"a", b"1"), (b"b", b"2")]).wait()
-        await broker.write_state("$offsets", [(b"a", b"3"), (b"b", None)]).wait()
-    async with open_broker(storage) as (_, broker):
-        assert dict(broker.state("$offsets")) == {b"a": b"3"}
+    url = f"filelog:{tmp_path}/log"
+    async with open_storage(url) as storage:
+        state = LocalState("a" * 32, [CHECKPOINTS_TOPIC])
+        for changes in ([(b"a", b"1"), (b"b", b"2")], [(b"a", b"3"), (b"b", None)]):
+            state.put(CHECKPOINTS_TOPIC, changes)
+            await storage.append(state.begin_write(1000))
+            state.write_done()
+    async with open_storage(url) as storage:
+        again = LocalState("a" * 32, [CHECKPOINTS_TOPIC])
+        await again.load(storage)
+        assert dict(again.values(CHECKPOINTS_TOPIC)) == {b"a": b"3"}
 
 
 async def test_kill_leaves_no_acknowledged_record_without_its_offset(tmp_path: Path) -> None:
@@ -252,7 +259,7 @@ async def test_records_get_their_offsets_when_a_failing_storage_works_again(
     async with open_broker(storage, config) as (cluster, broker):
         await broker.create_topic("orders").wait()
         log = log_of(broker, "orders")
-        append = broker._storage.append
+        append = broker.storage.storage.append
         attempts = 0
 
         async def fail_at_first(batches: list[RecordBatch]) -> None:
@@ -263,8 +270,8 @@ async def test_records_get_their_offsets_when_a_failing_storage_works_again(
                 raise StorageError("the disk is full")
             await append(batches)
 
-        monkeypatch.setattr(broker._storage, "append", fail_at_first)
-        state = broker.write_state("$groups", [(b"a", b"1")])
+        monkeypatch.setattr(broker.storage.storage, "append", fail_at_first)
+        state = broker.storage.write_state(CHECKPOINTS_TOPIC, [(b"a", b"1")])
         await trio.testing.wait_all_tasks_blocked()
         first = broker.append(log, encode([b"a", b"b"]))
         await trio.sleep(0.015)

@@ -57,7 +57,7 @@ def is_in_sync(cluster: BrokerCluster) -> bool:
 
 
 def checkpointed_end(broker: BrokerNode, index: Partition) -> int:
-    found = broker.state(CHECKPOINTS_TOPIC).get(index.address.encode())
+    found = broker.storage.state(CHECKPOINTS_TOPIC).get(index.address.encode())
     return 0 if found is None else decode_checkpoint(found).index_end
 
 
@@ -86,7 +86,7 @@ async def test_a_checkpoint_does_not_count_where_records_were_lost(
 ) -> None:
     async with open_broker_cluster(tmp_path) as cluster:
         _, ended = await end_a_branch(cluster)
-        name, broker = next(each for each in cluster.brokers.items() if not each[1].is_own(ended))
+        name, broker = next(each for each in cluster.brokers.items() if not each[1].policy.owns(ended))
         await wait_until(lambda: checkpointed_end(broker, ended) == 2)
         await cluster.stop(name)
         async with open_storage(f"filelog:{tmp_path / name}") as storage:
@@ -95,6 +95,6 @@ async def test_a_checkpoint_does_not_count_where_records_were_lost(
         records_read.clear()
         again = await cluster.start(name)
         assert ended in records_read
-        await wait_until(lambda: again.durable_end_of(Partition("orders", ended.address)) == 2)  # fetched again
+        await wait_until(lambda: again.storage.durable_end(Partition("orders", ended.address)) == 2)  # fetched again
         log = log_of(again)
         await wait_until(lambda: log.replica.local_epochs.is_complete(log.replica.latest.leader_epoch))

@@ -92,7 +92,7 @@ async def test_records_that_are_not_in_the_index_yet_are_not_taken_for_compacted
         await broker.create_topic("prices", 1).wait()
         ((_, log),) = await cluster.wait_led("prices")
         await append(broker, log, 0, COUNT)
-        storage = broker.storage
+        storage = broker.storage.storage
         assert isinstance(storage, CompactsPartitions)
         find = storage.find_compactable
 

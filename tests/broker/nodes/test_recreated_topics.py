@@ -153,12 +153,12 @@ async def test_deletion_that_was_recorded_is_finished_at_the_next_start(
         (log,) = broker.logs("orders")
         await append(broker, log, b"x")
         with monkeypatch.context() as patched:
-            patched.setattr(broker, "drop_topic", drop_nothing)  # as if the broker were killed before
+            patched.setattr(broker.deletion, "drop_topic", drop_nothing)  # as if the broker were killed before
             await broker.delete_topic("orders")
             await cluster.stop("a")
         broker = await cluster.start("a")
         assert broker.find_topic("orders") is None
-        await wait_until(lambda: not broker.ends("orders"))
+        await wait_until(lambda: not broker.storage.ends("orders"))
         await cluster.stop("a")
         async with open_storage(f"filelog:{tmp_path / 'a'}", read_only=True) as storage:
             assert await storage.partitions("orders") == {}

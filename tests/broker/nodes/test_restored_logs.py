@@ -159,7 +159,7 @@ async def test_a_broker_that_starts_takes_up_what_is_stored_while_it_reads_its_i
         with trio.fail_after(PATIENCE_S):
             await is_reading.wait()
         await append(leader, log, b"meanwhile")
-        await wait_until(lambda: again.durable_end_of(log.index_partition) == log.index_end)
+        await wait_until(lambda: again.storage.durable_end(log.index_partition) == log.index_end)
         may_go_on.set()
         name = name_log(leader.order.topics["orders"].topic_id, 0)
 

@@ -59,7 +59,7 @@ async def test_a_log_goes_on_when_its_leader_stops(tmp_path: Path, scheme: str) 
             assert distinct(await read(broker, log)) == [*values(10), b"later"]
         again = await cluster.start(stopped)
         (partition,) = {log.index_partition for _, log in cluster.logs("orders") if log.number == 0}
-        await wait_until(lambda: again.durable_end_of(partition) > 0)
+        await wait_until(lambda: again.storage.durable_end(partition) > 0)
         assert len(cluster.brokers) == 3
 
 
@@ -72,7 +72,7 @@ def full_disk(*brokers: BrokerNode) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         for each in brokers:
-            patch.setattr(each.storage, "append", fail)
+            patch.setattr(each.storage.storage, "append", fail)
         yield
 
 
@@ -229,7 +229,7 @@ async def test_a_drained_broker_keeps_nothing(tmp_path: Path) -> None:
         for broker, log in await cluster.wait_led("orders", 8):
             assert len(log.leadership.replicas) == 3
             assert distinct(await read(broker, log)) == values(10)
-        await wait_until(lambda: not drained.ends(INDEX_TOPIC) and not drained.ends("orders"))
+        await wait_until(lambda: not drained.storage.ends(INDEX_TOPIC) and not drained.storage.ends("orders"))
 
 
 async def test_a_log_moves_to_the_brokers_that_an_operator_names(tmp_path: Path) -> None:
@@ -260,7 +260,7 @@ async def test_a_broker_that_has_deleted_what_it_has_written_gets_it_from_others
         await append(leader, log, *values(10))
         partition = log.leader_partition
         brokers[1].change_replicas(brokers[1].logs("orders")[0], [*middle, last])
-        await wait_until(lambda: not brokers[0].durable_end_of(partition))
+        await wait_until(lambda: not brokers[0].storage.durable_end(partition))
         await append(*(await cluster.wait_led("orders"))[0], *values(10, "later-"))
         brokers[1].change_replicas(brokers[1].logs("orders")[0], [first, *middle])
         await wait_until(lambda: any(broker is brokers[0] for broker, _ in cluster.logs("orders")))
@@ -286,7 +286,7 @@ async def test_dead_brokers_are_replaced(tmp_path: Path) -> None:
                 )
             )
         )
-        assert not any(each.under_replicated() for each in cluster.brokers.values())
+        assert not any(each.replicator.reassigner.under_replicated() for each in cluster.brokers.values())
 
 
 async def test_deleted_records_take_no_space_at_followers(tmp_path: Path) -> None:
@@ -302,10 +302,10 @@ async def test_deleted_records_take_no_space_at_followers(tmp_path: Path) -> Non
         ((leader, log),) = await cluster.wait_led("orders")
         for value in values(10, "later-"):
             await append(leader, log, value)
-        await leader.delete_records(log, 13)
+        await leader.deletion.delete_before(log, 13)
 
         async def find_firsts(broker: BrokerNode) -> list[int]:
-            found = await broker.storage.partitions("orders")
+            found = await broker.storage.storage.partitions("orders")
             return [found[each].earliest_sequence for each in (former, log.leader_partition)]
 
         for each in cluster.brokers.values():
@@ -342,7 +342,9 @@ async def test_a_deleted_topic_is_gone_everywhere_and_may_come_again(tmp_path: P
         for number in range(2):
             await cluster.append("orders", number, *values(10))
         await brokers[1].delete_topic("orders")
-        await wait_until(lambda: not any(each.ends("orders") or "orders" in each.order.topics for each in brokers))
+        await wait_until(
+            lambda: not any(each.storage.ends("orders") or "orders" in each.order.topics for each in brokers)
+        )
         await brokers[2].create_topic("orders").wait()
         await cluster.append("orders", 0, b"x")
         ((leader, log),) = await cluster.wait_led("orders")
@@ -395,7 +397,9 @@ async def test_a_broker_catches_up_with_an_index_that_was_written_again(
         for value in values(200):
             await append(leader, log, value)
         there = [each for each in cluster.brokers.values() if each is not leader]
-        await wait_until(lambda: all(max(each.earliest(INDEX_TOPIC).values(), default=0) > 50 for each in there))
+        await wait_until(
+            lambda: all(max(each.storage.earliest(INDEX_TOPIC).values(), default=0) > 50 for each in there)
+        )
         again = await cluster.start(away)  # which may be preferred, and lead the log at once
         await wait_until(
             lambda: any(
@@ -439,7 +443,7 @@ async def test_brokers_that_an_operator_has_named_keep_a_log_until_one_of_them_d
 async def test_a_broker_with_the_number_of_a_running_one_is_refused(tmp_path: Path) -> None:
     async with open_broker_cluster(tmp_path) as cluster:
         first, second = [await cluster.start(name, number=number) for number, name in enumerate(NAMES[:2], 1)]
-        first.describe(kafka_listener="first.example:9092")
+        first.membership.update_registration(kafka_listener="first.example:9092")
         await wait_until(lambda: not any(each.brokers.own.is_starting for each in (first, second)))
         config = cluster.config.with_store(storage=f"filelog:{tmp_path / 'other'}").with_broker(number=1)
         found = f"the broker {first.address} at first.example:9092 has the number 1, too; start this broker with"

@@ -163,7 +163,7 @@ async def test_dropped_records_show_as_a_step_of_offsets() -> None:
         assert (await client.expect("records"))["next_offset"] == 2
         log = web.broker.node.order.find_log("orders", 0)
         assert log is not None
-        await web.broker.node.delete_records(log, 7)
+        await web.broker.node.deletion.delete_before(log, 7)
         await client.send("credit", id=identifier, records=100)
         message = await client.expect("records")
         assert (message["offset"], message["next_offset"]) == (7, 10)

@@ -39,10 +39,10 @@ class FakeBroker:
         brokers: The brokers of the cluster.
         created: The arguments of `create_topic`.
         moved: The arguments of `change_replicas`.
-        deleted: The arguments of `delete_records`.
+        deletion: Records the deletions of records.
         appended: Waits for what `append` has appended.
         watchers: Those who wait for its logs to get further.
-        waits: The limit on waiting for the storage.
+        storage: A storage to which every record is durable at once.
     """
 
     def __init__(self) -> None:
@@ -54,11 +54,13 @@ class FakeBroker:
         self.created: list[tuple[Any, ...]] = []
         self.moved: list[tuple[Log, tuple[str, ...]]] = []
         self.deleted: list[tuple[Log, int]] = []
+        self.deletion = SimpleNamespace(delete_before=self._delete_before)
         self.appended: Callable[[bool], Awaitable[int]] | None = None
         self.reader = SimpleNamespace(read=self._read, find_offset_by_time=self._find_nothing)
         self.watchers = LogWaiters()
-        self.waits = DurableWaits()
-        self.replicator = SimpleNamespace(wait_topics=trio.lowlevel.checkpoint)
+        self.storage = SimpleNamespace(waits=DurableWaits(), wait_capacity=trio.lowlevel.checkpoint)
+        self.leases = SimpleNamespace(wait_topics=trio.lowlevel.checkpoint)
+        self.replicator = SimpleNamespace()
 
     @property
     def topics(self) -> Mapping[str, Topic]:
@@ -100,7 +102,7 @@ class FakeBroker:
             del assignments[log.number]
         self.order.add_topic(attrs.evolve(topic, assignments=assignments))
 
-    async def delete_records(self, log: Log, offset: int) -> None:
+    async def _delete_before(self, log: Log, offset: int) -> None:
         self.deleted.append((log, offset))
 
     def holds_lease(self, log: Log) -> bool:
@@ -111,10 +113,6 @@ class FakeBroker:
 
     def durable_end(self, _log: Log) -> int:
         return 0
-
-    async def wait_capacity(self) -> None:
-        """Wait for nothing: every record is durable at once."""
-        await trio.lowlevel.checkpoint()
 
     def append(self, log: Log, _batches: Sequence[tuple[BatchHeader, bytes]], **_how: Any) -> SimpleNamespace:
         async def wait_offset(*, all_replicas: bool = True) -> int:

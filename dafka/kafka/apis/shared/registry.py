@@ -77,7 +77,7 @@ def handles(request: type[Request], *, changes_topics: bool = False) -> Callable
 
     def register(handler: _H) -> _H:
         async def handle_when_topics_are_known(context: RequestContext, asked: Any) -> Response | None:
-            await context.broker.node.replicator.wait_topics()
+            await context.broker.node.leases.wait_topics()
             return await handler(context, asked)
 
         HANDLERS[request.API_KEY] = handle_when_topics_are_known if changes_topics else handler

@@ -1,35 +1,65 @@
-"""What a broker's store takes for signs of life of other brokers."""
+"""What the machine of a broker's store receives from other brokers."""
 
 from __future__ import annotations
+
+from typing import cast
 
 import pytest
 
 from dafka import wire
-from dafka.broker.core.node_machine import BrokerMachine, BrokerTopics, answer_round, ask_round
+from dafka.broker.core.node_machine import (
+    BrokerMachine,
+    HeartbeatsReceived,
+    IndexesAcknowledged,
+    IndexesAnnounced,
+    MessagesReceived,
+    RoundsReceived,
+    TopicMissing,
+    answer_round,
+    ask_round,
+)
+from dafka.broker.core.partition_policy import PartitionPolicy
 from dafka.config import Config
-from dafka.protocol.actions import Append, Publish
+from dafka.protocol.actions import Append, Effect, Publish
+from dafka.protocol.machines.stored_partitions import StoredPartitions
 from dafka.records import Partition, RecordBatch
 
 OWN, OTHER, PRODUCER = "A" * 32, "B" * 32, "C" * 32
 LOG = f"{OTHER}/{'d' * 32}/0"
 
 
+class Policy:
+    """A broker's policy without a cluster: it stores the partitions of all brokers."""
+
+    def __init__(self, leader: str) -> None:
+        self._leader = leader
+
+    def owns(self, partition: Partition) -> bool:
+        return partition.address.startswith(OWN)
+
+    def keeps(self, partition: Partition) -> bool | None:
+        return True if "/" in partition.address else None
+
+    def acknowledges(self, _partition: Partition) -> bool:
+        return True
+
+    def is_background_copy(self, _partition: Partition) -> bool:
+        return False
+
+    def fetch_leader(self, _partition: Partition) -> str:
+        return self._leader
+
+    def misses_topic_of(self, partition: Partition) -> bool:
+        return partition.topic == "new"
+
+
 def make_machine(ends: dict[Partition, int], leader: str = "") -> BrokerMachine:
-    topics = BrokerTopics("$brokers", "$logs", frozenset(("$logs",)))
-    return BrokerMachine(
-        OWN,
-        Config(),
-        ends,
-        {},
-        {},
-        (),
-        topics,
-        is_own=lambda partition: partition.address.startswith(OWN),
-        keeps=lambda partition: True if "/" in partition.address else None,
-        has_index=lambda _: False,
-        is_joining=lambda _: False,
-        leader_of=lambda _: leader,
-    )
+    policy = cast("PartitionPolicy", Policy(leader))
+    return BrokerMachine(OWN, Config(), ends, {}, (), StoredPartitions({}), policy)
+
+
+def receive(machine: BrokerMachine, *messages: wire.BatchedMessage) -> list[Effect]:
+    return [each for each in machine.receive(messages, 0.0) if isinstance(each, Effect)]
 
 
 @pytest.fixture
@@ -55,27 +85,45 @@ def run(address: str, requestor: str | None = None) -> wire.RecordRun:
 def test_signs_of_life_are_what_a_broker_sends_by_itself(
     machine: BrokerMachine, message: wire.BatchedMessage, heard: set[str]
 ) -> None:
-    machine.receive([message], 0.0)
-    assert machine.take_signs().heartbeats == heard
-    assert not machine.take_signs()
+    effects = receive(machine, message)
+    assert effects == ([HeartbeatsReceived(frozenset(heard))] if heard else [])
 
 
 def test_rounds_are_asked_and_answered(machine: BrokerMachine) -> None:
     asked, answered = ask_round(OTHER, 7, can_write=True), answer_round(OWN, OTHER, 8, 12, 5)
     elsewhere, own = answer_round(PRODUCER, OTHER, 9, 1, 1), ask_round(OWN, 3, can_write=True)
     malformed = [wire.Ack(f"{OWN}/{ends}", "$rounds", 9, OTHER) for ends in ("1", "x/1", "1/x", "1/2/3", "/1")]
-    machine.receive([asked, answered, elsewhere, own, *malformed], 0.0)
-    signs = machine.take_signs()
-    assert (signs.rounds, signs.answers) == ({OTHER: (7, True)}, {OTHER: (8, 12, 5)})
-    assert not signs.acknowledgements
+    effects = receive(machine, asked, answered, elsewhere, own, *malformed)
+    assert effects == [RoundsReceived({OTHER: (7, True)}, {OTHER: (8, 12, 5)})]
 
 
 def test_a_round_says_whether_a_broker_can_write(machine: BrokerMachine) -> None:
     said = []
     for number, can_write in enumerate((True, False, True)):
-        machine.receive([ask_round(OTHER, number, can_write=can_write)], 0.0)
-        said.append(machine.take_signs().rounds[OTHER])
+        (effect,) = receive(machine, ask_round(OTHER, number, can_write=can_write))
+        assert isinstance(effect, RoundsReceived)
+        said.append(effect.asked[OTHER])
     assert said == [(0, True), (1, False), (2, True)]
+
+
+def test_messages_and_new_topics_are_effects_of_the_records_that_arrive(machine: BrokerMachine) -> None:
+    def arrive(topic: str, address: str) -> list[Effect]:
+        batch = RecordBatch(Partition(topic, address), 0, [b"x", b"y"])
+        return receive(machine, wire.RecordRun(batch, None))
+
+    assert arrive("$messages", OTHER) == [MessagesReceived(OTHER, [b"x", b"y"])]
+    assert arrive("$messages", OWN) == []
+    assert arrive("new", PRODUCER) == [TopicMissing("new")]
+    assert arrive("old", PRODUCER) == []
+
+
+def test_acknowledgements_and_announcements_of_indexes_are_reported_once(machine: BrokerMachine) -> None:
+    index = Partition("$logs", f"{OWN}/{'d' * 32}/0")
+    acks = [wire.Ack(index.address, index.topic, sequence, OTHER) for sequence in (3, 7, 5)]
+    assert receive(machine, *acks) == [IndexesAcknowledged({(index, OTHER): 8})]
+    announced = Partition("$logs", LOG)
+    effects = receive(machine, wire.Head(announced.address, announced.topic, 4))
+    assert effects == [IndexesAnnounced(frozenset({announced}))]
 
 
 def test_records_that_others_are_known_to_have_are_fetched(machine: BrokerMachine) -> None:

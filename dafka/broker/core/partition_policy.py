@@ -1,0 +1,112 @@
+"""Decides which partitions a broker stores, which of them it writes, and from whom others fetch them."""
+
+from __future__ import annotations
+
+from dafka.broker.core.log.offset_assigner import OffsetAssigner
+from dafka.broker.core.metadata.brokers import BROKERS_TOPIC, Brokers
+from dafka.broker.core.metadata.topic_table import TopicTable
+from dafka.broker.core.metadata.topics import MESSAGES_TOPIC, TOPICS_TOPIC, find_name_problem
+from dafka.broker.core.partition_address import INDEX_TOPIC, name_log, parse_address
+from dafka.broker.core.replication.records import BRANCHES_TOPIC
+from dafka.broker.core.replication.replicated_logs import ReplicatedLogs
+from dafka.protocol.presence.identity import owner_of
+from dafka.protocol.rendezvous import rank_nodes
+from dafka.records import Partition
+
+CONTROL_TOPICS = (TOPICS_TOPIC, BROKERS_TOPIC, BRANCHES_TOPIC)
+"""The topics of which every broker stores all partitions."""
+
+
+class PartitionPolicy:
+    """The policy of one broker.
+
+    Args:
+        address: The address of the broker.
+        brokers: The brokers of the cluster.
+        topics: The topics as brokers have written them.
+        order: The topics and logs of this broker.
+        logs: The replicated logs.
+        creates_topics: Whether topics are created when a producer writes to them.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        brokers: Brokers,
+        topics: TopicTable,
+        order: OffsetAssigner,
+        logs: ReplicatedLogs,
+        *,
+        creates_topics: bool,
+    ) -> None:
+        self._address = address
+        self._brokers = brokers
+        self._topics = topics
+        self._order = order
+        self._logs = logs
+        self._creates_topics = creates_topics
+
+    def owns(self, partition: Partition) -> bool:
+        """Return whether only this broker writes a partition."""
+        return owner_of(partition.address) == self._address
+
+    def keeps(self, partition: Partition) -> bool | None:
+        """Return whether this broker stores a partition; None if the limits for peers decide."""
+        if partition.topic in CONTROL_TOPICS or partition.topic == MESSAGES_TOPIC:
+            return True
+        address = parse_address(partition.address)
+        if address is not None and address.topic_id in self._topics.deleted_ids:
+            return False
+        if self._brokers.is_alone:
+            return None
+        found = self._logs.keeps(partition)
+        if found is not None or partition.topic == INDEX_TOPIC:
+            return bool(found)
+        return None if self._keeps_producer_partition(partition, is_of_broker=address is not None) else False
+
+    def _keeps_producer_partition(self, partition: Partition, *, is_of_broker: bool) -> bool:
+        """Return whether this broker stores a partition that belongs to no replicated log."""
+        topic = self._order.topics.get(partition.topic)
+        if topic is None:  # partitions of other brokers wait until the topic is known
+            return not is_of_broker and (not self._may_create(partition.topic) or self.creates(partition.topic))
+        if not self._order.is_producer_partition(partition):
+            return False
+        names = (name_log(topic.topic_id, number) for number in range(topic.log_count))
+        logs = (self._logs.find(name) for name in names)
+        return any(log is None or self._address in log.replica.replicas for log in logs)
+
+    def acknowledges(self, partition: Partition) -> bool:
+        """Return whether the records of a partition are acknowledged as soon as they are stored.
+
+        Index records of replicated logs are not: their acknowledgement says that their records are stored, too.
+        """
+        return partition.topic != INDEX_TOPIC or self._logs.find_partition(partition) is None
+
+    def is_background_copy(self, partition: Partition) -> bool:
+        """Return whether a partition is fetched only so that this broker becomes an additional replica."""
+        return self._logs.is_joining(partition)
+
+    def fetch_leader(self, partition: Partition) -> str:
+        """Return the living leader of the replicated log of a partition; empty if there is none."""
+        found = self._logs.find_partition(partition)
+        leader = "" if found is None else found[0].replica.leader
+        return leader if self._brokers.is_alive(leader) else ""
+
+    def creates(self, topic: str) -> bool:
+        """Return whether this broker is the one that creates a topic, if a topic of this name is created."""
+        return rank_nodes(topic, self._brokers.alive)[0] == self._address
+
+    def creates_topic_of(self, partition: Partition) -> bool:
+        """Return whether this broker creates the topic of stored records, if it does not exist.
+
+        Records of brokers create no topic: theirs was deleted, or is not known yet.
+        """
+        is_producer_partition = parse_address(partition.address) is None
+        return is_producer_partition and self._may_create(partition.topic) and self.creates(partition.topic)
+
+    def misses_topic_of(self, partition: Partition) -> bool:
+        """Return whether this broker must create the topic of received records now."""
+        return partition.topic not in self._order.topics and self.creates_topic_of(partition)
+
+    def _may_create(self, topic: str) -> bool:
+        return self._creates_topics and not find_name_problem(topic)

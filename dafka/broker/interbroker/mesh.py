@@ -1,0 +1,53 @@
+"""What a broker sends to other brokers and stores as a node: acknowledgements, requests for records, heartbeats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import trio
+
+from dafka import wire
+from dafka.broker.core.node_machine import BrokerMachine
+from dafka.protocol.actions import Action
+from dafka.records import Partition
+from dafka.roles.sockets import NodeSockets
+from dafka.wire import Command
+
+
+class BrokerMesh:
+    """The mesh of nodes, as a broker uses it.
+
+    Args:
+        machine: The machine of the broker's store.
+        sockets: The sockets.
+        act: Executes the actions of the machine.
+
+    Attributes:
+        address: The address of the broker.
+    """
+
+    def __init__(self, machine: BrokerMachine, sockets: NodeSockets, act: Callable[[Iterable[Action]], None]) -> None:
+        self.address = machine.address
+        self._machine = machine
+        self._sockets = sockets
+        self._act = act
+
+    def publish(self, messages: Sequence[wire.BatchedMessage]) -> None:
+        """Publish messages to other nodes."""
+        self._sockets.publish(messages)
+
+    def acknowledge(self, ends: Mapping[Partition, int]) -> None:
+        """Acknowledge index records that are stored here together with the records they refer to."""
+        self.publish([wire.Ack(each.address, each.topic, end - 1, self.address) for each, end in ends.items() if end])
+
+    def fetch_records(self, ends: Mapping[Partition, int]) -> None:
+        """Fetch records of partitions up to these end sequences; 0 fetches at least one more record than is stored."""
+        self._act(self._machine.expect_records(ends, trio.current_time()))
+
+    def ask_heads(self, topics: Iterable[str]) -> None:
+        """Ask other stores for the ends of the partitions of topics."""
+        self._act(self._machine.ask_heads(topics))
+
+    def subscribe_acknowledgements(self, address: str) -> None:
+        """Subscribe to the acknowledgements of other replicas for the logs that a broker leads."""
+        self._sockets.subscribe(wire.subscription_prefix(Command.ACK, f"{address}/"))

@@ -1,0 +1,114 @@
+"""Publishes the partitions that only this broker writes: leader partitions, indexes and its own state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dafka import wire
+from dafka.broker.core.log.log import Log
+from dafka.broker.core.log.offset_assigner import OffsetAssigner
+from dafka.broker.core.metadata.brokers import BROKERS_TOPIC
+from dafka.broker.core.node_machine import BrokerMachine
+from dafka.broker.core.partition_policy import CONTROL_TOPICS, PartitionPolicy
+from dafka.broker.head_announcer import HeadAnnouncer
+from dafka.broker.local_state import LocalState
+from dafka.records import Partition
+from dafka.roles.commit_pipeline import Commit, CommitStage
+from dafka.roles.sockets import NodeSockets
+
+
+class OwnPartitions(CommitStage):
+    """The partitions that a broker writes. As a stage of its commits, it publishes their records once durable.
+
+    Args:
+        machine: The machine of the broker's store.
+        sockets: The sockets.
+        policy: Decides which partitions are the broker's own.
+        order: The logs.
+        state: The broker's own state.
+
+    Attributes:
+        heads: Announces the ends of the partitions again.
+    """
+
+    def __init__(
+        self,
+        machine: BrokerMachine,
+        sockets: NodeSockets,
+        policy: PartitionPolicy,
+        order: OffsetAssigner,
+        state: LocalState,
+    ) -> None:
+        self.heads = HeadAnnouncer(sockets, machine.stored.durable_end)
+        self._machine = machine
+        self._sockets = sockets
+        self._policy = policy
+        self._order = order
+        self._state = state
+        self._index_logs: dict[Partition, Log] = {}
+        self._is_control_announced = False
+        self._were_announced: list[bool] = []
+
+    def lead(self, log: Log) -> None:
+        """Record that this broker leads a log, and announce its index, which others read."""
+        self._index_logs[log.index_partition] = log
+        self.announce(log.index_partition)
+
+    def announce_control(self) -> None:
+        """Announce this broker's control records to other nodes."""
+        self._is_control_announced = True
+        for topic in CONTROL_TOPICS:
+            self.announce(Partition(topic, self._machine.address))
+
+    def announce(self, partition: Partition) -> None:
+        """Announce a partition that other nodes could not see before."""
+        log = self._find_index(partition)
+        self.announce_until(partition, self._state.end_of(partition) if log is None else log.index_end)
+
+    def announce_until(self, partition: Partition, end: int, *, is_announced: bool = True) -> None:
+        """Serve a partition to other nodes up to a sequence, and announce it."""
+        if end:
+            self._machine.store_own(partition, end)
+        if end and is_announced:
+            self._sockets.publish([wire.Head(partition.address, partition.topic, end - 1)])
+            self.heads.add([partition])
+
+    def forget(self, partitions: Iterable[Partition]) -> None:
+        """Stop announcing partitions, because they are deleted."""
+        for partition in partitions:
+            self.heads.forget(partition)
+
+    def _find_index(self, partition: Partition) -> Log | None:
+        """Return the log with an index partition, if this broker leads it; None otherwise."""
+        log = self._index_logs.get(partition)
+        is_led = log is not None and log.index_partition == partition and self._order.leads(log)
+        return log if is_led else None
+
+    def _is_announced(self, partition: Partition) -> bool:
+        if partition.topic in CONTROL_TOPICS:
+            return self._is_control_announced or partition.topic == BROKERS_TOPIC
+        log = self._find_index(partition)
+        return log is not None and log.is_replicated
+
+    # The stage
+
+    def prepare(self, commit: Commit) -> None:
+        """Record which of the added records others can see.
+
+        If this broker no longer leads a log when they are durable, they diverge, and the new leader merges them.
+        """
+        self._were_announced = [self._is_announced(batch.partition) for batch in commit.added]
+
+    def done(self, commit: Commit) -> None:
+        """Publish the records."""
+        announced = [
+            batch
+            for batch, was_announced in zip(commit.added, self._were_announced, strict=True)
+            if was_announced or self._is_announced(batch.partition)
+        ]
+        for batch in announced:
+            self._machine.store_own(batch.partition, batch.end_sequence)
+        announced += [batch for batch in commit.batches if self._policy.owns(batch.partition)]
+        if announced:
+            self._sockets.publish([wire.RecordRun(batch) for batch in announced])
+            self.heads.add(batch.partition for batch in announced)

@@ -1,0 +1,127 @@
+"""The leader leases of a broker: others confirm in rounds that they hear it, so that none of them leads its logs."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+
+import trio
+
+from dafka.broker.core.log.log import Log
+from dafka.broker.core.metadata.topics import TOPICS_TOPIC
+from dafka.broker.core.node_machine import answer_round, ask_round
+from dafka.broker.core.partition_address import name_log
+from dafka.broker.core.replication.leader_lease import LeaseRounds, RoundAnswer
+from dafka.broker.core.replication.records import BRANCHES_TOPIC
+from dafka.broker.core.tables import BrokerTables
+from dafka.broker.interbroker.mesh import BrokerMesh
+from dafka.broker.log.broker_storage import BrokerStorage
+from dafka.broker.replication.lease_clock import lease_time
+from dafka.broker.replication.own_control import OwnControl
+from dafka.config.settings import BrokerConfig
+from dafka.records import Partition
+
+
+class LeaderLeases:
+    """The lease rounds of one broker, which also tell which control and topic records the others have written.
+
+    Args:
+        tables: What this broker knows of the cluster.
+        storage: The access to the storage.
+        control: The control records of this broker.
+        mesh: The mesh of nodes.
+        config: The settings of the broker.
+    """
+
+    def __init__(
+        self,
+        tables: BrokerTables,
+        storage: BrokerStorage,
+        control: OwnControl,
+        mesh: BrokerMesh,
+        config: BrokerConfig,
+    ) -> None:
+        self._tables = tables
+        self._brokers = tables.brokers
+        self._storage = storage
+        self._control = control
+        self._mesh = mesh
+        self._address = mesh.address
+        self._timeout_s = config.leader_timeout_ms / 1000
+        self._lease_s = (config.leader_timeout_ms - config.heartbeat_ms) / 1000
+        self._rounds = LeaseRounds(secrets.randbits(40))
+        self._round_answered = trio.Event()
+        self._learned_ends: dict[Partition, int] = {}
+        self._topic_ends: dict[str, int] = {}
+
+    def start(self) -> None:
+        """Record which control and topic records this broker has read when it started."""
+        self._learned_ends = self._storage.ends(BRANCHES_TOPIC) | self._storage.ends(TOPICS_TOPIC)
+
+    def begin_round(self) -> None:
+        """Ask the other brokers to confirm that they hear this one."""
+        if not self._brokers.is_alone:
+            can_write = self._storage.can_write
+            number = self._rounds.begin(lease_time(), is_replaceable=self._brokers.is_replaceable(can_write=can_write))
+            self._mesh.publish([ask_round(self._address, number, can_write=can_write)])
+        self._notify()  # waiters check again, as another broker may lead
+
+    def heard_rounds(self, rounds: Mapping[str, tuple[int, bool]], answers: Mapping[str, tuple[int, int, int]]) -> None:
+        """Answer lease rounds of other brokers, and process their answers to this broker's rounds.
+
+        This broker does not answer while votes are being written, because its answer would not cover them.
+        """
+        now, own = trio.current_time(), self._address
+        for asker, (number, can_write) in rounds.items():
+            self._brokers.record_heartbeat(asker, now)
+            self._brokers.record_storage(asker, can_write=can_write)
+            if self._brokers.may_answer(asker, can_write=can_write) and self._control.is_durable:
+                ends = (self._storage.durable_end(Partition(topic, own)) for topic in (BRANCHES_TOPIC, TOPICS_TOPIC))
+                self._mesh.publish([answer_round(asker, own, number, *ends)])
+        has_counted = False
+        for broker, (number, control_end, topics_end) in answers.items():
+            self._topic_ends[broker] = topics_end
+            has_counted |= self._rounds.answered(
+                broker, RoundAnswer(number, control_end), self._learned_end(BRANCHES_TOPIC, broker)
+            )
+        if has_counted:
+            self._notify()
+
+    def record_learned(self, partition: Partition, end: int) -> None:
+        """Record up to which sequence this broker has processed the control or topic records of another one."""
+        self._learned_ends[partition] = end
+        if partition.topic == BRANCHES_TOPIC and self._rounds.learned(partition.address, end):
+            self._notify()
+
+    def lease_end(self, state: Log) -> float:
+        """Return the time until which this broker has the leader lease of a log; see `lease_time`."""
+        topic = self._tables.order.topics.get(state.topic)
+        log = None if topic is None else self._tables.logs.find(name_log(topic.topic_id, state.number))
+        if log is None:
+            return float("inf")
+        return log.replica.heard_since(self._rounds.heard_since) + self._lease_s
+
+    async def wait_round(self) -> None:
+        """Wait until a lease round is answered or the next one begins."""
+        await self._round_answered.wait()
+
+    async def wait_topics(self) -> None:
+        """Wait until this broker knows all topic changes of the living brokers, as it can have been stopped.
+
+        It continues without living brokers that do not answer for twice `leader_timeout_ms`.
+        """
+        own = self._address
+        with trio.move_on_after(2 * self._timeout_s):
+            while not all(self._knows_topics_of(each) for each in self._brokers.alive if each != own):
+                await self.wait_round()
+
+    def _knows_topics_of(self, broker: str) -> bool:
+        is_heard = lease_time() < self._rounds.heard_since(broker) + self._lease_s
+        return is_heard and self._learned_end(TOPICS_TOPIC, broker) >= self._topic_ends.get(broker, 0)
+
+    def _learned_end(self, topic: str, broker: str) -> int:
+        return self._learned_ends.get(Partition(topic, broker), 0)
+
+    def _notify(self) -> None:
+        answered, self._round_answered = self._round_answered, trio.Event()
+        answered.set()
