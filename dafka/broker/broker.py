@@ -196,7 +196,7 @@ class Broker:
         """Forget producers that have sent nothing for a day."""
         while True:
             await trio.sleep(_EXPIRY_INTERVAL_S)
-            for log in self.node.order.all_logs():
+            for log in self.node.log_table.all_logs():
                 log.producers.expire(now_ms())
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import attrs
 import trio
 
-from dafka.broker.core.log.offset_assigner import OffsetAssigner
+from dafka.broker.core.log.log_table import LogTable
 from dafka.internal_topics import is_internal_topic
 from dafka.protocol import StoreMachine
 from dafka.records import Partition
@@ -85,7 +85,7 @@ class Inventory:
     Args:
         machine: The state machine of the broker.
         storage: The storage.
-        order: The topics and their logs.
+        log_table: The topics and their logs.
         is_orphan: Returns whether a partition belongs to no known topic; see `TopicTable.is_orphan`.
 
     Attributes:
@@ -93,18 +93,18 @@ class Inventory:
     """
 
     def __init__(
-        self, machine: StoreMachine, storage: Storage, order: OffsetAssigner, is_orphan: Callable[[Partition], bool]
+        self, machine: StoreMachine, storage: Storage, log_table: LogTable, is_orphan: Callable[[Partition], bool]
     ) -> None:
         self._machine = machine
         self.storage = storage
-        self._order = order
+        self._log_table = log_table
         self._measurements: OrderedDict[str | None, _Measurement] = OrderedDict()
         self._is_orphan = is_orphan
 
     def topics_without_logs(self) -> list[str]:
         """Return the topics that have no logs because Kafka clients cannot use their names."""
         names = self._machine.stored.durable
-        return [each for each in names if each not in self._order.topics and not is_internal_topic(each)]
+        return [each for each in names if each not in self._log_table.topics and not is_internal_topic(each)]
 
     def orphans(self) -> dict[Partition, int]:
         """Return the partitions that belong to no known topic, each with the number of its durable records.
@@ -149,7 +149,7 @@ class Inventory:
         The size of partitions that all logs share is divided equally between the logs.
         """
         infos = dict(await self._measure(topic))
-        logs = self._order.logs(topic)
+        logs = self._log_table.logs(topic)
         sizes = [infos.pop(log.leader_partition).content_bytes if log.leader_partition in infos else 0 for log in logs]
         shared = sum(each.content_bytes for each in infos.values())
         return [each + shared // len(logs) for each in sizes]
@@ -174,5 +174,5 @@ class Inventory:
         durable = self._machine.stored.durable_end(partition)
         cursor = self._machine.reassembler.cursors.get(partition)
         known = max(durable, info.end_sequence, 0 if cursor is None else cursor.known_end)
-        is_own = self._order.is_leader_partition(partition)
+        is_own = self._log_table.is_leader_partition(partition)
         return StoredPartition(partition.address, is_own, info, known, known - max(durable, info.end_sequence))

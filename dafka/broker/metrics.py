@@ -80,7 +80,7 @@ class BrokerMetrics:
     def _measure(self) -> Samples:
         broker = self._broker
         own, alive = broker.address, broker.brokers.alive
-        logs = list(broker.order.all_logs())
+        logs = list(broker.log_table.all_logs())
         self._count_elections()
         return {
             "dafka_broker_leader_elections": {(): self._elections},
@@ -105,7 +105,7 @@ class BrokerMetrics:
         """Count elections: each leader epoch of this broker after the first epoch of a log is one."""
         broker = self._broker
         elections = 0
-        for name in broker.order.topics:
+        for name in broker.log_table.topics:
             for number, starts in enumerate(broker.branches(name)):
                 elections += sum(
                     each.leader_epoch.epoch > 0 and each.leader_epoch.leader == broker.address for each in starts

@@ -73,7 +73,7 @@ class BrokerNode:
     Attributes:
         address: The broker's node address, which is stored in its storage.
         store: The store that receives and writes its records.
-        order: The topics and their logs, for reading.
+        log_table: The topics and their logs, for reading.
         reader: Reads the logs.
         inventory: The stored partitions, by topic.
         brokers: The brokers of the cluster.
@@ -96,21 +96,21 @@ class BrokerNode:
         state: LocalState,
     ) -> None:
         """Create the broker. Programs call `serve_broker` instead."""
-        order, policy = tables.order, tables.policy
+        log_table, policy = tables.log_table, tables.policy
         self.address = machine.address
-        self.order = order
+        self.log_table = log_table
         self.policy = policy
         self.brokers = tables.brokers
         self.reader = LogReader(storage)
         self.watchers = LogWaiters()
         self.on_message: Callable[[str, bytes | None], None] = lambda _sender, _value: None
-        retention = LogRetention(storage, machine.stored, order, tables.logs, state, config.store, self.address)
+        retention = LogRetention(storage, machine.stored, log_table, tables.logs, state, config.store, self.address)
         self.store = Store(machine, sockets, storage, config, retention, self._execute)
         pipeline = self.store.pipeline
-        offsets = AssignOffsets(order, self.watchers)
+        offsets = AssignOffsets(log_table, self.watchers)
         self.storage = BrokerStorage(storage, machine, pipeline, state, offsets, config.store.pending_bytes_max)
-        self._own = OwnPartitions(machine, sockets, policy, order, state)
-        self.deletion = RecordDeletion(machine, self.storage, order, self._own)
+        self._own = OwnPartitions(machine, sockets, policy, log_table, state)
+        self.deletion = RecordDeletion(machine, self.storage, log_table, self._own)
         mesh = BrokerMesh(machine, sockets, self.store.act)
         self.replicator = Replicator(
             config, tables, self.storage, self._own, self.deletion, mesh, self.store, self.watchers
@@ -118,7 +118,7 @@ class BrokerNode:
         self.membership = self.replicator.membership
         self.leases = self.replicator.leases
         pipeline.stages = (offsets, WriteLocalState(state), self._own, self.replicator, self.storage)
-        self.inventory = Inventory(machine, storage, order, tables.topics.is_orphan)
+        self.inventory = Inventory(machine, storage, log_table, tables.topics.is_orphan)
         self._machine = machine
         self._replica_count = config.broker.replicas
         self._log_count = config.kafka.log_count
@@ -153,19 +153,19 @@ class BrokerNode:
     @property
     def topics(self) -> Mapping[str, Topic]:
         """The topics that clients may use, by name. `order` has the internal topics, too."""
-        return {name: topic for name, topic in self.order.topics.items() if not is_internal_topic(name)}
+        return {name: topic for name, topic in self.log_table.topics.items() if not is_internal_topic(name)}
 
     def find_topic(self, name: str) -> Topic | None:
         """Return a topic that clients may use; None if it does not exist."""
-        return None if is_internal_topic(name) else self.order.topics.get(name)
+        return None if is_internal_topic(name) else self.log_table.topics.get(name)
 
     def logs(self, topic: str) -> Sequence[Log]:
         """Return the logs of a topic that clients may use; empty if it does not exist."""
-        return () if is_internal_topic(topic) else self.order.logs(topic)
+        return () if is_internal_topic(topic) else self.log_table.logs(topic)
 
     def find_log(self, topic: str, number: int) -> Log | None:
         """Return a log that clients may use; None if it does not exist."""
-        return None if is_internal_topic(topic) else self.order.find_log(topic, number)
+        return None if is_internal_topic(topic) else self.log_table.find_log(topic, number)
 
     async def ensure_internal_topic(self, name: str, log_count: int) -> Sequence[Log]:
         """Create a topic that only brokers use, unless it exists.
@@ -177,14 +177,14 @@ class BrokerNode:
         Returns:
             Its logs.
         """
-        if name not in self.order.topics:
+        if name not in self.log_table.topics:
             await self.membership.wait_others()
-        while name not in self.order.topics and not self.policy.creates(name):
+        while name not in self.log_table.topics and not self.policy.creates(name):
             with trio.move_on_after(CREATION_WAIT_S):  # the broker that should create it can be gone
                 await self.storage.durable.wait()
-        if name not in self.order.topics:
+        if name not in self.log_table.topics:
             await self.replicator.put_topic(self._make_topic(name, log_count, {})).wait()
-        return self.order.logs(name)
+        return self.log_table.logs(name)
 
     def create_topic(
         self,
@@ -262,7 +262,7 @@ class BrokerNode:
             StorageError: The storage fails.
         """
         self.storage.waits.check()
-        topic = self.order.topics[name]
+        topic = self.log_table.topics[name]
         if log_count is not None and not topic.log_count <= log_count <= LOGS_MAX:
             raise ConfigError(f"the topic {name!r} can have from {topic.log_count} to {LOGS_MAX} logs, not {log_count}")
         changed = attrs.evolve(
@@ -292,10 +292,10 @@ class BrokerNode:
         producer_ends = {
             each.address: self._machine.next_sequence(each)
             for each in cursors_of_topic
-            if self.order.is_producer_partition(each)
+            if self.log_table.is_producer_partition(each)
         }
         changes: list[tuple[bytes, bytes | None]] = []
-        epochs = [log.leadership.epoch for log in self.order.logs(name)]
+        epochs = [log.leadership.epoch for log in self.log_table.logs(name)]
         for topic in self.replicator.topic_table.living(name):
             last_epoch = max([topic.first_epoch, *epochs])
             deletion = Deletion(attrs.evolve(topic, revision=topic.revision + 1), producer_ends, last_epoch)
@@ -311,7 +311,7 @@ class BrokerNode:
 
     def branches(self, topic: str) -> list[list[EpochStart]]:
         """Return the epoch starts of each log of a topic, by epoch."""
-        found = self.order.topics.get(topic)
+        found = self.log_table.topics.get(topic)
         numbers = range(0 if found is None else found.log_count)
         return [
             self.replicator.logs.epoch_starts(name_log(found.topic_id, number))
@@ -402,7 +402,7 @@ class BrokerNode:
         self.store.act(self._machine.append_own(records, trio.current_time()))
         count, epoch = sequence - first_sequence, log.leadership.epoch
         return PendingAppend(
-            self.watchers, self.order, log, log.leader_partition, first_sequence, count, epoch, self.storage.durable
+            self.watchers, self.log_table, log, log.leader_partition, first_sequence, count, epoch, self.storage.durable
         )
 
     def _check_led(self, log: Log) -> None:
@@ -432,7 +432,7 @@ class BrokerNode:
             An event that is set when the marker is durable.
         """
         self._check_led(log)
-        self.order.append_marker(log, marker)
+        self.log_table.append_marker(log, marker)
         return self.storage.write()
 
     # Messages

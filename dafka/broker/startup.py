@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import trio
 
+from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.log.offset_assigner import OffsetAssigner
 from dafka.broker.core.metadata.brokers import BROKERS_TOPIC
 from dafka.broker.core.metadata.topics import TOPICS_TOPIC
@@ -57,7 +58,7 @@ async def load_broker(
     Raises:
         StorageError: The storage fails, or a newer version of dafka wrote it.
     """
-    storage, order, replicator = broker.storage.storage, broker.order, broker.replicator
+    storage, log_table, replicator = broker.storage.storage, broker.log_table, broker.replicator
     for topic in (BROKERS_TOPIC, BRANCHES_TOPIC, TOPICS_TOPIC):
         for partition in [each for each in stored if each.topic == topic]:
             replicator.learn(partition, await _read_control(storage, partition, stored[partition]))
@@ -65,14 +66,14 @@ async def load_broker(
     await _drop_deleted(broker, stored)
     replicator.note_indexes(stored)
     replicator.checkpoints.load(broker.storage.state(CHECKPOINTS_TOPIC), stored)
-    await _load_indexes(storage, order, stored)
+    await _load_indexes(storage, log_table, stored)
     visible = {partition: info for partition, info in stored.items() if not _is_internal(partition, storage.identity)}
     for partition, info in visible.items():
-        first = max(info.earliest_sequence, order.producer_starts.get(partition, 0))
+        first = max(info.earliest_sequence, log_table.producer_starts.get(partition, 0))
         is_begun = info.end_sequence > first and broker.policy.creates_topic_of(partition)
-        if is_begun and partition.topic not in order.topics:
+        if is_begun and partition.topic not in log_table.topics:
             broker.create_topic(partition.topic)
-    await _assign_missing_offsets(storage, order, state, visible)
+    await _assign_missing_offsets(storage, log_table, state, visible)
 
 
 async def _read_control(
@@ -101,17 +102,21 @@ async def _drop_deleted(broker: BrokerNode, stored: dict[Partition, PartitionInf
         broker.deletion.delete_partitions(deleted)
         for partition in deleted:
             del stored[partition]
-    for name in {partition.topic for partition in broker.order.producer_starts}:
+    for name in {partition.topic for partition in broker.log_table.producer_starts}:
         await broker.deletion.trim_deleted(name)
 
 
 async def _load_indexes(
     storage: Storage,
-    order: OffsetAssigner,
+    log_table: LogTable,
     stored: dict[Partition, PartitionInfo],
 ) -> None:
     """Restore the logs that this broker leads. Many indexes are read at once: there can be thousands of short ones."""
-    led = {log.index_partition: log for log in order.all_logs() if order.leads(log) and log.index_partition in stored}
+    led = {
+        log.index_partition: log
+        for log in log_table.all_logs()
+        if log_table.leads(log) and log.index_partition in stored
+    }
     for partition, log in led.items():
         log.index_end = stored[partition].end_sequence
         log.index_first = log.index_trimmed = stored[partition].earliest_sequence
@@ -119,34 +124,35 @@ async def _load_indexes(
     async for batch in read_ranges(storage, ranges):
         log = led[batch.partition]
         for sequence, value in enumerate(batch.values, batch.first_sequence):
-            order.restore(log, sequence, value or b"")
+            log_table.restore(log, sequence, value or b"")
 
 
 async def _assign_missing_offsets(
-    storage: Storage, order: OffsetAssigner, state: LocalState, stored: dict[Partition, PartitionInfo]
+    storage: Storage, log_table: LogTable, state: LocalState, stored: dict[Partition, PartitionInfo]
 ) -> None:
     """Assign offsets to records that a store had before it became a broker, the oldest partitions first."""
     ends = {partition: info.end_sequence for partition, info in stored.items()}
     earliest = {partition: info.earliest_sequence for partition, info in stored.items() if info.earliest_sequence}
-    unordered = order.finish_restoring(ends, earliest)
-    led = {log.topic for log in order.all_logs() if order.leads(log)}
+    assigner = OffsetAssigner(log_table)
+    unordered = log_table.finish_restoring(ends, earliest)
+    led = {log.topic for log in log_table.all_logs() if log_table.leads(log)}
     unordered = [each for each in unordered if each[0].topic in led]
     for partition, first_sequence in sorted(unordered, key=lambda each: stored[each[0]].earliest_stored_at or 0):
-        async for batch in _batches_to_order(storage, order, partition, first_sequence, ends[partition]):
-            plan = order.plan([batch], now_ms())
+        async for batch in _batches_to_order(storage, log_table, partition, first_sequence, ends[partition]):
+            plan = assigner.plan([batch], now_ms())
             await storage.append([*plan.index_records, *state.begin_write(now_ms())])
-            order.commit(plan)
+            assigner.commit(plan)
             state.write_done()
-    for log in order.all_logs():
-        if order.leads(log):
-            order.skip_dropped(log, earliest)
+    for log in log_table.all_logs():
+        if log_table.leads(log):
+            log_table.skip_dropped(log, earliest)
 
 
 async def _batches_to_order(
-    storage: Storage, order: OffsetAssigner, partition: Partition, first_sequence: int, end_sequence: int
+    storage: Storage, log_table: LogTable, partition: Partition, first_sequence: int, end_sequence: int
 ) -> AsyncIterator[RecordBatch]:
     """Yield the records of a partition. For a topic with one log, their number is enough: they have no contents."""
-    if len(order.logs(partition.topic)) == 1:
+    if len(log_table.logs(partition.topic)) == 1:
         for first in range(first_sequence, end_sequence, _COUNTED_RECORDS):
             count = min(_COUNTED_RECORDS, end_sequence - first)
             yield RecordBatch(partition, first, PackedContents(b"", bytes(LENGTH_BYTES * count)))
@@ -182,8 +188,8 @@ async def serve_broker(
             visible = {each: info for each, info in found.items() if not _is_internal(each, identity)}
             ends, earliest, idle_s = describe_held(visible)
             stored = StoredPartitions(earliest)
-            order = OffsetAssigner(identity, keeps_record_batches=isinstance(storage, KeepsRecordBatches))
-            tables = make_tables(identity, config, stored, order)
+            log_table = LogTable(identity, keeps_record_batches=isinstance(storage, KeepsRecordBatches))
+            tables = make_tables(identity, config, stored, log_table)
             hidden = found.keys() - visible.keys()
             machine = BrokerMachine(identity, config, ends, idle_s, hidden, stored, tables.policy)
             async with open_sockets(

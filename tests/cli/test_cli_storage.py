@@ -19,7 +19,7 @@ import pytest
 import trio
 from click.testing import CliRunner, Result
 
-from dafka.broker.core.log.offset_assigner import leader_partition
+from dafka.broker.core.log.log_table import leader_partition
 from dafka.broker.core.metadata.topics import Topic, encode_topic
 from dafka.cli import main
 from dafka.cli.storage import common, deletion

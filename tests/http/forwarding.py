@@ -50,7 +50,7 @@ class Leaderships:
 
 
 def log_of(web: RunningWeb, number: int = 0) -> Log:
-    return web.broker.node.order.logs(TOPIC)[number]
+    return web.broker.node.log_table.logs(TOPIC)[number]
 
 
 @attrs.frozen

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dafka.broker.core.log.offset_assigner import OffsetAssigner
+from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.replication.records import NO_EPOCH_END, EpochEnd, EpochStart, LeaderAndEpoch
@@ -28,10 +28,10 @@ def make_rows(parents: list[tuple[int, int]]) -> list[EpochStart]:
 
 def make_follower(availability: str, rows: list[EpochStart], known: list[int]) -> tuple[Any, DivergenceTracker]:
     """Return a log and the follower of one client. `known` has the number of rows that the broker knows at present."""
-    order = OffsetAssigner("here")
-    order.add_topic(Topic("orders", "id", 1, {"availability": availability}))
-    broker: Any = SimpleNamespace(order=order, branches=lambda _topic: [rows[: known[0]]])
-    return order.logs("orders")[0], DivergenceTracker(broker)
+    log_table = LogTable("here")
+    log_table.add_topic(Topic("orders", "id", 1, {"availability": availability}))
+    broker: Any = SimpleNamespace(log_table=log_table, branches=lambda _topic: [rows[: known[0]]])
+    return log_table.logs("orders")[0], DivergenceTracker(broker)
 
 
 @given(

@@ -621,7 +621,7 @@ async def test_brokers_with_different_secrets_do_not_trust_each_other(
 def coordinate_elsewhere(pair: Pair) -> None:
     """Let the second broker coordinate all groups."""
     other = pair.second.broker.node.address
-    for log in pair.first.broker.node.order.logs(COORDINATORS_TOPIC):
+    for log in pair.first.broker.node.log_table.logs(COORDINATORS_TOPIC):
         log.leadership = LeaderAndIsr(other, 1, is_led=False)
 
 

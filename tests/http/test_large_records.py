@@ -117,13 +117,13 @@ async def test_sources_take_turns_when_much_of_what_they_send_is_unpacked() -> N
         (log,) = find_logs(broker, "zeros")
         data = encode_batch(0, [bytes(3 * MIB)], timestamps=1, compression=Compression.GZIP)
         batches = [(check_crc(data), data)]
-        order: list[str] = []
+        log_table: list[str] = []
 
         async def publish(source: str) -> None:
             async with unpacked(broker, log, batches, source) as records:
                 assert records is not None
                 assert 0 < broker.memory.used_bytes <= broker.memory.bytes_max
-                order.append(source)
+                log_table.append(source)
                 appended = append_batches(broker, log, batches, records=records)
             await appended.wait_offset()
 
@@ -132,10 +132,10 @@ async def test_sources_take_turns_when_much_of_what_they_send_is_unpacked() -> N
                 for _ in range(6):
                     nursery.start_soon(publish, "mallory")
                 await trio.testing.wait_all_tasks_blocked()
-                before = len(order)
+                before = len(log_table)
                 nursery.start_soon(publish, "alice")
-        assert len(order) == 7
-        assert order.index("alice") <= before + 2
+        assert len(log_table) == 7
+        assert log_table.index("alice") <= before + 2
         assert broker.memory.used_bytes == 0
         read = await read_committed(broker, log, 0)
         assert [len(value or b"") for _, part in read.columns() for value in part.values] == [3 * MIB]

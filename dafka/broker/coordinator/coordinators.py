@@ -124,12 +124,12 @@ class Coordinators:
 
     def any_leader(self) -> str:
         """Return the address of a broker that leads any shard; empty if none is known."""
-        leaders = (log.leadership.leader for log in self._broker.order.logs(COORDINATORS_TOPIC))
+        leaders = (log.leadership.leader for log in self._broker.log_table.logs(COORDINATORS_TOPIC))
         return next(filter(self._broker.brokers.is_alive, leaders), "")
 
     def log_of(self, name: str) -> Log | None:
         """Return the log of a group or transactional id; None if it is not known yet."""
-        return self._broker.order.find_log(COORDINATORS_TOPIC, shard_of(name))
+        return self._broker.log_table.find_log(COORDINATORS_TOPIC, shard_of(name))
 
     def broker_of(self, name: str) -> BrokerRegistration | None:
         """Return the broker that coordinates a group or transactional id; None if there is none now."""
@@ -156,7 +156,7 @@ class Coordinators:
         status: trio.TaskStatus[None] = task_status
         while True:
             # The log is replaced if this broker created the topic before it found other brokers that had it.
-            log = self._broker.order.find_log(COORDINATORS_TOPIC, number)
+            log = self._broker.log_table.find_log(COORDINATORS_TOPIC, number)
             assert log is not None
             if log.leadership.is_led:
                 await self._serve_epoch(log, status)

@@ -44,7 +44,7 @@ def follow_branches(broker: BrokerNode, partition: TopicPartition, fetched: Fetc
 
 def _find_tree(broker: BrokerNode, partition: TopicPartition) -> EpochTree | None:
     """Return the epoch tree of a log; None if it has none, or if clients read only records that cannot diverge."""
-    topic = broker.order.topics.get(partition.topic)
+    topic = broker.log_table.topics.get(partition.topic)
     if topic is None or availability_of(topic) == MAJORITY:
         return None
     log = broker.replicator.logs.find(name_log(topic.topic_id, partition.partition))

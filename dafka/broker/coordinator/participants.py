@@ -251,7 +251,7 @@ class TransactionParticipants:
 
         Former versions could leave such a transaction in a log, where it would block the last stable offset.
         """
-        for log in self._broker.order.all_logs():
+        for log in self._broker.log_table.all_logs():
             partition = TopicPartition(log.topic, log.number)
             orphans = list(log.producers.open_transactions)
             for shard in self._coordinators.served():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dafka.broker.core.log.offset_assigner import OffsetAssigner
+from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.metadata.brokers import BROKERS_TOPIC, Brokers
 from dafka.broker.core.metadata.topic_table import TopicTable
 from dafka.broker.core.metadata.topics import MESSAGES_TOPIC, TOPICS_TOPIC, find_name_problem
@@ -24,7 +24,7 @@ class PartitionPolicy:
         address: The address of the broker.
         brokers: The brokers of the cluster.
         topics: The topics as brokers have written them.
-        order: The topics and logs of this broker.
+        log_table: The topics and logs of this broker.
         logs: The replicated logs.
         creates_topics: Whether topics are created when a producer writes to them.
     """
@@ -34,7 +34,7 @@ class PartitionPolicy:
         address: str,
         brokers: Brokers,
         topics: TopicTable,
-        order: OffsetAssigner,
+        log_table: LogTable,
         logs: ReplicatedLogs,
         *,
         creates_topics: bool,
@@ -42,7 +42,7 @@ class PartitionPolicy:
         self._address = address
         self._brokers = brokers
         self._topics = topics
-        self._order = order
+        self._log_table = log_table
         self._logs = logs
         self._creates_topics = creates_topics
 
@@ -66,10 +66,10 @@ class PartitionPolicy:
 
     def _keeps_producer_partition(self, partition: Partition, *, is_of_broker: bool) -> bool:
         """Return whether this broker stores a partition that belongs to no replicated log."""
-        topic = self._order.topics.get(partition.topic)
+        topic = self._log_table.topics.get(partition.topic)
         if topic is None:  # partitions of other brokers wait until the topic is known
             return not is_of_broker and (not self._may_create(partition.topic) or self.creates(partition.topic))
-        if not self._order.is_producer_partition(partition):
+        if not self._log_table.is_producer_partition(partition):
             return False
         names = (name_log(topic.topic_id, number) for number in range(topic.log_count))
         logs = (self._logs.find(name) for name in names)
@@ -106,7 +106,7 @@ class PartitionPolicy:
 
     def misses_topic_of(self, partition: Partition) -> bool:
         """Return whether this broker must create the topic of received records now."""
-        return partition.topic not in self._order.topics and self.creates_topic_of(partition)
+        return partition.topic not in self._log_table.topics and self.creates_topic_of(partition)
 
     def _may_create(self, topic: str) -> bool:
         return self._creates_topics and not find_name_problem(topic)

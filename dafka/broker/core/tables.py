@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from dafka.broker.core.log.offset_assigner import OffsetAssigner
+from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.metadata.brokers import BrokerRegistration, Brokers
 from dafka.broker.core.metadata.topic_table import TopicTable
 from dafka.broker.core.partition_policy import PartitionPolicy
@@ -21,26 +21,26 @@ class BrokerTables:
     Attributes:
         brokers: The brokers of the cluster.
         topics: The topics as brokers have written them.
-        order: The topics in use with their logs, and the offsets in these.
+        log_table: The topics in use with their logs, and the offsets in these.
         logs: The replicated logs.
         policy: Decides which partitions this broker stores.
     """
 
     brokers: Brokers
     topics: TopicTable
-    order: OffsetAssigner
+    log_table: LogTable
     logs: ReplicatedLogs
     policy: PartitionPolicy
 
 
-def make_tables(address: str, config: Config, stored: StoredPartitions, order: OffsetAssigner) -> BrokerTables:
+def make_tables(address: str, config: Config, stored: StoredPartitions, log_table: LogTable) -> BrokerTables:
     """Return the tables of a broker that starts.
 
     Args:
         address: The address of the broker.
         config: The configuration.
         stored: The partitions in its storage.
-        order: Its logs, still empty.
+        log_table: Its logs, still empty.
 
     Returns:
         The tables.
@@ -55,7 +55,7 @@ def make_tables(address: str, config: Config, stored: StoredPartitions, order: O
         awaits_share=True,
     )
     brokers, topics = Brokers(own, settings.leader_timeout_ms / 1000), TopicTable()
-    order.producer_starts = topics.producer_starts
+    log_table.producer_starts = topics.producer_starts
     logs = ReplicatedLogs(
         address,
         lambda: brokers.own.number,
@@ -63,5 +63,5 @@ def make_tables(address: str, config: Config, stored: StoredPartitions, order: O
         ReplicaSettings(preferred_leader_after_s=settings.preferred_leader_after_ms / 1000),
     )
     creates_topics = config.kafka.auto_create_topics == "on"
-    policy = PartitionPolicy(address, brokers, topics, order, logs, creates_topics=creates_topics)
-    return BrokerTables(brokers, topics, order, logs, policy)
+    policy = PartitionPolicy(address, brokers, topics, log_table, logs, creates_topics=creates_topics)
+    return BrokerTables(brokers, topics, log_table, logs, policy)

@@ -153,7 +153,7 @@ class AppendOutcomes:
     def _searching(self, appended: PendingAppend) -> Iterator[_Search]:
         """Request the offsets of records during the block."""
         log, first = appended.log, appended.first_sequence
-        topic = self._broker.order.topics.get(log.topic)
+        topic = self._broker.log_table.topics.get(log.topic)
         key = name_log("" if topic is None else topic.topic_id, log.number), appended.own.address
         search = self._searches.setdefault(key, _Search(log))
         search.wanted[first] += 1
@@ -190,7 +190,7 @@ class AppendOutcomes:
         answers = []
         for each in message.records:
             found = self._broker.replicator.logs.find(each.log)
-            log = None if found is None else self._broker.order.find_log(found.topic, found.number)
+            log = None if found is None else self._broker.log_table.find_log(found.topic, found.number)
             if log is None or not log.leadership.is_led:
                 continue
             runs = log.index.placed(each.address, each.first, each.end, log.high_watermark)

@@ -96,7 +96,7 @@ class AppendedBatches:
 
 def message_bytes_max(broker: Broker, log: Log) -> int:
     """Return the size of the largest batch that clients may append to a log, in bytes."""
-    topic = broker.node.order.topics[log.topic]
+    topic = broker.node.log_table.topics[log.topic]
     return int(topic.settings.get("max.message.bytes", broker.config.kafka.message_bytes_max))
 
 
@@ -111,7 +111,7 @@ def check_size(broker: Broker, log: Log, size: int) -> None:
 
 def decompressed_bytes_max(broker: Broker, log: Log) -> int:
     """Return the largest size of the records that clients may append to a log at once, decompressed, in bytes."""
-    topic = broker.node.order.topics[log.topic]
+    topic = broker.node.log_table.topics[log.topic]
     return int(topic.settings.get("max.decompressed.message.bytes", broker.config.kafka.batch_bytes_max))
 
 
@@ -262,7 +262,7 @@ def _find_earlier(broker: Broker, log: Log, producers: ProducerStates, header: B
         # former leader has not answered. If it got an error for the gap, it would send all of them as new records.
         if not producers.is_lasting_gap(header, now_ms()):
             raise AppendRefusedError(ErrorCode.NOT_ENOUGH_REPLICAS, "records before these are missing: try again")
-        if availability_of(broker.node.order.topics[log.topic]) != MAJORITY:
+        if availability_of(broker.node.log_table.topics[log.topic]) != MAJORITY:
             return None
     if check.error_code:
         raise AppendRefusedError(check.error_code)
@@ -277,7 +277,7 @@ def not_leader(log: Log) -> NotLeaderError:
 def _check_replicas(broker: Broker, log: Log) -> None:
     """Refuse records if too few replicas are alive."""
     leadership, brokers = log.leadership, broker.node.brokers
-    topic = broker.node.order.topics[log.topic]
+    topic = broker.node.log_table.topics[log.topic]
     voters = leadership.voters
     living = sum(map(brokers.is_alive, voters))
     if availability_of(topic) == MAJORITY and living <= len(voters) // 2 and voters:

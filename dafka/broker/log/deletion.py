@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 import trio
 
 from dafka.broker.core.log.log import Log
-from dafka.broker.core.log.offset_assigner import OffsetAssigner
+from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.metadata.topics import Deletion
 from dafka.broker.core.node_machine import BrokerMachine
 from dafka.broker.log.broker_storage import BrokerStorage
@@ -25,16 +25,14 @@ class RecordDeletion:
     Args:
         machine: The machine of the broker's store.
         storage: The storage.
-        order: The logs.
+        log_table: The logs.
         own: The partitions that only this broker writes.
     """
 
-    def __init__(
-        self, machine: BrokerMachine, storage: BrokerStorage, order: OffsetAssigner, own: OwnPartitions
-    ) -> None:
+    def __init__(self, machine: BrokerMachine, storage: BrokerStorage, log_table: LogTable, own: OwnPartitions) -> None:
         self._machine = machine
         self._storage = storage
-        self._order = order
+        self._log_table = log_table
         self._own = own
 
     def delete_partitions(self, partitions: Collection[Partition]) -> trio.Event:
@@ -57,13 +55,13 @@ class RecordDeletion:
         """
         partitions = [log.partition_of(address) for address in log.index.addresses()]
         self._storage.waits.check()
-        self._order.delete_before(log, offset)
+        self._log_table.delete_before(log, offset)
         written = self._storage.write()
         with self._storage.waits.bounded():
             await written.wait()
         if log.is_gone:
             raise TopicDeletedError(log.topic)
-        await self._storage.trim({each: self._order.first_needed(each) for each in partitions})
+        await self._storage.trim({each: self._log_table.first_needed(each) for each in partitions})
 
     async def drop_topic(self, deletion: Deletion, logs: Iterable[Log]) -> None:
         """Drop the partitions of a topic after its deletion is durable."""
@@ -76,7 +74,7 @@ class RecordDeletion:
     async def trim_deleted(self, name: str) -> None:
         """Drop the records of deleted topics of a name from producer partitions."""
         partitions = [Partition(name, address) for address in self._storage.stored.durable.get(name, {})]
-        starts = self._order.producer_starts
+        starts = self._log_table.producer_starts
         try:
             await self._storage.trim({each: starts[each] for each in partitions if each in starts})
         except StorageError as error:  # the next start of the broker drops them

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from dafka import wire
 from dafka.broker.core.log.log import Log
-from dafka.broker.core.log.offset_assigner import OffsetAssigner
+from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.metadata.brokers import BROKERS_TOPIC
 from dafka.broker.core.node_machine import BrokerMachine
 from dafka.broker.core.partition_policy import CONTROL_TOPICS, PartitionPolicy
@@ -24,7 +24,7 @@ class OwnPartitions(CommitStage):
         machine: The machine of the broker's store.
         sockets: The sockets.
         policy: Decides which partitions are the broker's own.
-        order: The logs.
+        log_table: The logs.
         state: The broker's own state.
 
     Attributes:
@@ -36,14 +36,14 @@ class OwnPartitions(CommitStage):
         machine: BrokerMachine,
         sockets: NodeSockets,
         policy: PartitionPolicy,
-        order: OffsetAssigner,
+        log_table: LogTable,
         state: LocalState,
     ) -> None:
         self.heads = HeadAnnouncer(sockets, machine.stored.durable_end)
         self._machine = machine
         self._sockets = sockets
         self._policy = policy
-        self._order = order
+        self._log_table = log_table
         self._state = state
         self._index_logs: dict[Partition, Log] = {}
         self._is_control_announced = False
@@ -81,7 +81,7 @@ class OwnPartitions(CommitStage):
     def _find_index(self, partition: Partition) -> Log | None:
         """Return the log with an index partition, if this broker leads it; None otherwise."""
         log = self._index_logs.get(partition)
-        is_led = log is not None and log.index_partition == partition and self._order.leads(log)
+        is_led = log is not None and log.index_partition == partition and self._log_table.leads(log)
         return log if is_led else None
 
     def _is_announced(self, partition: Partition) -> bool:

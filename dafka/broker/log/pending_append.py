@@ -6,7 +6,7 @@ import attrs
 import trio
 
 from dafka.broker.core.log.log import LEADER, Log
-from dafka.broker.core.log.offset_assigner import OffsetAssigner
+from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.log.waiters import LogWaiters
 from dafka.errors import NotLeaderError, TopicDeletedError
 from dafka.records import Partition
@@ -18,7 +18,7 @@ class PendingAppend:
 
     Attributes:
         watchers: The tasks that wait for the broker's logs to advance.
-        order: The broker's logs.
+        log_table: The broker's logs.
         log: The log.
         own: The leader partition that contains the records: that of the epoch in which they were appended.
         first_sequence: The sequence of the first record in that partition.
@@ -28,7 +28,7 @@ class PendingAppend:
     """
 
     watchers: LogWaiters
-    order: OffsetAssigner
+    log_table: LogTable
     log: Log
     own: Partition
     first_sequence: int
@@ -72,7 +72,7 @@ class PendingAppend:
 
     def withdraw(self) -> bool:
         """Withdraw the records, and return whether they have no offset in the log and never get one."""
-        return self.order.withdraw(self.log, self.own, self.first_sequence, self.first_sequence + self.count)
+        return self.log_table.withdraw(self.log, self.own, self.first_sequence, self.first_sequence + self.count)
 
     def find_committed(self, *, all_replicas: bool = True) -> int | None:
         """Return the offset of the first record, in the leader epoch that this broker leads or led last.

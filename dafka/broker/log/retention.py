@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dafka.broker.core.log.log import Log
-from dafka.broker.core.log.offset_assigner import OffsetAssigner
+from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.metadata.topics import MESSAGES_AGE_MS, MESSAGES_TOPIC, Topic
 from dafka.broker.core.replication.replicated_logs import ReplicatedLog
 from dafka.broker.local_state import LocalState
@@ -28,7 +28,7 @@ class LogRetention:
     Args:
         storage: The storage.
         stored: The partitions in the storage.
-        order: The topics and their logs.
+        log_table: The topics and their logs.
         logs: The replicated logs.
         state: The broker's state.
         config: The limits of topics that have none of their own.
@@ -39,7 +39,7 @@ class LogRetention:
         self,
         storage: Storage,
         stored: StoredPartitions,
-        order: OffsetAssigner,
+        log_table: LogTable,
         logs: Iterable[ReplicatedLog],
         state: LocalState,
         config: StoreConfig,
@@ -47,7 +47,7 @@ class LogRetention:
     ) -> None:
         self._storage = storage
         self._stored = stored
-        self._order = order
+        self._log_table = log_table
         self._logs = logs
         self._state = state
         self._config = config
@@ -69,8 +69,8 @@ class LogRetention:
             if policy:
                 moved.update(await self._storage.apply_retention(policy, name))
         earliest = {**self._stored.earliest, **moved}
-        for log in filter(self._order.leads, self._order.all_logs()):
-            self._order.skip_dropped(log, earliest)
+        for log in filter(self._log_table.leads, self._log_table.all_logs()):
+            self._log_table.skip_dropped(log, earliest)
             if log.index_first > log.index_trimmed:
                 await self._storage.trim(log.index_partition, log.index_first)
                 log.index_trimmed = log.index_first
@@ -86,7 +86,7 @@ class LogRetention:
             return RetentionPolicy(age_ms=MESSAGES_AGE_MS)
         if is_system_topic(name):
             return RetentionPolicy()
-        default, topic = default_retention(self._config), self._order.topics.get(name)
+        default, topic = default_retention(self._config), self._log_table.topics.get(name)
         return default if topic is None else _limits_of(topic, default, is_compacted=self._config.compacts(name))
 
     async def _trim_indexes(self, log: ReplicatedLog, moved: dict[Partition, int]) -> None:
@@ -115,12 +115,12 @@ class LogRetention:
         epoch = log.replica.latest.leader_epoch
         state = Log(log.topic, log.number, log.leader_partition(epoch), log.index_partition(epoch))
         await restore_log(self._storage, log, state, epoch, is_led=False)
-        index, topic = state.index, self._order.topics.get(log.topic)
+        index, topic = state.index, self._log_table.topics.get(log.topic)
         found = {}
         for address in index.addresses():
             partition = Partition(log.topic, address)
             # Producer partitions can have records in several logs, and this broker does not always store all of these.
-            if topic is None or (self._order.is_producer_partition(partition) and topic.log_count > 1):
+            if topic is None or (self._log_table.is_producer_partition(partition) and topic.log_count > 1):
                 continue
             first = index.sequence_from(address, index.start_offset)
             found[partition] = index.end_sequence(address) if first is None else first

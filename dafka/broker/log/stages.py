@@ -7,6 +7,7 @@ offsets, and with the state that depends on them.
 from __future__ import annotations
 
 from dafka.broker.core.log.log import Log
+from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.log.offset_assigner import OffsetAssigner, OffsetPlan
 from dafka.broker.local_state import LocalState
 from dafka.broker.log.waiters import LogWaiters
@@ -19,12 +20,13 @@ class AssignOffsets(CommitStage):
     """Assigns offsets to the records of each transaction, in the logs that this broker leads.
 
     Args:
-        order: The logs.
+        log_table: The logs.
         watchers: Notifies waiters when a log advances.
     """
 
-    def __init__(self, order: OffsetAssigner, watchers: LogWaiters) -> None:
-        self._order = order
+    def __init__(self, log_table: LogTable, watchers: LogWaiters) -> None:
+        self._log_table = log_table
+        self._assigner = OffsetAssigner(log_table)
         self._watchers = watchers
         self._backfill: list[tuple[Log, RecordBatch]] = []
         self._planned: list[tuple[Log, RecordBatch]] = []
@@ -36,26 +38,26 @@ class AssignOffsets(CommitStage):
 
     def has_work(self) -> bool:
         """See `CommitStage.has_work`."""
-        return self._order.has_unwritten() or bool(self._backfill)
+        return self._log_table.has_unwritten() or bool(self._backfill)
 
     def prepare(self, commit: Commit) -> None:
         """Add the index records."""
         self._planned, self._backfill = self._backfill, []
-        self._plan = self._order.plan(commit.batches, now_ms(), self._planned)
+        self._plan = self._assigner.plan(commit.batches, now_ms(), self._planned)
         commit.added += self._plan.index_records
 
     def done(self, commit: Commit) -> None:
         """Apply the offsets."""
         plan = self._take_plan()
         if plan is not None:
-            self._order.commit(plan)
+            self._assigner.commit(plan)
             self._notify(plan)
 
     def failed(self, commit: Commit, error: BaseException) -> None:
         """Undo the assignment. Waiters then check whether this broker still leads their logs."""
         plan = self._take_plan()
         if plan is not None:
-            self._order.undo(plan)
+            self._assigner.undo(plan)
             self._backfill = self._planned + self._backfill
             self._notify(plan)
 

@@ -54,7 +54,7 @@ class LedLogs:
         act: Callable[[Iterable[LogAction]], None],
         refresh: Callable[[ReplicatedLog], None],
     ) -> None:
-        self._order = tables.order
+        self._log_table = tables.log_table
         self._brokers = tables.brokers
         self._logs = tables.logs
         self._storage = storage
@@ -117,7 +117,7 @@ class LedLogs:
 
     def move_high_watermark(self, log: ReplicatedLog, offset: int) -> None:
         """Apply a new high watermark to a log."""
-        state = self._order.find_log(log.topic, log.number, log.topic_id)
+        state = self._log_table.find_log(log.topic, log.number, log.topic_id)
         if state is None:
             return
         if log.replica.led_epoch is None:  # for readers it moves after the index was followed
@@ -146,19 +146,19 @@ class LedLogs:
                 self._act(self._logs.fetch_missing([log]))
                 with trio.move_on_after(HELD_S):
                     await self._missing.setdefault(log.name, trio.Event()).wait()
-            state = self._order.find_log(log.topic, log.number, log.topic_id)
-            if state is None or log.replica.led_epoch != start.leader_epoch or self._order.leads(state):
+            state = self._log_table.find_log(log.topic, log.number, log.topic_id)
+            if state is None or log.replica.led_epoch != start.leader_epoch or self._log_table.leads(state):
                 return
             try:
                 self._followed.pop(log.name, None)
-                self._order.begin_epoch(state, start.leader_epoch.epoch)
+                self._log_table.begin_epoch(state, start.leader_epoch.epoch)
                 await restore_log(self._storage.storage, log, state, start.leader_epoch, is_led=True)
             except StorageError as error:
                 _LOGGER.warning("cannot lead the log %s of %s: %s", log.number, log.topic, error)
                 return
             if log.replica.led_epoch != start.leader_epoch or state.is_gone:
                 return
-            self._order.finish_epoch(state, self._storage.ends(state.topic), self._storage.earliest(state.topic))
+            self._log_table.finish_epoch(state, self._storage.ends(state.topic), self._storage.earliest(state.topic))
             self._ready_from[log.name] = state.index.end_offset
             self._own.lead(state)
             self._storage.write()
@@ -178,7 +178,7 @@ class LedLogs:
     async def catch_up(self, state: Log) -> None:
         """Assign offsets to records of producer partitions that arrived before this broker led the log."""
         await self._storage.wait_durable()  # some records can be on their way to the storage
-        while state.backfill and self._order.leads(state):
+        while state.backfill and self._log_table.leads(state):
             for address, scanned_until in list(state.backfill.items()):
                 partition = Partition(state.topic, address)
                 end = self._storage.durable_end(partition)
@@ -188,7 +188,7 @@ class LedLogs:
                 batch = await self._storage.storage.read(partition, scanned_until, PLACED_RECORDS)
                 if batch is None:
                     state.backfill[address] = end
-                elif self._order.leads(state):
+                elif self._log_table.leads(state):
                     await self._storage.assign_offsets(state, batch)
 
     # Following
@@ -206,7 +206,7 @@ class LedLogs:
             following, self._to_follow = self._to_follow, {}
             for name in following:
                 log = self._logs.find(name)
-                state = None if log is None else self._order.find_log(log.topic, log.number, log.topic_id)
+                state = None if log is None else self._log_table.find_log(log.topic, log.number, log.topic_id)
                 if log is not None and state is not None:
                     async with self._locks[name]:
                         if not state.is_gone:
@@ -223,7 +223,7 @@ class LedLogs:
                 await continue_log(*arguments)
             else:
                 self._followed.pop(log.name, None)
-                self._order.begin_epoch(state, epoch.epoch)
+                self._log_table.begin_epoch(state, epoch.epoch)
                 await restore_log(*arguments, is_led=False)
                 self._followed[log.name] = epoch
         except StorageError as error:
@@ -241,7 +241,7 @@ class LedLogs:
             await self._has_to_merge.wait()
             merging, self._to_merge, self._has_to_merge = self._to_merge, {}, trio.Event()
             for log in merging:
-                state = self._order.find_log(log.topic, log.number, log.topic_id)
+                state = self._log_table.find_log(log.topic, log.number, log.topic_id)
                 if state is not None and state.leadership.is_led:
                     await self._merge_log(log, state)
             await trio.lowlevel.checkpoint()
@@ -279,7 +279,7 @@ class LedLogs:
             if replica.led_epoch != led_epoch or state.is_gone:
                 return
             merged[epoch] = ends[epoch]
-            self._order.merge_divergent(state, self.admitted(state, entries))
+            self._log_table.merge_divergent(state, self.admitted(state, entries))
             self._storage.write()
 
     def _has_ended(self, log: ReplicatedLog, epoch: LeaderAndEpoch, led_epoch: LeaderAndEpoch) -> bool:
@@ -292,7 +292,7 @@ class LedLogs:
         With the availability "majority", that is each batch of a producer with an id: it was never acknowledged. Its
         producer sends it again, possibly under another producer epoch, so that duplicates could not be recognized.
         """
-        topic = self._order.topics.get(state.topic)
+        topic = self._log_table.topics.get(state.topic)
         can_diverge = topic is not None and availability_of(topic) != MAJORITY
         found: list[RunEntry | BatchEntry] = []
         for entry in entries:

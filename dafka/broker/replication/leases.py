@@ -95,7 +95,7 @@ class LeaderLeases:
 
     def lease_end(self, state: Log) -> float:
         """Return the time until which this broker has the leader lease of a log; see `lease_time`."""
-        topic = self._tables.order.topics.get(state.topic)
+        topic = self._tables.log_table.topics.get(state.topic)
         log = None if topic is None else self._tables.logs.find(name_log(topic.topic_id, state.number))
         if log is None:
             return float("inf")

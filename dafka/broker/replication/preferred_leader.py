@@ -68,7 +68,9 @@ class PreferredLeaderElections:
         return ErrorCode.NONE if self._leads(log, preferred) else ErrorCode.REQUEST_TIMED_OUT
 
     def _find(self, log: Log) -> ReplicatedLog | None:
-        return self._broker.replicator.logs.find(name_log(self._broker.order.topics[log.topic].topic_id, log.number))
+        return self._broker.replicator.logs.find(
+            name_log(self._broker.log_table.topics[log.topic].topic_id, log.number)
+        )
 
     def _leads(self, log: Log, address: str) -> bool:
         leadership = log.leadership

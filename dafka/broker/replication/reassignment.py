@@ -65,7 +65,7 @@ class Reassigner:
     ) -> None:
         self._settings = config.broker
         self._storage_url = config.store.storage
-        self._order = tables.order
+        self._log_table = tables.log_table
         self._brokers = tables.brokers
         self._logs = tables.logs
         self._address = tables.brokers.own.address
@@ -99,7 +99,7 @@ class Reassigner:
 
     def _unloaded_placements(self) -> Iterator[LogPlacement]:
         """Yield the logs of new topics that this broker has not loaded yet."""
-        for topic in self._order.topics.values():
+        for topic in self._log_table.topics.values():
             for number, replicas in enumerate(topic.placement[: topic.log_count]):
                 name = name_log(topic.topic_id, number)
                 if self._logs.find(name) is None:
@@ -110,12 +110,12 @@ class Reassigner:
         unknown = [each for each in replicas if self._brokers.find(each) is None]
         if unknown or not replicas or len(set(replicas)) < len(replicas):
             raise ConfigError("the replicas of a log are different brokers of the cluster")
-        topic = self._order.topics[log.topic]
+        topic = self._log_table.topics[log.topic]
         self._change_topic(topic, assignments={**topic.assignments, log.number: tuple(replicas)})
 
     def release_replicas(self, name: str, number: int) -> None:
         """Undo `change_replicas`: brokers choose the replicas of the log again."""
-        topic = self._order.topics[name]
+        topic = self._log_table.topics[name]
         left = {each: found for each, found in topic.assignments.items() if each != number}
         if len(left) < len(topic.assignments):
             self._change_topic(topic, assignments=left)
@@ -145,7 +145,7 @@ class Reassigner:
                 self.prefer_leaders(log)
             self._count_under_replicated()
             await self._drop_replaced()
-            for topic in list(self._order.topics.values()):
+            for topic in list(self._log_table.topics.values()):
                 for number, replicas in topic.assignments.items():
                     self._assign(topic, number, replicas)
 
@@ -158,7 +158,7 @@ class Reassigner:
         for log in self._logs.take_changed():
             self._placements_cache.pop(log.name, None)
         for log in self._logs:
-            topic = self._order.topics.get(log.topic)
+            topic = self._log_table.topics.get(log.topic)
             if topic is not None:
                 known = self._placements_cache.get(log.name)
                 if known is None or known[0] is not topic:
@@ -175,7 +175,7 @@ class Reassigner:
 
     def explain(self, topic: str, number: int) -> Reason | None:
         """Return why the replicas of a log change, or why it is copied to a learner; None if neither happens."""
-        found = self._order.topics.get(topic)
+        found = self._log_table.topics.get(topic)
         log = None if found is None else self._logs.find(name_log(found.topic_id, number))
         if log is None:
             return None
@@ -191,12 +191,12 @@ class Reassigner:
 
     def _replica_count_of(self, name: str, number: int) -> int:
         """Return the intended number of replicas of a log."""
-        topic = self._order.topics[name]
+        topic = self._log_table.topics[name]
         return len(topic.assignments.get(number, ())) or topic.replica_count or self._settings.replicas
 
     def _find_assigned(self, log: ReplicatedLog) -> tuple[str, ...]:
         """Return the replicas that an operator has assigned to a log; empty if brokers choose them."""
-        topic = self._order.topics.get(log.topic)
+        topic = self._log_table.topics.get(log.topic)
         return () if topic is None else topic.assignments.get(log.number, ())
 
     def _find_ineligible(self, log: ReplicatedLog) -> frozenset[str]:
@@ -277,7 +277,7 @@ class Reassigner:
         """Return the logs that this broker leads and that have too few living in-sync replicas."""
         usable = sum(not each.is_draining for each in self._brokers.all())
         found = []
-        for log in self._order.all_logs():
+        for log in self._log_table.all_logs():
             replica_count = min(self._replica_count_of(log.topic, log.number), usable)
             if log.leadership.is_led and len(self._brokers.alive.intersection(log.leadership.in_sync)) < replica_count:
                 found.append(log)

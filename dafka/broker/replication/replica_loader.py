@@ -50,7 +50,7 @@ class ReplicaLoader:
         indexes: Mapping[str, AbstractSet[Partition]],
         take_part: Callable[[ReplicatedLog, Log], None],
     ) -> None:
-        self._order = tables.order
+        self._log_table = tables.log_table
         self._logs = tables.logs
         self._policy = tables.policy
         self._storage = storage
@@ -70,23 +70,23 @@ class ReplicaLoader:
     async def load_first(self) -> None:
         """Load the logs that other brokers are known to replicate, before these learn of this broker."""
         for state in list(self._waiting):
-            if not state.is_gone and not self._order.leads(state):
-                await self._load(self._order.topics[state.topic], state)
+            if not state.is_gone and not self._log_table.leads(state):
+                await self._load(self._log_table.topics[state.topic], state)
 
     async def run(self) -> None:
         """Load logs until cancelled."""
         while True:
             await self._has_waiting.wait()
             states, self._waiting, self._has_waiting = list(self._waiting), {}, trio.Event()
-            own = [each for each in states if self._order.leads(each) and not each.is_replicated]
+            own = [each for each in states if self._log_table.leads(each) and not each.is_replicated]
             if own:
                 for state in own:
-                    self._order.replicate(state)
+                    self._log_table.replicate(state)
                 self._storage.write()
                 await self._storage.wait_durable()
             for number, state in enumerate(states):
-                if self._order.find_log(state.topic, state.number) is state:
-                    await self._load(self._order.topics[state.topic], state)
+                if self._log_table.find_log(state.topic, state.number) is state:
+                    await self._load(self._log_table.topics[state.topic], state)
                 if number % ADOPTED_TOGETHER == 0:
                     await trio.lowlevel.checkpoint()
             self._mesh.ask_heads((*{each.topic for each in states}, INDEX_TOPIC))
@@ -98,7 +98,7 @@ class ReplicaLoader:
         replicas = topic.placement[number] if number < len(topic.placement) else (self._mesh.address,)
         checkpoints = self._checkpoints.take(topic.name, self._indexes.get(name, ()))
         index, ends = await self._read_indexes(name, checkpoints)
-        if self._order.find_log(topic.name, number) is not state:
+        if self._log_table.find_log(topic.name, number) is not state:
             return
         log = self._logs.add(topic, number, replicas, index, checkpoints)
         self._announce_ended(state, log, ends)
@@ -135,7 +135,7 @@ class ReplicaLoader:
 
         With "majority", they know from the epoch starts what they miss of all but the latest epochs.
         """
-        led = state.index_partition if self._order.leads(state) else None
+        led = state.index_partition if self._log_table.leads(state) else None
         latest = log.replica.latest
         announced = {log.index_partition(epoch) for epoch in (latest.leader_epoch, latest.parent.leader_epoch)}
         announces_all = log.replica.availability is Availability.BRANCH

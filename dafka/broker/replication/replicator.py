@@ -82,7 +82,7 @@ class Replicator(CommitStage):
 
     Attributes:
         brokers: The brokers.
-        topic_table: The topics as brokers have written them. `settle_topics` applies it to `OffsetAssigner`.
+        topic_table: The topics as brokers have written them. `settle_topics` applies it to `LogTable`.
         logs: The replicated logs.
         led_logs: The logs that this broker leads.
         reassigner: Changes the replicas of these logs.
@@ -108,7 +108,7 @@ class Replicator(CommitStage):
         self.logs = tables.logs
         self.topic_table = tables.topics
         self.on_removed: Callable[[Topic, Sequence[Log]], None] = lambda _topic, _logs: None
-        self._order = tables.order
+        self._log_table = tables.log_table
         self._policy = tables.policy
         self._storage = storage
         self._own = own
@@ -218,7 +218,7 @@ class Replicator(CommitStage):
         """
         removed: dict[str, list[Log]] = {}
         for name in self.topic_table.take_changed():
-            known, found = self._order.topics.get(name), self.topic_table.find(name)
+            known, found = self._log_table.topics.get(name), self.topic_table.find(name)
             if known is not None and (found is None or found.topic_id != known.topic_id):
                 removed[known.topic_id] = self._remove_topic(known)
             if found is not None and found != known:
@@ -230,10 +230,10 @@ class Replicator(CommitStage):
 
     def _add_topic(self, topic: Topic) -> None:
         """Add a topic or change one, and load its new logs."""
-        before = len(self._order.logs(topic.name))
-        self._order.add_topic(topic)
+        before = len(self._log_table.logs(topic.name))
+        self._log_table.add_topic(topic)
         own = self._address
-        added = self._order.logs(topic.name)[before:]
+        added = self._log_table.logs(topic.name)[before:]
         for log in added:
             replicas = topic.placement[log.number] if log.number < len(topic.placement) else (own,)
             name = name_log(topic.topic_id, log.number)
@@ -241,10 +241,10 @@ class Replicator(CommitStage):
             if is_own and not topic.first_epoch and not self.logs.has_control(name):
                 log.leadership = LeaderAndIsr(own, 0, is_led=True, replicas=replicas, in_sync=replicas)
                 if self._nursery is not None:
-                    self._order.catch_up(log, self._storage.ends(topic.name), self._storage.earliest(topic.name))
+                    self._log_table.catch_up(log, self._storage.ends(topic.name), self._storage.earliest(topic.name))
                     self._nursery.start_soon(self.led_logs.catch_up, log)
             else:
-                self._order.end_epoch(log)
+                self._log_table.end_epoch(log)
                 log.leadership = LeaderAndIsr("", 0, is_led=False, replicas=replicas)
                 self._loader.put(log)
         if added and self._nursery is not None and not self.brokers.is_alone:
@@ -252,7 +252,7 @@ class Replicator(CommitStage):
 
     def _remove_topic(self, topic: Topic) -> list[Log]:
         """Forget the logs of a topic that is deleted or hidden, and notify their waiters."""
-        logs = self._order.remove_topic(topic.name)
+        logs = self._log_table.remove_topic(topic.name)
         for log in logs:
             name = name_log(topic.topic_id, log.number)
             self.logs.remove(name)
@@ -332,7 +332,7 @@ class Replicator(CommitStage):
     def _join_cluster(self) -> None:
         """Announce the control records and replicate the logs that this broker had while it was alone."""
         self._own.announce_control()
-        for log in self._order.all_logs():
+        for log in self._log_table.all_logs():
             self._loader.put(log)
 
     # Loading logs
@@ -347,7 +347,7 @@ class Replicator(CommitStage):
 
     def _take_part(self, log: ReplicatedLog, state: Log) -> None:
         self.reassigner.prefer_leaders(log)
-        if self._order.leads(state):
+        if self._log_table.leads(state):
             self.led_logs.keep_leading(log, state)
         self._refresh(log)
         self.act(self.logs.resume(log, trio.current_time()))
@@ -431,9 +431,9 @@ class Replicator(CommitStage):
         elif isinstance(action, Lead) and self._nursery is not None:
             self._nursery.start_soon(self.led_logs.lead, log, action.start)
         elif isinstance(action, StepDown):
-            state = self._order.find_log(log.topic, log.number, log.topic_id)
+            state = self._log_table.find_log(log.topic, log.number, log.topic_id)
             if state is not None:
-                self._order.end_epoch(state)
+                self._log_table.end_epoch(state)
 
     def _refresh_all(self, logs: Iterable[ReplicatedLog]) -> None:
         for log in logs:
@@ -442,12 +442,12 @@ class Replicator(CommitStage):
 
     def _refresh(self, log: ReplicatedLog) -> None:
         """Update the leadership that clients see of a log."""
-        state = self._order.find_log(log.topic, log.number, log.topic_id)
+        state = self._log_table.find_log(log.topic, log.number, log.topic_id)
         if state is None:
             return
         replica = log.replica
         epoch = replica.latest.leader_epoch
-        is_led = replica.led_epoch == epoch and self._order.leads(state) and self.led_logs.is_ready(log)
+        is_led = replica.led_epoch == epoch and self._log_table.leads(state) and self.led_logs.is_ready(log)
         is_led = is_led and replica.may_serve
         leader = replica.leader if self.brokers.is_alive(replica.leader) else ""
         if leader == self._address and not is_led:

@@ -382,8 +382,8 @@ def find_ranges(client: KafkaClient, names: Sequence[str]) -> list[LogRange]:
     for each in find_metadata(client, names).topics:
         check_error(each.error_code, f"topic {each.name!r}")
         logs += [(each.name, number) for number in sorted(part.partition_index for part in each.partitions)]
-    order = {name: index for index, name in enumerate(names)}
-    logs.sort(key=lambda log: (order[log[0]], log[1]))
+    log_table = {name: index for index, name in enumerate(names)}
+    logs.sort(key=lambda log: (log_table[log[0]], log[1]))
     starts, ends = (find_offsets(client, dict.fromkeys(logs, time)) for time in (EARLIEST, LATEST))
     return [LogRange(*log, starts[log], ends[log]) for log in logs]
 

@@ -147,7 +147,7 @@ async def list_brokers(request: Request) -> AnyResponse:
         }
         for each in found:
             each["under_replicated_logs"] = own_words.get(each["address"], each["under_replicated_logs"])
-    logs = sum(1 for _ in node.order.all_logs())
+    logs = sum(1 for _ in node.log_table.all_logs())
     return respond({"brokers": found, "log_count": logs, "leaderless_logs": count_leaderless(node)})
 
 

@@ -89,7 +89,7 @@ async def list_nodes(request: Request) -> AnyResponse:
     others = [each for each in survey.nodes if each.address != node.address and each.roles != ("observer",)]
     if len(others) >= NODES_MAX:
         note = f"only {NODES_MAX} of {len(others) + 1} nodes are listed"
-    senders = {log.leader_partition.address: node.address for log in node.order.all_logs()}
+    senders = {log.leader_partition.address: node.address for log in node.log_table.all_logs()}
     return respond(
         {
             "is_complete": True,

@@ -42,7 +42,7 @@ def describe_brokers(broker: Broker) -> list[dict[str, Any]]:
     kept: Counter[str] = Counter()
     needed: Counter[str] = Counter()
     usable = {each.address for each in node.brokers.living() if not each.is_draining}
-    for log in node.order.all_logs():
+    for log in node.log_table.all_logs():
         leadership = log.leadership
         led[leadership.leader] += 1
         kept.update(leadership.replicas)
@@ -77,7 +77,7 @@ def _describe(
 def describe_moves(node: BrokerNode) -> list[dict[str, Any]]:
     """Return the logs that are being moved to other replicas, each with the reason as text."""
     found = []
-    for log in node.order.all_logs():
+    for log in node.log_table.all_logs():
         reason = node.replicator.reassigner.explain(log.topic, log.number)
         if reason is not None:
             found.append(
@@ -93,13 +93,13 @@ def describe_moves(node: BrokerNode) -> list[dict[str, Any]]:
 
 
 def _replica_count(broker: Broker, log: Log) -> int:
-    topic = broker.node.order.topics.get(log.topic)
+    topic = broker.node.log_table.topics.get(log.topic)
     return (topic.replica_count if topic is not None else 0) or broker.config.broker.replicas
 
 
 def count_leaderless(node: BrokerNode) -> int:
     """Return how many logs have no leader at present."""
-    return sum(not log.leadership.leader for log in node.order.all_logs())
+    return sum(not log.leadership.leader for log in node.log_table.all_logs())
 
 
 def find_broker_problems(node: BrokerNode) -> Iterator[str]:

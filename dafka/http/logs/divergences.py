@@ -40,7 +40,7 @@ class DivergenceTracker:
         Returns:
             The offset; a smaller one if the log has diverged from the records that the client has read.
         """
-        topic = self._broker.order.topics.get(log.topic)
+        topic = self._broker.log_table.topics.get(log.topic)
         if topic is None or availability_of(topic) == MAJORITY:
             return offset
         leadership = log.leadership

@@ -65,7 +65,7 @@ class Brokers:
 
     def have_joined(self) -> bool:
         """Return whether all brokers count for majorities of all slots, as far as each of them knows."""
-        logs = [log for each in self.running.values() for log in each.node.order.logs("$coordinators")]
+        logs = [log for each in self.running.values() for log in each.node.log_table.logs("$coordinators")]
         wanted = SHARDS * len(self.running)
         return len(logs) == wanted and all(len(log.leadership.voters) == len(self.running) for log in logs)
 
@@ -76,7 +76,7 @@ class Brokers:
         running = {each.node.address for each in self.running.values()}
         for broker in self.running.values():
             for number in range(SHARDS):
-                log = broker.node.order.find_log("$coordinators", number)
+                log = broker.node.log_table.find_log("$coordinators", number)
                 if log is None or log.leadership.leader not in running:
                     return False
         return True

@@ -33,7 +33,7 @@ def make_broker(*rows: EpochStart, availability: str = "branch") -> Any:
     topic = Topic("orders", "T", 1, {"availability": availability})
     log = SimpleNamespace(replica=SimpleNamespace(epoch_tree=table)) if rows else None
     logs = SimpleNamespace(find={"T/0": log}.get)
-    return SimpleNamespace(order=SimpleNamespace(topics={"orders": topic}), replicator=SimpleNamespace(logs=logs))
+    return SimpleNamespace(log_table=SimpleNamespace(topics={"orders": topic}), replicator=SimpleNamespace(logs=logs))
 
 
 ROWS = (

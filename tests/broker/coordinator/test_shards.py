@@ -62,7 +62,7 @@ async def test_coordinators_that_may_have_been_replaced_tell_no_offsets(
 ) -> None:
     async with open_broker_service(f"sqlite:{tmp_path}/broker.db") as broker:
         await broker.groups.commit_offsets(commit("g", 7))
-        log = broker.node.order.find_log(COORDINATORS_TOPIC, shard_of("g"))
+        log = broker.node.log_table.find_log(COORDINATORS_TOPIC, shard_of("g"))
         assert log is not None
         with monkeypatch.context() as patch:
             patch.setattr(broker.node, "holds_lease", lambda asked: asked is not log)
@@ -130,7 +130,7 @@ async def test_logs_are_rewritten(storage: str, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(slot_log, "REWRITE_RECORDS", 10)
     url = storage.format(tmp_path)
     async with open_broker_service(url) as broker:
-        log = broker.node.order.find_log(COORDINATORS_TOPIC, shard_of("g"))
+        log = broker.node.log_table.find_log(COORDINATORS_TOPIC, shard_of("g"))
         assert log is not None
         others = [group for group in GROUPS if shard_of(group) == shard_of("g")]
         for group in others:

@@ -14,7 +14,7 @@ async def main() -> None:
     async with open_broker(sys.argv[1]) as (_, broker):
         if broker.find_topic("orders") is None:
             await broker.create_topic("orders").wait()
-        log = broker.order.find_log("orders", 0)
+        log = broker.log_table.find_log("orders", 0)
         assert log is not None
         while True:
             data = encode_batch(0, [b"%d" % log.high_watermark], timestamps=1000)

@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from dafka.broker.core.log.log import Log
+from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.log.offset_assigner import OffsetAssigner
 from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
 from dafka.broker.core.metadata.topics import Topic
@@ -33,8 +34,8 @@ class Broker:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self.order = OffsetAssigner(address)
-        self.order.add_topic(TOPIC)
+        self.log_table = LogTable(address)
+        self.log_table.add_topic(TOPIC)
         self.watchers = LogWaiters()
         log = SimpleNamespace(topic=TOPIC.name, number=0)
         self.replicator = SimpleNamespace(logs=SimpleNamespace(find={NAME: log}.get))
@@ -50,20 +51,20 @@ class Broker:
 
     @property
     def log(self) -> Log:
-        return self.order.logs("orders")[0]
+        return self.log_table.logs("orders")[0]
 
     def holds_lease(self, log: Log) -> bool:
         return log.leadership.is_led
 
     def lead(self, epoch: int) -> None:
         """Begin a branch, without any records before it."""
-        self.order.begin_epoch(self.log, epoch)
-        self.order.finish_epoch(self.log, {}, {})
+        self.log_table.begin_epoch(self.log, epoch)
+        self.log_table.finish_epoch(self.log, {}, {})
         self.log.leadership = LeaderAndIsr(self.address, epoch, is_led=True)
         self.sequence = 0
 
     def follow(self, leader: str, epoch: int) -> None:
-        self.order.end_epoch(self.log)
+        self.log_table.end_epoch(self.log)
         self.log.leadership = LeaderAndIsr(leader, epoch, is_led=False)
         self.watchers.notify(self.log)
 
@@ -72,11 +73,14 @@ class Broker:
         log = self.log
         first, self.sequence = self.sequence, self.sequence + count
         epoch = log.leadership.epoch
-        return PendingAppend(self.watchers, self.order, log, log.leader_partition, first, count, epoch, trio.Event())
+        return PendingAppend(
+            self.watchers, self.log_table, log, log.leader_partition, first, count, epoch, trio.Event()
+        )
 
     def write(self, appended: PendingAppend) -> None:
         batch = RecordBatch(appended.own, appended.first_sequence, [b"x"] * appended.count)
-        self.order.commit(self.order.plan([batch], 0))
+        assigner = OffsetAssigner(self.log_table)
+        assigner.commit(assigner.plan([batch], 0))
         appended.durable.set()
 
     def place(self, partition: Partition, first: int, count: int) -> None:
@@ -125,7 +129,7 @@ async def test_records_that_the_next_leader_has_are_answered_with_their_offset(
         leader.place(leader.log.leader_partition, 0, 10)
         leader.place(first.own, 2, 3)  # and these are healed behind others
         if begins_again:
-            former.order.begin_epoch(former.log, 2)  # it follows the new branch for readers
+            former.log_table.begin_epoch(former.log, 2)  # it follows the new branch for readers
         await trio.sleep(1)
         assert not found  # too few replicas have them
         leader.commit(14)
@@ -166,7 +170,7 @@ async def test_records_that_were_not_written_are_refused_and_get_no_offset_after
     former.follow(leader.address, 2)
     for _ in range(2):
         assert await wait(former, former.append(4)) == "NotLeaderError"
-        former.order.begin_epoch(former.log, 2)
+        former.log_table.begin_epoch(former.log, 2)
 
 
 async def test_records_that_nobody_speaks_of_may_be_in_the_log_or_not(autojump_clock: object) -> None:
@@ -192,5 +196,5 @@ async def test_records_of_a_deleted_topic_are_not_looked_for(autojump_clock: obj
     appended = former.append(2)
     former.write(appended)
     former.follow(leader.address, 2)
-    former.order.remove_topic("orders")
+    former.log_table.remove_topic("orders")
     assert await wait(former, appended) == "TopicDeletedError"

@@ -82,7 +82,7 @@ class BrokerCluster:
 
     def logs(self, topic: str) -> list[tuple[BrokerNode, Log]]:
         """Return the logs of a topic that are led, each with its leader."""
-        found = [(each, log) for each in self.brokers.values() for log in each.order.logs(topic)]
+        found = [(each, log) for each in self.brokers.values() for log in each.log_table.logs(topic)]
         return [(broker, log) for broker, log in found if log.leadership.is_led]
 
     async def wait_led(self, topic: str, count: int = 1) -> list[tuple[BrokerNode, Log]]:
@@ -90,7 +90,7 @@ class BrokerCluster:
 
         def is_led() -> bool:
             led = self.logs(topic)
-            logs = [log for each in self.brokers.values() for log in each.order.logs(topic)]
+            logs = [log for each in self.brokers.values() for log in each.log_table.logs(topic)]
             if len(logs) < count * len(self.brokers):
                 return False
             leaders = {log.number: broker.address for broker, log in led}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dafka.broker.core.log.log import Log
-from dafka.broker.core.log.offset_assigner import OffsetAssigner
+from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.partition_address import name_log
 from dafka.broker.node import BrokerNode
 from tests.broker.nodes.broker_cluster import BrokerCluster, append, open_broker_cluster, read, wait_until
@@ -42,7 +42,7 @@ async def make_branches(cluster: BrokerCluster) -> None:
 
 def find_end(broker: BrokerNode) -> int:
     """Return up to which offset a broker holds the log."""
-    log = broker.replicator.logs.find(name_log(broker.order.topics["orders"].topic_id, 0))
+    log = broker.replicator.logs.find(name_log(broker.log_table.topics["orders"].topic_id, 0))
     return -1 if log is None else log.replica.local_epochs.log_end().end_offset
 
 
@@ -75,25 +75,25 @@ async def test_a_leader_that_begins_anew_appends_the_records_of_other_branches_a
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a leader has appended to a branch that does not go on is not in the log."""
-    heal, lost = OffsetAssigner.merge_divergent, list[Log]()
+    heal, lost = LogTable.merge_divergent, list[Log]()
 
-    def lose(order: OffsetAssigner, log: Log, entries: object) -> None:
+    def lose(log_table: LogTable, log: Log, entries: object) -> None:
         if log.topic == "orders" and not lost:
             lost.append(log)
             return
-        heal(order, log, entries)  # type: ignore[arg-type]
+        heal(log_table, log, entries)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(OffsetAssigner, "merge_divergent", lose)
+    monkeypatch.setattr(LogTable, "merge_divergent", lose)
     async with open_broker_cluster(tmp_path) as cluster:
         await make_branches(cluster)
         await wait_until(lambda: bool(lost))
-        (leader,) = (each for each in cluster.brokers.values() if lost[0] in each.order.logs("orders"))
+        (leader,) = (each for each in cluster.brokers.values() if lost[0] in each.log_table.logs("orders"))
         begin_anew(leader)
         assert sorted(await find_contents(cluster)) == [b"a0", b"a1", b"b0", b"b1", b"both"]
 
 
 def begin_anew(leader: BrokerNode) -> None:
     """Let the leader of the log begin another branch with the same replicas."""
-    log = leader.replicator.logs.find(name_log(leader.order.topics["orders"].topic_id, 0))
+    log = leader.replicator.logs.find(name_log(leader.log_table.topics["orders"].topic_id, 0))
     assert log is not None
     leader.replicator.act(leader.replicator.logs.change_replicas(log, log.replica.replicas))

@@ -50,7 +50,7 @@ def encode(values: list[bytes], **options: object) -> list[tuple[BatchHeader, by
 
 
 def log_of(broker: BrokerNode, topic: str, number: int = 0) -> Log:
-    log = broker.order.find_log(topic, number)
+    log = broker.log_table.find_log(topic, number)
     assert log is not None
     return log
 
@@ -58,7 +58,7 @@ def log_of(broker: BrokerNode, topic: str, number: int = 0) -> Log:
 async def wait_end(broker: BrokerNode, topic: str, end: int, number: int = 0) -> Log:
     """Wait until a log reaches an offset."""
     with trio.fail_after(DEADLINE_S):
-        while (log := broker.order.find_log(topic, number)) is None:  # noqa: ASYNC110
+        while (log := broker.log_table.find_log(topic, number)) is None:  # noqa: ASYNC110
             await trio.sleep(0.01)
         while log.high_watermark < end:
             with broker.watchers.watching([log]) as advanced:

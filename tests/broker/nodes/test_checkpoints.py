@@ -32,7 +32,7 @@ def records_read(monkeypatch: pytest.MonkeyPatch) -> list[Partition]:
 
 
 def log_of(broker: BrokerNode) -> ReplicatedLog:
-    log = broker.replicator.logs.find(name_log(broker.order.topics["orders"].topic_id, 0))
+    log = broker.replicator.logs.find(name_log(broker.log_table.topics["orders"].topic_id, 0))
     assert log is not None
     return log
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from dafka.broker.core.log.offset_assigner import index_partition, leader_partition
+from dafka.broker.core.log.log_table import index_partition, leader_partition
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.partition_address import INDEX_TOPIC
 from dafka.broker.node import BrokerNode

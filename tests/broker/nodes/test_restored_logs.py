@@ -161,7 +161,7 @@ async def test_a_broker_that_starts_takes_up_what_is_stored_while_it_reads_its_i
         await append(leader, log, b"meanwhile")
         await wait_until(lambda: again.storage.durable_end(log.index_partition) == log.index_end)
         may_go_on.set()
-        name = name_log(leader.order.topics["orders"].topic_id, 0)
+        name = name_log(leader.log_table.topics["orders"].topic_id, 0)
 
         def held_end() -> int:
             found = again.replicator.logs.find(name)
@@ -173,7 +173,7 @@ async def test_a_broker_that_starts_takes_up_what_is_stored_while_it_reads_its_i
 async def test_new_leaders_read_little_of_a_log_that_has_had_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, records_read: list[Partition]
 ) -> None:
-    monkeypatch.setattr("dafka.broker.startup.OffsetAssigner", partial(OffsetAssigner, rewrite_entries=20))
+    monkeypatch.setattr("dafka.broker.log.stages.OffsetAssigner", partial(OffsetAssigner, rewrite_entries=20))
     names = ("a", "b", "c")
     count = 30
     async with open_broker_cluster(tmp_path) as cluster:
@@ -211,7 +211,7 @@ async def test_new_leaders_read_few_indexes_of_a_log_that_has_had_many_leaders(
             records_read.clear()
             await cluster.stop(name)
             ((leader, log),) = await cluster.wait_led("orders")
-            topic_id = leader.order.topics["orders"].topic_id
+            topic_id = leader.log_table.topics["orders"].topic_id
             assert len({each for each in records_read if each.address.split("/")[1] == topic_id}) <= 3
             assert distinct(await read(leader, log)) == [f"{each}".encode() for each in range(number + 1)]
             await cluster.start(name)

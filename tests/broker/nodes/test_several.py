@@ -172,7 +172,7 @@ async def test_only_the_leader_takes_records(tmp_path: Path) -> None:
         await brokers[0].create_topic("orders").wait()
         ((leader, _),) = await cluster.wait_led("orders")
         for broker in brokers:
-            (log,) = broker.order.logs("orders")
+            (log,) = broker.log_table.logs("orders")
             if broker is not leader:
                 with pytest.raises(NotLeaderError) as caught:
                     broker.append(log, make_batch(b"x"))
@@ -222,7 +222,7 @@ async def test_a_drained_broker_keeps_nothing(tmp_path: Path) -> None:
         drained.set_draining(is_draining=True)
 
         def is_empty() -> bool:
-            logs = drained.order.logs("orders")
+            logs = drained.log_table.logs("orders")
             return all(drained.address not in log.leadership.replicas for log in logs)
 
         await wait_until(is_empty)
@@ -343,7 +343,7 @@ async def test_a_deleted_topic_is_gone_everywhere_and_may_come_again(tmp_path: P
             await cluster.append("orders", number, *values(10))
         await brokers[1].delete_topic("orders")
         await wait_until(
-            lambda: not any(each.storage.ends("orders") or "orders" in each.order.topics for each in brokers)
+            lambda: not any(each.storage.ends("orders") or "orders" in each.log_table.topics for each in brokers)
         )
         await brokers[2].create_topic("orders").wait()
         await cluster.append("orders", 0, b"x")
@@ -359,13 +359,13 @@ async def test_followers_in_a_rack_let_clients_read(tmp_path: Path) -> None:
         await append(leader, log, *values(10))
         assert log.leadership.is_follower_readable
         for broker in brokers:
-            (log,) = broker.order.logs("orders")
+            (log,) = broker.log_table.logs("orders")
             await wait_for_high_watermark(log, 10)
             assert log.leadership.is_follower_readable
             assert await read(broker, log) == values(10)
-        await append(leader, leader.order.logs("orders")[0], b"more")
+        await append(leader, leader.log_table.logs("orders")[0], b"more")
         for broker in brokers:
-            (log,) = broker.order.logs("orders")
+            (log,) = broker.log_table.logs("orders")
             await wait_for_high_watermark(log, 11)
             assert (await read(broker, log))[-1] == b"more"
 
@@ -384,7 +384,7 @@ async def test_brokers_have_different_numbers_that_stay(tmp_path: Path) -> None:
 async def test_a_broker_catches_up_with_an_index_that_was_written_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("dafka.broker.startup.OffsetAssigner", partial(OffsetAssigner, rewrite_entries=5))
+    monkeypatch.setattr("dafka.broker.log.stages.OffsetAssigner", partial(OffsetAssigner, rewrite_entries=5))
     monkeypatch.setattr("dafka.broker.core.replication.local_log.REWRITE_RECORDS", 2)
     async with open_broker_cluster(tmp_path) as cluster:
         cluster.config = cluster.config.with_store(retention_interval_ms=100)
@@ -434,7 +434,7 @@ async def test_brokers_that_an_operator_has_named_keep_a_log_until_one_of_them_d
 
         def is_mended() -> bool:
             logs = [log.leadership for _, log in cluster.logs("orders")]
-            is_released = not any(each.order.topics["orders"].assignments for each in cluster.brokers.values())
+            is_released = not any(each.log_table.topics["orders"].assignments for each in cluster.brokers.values())
             return is_released and all(named[1] not in each.replicas and len(each.in_sync) == 3 for each in logs)
 
         await wait_until(is_mended)

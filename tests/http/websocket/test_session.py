@@ -161,7 +161,7 @@ async def test_dropped_records_show_as_a_step_of_offsets() -> None:
         await client.publish("orders", *(f"{number}" for number in range(10)))
         identifier = await client.subscribe("orders", credit=2)
         assert (await client.expect("records"))["next_offset"] == 2
-        log = web.broker.node.order.find_log("orders", 0)
+        log = web.broker.node.log_table.find_log("orders", 0)
         assert log is not None
         await web.broker.node.deletion.delete_before(log, 7)
         await client.send("credit", id=identifier, records=100)
@@ -411,7 +411,7 @@ async def test_garbage_instead_of_batches_is_refused() -> None:
         for batches in (b"", b"garbage", bytes(100), encode_batch(0, [b"a"], timestamps=5)[:-1] + b"b"):
             await client.connection.send(encode_publish(7, "orders", 0, batches))
             assert (await client.expect("error", 7))["code"] == "bad_request"
-        log = web.broker.node.order.find_log("orders", 0)
+        log = web.broker.node.log_table.find_log("orders", 0)
         assert log is not None
         assert log.high_watermark == 0
 

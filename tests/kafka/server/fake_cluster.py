@@ -13,7 +13,7 @@ from dafka import Config
 from dafka.batches import BatchHeader
 from dafka.broker.connections.memory import Memory
 from dafka.broker.core.log.log import Log
-from dafka.broker.core.log.offset_assigner import OffsetAssigner
+from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.metadata.brokers import BrokerRegistration, Brokers
 from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
 from dafka.broker.core.metadata.topics import Topic
@@ -35,7 +35,7 @@ class FakeBroker:
 
     Attributes:
         address: Its address.
-        order: Its topics and logs.
+        log_table: Its topics and logs.
         brokers: The brokers of the cluster.
         created: The arguments of `create_topic`.
         moved: The arguments of `change_replicas`.
@@ -47,7 +47,7 @@ class FakeBroker:
 
     def __init__(self) -> None:
         self.address = OWN
-        self.order = OffsetAssigner(OWN)
+        self.log_table = LogTable(OWN)
         own = BrokerRegistration(address=OWN, number=0, rack="one", kafka_listener="127.0.0.1:1")
         self.brokers = Brokers(own, 1.0)
         self.has_lease = True
@@ -64,16 +64,16 @@ class FakeBroker:
 
     @property
     def topics(self) -> Mapping[str, Topic]:
-        return self.order.topics
+        return self.log_table.topics
 
     def find_topic(self, name: str) -> Topic | None:
-        return self.order.topics.get(name)
+        return self.log_table.topics.get(name)
 
     def logs(self, topic: str) -> Sequence[Log]:
-        return self.order.logs(topic)
+        return self.log_table.logs(topic)
 
     def find_log(self, topic: str, number: int) -> Log | None:
-        return self.order.find_log(topic, number)
+        return self.log_table.find_log(topic, number)
 
     def create_topic(
         self,
@@ -85,13 +85,13 @@ class FakeBroker:
         placement: Sequence[Sequence[str]] = (),
     ) -> trio.Event:
         self.created.append((name, log_count, replica_count, list(placement)))
-        self.order.add_topic(Topic(name, f"{len(self.created):032x}", log_count, dict(settings or {})))
-        for log, replicas in zip(self.order.logs(name), placement, strict=False):
+        self.log_table.add_topic(Topic(name, f"{len(self.created):032x}", log_count, dict(settings or {})))
+        for log, replicas in zip(self.log_table.logs(name), placement, strict=False):
             log.leadership = LeaderAndIsr(replicas[0], replicas=tuple(replicas), is_led=replicas[0] == OWN)
         return done()
 
     def change_topic(self, name: str, *, log_count: int) -> trio.Event:
-        self.order.add_topic(Topic(name, self.topics[name].topic_id, log_count))
+        self.log_table.add_topic(Topic(name, self.topics[name].topic_id, log_count))
         return done()
 
     def change_replicas(self, log: Log, replicas: Sequence[str]) -> None:
@@ -100,7 +100,7 @@ class FakeBroker:
         assignments = {**topic.assignments, log.number: tuple(replicas)}
         if not replicas:
             del assignments[log.number]
-        self.order.add_topic(attrs.evolve(topic, assignments=assignments))
+        self.log_table.add_topic(attrs.evolve(topic, assignments=assignments))
 
     async def _delete_before(self, log: Log, offset: int) -> None:
         self.deleted.append((log, offset))
@@ -151,7 +151,7 @@ class FakeCluster:
         )
         brokers.record_registration(BrokerRegistration(address=THIRD, number=2))
         self.live(SECOND, THIRD)
-        self.broker.order.add_topic(Topic("t", "f" * 32))
+        self.broker.log_table.add_topic(Topic("t", "f" * 32))
         found = self.broker.find_log("t", 0)
         assert found is not None
         self.log = found

@@ -132,7 +132,7 @@ async def test_producers_wait_no_longer_than_they_want(cluster: FakeCluster, aut
 
 
 def set_topic(cluster: FakeCluster, **settings: str) -> None:
-    topics = cluster.broker.order.topics
+    topics = cluster.broker.log_table.topics
     topics["t"] = attrs.evolve(
         topics["t"], settings={name.replace("_", "."): value for name, value in settings.items()}
     )

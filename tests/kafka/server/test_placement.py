@@ -160,7 +160,7 @@ async def test_moves_are_cancelled(cluster: FakeCluster) -> None:
 
 async def test_moves_of_deleted_topics_are_forgotten(cluster: FakeCluster) -> None:
     await reassign(cluster, [2, 0])
-    cluster.broker.order.remove_topic("t")
+    cluster.broker.log_table.remove_topic("t")
     assert not await ongoing(cluster)
 
 

@@ -198,7 +198,7 @@ class Log:
         leader_address: str = LEADER,
         end_offset: int | None = None,
     ) -> None:
-        """Restore an index record; see `OffsetAssigner.restore`.
+        """Restore an index record; see `LogTable.restore`.
 
         Args:
             sequence: The sequence of the record in the index.

@@ -6,29 +6,23 @@ same append. `commit` or `undo` follows with the result. So a record is durable 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import attrs
 
 from dafka.batches import read_header
 from dafka.broker.core.log.entries import (
-    CONTROL,
     TRANSACTIONAL,
     BatchEntry,
     Entry,
-    EpochStartEntry,
-    LogStartEntry,
-    MarkerEntry,
     RunEntry,
     encode_entries,
     position_of,
 )
 from dafka.broker.core.log.log import LEADER, Log
+from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.log.partitioner import place_records
-from dafka.broker.core.metadata.topics import Topic
-from dafka.broker.core.partition_address import INDEX_TOPIC, EpochAddress, parse_address
-from dafka.internal_topics import is_internal_topic
-from dafka.records import Partition, RecordBatch
+from dafka.records import RecordBatch
 
 REWRITE_ENTRIES = 2000
 """Obsolete entries that an index can have, besides as many as there are useful ones, until it is rewritten."""
@@ -38,16 +32,6 @@ REWRITE_EPOCHS = 8
 
 RECORD_ENTRIES = 10_000
 """The maximum number of entries in one index record."""
-
-
-def leader_partition(identity: str, topic: Topic, log: int, epoch: int = 0) -> Partition:
-    """Return the partition of the records that a broker's clients append to a log in a leader epoch."""
-    return Partition(topic.name, str(EpochAddress(identity, topic.topic_id, log, epoch)))
-
-
-def index_partition(identity: str, topic: Topic, log: int, epoch: int = 0) -> Partition:
-    """Return the partition in which a broker stores the index of a log in a leader epoch."""
-    return Partition(INDEX_TOPIC, str(EpochAddress(identity, topic.topic_id, log, epoch)))
 
 
 @attrs.define(eq=False)
@@ -93,244 +77,16 @@ class OffsetPlan:
 
 
 class OffsetAssigner:
-    """The logs of a broker, and the assignment of offsets in them.
-
-    To restart: `add_topic` every topic, `restore` every index record in its order, then `finish_restoring`.
+    """Assigns offsets in the logs that a broker leads.
 
     Args:
-        identity: The address of the broker's storage.
-        keeps_record_batches: Whether the storage stores record batches unchanged.
+        table: The logs.
         rewrite_entries: Obsolete entries that an index can have, besides as many as there are useful ones.
-
-    Attributes:
-        topics: The topics by name.
-        producer_starts: By producer partition, the sequence of the first record that belongs to no deleted topic; 0 for
-            all others.
     """
 
-    def __init__(
-        self, identity: str, *, keeps_record_batches: bool = True, rewrite_entries: int = REWRITE_ENTRIES
-    ) -> None:
-        self.topics: dict[str, Topic] = {}
-        self.producer_starts: Mapping[Partition, int] = {}
-        self._identity = identity
-        self._keeps_record_batches = keeps_record_batches
+    def __init__(self, table: LogTable, rewrite_entries: int = REWRITE_ENTRIES) -> None:
+        self.table = table
         self._rewrite_entries = rewrite_entries
-        self._logs: dict[str, list[Log]] = {}
-        self._led: dict[Partition, Log] = {}
-        self._unwritten: dict[Log, None] = {}
-
-    def all_logs(self) -> list[Log]:
-        """Return the logs of all topics."""
-        return [log for logs in self._logs.values() for log in logs]
-
-    def has_unwritten(self) -> bool:
-        """Return whether there are entries to write without new records."""
-        return bool(self._unwritten)
-
-    def logs(self, topic: str) -> Sequence[Log]:
-        """Return the logs of a topic; none if there is no such topic."""
-        return self._logs.get(topic, ())
-
-    def find_log(self, topic: str, number: int, topic_id: str | None = None) -> Log | None:
-        """Return a log.
-
-        Args:
-            topic: The name of its topic.
-            number: The number of the log.
-            topic_id: The id of the topic; None for the one that has the name at present.
-
-        Returns:
-            The log; None if there is no such log.
-        """
-        logs = self._logs.get(topic, ())
-        is_other = topic_id is not None and logs and self.topics[topic].topic_id != topic_id
-        return None if is_other or not 0 <= number < len(logs) else logs[number]
-
-    def is_leader_partition(self, partition: Partition) -> bool:
-        """Return whether a partition is the leader partition of one of the broker's logs."""
-        return partition in self._led
-
-    def add_topic(self, topic: Topic) -> None:
-        """Add a topic, or change one: it can get more logs and other settings."""
-        self.topics[topic.name] = topic
-        logs = self._logs.setdefault(topic.name, [])
-        if 0 < len(logs) < topic.log_count:
-            self._close_runs(logs)
-        for number in range(len(logs), topic.log_count):
-            own = leader_partition(self._identity, topic, number)
-            logs.append(Log(topic.name, number, own, index_partition(self._identity, topic, number)))
-            self._led[own] = logs[-1]
-
-    def begin_epoch(self, log: Log, epoch: int) -> None:
-        """Begin to lead a log in a leader epoch, or to read it. The caller must restore its index next.
-
-        Args:
-            log: The log.
-            epoch: The leader epoch.
-        """
-        topic = self.topics[log.topic]
-        self._led.pop(log.leader_partition, None)
-        self._unwritten.pop(log, None)
-        own = leader_partition(self._identity, topic, log.number, epoch)
-        log.begin_epoch(own, index_partition(self._identity, topic, log.number, epoch))
-
-    def end_epoch(self, log: Log) -> None:
-        """Stop assigning offsets in a log: another broker leads it."""
-        self._led.pop(log.leader_partition, None)
-        self._unwritten.pop(log, None)
-        log.unwritten, log.markers, log.divergent, log.backfill = [], [], [], {}
-
-    def replicate(self, log: Log) -> None:
-        """Make each append to a log write an index record, for its other replicas."""
-        if not log.is_replicated:
-            log.is_replicated = True
-            self._close_run(log)
-
-    def withdraw(self, log: Log, leader_partition: Partition, first_sequence: int, end_sequence: int) -> bool:
-        """Withdraw records that clients of this broker have appended, unless they have offsets.
-
-        Args:
-            log: The log.
-            leader_partition: The partition of the records.
-            first_sequence: The sequence of the first record.
-            end_sequence: The sequence after the last one.
-
-        Returns:
-            Whether they are withdrawn: they never become part of the log.
-        """
-        if log.leader_partition != leader_partition:
-            end = log.former_ends.get(leader_partition.address)
-            return end is not None and first_sequence >= end
-        if (first_sequence, end_sequence) in log.withdrawn:
-            return True
-        if first_sequence < log.index.end_sequence(LEADER):
-            return False
-        log.withdrawn.append((first_sequence, end_sequence))
-        return True
-
-    def merge_divergent(self, log: Log, entries: Iterable[RunEntry | BatchEntry]) -> None:
-        """Merge the missing records of a divergent epoch: they are appended together with the next records.
-
-        Args:
-            log: The log.
-            entries: Runs with their addresses, each followed by its batches.
-        """
-        log.divergent += entries
-        if log.divergent:
-            self._unwritten[log] = None
-
-    def remove_topic(self, name: str) -> list[Log]:
-        """Remove a topic. Return its logs, whose partitions the caller deletes."""
-        del self.topics[name]
-        logs = self._logs.pop(name)
-        for log in logs:
-            self._led.pop(log.leader_partition, None)
-            self._unwritten.pop(log, None)
-            log.is_gone = True
-        return logs
-
-    def restore(self, log: Log, sequence: int, value: bytes) -> None:
-        """Restore an index record.
-
-        Args:
-            log: The log.
-            sequence: The sequence of the record in the index.
-            value: The value of the record.
-
-        Raises:
-            StorageFormatError: The record is malformed, or a newer version of dafka has written it.
-        """
-        log.restore(sequence, value, keeps_record_batches=self._keeps_record_batches)
-
-    def finish_restoring(
-        self, ends: Mapping[Partition, int], earliest: Mapping[Partition, int]
-    ) -> list[tuple[Partition, int]]:
-        """Set the ends of the stored partitions, in all logs that are not replicated.
-
-        Args:
-            ends: By partition, the sequence after its last record.
-            earliest: By partition, the sequence of its first record, if it is not 0.
-
-        Returns:
-            The partitions with records that are in no log yet, and the first sequence of these. Plan them now.
-        """
-        for logs in self._logs.values():
-            for log in logs:
-                if self.leads(log) and not log.is_replicated:
-                    self._extend_open_run(log, ends)
-            if len(logs) > 1:
-                self._close_runs(logs)
-        rest = []
-        for partition, end in ends.items():
-            if partition in self._led or self.is_producer_partition(partition):
-                ordered = max(self.ordered_end(partition), self._producer_start(partition, earliest))
-                if end > ordered:
-                    rest.append((partition, ordered))
-        return rest
-
-    def finish_epoch(self, log: Log, ends: Mapping[Partition, int], earliest: Mapping[Partition, int]) -> None:
-        """Begin to assign offsets in a log whose index was restored.
-
-        Args:
-            log: The log.
-            ends: By partition of its topic, the sequence after its last record.
-            earliest: By partition, the sequence of its first record, if it is not 0.
-        """
-        self._extend_open_run(log, ends)
-        self._close_run(log)
-        epoch, start_offset = log.epochs[-1]
-        if epoch and not log.index_end:
-            self._write_later(log, [EpochStartEntry(start_offset, epoch)])
-        self.catch_up(log, ends, earliest)
-        self._led[log.leader_partition] = log
-
-    def catch_up(self, log: Log, ends: Mapping[Partition, int], earliest: Mapping[Partition, int]) -> None:
-        """Find the stored records of producer partitions that have no offset in a log yet: they get theirs first.
-
-        Args:
-            log: The log.
-            ends: By partition of its topic, the sequence after its last record.
-            earliest: By partition, the sequence of its first record, if it is not 0.
-        """
-        for partition, end in ends.items():
-            if self.is_producer_partition(partition):
-                scanned_until = max(
-                    log.index.end_sequence(partition.address), self._producer_start(partition, earliest)
-                )
-                if end > scanned_until:
-                    log.backfill[partition.address] = scanned_until
-
-    def _producer_start(self, partition: Partition, earliest: Mapping[Partition, int]) -> int:
-        return max(earliest.get(partition, 0), self.producer_starts.get(partition, 0))
-
-    def _close_run(self, log: Log) -> None:
-        """Close an open run, so that other brokers know its records."""
-        entry = log.index.close_run()
-        self._write_later(log, [] if entry is None else [entry])
-
-    def _extend_open_run(self, log: Log, ends: Mapping[Partition, int]) -> None:
-        last = log.index.open_run()
-        if last is not None:
-            end = ends.get(log.partition_of(last[0]), 0)
-            log.index.extend_open_run(max(end - last[1], 0))
-        if not log.is_replicated:
-            log.high_watermark = log.index.end_offset
-
-    def ordered_end(self, partition: Partition) -> int:
-        """Return the sequence after a partition's last record that is in a log."""
-        logs = self._logs_with(partition)
-        return max((log.index.end_sequence(log.address_of(partition)) for log in logs), default=0)
-
-    def _logs_with(self, partition: Partition) -> Sequence[Log]:
-        """Return the logs that can have records of a partition. The address of a broker's partition names its log."""
-        logs = self._logs.get(partition.topic, ())
-        found = parse_address(partition.address)
-        return logs if found is None else logs[found.log : found.log + 1]
-
-    def leads(self, log: Log) -> bool:
-        """Return whether this broker leads a log, so that it assigns offsets in it."""
-        return self._led.get(log.leader_partition) is log
 
     def plan(
         self,
@@ -349,24 +105,24 @@ class OffsetAssigner:
             The plan, for `commit` or `undo`. The caller must not make another plan before.
         """
         plans: dict[Log, LogOffsetPlan] = {}
-        for log in self._unwritten:
+        for log in self.table.unwritten:
             plan = self._plan_of(log, plans)
             plan.added.extend(log.unwritten)
             self._assign_markers(plan, log.index.end_sequence(LEADER))
             self._assign_divergent(plan)
         for log, batch in earlier:
-            if self.leads(log):
+            if self.table.leads(log):
                 self._assign_producer_partition(batch, [log], plans)
         for batch in batches:
-            led_log = self._led.get(batch.partition)
+            led_log = self.table.led.get(batch.partition)
             if led_log is not None:
                 if len(batch):
                     entries = _producer_entries(batch, now_ms)
                     for first, end in _without(led_log.withdrawn, batch.first_sequence, batch.end_sequence):
                         self._assign_leader_partition(self._plan_of(led_log, plans), first, end, entries)
                     self._assign_markers(self._plan_of(led_log, plans), batch.end_sequence)
-            elif len(batch) and self.is_producer_partition(batch.partition):
-                led = [log for log in self._logs[batch.partition.topic] if self.leads(log)]
+            elif len(batch) and self.table.is_producer_partition(batch.partition):
+                led = [log for log in self.table.logs(batch.partition.topic) if self.table.leads(log)]
                 self._assign_producer_partition(batch, led, plans)
         made = [self._finish_plan(plan, now_ms) for plan in plans.values()]
         records = [
@@ -392,9 +148,9 @@ class OffsetAssigner:
                 (address, end) for address, end in each.scanned_until.items() if address in log.backfill
             )
             if not log.unwritten and not log.markers and not log.divergent:
-                self._unwritten.pop(log, None)
+                self.table.unwritten.pop(log, None)
             for entry in each.added:
-                log.add_producer_entry(entry, keeps_record_batches=self._keeps_record_batches)
+                log.add_producer_entry(entry, keeps_record_batches=self.table.keeps_record_batches)
             if each.is_rewrite:
                 log.index_first, log.entry_count, log.epoch_count = log.index_end, 0, 1
             log.entry_count += len(each.written)
@@ -407,70 +163,11 @@ class OffsetAssigner:
         for each in plan.plans:
             each.log.index.undo_to(each.mark)
 
-    def append_marker(self, log: Log, marker: MarkerEntry) -> None:
-        """Append a transaction marker. It gets its offset with the next append, after the records before its position.
-
-        Args:
-            log: The log.
-            marker: The marker. Its offset does not matter yet.
-        """
-        log.markers.append(marker)
-        self._unwritten[log] = None
-
-    def first_needed(self, partition: Partition) -> int:
-        """Return the sequence of a partition's first record that a log still has, or its end in the logs."""
-        logs = self._logs_with(partition)
-        found = [log.index.sequence_from(log.address_of(partition), log.index.start_offset) for log in logs]
-        return min((each for each in found if each is not None), default=self.ordered_end(partition))
-
-    def delete_before(self, log: Log, offset: int) -> None:
-        """Delete the records of a log before an offset. The new start is written with the next records."""
-        log.index.drop_before(min(offset, log.high_watermark))
-        log.transactions.drop_before(log.index.start_offset)
-        self._write_later(log, [LogStartEntry(log.index.start_offset)])
-
-    def skip_dropped(self, log: Log, earliest: Mapping[Partition, int]) -> None:
-        """Advance the start of a log past the records that the storage has dropped.
-
-        Args:
-            log: The log.
-            earliest: By partition, the sequence of the first record in the storage, if it is not 0.
-        """
-        start = log.index.start_offset
-        while start < log.high_watermark and (location := log.index.locate(start)) is not None:
-            missing = location.record_count
-            if location.address != CONTROL:
-                missing = earliest.get(log.partition_of(location.address), 0) - location.sequence
-            start += min(max(missing, 0), location.record_count)
-            if missing < location.record_count:
-                break
-        if start > log.index.start_offset:
-            log.index.drop_before(start)
-        ends = log.index.dropped_ends
-        for address, end in list(ends.items()):
-            if address != LEADER and earliest.get(log.partition_of(address), 0) >= end:
-                del ends[address]
-        log.transactions.drop_before(log.index.start_offset)
-        log.transaction_runs.drop_before(log.index.start_offset)
-
-    def _close_runs(self, logs: list[Log]) -> None:
-        """Close the open runs of producer partitions, whose next records can belong to other logs."""
-        for log in logs:
-            last = log.index.open_run()
-            entry = log.index.close_run() if last is not None and last[0] != LEADER else None
-            self._write_later(log, [] if entry is None else [entry])
-
     def _plan_of(self, log: Log, plans: dict[Log, LogOffsetPlan]) -> LogOffsetPlan:
         plan = plans.get(log)
         if plan is None:
             plan = plans[log] = LogOffsetPlan(log, log.index.mark(), len(log.unwritten), 0, 0, [], [], False)
         return plan
-
-    def is_producer_partition(self, partition: Partition) -> bool:
-        """Return whether a partition is a producer partition: its records come without an assignment to a log."""
-        if partition.topic not in self.topics or is_internal_topic(partition.topic):
-            return False
-        return parse_address(partition.address) is None
 
     def _assign_producer_partition(
         self, batch: RecordBatch, led: Sequence[Log], plans: dict[Log, LogOffsetPlan]
@@ -478,7 +175,7 @@ class OffsetAssigner:
         """Assign offsets to records of a producer partition in some logs that this broker leads."""
         if not led:
             return
-        address, log_count = batch.partition.address, len(self._logs[batch.partition.topic])
+        address, log_count = batch.partition.address, len(self.table.logs(batch.partition.topic))
         by_number = {log.number: log for log in led}
         for number, first_sequence, count in place_records(batch, log_count):
             log = by_number.get(number)
@@ -488,7 +185,7 @@ class OffsetAssigner:
             if batch.first_sequence > plan.scanned_until.get(address, log.backfill.get(address, batch.first_sequence)):
                 continue  # earlier records come first
             known = log.index.end_sequence(address) if log.is_replicated else 0
-            known = max(known, self.producer_starts.get(batch.partition, 0))
+            known = max(known, self.table.producer_starts.get(batch.partition, 0))
             first, end = max(first_sequence, known), first_sequence + count
             if end > first:
                 self._assign(plan, address, first, end - first, is_open=log_count == 1)
@@ -549,11 +246,6 @@ class OffsetAssigner:
             return attrs.evolve(plan, written=plan.added)
         added = [each for each in plan.added if isinstance(each, BatchEntry)]
         return attrs.evolve(plan, written=log.rewrite(added, now_ms), is_rewrite=True)
-
-    def _write_later(self, log: Log, entries: Sequence[Entry]) -> None:
-        if entries:
-            log.unwritten += entries
-            self._unwritten[log] = None
 
 
 def _without(withdrawn: Sequence[tuple[int, int]], first: int, end: int) -> Iterator[tuple[int, int]]:

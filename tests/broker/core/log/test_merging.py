@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from dafka.broker.core.log.entries import RunEntry
 from dafka.broker.core.log.log import Log
+from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.log.offset_assigner import OffsetAssigner
 from dafka.broker.core.metadata.topics import Topic
 from dafka.records import Partition, RecordBatch
@@ -35,19 +36,19 @@ class Leaders:
     def lead(self) -> None:
         """Begin to lead in place of a leader of which only what is durable is left."""
         self.epoch += 1
-        self.order = OffsetAssigner(f"broker-{self.epoch}")
-        self.order.add_topic(TOPIC)
-        self.order.begin_epoch(self.log, self.epoch)
+        self.order = OffsetAssigner(LogTable(f"broker-{self.epoch}"))
+        self.order.table.add_topic(TOPIC)
+        self.order.table.begin_epoch(self.log, self.epoch)
         for batch in self.written:
             for value in batch.values:
                 own = str(batch.partition.address)
                 self.log.restore(0, value or b"", keeps_record_batches=True, leader_address=own)
-        self.order.finish_epoch(self.log, {}, {})
+        self.order.table.finish_epoch(self.log, {}, {})
         self.sequence = 0
 
     @property
     def log(self) -> Log:
-        return self.order.logs("orders")[0]
+        return self.order.table.logs("orders")[0]
 
     def write(self, *, succeeds: bool = True, records: int = 0) -> None:
         batch = RecordBatch(self.log.leader_partition, self.sequence, [b"x"] * records)
@@ -80,7 +81,7 @@ def test_no_record_is_healed_twice(steps: list[tuple[str, int, int]]) -> None:
         if what == "heal":  # a leader reads what another branch has from somewhere on, as far as it holds that
             begin = min(first, end)
             end = max(end, begin + count)
-            leaders.order.merge_divergent(leaders.log, [RunEntry(begin, SIDE, begin, end - begin)])
+            leaders.order.table.merge_divergent(leaders.log, [RunEntry(begin, SIDE, begin, end - begin)])
         elif what == "lead":
             leaders.lead()
             end = leaders.log.index.end_sequence(SIDE)

@@ -17,6 +17,7 @@ from dafka.broker.core.log.entries import (
 )
 from dafka.broker.core.log.log import LEADER
 from dafka.broker.core.log.log_index import LogIndex
+from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.log.offset_assigner import OffsetAssigner
 from dafka.broker.core.log.partitioner import log_of_address, log_of_key
 from dafka.broker.core.metadata.topics import Topic
@@ -54,35 +55,35 @@ class Model:
         self.storage = Storage()
         self.topic = Topic("orders", "1D", self.random.choice([1, 1, 3]))
         self.order = self.make_order()
-        self.order.add_topic(self.topic)
+        self.order.table.add_topic(self.topic)
         self.expected: list[list[tuple[Partition | None, int]]] = [[] for _ in range(self.topic.log_count)]
         self.transactions = 0
 
     def make_order(self) -> OffsetAssigner:
         """Return an order that often rewrites its indexes."""
-        return OffsetAssigner(IDENTITY, rewrite_entries=self.random.choice([0, 5, 1000]))
+        return OffsetAssigner(LogTable(IDENTITY), rewrite_entries=self.random.choice([0, 5, 1000]))
 
     def restart(self) -> None:
         self.order = self.make_order()
-        self.order.add_topic(self.topic)
-        for log in self.order.logs("orders"):
+        self.order.table.add_topic(self.topic)
+        for log in self.order.table.logs("orders"):
             for sequence, value in sorted(self.storage.index.get(log.index_partition, {}).items()):
-                self.order.restore(log, sequence, value)
-        assert self.order.finish_restoring(self.storage.record_ends(), self.storage.earliest) == []
+                self.order.table.restore(log, sequence, value)
+        assert self.order.table.finish_restoring(self.storage.record_ends(), self.storage.earliest) == []
 
     def append(self) -> None:
         """Append some batches in one group, or fail to."""
         batches = []
         placed: list[tuple[int, Partition | None, int]] = []
         partitions = [Partition("orders", name) for name in "PQ"] + [
-            log.leader_partition for log in self.order.logs("orders")
+            log.leader_partition for log in self.order.table.logs("orders")
         ]
         for partition in self.random.sample(partitions, self.random.randint(1, 3) % len(partitions) + 1):
             count, first = self.random.randint(1, 6), self.storage.ends.get(partition, 0)
             keys = [self.random.choice([None, b"a", b"b", b"c", b"d"]) for _ in range(count)]
             batches.append(RecordBatch(partition, first, [b"value"] * count, keys=keys))
             for sequence, key in enumerate(keys, first):
-                if self.order.is_leader_partition(partition):
+                if self.order.table.is_leader_partition(partition):
                     log = int(partition.address.rpartition("/")[2])
                 elif key is None:
                     log = log_of_address(partition.address, self.topic.log_count)
@@ -102,13 +103,13 @@ class Model:
 
     def end_transaction(self, batches: list[RecordBatch], placed: list[tuple[int, Partition | None, int]]) -> None:
         """Append the end of a transaction to one log, before, among or behind the records that are appended."""
-        log = self.random.choice(self.order.logs("orders"))
+        log = self.random.choice(self.order.table.logs("orders"))
         first = end = self.storage.ends.get(log.leader_partition, 0)
         for batch in batches:
             end = batch.end_sequence if batch.partition == log.leader_partition else end
         position = self.random.randint(first, end)
         self.transactions += 1
-        self.order.append_marker(log, MarkerEntry(0, position, self.transactions, 0, 1, 1000, None))
+        self.order.table.append_marker(log, MarkerEntry(0, position, self.transactions, 0, 1, 1000, None))
         numbers = [
             number
             for number, (where, partition, sequence) in enumerate(placed)
@@ -120,7 +121,7 @@ class Model:
 
     def add_logs(self) -> None:
         self.topic = Topic("orders", "1D", self.topic.log_count + 1)
-        self.order.add_topic(self.topic)
+        self.order.table.add_topic(self.topic)
         self.expected.append([])
 
     def drop_records(self) -> None:
@@ -128,14 +129,14 @@ class Model:
         for partition, end in self.storage.record_ends().items():
             before = self.storage.earliest.get(partition, 0)
             self.storage.earliest[partition] = min(before + self.random.randint(0, 10), end)
-        for log in self.order.logs("orders"):
-            self.order.skip_dropped(log, self.storage.earliest)
+        for log in self.order.table.logs("orders"):
+            self.order.table.skip_dropped(log, self.storage.earliest)
             index = self.storage.index.get(log.index_partition, {})
             for sequence in [each for each in index if each < log.index_first]:
                 del index[sequence]
 
     def check(self) -> None:
-        for log, expected in zip(self.order.logs("orders"), self.expected, strict=True):
+        for log, expected in zip(self.order.table.logs("orders"), self.expected, strict=True):
             assert log.high_watermark == log.index.end_offset == len(expected)
             for offset, (partition, sequence) in enumerate(expected):
                 location = log.index.locate(offset)
@@ -174,9 +175,9 @@ def test_every_record_keeps_its_offset(seed: int) -> None:
 
 
 def test_unbroken_run_is_one_entry() -> None:
-    order = OffsetAssigner(IDENTITY)
-    order.add_topic(Topic("orders", "1D"))
-    (log,) = order.logs("orders")
+    order = OffsetAssigner(LogTable(IDENTITY))
+    order.table.add_topic(Topic("orders", "1D"))
+    (log,) = order.table.logs("orders")
     for number in range(100):
         plan = order.plan([RecordBatch(log.leader_partition, number * 5, [b""] * 5)], 0)
         assert len(plan.index_records) == (number == 0)
@@ -186,21 +187,21 @@ def test_unbroken_run_is_one_entry() -> None:
 
 
 def test_other_topics_have_no_order() -> None:
-    order = OffsetAssigner(IDENTITY)
+    order = OffsetAssigner(LogTable(IDENTITY))
     assert order.plan([RecordBatch(Partition("$groups", "A"), 0, [b""])], 0).index_records == []
 
 
 def test_records_from_before_the_broker_are_found() -> None:
-    order = OffsetAssigner(IDENTITY)
-    order.add_topic(Topic("orders", "1D"))
+    order = OffsetAssigner(LogTable(IDENTITY))
+    order.table.add_topic(Topic("orders", "1D"))
     held = {Partition("orders", "A"): 7, Partition("other", "B"): 1}
-    assert order.finish_restoring(held, {}) == [(Partition("orders", "A"), 0)]
+    assert order.table.finish_restoring(held, {}) == [(Partition("orders", "A"), 0)]
 
 
 def test_offsets_are_not_readable_before_they_are_durable() -> None:
-    order = OffsetAssigner(IDENTITY)
-    order.add_topic(Topic("orders", "1D"))
-    (log,) = order.logs("orders")
+    order = OffsetAssigner(LogTable(IDENTITY))
+    order.table.add_topic(Topic("orders", "1D"))
+    (log,) = order.table.logs("orders")
     plan = order.plan([RecordBatch(Partition("orders", "A"), 0, [b"", b""])], 0)
     assert log.high_watermark == 0
     order.commit(plan)
@@ -208,19 +209,19 @@ def test_offsets_are_not_readable_before_they_are_durable() -> None:
 
 
 def test_batches_of_producers_are_restored() -> None:
-    order = OffsetAssigner(IDENTITY)
-    order.add_topic(Topic("orders", "1D"))
-    (log,) = order.logs("orders")
+    order = OffsetAssigner(LogTable(IDENTITY))
+    order.table.add_topic(Topic("orders", "1D"))
+    (log,) = order.table.logs("orders")
     data = encode_batch(0, [b"a", b"b"], timestamps=5, producer_id=9, producer_epoch=2, base_sequence=40)
     plan = order.plan([RecordBatch(log.leader_partition, 0, [b"a", b"b"], encoded=(data,))], 77)
     order.commit(plan)
     (record,) = plan.index_records
     assert record.values[0] is not None
-    restored = OffsetAssigner(IDENTITY)
-    restored.add_topic(Topic("orders", "1D"))
-    restored.restore(restored.logs("orders")[0], 0, record.values[0])
+    restored = OffsetAssigner(LogTable(IDENTITY))
+    restored.table.add_topic(Topic("orders", "1D"))
+    restored.table.restore(restored.table.logs("orders")[0], 0, record.values[0])
     assert producer_entries(record.values[0]) == [(0, 2, 9, 2, 40, 0, 77)]
-    assert restored.logs("orders")[0].producers.producers[9].last_sequence == 41
+    assert restored.table.logs("orders")[0].producers.producers[9].last_sequence == 41
 
 
 def producer_entries(value: bytes) -> list[ProducerEntry]:
@@ -230,21 +231,21 @@ def producer_entries(value: bytes) -> list[ProducerEntry]:
 
 def restore_all(order: OffsetAssigner, index: list[tuple[int, bytes]]) -> tuple[OffsetAssigner, list[ProducerEntry]]:
     """Return an order that was restored from index records, and what it says of producers."""
-    restored = OffsetAssigner(IDENTITY)
-    restored.add_topic(order.topics["orders"])
-    (log,) = restored.logs("orders")
+    restored = OffsetAssigner(LogTable(IDENTITY))
+    restored.table.add_topic(order.table.topics["orders"])
+    (log,) = restored.table.logs("orders")
     found: list[ProducerEntry] = []
     for sequence, value in index:
-        restored.restore(log, sequence, value)
+        restored.table.restore(log, sequence, value)
         for entry in producer_entries(value):
             found = [] if isinstance(entry, IndexRewriteEntry) else [*found, entry]
     return restored, found
 
 
 def test_index_is_bounded_by_producers_and_runs() -> None:
-    order = OffsetAssigner(IDENTITY, rewrite_entries=100)
-    order.add_topic(Topic("orders", "1D"))
-    (log,) = order.logs("orders")
+    order = OffsetAssigner(LogTable(IDENTITY), rewrite_entries=100)
+    order.table.add_topic(Topic("orders", "1D"))
+    (log,) = order.table.logs("orders")
     index: list[tuple[int, bytes]] = []
     for number in range(5000):
         producer_id = number % 3
@@ -271,9 +272,9 @@ def test_index_is_bounded_by_producers_and_runs() -> None:
 
 
 def test_rewritten_index_keeps_open_and_ended_transactions() -> None:
-    order = OffsetAssigner(IDENTITY, rewrite_entries=20)
-    order.add_topic(Topic("orders", "1D"))
-    (log,) = order.logs("orders")
+    order = OffsetAssigner(LogTable(IDENTITY), rewrite_entries=20)
+    order.table.add_topic(Topic("orders", "1D"))
+    (log,) = order.table.logs("orders")
     index: list[tuple[int, bytes]] = []
     for number in range(300):
         data = encode_batch(
@@ -286,7 +287,7 @@ def test_rewritten_index_keeps_open_and_ended_transactions() -> None:
             is_transactional=True,
         )
         if number == 150:
-            order.append_marker(log, MarkerEntry(0, 150, 1, 2, 0, 77, 1))
+            order.table.append_marker(log, MarkerEntry(0, 150, 1, 2, 0, 77, 1))
         plan = order.plan([RecordBatch(log.leader_partition, number, [b""], encoded=(data,))], 77)
         order.commit(plan)
         for record in plan.index_records:
@@ -296,26 +297,26 @@ def test_rewritten_index_keeps_open_and_ended_transactions() -> None:
     assert found[0] == BatchEntry(0, 1, 0, 2, 0, 1, 77)  # producer 0 has never ended its transaction
     assert found[1] == MarkerEntry(150, 150, 1, 2, 0, 77, 1)
     assert found[2] == BatchEntry(150, 1, 1, 2, 149, 1, 77)  # the first one of the transaction that is open
-    assert restored.finish_restoring({log.leader_partition: 300}, {}) == []
-    assert restored.logs("orders")[0].high_watermark == 301
+    assert restored.table.finish_restoring({log.leader_partition: 300}, {}) == []
+    assert restored.table.logs("orders")[0].high_watermark == 301
 
 
 def test_deleted_records_stay_deleted() -> None:
-    order = OffsetAssigner(IDENTITY)
-    order.add_topic(Topic("orders", "1D"))
-    (log,) = order.logs("orders")
+    order = OffsetAssigner(LogTable(IDENTITY))
+    order.table.add_topic(Topic("orders", "1D"))
+    (log,) = order.table.logs("orders")
     first = order.plan([RecordBatch(log.leader_partition, 0, [b""] * 5)], 0)
     order.commit(first)
-    order.delete_before(log, 3)
+    order.table.delete_before(log, 3)
     second = order.plan([], 0)
     order.commit(second)
-    restored = OffsetAssigner(IDENTITY)
-    restored.add_topic(Topic("orders", "1D"))
-    (other,) = restored.logs("orders")
+    restored = OffsetAssigner(LogTable(IDENTITY))
+    restored.table.add_topic(Topic("orders", "1D"))
+    (other,) = restored.table.logs("orders")
     for record in first.index_records + second.index_records:
         assert record.values[0] is not None
-        restored.restore(other, record.first_sequence, record.values[0])
-    assert restored.finish_restoring({log.leader_partition: 5}, {}) == []
+        restored.table.restore(other, record.first_sequence, record.values[0])
+    assert restored.table.finish_restoring({log.leader_partition: 5}, {}) == []
     assert other.index.start_offset == 3
     assert other.high_watermark == 5
     assert other.index.locate(2) is None
@@ -324,23 +325,23 @@ def test_deleted_records_stay_deleted() -> None:
 
 @pytest.mark.parametrize("rewrite_entries", [0, 1000])
 def test_end_of_a_transaction_follows_the_batch_that_is_appended_with_it(rewrite_entries: int) -> None:
-    order = OffsetAssigner(IDENTITY, rewrite_entries=rewrite_entries)
-    order.add_topic(Topic("orders", "1D", 1))
-    (log,) = order.logs("orders")
-    restored = OffsetAssigner(IDENTITY)
-    restored.add_topic(Topic("orders", "1D", 1))
+    order = OffsetAssigner(LogTable(IDENTITY), rewrite_entries=rewrite_entries)
+    order.table.add_topic(Topic("orders", "1D", 1))
+    (log,) = order.table.logs("orders")
+    restored = OffsetAssigner(LogTable(IDENTITY))
+    restored.table.add_topic(Topic("orders", "1D", 1))
     entries: list[ProducerEntry] = []
     for base in range(8):
         encoded = encode_batch(
             base, [b"value"], timestamps=1, producer_id=7, producer_epoch=0, base_sequence=base, is_transactional=True
         )
-        order.append_marker(log, MarkerEntry(0, base + 1, 7, 0, 1, 1000, base))
+        order.table.append_marker(log, MarkerEntry(0, base + 1, 7, 0, 1, 1000, base))
         plan = order.plan([RecordBatch(log.leader_partition, base, [b"value"], encoded=(encoded,))], 1000)
         order.commit(plan)
         for record in plan.index_records:
             for sequence, value in enumerate(record.values, record.first_sequence):
                 assert value is not None
-                restored.restore(restored.logs("orders")[0], sequence, value)
+                restored.table.restore(restored.table.logs("orders")[0], sequence, value)
                 found = producer_entries(value)
                 entries = found if isinstance(found[0], IndexRewriteEntry) else entries + found
     for number, entry in enumerate(entries):
@@ -348,7 +349,7 @@ def test_end_of_a_transaction_follows_the_batch_that_is_appended_with_it(rewrite
             later = [each for each in entries[number:] if isinstance(each, BatchEntry)]
             assert all(each.sequence >= entry.position for each in later)
     assert sum(isinstance(each, MarkerEntry) for each in entries) == 8
-    assert len(log.producer_batches) == len(restored.logs("orders")[0].producer_batches) == 5, (
+    assert len(log.producer_batches) == len(restored.table.logs("orders")[0].producer_batches) == 5, (
         "no transaction is left open"
     )
 
@@ -356,8 +357,8 @@ def test_end_of_a_transaction_follows_the_batch_that_is_appended_with_it(rewrite
 @pytest.mark.parametrize("count", [10, 100])
 def test_a_restart_looks_at_one_log_for_each_partition_of_a_broker(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The work of a restart grows with the number of logs, not with its square."""
-    order = OffsetAssigner(IDENTITY)
-    order.add_topic(Topic("orders", "1D", count))
+    order = OffsetAssigner(LogTable(IDENTITY))
+    order.table.add_topic(Topic("orders", "1D", count))
     looked_up: list[str] = []
     end_sequence = LogIndex.end_sequence
 
@@ -366,9 +367,9 @@ def test_a_restart_looks_at_one_log_for_each_partition_of_a_broker(count: int, m
         return end_sequence(self, address)
 
     monkeypatch.setattr(LogIndex, "end_sequence", look_up)
-    partitions = [log.leader_partition for log in order.logs("orders")]
+    partitions = [log.leader_partition for log in order.table.logs("orders")]
     other = [Partition("orders", f"OTHER/1D/{number}/7") for number in range(count)]
-    rest = order.finish_restoring(dict.fromkeys(partitions + other, 5), {})
+    rest = order.table.finish_restoring(dict.fromkeys(partitions + other, 5), {})
     assert rest == [(each, 0) for each in partitions]
-    assert [order.first_needed(each) for each in other] == [0] * count
+    assert [order.table.first_needed(each) for each in other] == [0] * count
     assert len(looked_up) == 2 * count

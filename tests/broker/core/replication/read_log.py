@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dafka.batches import encode_batch, read_header
 from dafka.broker.core.log.entries import MarkerEntry, is_rewrite
 from dafka.broker.core.log.log import LEADER
-from dafka.broker.core.log.offset_assigner import OffsetAssigner, leader_partition
+from dafka.broker.core.log.log_table import LogTable, leader_partition
+from dafka.broker.core.log.offset_assigner import OffsetAssigner
 from dafka.broker.core.log.producer_state import Marker
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.replication.epoch_tree import EpochTree
@@ -68,10 +69,10 @@ class ReadLog:
     def __init__(self, broker: str, branch: LeaderAndEpoch, rewrite_entries: int) -> None:
         self.leader_epoch = branch
         self.end = 0
-        self._order = OffsetAssigner(broker, keeps_record_batches=False, rewrite_entries=rewrite_entries)
-        self._order.add_topic(TOPIC)
-        (self.state,) = self._order.logs(TOPIC.name)
-        self._order.begin_epoch(self.state, branch.epoch)
+        self._order = OffsetAssigner(LogTable(broker, keeps_record_batches=False), rewrite_entries=rewrite_entries)
+        self._order.table.add_topic(TOPIC)
+        (self.state,) = self._order.table.logs(TOPIC.name)
+        self._order.table.begin_epoch(self.state, branch.epoch)
         self._next_sequence = 0
         self._producer_sequences: dict[int, int] = {}
 
@@ -97,7 +98,7 @@ class ReadLog:
         if is_led:
             self._read(self.leader_epoch, records, 0, None, own=LEADER)
             self.end, self._next_sequence = start + len(records), sum(each.is_commit is None for each in records)
-            self._order.finish_epoch(self.state, {}, {})
+            self._order.table.finish_epoch(self.state, {}, {})
         else:
             self.follow(start, records)
 
@@ -130,7 +131,7 @@ class ReadLog:
             first = producers.open_transactions.get(record.producer_id)
             marker = Marker(record.producer_id, PRODUCER_EPOCH, record.is_commit)
             entry = MarkerEntry(0, self._next_sequence, *marker[:2], int(record.is_commit), 0, first)
-            self._order.append_marker(self.state, entry)
+            self._order.table.append_marker(self.state, entry)
             producers.add_marker(marker, 0)
         else:
             encoded: tuple[bytes, ...] = ()

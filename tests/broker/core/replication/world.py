@@ -52,7 +52,7 @@ class World:
         self.settings = ReplicaSettings(availability=availability, preferred_leader_after_s=3.0)
         self.balances = balances
         self._events: list[tuple[float, int, Callable[[], None]]] = []
-        self._order = count()
+        self._log_table = count()
         names = [f"b{number}" for number in range(broker_count + reserve_count)]
         self.brokers = {name: Broker(name, number, self) for number, name in enumerate(names)}
         self.reserve = names[broker_count:]
@@ -89,7 +89,7 @@ class World:
 
     def call_at(self, at: float, call: Callable[[], None]) -> None:
         """Call something at a time."""
-        heapq.heappush(self._events, (at, next(self._order), call))
+        heapq.heappush(self._events, (at, next(self._log_table), call))
 
     def run_until(self, end: float) -> None:
         """Let time pass."""
