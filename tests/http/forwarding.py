@@ -25,7 +25,7 @@ class Leaderships:
         self._moved = trio.Event()
         for number, web in enumerate(webs):
             broker: Any = web.broker.node
-            broker.replicator.wait_leadership = self._wait
+            broker.replicator.led_logs.wait_leadership = self._wait
             for other_number, other in enumerate(webs):
                 if other is not web:
                     own = other.broker.node.brokers.own

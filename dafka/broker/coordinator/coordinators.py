@@ -163,7 +163,7 @@ class Coordinators:
             else:
                 if status is not trio.TASK_STATUS_IGNORED:
                     status.started()
-                await self._broker.replicator.wait_leadership(log)
+                await self._broker.replicator.led_logs.wait_leadership(log)
             status = trio.TASK_STATUS_IGNORED
 
     async def _serve_epoch(self, log: Log, task_status: trio.TaskStatus[None]) -> None:
@@ -190,7 +190,7 @@ class Coordinators:
     async def _wait_loss(self, shard: CoordinatorShard, scope: trio.CancelScope) -> None:
         log = shard.log
         while log.leadership.is_led and log.leadership.epoch == shard.epoch:
-            await self._broker.replicator.wait_leadership(log)
+            await self._broker.replicator.led_logs.wait_leadership(log)
         scope.cancel()
 
 

@@ -335,7 +335,7 @@ class TransactionParticipants:
         return ended.is_set()
 
     async def _wait_change(self, log: Log, scope: trio.CancelScope) -> None:
-        await self._broker.replicator.wait_leadership(log)
+        await self._broker.replicator.led_logs.wait_leadership(log)
         scope.cancel()
 
     def _begin_end(

@@ -10,16 +10,19 @@ import trio
 
 from dafka.broker.core.log.entries import BatchEntry, RunEntry
 from dafka.broker.core.log.log import Log
+from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
 from dafka.broker.core.metadata.topic_settings import MAJORITY, availability_of
-from dafka.broker.core.replication.records import EpochStart, LeaderAndEpoch
+from dafka.broker.core.replication.records import EpochEnd, EpochStart, LeaderAndEpoch
 from dafka.broker.core.replication.replicated_logs import LogAction, ReplicatedLog
+from dafka.broker.core.replication.settings import Availability
 from dafka.broker.core.tables import BrokerTables
 from dafka.broker.log.broker_storage import BrokerStorage
 from dafka.broker.log.own_partitions import OwnPartitions
 from dafka.broker.log.waiters import LogWaiters
 from dafka.broker.replication.index_reader import continue_log, read_tail, restore_log
+from dafka.broker.replication.membership import Membership
 from dafka.errors import StorageError
-from dafka.records import Partition
+from dafka.records import SEQUENCE_MAX, Partition
 
 _LOGGER = logging.getLogger("dafka.broker")
 
@@ -41,8 +44,8 @@ class LedLogs:
         storage: The access to the storage.
         own: The partitions that only this broker writes.
         watchers: Notifies waiters when a log advances.
+        membership: Sends heartbeats between the steps of long work.
         act: Executes the effects of replicas.
-        refresh: Updates the leadership that clients see of a log.
     """
 
     def __init__(
@@ -51,8 +54,8 @@ class LedLogs:
         storage: BrokerStorage,
         own: OwnPartitions,
         watchers: LogWaiters,
+        membership: Membership,
         act: Callable[[Iterable[LogAction]], None],
-        refresh: Callable[[ReplicatedLog], None],
     ) -> None:
         self._log_table = tables.log_table
         self._brokers = tables.brokers
@@ -61,7 +64,10 @@ class LedLogs:
         self._own = own
         self._watchers = watchers
         self._act = act
-        self._refresh = refresh
+        self._membership = membership
+        self._has_racks = bool(tables.brokers.own.rack)
+        self._epoch_counts: dict[str, int] = {}
+        self._leader_changes: dict[Log, trio.Event] = {}
         self._ready_from: dict[str, int] = {}
         self._merged: dict[str, tuple[LeaderAndEpoch, dict[LeaderAndEpoch, int]]] = {}
         self._locks: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)
@@ -94,6 +100,7 @@ class LedLogs:
         self._ready_from.pop(name, None)
         self._merged.pop(name, None)
         self._to_follow.pop(name, None)
+        self._epoch_counts.pop(name, None)
         if name in self._missing:
             self._missing.pop(name).set()
 
@@ -130,6 +137,79 @@ class LedLogs:
             state.high_watermark = offset
             self._watchers.notify(state)
 
+    # Leadership as clients see it
+
+    def refresh_all(self, logs: Iterable[ReplicatedLog]) -> None:
+        """Update the leadership that clients see of logs."""
+        for log in logs:
+            self.refresh(log)
+            self._membership.send_heartbeat_if_due()
+
+    def refresh(self, log: ReplicatedLog) -> None:
+        """Update the leadership that clients see of a log."""
+        state = self._log_table.find_log(log.topic, log.number, log.topic_id)
+        if state is None:
+            return
+        replica = log.replica
+        epoch = replica.latest.leader_epoch
+        is_led = replica.led_epoch == epoch and self._log_table.leads(state) and self.is_ready(log)
+        is_led = is_led and replica.may_serve
+        leader = replica.leader if self._brokers.is_alive(replica.leader) else ""
+        if leader == self._brokers.own.address and not is_led:
+            leader = ""
+        presumed_leader = "" if leader or replica.is_quorum_active else epoch.leader
+        learners = replica.latest.learners
+        in_sync = tuple(each for each in replica.in_sync(within_s=IN_SYNC_S) if each not in learners)
+        is_readable = self._has_racks if is_led else self.is_followed(log, epoch)
+        found = LeaderAndIsr(
+            leader,
+            epoch.epoch,
+            is_led,
+            replica.replicas,
+            in_sync,
+            is_readable,
+            presumed_leader,
+            learners,
+        )
+        if is_led and state.high_watermark != replica.high_watermark:  # a follower does not notify readers
+            state.high_watermark = replica.high_watermark
+            self._watchers.notify(state)
+        can_diverge = replica.availability is Availability.BRANCH
+        if (
+            can_diverge
+            and (is_led or is_readable)
+            and len(replica.epoch_tree.starts) != self._epoch_counts.get(log.name)
+        ):
+            self._epoch_counts[log.name] = len(replica.epoch_tree.starts)
+            state.divergences = replica.epoch_tree.divergences(EpochEnd(epoch, SEQUENCE_MAX))
+        if found != state.leadership:
+            if is_led and not state.leadership.is_led:
+                self.merge_later([log])
+            if is_led != state.leadership.is_led:
+                change = "leads" if is_led else "leads no more"
+                _LOGGER.info("%s log %d of %s, leader epoch %d", change, log.number, log.topic, epoch.epoch)
+            self.set_leadership(state, found)
+
+    def set_leadership(self, log: Log, leadership: LeaderAndIsr) -> None:
+        """Set the leadership that clients see of a log, and notify its waiters."""
+        log.leadership = leadership
+        self._watchers.notify(log)
+        self._leader_changes.pop(log, trio.Event()).set()
+
+    def update_racks(self) -> None:
+        """Update who can read logs here after a broker has registered: clients read from their own rack."""
+        has_racks = any(each.rack for each in self._brokers.all())
+        if has_racks != self._has_racks:
+            self._has_racks = has_racks
+            self.refresh_all(self._logs)
+
+    async def wait_leadership(self, log: Log) -> None:
+        """Wait until the leadership of a log changes or the log is gone."""
+        if log.is_gone:
+            await trio.lowlevel.checkpoint()
+            return
+        await self._leader_changes.setdefault(log, trio.Event()).wait()
+
     # Leading
 
     async def lead(self, log: ReplicatedLog, start: EpochStart) -> None:
@@ -165,7 +245,7 @@ class LedLogs:
             if state.backfill and self._nursery is not None:
                 self._nursery.start_soon(self.catch_up, state)
             self._act(LogAction(log, each) for each in log.replica.repeat_acknowledgement())
-            self._refresh(log)
+            self.refresh(log)
             self.merge_later([log])
 
     def _has_all_before(self, log: ReplicatedLog, start: EpochStart) -> bool:
@@ -231,7 +311,7 @@ class LedLogs:
             return
         if not state.is_gone and log.replica.led_epoch is None:
             self._show_high_watermark(state, min(log.replica.high_watermark, state.index.end_offset))
-            self._refresh(log)
+            self.refresh(log)
 
     # Merging
 

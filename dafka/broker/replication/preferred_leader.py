@@ -62,7 +62,7 @@ class PreferredLeaderElections:
             while not self._leads(log, preferred) and not log.is_gone:
                 self._request_transfer(preferred, found.name)
                 with trio.move_on_after(ASK_AGAIN_S):
-                    await self._broker.replicator.wait_leadership(log)
+                    await self._broker.replicator.led_logs.wait_leadership(log)
         if log.is_gone:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return ErrorCode.NONE if self._leads(log, preferred) else ErrorCode.REQUEST_TIMED_OUT

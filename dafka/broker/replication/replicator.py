@@ -27,7 +27,6 @@ from dafka.broker.core.replication.effects import (
 from dafka.broker.core.replication.records import (
     EPOCH_STEP,
     ControlRecord,
-    EpochEnd,
     decode_control,
     next_epoch,
 )
@@ -36,7 +35,6 @@ from dafka.broker.core.replication.replicated_logs import (
     LogAction,
     ReplicatedLog,
 )
-from dafka.broker.core.replication.settings import Availability
 from dafka.broker.core.tables import BrokerTables
 from dafka.broker.interbroker.mesh import BrokerMesh
 from dafka.broker.log.broker_storage import BrokerStorage
@@ -44,7 +42,7 @@ from dafka.broker.log.deletion import RecordDeletion
 from dafka.broker.log.own_partitions import OwnPartitions
 from dafka.broker.log.waiters import LogWaiters
 from dafka.broker.replication.checkpoints import Checkpoints
-from dafka.broker.replication.leader import IN_SYNC_S, LedLogs
+from dafka.broker.replication.leader import LedLogs
 from dafka.broker.replication.leases import LeaderLeases
 from dafka.broker.replication.membership import Membership
 from dafka.broker.replication.own_control import OwnControl
@@ -52,7 +50,7 @@ from dafka.broker.replication.reassignment import Reassigner
 from dafka.broker.replication.replica_loader import ReplicaLoader
 from dafka.config import Config
 from dafka.errors import StorageFormatError
-from dafka.records import SEQUENCE_MAX, Partition, RecordBatch
+from dafka.records import Partition, RecordBatch
 from dafka.roles.commit_pipeline import Commit, CommitStage
 from dafka.roles.role import NodeRole
 
@@ -120,14 +118,12 @@ class Replicator(CommitStage):
         self._indexes: defaultdict[str, set[Partition]] = defaultdict(set)
         self._stored: list[RecordBatch] = []
         self._nursery: trio.Nursery | None = None
-        self._has_racks = bool(settings.rack)
-        self._epoch_counts: dict[str, int] = {}
         self._control = OwnControl(tables.logs, storage)
         self.membership = Membership(tables, storage, mesh, node, settings)
         self.leases = LeaderLeases(tables, storage, self._control, mesh, settings)
         self.checkpoints = Checkpoints(storage, self.logs)
         self._loader = ReplicaLoader(tables, storage, own, mesh, self.checkpoints, self._indexes, self._take_part)
-        self.led_logs = LedLogs(tables, storage, own, watchers, self.act, self._refresh)
+        self.led_logs = LedLogs(tables, storage, own, watchers, self.membership, self.act)
         self.reassigner = Reassigner(
             config,
             tables,
@@ -138,7 +134,6 @@ class Replicator(CommitStage):
             self.act,
             self.membership,
         )
-        self._leader_changes: dict[Log, trio.Event] = {}
 
     # Starting
 
@@ -178,10 +173,7 @@ class Replicator(CommitStage):
     def _learn_broker(self, broker: BrokerRegistration) -> None:
         was_alone = self.brokers.is_alone
         self.membership.learn(broker)
-        has_racks = any(each.rack for each in self.brokers.all())
-        if has_racks != self._has_racks:
-            self._has_racks = has_racks
-            self._refresh_all(self.logs)
+        self.led_logs.update_racks()
         if was_alone and not self.brokers.is_alone and self._nursery is not None:
             self._join_cluster()
 
@@ -257,9 +249,7 @@ class Replicator(CommitStage):
             name = name_log(topic.topic_id, log.number)
             self.logs.remove(name)
             self.led_logs.forget(name)
-            log.leadership = attrs.evolve(log.leadership, leader="", is_led=False)
-            self._watchers.notify(log)
-            self._leader_changes.pop(log, trio.Event()).set()
+            self.led_logs.set_leadership(log, attrs.evolve(log.leadership, leader="", is_led=False))
         self.on_removed(topic, logs)
         return logs
 
@@ -269,7 +259,6 @@ class Replicator(CommitStage):
         for name in names:
             self.logs.forget_control(name)
             self._indexes.pop(name, None)
-            self._epoch_counts.pop(name, None)
         self._control.forget(names)
 
     # Running
@@ -311,12 +300,12 @@ class Replicator(CommitStage):
             self.brokers.record_storage(self._address, can_write=self._storage.can_write)
             if self.brokers.check_alive(now, late_s if late_s > heartbeat_s else 0.0):
                 self.act(self.logs.set_alive(self.brokers.alive, now, self.brokers.unwritable))
-                self._refresh_all(self.logs)
+                self.led_logs.refresh_all(self.logs)
                 self.led_logs.merge_later(self.logs)
             else:
                 advanced = self.logs.active
                 self.act(self.logs.advance(now))
-                self._refresh_all(advanced)
+                self.led_logs.refresh_all(advanced)
             await self.membership.check_number()
             if now - fetched_at >= FETCH_AGAIN_S:
                 fetched_at = now
@@ -349,7 +338,7 @@ class Replicator(CommitStage):
         self.reassigner.prefer_leaders(log)
         if self._log_table.leads(state):
             self.led_logs.keep_leading(log, state)
-        self._refresh(log)
+        self.led_logs.refresh(log)
         self.act(self.logs.resume(log, trio.current_time()))
 
     # The stage of commits
@@ -415,7 +404,7 @@ class Replicator(CommitStage):
                 )
             else:
                 self._execute(log, action)
-            self._refresh(log)
+            self.led_logs.refresh(log)
             self.membership.send_heartbeat_if_due()
         if acknowledged:
             self._mesh.acknowledge(acknowledged)
@@ -434,65 +423,6 @@ class Replicator(CommitStage):
             state = self._log_table.find_log(log.topic, log.number, log.topic_id)
             if state is not None:
                 self._log_table.end_epoch(state)
-
-    def _refresh_all(self, logs: Iterable[ReplicatedLog]) -> None:
-        for log in logs:
-            self._refresh(log)
-            self.membership.send_heartbeat_if_due()
-
-    def _refresh(self, log: ReplicatedLog) -> None:
-        """Update the leadership that clients see of a log."""
-        state = self._log_table.find_log(log.topic, log.number, log.topic_id)
-        if state is None:
-            return
-        replica = log.replica
-        epoch = replica.latest.leader_epoch
-        is_led = replica.led_epoch == epoch and self._log_table.leads(state) and self.led_logs.is_ready(log)
-        is_led = is_led and replica.may_serve
-        leader = replica.leader if self.brokers.is_alive(replica.leader) else ""
-        if leader == self._address and not is_led:
-            leader = ""
-        presumed_leader = "" if leader or replica.is_quorum_active else epoch.leader
-        learners = replica.latest.learners
-        in_sync = tuple(each for each in replica.in_sync(within_s=IN_SYNC_S) if each not in learners)
-        is_readable = self._has_racks if is_led else self.led_logs.is_followed(log, epoch)
-        found = LeaderAndIsr(
-            leader,
-            epoch.epoch,
-            is_led,
-            replica.replicas,
-            in_sync,
-            is_readable,
-            presumed_leader,
-            learners,
-        )
-        if is_led and state.high_watermark != replica.high_watermark:  # a follower does not notify readers
-            state.high_watermark = replica.high_watermark
-            self._watchers.notify(state)
-        can_diverge = replica.availability is Availability.BRANCH
-        if (
-            can_diverge
-            and (is_led or is_readable)
-            and len(replica.epoch_tree.starts) != self._epoch_counts.get(log.name)
-        ):
-            self._epoch_counts[log.name] = len(replica.epoch_tree.starts)
-            state.divergences = replica.epoch_tree.divergences(EpochEnd(epoch, SEQUENCE_MAX))
-        if found != state.leadership:
-            if is_led and not state.leadership.is_led:
-                self.led_logs.merge_later([log])
-            if is_led != state.leadership.is_led:
-                change = "leads" if is_led else "leads no more"
-                _LOGGER.info("%s log %d of %s, leader epoch %d", change, log.number, log.topic, epoch.epoch)
-            state.leadership = found
-            self._watchers.notify(state)
-            self._leader_changes.pop(state, trio.Event()).set()
-
-    async def wait_leadership(self, log: Log) -> None:
-        """Wait until the leadership of a log changes or the log is gone."""
-        if log.is_gone:
-            await trio.lowlevel.checkpoint()
-            return
-        await self._leader_changes.setdefault(log, trio.Event()).wait()
 
 
 def _decode(partition: Partition, key: str, value: bytes) -> BrokerRegistration | Topic | Deletion | ControlRecord:

@@ -164,5 +164,5 @@ class Leaders:
         while (log.leadership.leader, log.leadership.epoch) == (before.leader, before.epoch):
             if log.leadership.is_led != before.is_led or log.is_gone:
                 break
-            await self._broker.replicator.wait_leadership(log)
+            await self._broker.replicator.led_logs.wait_leadership(log)
         scope.cancel()
