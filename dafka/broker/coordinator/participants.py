@@ -14,20 +14,27 @@ from __future__ import annotations
 import itertools
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
-from typing import NamedTuple
 
-import attrs
 import trio
 
 from dafka.broker.coordinator.coordinator_shard import CoordinatorError, CoordinatorShard
 from dafka.broker.coordinator.coordinators import Coordinators
+from dafka.broker.coordinator.transaction_messages import (
+    Ask,
+    Begin,
+    End,
+    Ended,
+    Refuse,
+    TransactionParticipant,
+    _OfCoordinator,
+)
 from dafka.broker.core.coordination.effects import WriteMarkers
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.entries import MarkerEntry
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.producer_state import Marker, Producer
 from dafka.broker.core.topic_partition import TopicPartition
-from dafka.broker.interbroker.messenger import BrokerMessenger, Message
+from dafka.broker.interbroker.messenger import BrokerMessenger
 from dafka.broker.node import BrokerNode
 from dafka.errors import NotLeaderError
 from dafka.storage.plugin_helpers import now_ms
@@ -40,82 +47,6 @@ LOCAL_RETRY_S = 0.05
 
 REFUSED_MAX = 10_000
 """The number of refusals that are kept until their producers retry."""
-
-
-class TransactionParticipant(NamedTuple):
-    """A log or group that takes part in a transaction.
-
-    Attributes:
-        topic: The topic of a log; empty for a group.
-        name: The name of the group; empty for a log.
-        number: The number of the log.
-    """
-
-    topic: str = ""
-    name: str = ""
-    number: int = -1
-
-
-@attrs.frozen
-class _OfCoordinator(Message):
-    """A message from the coordinator of a transaction to the leader of a participant.
-
-    Attributes:
-        slot: The number of the coordinator's shard.
-        slot_epoch: The leader epoch of its log.
-        producer: The producer.
-        place: The participant.
-        place_epoch: The leader epoch of its log.
-    """
-
-    slot: int
-    slot_epoch: int
-    producer: Producer
-    place: TransactionParticipant
-    place_epoch: int
-
-
-@attrs.frozen
-class Begin(_OfCoordinator):
-    """Confirms that the participant takes part in the transaction."""
-
-    KIND = "begin"
-
-
-@attrs.frozen
-class Refuse(_OfCoordinator):
-    """Denies that the participant takes part in the transaction."""
-
-    KIND = "refuse"
-    error: ErrorCode
-
-
-@attrs.frozen
-class End(_OfCoordinator):
-    """Ends the transaction; the answer is `Ended`."""
-
-    KIND = "end"
-    is_commit: bool
-    request: int
-
-
-@attrs.frozen
-class Ended(Message):
-    """Confirms that the transaction has ended at a participant."""
-
-    KIND = "ended"
-    request: int
-
-
-@attrs.frozen
-class Ask(Message):
-    """Asks the coordinator whether a participant takes part in a transaction; the answer is `Begin` or `Refuse`."""
-
-    KIND = "ask"
-    transactional_id: str
-    producer: Producer
-    place: TransactionParticipant
-    place_epoch: int
 
 
 class KnownTransactions:

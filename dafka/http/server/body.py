@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable
 
 import h11
 
-from dafka.broker.connections.memory import MemoryPool, SlowUploadError, Upload
+from dafka.broker.connections.memory import MemoryPool
+from dafka.broker.connections.uploads import SlowUploadError, Upload
 from dafka.http.server.errors import WebError
 from dafka.http.server.head import Head
 

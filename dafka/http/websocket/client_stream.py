@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import trio
 
-from dafka.broker.connections.memory import SMALL_BYTES, MemoryPool, SlowUploadError, Upload
+from dafka.broker.connections.memory import MemoryPool
+from dafka.broker.connections.uploads import SMALL_BYTES, SlowUploadError, Upload
 
 READ_BYTES = 2**18
 SEND_BYTES = 2**18

@@ -14,8 +14,8 @@ from typing import TypeAlias, TypeVar
 
 import trio
 
-from dafka.broker.connections.memory import SMALL_BYTES, SlowUploadError, Upload
 from dafka.broker.connections.tcp_server import AcceptedClient
+from dafka.broker.connections.uploads import SMALL_BYTES, SlowUploadError, Upload
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.errors import EncodingError, StorageError, UnsupportedRequestError, WireError
 from dafka.kafka.apis import HANDLERS, OFFERED, SERVED, ProduceRefusedError, RequestContext, begin_produce

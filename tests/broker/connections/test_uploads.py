@@ -12,15 +12,8 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dafka.broker.connections.memory import (
-    PACE_BYTES,
-    PATIENCE_S,
-    SMALL_BYTES,
-    Memory,
-    MemoryPool,
-    SlowUploadError,
-    Upload,
-)
+from dafka.broker.connections.memory import PATIENCE_S, Memory, MemoryPool
+from dafka.broker.connections.uploads import PACE_BYTES, SMALL_BYTES, SlowUploadError, Upload
 
 MIB = 2**20
 LIMIT_MS = 30_000

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from enum import Enum
 
 import attrs
 
 from dafka.broker.core.metadata.brokers import BrokerRegistration
+from dafka.broker.core.metadata.log_placement import LogPlacement, Reason, Reassignment
 from dafka.broker.core.metadata.replica_placement import BrokerSpace, choose_replicas
 from dafka.protocol.rendezvous import weigh_node
 
@@ -32,17 +32,6 @@ PLANNING_S = 5.0
 
 SHARE_S = 10.0
 """A broker has its share when no log was planned for it for this time, in seconds. It can hear of logs late."""
-
-
-class Reason(Enum):
-    """The reason why the replicas of a log change."""
-
-    ASKED = "an operator has named the brokers that keep it"
-    DRAINED = "a broker that keeps it is drained"
-    DEAD = "a broker that keeps it has been dead for too long"
-    MISSING = "it has fewer replicas than it should"
-    SHARE = "a broker that has come gets its share of the logs"
-    SURPLUS = "it has more replicas than it should"
 
 
 @attrs.frozen(kw_only=True)
@@ -59,42 +48,6 @@ class BalancerSettings:
     replace_replicas_after_s: float = 60.0
     full_bytes: int = 0
     moves_max: int = 2
-
-
-@attrs.frozen
-class LogPlacement:
-    """A log, as the balancer sees it.
-
-    Attributes:
-        name: Its name.
-        leader: Its leader; empty if it has none.
-        replicas: Its replicas.
-        wanted: How many replicas it should have.
-        in_sync: The replicas in sync. Only needed at the leader.
-        is_fixed: Whether an operator has chosen its replicas, so that they stay.
-    """
-
-    name: str
-    leader: str
-    replicas: tuple[str, ...]
-    wanted: int
-    in_sync: Collection[str] = ()
-    is_fixed: bool = False
-
-
-@attrs.frozen
-class Reassignment:
-    """A change of a log's replicas.
-
-    Attributes:
-        log: Its name.
-        replicas: Its new replicas.
-        reason: Why.
-    """
-
-    log: str
-    replicas: tuple[str, ...]
-    reason: Reason
 
 
 @attrs.frozen

@@ -10,8 +10,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from dafka.broker.core.metadata.balancer import Balancer, BalancerSettings, LogPlacement
+from dafka.broker.core.metadata.balancer import Balancer, BalancerSettings
 from dafka.broker.core.metadata.brokers import BrokerRegistration, Brokers
+from dafka.broker.core.metadata.log_placement import LogPlacement
 from dafka.broker.core.replication.effects import (
     Acknowledge,
     AdvanceHighWatermark,

@@ -1,0 +1,121 @@
+"""Uploads of clients: requests that are received in pieces, as memory allows, and not too slowly."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sized
+from types import TracebackType
+from typing import TYPE_CHECKING, TypeVar
+
+import trio
+
+if TYPE_CHECKING:
+    from dafka.broker.connections.memory import MemoryPool
+
+SMALL_BYTES = 16 * 1024
+"""Requests up to this size need no reserved memory: they are received in one piece."""
+
+
+PACE_BYTES = 2**20
+"""The minimum rate at which a client must send a request, in bytes per second."""
+
+
+class SlowUploadError(Exception):
+    """A client sent a request too slowly."""
+
+
+_Data = TypeVar("_Data", bound=Sized)
+
+
+class Upload:
+    """A request that is being received. Its memory grows to at most twice the received size.
+
+    Leaving the context gives the memory back.
+
+    Args:
+        pool: The memory for requests.
+        source: The user, or the address of the client.
+        declared_bytes: The size of the request, or its upper bound. Up to 16 KiB, it needs no reserved memory.
+        limit_ms: How far the client may fall behind the rate of 1 MiB/s when nobody else needs the memory.
+
+    Attributes:
+        source: The user, or the address of the client.
+        size: The memory that it uses.
+        lag_s: How far the client is behind the rate.
+        receiving_s: The total time of waiting for pieces from the client.
+    """
+
+    def __init__(self, pool: MemoryPool, source: str, declared_bytes: int, limit_ms: int) -> None:
+        self.source = source
+        self.size = 0
+        self.lag_s = 0.0
+        self.receiving_s = 0.0
+        self._pool = pool
+        self._declared_bytes = min(declared_bytes, pool.bytes_max) if declared_bytes > SMALL_BYTES else 0
+        self._limit_s = limit_ms / 1000
+
+    def __enter__(self) -> Upload:
+        return self
+
+    def __exit__(
+        self, _type: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def missing_bytes(self) -> int:
+        """The memory that it can still need."""
+        return max(self._declared_bytes - self.size, 0)
+
+    async def receive(self, receive: Callable[[int], Awaitable[_Data]], kept: int, most: int) -> _Data:
+        """Receive a piece when there is memory for it.
+
+        Args:
+            receive: Receives at most the given number of bytes.
+            kept: The received part of the request that is in memory, in bytes.
+            most: The maximum size of a piece, in bytes.
+
+        Returns:
+            The piece.
+
+        Raises:
+            SlowUploadError: The client is too far behind the rate, or behind it while others need the memory.
+        """
+        target = min(kept + max(min(kept, most), SMALL_BYTES), self._declared_bytes)
+        if target < self.size:
+            self._give_back(self.size - target)
+        elif self.size - kept < SMALL_BYTES and target > self.size:
+            await self._pool.wait_piece(self, target - self.size)
+        ahead = self.size - kept
+        begun_at = trio.current_time()
+        with trio.CancelScope(deadline=begun_at + self._limit_s - self.lag_s) as scope:
+            if self.size:
+                with self._pool.waiting_for_upload(scope, self):
+                    data = await receive(min(ahead, most) if ahead > 0 else most)
+            else:
+                data = await receive(most)
+            waited_s = trio.current_time() - begun_at
+            self.receiving_s += waited_s
+            self.lag_s = max(self.lag_s + waited_s - len(data) / PACE_BYTES, 0.0)
+            return data
+        why = f"within {self._limit_s:.0f} s" if trio.current_time() >= scope.deadline else "while others need memory"
+        raise SlowUploadError(f"expected 1 MiB in a second, and more {why}; {kept} bytes were received")
+
+    def complete(self, size: int) -> None:
+        """Reduce the memory to the received size, because the request is complete.
+
+        Args:
+            size: The received size.
+        """
+        self._declared_bytes = min(size, self.size)
+        self._give_back(self.size - self._declared_bytes)
+
+    def close(self) -> None:
+        """Give all memory back."""
+        self._declared_bytes = 0
+        self._give_back(self.size)
+
+    def _give_back(self, size: int) -> None:
+        if size > 0:
+            self.size -= size
+            self._pool.note_begun(self)
+            self._pool.give_back(size)

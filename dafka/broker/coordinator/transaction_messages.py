@@ -1,0 +1,87 @@
+"""The messages between the brokers that take part in a transaction."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import attrs
+
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.log.producer_state import Producer
+from dafka.broker.interbroker.messenger import Message
+
+
+class TransactionParticipant(NamedTuple):
+    """A log or group that takes part in a transaction.
+
+    Attributes:
+        topic: The topic of a log; empty for a group.
+        name: The name of the group; empty for a log.
+        number: The number of the log.
+    """
+
+    topic: str = ""
+    name: str = ""
+    number: int = -1
+
+
+@attrs.frozen
+class _OfCoordinator(Message):
+    """A message from the coordinator of a transaction to the leader of a participant.
+
+    Attributes:
+        slot: The number of the coordinator's shard.
+        slot_epoch: The leader epoch of its log.
+        producer: The producer.
+        place: The participant.
+        place_epoch: The leader epoch of its log.
+    """
+
+    slot: int
+    slot_epoch: int
+    producer: Producer
+    place: TransactionParticipant
+    place_epoch: int
+
+
+@attrs.frozen
+class Begin(_OfCoordinator):
+    """Confirms that the participant takes part in the transaction."""
+
+    KIND = "begin"
+
+
+@attrs.frozen
+class Refuse(_OfCoordinator):
+    """Denies that the participant takes part in the transaction."""
+
+    KIND = "refuse"
+    error: ErrorCode
+
+
+@attrs.frozen
+class End(_OfCoordinator):
+    """Ends the transaction; the answer is `Ended`."""
+
+    KIND = "end"
+    is_commit: bool
+    request: int
+
+
+@attrs.frozen
+class Ended(Message):
+    """Confirms that the transaction has ended at a participant."""
+
+    KIND = "ended"
+    request: int
+
+
+@attrs.frozen
+class Ask(Message):
+    """Asks the coordinator whether a participant takes part in a transaction; the answer is `Begin` or `Refuse`."""
+
+    KIND = "ask"
+    transactional_id: str
+    producer: Producer
+    place: TransactionParticipant
+    place_epoch: int
