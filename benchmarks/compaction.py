@@ -76,7 +76,7 @@ async def append_all(storage: Storage, batches: list[RecordBatch]) -> float:
 
 
 async def check(storage: Storage, expected: dict[bytes | None, int], end: int) -> int:
-    """Check that the last record of each key is there, and return how many records are held."""
+    """Check that the last record of each key exists, and return the number of records held."""
     found: dict[bytes | None, int] = {}
     held = 0
     async for batch in read_range(storage, PARTITION, 0, end):

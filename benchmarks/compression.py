@@ -1,4 +1,4 @@
-"""Measures what the compression of record batches costs and saves, on the lines of 336,776 flights.
+"""Measures the costs and savings of compressing record batches, on the lines of 336,776 flights.
 
 A tower and a store with a file log run as `dafka up`; a producer runs in this process. The cases take turns. Run on a
 quiet machine, with the package of `dafka demo`:

@@ -75,7 +75,7 @@ class Client:
 
 
 async def follow(address: str, followers: int, client: Client) -> None:
-    """Have followers read what is published meanwhile. One of them reads nothing."""
+    """Run followers that read the records published meanwhile. One of them does not read."""
     host, _, port = address.rpartition(":")
     left = followers - 1
     done = trio.Event()

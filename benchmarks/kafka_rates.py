@@ -1,4 +1,4 @@
-"""Measures a broker as confluent-kafka sees it, beside librdkafka's mock cluster, which keeps nothing on disk.
+"""Compares a broker with librdkafka's mock cluster, which keeps nothing on disk, through confluent-kafka.
 
 Producing and consuming 100-byte records with acks=all, and the time until a single record at 1,000 a second is
 acknowledged. The broker, with a file log that waits for the disk, the mock cluster, and the client are processes of
@@ -86,7 +86,7 @@ def produce(servers: str, records: int) -> float:
 
 
 def prepare(servers: str, topics: int, logs: int) -> None:
-    """Write what is consumed."""
+    """Write the records to consume."""
     producer = Producer({"bootstrap.servers": servers, "acks": "all"})
     for topic in range(topics):
         for log in range(logs):

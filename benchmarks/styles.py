@@ -1,4 +1,4 @@
-"""Measures `dafka.blocking` and `dafka.asyncio` beside the API for Trio: publishing and receiving in batches.
+"""Compares `dafka.blocking` and `dafka.asyncio` with the API for Trio: publishing and receiving in batches.
 
 A tower and a store with its records in memory run in a process of their own, and each measurement in a new process. In
 each round every style publishes its records to a topic of its own, in lists of one length, and waits until they are

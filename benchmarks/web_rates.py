@@ -1,4 +1,4 @@
-"""Measures WebSocket: a broker with JSON and with binary messages, beside NATS's WebSocket listener.
+"""Measures WebSocket: a broker with JSON and with binary messages, compared with NATS's WebSocket listener.
 
 One client publishes 100-byte records, and others receive all of them live. The publisher, the subscribers and the
 server are three processes. The clients do as little as possible while time is measured, so that the servers are
@@ -193,7 +193,7 @@ def publish(url: str, system: str, records: int, per_message: int, gate: Connect
 
 
 class Subscriber:
-    """A connection that subscribes, and counts what it receives.
+    """A connection that subscribes and counts received records.
 
     Attributes:
         received: The bytes received, if this subscriber keeps them.
@@ -241,7 +241,7 @@ class Subscriber:
             messages -= sum(isinstance(each, Frame) for each in self._protocol.events_received())
 
     def receive(self, room: memoryview) -> None:
-        """Receive what is there, and go through its frames."""
+        """Receive the available data, and process its frames."""
         size = self.socket.recv_into(room)
         assert size, "the server has closed the connection"
         if self._keeps:
@@ -301,7 +301,7 @@ def frame_length(head: bytes | bytearray) -> tuple[int, int]:
 
 
 def read_values(system: str, payloads: Iterator[bytes]) -> list[Any]:
-    """Return the values in what a subscriber has received."""
+    """Return the values in the data that a subscriber has received."""
     if system == "nats":
         data = b"".join(payloads).replace(NATS_PING, b"")
         head = NATS_RECORD_BYTES - CONTENT_BYTES - 2

@@ -10,11 +10,10 @@
         await nursery.start(dafka.serve_tower)
         await nursery.start(dafka.serve_store)
 
-This is for programs on Trio. `dafka.asyncio` and `dafka.blocking` have the same names for other programs.
+This is for programs on Trio. `dafka.asyncio` and `dafka.blocking` have the same names for other programs. The classes
+of events are in `dafka.events`, those of exceptions in `dafka.errors`.
 
-The classes of events are in `dafka.events`, those of exceptions in `dafka.errors`.
-
-A name's module is imported when the name is first used, so that `import dafka` takes no time.
+A name's module is imported when the name is first used, so that `import dafka` is fast.
 """
 
 from __future__ import annotations

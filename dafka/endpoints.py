@@ -136,7 +136,7 @@ def is_local(endpoint: str) -> bool:
 
 
 def is_ipv6_endpoint(text: str) -> bool:
-    """Return whether a text is a tcp endpoint at an IPv6 address, which is in brackets: `tcp://[::1]:5556`.
+    """Return whether a text is a tcp endpoint with an IPv6 address in brackets: `tcp://[::1]:5556`.
 
     Args:
         text: The endpoint.
@@ -148,7 +148,7 @@ def is_ipv6_endpoint(text: str) -> bool:
 
 
 def parse_tower(text: str) -> tuple[str, str]:
-    """Return the SUB and the PUB endpoint of a tower that is named by one address.
+    """Return the SUB and the PUB endpoint of a tower that is given by one address.
 
     Args:
         text: `HOST`, `HOST:SUB_PORT` or `HOST:SUB_PORT:PUB_PORT`. The default ports are 5556 and 5557. If only the SUB
@@ -186,7 +186,7 @@ def is_peer_endpoint(text: str) -> bool:
 def is_endpoint(text: str) -> bool:
     """Return whether a text has the form of a ZeroMQ endpoint to bind or connect: tcp, ipc or inproc.
 
-    Hosts and ports of tcp may be wildcards or network interfaces, which only ZeroMQ can check.
+    Hosts and ports of tcp can be wildcards or network interfaces, which only ZeroMQ can check.
 
     Args:
         text: The text to check.

@@ -1,8 +1,8 @@
 """The exceptions that dafka raises.
 
-They have two branches. `LocalError`: a mistake of this program, or a failure on its machine; the message says what was
-expected. `RemoteError`: a peer sent something that breaks the protocol. Nodes catch every remote error where they
-receive messages: they discard the message, count it by the field that was wrong, and continue.
+There are two kinds. `LocalError`: a mistake of this program, or a failure on its machine; the message says what was
+expected. `RemoteError`: a peer broke the protocol. Nodes catch every remote error where they receive messages: they
+discard the message, count it by the wrong field, and continue.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class MissingExtraError(LocalError, ImportError):
 
 
 class WrongContextError(LocalError, RuntimeError):
-    """A function cannot work where it was called, such as after a fork. The message says what to use instead."""
+    """A function was called where it cannot work, such as after a fork. The message says what to use instead."""
 
 
 class RecordError(LocalError, ValueError):
@@ -112,24 +112,24 @@ class BatchError(WireError):
 
 
 class BatchTooLargeError(BatchError):
-    """The records of a batch are larger, when decompressed, than is allowed."""
+    """The decompressed records of a batch are larger than allowed."""
 
 
 class UnsupportedRequestError(WireError):
-    """A Kafka client sent a request of an API, or a version of it, that is not offered.
+    """A Kafka client sent a request with an unsupported API or version.
 
     Args:
         api_key: The key of the API.
         api_version: The version of the request.
         correlation_id: The number of the request.
-        expected: What would be supported.
-        client_id: The name that the client gives itself; None if it gives none.
+        expected: The supported APIs or versions.
+        client_id: The client's id; None if it sent none.
 
     Attributes:
         api_key: The key of the API.
         api_version: The version of the request.
         correlation_id: The number of the request, which a response must repeat.
-        client_id: The name that the client gives itself; None if it gives none.
+        client_id: The client's id; None if it sent none.
     """
 
     def __init__(
@@ -148,11 +148,11 @@ class UnsupportedRequestError(WireError):
 
 
 class TransportError(LocalError):
-    """A socket could not be set up as asked."""
+    """A socket could not be set up."""
 
 
 class AddressInUseError(TransportError):
-    """The endpoint to listen at is in use, is not on this machine, or is not allowed to this user."""
+    """The endpoint to listen at is in use, not on this machine, or not permitted for this user."""
 
 
 class DiscoveryError(LocalError):
@@ -160,7 +160,7 @@ class DiscoveryError(LocalError):
 
 
 class StorageError(LocalError):
-    """A storage failed. The records that it held before are intact."""
+    """A storage failed. The records stored before are intact."""
 
 
 class StorageBusyError(StorageError):
@@ -174,7 +174,7 @@ class StorageFormatError(StorageError):
 class StorageLostError(StorageError):
     """The storage was removed, moved or replaced while it was open. Open it again.
 
-    Records written to it since then are not durable, and count as not written.
+    Records written to it since then are lost.
     """
 
 
@@ -186,7 +186,7 @@ class StorageCorruptError(StorageError):
         end_sequence: The sequence after the damage.
 
     Attributes:
-        end_sequence: The sequence after the damage. Records from there on can be read again, if there are any.
+        end_sequence: The sequence after the damage. Records from this sequence on, if any, can be read.
     """
 
     def __init__(self, message: str, end_sequence: int) -> None:
@@ -206,10 +206,10 @@ class StorageUnsupportedError(StorageError):
 
 
 class TopicDeletedError(LocalError):
-    """The topic of a log was deleted while something was done with the log, or waited for.
+    """The topic of a log was deleted during an operation on the log.
 
     Args:
-        topic: The name of the topic. There may be another one of that name by now.
+        topic: The name of the topic. Meanwhile, another topic may have this name.
     """
 
     def __init__(self, topic: str) -> None:
@@ -221,10 +221,10 @@ class TopicDeletedError(LocalError):
 
 
 class NotLeaderError(LocalError):
-    """Another broker leads a log, or none does at present.
+    """This broker does not lead a log: another one does, or no broker does now.
 
     Args:
-        message: What was not done.
+        message: The operation that failed.
         leader: The address of the broker that leads the log; empty if there is none.
 
     Attributes:
@@ -237,7 +237,7 @@ class NotLeaderError(LocalError):
 
 
 class OutcomeUnknownError(LocalError):
-    """Nobody could say in time whether records are in a log: its leader has changed, and the next one has not said."""
+    """It is unknown whether records are in a log: its leader has changed, and the new leader did not answer in time."""
 
 
 class UnacknowledgedError(LocalError):
@@ -245,13 +245,13 @@ class UnacknowledgedError(LocalError):
 
     Args:
         count: The number of unacknowledged records.
-        first_sequence: The sequence of the first of them.
+        first_sequence: The sequence of the first unacknowledged record.
         min_stores: The number of stores that must acknowledge each record.
         unheard_towers: See the attribute.
 
     Attributes:
         count: The number of unacknowledged records. They may be stored nevertheless.
-        first_sequence: The sequence of the first of them.
+        first_sequence: The sequence of the first unacknowledged record.
         min_stores: The number of stores that must acknowledge each record.
         unheard_towers: The endpoints of the towers if none of them is heard; empty if one is.
     """
@@ -271,7 +271,7 @@ class UnacknowledgedError(LocalError):
 
 
 class UnansweredError(LocalError):
-    """The stores did not report in time how much of a partition they hold.
+    """The stores did not report the end of a partition in time.
 
     Args:
         message: A sentence that says what is missing.

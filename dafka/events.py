@@ -1,7 +1,7 @@
-"""The classes of the events that a node reports by its `events` and writes to its log.
+"""The classes of the events in a node's `events` and in its log.
 
-Every event is a frozen attrs class, and `str(event)` is a sentence. No event needs a reaction: a node continues by
-itself.
+Every event is a frozen attrs class, and `str(event)` is a sentence. No event needs a reaction, since a node continues
+by itself.
 """
 
 from dafka.protocol.events import (

@@ -1,4 +1,4 @@
-"""One exception instead of a group of one, for blocks that contain a nursery."""
+"""Unwraps exception groups with one exception, for blocks that contain a nursery."""
 
 from __future__ import annotations
 

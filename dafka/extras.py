@@ -1,4 +1,4 @@
-"""Parts of dafka that need an optional dependency (an extra) say which one when it is missing."""
+"""Errors for parts of dafka whose optional dependency (an extra) is missing."""
 
 from __future__ import annotations
 

@@ -1,28 +1,27 @@
-"""Topics whose names begin with `$`: those that brokers need, so that nobody else writes, trims or deletes them."""
+"""Topics whose names begin with `$`. Brokers need them, so programs cannot write, trim or delete them."""
 
 from __future__ import annotations
 
 from dafka.errors import ConfigError
 
 GROUP_PREFIX = "$group/"
-"""The topic in which the members of a group of nodes keep their records is this and the name of the group.
-
-Topics that begin with `$` are not listed among those of programs.
+"""The prefix of a topic with the records of a group's members; the name of the group follows. Topics that begin with
+`$` are not listed among the topics of programs.
 """
 
 
 def is_internal_topic(name: str) -> bool:
-    """Return whether a topic is for brokers only: no client sees it, and no other node publishes to its logs."""
+    """Return whether a topic is only for brokers: no client sees it, and no other node publishes to its logs."""
     return name.startswith("$")
 
 
 def is_system_topic(name: str) -> bool:
-    """Return whether only brokers write and trim a topic: its name begins with `$`, and no group of nodes keeps it."""
+    """Return whether only brokers write and trim a topic: its name begins with `$`, and it is not a group's topic."""
     return is_internal_topic(name) and not name.startswith(GROUP_PREFIX)
 
 
 def check_no_system_topic(name: str) -> None:
-    """Check that users may publish to a topic, trim it and delete it.
+    """Check that a topic is not a system topic, so that users can publish to it, trim it and delete it.
 
     Args:
         name: The name of the topic.

@@ -1,8 +1,8 @@
-"""Columns of many records in little memory: their contents in one piece, and numbers that are often the same.
+"""Compact columns of many records: contents in one bytes object, and repeated numbers.
 
-A record's content is a bytes object to the program that reads it. The hot path from a socket to a disk and back does
-not need single contents. There, all contents of a batch are joined in one bytes object, with a table of their lengths,
-so that no object is created for each record.
+A program reads a record's content as a bytes object. The hot path from a socket to a disk and back does not need single
+contents. There, all contents of a batch are joined in one bytes object with a table of their lengths, so that there is
+no object for each record.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class PackedContents(Sequence[bytes]):
     """A sequence of bytes objects that are created when they are accessed. It equals any sequence of the same contents.
 
     Args:
-        data: The contents, one after the other.
+        data: The joined contents.
         lengths: The length of each content as a big-endian number of 4 bytes. They must add up to the size of the data;
             this is not checked.
 
     Attributes:
-        data: The contents, one after the other.
+        data: The joined contents.
         lengths: The length of each content as a big-endian number of 4 bytes.
     """
 
@@ -54,7 +54,7 @@ class PackedContents(Sequence[bytes]):
     def __getitem__(self, index: slice) -> Sequence[bytes]: ...
 
     def __getitem__(self, index: int | slice) -> bytes | Sequence[bytes]:
-        """Return one content, or for a slice packed contents of their own, which do not keep this object alive."""
+        """Return one content, or for a slice a packed copy, which does not keep this object alive."""
         ends = self.ends
         if not isinstance(index, slice):
             number = range(len(self))[index]
@@ -86,7 +86,7 @@ class PackedContents(Sequence[bytes]):
         return len(self.data)
 
     def join(self, others: Sequence[PackedContents]) -> PackedContents:
-        """Return these contents and those that follow as one sequence."""
+        """Return these contents and others as one sequence."""
         parts = (self, *others)
         return PackedContents(b"".join([part.data for part in parts]), b"".join([part.lengths for part in parts]))
 
@@ -108,11 +108,11 @@ class PackedContents(Sequence[bytes]):
 
 
 class Repeated(Sequence[int]):
-    """A number that stands for every record, such as the timestamp of records that were made together.
+    """A sequence of equal numbers, such as the timestamps of records that were made together.
 
     Args:
         value: The number.
-        count: How many times it is repeated.
+        count: The length of the sequence.
 
     Attributes:
         value: The number.
@@ -152,7 +152,7 @@ class Repeated(Sequence[int]):
 
 
 def pack(contents: Sequence[bytes]) -> PackedContents:
-    """Return contents in one piece.
+    """Pack contents.
 
     Args:
         contents: Any contents.
@@ -212,7 +212,7 @@ def content_ends(contents: Sequence[bytes | None]) -> Sequence[int]:
 
 
 def count_within(contents: Sequence[bytes | None], bytes_max: int) -> int:
-    """Return how many of the first contents have at most `bytes_max` bytes together."""
+    """Return how many contents, from the first on, have at most `bytes_max` bytes together."""
     return bisect_right(content_ends(contents), bytes_max) - 1
 
 

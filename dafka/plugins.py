@@ -30,7 +30,7 @@ def load_plugin(group: str, name: str, error: type[LocalError]) -> Any:
     if (group, name) not in _found:
         from importlib.metadata import entry_points  # noqa: PLC0415 (slow to load)
 
-        # Reads the metadata of every installed package, so that it is done once, and not for each node.
+        # Cached, because it reads the metadata of every installed package.
         installed = {(group, entry.name): entry for entry in entry_points(group=group)}
         _found.update(installed)
         if (group, name) not in installed:

@@ -1,4 +1,4 @@
-"""The vocabulary of all parts of dafka: partitions, records and batches of records.
+"""The basic values of dafka: partitions, records and batches of records.
 
 Topics and addresses are text. On the wire they are bytes, and any bytes are allowed (RFC 46, "Topics, Partitions and
 Records"). Bytes that are not UTF-8 are represented as lone surrogates, as Python does for such file names (PEP 383), so
@@ -33,17 +33,17 @@ __all__ = [
 ]
 
 SEQUENCE_MAX = 2**62
-"""The largest sequence that nodes accept: no partition comes this far, and every storage can count to it."""
+"""The largest sequence that nodes accept. No partition reaches it, and every storage supports it."""
 
 RECORD_MEMORY_BYTES = 64
-"""The memory that a record takes beyond its bytes: a Python object and its place in a list, in bytes."""
+"""The memory of a record without its content, in bytes: a Python object and its entry in a list."""
 
 RECORD_BYTES_LIMIT = 2**29
-"""The largest value of `[node] message_bytes_max`, in bytes. SQLite takes no larger value, and a record batch cannot
-give the length of much larger ones."""
+"""The largest value of `[node] message_bytes_max`, in bytes. SQLite accepts no larger value, and a record batch cannot
+express much larger lengths."""
 
 BATCH_OVERHEAD_BYTES = 1024
-"""What a record batch of a single record may take beyond the record, in bytes."""
+"""The maximum size of a record batch with a single record, without the record, in bytes."""
 
 BATCH_BYTES_LIMIT = RECORD_BYTES_LIMIT + BATCH_OVERHEAD_BYTES
 """The largest size of the records of one batch when decompressed, in bytes. No larger batch is made or decompressed."""
@@ -129,7 +129,7 @@ class Record:
         key: The key; None if there is none.
         headers: The headers, in the order in which the producer gave them.
         timestamp: When the record was made, in milliseconds since 1970 UTC; None if that is unknown.
-        stored_at: When the record was stored, in milliseconds since 1970 UTC; None unless a storage was asked for it.
+        stored_at: When the record was stored, in milliseconds since 1970 UTC; None unless requested from a storage.
     """
 
     partition: Partition
@@ -151,7 +151,7 @@ class ProducerRecord:
     """A record to publish.
 
     Attributes:
-        value: The value; None for a tombstone, which says that the key has no value any more.
+        value: The value; None for a tombstone, which deletes the key's value.
         key: The key; None for none.
         headers: Pairs of a name and a value, in order; names may repeat.
         timestamp: When the record was made, in milliseconds since 1970 UTC; None for the time at which it is sent.
@@ -165,26 +165,26 @@ class ProducerRecord:
 
 @attrs.frozen
 class RecordBatch:
-    """Consecutive records of one partition: what every hot path takes and returns. Iterating yields `Record` objects.
+    """Consecutive records of one partition, the unit of every hot path. Iterating yields `Record` objects.
 
-    Each attribute is a column: a sequence with an item for each record. A column is None if it says nothing about any
-    record.
+    Each attribute is a column: a sequence with an item for each record. A column is None if no record has a value in
+    it.
 
-    Compaction removes records and keeps the sequences of the others. A removed record has its place in every column,
-    so that batches and ranges add up; iterating passes over it. Programs receive batches without such places.
+    Compaction removes records and keeps the sequences of the others. A removed record has an empty item in every
+    column, so that sequences and indexes match; iterating skips it. Programs receive batches without such items.
 
     Attributes:
         partition: The partition of the records.
-        first_sequence: The sequence of `values[0]`; each further record has the next one.
+        first_sequence: The sequence of `values[0]`; each following record has the next one.
         values: The values of the records. A value of None is a tombstone.
         keys: The keys; None for a record without one.
         headers: The headers.
         timestamps: When each record was made, in milliseconds since 1970 UTC; `NO_TIMESTAMP` if that is unknown.
-        stored_at: When each record was stored, in milliseconds since 1970 UTC. None unless a storage was asked for it.
-        encoded: The same records as whole record batches (docs/reference/record-batches.md), in order, where they came
-            so from the network or from a file; else empty. It saves encoding them again.
+        stored_at: When each record was stored, in milliseconds since 1970 UTC. None unless requested from a storage.
+        encoded: The same records as encoded record batches (docs/reference/record-batches.md), in order, if they
+            arrived or were stored in this form; else empty. It avoids encoding them again.
         compacted: A byte for each record: 1 if compaction has removed it, so that its value, key and headers are empty;
-            else 0. None if all records are there.
+            else 0. None if no record was removed.
     """
 
     partition: Partition
@@ -199,15 +199,15 @@ class RecordBatch:
 
     @classmethod
     def removed(cls, partition: Partition, first_sequence: int, end_sequence: int) -> RecordBatch:
-        """Return the places of records that compaction has removed.
+        """Return a batch of records that compaction has removed.
 
         Args:
             partition: The partition.
-            first_sequence: The sequence of the first of them.
+            first_sequence: The sequence of the first removed record.
             end_sequence: The sequence after the last one.
 
         Returns:
-            A batch of nothing else.
+            A batch of only removed records.
         """
         size = end_sequence - first_sequence
         return cls(partition, first_sequence, [None] * size, compacted=b"\1" * size)
@@ -220,7 +220,7 @@ class RecordBatch:
 
         Args:
             partition: The partition of the batch.
-            first_sequence: The sequence of the first record. Sequences and partitions of the records do not count.
+            first_sequence: The sequence of the first record. Sequences and partitions of the records are ignored.
             records: The records.
             now_ms: The timestamp of records without one.
 
@@ -270,11 +270,11 @@ class RecordBatch:
         """Return the records from one sequence up to another.
 
         Args:
-            first_sequence: The first sequence to include; it may be before this batch.
-            end_sequence: The sequence after the last one to include; it may be after this batch.
+            first_sequence: The first sequence to include; it can be before this batch.
+            end_sequence: The sequence after the last one to include; it can be after this batch.
 
         Returns:
-            The part of this batch that lies in between, which may be empty.
+            The part of this batch in this range, which can be empty.
         """
         start = max(first_sequence - self.first_sequence, 0)
         stop = max(end_sequence - self.first_sequence, start)
@@ -292,7 +292,7 @@ class RecordBatch:
         )
 
     def held_runs(self) -> Iterator[RecordBatch]:
-        """Yield what compaction has left, as batches without gaps."""
+        """Yield the remaining records as batches without removed ones."""
         if self.compacted is None:
             yield self
             return
@@ -308,10 +308,10 @@ class RecordBatch:
         """Return a batch in which compaction has removed some of the records.
 
         Args:
-            removed: A byte for each record: 1 to remove it. Records that are removed already stay so.
+            removed: A byte for each record: 1 to remove it. Removed records stay removed.
 
         Returns:
-            The batch, whose size is that of the records that are left.
+            The batch, whose content size counts only the remaining records.
         """
         if self.compacted is not None:
             removed = bytes(map(max, removed, self.compacted))
@@ -350,7 +350,8 @@ class RecordBatch:
             bytes_max: The limit in bytes.
 
         Yields:
-            Batches of at least one record, which may be larger than the limit; this batch itself if it is not larger.
+            Batches of at least one record, which can be larger than the limit; this batch itself if it is within the
+            limit.
         """
         if self.content_bytes <= bytes_max:
             yield self
@@ -404,7 +405,7 @@ def join(batches: Sequence[RecordBatch]) -> RecordBatch:
     """Return consecutive batches of one partition as one batch.
 
     Args:
-        batches: At least one batch; each continues the one before.
+        batches: At least one batch; each continues the previous one.
 
     Returns:
         One batch. It has times of storing if all of them have.

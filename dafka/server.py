@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dafka.http.server.http_server import HttpServer
 
 ANSWERING_SHARE = 0.5
-"""The part of `[node] grace_ms` for requests that were already received. The storage has the rest."""
+"""The fraction of `[node] grace_ms` for requests that were already received. The storage has the rest."""
 
 
 @attrs.frozen(eq=False)
@@ -47,7 +47,7 @@ class ServingBroker:
 
     @property
     def memory(self) -> Memory:
-        """The memory for all clients."""
+        """The memory limit for all clients."""
         return self.broker.memory
 
     @property
@@ -66,8 +66,8 @@ async def serve_listeners(
 ) -> None:
     """Run a broker with servers for clients until cancelled.
 
-    When it is cancelled, it stops reading requests. It answers the requests that it has received and writes the
-    records that other nodes have sent, within `[node] grace_ms`.
+    When it is cancelled, it stops reading requests. Within `[node] grace_ms`, it answers received requests and writes
+    records that other nodes have sent.
 
     It listens at `[kafka] listen` and at `[http] listen`. If both are empty, it listens for Kafka clients at
     `DEFAULT_KAFKA_LISTEN`.

@@ -1,4 +1,4 @@
-"""Text for people: names that are safe to show on a terminal, and times."""
+"""Text for humans: names that are safe to print on a terminal, and times."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def escape_unprintable(text: str) -> str:
 
 
 def parse_time(text: str) -> int:
-    """Return the time that a text stands for.
+    """Parse a time.
 
     Args:
-        text: A date, with or without a time of day, in ISO 8601. It is UTC if it names no offset, as what
-            `format_time` returns is.
+        text: A date, with or without a time of day, in ISO 8601. It is UTC if it has no offset, as in the result of
+            `format_time`.
 
     Returns:
         Milliseconds since 1970; negative before.

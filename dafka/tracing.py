@@ -1,4 +1,4 @@
-"""Traces that continue from a producer to its consumers, by OpenTelemetry's API where it is installed.
+"""Traces that continue from a producer to its consumers, with OpenTelemetry's API if it is installed.
 
     with dafka.tracing.publishing("orders") as headers:
         producer.send(b"...", headers=headers)
@@ -6,8 +6,8 @@
     for record in consumer:
         with dafka.tracing.processing(record): ...
 
-The context is in headers of each record, as the program's propagator writes it: `traceparent`, by default. Without
-OpenTelemetry there are no headers, and the blocks do nothing else.
+The program's propagator writes the context to headers of each record: `traceparent`, by default. Without OpenTelemetry,
+there are no headers and no spans.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SYSTEM = "dafka"
 
 
 def trace_headers() -> tuple[Header, ...]:
-    """Return headers with the current context, for records that are published in it; none if there is no trace."""
+    """Return headers with the current context, for records to publish; none if there is no trace."""
     api = _open_api()
     if api is None:
         return ()

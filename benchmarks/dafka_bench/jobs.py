@@ -1,4 +1,4 @@
-"""The jobs: what is done with a system, and which figures are measured.
+"""The jobs: the work done with a system, and the measured figures.
 
 Rates are measured from when the producer begins to send, after all nodes have found each other, until the last record
 is acknowledged or received. A catch-up is measured from the first batch of records on, without that batch; the time to

@@ -34,7 +34,7 @@ class NodesOptions:
         producers: The numbers of producers, one cluster after the other.
         stores: The number of stores.
         per_process: The number of producers in a process.
-        timeout_s: How long it may take until the first record of every producer is stored.
+        timeout_s: The timeout until the first record of every producer is stored.
         rest_s: How long the cluster rests before it counts as idle. Dafka's idle nodes become quiet step by step.
         idle_s: How long resources are measured when idle. Dafka's idle nodes speak each 30 s.
         observed_s: How long resources are measured when sending, after half this time.

@@ -25,7 +25,7 @@ from dafka_bench.results import BenchError
 STEP_S = 120.0
 """The time limit of each step of a job."""
 TERMINATE_S = 5.0
-"""How long a process may take to terminate before it is killed."""
+"""The time that a process has to terminate before it is killed."""
 POLL_S = 0.01
 """How often a connection to a starting server is tried."""
 
@@ -63,7 +63,7 @@ class MeasuredProcess:
         self._errors = errors
 
     def usage(self) -> Usage:
-        """Return what the process has used so far."""
+        """Return the resources that the process has used so far."""
         return Usage(self.snapshot().cpu_s, read_peak_bytes(self._process.pid))
 
     def snapshot(self) -> Snapshot:

@@ -1,4 +1,4 @@
-"""Causes and consequences: which findings of a scenario follow from another one.
+"""Causes and consequences: finds the findings of a scenario that follow from another one.
 
 A node whose RECORDs are malformed cannot be seen to publish, so a scenario that waits for a RECORD fails as well. Only
 the malformed RECORD says something about the node. Each clause therefore has a layer, and a finding is a consequence of
@@ -96,13 +96,13 @@ _DEMANDS: Mapping[str, frozenset[str]] = {
     "DIRECT-HEAD": frozenset({"direct-head.producer", "direct-head.store"}),
     DELIVERY: frozenset({"delivery.complete", "fetch.sent", "fetch.repeated", "fetch.pages"}),
 }
-"""The clauses that demand each message: what scenarios about other clauses miss may be missing because of these."""
+"""The clauses that demand each message. Scenarios about other clauses may miss the message because of them."""
 
 _Finding: TypeAlias = tuple[Role, Dialect, str]
 """The role, the dialect and the clause of a finding."""
 
 _ANY_MESSAGE = "any message"
-"""Stands for the name of a message where a fault of form is not in one message's rule, such as a wrong signature."""
+"""Used instead of a message's name for a fault of form that is not in one message's rule, such as a wrong signature."""
 
 _CAUSE_FACTOR = 2
 """How many times more scenarios must miss a message because of a cause than because of its consequence."""
@@ -111,10 +111,10 @@ _CAUSE_FACTOR = 2
 def attribute_missing(results: Sequence[ScenarioResult], clauses: Clauses) -> list[ScenarioResult]:
     """Return the results of a run, in which findings about a missing message name the clause to look at first.
 
-    A store that answers no FETCH fails every scenario that looks at its records in the end, whatever the scenario is
-    about. If far more scenarios miss the message because of a clause that demands it, that clause is the cause. So is
-    a clause that this message violates in far more scenarios: what is addressed wrongly does not arrive. A node that
-    has the wrong signature, version or byte order in all messages does not understand those of others, either.
+    A store that answers no FETCH fails every scenario that finally reads its records, whatever the scenario tests. If
+    far more scenarios miss the message because of a clause that demands it, that clause is the cause. So is a clause
+    that this message violates in far more scenarios, since a wrongly addressed message does not arrive. A node that has
+    the wrong signature, version or byte order in all messages does not understand those of others, either.
 
     Args:
         results: The results of all scenarios.
@@ -154,7 +154,7 @@ def attribute_missing(results: Sequence[ScenarioResult], clauses: Clauses) -> li
 
 
 def _faulty_message(check: Check, result: ScenarioResult, clauses: Clauses) -> str:
-    """Return the name of the message whose form, addresses or number a finding is about; empty if it is about none."""
+    """Return the message whose form, addresses or number a finding is about; empty if it is about none."""
     clause = clauses.get(check.clause)
     if not _is_cause(check, clauses) or check.event is None or clause.layer is Layer.BEHAVIOR:
         return ""

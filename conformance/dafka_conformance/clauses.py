@@ -23,10 +23,10 @@ from dafka_conformance.model import Clause, Dialect, Layer, Level, Role
 GRAMMAR_SECTION = "Protocol Grammar"
 
 BATCH_SECTION = "Record Batches"
-"""The section of the clauses that are not from RFC 46, but from its companion (docs/spec/record-batches.md)."""
+"""The section of the clauses from RFC 46's companion about record batches (docs/spec/record-batches.md)."""
 
 POSITION_SECTION = "Positions by Time"
-"""The section of the clauses that are from its other companion (docs/spec/positions-by-time.md)."""
+"""The section of the clauses from RFC 46's companion about positions by time (docs/spec/positions-by-time.md)."""
 
 COMPANION_SECTIONS = frozenset((BATCH_SECTION, POSITION_SECTION))
 

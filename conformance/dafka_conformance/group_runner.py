@@ -1,4 +1,4 @@
-"""Runs groups of scenarios on targets, and returns what each scenario found.
+"""Runs groups of scenarios on targets, and returns the result of each scenario.
 
 Scenarios that can share a target run one after the other on the same target, each with its own peers. After a failure
 the next scenario gets a new target.
@@ -83,7 +83,7 @@ def group_scenarios(scenarios: Sequence[Scenario], dialect: Dialect) -> list[Sce
 
 
 class Spoiled:
-    """The roles whose scenarios all fail from one cause, so that running more of them says nothing new."""
+    """The roles whose scenarios all fail from one cause, so that running more of them adds nothing."""
 
     def __init__(self, clauses: Clauses, is_enabled: bool) -> None:
         self._clauses = clauses
@@ -93,7 +93,7 @@ class Spoiled:
         self._runnable: set[tuple[Role, Dialect]] = set()
 
     def note(self, result: ScenarioResult) -> None:
-        """Note the result of a scenario."""
+        """Record the result of a scenario."""
         key = (result.role, result.dialect)
         if result.outcome is Outcome.BROKEN:
             self._broken[key] += 1

@@ -32,9 +32,9 @@ class Dialect(enum.Enum):
 class Level(enum.Enum):
     """The level of a clause: a keyword of RFC 2119, or one of three more.
 
-    `GRAMMAR` is what a grammar rule or its comment determines. `DEPLOYED` is what every implementation relies on and
-    the RFC does not write down. Both bind as a MUST does. `USUAL` is what deployed nodes do, and no other node relies
-    on; it does not bind.
+    `GRAMMAR`: a grammar rule or its comment determines it. `DEPLOYED`: every implementation relies on it, although the
+    RFC does not state it. Both bind as a MUST does. `USUAL`: deployed nodes do it, but no other node relies on it; it
+    does not bind.
     """
 
     MUST = "MUST"
@@ -87,7 +87,7 @@ class Clause:
         erratum: The entry of docs/reference/errata.md that gives the reason; 0 for none.
         dialects: The dialects that it applies to.
         layer: The layer that it belongs to.
-        absent: The reading of a target that does not send the message which the clause demands; empty if none is.
+        absent: The reading that a target follows if it does not send the demanded message; empty for no reading.
     """
 
     id: str
@@ -144,7 +144,7 @@ class Event:
 
 
 DELIVERY = "delivery"
-"""What a consumer's check misses if a record was not delivered."""
+"""The missing thing in a check of a consumer that did not deliver a record."""
 
 
 @attrs.frozen

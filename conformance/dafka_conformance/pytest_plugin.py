@@ -1,4 +1,4 @@
-"""A pytest plugin that runs the suite's scenarios as tests, beside a project's own tests.
+"""A pytest plugin that runs the suite's scenarios as tests, in addition to a project's own tests.
 
 Load it with `pytest -p dafka_conformance.pytest_plugin`, or with
 `pytest_plugins = ["dafka_conformance.pytest_plugin"]` in the project's top-level `conftest.py`.

@@ -20,7 +20,7 @@ STALL_S = 1.0
 """A timer of the suite that is later than this shows a stall. Nodes take a silent peer for gone after 4 s or more."""
 
 REPEATS_MAX = 2
-"""How often a scenario is repeated that fails during a stall of the machine."""
+"""The number of repetitions of a scenario that fails during a stall of the machine."""
 
 ScenarioKey: TypeAlias = tuple[str, Dialect]
 """The name of a scenario and the dialect that it was run in."""
@@ -30,7 +30,7 @@ _Violation: TypeAlias = tuple[Role, Dialect, str]
 
 
 class StallMonitor:
-    """Notices stalls of the suite's event loop, and ends what hangs without counting them."""
+    """Detects stalls of the suite's event loop. Its time limits do not count stalls."""
 
     def __init__(self) -> None:
         self._last_end = float("-inf")
@@ -38,7 +38,7 @@ class StallMonitor:
         self._limits: dict[trio.CancelScope, float] = {}
 
     def has_stalled_since(self, begin: float) -> bool:
-        """Return whether a stall ended after this time of trio's clock, or is going on."""
+        """Return whether a stall ended after this time of trio's clock, or has not ended."""
         return self._last_end >= begin
 
     @contextmanager
@@ -98,7 +98,7 @@ class Repeats:
         return list(self._repeat)
 
     def note(self, result: ScenarioResult, repeat: Callable[[], Awaitable[ScenarioResult]]) -> None:
-        """Note the result of a scenario that has just ended.
+        """Record the result of a scenario that has just ended.
 
         Args:
             result: The result.
@@ -110,7 +110,7 @@ class Repeats:
     async def run(self, results: dict[ScenarioKey, ScenarioResult], listener: Callable[[ScenarioResult], None]) -> None:
         """Repeat the doubtful scenarios one by one, and replace their results.
 
-        Those are left out that only show what another scenario showed without a stall, or in two attempts.
+        Scenarios whose findings another scenario has shown without a stall, or in two attempts, are left out.
 
         Args:
             results: The results of all scenarios.

@@ -59,7 +59,7 @@ def run_blocking(start_run: Callable[[trio.CancelScope], Awaitable[Run]]) -> tup
         scope = trio.CancelScope()
 
         async def heed() -> None:
-            async for number in signals:  # further signals have no effect while targets are being stopped
+            async for number in signals:  # more signals have no effect while targets are being stopped
                 caught.append(number)
                 scope.cancel()
 
@@ -111,7 +111,7 @@ async def run(
         fail_fast: Skip the other scenarios of a role in a dialect once three in a row failed from the same cause, if it
             is below the layer of behavior.
         listener: Callbacks for progress.
-        scope: Cancelling it interrupts the run, which then returns what it has found so far.
+        scope: Cancelling it interrupts the run, which then returns its findings so far.
 
     Returns:
         The results of the scenarios and the verdicts on the clauses.

@@ -1,4 +1,4 @@
-"""Verdicts: what a run concludes about each clause from the results of the scenarios.
+"""Verdicts: concludes from the results of the scenarios whether each clause holds.
 
 Each clause is judged in each dialect by its checks only. One failed check decides, however many pass.
 """

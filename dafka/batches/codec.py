@@ -1,7 +1,7 @@
-"""The code that reads and writes the records of batches: in C if it was built, otherwise in Python.
+"""Chooses the code that reads and writes the records of batches: in C if it was built, otherwise in Python.
 
-The code in Python is the reference. The C files in `dafka/batches/accelerator/` must return and refuse the same. The
-environment variable `DAFKA_ACCELERATOR` selects one of them, as for the loops of the transport.
+The Python code is the reference. The C files in `dafka/batches/accelerator/` must return the same results and errors.
+The environment variable `DAFKA_ACCELERATOR` selects the code, as for the loops of the transport.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ VARIABLE = "DAFKA_ACCELERATOR"
 
 
 class RecordsCodec(Protocol):
-    """Reads and writes the records of batches, which are not compressed, and packs contents.
+    """Reads and writes the uncompressed records of batches, and packs contents.
 
     Attributes:
         name: `compiled` or `pure Python`.
@@ -36,7 +36,7 @@ class RecordsCodec(Protocol):
         """Return the columns of records. See `dafka.batches.reading`."""
 
     def check_records(self, batches: Sequence[RecordsPart]) -> Columns:
-        """Return what `read_records` returns. Values may be read when they are accessed, and only checked before."""
+        """Return what `read_records` returns. Values can be only checked, and read later when they are accessed."""
 
     def write_records(
         self,
@@ -90,7 +90,7 @@ class CompiledCodec:
         return values, keys, blocks, _as_times(times)
 
     def check_records(self, batches: Sequence[RecordsPart]) -> Columns:
-        """See `RecordsCodec.check_records`. If a record has more or less than a value, all are read."""
+        """See `RecordsCodec.check_records`. If a record has more than a value, or none, all are read at once."""
         scanned = self._scan(*batches)
         if scanned is None:
             return self.read_records(batches)
@@ -143,7 +143,7 @@ PURE = PureCodec()
 
 @functools.cache
 def records_codec() -> RecordsCodec:
-    """Return the codec to use, which is chosen once: looking at the environment for each batch takes time.
+    """Return the codec to use. It is chosen once, because reading the environment for each batch takes time.
 
     Raises `ConfigError` if `DAFKA_ACCELERATOR` is invalid, or requires a codec that is not available.
     """

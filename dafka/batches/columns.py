@@ -16,15 +16,15 @@ Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 """The headers of one record: names and values in order. Names may repeat."""
 
 NO_HEADERS = b"\0"
-"""A record's headers as a batch contains them, if there are none: their number."""
+"""The encoded headers of a record without headers: their number."""
 
 
 class PackedHeaders(Sequence[Headers]):
-    """The headers of many records as batches contain them. They are decoded when they are accessed.
+    """The encoded headers of many records. They are decoded when they are accessed.
 
     Args:
         blocks: The headers of each record: their number, and names and values with their lengths. They must be
-            well-formed, as those are that `decode_batch` and `pack_headers` return.
+            well-formed, as `decode_batch` and `pack_headers` return them.
 
     Attributes:
         blocks: The headers of each record, encoded.
@@ -69,7 +69,7 @@ class PackedHeaders(Sequence[Headers]):
 
 
 def pack_headers(headers: Sequence[Iterable[tuple[str, bytes | None]]]) -> PackedHeaders:
-    """Return headers as a batch contains them.
+    """Encode headers.
 
     Args:
         headers: For each record, pairs of a name and a value. Names may repeat; a value may be None.
@@ -126,9 +126,9 @@ def _decode_block(block: bytes) -> Headers:
 
 @attrs.frozen
 class RecordColumns:
-    """The records of a batch. Each column has an item for each record, or is None if no record has such a thing.
+    """The records of a batch.
 
-    A slice has a part of the records.
+    Each column has an item for each record, or is None if no record has one. A slice contains some of the records.
 
     Attributes:
         values: The values; None for a tombstone. They are `PackedContents` if none of them is None.

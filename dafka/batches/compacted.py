@@ -1,7 +1,7 @@
-"""Compacted batches, in which records are missing: their offset deltas increase, and the last one is in the header.
+"""Compacted batches, in which records are missing: the offset deltas increase, and the header has the last one.
 
-Kafka's format has them, and its clients read them. A batch without records says that all of its records were removed.
-Only stores and brokers write them. They are read and written in Python: few records are left in them.
+They are part of Kafka's format, and its clients read them. If all records were removed, the batch is empty. Only stores
+and brokers write compacted batches. They are read and written in Python, since they contain few records.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _NULL = write_varint(-1)
 
 
 class SparseColumns(NamedTuple):
-    """The records of a compacted batch, with places for those that are missing.
+    """The records of a compacted batch, with empty items for missing ones.
 
     Attributes:
         columns: An item for each offset that the batch spans; empty ones where records are missing.
-        compacted: A byte for each: 1 where a record is missing.
+        compacted: A byte for each offset: 1 where a record is missing.
     """
 
     columns: RecordColumns
@@ -56,7 +56,7 @@ def decode_sparse(
         bytes_max: The maximum size of the records when decompressed.
 
     Returns:
-        The records, with places for those that are missing.
+        The records, with empty items for missing ones.
 
     Raises:
         BatchError: The batch is malformed, or larger than allowed.
@@ -88,7 +88,7 @@ def decode_sparse(
 def decode_held(
     header: BatchHeader, data: bytes | memoryview, *, bytes_max: int = BATCH_BYTES_LIMIT
 ) -> list[tuple[int, RecordColumns]]:
-    """Return the records of a compacted batch without the places of those that are missing.
+    """Return the records of a compacted batch without items for missing ones.
 
     Args:
         header: The header of the batch.
@@ -113,7 +113,7 @@ def decode_held(
 
 
 def encode_sparse(batch: RecordBatch, compression: Compression, bytes_max: int) -> list[bytes]:
-    """Return records, of which compaction has removed some, as batches of limited size.
+    """Return compacted records as batches of limited size.
 
     Args:
         batch: The records.
@@ -124,7 +124,7 @@ def encode_sparse(batch: RecordBatch, compression: Compression, bytes_max: int) 
         The batches, in order. Together they span the sequences of the batch.
 
     Raises:
-        EncodingError: A record is not what a batch can contain.
+        EncodingError: A batch cannot contain a record.
     """
     encoded: list[bytes] = []
     sequence = batch.first_sequence
@@ -199,5 +199,5 @@ def _encode_part(part: RecordBatch, compression: Compression) -> bytes:
 
 
 def compression_of(batches: Sequence[bytes]) -> Compression:
-    """Return how the first of some record batches is compressed."""
+    """Return the compression of the first record batch."""
     return read_header(batches[0]).compression if batches else Compression.NONE

@@ -1,4 +1,4 @@
-"""The records of a batch compressed as Kafka does, and decompressed within a limit whatever the batch claims."""
+"""Compresses the records of a batch as Kafka does, and decompresses them within a limit that no batch can exceed."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ DecompressInto: TypeAlias = "Callable[[BufferInput, bytearray], int]"
 _GZIP_LEVEL = 6
 _ZSTD_LEVEL = 3
 
-# What a byte of compressed data can become at most. zstd has no such limit.
+# The maximum number of bytes that a byte of compressed data can become. zstd has no such limit.
 _RATIO_MAX = {Compression.GZIP: 1032, Compression.LZ4: 255, Compression.SNAPPY: 22}
 _OUTPUT_BYTES_MIN = 4096
 
 _DOES_NOT_FIT = "whole buffer"
-"""In the message of cramjam's error if the buffer is too small, not if the data is malformed."""
+"""A part of cramjam's error message if the buffer is too small, rather than the data malformed."""
 
 _ZSTD_MAGIC = bytes.fromhex("28b52ffd")
 _ZSTD_HEADER_BYTES_MAX = 18
 
-# A block of zstd is at most so large when it is decompressed.
+# The maximum size of a decompressed block of zstd.
 _ZSTD_BLOCK_BYTES = 2**17
 
 # xerial's snappy, which Kafka's Java clients write: a header, and blocks with their lengths.
@@ -38,8 +38,8 @@ _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES = 32 * 1024
 _XERIAL_LENGTH = struct.Struct(">i")
 
-# An LZ4 frame whose blocks do not depend on each other, which is all that Kafka's Java clients read. Its checksums are
-# optional; the batch has a CRC. The last byte is the checksum of the two before it.
+# The header of an LZ4 frame with independent blocks, the only kind that Kafka's Java clients read. Its optional
+# checksums are off, since the batch has a CRC. The last byte is the checksum of the two before it.
 _LZ4_HEADER = bytes.fromhex("04224d18 60 50 fb")
 _LZ4_BLOCK_BYTES = 256 * 1024
 _LZ4_LENGTH = struct.Struct("<I")
@@ -48,14 +48,14 @@ _LZ4_END = bytes(4)
 
 
 def compress(kind: Compression, records: bytes) -> bytes:
-    """Return records compressed.
+    """Compress records.
 
     Args:
-        kind: How.
+        kind: The kind of compression.
         records: The records of a batch.
 
     Returns:
-        What follows the header in the batch.
+        The data after the header in the batch.
     """
     import cramjam  # noqa: PLC0415 (few batches are compressed)
 
@@ -71,11 +71,11 @@ def compress(kind: Compression, records: bytes) -> bytes:
 
 
 def decompress(kind: Compression, data: bytes | memoryview, bytes_max: int) -> bytes:
-    """Return decompressed records. The memory that it takes is limited by `bytes_max`, whatever the data claims.
+    """Return decompressed records. `bytes_max` limits the memory, regardless of the sizes in the data.
 
     Args:
-        kind: How the data is compressed.
-        data: What follows the header in a batch.
+        kind: The kind of compression.
+        data: The data after the header in a batch.
         bytes_max: The maximum size of the result, at most `BATCH_BYTES_LIMIT`.
 
     Returns:
@@ -102,16 +102,16 @@ def decompress(kind: Compression, data: bytes | memoryview, bytes_max: int) -> b
             return _decompress_snappy(data, bytes_max)
         return _decompress_stream(functions[kind], kind, data, bytes_max)
     except BatchError as error:
-        clear_frames(error.__traceback__)  # they have what was unpacked
+        clear_frames(error.__traceback__)  # they hold the unpacked data
         raise
 
 
 def unpacked_bytes_max(kind: Compression, data: bytes | memoryview) -> int:
-    """Return the size that compressed records may have when they are decompressed, without doing that.
+    """Return the maximum decompressed size of records, without decompressing them.
 
     Args:
-        kind: How the data is compressed.
-        data: What follows the header in a batch.
+        kind: The kind of compression.
+        data: The data after the header in a batch.
 
     Returns:
         The size, which may be much too large, and is at most `BATCH_BYTES_LIMIT` for compressed data.
@@ -156,7 +156,7 @@ def _decompress_stream(function: DecompressInto, kind: Compression, data: bytes 
 
 
 def _zstd_header(data: bytes | memoryview) -> tuple[int, int]:
-    """Return the decompressed size that a zstd frame claims, 0 if it names none, and where its blocks begin."""
+    """Return the decompressed size in the header of a zstd frame, or 0, and the position of its blocks."""
     if len(data) < 5 or data[:4] != _ZSTD_MAGIC:
         return 0, len(data)
     descriptor = data[4]
@@ -167,10 +167,10 @@ def _zstd_header(data: bytes | memoryview) -> tuple[int, int]:
 
 
 def _zstd_bytes_max(data: bytes | memoryview) -> int:
-    """Return the size that the blocks of zstd frames can have at most when decompressed."""
+    """Return the maximum decompressed size of the blocks of zstd frames."""
     total, start = 0, 0
     while start + 5 <= len(data):
-        if data[start] != _ZSTD_MAGIC[0]:  # a frame with other data, which the decompressor skips
+        if data[start] != _ZSTD_MAGIC[0]:  # a skippable frame
             start += 8 + int.from_bytes(data[start + 4 : start + 8], "little")
             continue
         position, is_last = start + _zstd_header(data[start : start + _ZSTD_HEADER_BYTES_MAX])[1], 0
@@ -215,7 +215,7 @@ def _decompress_snappy(data: bytes | memoryview, bytes_max: int) -> bytes:
 
 
 def _decompress_snappy_block(data: bytes | memoryview, left: int, bytes_max: int) -> bytes:
-    """Decompress a block that says how large the result is, if that is possible and within the limit."""
+    """Decompress a block that begins with its decompressed size, if that is possible and within the limit."""
     import cramjam  # noqa: PLC0415
 
     try:

@@ -1,4 +1,4 @@
-"""Take batches apart into columns."""
+"""Decodes batches into columns."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def decode_batch(
     Args:
         data: One batch.
         bytes_max: The maximum size of the records when decompressed. Decoding takes a small multiple of it in memory,
-            whatever the batch claims.
-        codec: The code to read the records with; None for the compiled one, if it was built.
+            regardless of the sizes in the batch.
+        codec: The code that reads the records; None for the compiled one, if it was built.
         header: The header of the batch, if it was read before.
 
     Returns:
@@ -75,13 +75,13 @@ def decode_batches(
     codec: RecordsCodec | None = None,
     is_lazy: bool = False,
 ) -> RecordColumns:
-    """Return the records of batches that follow each other, in the same columns.
+    """Return the records of consecutive batches in the same columns.
 
     Args:
         batches: The header of each batch, and the whole batch.
-        bytes_max: See `decode_batch`; the limit of each batch, and of all that are compressed together.
+        bytes_max: See `decode_batch`; the limit of each batch, and of all compressed batches together.
         codec: See `decode_batch`.
-        is_lazy: Whether values may be read when they are accessed, and only checked before.
+        is_lazy: Whether values can be only checked, and read later when they are accessed.
 
     Returns:
         The records.
@@ -110,7 +110,7 @@ def decode_batches(
 
 
 def unpacked_bytes_max(header: BatchHeader, data: bytes | memoryview) -> int:
-    """Return the size that the records of a batch may have when they are decompressed, without doing that.
+    """Return the maximum decompressed size of the records of a batch, without decompressing them.
 
     Args:
         header: The header of the batch.
@@ -139,7 +139,7 @@ def open_part(header: BatchHeader, data: bytes | memoryview, bytes_max: int) -> 
 
 
 def _with_append_times(timestamps: int | array[int], headers: Sequence[BatchHeader]) -> int | array[int]:
-    """Return the time of each record, which is that of its batch where a broker has stored that."""
+    """Return the time of each record; if a broker has set the time of a batch, that time."""
     if len(headers) == 1:
         return headers[0].max_timestamp
     count = sum(header.count for header in headers)

@@ -1,4 +1,4 @@
-"""Make batches of records, and batches of parts of other batches."""
+"""Makes batches of records, and batches of parts of other batches."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from dafka.packed_bytes import Repeated
 from dafka.records import BATCH_BYTES_LIMIT
 
 RECORD_OVERHEAD_BYTES_MAX = 36
-"""The most that a record takes in a batch beyond its value, its key and its headers."""
+"""The maximum size of a record in a batch without its value, its key and its headers, in bytes."""
 
 _SEQUENCES = 2**31
 """Kafka's base sequence continues with 0 after the largest number of 31 bits."""
 
 _PLAIN = BatchHeader(0, 0, -1, 0, Compression.NONE, TimestampType.CREATE_TIME, False, False, 0, 0, 0, -1, -1, -1, 0)
-"""What the header of a batch says beside what follows from its records."""
+"""The fields of a batch's header that do not depend on its records."""
 
 
 def encode_batch(
@@ -56,12 +56,12 @@ def encode_batch(
         timestamps: When the records were made, in milliseconds since 1970 UTC: one number for all, or one for each.
         keys: The key of each record; None for a record without one, or if no record has one.
         headers: For each record, pairs of a name and a value; None if no record has any.
-        compression: How to compress the records. If that would not make them smaller, they are not compressed.
-        timestamp_type: What the timestamps say.
+        compression: The compression of the records. Records that would not become smaller are not compressed.
+        timestamp_type: The meaning of the timestamps.
         leader_epoch: Kafka's partition leader epoch.
         producer_id: The number that a broker gave the producer.
-        producer_epoch: Counts the lives of that producer.
-        base_sequence: The producer's own number of the first record.
+        producer_epoch: The epoch of that producer, which counts its incarnations.
+        base_sequence: The producer's sequence number of the first record.
         is_transactional: Whether the batch is part of a transaction.
         is_control: Whether the records are Kafka's own control records.
 
@@ -69,7 +69,7 @@ def encode_batch(
         The batch.
 
     Raises:
-        EncodingError: An argument is not what a batch can contain.
+        EncodingError: A batch cannot contain one of the arguments.
     """
     template = BatchHeader(
         0,
@@ -111,14 +111,14 @@ def encode_batches(
         keys: See `encode_batch`.
         headers: See `encode_batch`.
         compression: See `encode_batch`.
-        bytes_max: The maximum size of the values, keys and headers in a batch, and of what it takes beside them, in
-            bytes each, unless a single record is larger.
+        bytes_max: The maximum size of the values, keys and headers in a batch, and the maximum size of its other bytes,
+            unless a single record is larger.
 
     Returns:
-        The batches, in order. A new one begins also where timestamps are too far apart for one.
+        The batches, in order. A new one also begins where timestamps are too far apart for one batch.
 
     Raises:
-        EncodingError: An argument is not what a batch can contain.
+        EncodingError: A batch cannot contain one of the arguments.
     """
     template = attrs.evolve(_PLAIN, compression=compression)
     return _encode(template, base_offset, values, keys, headers, timestamps, bytes_max)
@@ -135,7 +135,7 @@ def _encode(
 ) -> list[bytes]:
     """Return batches of limited size, or one batch if there is no limit.
 
-    The template says what does not follow from the records.
+    The template has the fields that do not depend on the records.
     """
     count = len(values)
     blocks = None if headers is None else pack_headers(headers)
@@ -172,7 +172,7 @@ def _join(
     max_timestamp: int,
     records: bytes,
 ) -> bytes:
-    """Return the batch of records that are not compressed."""
+    """Return a batch with uncompressed records."""
     if len(records) > BATCH_BYTES_LIMIT:
         raise EncodingError("batch", f"records of at most {BATCH_BYTES_LIMIT} bytes, not {len(records)}")
     compression = template.compression
@@ -211,7 +211,7 @@ def encode_part(
     keys: Sequence[bytes | None] | None = None,
     headers: Sequence[Iterable[tuple[str, bytes | None]]] | None = None,
 ) -> bytes:
-    """Return a batch with some of the records of another, which was decoded before.
+    """Return a batch with some of the records of another, decoded one.
 
     Args:
         header: The header of the other batch.
@@ -225,7 +225,7 @@ def encode_part(
         The batch, with the compression and the other fields of the other one.
 
     Raises:
-        EncodingError: An argument is not what a batch can contain.
+        EncodingError: A batch cannot contain one of the arguments.
     """
     sequence = header.base_sequence
     template = attrs.evolve(header, base_sequence=sequence if sequence < 0 else (sequence + start) % _SEQUENCES)
@@ -239,7 +239,7 @@ def batch_bytes_max(
     keys: Sequence[bytes | None] | None = None,
     headers: Sequence[Iterable[tuple[str, bytes | None]]] | None = None,
 ) -> int:
-    """Return a size that a batch of these records does not exceed, in bytes."""
+    """Return an upper bound of the size of a batch with these records, in bytes."""
     blocks = None if headers is None else pack_headers(headers).blocks
     sizes = column_bytes(values) + column_bytes(keys) + column_bytes(blocks)
     return HEADER_BYTES + len(values) * RECORD_OVERHEAD_BYTES_MAX + sizes

@@ -1,4 +1,4 @@
-"""The header of a record batch: 61 bytes of fixed fields, and what can be done with a batch by reading them alone."""
+"""The header of a record batch: 61 bytes of fixed fields, and operations on batches that need only the header."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OFFSET_MAX = 2**63 - 1
 """The largest offset of a record."""
 
 SPAN_MAX = 2**13
-"""The most offsets that a compacted batch spans, with those of removed records. It bounds what decoding one takes."""
+"""The maximum number of offsets in a compacted batch, including removed records. It bounds the cost of decoding one."""
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _LENGTH_END = 12
@@ -39,7 +39,7 @@ _CONTROL = 0x20
 
 
 class Compression(Enum):
-    """How the records of a batch are compressed. The values are Kafka's numbers."""
+    """The compression of a batch. The values are Kafka's numbers."""
 
     NONE = 0
     GZIP = 1
@@ -49,7 +49,7 @@ class Compression(Enum):
 
 
 class TimestampType(Enum):
-    """What the timestamps of a batch say. The values are Kafka's numbers."""
+    """The meaning of a batch's timestamps. The values are Kafka's numbers."""
 
     CREATE_TIME = 0
     """When the producer made each record."""
@@ -70,16 +70,16 @@ class BatchHeader:
         size: The size of the whole batch, in bytes.
         leader_epoch: Kafka's partition leader epoch; -1 if the batch has none.
         crc: The CRC-32C of everything after it.
-        compression: How the records are compressed.
-        timestamp_type: What the timestamps say.
+        compression: The compression of the records.
+        timestamp_type: The meaning of the timestamps.
         is_transactional: Whether the batch is part of a transaction.
         is_control: Whether the records are Kafka's own control records.
         last_offset_delta: The offset of the last record, minus `base_offset`.
-        base_timestamp: The time that the records' timestamps count from, in milliseconds since 1970 UTC.
+        base_timestamp: The time to which the records' timestamps are relative, in milliseconds since 1970 UTC.
         max_timestamp: The latest timestamp of the records.
         producer_id: The number that a broker gave the producer; -1 if it has none.
-        producer_epoch: Counts the lives of that producer; -1 if it has none.
-        base_sequence: The producer's own number of the first record; -1 if it has none.
+        producer_epoch: The epoch of that producer, which counts its incarnations; -1 if it has none.
+        base_sequence: The producer's sequence number of the first record; -1 if it has none.
         count: The number of records.
     """
 
@@ -111,7 +111,7 @@ class BatchHeader:
 
     @property
     def attributes(self) -> int:
-        """The field `attributes`, which says four things in its bits."""
+        """The field `attributes`, which combines four fields in its bits."""
         return (
             self.compression.value
             | self.timestamp_type.value * _LOG_APPEND_TIME
@@ -131,7 +131,7 @@ def read_header(data: bytes | memoryview, position: int = 0) -> BatchHeader:
         The header. It is plausible: a batch of that size can have that number of records. Its CRC is not checked.
 
     Raises:
-        BatchError: There is no whole header, or it is malformed, or it uses what dafka does not read.
+        BatchError: The header is incomplete or malformed, or uses a feature that dafka does not support.
     """
     left = len(data) - position
     if left < HEADER_BYTES:
@@ -179,14 +179,15 @@ def iter_batches(data: bytes | memoryview, position: int = 0) -> Iterator[tuple[
     """Yield the position and the header of each batch in a log, without reading records or checking CRCs.
 
     Args:
-        data: Batches, one after the other.
+        data: A sequence of batches.
         position: Where to begin, in bytes.
 
     Yields:
         The position of a batch in bytes, and its header.
 
     Raises:
-        BatchError: What follows the batches so far is not a whole batch. Its offset counts from there.
+        BatchError: The data after the batches so far is not a whole batch. The offset of the error is relative to its
+            position.
     """
     end = len(data)
     while position < end:
@@ -202,7 +203,7 @@ def scan_batches(data: bytes | memoryview) -> list[tuple[int, BatchHeader]]:
 
 
 def check_whole(header: BatchHeader, size: int) -> None:
-    """Raise `BatchError` if a batch is larger than the `size` bytes that are there."""
+    """Raise `BatchError` if a batch is larger than the available `size` bytes."""
     if header.size > size:
         raise BatchError("length", f"at most {size - _LENGTH_END}, not {header.size - _LENGTH_END}", 8)
 
@@ -213,7 +214,7 @@ def check_crc(data: bytes | memoryview, position: int = 0, *, may_be_compacted: 
     Args:
         data: Bytes that contain the batch.
         position: Its position in bytes.
-        may_be_compacted: Whether records may be missing in it, as in batches that stores keep and send.
+        may_be_compacted: Whether records can be missing in it, as in batches that stores keep and send.
 
     Returns:
         The header of the batch.
@@ -227,7 +228,7 @@ def check_crc(data: bytes | memoryview, position: int = 0, *, may_be_compacted: 
             "last offset delta", f"{header.count - 1}, not {header.last_offset_delta}: a compacted batch", 23
         )
     check_whole(header, len(data) - position)
-    # It takes microseconds. Waiting for the GIL again beside busy threads would take longer.
+    # It takes microseconds. Reacquiring the GIL among busy threads would take longer.
     found = crc32c(memoryview(data)[position + _CRC_END : position + header.size], gil_release_mode=0)
     if found != header.crc:
         raise BatchError("crc", f"{found:08x}, not {header.crc:08x}", _CRC_AT)
@@ -253,14 +254,14 @@ def with_base_offset(data: bytes | memoryview, base_offset: int, *, leader_epoch
 def with_producer(
     header: BatchHeader, data: bytes | memoryview, producer_id: int, producer_epoch: int, base_sequence: int
 ) -> tuple[BatchHeader, bytes]:
-    """Return a batch as one of an idempotent producer.
+    """Return a batch with the fields of an idempotent producer.
 
     Args:
         header: The header of the batch.
         data: The batch.
         producer_id: The producer.
         producer_epoch: Its epoch.
-        base_sequence: The producer's own number of the first record.
+        base_sequence: The producer's sequence number of the first record.
 
     Returns:
         The header and the batch.

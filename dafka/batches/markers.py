@@ -32,7 +32,7 @@ def encode_marker(
         timestamp_ms: The time.
         is_commit: Whether the transaction is committed; otherwise it is aborted.
         base_offset: The offset of the batch in the log.
-        coordinator_epoch: Counts the coordinators of the transaction.
+        coordinator_epoch: The epoch of the transaction's coordinator.
 
     Returns:
         A record batch.

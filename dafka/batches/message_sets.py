@@ -1,8 +1,7 @@
 """Message sets: the formats 0 and 1 that Kafka's clients wrote before record batches, read and written for old clients.
 
-    message set   messages, one after the other
-    message       offset (8), size (4), CRC-32 of the rest (4), magic (1), attributes (1), timestamp (8, magic 1 only),
-                  key and value, each a length (4; -1 for null) and as many bytes
+    message set messages, one after the other message       offset (8), size (4), CRC-32 of the rest (4), magic (1),
+    attributes (1), timestamp (8, magic 1 only), key and value, each a length (4; -1 for null) and as many bytes
 
 A compressed message contains another message set in its value. In it, offsets of magic 1 count from the first message,
 and the offset of the outer message is that of the last.
@@ -63,7 +62,7 @@ class _Message(NamedTuple):
 
 @attrs.frozen
 class MessageSet(RecordColumns):
-    """The messages of a set, those of compressed messages included.
+    """The messages of a set, including those inside compressed messages.
 
     Attributes:
         offsets: The offset of each message.
@@ -75,7 +74,7 @@ class MessageSet(RecordColumns):
 
 
 def is_message_set(data: bytes | memoryview) -> bool:
-    """Return whether records that a client sent are a message set, not record batches. They may be malformed."""
+    """Return whether a client's records are a message set rather than record batches. They can be malformed."""
     return len(data) > MAGIC_POSITION and data[MAGIC_POSITION] <= _MAGIC_MAX
 
 
@@ -84,7 +83,7 @@ def decode_message_set(data: bytes | memoryview, *, bytes_max: int) -> MessageSe
 
     Args:
         data: The message set.
-        bytes_max: The maximum size of the set, and of all that is decompressed from it together.
+        bytes_max: The maximum size of the set, and of all its decompressed data together.
 
     Returns:
         The messages, at least one.
@@ -123,7 +122,7 @@ def convert_message_set(data: bytes | memoryview, *, bytes_max: int) -> bytes:
 
     Args:
         data: The message set.
-        bytes_max: The maximum size of the set, and of all that is decompressed from it together.
+        bytes_max: The maximum size of the set, and of all its decompressed data together.
 
     Returns:
         A record batch with the compression of the first message. The offsets of the messages are ignored.
@@ -136,7 +135,7 @@ def convert_message_set(data: bytes | memoryview, *, bytes_max: int) -> bytes:
         return encode_batch(
             0, found.values, keys=found.keys, timestamps=found.timestamps, compression=found.compression
         )
-    except EncodingError as error:  # of timestamps: their differences do not fit
+    except EncodingError as error:  # the differences of the timestamps do not fit
         raise BatchError(error.field, error.expected) from None
 
 
@@ -179,7 +178,7 @@ def _encode_messages(start: bytes, base_offset: int, columns: RecordColumns, has
 def _compressed(message: _Message) -> bytes:
     """Return the value of a compressed message. In LZ4 of magic 0, the checksum of the frame's header is corrected.
 
-    Kafka calculated it from too many bytes before it had magic 1.
+    Before magic 1, Kafka calculated it from too many bytes.
     """
     value = message.value or b""
     if message.magic or message.compression is not Compression.LZ4 or len(value) < _LZ4_HEADER_BYTES_MAX:
@@ -239,7 +238,7 @@ def _checked_offset(offset: int) -> int:
 
 
 def _iter_messages(data: bytes) -> Iterator[_Message]:
-    """Yield the messages of a set, compressed ones as they are."""
+    """Yield the messages of a set, without decompressing any."""
     position, total = 0, len(data)
     while position < total:
         if total - position < _START_BYTES:

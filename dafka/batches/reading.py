@@ -1,7 +1,7 @@
-"""Read the records of batches, in Python: the reference for the C code, which must return or raise the same.
+"""Reads the records of batches, in Python: the reference for the C code, which must return or raise the same.
 
-Most records have no key and no headers, and the time of the record before them. They are compared with what they would
-look like; only the others are taken apart.
+Most records have no key, no headers, and the same time as the previous record. They are compared with the bytes
+expected in this case; only other records are decoded field by field.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class RecordsPart(NamedTuple):
     """The records of one batch.
 
     Attributes:
-        data: The uncompressed records, after anything else.
+        data: Data with the uncompressed records at its end.
         position: Where they begin, in bytes.
-        record_count: Their number, which the data has room for.
-        base_timestamp: The time that theirs count from.
+        record_count: The number of records. The data is large enough for it.
+        base_timestamp: The time to which their timestamps are relative.
     """
 
     data: bytes | memoryview
@@ -42,7 +42,7 @@ class RecordsPart(NamedTuple):
 
 
 class _Reader:
-    """Reads the records one after the other."""
+    """Reads records in order."""
 
     def __init__(self, data: bytes, position: int, base_timestamp: int) -> None:
         self.data = data
@@ -54,7 +54,10 @@ class _Reader:
         self.timestamps: list[int] = []
 
     def read_alike(self, start: int, end: int) -> bool:
-        """Read records that differ in their offsets and the bytes of their values alone. Return whether they do."""
+        """Read records that differ only in their offsets and the bytes of their values.
+
+        Return whether that was possible.
+        """
         data, position, count = self.data, self.position, end - start
         size = data[position] >> 1 if data[position] < 128 else 0
         if position + 1 < len(data) and not size:
@@ -81,7 +84,7 @@ class _Reader:
         return self.timestamps[-1] if self.timestamps else self.base_timestamp
 
     def read_each(self, start: int, end: int) -> None:
-        """Read records that may differ in everything."""
+        """Read records that can differ in every field."""
         data = self.data
         shapes: dict[bytes, tuple[bytes, bytes, int] | None] = {}
         timestamp = self._timestamp_before
@@ -112,14 +115,14 @@ class _Reader:
                     shapes.clear()
 
     def read_sparse(self, record_count: int, span: int) -> list[int]:
-        """Read records whose offset deltas increase, below a limit, and return these."""
+        """Read records with increasing offset deltas below a limit, and return the deltas."""
         deltas: list[int] = []
         for number in range(record_count):
             deltas.append(self._read(number, range(deltas[-1] + 1 if deltas else 0, span)))
         return deltas
 
     def _read(self, number: int, deltas: range | None = None) -> int:
-        """Read a record, whose offset delta is its number, or one of these, and return the offset delta."""
+        """Read a record, and return its offset delta, which must be its number or one of `deltas`."""
         data, position = self.data, self.position
         length, start = read_varint(data, position, len(data), "length")
         end = start + length
@@ -158,8 +161,8 @@ class SparseRecords(NamedTuple):
     Attributes:
         deltas: Their offset deltas.
         values: Their values.
-        keys: The keys of those that have one, by the number of the record.
-        blocks: The encoded headers of those that have any, by the number of the record.
+        keys: The keys that are present, by the number of the record.
+        blocks: The encoded headers that are present, by the number of the record.
         timestamps: Their timestamps.
     """
 
@@ -171,14 +174,14 @@ class SparseRecords(NamedTuple):
 
 
 def read_sparse_records(batch: RecordsPart, span: int) -> SparseRecords:
-    """Return the records of a compacted batch, of which there may be none.
+    """Return the records of a compacted batch, which can be empty.
 
     Args:
         batch: The batch.
         span: The number of offsets that it spans.
 
     Returns:
-        The records that are there.
+        The remaining records.
 
     Raises:
         BatchError: A record is malformed, or bytes follow the last one.
@@ -241,7 +244,7 @@ def _packed(column: list[bytes | None]) -> Column:
 
 
 def _shape(lead: bytes, number: int, time_size: int) -> tuple[bytes, bytes, int] | None:
-    """Return what is before the time and after the offset of a plain record with this length, and its value's size."""
+    """Return a plain record's bytes before the time and after the offset, and its value's size, for this length."""
     try:
         size, _ = read_varint(lead, 0, len(lead), "length")
     except BatchError:

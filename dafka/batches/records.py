@@ -1,4 +1,4 @@
-"""Records to record batches and back: between what travels and is stored, and `dafka.records.RecordBatch`."""
+"""Converts between record batches, as sent and stored, and `dafka.records.RecordBatch`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from dafka.packed_bytes import Repeated
 from dafka.records import BATCH_BYTES_LIMIT, NO_TIMESTAMP, Partition, RecordBatch, join
 
 ENCODED_BYTES_MAX = 2**16
-"""The size of the records in one record batch, in bytes, unless a single record is larger."""
+"""The maximum size of the records in one record batch, in bytes, unless a single record is larger."""
 
 COMPRESSED_BYTES_MAX = 2**19
-"""The same for records that are compressed: fewer bytes remain of them the more are compressed together."""
+"""The same for compressed records: compression is better the more records are compressed together."""
 
 PART_BYTES_MAX = 2**28
-"""The size of the records that are encoded by one call, in bytes, unless a single record is larger."""
+"""The maximum size of the records that one call encodes, in bytes, unless a single record is larger."""
 
 
 def encode_records(
@@ -29,10 +29,10 @@ def encode_records(
     """Return records as record batches of limited size.
 
     Args:
-        batch: The records. If they came as record batches, these are returned as they are.
-        compression: The compression of batches that are made here.
-        bytes_max: The maximum size of the values, keys and headers in a batch, and of what it takes beside them, in
-            bytes each, unless a single record is larger.
+        batch: The records. If they have their received record batches, these are returned unchanged.
+        compression: The compression of new batches.
+        bytes_max: The maximum size of the values, keys and headers in a batch, and the maximum size of its other bytes,
+            unless a single record is larger.
 
     Returns:
         The record batches, in order; each begins at the sequence of its first record.
@@ -64,16 +64,16 @@ def decode_records(
     bytes_max: int = BATCH_BYTES_LIMIT,
     stored_at: Sequence[int] | None = None,
 ) -> RecordBatch:
-    """Return the records of one record batch, whose CRC is checked.
+    """Return the records of one record batch, after checking its CRC.
 
     Args:
         partition: The partition of the records.
         data: The record batch.
         bytes_max: The maximum size of the records when decompressed.
-        stored_at: When each record was stored, in milliseconds since 1970 UTC; None if that was not asked for.
+        stored_at: When each record was stored, in milliseconds since 1970 UTC; None if it is not needed.
 
     Returns:
-        The records, and the record batch as they came in it.
+        The records with their record batch.
 
     Raises:
         BatchError: The batch is malformed or damaged, or larger than allowed.
@@ -90,14 +90,14 @@ def decode_run(
     stored_at: Sequence[int] | None = None,
     is_kept: bool = True,
 ) -> RecordBatch:
-    """Return the records of record batches that follow each other, whose CRCs were checked.
+    """Return the records of consecutive record batches with checked CRCs.
 
     Args:
         partition: The partition of the records.
         batches: The header of each record batch, and the record batch.
-        bytes_max: The maximum size of the records of each when decompressed.
+        bytes_max: The maximum decompressed size of the records of each batch.
         stored_at: See `decode_records`.
-        is_kept: Whether the record batches are returned as they came. Then, values may be read from them later.
+        is_kept: Whether the records keep the record batches. Then, values can be read from them later.
 
     Returns:
         The records.
@@ -141,14 +141,14 @@ def _decode_one(
 
 
 def move_records(batch: RecordBatch, partition: Partition, first_sequence: int) -> RecordBatch:
-    """Return the same records at another place, with the record batches that they have, which are moved too."""
+    """Return the same records in another partition or at another sequence, with their record batches adapted."""
     difference = first_sequence - batch.first_sequence
     encoded = tuple(with_base_offset(each, read_header(each).base_offset + difference) for each in batch.encoded)
     return attrs.evolve(batch, partition=partition, first_sequence=first_sequence, encoded=encoded)
 
 
 def slice_records(batch: RecordBatch, first_sequence: int, end_sequence: int) -> RecordBatch:
-    """Return some of the records of a record batch that `decode_records` returned, again with a record batch of them.
+    """Return some of the records that `decode_records` returned, with a new record batch.
 
     Args:
         batch: The records of one record batch.
@@ -156,8 +156,8 @@ def slice_records(batch: RecordBatch, first_sequence: int, end_sequence: int) ->
         end_sequence: The sequence after the last one to keep.
 
     Returns:
-        The records; the compression and the other fields of their record batch are kept. If the records have none,
-        neither have those that are returned.
+        The records. The compression and the other fields of the record batch are kept. If there is no record batch, the
+        result has none.
     """
     part = batch.between(first_sequence, end_sequence)
     if part is batch or not len(part) or not batch.encoded:

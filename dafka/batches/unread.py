@@ -1,4 +1,4 @@
-"""The values of record batches that nobody may ever read one by one: a file log stores the batches as they came."""
+"""Values of record batches that are decoded only when needed: a file log stores the batches unchanged."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dafka.packed_bytes import PackedContents
 
 
 class UnreadContents(PackedContents):
-    """The values of checked record batches, which are taken out of them when they are first accessed.
+    """The values of checked record batches, decoded at the first access.
 
     Args:
         read_records: Reads the columns of the batches, as their codec does.
@@ -43,7 +43,7 @@ class UnreadContents(PackedContents):
         return self._size
 
     def join(self, others: Sequence[PackedContents]) -> PackedContents:
-        """See `PackedContents.join`. What was not read stays so."""
+        """See `PackedContents.join`. Unread contents stay unread."""
         unread = [each for each in (self, *others) if isinstance(each, UnreadContents)]
         if len(unread) <= len(others):
             return super().join(others)

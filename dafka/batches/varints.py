@@ -1,6 +1,6 @@
 """Kafka's numbers of variable length: seven bits a byte, lowest first.
 
-Those that may be negative have their sign in the lowest bit ("zigzag"); unsigned ones have none.
+Signed numbers have their sign in the lowest bit ("zigzag"); unsigned ones have none.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _naturals: list[bytes] = []
 
 
 def write_natural(number: int) -> bytes:
-    """Return a number that is not negative. Small ones are kept."""
+    """Encode a number that is not negative. Small ones are cached."""
     if number >= _NATURALS_KEPT:
         return write_varint(number)
     if not _naturals:
@@ -24,13 +24,13 @@ def write_natural(number: int) -> bytes:
 
 
 def write_varint(number: int) -> bytes:
-    """Return a number of at most 64 bits, sign included, in as few bytes as possible."""
+    """Encode a number of at most 64 bits, including the sign, in as few bytes as possible."""
     left = number << 1 if number >= 0 else ~(number << 1)
     return SMALL_UVARINTS[left] if left < 128 else write_uvarint(left)
 
 
 def write_uvarint(number: int) -> bytes:
-    """Return a number that is not negative, without a sign, in as few bytes as possible."""
+    """Encode a number that is not negative, without a sign, in as few bytes as possible."""
     if number < 128:
         return SMALL_UVARINTS[number]
     encoded = bytearray()
@@ -47,8 +47,8 @@ def read_varint(data: bytes, position: int, end: int, field: str, bits: int = 32
     Args:
         data: Bytes that contain the number.
         position: Where it starts.
-        end: Where the data that it belongs to ends.
-        field: What the number is, for the error.
+        end: The end of the data that contains it.
+        field: The name of the number, for the error.
         bits: The number of bits that it must fit in, 32 or 64.
 
     Returns:

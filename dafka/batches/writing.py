@@ -1,4 +1,4 @@
-"""Write the records of batches, in Python: the reference for the C code, which must return the same."""
+"""Writes the records of batches, in Python: the reference for the C code, which must return the same."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dafka.batches.varints import write_natural, write_varint
 from dafka.packed_bytes import PackedContents, content_ends
 
 _DELTA_LIMITS = (0, 64, 8192, 2**20, 2**27, 2**31)
-"""An offset delta below the second of these has one byte, one below the third two, and so on."""
+"""The offset deltas at which the size changes: one byte below the second number, two below the third, and so on."""
 
 
 def delta_ranges(count: int) -> list[tuple[int, int]]:
@@ -25,7 +25,7 @@ def delta_ranges(count: int) -> list[tuple[int, int]]:
 
 @attrs.frozen
 class PlainRecords:
-    """What records without a key and headers look like if their times, offset deltas and values have the same sizes.
+    """The layout of records without key and headers whose times, offset deltas and values have the same sizes.
 
     Attributes:
         lead: The bytes before the time.
@@ -43,7 +43,7 @@ class PlainRecords:
 
     @classmethod
     def of_value(cls, value_size: int, number: int, time_size: int) -> PlainRecords:
-        """Return how records look that have values of a size. One of them has the offset delta `number`."""
+        """Return the layout of records with values of a size. One of them has the offset delta `number`."""
         after = b"\x01" + write_varint(value_size)
         delta_size = len(write_varint(number))
         body_size = 1 + time_size + delta_size + len(after) + value_size + len(NO_HEADERS)
@@ -51,7 +51,7 @@ class PlainRecords:
 
     @classmethod
     def of_body(cls, body_size: int, number: int, time_size: int) -> PlainRecords | None:
-        """Return how records look whose first field, the length, is this; None if there are no such records."""
+        """Return the layout of records with this length as their first field; None if it is impossible."""
         fixed = 3 + time_size + len(write_varint(number))
         for length_size in range(1, 6):
             value_size = body_size - fixed - length_size
@@ -61,7 +61,7 @@ class PlainRecords:
 
     @property
     def head_size(self) -> int:
-        """The size of what precedes the value."""
+        """The number of bytes before the value."""
         return len(self.lead) + self.time_size + self.delta_size + len(self.after)
 
     @property
@@ -70,7 +70,7 @@ class PlainRecords:
         return self.head_size + self.value_size + len(NO_HEADERS)
 
     def heads(self, start: int, end: int, time: bytes) -> Iterator[bytes]:
-        """Return what precedes the value of each record in a range."""
+        """Return the bytes before the value of each record in a range."""
         before, after = self.lead + time, self.after
         return (before + delta + after for delta in map(write_natural, range(start, end)))
 
@@ -82,7 +82,7 @@ class WrittenRecords(NamedTuple):
         record_count: Their number.
         base_time: The time of the first one; 0 if no times were given.
         max_time: The latest time.
-        data: The records as a batch contains them, uncompressed.
+        data: The encoded records, uncompressed.
     """
 
     record_count: int
@@ -99,7 +99,7 @@ def write_records(
     bytes_max: int,
     count_max: int,
 ) -> list[WrittenRecords]:
-    """Return records as batches contain them.
+    """Encode records.
 
     Args:
         values: Their values.
@@ -111,8 +111,8 @@ def write_records(
         count_max: The maximum number of records in a batch.
 
     Returns:
-        The records of each batch. The times in a batch count from that of its first record; a new batch begins also
-        where that would not be a number of 64 bits.
+        The records of each batch. Times are relative to the batch's first record; a new batch also begins where the
+        difference exceeds 64 bits.
 
     Raises:
         TypeError: A value or a key is neither bytes nor None.
@@ -141,7 +141,7 @@ def write_records(
 
 
 def _split(ends: Sequence[int], times: array[int] | None, bytes_max: int, count_max: int) -> Iterator[tuple[int, int]]:
-    """Yield the first and the end index of each batch. `ends` has 0, and the size of the records up to each."""
+    """Yield the first and the end index of each batch. `ends` contains 0, and the total size up to each record."""
     start, count = 0, len(ends) - 1
     while start < count:
         end = min(max(bisect_right(ends, ends[start] + bytes_max) - 1, start + 1), start + count_max, count)
@@ -189,7 +189,7 @@ def _with_lengths(column: Sequence[bytes | None]) -> Iterator[bytes]:
 
 
 def _write_plain(values: Sequence[bytes], times: Sequence[bytes] | None) -> bytes:
-    """Return records that have neither keys nor headers."""
+    """Encode records without keys and headers."""
     parts = []
     common = values.common_length() if isinstance(values, PackedContents) and times is None else None
     for start, end in delta_ranges(len(values)):

@@ -1,1 +1,1 @@
-"""What `dafka.blocking` and `dafka.asyncio` share: nodes that run on Trio in a thread of their own."""
+"""The common part of `dafka.blocking` and `dafka.asyncio`: nodes that run on Trio in a separate thread."""

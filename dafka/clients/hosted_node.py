@@ -38,7 +38,7 @@ class Call(Generic[_T]):
         self._scope: trio.CancelScope | None = None
 
     def cancel(self) -> None:
-        """Cancel the call soon. Its `future` says when it has ended, and whether it had a result before."""
+        """Cancel the call soon. Its `future` shows when it has ended, and whether it had a result before."""
         self._thread.submit(self._cancel_scope)
 
     def begin(
@@ -79,13 +79,13 @@ class HostedNode(Generic[_NodeT]):
 
     Args:
         block: Opens the node in the Trio thread.
-        noun: What the node is, for messages: "consumer".
+        noun: The kind of node, for messages: "consumer".
 
     Attributes:
         opened: The node, once it is open.
         closed: Done when the node is closed. It has the exception of closing, or the one that ended the node.
         thread: The Trio thread.
-        warning: Returns the method that warns that the program has not closed the node, or None if that is gone.
+        warning: Returns the method that warns that the program has not closed the node, or None if it no longer exists.
     """
 
     def __init__(self, block: Callable[[], AbstractAsyncContextManager[_NodeT]], noun: str) -> None:
@@ -109,21 +109,22 @@ class HostedNode(Generic[_NodeT]):
         return self.closed.done()
 
     def close(self) -> None:
-        """Leave the node's block soon, as a program leaves it normally. `closed` says when that is done."""
+        """Leave the node's block soon, as a program leaves it normally. `closed` shows when that is done."""
         self.thread.submit(self._closing.set)
 
     def abandon(self) -> None:
-        """Leave the node's block soon, as a cancelled program leaves it. `closed` says when that is done.
+        """Leave the node's block soon, as a cancelled program leaves it. `closed` shows when that is done.
 
-        Records of a producer that are not stored yet are counted on stderr.
+        A message on stderr counts the records of a producer that are not stored yet.
         """
         self.thread.submit(self._scope.cancel)
 
     def leave(self) -> bool:
-        """Close the node although nobody waits until it is closed, such as after an exception.
+        """Close the node without waiting, such as after an exception.
 
         Returns:
-            Whether a producer goes on storing what it has accepted. What it cannot store is counted on stderr.
+            Whether a producer continues to store accepted records. A message on stderr counts the records that it
+            cannot store.
         """
         producer = self._producer()
         is_owing = producer is not None and (
@@ -137,7 +138,7 @@ class HostedNode(Generic[_NodeT]):
         return True
 
     def finish(self) -> float | None:
-        """Close a producer since the process ends. Return for how many seconds it may wait for its records."""
+        """Close a producer because the process ends. Return for how many seconds it may wait for its records."""
         producer = self._producer()
         if producer is None:
             return None
@@ -181,7 +182,7 @@ class HostedNode(Generic[_NodeT]):
         return self._start(function, attempt, lambda: self._calls)
 
     def accept(self, function: Callable[[], Awaitable[_T]], attempt: Callable[[], _T | None]) -> Call[_T]:
-        """Start an asynchronous function that the program need not wait for. Closing the node waits for it.
+        """Start an asynchronous function without requiring the program to wait for it. Closing the node waits for it.
 
         Args:
             function: The function.
@@ -200,12 +201,12 @@ class HostedNode(Generic[_NodeT]):
         return error or trio.ClosedResourceError(f"this {self._noun} is closed")
 
     def check_end_of_events(self, error: Exception) -> None:
-        """Raise why the events of a node that is closed are over, unless the program has closed it.
+        """Raise the error that ended the events of a closed node, unless the program has closed it.
 
-        The events of a node that ends by itself are over before it is known why it has ended.
+        The events of a node that ends by itself end before the reason is known.
 
         Args:
-            error: What waiting for an event has raised.
+            error: The error from waiting for an event.
         """
         if not isinstance(error, trio.ClosedResourceError):
             raise error
@@ -233,7 +234,7 @@ class HostedNode(Generic[_NodeT]):
         return call
 
     def _refuse(self, future: Future[_T]) -> None:
-        """Raise the error that ends the node in a call that came too late, once it is known if there is one."""
+        """Fail a call that came too late with the error that ends the node, once that is known."""
         if self._closing.is_set():
             future.set_exception(self.ended_error())
         else:
@@ -271,14 +272,14 @@ class HostedNode(Generic[_NodeT]):
             self.end(error)
 
     def _report_unstored(self) -> None:
-        """Count on stderr the records that a producer has accepted and could not store."""
+        """Report on stderr the number of records that a producer has accepted and could not store."""
         producer = self._producer()
         if producer is not None and producer._machine.unacknowledged and sys.stderr is not None:
-            with suppress(OSError, ValueError):  # nobody reads it any more
+            with suppress(OSError, ValueError):  # stderr is closed
                 print(f"dafka: {producer._describe_unstored()}", file=sys.stderr, flush=True)
 
     def end(self, error: BaseException | None) -> None:
-        """Note that the node is closed, or that Trio has ended without closing it."""
+        """Record that the node is closed, or that Trio has ended without closing it."""
         if not self.opened.done():
             self.opened.set_exception(error or self.ended_error())
         if error is None:

@@ -1,4 +1,4 @@
-"""The thread that runs Trio while a program that does not run on Trio has nodes open.
+"""The thread that runs Trio while a program without Trio has open nodes.
 
 All nodes of a process share one thread. It starts with the first node, and ends with the last one. It is not anyio's
 portal, because that makes the calling thread, such as one with asyncio's event loop, wait until Trio has taken a call.
@@ -22,7 +22,7 @@ from dafka.errors import WrongContextError
 from dafka.roles.trio_context import forked_error
 
 EXIT_S = 5.0
-"""How long the end of the process may wait for the thread when it waits for no records, in seconds."""
+"""How long the end of the process waits for the thread if no producer has records to store, in seconds."""
 
 
 class ThreadNode(Protocol):
@@ -41,7 +41,7 @@ class ThreadNode(Protocol):
         """End the node, because Trio itself has failed."""
 
     def finish(self) -> float | None:
-        """Close the node, if its program has not and it has records to wait for. Return for how many seconds it may."""
+        """Close the node if it is open and has records to wait for. Return for how many seconds it may wait."""
 
     def warn_unclosed(self) -> None:
         """Warn that the program has not closed the node, if it has not."""
@@ -117,7 +117,7 @@ class TrioThread:
         return self._idle.is_set()
 
     def on_end(self, function: Callable[[], object]) -> None:
-        """Call a function when the thread has nothing left to do, so that `join` does not wait."""
+        """Call a function when the thread has no work left, so that `join` does not wait."""
         with self._lock:
             if not self._has_ended:
                 self._on_end.append(function)
@@ -129,9 +129,9 @@ class TrioThread:
         self._thread.join(timeout_s)
 
     def stop(self) -> None:
-        """Close all nodes, after producers have waited for their records, since the process ends.
+        """Close all nodes because the process ends, after producers have waited for their records.
 
-        Stores and towers are closed after the producers, whose records they may be about to store. Ctrl-C ends the
+        Stores and towers are closed after the producers, whose records they may still have to store. Ctrl-C ends the
         waiting.
         """
         if self.is_foreign():
@@ -200,13 +200,13 @@ def join_thread() -> TrioThread:
 
 
 def _register_exit() -> None:
-    """Stop the thread at the end of the process: before what the program has registered until now."""
+    """Stop the thread at the end of the process, before functions that the program has registered until now."""
     global _finalizer  # noqa: PLW0603
     atexit.unregister(_stop_at_exit)
     atexit.register(_stop_at_exit)
     multiprocessing = sys.modules.get("multiprocessing")
     if _finalizer is None and multiprocessing is not None and multiprocessing.parent_process() is not None:
-        # Before Python 3.13, a forked process of multiprocessing ends without what is registered with `atexit`.
+        # Before Python 3.13, a forked process of multiprocessing does not call functions registered with `atexit`.
         _finalizer = multiprocessing.util.Finalize(None, _stop_at_exit, exitpriority=0)
 
 
@@ -219,7 +219,7 @@ def _stop_at_exit() -> None:
 
 
 def _forget_after_fork() -> None:
-    """Begin without a thread in a forked process, which has only the thread that forked."""
+    """Forget the thread in a forked process, which has only the thread that forked."""
     global _current, _current_lock, _finalizer
     _current, _current_lock, _finalizer = None, threading.RLock(), None
 

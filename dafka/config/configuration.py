@@ -1,4 +1,4 @@
-"""`Config`, which holds all sections: loading it, and copies of it with other settings."""
+"""`Config`, which contains all sections, and functions that load it and change copies of it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _takes_settings_of(
 
 @attrs.frozen(kw_only=True)
 class Config:
-    """All settings, by section. A section that is not given has its defaults.
+    """All settings, by section. Omitted sections have their defaults.
 
     A configuration does not change. `with_consumer(offset_reset="earliest")` and its siblings return a changed copy.
 
@@ -123,8 +123,8 @@ class Config:
             The configuration.
 
         Raises:
-            ConfigError: if the file cannot be read, names an unknown section or setting, or a setting has a value that
-                it cannot have.
+            ConfigError: if the file cannot be read, names an unknown section or setting, or a setting has an invalid
+                value.
         """
         config, unknown = load_config(path, environ)
         log_unknown_variables(unknown)
@@ -238,7 +238,7 @@ def change_section(config: Config, section: str, settings: Mapping[str, Any]) ->
         The changed copy.
 
     Raises:
-        ConfigError: if a setting cannot have its value.
+        ConfigError: if a setting has an invalid value.
     """
     former = {name: getattr(getattr(config, section), name) for name in attrs.fields_dict(SECTIONS[section])}
     return attrs.evolve(config, **{section: _make_section(section, override_settings(section, former, settings))})
@@ -247,7 +247,7 @@ def change_section(config: Config, section: str, settings: Mapping[str, Any]) ->
 def override_settings(section: str, former: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a section after some of them were changed.
 
-    `[beacon] tower` and the pair `tower_sub` and `tower_pub` say the same. The one that was changed counts.
+    `[beacon] tower` and the pair `tower_sub` and `tower_pub` have the same meaning. The changed one applies.
     """
     kept = dict(former)
     if section == "beacon" and "tower" in settings:

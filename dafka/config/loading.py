@@ -1,9 +1,9 @@
-"""Reads settings from TOML files and environment variables, and explains names that are not settings.
+"""Reads settings from TOML files and environment variables, and explains unknown names.
 
 A setting has one name everywhere: `interval_ms` of the section `[beacon]` is the environment variable
-`DAFKA_BEACON_INTERVAL_MS` and the attribute `Config.beacon.interval_ms`. A name that a setting had in an earlier
-version is refused, and the error gives the new one. An unknown name in a file is refused; an unknown variable is
-ignored, with a warning.
+`DAFKA_BEACON_INTERVAL_MS` and the attribute `Config.beacon.interval_ms`. A setting's name from an earlier version is
+refused, and the error gives the new one. An unknown name in a file is refused; an unknown variable is ignored, with a
+warning.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ def check_value(kind: type[Any], name: str, value: Any, source: str) -> None:
         kind: the section's class.
         name: the setting's name.
         value: the setting's new value.
-        source: where the value is from, which begins the error: `--grace-ms` or `DAFKA_NODE_GRACE_MS`.
+        source: the source of the value, as the start of the error: `--grace-ms` or `DAFKA_NODE_GRACE_MS`.
 
     Raises:
-        ConfigError: if the setting cannot have this value.
+        ConfigError: if the value is invalid for the setting.
     """
     try:
         kind(**{name: value})
@@ -66,24 +66,24 @@ def check_value(kind: type[Any], name: str, value: Any, source: str) -> None:
 
 
 def parse_value(kind: type[Any], name: str, text: str, source: str) -> str | int:
-    """Return the value of a setting that a text stands for, on the command line or in the environment.
+    """Parse the text of a setting from the command line or the environment.
 
     Args:
         kind: the section's class.
         name: the setting's name.
         text: the value as text.
-        source: where the text is from, which begins the error.
+        source: the source of the text, as the start of the error.
 
     Returns:
         The value, with a number as `int`.
 
     Raises:
-        ConfigError: if the setting cannot have this value.
+        ConfigError: if the value is invalid for the setting.
     """
     is_number = attrs.fields_dict(kind)[name].type in (int, "int")
     value: str | int = text
     if is_number:
-        with suppress(ValueError):  # a duration or a size, or for the setting's validator to refuse
+        with suppress(ValueError):  # a duration or a size, or a value that the setting's validator refuses
             value = int(text)
     check_value(kind, name, value, source)
     return value
@@ -105,8 +105,8 @@ def read_file(path: Path, sections: Sections) -> Values:
         The settings by section.
 
     Raises:
-        ConfigError: if the file cannot be read, is not TOML, or has an unknown section, an unknown setting or a value
-            that a setting cannot have.
+        ConfigError: if the file cannot be read, is not TOML, or has an unknown section, an unknown setting or an
+            invalid value.
     """
     try:
         with path.open("rb") as file:
@@ -170,11 +170,10 @@ def read_environment(environ: Mapping[str, str], sections: Sections) -> tuple[Va
         sections: the class of each section.
 
     Returns:
-        The settings, and the names of the variables with the prefix `DAFKA_` that are unknown, each perhaps with the
-        name that may have been meant.
+        The settings, and the names of the unknown variables with the prefix `DAFKA_`, some with a suggested name.
 
     Raises:
-        ConfigError: if a variable has a setting's former name, or a value that the setting cannot have.
+        ConfigError: if a variable has a setting's former name, or an invalid value.
     """
     known = {variable_name(section, name): (section, name) for section, name in _all_names(sections)}
     former = {variable_name(*old): variable_name(old[0], new) for old, new in FORMER_NAMES.items()}
@@ -195,7 +194,7 @@ def read_environment(environ: Mapping[str, str], sections: Sections) -> tuple[Va
 
 
 def log_unknown_variables(unknown: list[str]) -> None:
-    """Log a warning that names environment variables which look like settings and are none."""
+    """Log a warning about environment variables with the prefix that are not settings."""
     if unknown:
         _LOG.warning("Ignored environment variables that are not settings: %s", ", ".join(unknown))
 

@@ -1,7 +1,7 @@
 """Every setting, with its default and its meaning: one class for each section.
 
-A setting's name says its unit: `_ms` for milliseconds, `_bytes` for bytes. A setting in milliseconds takes a number or
-text such as `10s`; a setting in bytes takes a number or text such as `64MiB`.
+A setting's name ends in its unit: `_ms` for milliseconds, `_bytes` for bytes. A setting in milliseconds takes a number
+or text such as `10s`; a setting in bytes takes a number or text such as `64MiB`.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ LogFormat = Literal["text", "json"]
 MIB = 2**20
 
 RECORD_BYTES_MAX = 64 * MIB
-"""The size of the largest record, unless `[node] message_bytes_max` says otherwise, and of the largest batch of a Kafka
-client. Every part of dafka takes a record of this size: a node has it in memory some four times while it receives,
-decodes and stores it, and the budgets for records in memory are as large by default."""
+"""The default size limit of a record (`[node] message_bytes_max`) and of a Kafka client's batch. A node has such a
+record in memory about four times while it receives, decodes and stores it, and the default limits for records in memory
+are large enough for it."""
 
 BATCH_BYTES_MAX = RECORD_BYTES_MAX + BATCH_OVERHEAD_BYTES
 """The size of the record batch with the largest record, uncompressed, in bytes."""
 
 DEFAULT_KAFKA_LISTEN = "127.0.0.1:9092"
-"""Where a broker listens to clients of Kafka if nothing else is configured: Kafka's port."""
+"""The default address for Kafka clients, with Kafka's port."""
 
 
 @attrs.frozen(kw_only=True)
@@ -67,46 +67,46 @@ class NodeConfig:
     """How this node finds its peers: `tower`, `static:tcp://HOST:PORT,...`, or the name of an installed plugin. In a
     closed cluster, each endpoint of `static` is followed by a space and that node's public key."""
     record_batches: RecordBatches = attrs.field(default="on", validator=check_choice("on", "off"))
-    """`on`: this node exchanges records by the batch with all nodes that can do so, which is several times as fast, and
-    one by one with others. `off`: one by one with all, as RFC 46 has it."""
+    """`on`: this node exchanges records in batches with all nodes that support it, which is several times as fast, and
+    one by one with others. `off`: one by one with all nodes, as in RFC 46."""
     linger_ms: int = attrs.field(default=1000, converter=to_milliseconds, validator=check_milliseconds(0))
     """How long a closing socket continues to send queued messages."""
     message_bytes_max: int = attrs.field(
         default=RECORD_BYTES_MAX, converter=to_bytes, validator=check_bytes(1024, RECORD_BYTES_LIMIT)
     )
-    """The largest record that this node publishes or accepts: its value, key and headers, and 10 bytes for each header.
-    `send` refuses a larger one. A peer that announces a larger frame is disconnected before the frame is read into
-    memory; 1 KiB more is allowed for a batch around a record. Use the same value on all nodes of a cluster."""
+    """The maximum size of a record that this node publishes or accepts: its value, key and headers, and 10 bytes for
+    each header. `send` refuses a larger one. A peer that announces a larger frame is disconnected before the frame is
+    read into memory; 1 KiB more is allowed for a batch around a record. Use the same value on all nodes of a
+    cluster."""
     receive_messages_max: int = attrs.field(default=10_000, validator=check_count(1))
-    """How many messages from one peer may wait to be processed. Beyond it, reading from this peer pauses, and messages
+    """How many messages from one peer can wait to be processed. Beyond it, reading from this peer pauses, and messages
     queue up at the peer."""
     peers_max: int = attrs.field(default=10_000, validator=check_count(1))
     """How many peers this node knows at a time. Beyond it, a new peer replaces one that was seen only once."""
     connecting_max: int = attrs.field(default=256, validator=check_count(1))
-    """How many connections may be open to peers that have never answered. The peers found last are tried first; the
+    """How many connections can be open to peers that have never answered. The peers found last are tried first; the
     others wait."""
     connections_max: int = attrs.field(default=10_000, validator=check_count(16))
     """How many incoming connections this node accepts, if the limit of open files allows. Beyond it, connections
     without a subscription are closed first."""
     subscriptions_max: int = attrs.field(default=50_000, validator=check_count(64))
-    """How many subscriptions one connection may hold. A connection that asks for more is closed."""
+    """How many subscriptions one connection can have. A connection that asks for more is closed."""
     subscription_bytes_max: int = attrs.field(default=512 * 1024, converter=to_bytes, validator=check_bytes(4096))
     """The total size of one connection's subscriptions. A connection that exceeds it is closed. All connections
-    together may use eight times as much; beyond it, the one that uses most is closed."""
+    together can use eight times as much; beyond it, the connection that uses most is closed."""
     partitions_max: int = attrs.field(default=100_000, validator=check_count(1))
-    """How many partitions this node follows. Records of further partitions are discarded and counted."""
+    """How many partitions this node follows. Records of other partitions are discarded and counted."""
     partitions_unproven_max: int = attrs.field(default=50_000, validator=check_count(1))
     """How many of these partitions may be unproven: known by name only, without two consecutive records."""
     partitions_per_node_max: int = attrs.field(default=1000, validator=check_count(1))
-    """How many partitions one peer may publish. Its records and heads of further partitions are discarded."""
+    """How many partitions one peer can publish. Its records and heads of other partitions are discarded."""
     tower_timeout_ms: int = attrs.field(default=10_000, converter=to_milliseconds, validator=check_milliseconds(1))
-    """How long no tower may be heard before this is reported as an event. A tower of an idle cluster announces that it
-    will be silent for up to 10 s, which does not count. Stores and brokers keep trying, and log it again each minute;
-    other commands that have never heard a tower end with an error."""
+    """How long all towers can be silent before this is reported as an event. A tower of an idle cluster announces
+    silence of up to 10 s, which does not count. Stores and brokers keep trying, and log it again each minute; other
+    commands that have never heard a tower end with an error."""
     grace_ms: int = attrs.field(default=10_000, converter=to_milliseconds, validator=check_milliseconds(0))
-    """How long a node that is stopped may take to finish its work: a store writes and acknowledges what it has
-    received, a broker answers its clients before, `dafka produce` waits for ACKs, `dafka consume` saves its
-    positions."""
+    """How long a stopping node can take to finish its work: a store writes and acknowledges received records, a broker
+    first answers its clients, `dafka produce` waits for ACKs, `dafka consume` saves its positions."""
 
 
 @attrs.frozen(kw_only=True)
@@ -116,8 +116,8 @@ class BeaconConfig:
     interval_ms: int = attrs.field(default=1000, converter=to_milliseconds, validator=check_milliseconds(1))
     """How often a node sends its beacon to the towers."""
     timeout_ms: int = attrs.field(default=4000, converter=to_milliseconds, validator=check_milliseconds(1))
-    """How long a peer may send no beacon of the first form before it counts as silent. A peer that is silent, or that a
-    tower reports as gone, is disconnected when the connection to it is lost, too."""
+    """How long a peer can send no beacon of the first form before it counts as silent. A peer that is silent, or that a
+    tower reports as gone, is disconnected when its connection is lost, too."""
     tower: tuple[str, ...] = attrs.field(default=(), converter=to_texts, validator=check_towers)
     """The towers, each by one address: `HOST`, `HOST:SUB_PORT` or `HOST:SUB_PORT:PUB_PORT`. The default ports are 5556
     and 5557; without PUB_PORT, it is the port after SUB_PORT. It sets `tower_sub` and `tower_pub`."""
@@ -134,11 +134,11 @@ class BeaconConfig:
     )
     """The PUB endpoints of the towers, from which this node learns of its peers: one for each tower."""
     advertise: str = attrs.field(default="", validator=check_host)
-    """The host name or address under which peers reach this node. Empty: the address that the tower sees."""
+    """The host name or address at which peers reach this node. Empty: the address that the tower sees."""
     settle_ms: int = attrs.field(default=150, converter=to_milliseconds, validator=check_milliseconds(0))
-    """How long a joining node waits for further peers, or for the directories of further towers. With the first form of
-    beacons, it counts as settled when it has heard its own beacon and, for this long, no new peer. A consumer at
-    `latest` waits as long after that, until all producers have its subscriptions."""
+    """How long a joining node waits for more peers, or for the directories of more towers. With the first form of
+    beacons, it is settled when it has heard its own beacon and, for this long, no new peer. Then a consumer at `latest`
+    waits as long again, until all producers have its subscriptions."""
 
     def __attrs_post_init__(self) -> None:
         if self.tower and (self.tower_sub, self.tower_pub) != self.named_towers:
@@ -165,7 +165,7 @@ class TowerConfig:
     """The PUB endpoint, on which the tower announces nodes to each other. `tcp://*:5557` accepts nodes of other
     machines over IPv4, `tcp://[::]:5557` over IPv4 and IPv6."""
     nodes_max: int = attrs.field(default=10_000, validator=check_count(1))
-    """How many nodes the tower announces at a time. Beacons of further nodes are discarded until some fall silent."""
+    """How many nodes the tower announces at a time. Beacons of other nodes are discarded until some fall silent."""
 
 
 @attrs.frozen(kw_only=True)
@@ -173,7 +173,7 @@ class SecurityConfig:
     """`[security]`: the keys of a closed cluster. Without `key_file`, anyone can connect, and nothing is encrypted."""
 
     key_file: str = attrs.field(default="", validator=check_text)
-    """The file with this node's or tower's secret key, made by `dafka keys new`. No other user may be able to read
+    """The file with this node's or tower's secret key, made by `dafka keys new`. Only its owner may be able to read
     it."""
     authorized_keys: str = attrs.field(default="", validator=check_text)
     """A file with one public key per line, or a folder of such files: the nodes and towers that may connect to this one
@@ -190,17 +190,17 @@ class ProducerConfig:
     head_interval_ms: int = attrs.field(default=1000, converter=to_milliseconds, validator=check_milliseconds(1))
     """How often a producer announces its last record (HEAD)."""
     head_interval_max_ms: int = attrs.field(default=30_000, converter=to_milliseconds, validator=check_milliseconds(1))
-    """How long the time between two HEADs may grow while nothing new is published and all connected stores have
-    acknowledged everything. It does not grow while a peer listens that is not a node of this project. With the value of
+    """The limit to which the time between two HEADs grows while nothing new is published and all connected stores have
+    acknowledged everything. It does not grow while a node of another implementation listens. With the value of
     `head_interval_ms`, the interval is regular."""
     high_watermark: int = attrs.field(default=1_000_000, validator=check_count(0))
-    """How many messages may wait for one slow peer: record batches, or single records. Beyond it, messages to this peer
+    """How many messages can wait for one slow peer: record batches, or single records. Beyond it, messages to this peer
     are dropped, and the peer fetches the records later. When 1 GiB of record batches wait for all peers together (16
     times `[node] message_bytes_max`, but at least 256 MiB), the slowest peer is disconnected; it connects again, and
     fetches the records, too."""
     linger_ms: int = attrs.field(default=0, converter=to_milliseconds, validator=check_milliseconds(0))
-    """How long a record may wait for others, so that they are published in one batch. 0: what is sent at once forms a
-    batch, and nothing waits."""
+    """How long a record can wait for others, so that they are published in one batch. 0: no record waits; only records
+    that are sent together form a batch."""
     compression: CompressionName = attrs.field(
         default="none", validator=check_choice("none", "gzip", "snappy", "lz4", "zstd")
     )
@@ -210,20 +210,20 @@ class ProducerConfig:
     """How many stores must acknowledge a record before the producer forgets it. 0: the producer waits for none, and
     keeps the latest records, up to the two limits below."""
     unacknowledged_records_max: int = attrs.field(default=1_000_000, validator=check_count(1))
-    """How many records may be unacknowledged. At this number, `send` waits."""
+    """How many records can be unacknowledged. At this number, `send` waits."""
     unacknowledged_bytes_max: int = attrs.field(default=32 * MIB, converter=to_bytes, validator=check_bytes(1))
     """The total size of unacknowledged records. At this size, `send` waits."""
     close_timeout_ms: int = attrs.field(default=30_000, converter=to_milliseconds, validator=check_milliseconds(0))
     """How long a closing producer waits for the next ACK before it gives up, and then at most for nodes of other
     implementations that still fetch records."""
     silence_ms: int = attrs.field(default=5000, converter=to_milliseconds, validator=check_milliseconds(1))
-    """How long no ACK may come while records are unacknowledged before this is reported as an event."""
+    """How long no ACK arrives while records are unacknowledged before this is reported as an event."""
     new_partition_after_ms: int = attrs.field(default=5000, converter=to_milliseconds, validator=check_milliseconds(0))
-    """How long all stores may miss acknowledged records until the producer begins a new partition, because the stores
-    began anew. 0: without limit."""
+    """How long all stores miss acknowledged records before the producer begins a new partition, because the stores were
+    replaced by empty ones. 0: without limit."""
     spool: str = attrs.field(default="", validator=check_text)
-    """A storage URL. If set, records are durable there before they are published, and a producer that was killed
-    continues its own partition from it."""
+    """A storage URL. If set, records are durable there before they are published, and a killed producer continues its
+    partition from it."""
 
 
 @attrs.frozen(kw_only=True)
@@ -233,14 +233,14 @@ class ConsumerConfig:
     offset_reset: OffsetReset = attrs.field(default="latest", validator=check_choice("latest", "earliest"))
     """The first record to read in a partition without a saved position: the next one, or the earliest one."""
     high_watermark: int = attrs.field(default=1_000_000, validator=check_count(0))
-    """How many messages of one fast peer may wait. Beyond it, messages of this peer are dropped, and the records are
+    """How many messages of one fast peer can wait. Beyond it, messages of this peer are dropped, and the records are
     fetched later."""
     buffer_bytes_max: int = attrs.field(default=64 * MIB, converter=to_bytes, validator=check_bytes(1))
-    """The total size of the records that have arrived and that the program has not taken yet, in order or not. Beyond
-    half of it, live records are dropped, and fetched later; up to a quarter waits for records before it."""
+    """The maximum total size of the received records that the program has not taken yet, in order or not. Beyond half
+    of it, live records are dropped, and fetched later; up to a quarter can wait for missing earlier records."""
     silence_ms: int = attrs.field(default=5000, converter=to_milliseconds, validator=check_milliseconds(1))
-    """How long a live producer or a store that was asked may be silent before this is reported as an event. A producer
-    that has nothing new to say repeats its HEAD less and less often, and is reported later."""
+    """How long a live producer, or a store that was asked, can be silent before this is reported as an event. A
+    producer without new records repeats its HEAD at growing intervals, and is reported later."""
     name: str = attrs.field(default="", validator=check_text)
     """The name under which positions are saved."""
     positions: str = attrs.field(default="", validator=check_text)
@@ -248,13 +248,13 @@ class ConsumerConfig:
     group: str = attrs.field(default="", validator=check_text)
     """The name of the group of consumers that share the partitions. Positions are then saved in the cluster."""
     group_lease_ms: int = attrs.field(default=10_000, converter=to_milliseconds, validator=check_milliseconds(100))
-    """How long a member of a group may be out of touch with the stores. Then it stops, and others take over what it
-    handled a quarter of this time later."""
+    """How long a member of a group can be without contact to the stores. Then it stops, and a quarter of this time
+    later, others take over its partitions."""
     group_handover_ms: int = attrs.field(default=5000, converter=to_milliseconds, validator=check_milliseconds(0))
-    """How long the program may take to save its positions when another member is to handle a partition."""
+    """How long the program can take to save its positions when another member takes over a partition."""
     group_stores: int = attrs.field(default=0, validator=check_count(0))
-    """How many stores must confirm what a member says. Use more than half of those that the cluster has. 0: more than
-    half of those that a member has been connected to."""
+    """How many stores must confirm a member's records. Use more than half of the cluster's stores. 0: more than half of
+    the stores that a member has been connected to."""
 
 
 @attrs.frozen(kw_only=True)
@@ -264,7 +264,7 @@ class StoreConfig:
     storage: str = attrs.field(default="sqlite:dafka.db", validator=check_text)
     """The storage of the records: `sqlite:PATH`, `filelog:FOLDER`, `memory:`, or the URL of an installed plugin."""
     high_watermark: int = attrs.field(default=1_000_000, validator=check_count(0))
-    """How many messages from or to one peer may wait. Beyond it, messages are dropped, and the records are fetched
+    """How many messages from or to one peer can wait. Beyond it, messages are dropped, and the records are fetched
     later."""
     pending_bytes_max: int = attrs.field(default=64 * MIB, converter=to_bytes, validator=check_bytes(1))
     """The total size of received records that are not durable yet. Beyond it, live records are dropped and fetched
@@ -278,16 +278,16 @@ class StoreConfig:
     retention_interval_ms: int = attrs.field(default=60_000, converter=to_milliseconds, validator=check_milliseconds(1))
     """How often retention runs."""
     compact_topics: tuple[str, ...] = attrs.field(default=(), converter=to_texts, validator=check_texts)
-    """The topics that are compacted: of each key, the last record stays, and retention does not apply. A pattern such
-    as `users.*` stands for several. A broker's topics may have a setting `cleanup.policy` instead."""
+    """The topics that are compacted: the last record of each key stays, and retention does not apply. A pattern such as
+    `users.*` matches several topics. A broker's topics can have a setting `cleanup.policy` instead."""
     compaction_interval_ms: int = attrs.field(
         default=15_000, converter=to_milliseconds, validator=check_milliseconds(1)
     )
     """How often the store looks for partitions to compact."""
     compaction_rate_bytes: int = attrs.field(default=16 * MIB, converter=to_bytes, validator=check_bytes(0))
-    """How much compaction reads a second at most, so that it does not hold up anything else. 0: without limit."""
+    """The maximum that compaction reads in a second, so that it does not slow down other work. 0: without limit."""
     compaction_dirty_percent: int = attrs.field(default=50, validator=check_count(0))
-    """A partition is compacted when at least this part of it, in percent, was stored after it was last compacted."""
+    """A partition is compacted when at least this part of it, in percent, was stored after the last compaction."""
     compaction_keys_max: int = attrs.field(default=500_000, validator=check_count(1))
     """How many different keys one pass of compaction remembers; 500,000 take about 100 MB. If there are more, it takes
     several passes."""
@@ -297,7 +297,7 @@ class StoreConfig:
     forget_empty_after_ms: int = attrs.field(
         default=30 * 24 * 3_600_000, converter=to_milliseconds, validator=check_milliseconds(0)
     )
-    """How long nothing may be heard of a partition without records before the store forgets it. 0: without limit."""
+    """How long there is no message about a partition without records before the store forgets it. 0: without limit."""
     retry_ms: int = attrs.field(default=1000, converter=to_milliseconds, validator=check_milliseconds(1))
     """How long the store waits after its storage failed, as on a full disk, before it tries again."""
     slow_commit_ms: int = attrs.field(default=2000, converter=to_milliseconds, validator=check_milliseconds(1))
@@ -318,8 +318,9 @@ class ColdConfig:
     """`[cold]`: the cold tier of a store or a broker, which keeps older records in an object store."""
 
     storage: str = attrs.field(default="", validator=check_text)
-    """Where the cold tier is: `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX`, `az://CONTAINER/PREFIX` or `file:///FOLDER`.
-    Options of the client follow as `?endpoint=URL&region=NAME`. Empty: a new storage gets no cold tier."""
+    """The object store of the cold tier: `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX`, `az://CONTAINER/PREFIX` or
+    `file:///FOLDER`. Options of the client follow as `?endpoint=URL&region=NAME`. Empty: a new storage gets no cold
+    tier."""
     local_retention_ms: int = attrs.field(
         default=24 * 3_600_000, converter=to_milliseconds, validator=check_milliseconds(0)
     )
@@ -331,15 +332,15 @@ class ColdConfig:
     segment_bytes: int = attrs.field(default=64 * MIB, converter=to_bytes, validator=check_bytes(1))
     """The size of the records in one object. The object is smaller, since it is compressed."""
     segment_ms: int = attrs.field(default=24 * 3_600_000, converter=to_milliseconds, validator=check_milliseconds(0))
-    """How long records that should move may wait until there are enough of them for an object."""
+    """How long records that should move can wait until there are enough of them for an object."""
     interval_ms: int = attrs.field(default=60_000, converter=to_milliseconds, validator=check_milliseconds(1))
     """How often the store looks for records to move."""
     second_bytes_max: int = attrs.field(default=0, converter=to_bytes, validator=check_bytes(0))
-    """How many bytes of objects may be written in a second. 0: without limit."""
+    """The maximum number of bytes of objects written in a second. 0: without limit."""
     cache_bytes_max: int = attrs.field(default=64 * MIB, converter=to_bytes, validator=check_bytes(0))
-    """How much memory may be used for records that were read from objects."""
+    """The maximum memory for records that were read from objects."""
     timeout_ms: int = attrs.field(default=30_000, converter=to_milliseconds, validator=check_milliseconds(1))
-    """How long a request to the object store may take. An upload may take a second more for each MiB."""
+    """The timeout of a request to the object store. An upload can take a second more for each MiB."""
 
     def __attrs_post_init__(self) -> None:
         if self.storage and not self.local_retention_ms and not self.local_retention_bytes:
@@ -351,16 +352,18 @@ class KafkaConfig:
     """`[kafka]`: how a broker serves clients of Kafka, and the logs of topics. Its records are in `[store] storage`."""
 
     listen: str = attrs.field(default="", validator=check_listen_address)
-    """Where `dafka up` and `dafka broker` listen to clients: `PORT` (of 127.0.0.1) or `ADDRESS:PORT`. Port 0 is any
-    free port. Empty: `dafka up` does not listen to them, and `dafka broker` uses 127.0.0.1:9092."""
+    """The address at which `dafka up` and `dafka broker` listen for Kafka clients: `PORT` (of 127.0.0.1) or
+    `ADDRESS:PORT`. Port 0 is any free port. Empty: `dafka up` does not listen for them, and `dafka broker` uses
+    127.0.0.1:9092."""
     advertised_listener: str = attrs.field(default="", validator=check_listen_address)
-    """The address at which clients reach the broker, `HOST:PORT`. Empty: the one to which they have connected."""
+    """The address at which clients reach the broker, `HOST:PORT`. Empty: the address to which they have connected."""
     auto_create_topics: Switch = attrs.field(default="on", validator=check_choice("on", "off"))
     """Whether a topic is created when a client asks for it or a producer of Dafka publishes to it."""
     log_count: int = attrs.field(default=1, validator=check_count(1))
-    """How many logs a new topic has, unless its creator says otherwise. Kafka calls them partitions."""
+    """How many logs a new topic has, unless the request that creates it specifies a number. Kafka calls them
+    partitions."""
     batch_bytes_max: int = attrs.field(default=16 * MIB, converter=to_bytes, validator=check_bytes(1, BATCH_BYTES_MAX))
-    """The largest size of the records that a client sends for one log at once, decompressed, unless the topic has the
+    """The maximum decompressed size of the records that a client sends for one log at once, unless the topic has the
     setting `max.decompressed.message.bytes`. A larger batch is refused."""
     message_bytes_max: int = attrs.field(
         default=1_048_588, converter=to_bytes, validator=check_bytes(1, BATCH_BYTES_MAX)
@@ -370,28 +373,28 @@ class KafkaConfig:
     request_bytes_max: int = attrs.field(default=100 * MIB, converter=to_bytes, validator=check_bytes(1))
     """The largest request of a client. A client that announces a larger one is disconnected."""
     receiving_bytes_max: int = attrs.field(default=256 * MIB, converter=to_bytes, validator=check_bytes(1))
-    """The size of all requests above 16 KiB that are being received. A request counts as it comes, at most twice.
+    """The size of all requests above 16 KiB that are being received. A request counts as it arrives, at most twice.
     Beyond it, reading pauses; users and addresses take turns, and clients that send less than 1 MiB in a second are
     disconnected."""
     receive_ms: int = attrs.field(default=30_000, converter=to_milliseconds, validator=check_milliseconds(1))
-    """How long a client may take to send a request that it has begun, and a second more for each MiB that it has
+    """How long a client can take to send a request that it has begun, and a second more for each MiB that it has
     sent."""
     answers_bytes_max: int = attrs.field(default=256 * MIB, converter=to_bytes, validator=check_bytes(1))
     """The size of all answers that clients have not read yet. When little is left, clients get less with each fetch,
-    and those that read nothing are disconnected."""
+    and clients that do not read are disconnected."""
     send_ms: int = attrs.field(default=30_000, converter=to_milliseconds, validator=check_milliseconds(1))
-    """How long a client may take to read 256 KiB of an answer."""
+    """How long a client can take to read 256 KiB of an answer."""
     connections_max: int = attrs.field(default=10_000, validator=check_count(1))
-    """How many clients may be connected. A further one takes the place of a client that has not sent a request yet, or
-    is disconnected."""
+    """How many clients can be connected. Another client replaces one that has not sent a request yet, or is
+    disconnected."""
     connections_per_address_max: int = attrs.field(default=0, validator=check_count(0))
-    """How many clients of one address may be connected. 0: as many as in all."""
+    """How many clients of one address can be connected. 0: as many as in all."""
     idle_ms: int = attrs.field(default=600_000, converter=to_milliseconds, validator=check_milliseconds(1))
-    """How long a client may send nothing until it is disconnected."""
+    """How long a client can be silent before it is disconnected."""
     rebalance_delay_ms: int = attrs.field(default=0, converter=to_milliseconds, validator=check_milliseconds(0))
-    """How long a new group of consumers waits for further members before it divides the logs among them."""
+    """How long a new group of consumers waits for more members before it divides the logs among them."""
     session_timeout_min_ms: int = attrs.field(default=6000, converter=to_milliseconds, validator=check_milliseconds(1))
-    """The shortest session timeout that a member of a group may ask for. Kafka calls it
+    """The shortest session timeout that a member of a group can request. Kafka calls it
     `group.min.session.timeout.ms`."""
 
 
@@ -400,40 +403,41 @@ class BrokerConfig:
     """`[broker]`: how a broker shares logs with the other brokers of its cluster."""
 
     number: int = attrs.field(default=-1, validator=check_count(-1))
-    """The broker's number, by which clients of Kafka know it, from 0 to 1023. -1: the smallest that no other broker has
-    when it starts for the first time; it then stays."""
+    """The broker's id for Kafka clients, from 0 to 1023. -1: at its first start, the broker takes the smallest free id,
+    and keeps it."""
     rack: str = attrs.field(default="", validator=check_text)
-    """The rack or zone in which the broker is. The replicas of a log are spread over as many as there are."""
+    """The rack or zone of the broker. The replicas of a log are spread over as many racks as possible."""
     replicas: int = attrs.field(default=3, validator=check_count(1))
-    """On how many brokers the logs of a new topic are kept, unless its creator says otherwise. While there are fewer
-    brokers, all of them keep it."""
+    """The number of replicas of each log of a new topic, unless the request that creates it specifies one. While there
+    are fewer brokers, each of them has a replica."""
     heartbeat_ms: int = attrs.field(default=250, converter=to_milliseconds, validator=check_milliseconds(1))
-    """The time between two signs of life."""
+    """The time between two heartbeats."""
     leader_timeout_ms: int = attrs.field(default=1000, converter=to_milliseconds, validator=check_milliseconds(1))
-    """After how long without a sign of life others take over the logs of a broker."""
+    """The time without a heartbeat after which others take over the logs of a broker."""
     preferred_leader_after_ms: int = attrs.field(
         default=30_000, converter=to_milliseconds, validator=check_milliseconds(0)
     )
-    """How long a broker that has come back holds everything until it leads the logs again that it is preferred for. It
-    takes them over one after another, in up to as much time again."""
+    """How long a preferred leader that has come back must be caught up before it takes leadership back. It takes over
+    its logs one after another, within at most the same time again."""
     replace_replicas_after_ms: int = attrs.field(
         default=60_000, converter=to_milliseconds, validator=check_milliseconds(0)
     )
-    """How long a broker may be away until others keep its logs in its place."""
+    """How long a broker can be absent before other brokers replace its replicas."""
     copy_rate_bytes: int = attrs.field(default=64 * MIB, converter=to_bytes, validator=check_bytes(0))
-    """The size of the records that a broker fetches in a second at most to become a further replica of logs. What logs
-    need to continue is not limited. 0: no limit."""
+    """The maximum size of the records that a broker fetches in a second to become an additional replica of logs.
+    Fetches that logs need to continue are not limited. 0: no limit."""
     full_bytes: int = attrs.field(default=0, converter=to_bytes, validator=check_bytes(0))
-    """A broker with less free space than this gets no further replicas, and hands the logs that it leads to others."""
+    """A broker with less free space than this gets no new replicas, and transfers the leadership of its logs to
+    others."""
     memory: int = attrs.field(default=0, converter=to_bytes, validator=check_bytes(0))
-    """How much memory all clients together may take: their requests, what they have not read yet, and the records that
-    are unpacked for them. 0: a quarter of the machine's memory, or of what the container may use."""
+    """The maximum memory for all clients together: their requests, unread responses, and the records that are unpacked
+    for them. 0: a quarter of the machine's memory, or of the container's limit."""
     secret_file: str = attrs.field(default="", validator=check_text)
-    """A file with a secret of at least 32 characters that all brokers of the cluster have. With it, brokers prove to
-    each other who they are when they forward requests of clients. Needed with `[clients] users`."""
+    """A file with a secret of at least 32 characters, which is the same on all brokers of the cluster. Brokers use it
+    to authenticate to each other when they forward clients' requests. Needed with `[clients] users`."""
     tls_ca: str = attrs.field(default="", validator=check_text)
-    """A file with certificates of authorities, in PEM format, of which other brokers have theirs. Empty: those of the
-    system, and those in `[clients] tls_client_ca`."""
+    """A file with certificates of the authorities that sign other brokers' certificates, in PEM format. Empty: the
+    authorities of the system, and those in `[clients] tls_client_ca`."""
 
 
 @attrs.frozen(kw_only=True)
@@ -441,41 +445,42 @@ class HttpConfig:
     """`[http]`: how a broker serves WebSocket, HTTP and the console."""
 
     listen: str = attrs.field(default="", validator=check_listen_address)
-    """Where `dafka up` and `dafka broker` listen to HTTP: `PORT` (of 127.0.0.1) or `ADDRESS:PORT`. Port 0 is any free
-    port. Empty: they do not."""
+    """The address at which `dafka up` and `dafka broker` listen for HTTP clients: `PORT` (of 127.0.0.1) or
+    `ADDRESS:PORT`. Port 0 is any free port. Empty: they do not listen for them."""
     advertised_url: str = attrs.field(default="", validator=check_text)
-    """Where other brokers reach this one, to forward requests to it: `http://HOST:PORT`, or `https://HOST:PORT`. Empty:
-    the address at which it listens, or that of `[node] bind` if it listens at all addresses."""
+    """The URL at which other brokers reach this one, to forward requests to it: `http://HOST:PORT` or
+    `https://HOST:PORT`. Empty: the address at which it listens, or the address of `[node] bind` if it listens at all
+    addresses."""
     connections_max: int = attrs.field(default=10_000, validator=check_count(1))
-    """How many clients may be connected. A further one takes the place of a client that has not sent a request yet, or
-    is disconnected."""
+    """How many clients can be connected. Another client replaces one that has not sent a request yet, or is
+    disconnected."""
     connections_per_address_max: int = attrs.field(default=0, validator=check_count(0))
-    """How many clients of one address may be connected. 0: as many as in all. Behind a web proxy, all clients have the
+    """How many clients of one address can be connected. 0: as many as in all. With a web proxy, all clients have the
     proxy's address."""
     origins: tuple[str, ...] = attrs.field(default=(), converter=to_texts, validator=check_texts)
-    """Where pages come from that may use the broker, in addition to its own: `https://example.com`. A web proxy's name
-    belongs here if browsers reach the broker through it on this machine without users."""
+    """Origins of web pages that may use the broker, in addition to its own: `https://example.com`. Add the name of a
+    web proxy on this machine if browsers reach a broker without users through it."""
     body_bytes_max: int = attrs.field(default=16 * MIB, converter=to_bytes, validator=check_bytes(1))
-    """The largest body of a request. A larger one is refused."""
+    """The maximum size of a request's body. A larger one is refused."""
     message_bytes_max: int = attrs.field(default=4 * MIB, converter=to_bytes, validator=check_bytes(1024))
     """The largest message over WebSocket, uncompressed. A client that sends a larger one is disconnected."""
     subscriptions_max: int = attrs.field(default=1000, validator=check_count(1))
-    """How many subscriptions and watches a connection over WebSocket may have."""
+    """How many subscriptions and watches a WebSocket connection can have."""
     receiving_bytes_max: int = attrs.field(default=128 * MIB, converter=to_bytes, validator=check_bytes(1))
-    """The size of all bodies and messages above 16 KiB that are being received. They count as they come, at most twice.
-    Beyond it, reading pauses; users and addresses take turns, and clients that send less than 1 MiB in a second are
-    disconnected."""
+    """The size of all bodies and messages above 16 KiB that are being received. They count as they arrive, at most
+    twice. Beyond it, reading pauses; users and addresses take turns, and clients that send less than 1 MiB in a second
+    are disconnected."""
     receive_ms: int = attrs.field(default=30_000, converter=to_milliseconds, validator=check_milliseconds(1))
-    """How long a client may take to send a request or a message that it has begun, and a second more for each MiB that
+    """How long a client can take to send a request or a message that it has begun, and a second more for each MiB that
     it has sent."""
     answers_bytes_max: int = attrs.field(default=256 * MIB, converter=to_bytes, validator=check_bytes(1))
-    """The size of all records that are unpacked for clients, and of what they have not read yet. Beyond it, reads wait,
-    and clients that read nothing are disconnected."""
+    """The maximum size of all records that are unpacked for clients, and of unread responses. Beyond it, reads wait,
+    and clients that do not read are disconnected."""
     send_ms: int = attrs.field(default=30_000, converter=to_milliseconds, validator=check_milliseconds(1))
-    """How long a client may take to read 256 KiB of a response."""
+    """How long a client can take to read 256 KiB of a response."""
     idle_ms: int = attrs.field(default=120_000, converter=to_milliseconds, validator=check_milliseconds(1))
-    """How long a client may send no further request until it is disconnected. Clients over WebSocket get pings, and are
-    disconnected if they neither answer nor read for so long."""
+    """How long a client can send no request before it is disconnected. WebSocket clients get pings, and are
+    disconnected if they neither answer nor read for this long."""
 
 
 @attrs.frozen(kw_only=True)
@@ -495,10 +500,10 @@ class ClientsConfig:
     """A file with certificates of authorities, in PEM format. Clients must then have a certificate of one of them.
     Empty: clients need none."""
     allow_unauthenticated: Switch = attrs.field(default="off", validator=check_choice("on", "off"))
-    """Whether a broker may listen beyond loopback without `users` and without `tls_client_ca`: anyone who reaches its
-    port can then read and write everything."""
+    """Whether a broker may listen beyond loopback without `users` and without `tls_client_ca`. Then anyone who can
+    reach its port can read and write everything."""
     login_ms: int = attrs.field(default=10_000, converter=to_milliseconds, validator=check_milliseconds(1))
-    """How long a client may take to authenticate. It is then disconnected."""
+    """How long a client can take to authenticate before it is disconnected."""
 
 
 @attrs.frozen(kw_only=True)
@@ -508,22 +513,22 @@ class FetchConfig:
     page_records_first: int = attrs.field(default=1000, validator=check_count(1))
     """How many records the first FETCH for a partition asks for, while the size of its records is unknown."""
     page_records_max: int = attrs.field(default=40_000, validator=check_count(1))
-    """How many records later FETCHes ask for at most, over all partitions."""
+    """The maximum number of records that later FETCHes ask for, over all partitions."""
     page_bytes_max: int = attrs.field(default=4 * MIB, converter=to_bytes, validator=check_bytes(1))
-    """The size of records that later FETCHes ask for at most, over all partitions."""
+    """The maximum size of the records that later FETCHes ask for, over all partitions."""
     partitions_max: int = attrs.field(default=16, validator=check_count(1))
     """How many partitions are fetched at the same time; the others wait."""
     retry_ms: int = attrs.field(default=500, converter=to_milliseconds, validator=check_milliseconds(1))
-    """How long a FETCH may make no progress before it is sent again. The wait doubles with each retry."""
+    """How long a FETCH can make no progress before it is sent again. The wait doubles with each retry."""
     retry_max_ms: int = attrs.field(default=5000, converter=to_milliseconds, validator=check_milliseconds(1))
     """The longest wait before a FETCH is sent again."""
     ahead_bytes_max: int = attrs.field(default=64 * MIB, converter=to_bytes, validator=check_bytes(0))
     """The total size of records kept while records before them are missing. Beyond it, they are dropped and fetched
     again."""
     reply_records_max: int = attrs.field(default=1_000_000, validator=check_count(1))
-    """How many records one FETCH is answered with; the peer asks again for the rest."""
+    """The maximum number of records in the answer to one FETCH; the peer asks again for the rest."""
     replies_max: int = attrs.field(default=10_000, validator=check_count(1))
-    """How many FETCHes one node answers or queues. Further ones are discarded, and their senders ask again."""
+    """How many FETCHes one node answers or queues. More are discarded, and their senders ask again."""
 
 
 @attrs.frozen(kw_only=True)
@@ -543,5 +548,5 @@ class MetricsConfig:
     listen: str = attrs.field(default="", validator=check_listen_address)
     """`PORT` (of 127.0.0.1) or `ADDRESS:PORT`. Port 0 is any free port. Empty: nothing is served."""
     topics_max: int = attrs.field(default=100, validator=check_count(0))
-    """How many topics have metrics of their own. Further ones are added up under the label `other`. 0: there are no
-    metrics by topic."""
+    """How many topics have separate metrics. Other topics are added up under the label `other`. 0: there are no metrics
+    by topic."""

@@ -39,7 +39,7 @@ _QUANTITY = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?) ?([a-zA-Z]*)")
 
 
 def parse_duration_ms(text: str) -> int:
-    """Return the milliseconds that a text such as `500ms`, `90s`, `1.5h`, `7d` or `2w` stands for.
+    """Convert a text such as `500ms`, `90s`, `1.5h`, `7d` or `2w` to milliseconds.
 
     Args:
         text: a number with a unit: `ms`, `s`, `m`, `h`, `d` or `w`, in capitals or not.
@@ -57,11 +57,11 @@ def parse_duration_ms(text: str) -> int:
 
 
 def parse_time_ms(text: str, now_ms: int) -> int:
-    """Return the time that a text stands for: `2h` ago, or an ISO 8601 time such as `2026-11-23T08:00Z`.
+    """Convert a text to a time: `2h` ago, or an ISO 8601 time such as `2026-11-23T08:00Z`.
 
     Args:
         text: how long ago, as `parse_duration_ms` reads it, or a time as `parse_time` reads it.
-        now_ms: the present time, in milliseconds since 1970.
+        now_ms: the current time, in milliseconds since 1970.
 
     Returns:
         Milliseconds since 1970; 0 for earlier times.
@@ -78,7 +78,7 @@ def parse_time_ms(text: str, now_ms: int) -> int:
 
 
 def parse_size_bytes(text: str) -> int:
-    """Return the bytes that a text such as `512KiB`, `1GB`, `10GiB` or `1048576` stands for.
+    """Convert a text such as `512KiB`, `1GB`, `10GiB` or `1048576` to bytes.
 
     Args:
         text: a number, with a unit or without. `kB`, `MB`, `GB`, `TB` and `PB` are powers of 1000, `KiB` to `PiB` are
@@ -105,7 +105,7 @@ def _parse_quantity(text: str, units: Mapping[str, int], expected: str) -> int:
     if found is None or factor is None:
         raise ValueError(f"expected {expected}, not {text!r}")
     number = Decimal(found[1]) * factor
-    if 0 < number < 1:  # 0 means "no limit" to some settings: a tiny value must not become it
+    if 0 < number < 1:  # 0 means "no limit" for some settings: a tiny value must not become 0
         raise ValueError(f"expected {expected}, not {text!r}")
     return int(number)
 
@@ -175,7 +175,7 @@ def _check_limits(minimum: int, maximum: int | None, expected: str) -> Validator
 
 
 def check_choice(*choices: str) -> Validator:
-    """Return a validator of a text that is one of these."""
+    """Return a validator of a text that must be one of several."""
 
     def check(_: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
         if value not in choices:
@@ -219,7 +219,7 @@ def check_endpoints(section: Any, attribute: attrs.Attribute[Any], value: Any) -
 
 
 def check_towers(_: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
-    """Check that a value is a tuple of towers, each named by one address; it may be empty."""
+    """Check that a value is a tuple of towers, each named by one address; it can be empty."""
     check_texts(_, attribute, value)
     for text in value:
         try:
@@ -233,7 +233,7 @@ _LISTEN_EXPECTED = "a port, or an address and a port, such as 9464 or 10.0.0.7:9
 
 
 def split_listen_address(text: str) -> tuple[str, int]:
-    """Return the host and the port of `PORT`, which is one of 127.0.0.1, or of `ADDRESS:PORT`.
+    """Return the host and the port of `PORT` (of 127.0.0.1) or `ADDRESS:PORT`.
 
     Args:
         text: The text.

@@ -1,8 +1,8 @@
 """The interface of discovery plugins, which advertise a node and report the nodes that they find.
 
 A plugin registers a function in the entry-point group `dafka.discovery`. The function takes the part of the configured
-URL after the colon and the configuration, and returns a `Discovery`. It raises `DiscoveryError` if it does not
-understand its argument. `dafka.testing.check_discovery` checks that a plugin keeps the promises of this interface.
+URL after the colon and the configuration, and returns a `Discovery`. It raises `DiscoveryError` if its argument is
+invalid. `dafka.testing.check_discovery` checks a plugin against this interface.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Advertisement:
         address: The address of the node: 32 hexadecimal digits, or an address that the program chose.
         host: The host that other nodes connect to. If empty, the host that the node's connections come from.
         port: The TCP port of the node's publisher.
-        role: The role of the node. A discovery may pass it on, so that nodes connect only to those that they need.
+        role: The role of the node. A discovery can pass it on, so that nodes connect only to the nodes that they need.
     """
 
     address: str
@@ -54,7 +54,7 @@ class Discovery(Protocol):
 
         - `PeerJoined` reports another node, never this one. Its address is empty if it is unknown.
         - `PeerLeft` has the endpoint of an earlier `PeerJoined`.
-        - `Settled` comes once, when there was enough time to find the nodes that were running before.
+        - `Settled` is reported once, when there was enough time to find the nodes that were running before.
         - In a closed cluster (`config.security`), the `PeerEndpoint` of an event has the public key to expect there.
           The node does not connect to an endpoint without a key.
 
@@ -79,7 +79,7 @@ def open_discovery(config: Config) -> Discovery:
         The discovery. It does nothing until `run` is called.
 
     Raises:
-        DiscoveryError: The plugin is not installed, or does not understand its argument.
+        DiscoveryError: The plugin is not installed, or its argument is invalid.
         ConfigError: The keys of a closed cluster are missing or invalid.
     """
     name, _, argument = config.node.discovery.partition(":")

@@ -1,6 +1,6 @@
 """Actions: the requests that a state machine makes to its caller.
 
-Machines do no I/O. They take messages and the time, and return a list of actions, to be carried out in order.
+Machines do no I/O. They take messages and the time, and return a list of actions; the caller runs them in order.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class Unsubscribe:
 
 @attrs.frozen
 class Deliver:
-    """Deliver records to the program. They continue what was delivered of their partition before."""
+    """Deliver records to the program. They follow the records of their partition that were delivered before."""
 
     batch: RecordBatch
 
 
 @attrs.frozen
 class Append:
-    """Make records durable. They continue what was appended to their partition before."""
+    """Make records durable. They follow the records that were appended to their partition before."""
 
     batch: RecordBatch
 

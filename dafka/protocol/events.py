@@ -34,8 +34,8 @@ class PeerLeft:
     Attributes:
         address: The node's address; empty if discovery does not know it.
         endpoint: The endpoint at which the node listened.
-        is_unwanted: Whether no tower lists the node among those of the roles that this node connects to.
-        is_tower_silent: Whether no tower is heard any more, so that its silence says nothing of the node.
+        is_unwanted: Whether the node has left because no tower lists it in a role that this node connects to.
+        is_tower_silent: Whether no tower is heard any more, so that the node may still exist.
     """
 
     address: str
@@ -177,9 +177,10 @@ class FetchUnanswered:
 
 @attrs.frozen
 class RecordsMissing:
-    """A store still misses records that other nodes have announced and that no node sends.
+    """A store misses records that other nodes have announced and that no node sends.
 
-    It is repeated once a minute as long as that lasts. The nodes that hold the records may be stopped, or out of reach.
+    The event is repeated once a minute as long as that lasts. The nodes that hold the records may be stopped, or out of
+    reach.
 
     Attributes:
         records: The number of records.
@@ -295,7 +296,7 @@ class PartitionsForgotten:
 
 @attrs.frozen
 class StoreFull:
-    """A store takes no further partition, so that new producers get no ACKs. Known partitions continue.
+    """A store accepts no new partitions, so that new producers get no ACKs. Known partitions continue.
 
     Attributes:
         reason: The limit that is reached.
@@ -311,7 +312,7 @@ class StoreFull:
 
 @attrs.frozen
 class StoreHasRoom:
-    """A store takes new partitions again after `StoreFull`."""
+    """A store accepts new partitions again after `StoreFull`."""
 
     def __str__(self) -> str:
         return "The store takes new partitions again"
@@ -335,12 +336,12 @@ class StoresSilent:
 
 @attrs.frozen
 class PartitionReplaced:
-    """A producer has begun a new partition, because no store could continue the one before.
+    """A producer has begun a new partition, because no store could continue the previous one.
 
     The stores had lost records that they had acknowledged, for example because their only file was deleted.
 
     Attributes:
-        partition: The partition before.
+        partition: The previous partition.
         replacement: The address of the new partition, of the same topic.
         records: The number of unacknowledged records that the new partition begins with.
     """
@@ -366,7 +367,7 @@ class StoresHeard:
 
 @attrs.frozen
 class StorageRepaired:
-    """Opening the storage found damage, and removed it or left it out.
+    """Opening the storage found damage, and repaired or skipped it.
 
     Attributes:
         damage: A sentence that describes the damage.
@@ -394,7 +395,7 @@ class StorageFailed:
 
 @attrs.frozen
 class StorageLost:
-    """The storage was removed, moved or replaced while it was open. The store ends, and acknowledges nothing more.
+    """The storage was removed, moved or replaced while it was open. The store stops without acknowledging more records.
 
     Attributes:
         reason: The storage's error.
@@ -422,7 +423,7 @@ def _records(first_sequence: int, end_sequence: int, partition: Partition) -> st
 
 @attrs.frozen
 class PartitionsAssigned:
-    """A member of a group handles further partitions from now on.
+    """A member of a group handles additional partitions from now on.
 
     Attributes:
         partitions: The partitions.
@@ -436,7 +437,7 @@ class PartitionsAssigned:
 
 @attrs.frozen
 class PartitionsRevoked:
-    """Another member of the group takes over partitions. No further record of them is returned.
+    """Another member of the group takes over partitions. Their records are no longer returned.
 
     They are handed over when the program has saved its positions, or after `[consumer] group_handover_ms`.
 
@@ -455,7 +456,7 @@ class PartitionsLost:
     """A member of a group was out of touch with the stores for too long. Others may handle its partitions now.
 
     Attributes:
-        partitions: The partitions. What was not saved of them is handled again.
+        partitions: The partitions. Records after the last saved position are handled again.
     """
 
     partitions: tuple[Partition, ...]

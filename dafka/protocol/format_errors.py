@@ -1,4 +1,4 @@
-"""What is raised for records of brokers and groups, JSON text that any node can publish, which are malformed."""
+"""Converts errors in decoding JSON records of brokers and groups, which any node can publish."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dafka.errors import StorageFormatError
 
 @contextmanager
 def format_errors(what: str) -> Iterator[None]:
-    """Raise `StorageFormatError` where text is no JSON, or a field is missing or has a wrong type.
+    """Raise `StorageFormatError` if text is not JSON, or a field is missing or has a wrong type.
 
-    Only decoding belongs in the block: a mistake of what handles a record must not be taken for a malformed one.
+    Put only decoding in the block, so that errors of other code are not reported as a malformed record.
 
     Args:
-        what: What is decoded, for the message.
+        what: The name of the decoded thing, for the message.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""The time between two repetitions of a message that says the same again, which grows while nothing new happens."""
+"""The growing time between two repetitions of an unchanged message."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ GROWTH_FACTOR = 2
 
 
 class GrowingInterval:
-    """A time between repetitions: short at first, then as long as all the repetitions before took, up to a limit.
+    """A time between repetitions: short at first, then as long as all earlier repetitions took, up to a limit.
 
-    A message that a receiver misses because its queue is full for some time is so repeated soon after that time.
+    If a receiver misses a message because its queue is full for some time, the message is repeated soon after that
+    time.
 
     Args:
         shortest_s: Seconds until the first repetition.
         longest_s: The limit, in seconds.
-        short_count: How many repetitions the shortest time precedes.
+        short_count: The number of repetitions that follow the shortest time.
     """
 
     def __init__(self, shortest_s: float, longest_s: float, short_count: int = 1) -> None:

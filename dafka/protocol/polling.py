@@ -1,13 +1,13 @@
-"""Ask until nothing new comes: which stores have answered, when to ask again, and when to stop waiting.
+"""Repeated questions to all stores: which stores have answered, when to ask again, and when to stop waiting.
 
-RFC 46 has no message that says "this was all". A node that needs to know what the stores hold asks each of them, and
-repeats the question until all have answered. This project's stores answer even if they hold nothing (erratum 26).
-libdafka's stores then stay silent, so a poll also ends when its patience runs out.
+RFC 46 has no message that ends a list of answers. A node that needs to know the records of the stores asks each of
+them, and repeats the question until all have answered. This project's stores answer even if they hold nothing (erratum
+26). libdafka's stores then stay silent, so a poll also ends when its patience runs out.
 
-Three users share `StorePoll`: `HeldEndQuery` (one partition), `ReaderMachine` (the topics of one
-reader) and `PollSchedule` (the whole cluster, for an observer). `PendingPeers` tells them whether a discovered node may
-still turn out to be a store. `RetrySchedule` repeats messages that no node answers, and `LastingQuestion` one whose
-answer may change at any time.
+Three users share `StorePoll`: `HeldEndQuery` (one partition), `ReaderMachine` (the topics of one reader) and
+`PollSchedule` (the whole cluster, for an observer). `PendingPeers` knows whether a discovered node may still turn out
+to be a store. `RetrySchedule` repeats messages that have no answer, and `LastingQuestion` repeats a question whose
+answer can change at any time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RETRY_WAITS_S = (5.0, 30.0)
 """Seconds after which a message is sent for the second and the third time."""
 
 KEYS_MAX = 10_000
-"""Messages of one schedule that wait for their repetition; beyond that the oldest is dropped."""
+"""The maximum number of messages of one schedule that wait for repetition; beyond it, the oldest is dropped."""
 
 LASTING_INTERVAL_S = 60.0
 """Seconds between two repetitions of a lasting question in the long run."""
@@ -31,19 +31,19 @@ _Key = TypeVar("_Key")
 class StorePoll:
     """A question to every store, repeated until all have answered or patience runs out.
 
-    Each time the question is asked anew it gets the next number. An answer to one question also answers the earlier
-    ones. Times are seconds on any steady clock.
+    Each new question gets the next number. An answer to one question also answers the earlier ones. Times are seconds
+    on any steady clock.
 
     Args:
         patience_s: Seconds to wait for an answer.
         retry_s: Seconds until the first repetition.
         retry_factor: The factor by which each following wait is longer than the one before.
-        quiet_s: Seconds without news after which what is known is taken for complete.
+        quiet_s: Seconds without news after which the answers count as complete.
 
     Attributes:
         question: The number of the last question that was asked; 0 before the first.
         patience_until: The time at which stores that have not answered count as stores that hold nothing.
-        quiet_until: The time at which the answers are taken for complete if nothing new is learned until then.
+        quiet_until: The time at which the answers count as complete if there is no news until then.
         retry_due: The time at which to repeat the question.
     """
 
@@ -64,7 +64,7 @@ class StorePoll:
         self.patience_until = now + self._patience_s
 
     def restart_quiet(self, now: float, quiet_s: float | None = None) -> None:
-        """Note that something new was learned, and that more may follow."""
+        """Record that something new was learned, and that more may follow."""
         self.quiet_until = max(self.quiet_until, now + (self._quiet_s if quiet_s is None else quiet_s))
 
     def restart_retries(self) -> None:
@@ -90,7 +90,7 @@ class StorePoll:
         return True
 
     def add_answer(self, store: str, question: int | None = None) -> None:
-        """Note that a store has answered this question, by default the last one.
+        """Record that a store has answered this question, by default the last one.
 
         An answer to a question that was not asked yet counts when it is.
         """
@@ -106,7 +106,7 @@ class StorePoll:
         return self._answered.get(store, -1) >= (self.question if question is None else question)
 
     def unanswered(self, stores: Iterable[str]) -> list[str]:
-        """Return those of these stores that have not answered the last question."""
+        """Return the stores among these that have not answered the last question."""
         return [store for store in stores if not self.has_answered(store)]
 
     def is_answered(self, stores: Iterable[str], now: float, *, is_pending: bool) -> bool:
@@ -115,7 +115,7 @@ class StorePoll:
         Args:
             stores: The stores that are connected.
             now: The time.
-            is_pending: Whether something else is waited for, such as peers that may be stores.
+            is_pending: Whether the caller waits for something else, such as peers that may be stores.
 
         Returns:
             Whether all stores have answered and nothing else is pending, or patience has run out.
@@ -148,26 +148,26 @@ class PendingPeers:
         self._peers_max = peers_max
 
     def add_node(self, address: str) -> None:
-        """Note that discovery found a node. It has connected when it subscribes to something with its address."""
+        """Record that discovery found a node. It has connected when it subscribes to something with its address."""
         if address and address not in self._connected:
             self.addresses.add(address)
 
     def remove_node(self, address: str) -> None:
-        """Note that discovery lost a node."""
+        """Record that discovery lost a node."""
         self.addresses.discard(address)
         self._connected.discard(address)
 
     def note_subscription(self, topic: str) -> None:
-        """Note that a peer subscribed to a topic. If that is a node's address, the node has connected."""
+        """Record that a peer subscribed to a topic. If that is a node's address, the node has connected."""
         self.addresses.discard(topic)
         if len(self._connected) < self._peers_max:
             self._connected.add(topic)
 
 
 class RetrySchedule(Generic[_Key]):
-    """Messages to send a second and a third time, because nothing shows whether they arrived.
+    """Messages to send a second and a third time, because their arrival is not confirmed.
 
-    A question that no node can answer and one whose answer a full queue has dropped look alike.
+    A question that no node can answer cannot be distinguished from one whose answer a full queue has dropped.
     """
 
     def __init__(self) -> None:
@@ -220,7 +220,7 @@ class LastingQuestion:
         return self._due < float("inf")
 
     def note_asked(self, now: float, interval_s: float = LASTING_INTERVAL_S) -> None:
-        """Begin anew: the question has just been sent, to a node that may not have received it."""
+        """Restart the schedule: the question has just been sent, to a node that may not have received it."""
         self._number = 0
         self._schedule(now, interval_s)
 
@@ -255,5 +255,5 @@ class LastingQuestion:
 
 
 def jittered(seconds: float, address: str, number: int) -> float:
-    """Return a time from three to five quarters of this one, which differs between nodes and between repetitions."""
+    """Return a time between 75 % and 125 % of this one, which differs between nodes and between repetitions."""
     return seconds * (0.75 + 0.5 * crc32(f"{address} {number}".encode()) / 2**32)

@@ -1,4 +1,4 @@
-"""Rendezvous hashing: an order of nodes for each name, which everybody computes alike."""
+"""Rendezvous hashing: an order of nodes for each name, which is the same on every node."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ def rank_nodes(name: str, nodes: Iterable[str]) -> list[str]:
 
 
 def weigh_node(name: str, node: str) -> bytes:
-    """Return how much a node is preferred for a name; the larger, the more."""
+    """Return the weight of a node for a name; larger weights are preferred."""
     return blake2b(f"{name}\0{node}".encode(errors="surrogateescape"), digest_size=8).digest()

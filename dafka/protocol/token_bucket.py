@@ -1,4 +1,4 @@
-"""The token bucket behind every rate limit of the project. It has no clock: the caller passes the time."""
+"""The token bucket of every rate limit of the project. It has no clock: the caller passes the time."""
 
 from __future__ import annotations
 

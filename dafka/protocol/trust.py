@@ -55,7 +55,10 @@ class RefusedByPeer:
 
     @property
     def is_certain(self) -> bool:
-        """Whether the peer gave a reason. A peer that just ends a handshake may also be starting or stopping."""
+        """Whether the peer gave a reason.
+
+        A peer that ends a handshake without a reason may also be starting or stopping.
+        """
         return self.reason != UNKNOWN
 
     def __str__(self) -> str:
@@ -72,7 +75,7 @@ class RefusedByPeer:
 
 @attrs.frozen
 class PeerNotAuthorized:
-    """A node was discovered whose key is not authorized here. This node does not connect to it until it is.
+    """A node was discovered whose key is not authorized here. This node connects to it only after it is authorized.
 
     Attributes:
         endpoint: The endpoint of the node.

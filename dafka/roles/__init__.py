@@ -1,4 +1,4 @@
-"""The roles, each a nursery that wires a state machine to its sockets, discovery and storage."""
+"""The roles: each connects a state machine to its sockets, discovery and storage."""
 
 from dafka.roles.arguments import Time
 from dafka.roles.consumer import Consumer, ConsumerStatistics, open_consumer

@@ -1,4 +1,4 @@
-"""Checks of the arguments of a program. An invalid one raises a local error that says what was expected."""
+"""Checks of a program's arguments. An invalid one raises a local error that says what was expected."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Time: TypeAlias = datetime | timedelta | int
 
 _EPOCH = datetime.fromtimestamp(0, UTC)
 HEADER_OVERHEAD_BYTES = 10
-"""What each header of a record counts for its lengths, besides its name and its value."""
+"""The size that a header counts in addition to its name and value, for its lengths."""
 
 _ADDRESS = re.compile("[0-9A-F]{32}")
 
@@ -32,7 +32,7 @@ def check_topic(topic: str, config: Config) -> str:
 
     Args:
         topic: The topic.
-        config: The configuration, whose dialect may not support every topic.
+        config: The configuration; its dialect may not support every topic.
 
     Returns:
         The topic.
@@ -58,7 +58,7 @@ def check_topics(topics: Iterable[str], config: Config) -> list[str]:
 
     Args:
         topics: The topics.
-        config: The configuration, whose dialect may not support every topic.
+        config: The configuration; its dialect may not support every topic.
 
     Returns:
         The topics.
@@ -115,7 +115,7 @@ def check_positions(positions: Mapping[Partition, int]) -> None:
 
 
 def ephemeral(config: Config) -> Config:
-    """Return the configuration of a further node of the same program, which listens at any free port.
+    """Return the configuration for another node of the same program, which listens at any free port.
 
     Args:
         config: The configuration of the program's node.
@@ -230,7 +230,7 @@ def make_batch(
     Args:
         partition: The partition.
         records: Values, or whole records.
-        now_ms: The timestamp of records that give none.
+        now_ms: The timestamp of records without one.
         bytes_max: The largest record that peers accept.
 
     Returns:
@@ -253,7 +253,7 @@ def make_batch(
 
 
 def _pack_values(values: Sequence[bytes | None], bytes_max: int) -> Sequence[bytes | None]:
-    """Return values in one piece, so that further steps take no time for each; raise `RecordError` if one is wrong."""
+    """Pack values, so that later steps need not handle each one; raise `RecordError` if one is invalid."""
     if len(values) > 1:
         with suppress(TypeError):
             packed = records_codec().pack(cast(Sequence[bytes], values))

@@ -1,4 +1,4 @@
-"""Compacts the partitions of a store in the background: one at a time, not faster than configured."""
+"""Compacts the partitions of a store in the background: one at a time, within the configured rate."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from dafka.storage.compaction import CompactionPolicy, compact_partition
 from dafka.storage.plugin_helpers import now_ms
 
 IDLE_SHARE = 3
-"""How long compaction waits after each step, as a multiple of the time that the step took. So it takes a quarter of a
-processor at most, and less where appends or other programs slow it down."""
+"""How long compaction waits after each step, as a multiple of the duration of the step. So it takes at most a quarter
+of a processor, and less when appends or other programs slow it down."""
 
 CLEAN_ENDS = "$compaction"
-"""The name under which a storage keeps, like positions of a consumer, the sequences up to which it is compacted."""
+"""The consumer name under which a storage keeps the sequences up to which its partitions are compacted."""
 
 
 class Compactor:
@@ -51,7 +51,7 @@ class Compactor:
         return isinstance(self._storage, CompactsPartitions)
 
     def policy(self) -> CompactionPolicy:
-        """Return how topics without settings of their own are compacted."""
+        """Return the compaction policy of topics without settings."""
         return CompactionPolicy(
             dirty_ratio=self._config.compaction_dirty_percent / 100,
             tombstone_ms=self._config.tombstone_ms,
@@ -59,10 +59,9 @@ class Compactor:
         )
 
     async def compact(self, partition: Partition) -> None:
-        """Compact a partition by itself, if enough of it is new.
+        """Compact a partition if enough of it is new.
 
-        If the storage fails, the partition stays as it is until the next attempt. That is
-        reported once.
+        If the storage fails, the partition is not changed until the next attempt. The failure is reported once.
 
         Args:
             partition: The partition.
@@ -105,7 +104,7 @@ class Compactor:
         self._resumed_at = trio.current_time()
 
     def note(self, partition: Partition, done: Compacted) -> None:
-        """Note and report what was removed."""
+        """Record and report the removed records."""
         self.records_removed += done.records_removed
         if done.records_removed:
             self._report(RecordsCompacted(partition, done.records_removed, done.bytes_removed))

@@ -1,4 +1,4 @@
-"""The consumer: receives all records of its topics, each partition in order, from whichever node holds them."""
+"""The consumer: receives all records of its topics, each partition in order, from any node that holds them."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class ConsumerStatistics:
         records: Records that the program took.
         bytes: The bytes of their contents.
         buffered_bytes: Memory of the records that wait for the program.
-        records_unrecoverable: Records left out because no node holds them any more.
+        records_unrecoverable: Records skipped because no node holds them any more.
         fetches_sent: FETCHes sent for missing records.
         positions: By partition, the sequence of the next record that the program receives.
-        lag: By partition, how many records are known to exist from that position on; only partitions that have any.
+        lag: By partition, the number of known records from that position on; partitions without lag are left out.
         discarded: Messages that were discarded, by reason.
         peers: Nodes that this one is connected to.
     """
@@ -56,8 +56,8 @@ class ConsumerStatistics:
 class Consumer(NodeRole):
     """A consumer of topics, opened by `open_consumer`.
 
-    Iterate over it for records, or over `batches()` for batches of them, which is faster. They may be mixed: each
-    record is returned once. A consumer is used by one task at a time.
+    Iterate over it for records, or over `batches()` for batches of them, which is faster. Both can be mixed: each
+    record is returned once. Only one task at a time can use a consumer.
 
     Attributes:
         address: The consumer's node address.
@@ -79,7 +79,7 @@ class Consumer(NodeRole):
 
     @property
     def group(self) -> str:
-        """The name of the consumer's group; empty if it is in none."""
+        """The name of the consumer's group; empty if it is not in a group."""
         return "" if self._group is None else self._group.name
 
     @property
@@ -102,7 +102,7 @@ class Consumer(NodeRole):
         self._node.act(self._machine.subscribe(topic, trio.current_time()))
 
     def unsubscribe(self, topic: str) -> None:
-        """Stop following a topic. No further record of it is returned, even if it was received already.
+        """Stop following a topic. Its records are no longer returned, even if they were received already.
 
         Args:
             topic: The topic.
@@ -116,14 +116,14 @@ class Consumer(NodeRole):
         self._node.act(self._delivery.drop_topic(topic, trio.current_time()))
 
     def batches(self, *, until: Mapping[Partition, int] | None = None) -> AsyncIterator[RecordBatch]:
-        """Return an iterator over batches of records, which waits for further ones.
+        """Return an iterator over batches of records, which waits for more.
 
         Each batch holds consecutive records of one partition. Iterating raises `trio.ClosedResourceError` after the
         consumer's block.
 
         Args:
             until: By partition, the sequence after the last record to return, such as `await consumer.ends()`. The
-                iterator ends there, and leaves later records and other partitions to others. None: it does not end.
+                iterator ends there, and does not take later records and other partitions. None: it does not end.
 
         Returns:
             The iterator.
@@ -134,7 +134,7 @@ class Consumer(NodeRole):
         return _Batches(self, None if until is None else self._check_until(until))
 
     def __aiter__(self) -> AsyncIterator[Record]:
-        """Return an iterator over records. It executes a checkpoint for each batch received, not for each record."""
+        """Return an iterator over records. It executes a checkpoint for each received batch, not for each record."""
         return _Records(self)
 
     def positions(self) -> dict[Partition, int]:
@@ -147,7 +147,7 @@ class Consumer(NodeRole):
         return {partition: self._delivery.positions[partition] for partition in self._group.held()}
 
     def lag(self) -> dict[Partition, int]:
-        """Return, by partition, how many records are known to exist that the program has not received; 0 if none."""
+        """Return, by partition, the number of known records that the program has not received."""
         cursors = self._machine.reassembler.cursors
         waiting = self._delivery.waiting_positions()
         held = cursors.keys() if self._group is None else self._group.held().keys() & cursors.keys()
@@ -157,9 +157,9 @@ class Consumer(NodeRole):
         }
 
     async def ends(self) -> dict[Partition, int]:
-        """Ask the stores how much they hold of the consumer's topics.
+        """Ask the stores for the ends of the partitions of the consumer's topics.
 
-        A node of its own asks, which takes a fraction of a second.
+        A separate node asks, which takes a fraction of a second.
 
         Returns:
             By partition, the sequence after the last record that a store holds.
@@ -193,10 +193,10 @@ class Consumer(NodeRole):
             self._node.act(self._delivery.seek(partition, sequence, trio.current_time()))
 
     async def seek_tail(self, count: int) -> None:
-        """Continue each partition that stores hold so that its last records come next.
+        """Continue each stored partition at its last records.
 
         Args:
-            count: How many records of each partition, at least 0.
+            count: The number of last records to receive of each partition, at least 0.
 
         Raises:
             ConfigError: The count is invalid.
@@ -207,9 +207,9 @@ class Consumer(NodeRole):
         self._seek_held({partition: max(end - count, 0) for partition, end in (await self.ends()).items()})
 
     async def positions_at(self, time: Time) -> dict[Partition, int]:
-        """Ask the stores where their partitions of the consumer's topics continue from a time on.
+        """Ask the stores for the positions of the partitions of the consumer's topics at a time.
 
-        A node of its own asks, which takes a fraction of a second.
+        A separate node asks, which takes a fraction of a second.
 
         Args:
             time: The time: a `datetime` with a time zone, milliseconds since 1970 UTC as in `Record.timestamp`, or a
@@ -222,7 +222,8 @@ class Consumer(NodeRole):
         Raises:
             ConfigError: The time is invalid.
             DiscoveryError: No tower or no store was found within `[node] tower_timeout_ms`.
-            UnansweredError: A store did not answer within a minute, or only libdafka's stores are there, which cannot.
+            UnansweredError: A store did not answer within a minute, or there are only libdafka's stores, which cannot
+                answer.
         """
         to_time_ms(time)
         self._check_open()
@@ -232,8 +233,8 @@ class Consumer(NodeRole):
     async def seek_time(self, time: Time) -> None:
         """Continue each partition with the first record that was made at a time or later.
 
-        A partition whose records are all older continues at its end. One of which no store holds records, now or when
-        it is found later, begins at its first record.
+        A partition whose records are all older continues at its end. A partition without stored records, now or when it
+        is found later, begins at its first record.
 
         Args:
             time: The time; see `positions_at`.
@@ -241,7 +242,8 @@ class Consumer(NodeRole):
         Raises:
             ConfigError: The time is invalid.
             DiscoveryError: No tower or no store was found within `[node] tower_timeout_ms`.
-            UnansweredError: A store did not answer within a minute, or only libdafka's stores are there, which cannot.
+            UnansweredError: A store did not answer within a minute, or there are only libdafka's stores, which cannot
+                answer.
         """
         time_ms = to_time_ms(time)
         found = await self.positions_at(time_ms)
@@ -250,7 +252,7 @@ class Consumer(NodeRole):
         self._seek_held({**dict.fromkeys(unstored, 0), **found})
 
     def pause(self, *selected: Partition | str) -> None:
-        """Receive no further records of partitions until `resume`. They fill no buffer, and their lag grows.
+        """Stop receiving records of partitions until `resume`. The records fill no buffer, and the lag grows.
 
         Args:
             *selected: Partitions, and topics, whose future partitions are paused too.
@@ -259,7 +261,7 @@ class Consumer(NodeRole):
         self._node.act(self._delivery.pause(selected, trio.current_time()))
 
     def resume(self, *selected: Partition | str) -> None:
-        """Receive records of paused partitions again, from the one on at which they were paused.
+        """Receive records of paused partitions again, from the record at which they were paused.
 
         Args:
             *selected: The same partitions and topics as those of `pause`.
@@ -273,14 +275,14 @@ class Consumer(NodeRole):
         return frozenset(self._machine.reassembler.paused)
 
     async def save_positions(self) -> None:
-        """Make `positions()` durable, for the consumer's group or under its name; it says: all before is handled.
+        """Save `positions()` durably, for the consumer's group or under its name: all records before them are handled.
 
-        The members of a group save their positions in the cluster. Whoever handles a partition next continues from
-        there. Partitions that this member does not handle any more are left out. A consumer with a name saves them in a
-        storage of its own, and continues from there when it is opened again.
+        The members of a group save their positions in the cluster. The next member that handles a partition continues
+        from there. Partitions that this member no longer handles are left out. A consumer with a name saves its
+        positions in its own storage, and continues from there when it is opened again.
 
         Raises:
-            ConfigError: The consumer is in no group, and has no `name` and `positions` in `[consumer]`.
+            ConfigError: The consumer is not in a group, and has no `name` and `positions` in `[consumer]`.
             StorageError: The positions cannot be written.
         """
         self._check_open()
@@ -345,7 +347,7 @@ class Consumer(NodeRole):
         return record
 
     async def _open_run(self, ends: dict[Partition, int] | None = None) -> bool:
-        """Wait for records. `_delivery` then hands them over, also in another thread than Trio's.
+        """Wait for records. `_delivery` then hands them over, in any thread.
 
         Args:
             ends: By partition, the sequence after the last record to return. Complete ones are removed. None: no end.
@@ -359,7 +361,7 @@ class Consumer(NodeRole):
         return found
 
     def _open_run_nowait(self, ends: dict[Partition, int] | None = None) -> bool | None:
-        """Do the same without waiting. Return None if that is necessary."""
+        """Do the same without waiting; return None if it would have to wait."""
         if (batch := self._take_run(ends)) is None:
             return False if ends is not None and self._delivery.is_complete(ends) else None
         self._delivery.open_run(batch)
@@ -382,7 +384,7 @@ class Consumer(NodeRole):
         return self._check_ends(sequences)
 
     async def _wait_time_store(self) -> None:
-        """Wait for a store that can say where the records of a time begin. Raise an error if there is none."""
+        """Wait for a store that can find records by time. Raise an error if there is none."""
         machine = self._machine
         with trio.move_on_after(self._config.node.tower_timeout_ms / 1000):
             while not machine.timed_start.query.stores:
@@ -420,7 +422,7 @@ class Consumer(NodeRole):
         self._arrived.unpark_all()
 
     def _on_change(self) -> None:
-        self._changed.unpark_all()  # unrecoverable records may complete a read that ends
+        self._changed.unpark_all()  # unrecoverable records may complete a read with an end
         if self._group is not None and self._known_partitions != len(self._machine.reassembler.cursors):
             self._known_partitions = len(self._machine.reassembler.cursors)
             self._group.notify()
@@ -438,7 +440,7 @@ class Consumer(NodeRole):
 
 
 class _GroupHolder:
-    """Handles the partitions of a member of a group."""
+    """Handles the partitions of a group's member."""
 
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
@@ -502,22 +504,22 @@ async def open_consumer(
 ) -> AsyncIterator[Consumer]:
     """Open a consumer, for use as an async context manager.
 
-    In each partition it begins at the position given in `positions`, or else at the one saved under its name, or else
-    at `start`, or else where `[consumer] offset_reset` says. With `latest`, it receives every record published after
-    the block was entered.
+    In each partition it begins at the position in `positions`, or else at the one saved under its name, or else at
+    `start`, or else as `[consumer] offset_reset` specifies. With `latest`, it receives every record published after the
+    block was entered.
 
-    The members of a group share the partitions of their topics. Each partition is handled by one of them at a time,
-    which begins where `save_positions` was called last, by whichever member.
+    The members of a group share the partitions of their topics. One member at a time handles each partition. It begins
+    at the last position that any member has saved with `save_positions`.
 
     Args:
         topics: The topics to follow; more can be added with `Consumer.subscribe`.
         config: The configuration; the defaults if None.
-        positions: By partition, the sequence of the first record to receive; in a group, of partitions of which it has
-            no position.
-        start: The time from which on to receive records: a `datetime` with a time zone, milliseconds since 1970 UTC, or
-            a `timedelta` for how long ago. Each partition begins with the first record that was made at that time or
-            later, as the stores say; see `Consumer.seek_time`.
-        group: The name of a group to be a member of; by default the one that `[consumer] group` names, if any.
+        positions: By partition, the sequence of the first record to receive; in a group, only for partitions without a
+            saved position.
+        start: The time from which to receive records: a `datetime` with a time zone, milliseconds since 1970 UTC, or a
+            `timedelta` for how long ago. Each partition begins with the first record that was made at that time or
+            later, according to the stores; see `Consumer.seek_time`.
+        group: The name of the group to join; by default `[consumer] group`.
 
     Yields:
         The consumer. Leaving the block closes it.
@@ -563,7 +565,7 @@ async def open_consumer(
                     elif settings.offset_reset == "latest":
                         with trio.move_on_after(SETTLE_S):
                             await consumer.wait_settled()
-                            # Producers do not say when they have received a subscription.
+                            # Producers do not confirm subscriptions.
                             await trio.sleep(config.beacon.settle_ms / 1000)
                     yield consumer
                 finally:

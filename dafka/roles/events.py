@@ -1,8 +1,8 @@
 """Events of a node: kept for the embedding program, and logged.
 
-The log uses named loggers of the standard library (`dafka.store` for a store), which a program configures as it likes.
-The message of a log record is a sentence. Its attribute `dafka` holds the same as fields: the name of the event, the
-role and the address of the node, and the event's own fields.
+The log uses named loggers of the standard library (`dafka.store` for a store), which a program can configure. The
+message of a log record is a sentence. Its attribute `dafka` contains the fields: the name of the event, the role and
+the address of the node, and the event's own fields.
 """
 
 from __future__ import annotations
@@ -47,22 +47,22 @@ from dafka.roles.logging_events import FetchesUnanswered, LogEvent, MessagesDisc
 from dafka.roles.trio_context import bind_to_process
 
 EVENTS_MAX = 1000
-"""Events kept for readers. A reader that is further behind misses the oldest."""
+"""The number of events kept for readers. A slower reader misses the oldest."""
 
 LINES_BURST = 200
-"""Events of one kind that are logged at once. Peers cause events, and must not be able to fill a disk."""
+"""The number of events of one kind that are logged at once. Peers cause events, and must not be able to fill a disk."""
 
 LINES_PER_S = 2.0
 """Events of one kind that are logged per second in the long run."""
 
 DISCARDS_INTERVAL_S = 1.0
-"""Seconds between two looks at the counters of discarded messages."""
+"""Seconds between two checks of the counters of discarded messages."""
 
 DISCARDS_REPEAT_S = 60.0
 """Seconds after which a reason for discarded messages is logged again, with a count."""
 
 UNANSWERED_INTERVAL_S = 60.0
-"""Seconds in which one line names a partition that no node answers for, and another one counts all further ones."""
+"""The interval, in seconds, in which one line names an unanswered partition, and another line counts all others."""
 
 _WARNINGS = (
     RecordsMissing,
@@ -135,7 +135,7 @@ class EventFeed:
         self._unanswered = _UnansweredLog()
 
     def rename(self, logger: logging.Logger, node: str) -> None:
-        """Log under another address from now on: the node has begun anew."""
+        """Log under another address from now on: the node has restarted with it."""
         self.log = NodeLog(logger, node)
 
     def put(self, event: Event) -> None:
@@ -152,12 +152,12 @@ class EventFeed:
             self.log.write(event, level)
 
     def end(self) -> None:
-        """End each iteration after the events that are kept: the node is closed."""
+        """End each iteration after the kept events: the node is closed."""
         self._is_ended = True
         self._readers.unpark_all()
 
     async def log_unanswered(self) -> None:
-        """Log how many partitions no node answers for, besides the first one, until cancelled."""
+        """Log the number of unanswered partitions after the first one, until cancelled."""
         try:
             while True:
                 await self._unanswered.wait_interval()
@@ -174,13 +174,13 @@ class EventFeed:
         return _EventIterator(self)
 
     async def wait_event(self, seen: int) -> tuple[Event, int]:
-        """Return the event after the first `seen` ones, and how many have been seen with it.
+        """Return the event after the first `seen` ones, and the number of events seen then.
 
         Args:
-            seen: How many events have been seen.
+            seen: The number of events seen before.
 
         Returns:
-            The event, and `seen` with it.
+            The event, and the new value of `seen`.
 
         Raises:
             trio.ClosedResourceError: There is none, and the node is closed.
@@ -192,7 +192,7 @@ class EventFeed:
         return kept
 
     def kept_event(self, seen: int) -> tuple[Event, int] | None:
-        """Return the same without waiting; None if there is no further event yet."""
+        """Return the same without waiting; None if there is no such event yet."""
         if seen >= self._count:
             return None
         seen = max(seen, self._count - len(self._events))
@@ -200,7 +200,7 @@ class EventFeed:
 
 
 class _UnansweredLog:
-    """Counts the partitions that no node answers for: thousands at once, if a store of a big cluster is away."""
+    """Counts the unanswered partitions: thousands at once, if a store of a big cluster is down."""
 
     def __init__(self) -> None:
         self._begun = trio.Event()
@@ -208,7 +208,7 @@ class _UnansweredLog:
         self._last: Partition | None = None
 
     def take(self, event: FetchUnanswered) -> bool:
-        """Take an event, and return whether it begins an interval, so that it is logged by itself."""
+        """Take an event; return whether it begins an interval, so that it is logged separately."""
         if not self._begun.is_set():
             self._begun.set()
             return True
@@ -222,7 +222,10 @@ class _UnansweredLog:
         await trio.sleep(UNANSWERED_INTERVAL_S)
 
     def end_interval(self) -> FetchesUnanswered | None:
-        """End the interval. Return its line; None if there was only one event. After a line, the next one begins."""
+        """End the interval; return its line, or None if there was only one event.
+
+        After a line, another interval begins.
+        """
         if self._last is None:
             self._begun = trio.Event()
             return None
@@ -240,7 +243,7 @@ class _EventIterator:
         return self
 
     async def __anext__(self) -> Event:
-        wait_event = self._feed.wait_event  # raises in a forked process, before anything of the loop is used
+        wait_event = self._feed.wait_event  # raises in a forked process before it uses the event loop
         await trio.lowlevel.checkpoint()
         try:
             event, self._seen = await wait_event(self._seen)
@@ -250,14 +253,14 @@ class _EventIterator:
 
 
 class DiscardLog:
-    """Logs discarded messages: the first of a reason at once, later ones from time to time with a count."""
+    """Logs discarded messages: the first of each reason at once, later ones at intervals with a count."""
 
     def __init__(self) -> None:
         self._reported: Counter[str] = Counter()
         self._buckets: dict[str, TokenBucket] = {}
 
     def due_events(self, discarded: Mapping[str, int], now: float) -> list[MessagesDiscarded]:
-        """Return what to log now.
+        """Return the events to log now.
 
         Args:
             discarded: All messages discarded so far, by reason.

@@ -1,6 +1,6 @@
 """The tasks that answer FETCHes from a storage or a buffer. The next chunk is read while one is being sent.
 
-Records of a cold tier are read beside all others, so that a slow object store delays nobody who asks for recent ones.
+Records of a cold tier are read concurrently with all others, so that a slow object store does not delay recent records.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from dafka.records import Partition, RecordBatch
 from dafka.roles.sockets import NodeSockets
 
 COLD_READS_MAX = 4
-"""Chunks that are read from an object store at the same time."""
+"""The number of chunks that are read from an object store at the same time."""
 
 REPORTS_MAX = 1000
-"""Different read failures that are reported; further ones are not."""
+"""The maximum number of different read failures that are reported."""
 
 
 class FetchReplies:
-    """Reads what the responder asks for, and publishes it.
+    """Reads the records that the responder requests, and publishes them.
 
     Args:
         sockets: The sockets of the node.
-        responder: Says what to read next.
-        read: Reads it. Raises `StorageError`.
+        responder: Chooses the next records to read.
+        read: Reads records. Raises `StorageError`.
         cold_end: Returns the sequence before which the records of a partition are in a cold tier; None without one.
     """
 
@@ -66,7 +66,7 @@ class FetchReplies:
                 await self._read_all(runs, partial(self._is_wanted, is_cold=False))
 
     def _is_wanted(self, request: ReadRequest, *, is_cold: bool) -> bool:
-        """Return whether records are in the cold tier, or not, and those before them are not being read."""
+        """Return whether records are in this tier, and the records before them are not being read."""
         assert self._cold_end is not None
         is_free = (request.requestor, request.partition) not in self._reading
         return is_free and is_cold == (request.first_sequence < self._cold_end(request.partition))
@@ -88,7 +88,7 @@ class FetchReplies:
             finally:
                 self._reading.remove(place)
             if is_wanted is not None:
-                self.wake()  # what follows may be in the other tier
+                self.wake()  # the next records may be in the other tier
 
     async def _read_chunk(self, request: ReadRequest) -> wire.RecordRun | None:
         if request.delay_s:
@@ -106,7 +106,7 @@ class FetchReplies:
             self._sockets.publish([run])
 
     def _report(self, error: StorageError) -> None:
-        """Report a read failure once: nodes fetch damaged records again and again."""
+        """Report a read failure once, since nodes fetch damaged records repeatedly."""
         if str(error) not in self._reported and len(self._reported) < REPORTS_MAX:
             self._reported.add(str(error))
             self._sockets.events.put(StorageFailed(str(error)))

@@ -1,7 +1,7 @@
-"""A consumer's place in a group: the nodes that read and write the group's topic, and the machine between them.
+"""A consumer's membership in a group: the nodes that read and write the group's topic, and the machine between them.
 
-One node reads the topic from the stores as long as the consumer is open. One more publishes what this member says; it
-is replaced, with its address, whenever the member has lost its lease.
+One node reads the topic from the stores as long as the consumer is open. Another one publishes this member's records; a
+node with a new address replaces it whenever the member has lost its lease.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from dafka.roles.sockets import NodeSockets, open_sockets
 from dafka.wire import Role
 
 LEAVE_S = 2.0
-"""Seconds that leaving may take: until a store has the member's last record."""
+"""The maximum seconds that leaving waits until a store has the member's last record."""
 
 
 class Holder(Protocol):
-    """What handles the partitions of a member."""
+    """The interface of the part that handles the partitions of a member."""
 
     def known_partitions(self) -> Iterable[Partition]:
-        """Return the partitions that are known."""
+        """Return the known partitions."""
 
     def begin_of(self, partition: Partition) -> int:
-        """Return where a partition begins that the group has no position of."""
+        """Return the first sequence of a partition without a saved position."""
 
     def assign(self, partition: Partition, sequence: int) -> None:
         """Hand out a partition from this record on."""
@@ -67,10 +67,10 @@ class GroupReader(NodeRole):
         machine: The machine.
         sockets: The sockets.
         config: The configuration.
-        on_change: Called when something has happened.
+        on_change: Called after each change.
 
     Attributes:
-        view: What is known of the group.
+        view: The node's view of the group.
     """
 
     def __init__(
@@ -92,15 +92,15 @@ class GroupReader(NodeRole):
         self._node.act(self._machine.begin_survey(trio.current_time()))
 
     def surveyed(self) -> int:
-        """Return how many stores have answered, if all that they held has been read."""
+        """Return how many stores have answered, once all of their records have been read; 0 until then."""
         return self._machine.surveyed()
 
     def end_survey(self) -> None:
-        """Ask no longer."""
+        """Stop asking."""
         self._machine.end_survey()
 
     def watch_members(self) -> None:
-        """Listen to what stores tell the living members, so that their records arrive at once."""
+        """Listen to the ACKs for the living members, so that their records arrive at once."""
         if self._watched != self.view.version:
             self._watched = self.view.version
             self._node.act(self._machine.watch(frozenset(each.address for each in self.view.living())))
@@ -137,13 +137,10 @@ async def open_group_reader(group: str, config: Config, on_change: Callable[[], 
 
 
 class Group:
-    """A consumer's place in a group.
+    """A consumer's membership in a group.
 
-    Args:
-        name: The name of the group.
-        topics: The topics of the consumer.
-        config: The configuration of the consumer.
-        holder: What handles the partitions.
+    Args: name: The name of the group. topics: The topics of the consumer. config: The configuration of the consumer.
+    holder: Handles the partitions.
     """
 
     def __init__(self, name: str, topics: Iterable[str], config: Config, holder: Holder) -> None:
@@ -172,15 +169,15 @@ class Group:
         return {} if self._member is None else self._member.held()
 
     def has_lease(self) -> bool:
-        """Return whether no other member can have taken over what this one handles."""
+        """Return whether no other member can have taken over this one's partitions."""
         return self._member is not None and self._member.has_lease(trio.current_time())
 
     def notify(self) -> None:
-        """Note that something has happened."""
+        """Wake the task that drives the member, after a change."""
         self._wake.set()
 
     async def save(self, positions: Mapping[Partition, int]) -> None:
-        """Save positions of the partitions that this member handles, and wait until enough stores have them."""
+        """Save positions of this member's partitions, and wait until enough stores have them."""
         await trio.lowlevel.checkpoint()
         member = self._member
         if member is None or member.is_over or self._reader is None:
@@ -195,7 +192,7 @@ class Group:
             await self._saved.park()
 
     def _is_saved(self, member: GroupMember, end_sequence: int) -> bool:
-        """Return whether enough stores have what a member has said, or it is over."""
+        """Return whether enough stores have a member's records up to a sequence, or the member is over."""
         return member.confirmed_end >= end_sequence or member.is_over or self._has_left.is_set()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -221,7 +218,7 @@ class Group:
         """Be one member, until it is over."""
         config = ephemeral(self._config).with_producer(
             min_stores=max(self._settings.stores, 1),
-            new_partition_after_ms=0,  # a member that is out of touch with all stores loses its lease instead
+            new_partition_after_ms=0,  # a member without contact to any store loses its lease instead
             spool="",
             linger_ms=0,
             close_timeout_ms=round(LEAVE_S * 1000),
@@ -240,7 +237,7 @@ class Group:
                     raise _OverError
 
     async def _flush(self) -> None:
-        """Wait until all that the member has said is published."""
+        """Wait until all records of the member are published."""
         while self._outbox:
             await self._sent.park()
 
@@ -308,7 +305,7 @@ class Group:
             self._holder.report(PartitionsLost(partitions))
 
     async def _send(self, producer: Producer) -> None:
-        """Publish what the member says, in order."""
+        """Publish the member's records in order."""
         while True:
             await self._outbox_filled.wait()
             self._outbox_filled = trio.Event()
@@ -320,14 +317,14 @@ class Group:
             self._sent.unpark_all()
 
     async def _watch(self, producer: Producer) -> None:
-        """Note ACKs."""
+        """Pass ACKs to the member."""
         while True:
             await producer._progress.park()
             self.notify()
 
 
 class _OverError(Exception):
-    """The member has lost its lease: nothing that it has published is waited for."""
+    """The member has lost its lease, so nothing waits for its records any more."""
 
 
 def check_group(name: str, config: Config) -> None:
@@ -338,7 +335,7 @@ def check_group(name: str, config: Config) -> None:
         config: The configuration.
 
     Raises:
-        ConfigError: The name is too long, or a setting is not for groups.
+        ConfigError: The name is too long, or a setting does not suit groups.
     """
     check_topic(topic_of_group(name), config)
     settings = config.consumer

@@ -1,4 +1,4 @@
-"""What operators do with a group of consumers: list, describe and reset."""
+"""Tools for operators of groups of consumers: list, describe and reset."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from dafka.roles.observer import open_observer
 from dafka.roles.reader import open_reader
 
 RESURVEY_S = 0.5
-"""Seconds between two looks at what members say."""
+"""Seconds between two checks of the members' records."""
 
 PATIENCE_S = 10.0
-"""Seconds that resetting a group may take beyond the leases of members that are silent."""
+"""Seconds that resetting a group can take in addition to the leases of silent members."""
 
 
 @attrs.frozen
@@ -30,10 +30,10 @@ class MemberDescription:
     """One member of a group.
 
     Attributes:
-        address: The address under which it publishes what it says: another one after each restart.
+        address: The address of the node that publishes its records: another one after each restart.
         topics: The topics that it consumes.
-        partitions: The partitions that it handles, or is about to.
-        is_silent: Whether a sign of life of it is overdue. Others replace it when its lease is over.
+        partitions: The partitions that it handles, or will handle soon.
+        is_silent: Whether its heartbeat is overdue. Others replace it when its lease is over.
     """
 
     address: str
@@ -59,13 +59,13 @@ class GroupDescription:
     ends: dict[Partition, int]
 
     def lag(self, partition: Partition) -> int:
-        """Return how many records of a partition the group has not handled."""
+        """Return the number of records of a partition that the group has not handled."""
         position = self.positions.get(partition, 0)
         return max(self.ends.get(partition, position) - position, 0)
 
 
 async def list_groups(config: Config) -> list[str]:
-    """Return the names of the groups that stores hold positions of.
+    """Return the names of the groups with stored positions.
 
     Args:
         config: The configuration.
@@ -81,7 +81,7 @@ async def list_groups(config: Config) -> list[str]:
 
 
 async def describe_group(name: str, config: Config) -> GroupDescription:
-    """Find out who is in a group, and how far it has come.
+    """Return the members and the positions of a group.
 
     It takes some seconds if a member is silent.
 
@@ -90,7 +90,7 @@ async def describe_group(name: str, config: Config) -> GroupDescription:
         config: The configuration.
 
     Returns:
-        What the stores hold of the group; no members and no positions if there is no such group.
+        The state of the group in the stores; no members and no positions if there is no such group.
 
     Raises:
         ConfigError: The name is too long.
@@ -117,7 +117,7 @@ async def describe_group(name: str, config: Config) -> GroupDescription:
 
 
 async def find_ends(topics: Iterable[str], config: Config) -> dict[Partition, int]:
-    """Return how much the stores hold of topics.
+    """Return the ends of the partitions of topics in the stores.
 
     Args:
         topics: The topics.
@@ -137,18 +137,18 @@ async def find_ends(topics: Iterable[str], config: Config) -> dict[Partition, in
 
 
 async def reset_group(description: GroupDescription, positions: Mapping[Partition, int], config: Config) -> None:
-    """Have a group continue at other records. It must have no members that are alive.
+    """Set the positions of a group, which must have no living members.
 
-    This program is a member of the group for a moment, so that no other one goes on meanwhile.
+    This program is a member of the group for a moment, so that no other member continues meanwhile.
 
     Args:
-        description: The group as it is.
+        description: The current state of the group.
         positions: By partition, the sequence of the next record to handle.
         config: The configuration.
 
     Raises:
-        ConfigError: The group has members that are alive.
-        UnansweredError: The stores did not confirm in time, or a member has come meanwhile.
+        ConfigError: The group has living members.
+        UnansweredError: The stores did not confirm in time, or a member has joined meanwhile.
     """
     if not all(each.is_silent for each in description.members):
         raise ConfigError(f"group {description.name!r}: it has members that are alive: stop them first")
@@ -173,7 +173,7 @@ async def reset_group(description: GroupDescription, positions: Mapping[Partitio
 
 
 class _Claimant:
-    """Takes the partitions that are reset, and hands nothing out."""
+    """Takes the partitions to reset, without handing out records."""
 
     def __init__(self, partitions: Iterable[Partition]) -> None:
         self._partitions = list(partitions)
@@ -204,7 +204,7 @@ async def _open_view(name: str, config: Config) -> AsyncIterator[GroupReader]:
 
 
 async def _survey(reader: GroupReader, config: Config) -> None:
-    """Read all that the stores hold of a group."""
+    """Read all records of a group from the stores."""
     seconds = config.node.tower_timeout_ms / 1000
     with trio.move_on_after(seconds):
         await reader.wait_settled()
@@ -216,7 +216,7 @@ async def _survey(reader: GroupReader, config: Config) -> None:
 
 
 async def _wait_signs(reader: GroupReader, config: Config) -> set[str]:
-    """Wait until each member has given a sign of life, or should have. Return those that have not."""
+    """Wait until each member has sent a heartbeat, or should have. Return the members that have not."""
     living = reader.view.living
     read = {each.address: each.next_sequence for each in living()}
     due = trio.current_time() + 2 * max((each.lease_s for each in living()), default=0.0) / SIGNS_PER_LEASE

@@ -1,4 +1,4 @@
-"""Holding published records back for a short while, so that they form larger batches."""
+"""Delays published records for a short time, so that they form larger batches."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from dafka.batches import ENCODED_BYTES_MAX
 from dafka.records import RecordBatch, join
 
 LINGER_RECORDS_MAX = 4096
-"""Records that are held back at most."""
+"""The maximum number of delayed records."""
 
 
 class Linger:
-    """The records that a producer has published, and that wait for others.
+    """The published records of a producer that wait for others.
 
     Args:
-        linger_s: How long the first of them may wait, in seconds.
+        linger_s: How long the first of them can wait, in seconds.
         send: Sends messages.
     """
 
@@ -33,7 +33,7 @@ class Linger:
         self._changed = trio.Event()
 
     def publish(self, messages: Sequence[wire.BatchedMessage]) -> None:
-        """Send messages, but let records wait; they stay before everything that is published after them."""
+        """Send messages, but delay records. The order of everything published is kept."""
         if not self._linger_s:
             self._send(messages)
             return
@@ -45,7 +45,7 @@ class Linger:
                 self._send([message])
 
     def flush(self) -> None:
-        """Send the records that wait."""
+        """Send the waiting records."""
         if self._waiting:
             waiting, self._waiting = self._waiting, []
             self._records = self._bytes = 0
@@ -53,7 +53,7 @@ class Linger:
             self._send([wire.RecordRun(join(waiting))])
 
     async def run(self) -> None:
-        """Send records when they have waited long enough, until cancelled; then send the others."""
+        """Send records when they have waited long enough; when cancelled, send the rest."""
         try:
             while True:
                 with trio.CancelScope(deadline=self._deadline):

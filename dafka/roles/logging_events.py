@@ -1,4 +1,4 @@
-"""Log events: what a node or a command logs besides its events, and the names and fields of both in a log."""
+"""Log events, which a node or a command logs in addition to its events, and the names and fields of both in a log."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Started:
 
 @attrs.frozen
 class ClusterFound:
-    """A node has found the nodes that were there before it.
+    """A node has found the nodes that were running before it.
 
     Attributes:
         peers: The number of nodes that it is connected to.
@@ -63,11 +63,11 @@ class StorageOpened:
 
 @attrs.frozen
 class StorageReopening:
-    """A store opens a storage again that was lost, or creates it if nothing is left.
+    """A store reopens a lost storage, or creates it if nothing is left.
 
     Attributes:
         storage: The storage's URL.
-        reason: Why it cannot be opened for now; empty if nothing failed so far.
+        reason: The reason why it cannot be opened yet; empty if no attempt has failed.
     """
 
     storage: str
@@ -132,7 +132,7 @@ class MessagesDiscarded:
 
 @attrs.frozen
 class FetchesUnanswered:
-    """Further partitions, after one that was logged by itself, have missing records that no node sends.
+    """More partitions, after one that was logged separately, have missing records that no node sends.
 
     Attributes:
         partitions: The number of these partitions since this was last logged.
@@ -149,7 +149,7 @@ class FetchesUnanswered:
 
 @attrs.frozen
 class Stopping:
-    """A command received a signal to end. Its nodes finish what they have begun.
+    """A command received a signal to end. Its nodes finish their work.
 
     Attributes:
         signal: The signal's name.
@@ -163,7 +163,7 @@ class Stopping:
 
 @attrs.frozen
 class RecordsUnwritten:
-    """A store ends without having written the records that it received last. None of them was acknowledged.
+    """A store ends without writing the last received records. None of them was acknowledged.
 
     Attributes:
         pending_bytes: The memory that they take.

@@ -1,4 +1,4 @@
-"""The observer role: a cluster as its towers see it, and how far each store is behind each producer."""
+"""The observer role: surveys a cluster's nodes, and the lag of each store for each producer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from dafka.transport import listen, open_context, open_security
 
 
 class Observer(NodeRole):
-    """Looks at a cluster without taking part in it. `open_observer` creates one.
+    """Observes a cluster without taking part in it. `open_observer` creates one.
 
     Args:
         machine: The observer's state machine.
@@ -58,7 +58,7 @@ class Observer(NodeRole):
         self._changed = trio.lowlevel.ParkingLot()
 
     async def survey(self, timeout_s: float) -> ClusterSurvey:
-        """Ask every store how much it holds, and wait until all have answered.
+        """Ask every store for its partitions, and wait until all have answered.
 
         The first survey takes a beacon interval, later ones a third of a second; a second and a half if a store does
         not answer, or is libdafka's.
@@ -67,7 +67,7 @@ class Observer(NodeRole):
             timeout_s: The seconds after which to give up waiting, because nodes keep joining and leaving.
 
         Returns:
-            What is known then. Its times are seconds since 1970.
+            The survey. Its times are seconds since 1970.
 
         Raises:
             trio.ClosedResourceError: The `open_observer` block was left.
@@ -84,8 +84,8 @@ class Observer(NodeRole):
     async def list_topics(self, timeout_s: float) -> tuple[str, ...]:
         """Return the topics that stores hold, or that running producers and consumers use, in alphabetical order.
 
-        With `wire = "rfc46"`, those of libdafka's stores are left out, and these stores end, since they cannot read
-        requests in that dialect.
+        With `wire = "rfc46"`, libdafka's stores fail, since they cannot read requests in that dialect, and their topics
+        are left out.
 
         Args:
             timeout_s: The seconds after which to give up waiting for answers.

@@ -1,4 +1,4 @@
-"""The task of a store that answers where partitions continue from a time on."""
+"""The task of a store that answers questions for the positions of partitions at a time."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from dafka.storage import Storage
 from dafka.storage.made_at import search_made_at
 
 REPORTS_MAX = 1000
-"""Different failures that are reported; further ones are not."""
+"""The maximum number of different failures that are reported."""
 
 
 class PositionReplies:
-    """Looks for the records that the responder asks for, and publishes the answers.
+    """Searches the records for the responder's questions, and publishes the answers.
 
     Args:
         sockets: The sockets of the store.
-        responder: Its questions.
-        storage: Its storage.
+        responder: The questions.
+        storage: The storage.
         durable_end: Returns the sequence after the last durable record of a partition.
     """
 
@@ -60,7 +60,7 @@ class PositionReplies:
                 self._report(error)
 
     async def _continue(self, search: PositionSearch) -> None:
-        """Look at a chunk of records, and answer if the record is found or there is none."""
+        """Search a chunk of records, and answer if the record is found or does not exist."""
         await trio.lowlevel.checkpoint()
         partition = search.partition
         if not (end := self._durable_end(partition)):

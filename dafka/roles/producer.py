@@ -32,13 +32,14 @@ from dafka.storage import READ_BYTES, Storage, open_storage
 from dafka.wire import Dialect, Role
 
 RUN_RECORDS_MAX = 4000
-"""Records published before incoming messages get their turn: a few milliseconds of work."""
+"""The number of records published before incoming messages are processed: a few milliseconds of work."""
 
 RUN_BYTES_MAX = 2**20
-"""Bytes published before incoming messages get their turn, which may exceed the limit for unacknowledged bytes."""
+"""The number of bytes published before incoming messages are processed. They can exceed the limit for unacknowledged
+bytes."""
 
 REBIND_S = 0.1
-"""Seconds until a new node tries again to listen at the port of the node before it, which has just been closed."""
+"""Seconds until a new node retries to listen at the port of its predecessor, which has just been closed."""
 
 REBIND_ATTEMPTS = 100
 
@@ -59,7 +60,7 @@ class ProducerStatistics:
         fetches_received: FETCHes answered.
         records_sent: Records sent in answers to FETCHes.
         bytes_sent: The bytes of their contents.
-        partitions_replaced: New partitions begun because no store could continue the one before.
+        partitions_replaced: New partitions begun because no store could continue the previous one.
         discarded: Messages that were discarded, by reason.
         peers: Nodes that this one is connected to.
     """
@@ -80,7 +81,7 @@ class ProducerStatistics:
 class Producer(NodeRole):
     """A producer of one topic, opened by `open_producer`.
 
-    Its methods may be called by several tasks at the same time.
+    Several tasks can call its methods at the same time.
 
     If no store can continue its partition, it begins a new one, with another address and endpoint, and sequences from 0
     on (`PartitionReplaced`).
@@ -111,7 +112,7 @@ class Producer(NodeRole):
         self._sending = trio.Lock()
         self._publishing = trio.Lock()  # held while the machine is replaced
         self._replaced = 0
-        self._sequence_shift = 0  # a record's number in this producer, less its sequence
+        self._sequence_shift = 0  # the number of a record in this producer minus its sequence
         self._progress = trio.lowlevel.ParkingLot()
         self._records = 0
         self._bytes = 0
@@ -135,7 +136,7 @@ class Producer(NodeRole):
     ) -> int:
         """Publish one record. `send_many` is much faster for many.
 
-        Waits while too many records are unacknowledged. All parts together have at most `[node] message_bytes_max`
+        Waits while too many records are unacknowledged. All parts together can have at most `[node] message_bytes_max`
         bytes.
 
         Args:
@@ -158,17 +159,17 @@ class Producer(NodeRole):
     async def send_many(self, records: Sequence[bytes | None] | Sequence[ProducerRecord | Record]) -> range:
         """Publish records in order.
 
-        When this returns they are published, and durable if there is a spool, but not necessarily stored yet; see
-        `wait_stored`. Waits while too many records are unacknowledged. If it is cancelled, it has published some of the
-        records, from the first on.
+        When this returns, they are published, and durable if there is a spool, but not necessarily stored yet; see
+        `wait_stored`. Waits while too many records are unacknowledged. If it is cancelled, it may have published some
+        of the first records.
 
         Args:
             records: Values, or whole records, each at most `[node] message_bytes_max` bytes. The partitions and
-                sequences of `Record` objects do not count.
+                sequences of `Record` objects are ignored.
 
         Returns:
-            The records' sequences. If the producer has begun a new partition meanwhile, they are those of the last
-            records, in the new partition.
+            The records' sequences. If the producer has begun a new partition meanwhile, they are the sequences of the
+            last records, in the new partition.
 
         Raises:
             RecordError: A part of a record has the wrong type, or a record is too large. Nothing was published.
@@ -182,16 +183,16 @@ class Producer(NodeRole):
         return make_batch(self.partition, records, round(time.time() * 1000), self._content_bytes_max)
 
     def _takes_at_once(self, batch: RecordBatch) -> bool:
-        """Return whether publishing a batch needs no wait for ACKs, and no other thread."""
+        """Return whether a batch can be published without waiting for ACKs or another thread."""
         is_short = len(batch) <= RUN_RECORDS_MAX and batch.content_bytes <= RUN_BYTES_MAX
         return is_short and self._machine.has_room() and not self._sockets.compresses_aside(batch)
 
     def _cannot_refuse(self, batch: RecordBatch) -> bool:
-        """Return whether publishing a batch next can neither fail nor wait for ACKs. Any thread may ask."""
+        """Return whether publishing a batch next can neither fail nor wait for ACKs. It can be called in any thread."""
         return self._spool is None and not self._is_named and self._takes_at_once(batch)
 
     def _send_nowait(self, batch: RecordBatch) -> range | None:
-        """Publish a batch as `_send_batch` does, and return None if it would have to wait."""
+        """Publish a batch as `_send_batch` does; return None if it would have to wait."""
         is_locked = self._sending.locked() or self._publishing.locked()
         if is_locked or self._spool is not None or not self._takes_at_once(batch):
             return None
@@ -216,7 +217,8 @@ class Producer(NodeRole):
         Returns at once if `min_stores` is 0.
 
         Raises:
-            StorageError: A store holds more of the partition than this producer has published, whose address was given.
+            StorageError: The program gave the address, and a store holds more of the partition than this producer has
+                published.
             trio.ClosedResourceError: The producer's block has been left.
         """
         end = self._sequence_shift + self._machine.next_sequence
@@ -228,11 +230,12 @@ class Producer(NodeRole):
             await self._progress.park()
 
     async def wait_acknowledged(self) -> None:
-        """Wait for outstanding ACKs, as leaving the block does. Each ACK restarts the time that is waited.
+        """Wait for outstanding ACKs, as leaving the block does. Each ACK restarts the timeout.
 
         Raises:
             UnacknowledgedError: No ACK came for `[producer] close_timeout_ms`, and some are outstanding.
-            StorageError: A store holds more of the partition than this producer has published, whose address was given.
+            StorageError: The program gave the address, and a store holds more of the partition than this producer has
+                published.
             trio.ClosedResourceError: The producer's block has been left.
         """
         self._check_open()
@@ -255,7 +258,7 @@ class Producer(NodeRole):
             self._check_rival()
 
     async def _wait_followed(self) -> None:
-        """Wait until peers that fetch only when a HEAD comes have fetched everything, at most `close_timeout_ms`."""
+        """Wait until peers that fetch only after a HEAD have fetched everything, at most `close_timeout_ms`."""
         now = trio.current_time()
         self._node.act(self._machine.begin_leaving(now))
         with trio.move_on_at(now + self._config.close_timeout_ms / 1000):
@@ -310,7 +313,7 @@ class Producer(NodeRole):
         return machine
 
     async def _replace_in_spool(self, spool: Storage, first_sequence: int, partition: Partition) -> None:
-        """Continue the spool with a new partition; retry while it fails, as on a full disk."""
+        """Continue the spool with a new partition; retry while that fails, as on a full disk."""
         while True:
             try:
                 with trio.CancelScope(shield=True):
@@ -371,7 +374,7 @@ class Producer(NodeRole):
             self._check_stored()
 
     def _check_stored(self) -> None:
-        """Raise if a store holds more of this partition than its producer: it would take new records for old ones."""
+        """Raise if a store holds more of this partition than its producer, and would drop new records as old ones."""
         stored_end, next_sequence = self._machine.stored_end, self._machine.next_sequence
         if stored_end <= next_sequence or not (self._is_named or self._spool is not None):
             return
@@ -418,14 +421,14 @@ async def open_producer(
 ) -> AsyncIterator[Producer]:
     """Open a producer, for use as an async context manager.
 
-    Leaving the block normally waits for outstanding ACKs (`Producer.wait_acknowledged`), and then, at most
-    `[producer] close_timeout_ms`, for nodes of other implementations that have fetched records within the last seconds:
-    they fetch the rest only while their producer announces it. Leaving it by an exception, or cancelled, does not wait.
+    Leaving the block normally waits for outstanding ACKs (`Producer.wait_acknowledged`), and then, at most `[producer]
+    close_timeout_ms`, for nodes of other implementations that have fetched records within the last seconds: they fetch
+    the rest only while their producer announces it. Leaving it by an exception or cancellation does not wait.
 
     A program that keeps its records itself can continue a partition with `address` and `next_sequence`. The records
     before `next_sequence` must be in stores: they count as unacknowledged until `min_stores` stores confirm them, and
     this producer cannot send them again. Only one producer may publish a partition at a time. A spool does all this
-    by itself, and excludes both arguments.
+    automatically, and excludes both arguments.
 
     Args:
         topic: The topic.

@@ -1,4 +1,4 @@
-"""The partition of a producer: a new one, a given one, or the one in its spool, and its replacement in the spool."""
+"""The partition of a producer: a new one, a given one, or the one in its spool, which can be replaced."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dafka.records import Partition
 from dafka.storage import DeletesPartitions, Storage, read_range
 
 REPLACEMENTS_DOUBLED_MAX = 10
-"""New partitions after which the wait for the next one stops doubling. It doubles, so that a faulty store causes few
-partitions."""
+"""The number of new partitions after which the wait for the next one stops doubling. It doubles so that a faulty store
+causes few partitions."""
 
 _ACKNOWLEDGED = "acknowledged"
 _REPLACEMENTS = "replacements"
@@ -109,8 +109,8 @@ async def save_acknowledged_end(spool: Storage, partition: Partition, end_sequen
 async def replace_spooled_partition(spool: Storage, partition: Partition, first_sequence: int, new: Partition) -> None:
     """Continue a spool with a new partition, which begins with the last records of the old one.
 
-    The saved position decides which partition a spool continues. If the process is killed before that, the copy is
-    unused. A call that failed may be repeated.
+    The saved position decides which partition a spool continues. If the process is killed before it is saved, the copy
+    is unused. A failed call can be repeated.
 
     Args:
         spool: The spool.
@@ -120,7 +120,7 @@ async def replace_spooled_partition(spool: Storage, partition: Partition, first_
     """
     info = await spool.find_partition(partition)
     end_sequence = 0 if info is None else info.end_sequence
-    copied = await spool.find_partition(new)  # by an attempt that failed
+    copied = await spool.find_partition(new)  # by a failed attempt
     first_copied = first_sequence + (0 if copied is None else copied.end_sequence)
     async for batch in read_range(spool, partition, first_copied, end_sequence):
         await spool.append([move_records(batch, new, batch.first_sequence - first_sequence)])

@@ -18,11 +18,11 @@ from dafka.roles.trio_context import bind_to_process, trio_block
 from dafka.wire import Role
 
 POSITIONS_TIMEOUT_S = 60.0
-"""Seconds to wait until all stores have said where partitions continue from a time on."""
+"""Seconds to wait until all stores have reported the positions of partitions at a time."""
 
 
 def no_time_error(stores: int) -> UnansweredError:
-    """Return the error for a cluster whose stores cannot say where records of a time begin."""
+    """Return the error for a cluster whose stores cannot find records by time."""
     found = "the store that was found is" if stores == 1 else f"the {stores} stores that were found are"
     return UnansweredError(
         f"{found} libdafka's or of an earlier version, and cannot find records by time; begin at the earliest or the "
@@ -32,7 +32,7 @@ def no_time_error(stores: int) -> UnansweredError:
 
 
 class Reader(NodeRole):
-    """Reads what the stores of a running cluster hold, without following it. `open_reader` creates one.
+    """Reads the records of a running cluster's stores, without following them. `open_reader` creates one.
 
     Args:
         machine: The reader's state machine.
@@ -56,7 +56,7 @@ class Reader(NodeRole):
         self._is_tower_heard = False
 
     async def wait_ready(self) -> None:
-        """Wait until `ends` returns what the connected stores held when this was called.
+        """Wait until `ends` includes all records that the connected stores held when this was called.
 
         Raises:
             DiscoveryError: No tower or no store was found within `tower_timeout_ms`.
@@ -83,19 +83,19 @@ class Reader(NodeRole):
         return dict(self._machine.ends)
 
     async def held_end(self, partition: Partition, timeout_s: float, *, min_stores: int = 1) -> int:
-        """Ask the stores how many records of a partition they hold.
+        """Ask the stores for the end of a partition.
 
         It returns when all connected stores, and at least `min_stores`, have answered and, if they hold records, none
-        were added for a second. This takes milliseconds if the stores hold nothing, and some seconds if they hold
+        were added for a second. This takes milliseconds if the stores hold no record, and some seconds if they hold
         records, or are libdafka's.
 
         Args:
-            partition: The partition, of any topic. It may be queried once at a time.
+            partition: The partition, of any topic. Only one query of it can run at a time.
             timeout_s: The seconds to wait for the answers after the cluster has been found.
             min_stores: The number of stores that must be connected.
 
         Returns:
-            The sequence after the last record that any store holds; 0 if none holds any.
+            The sequence after the last record that any store holds; 0 if no store holds one.
 
         Raises:
             DiscoveryError: No cluster was found within `tower_timeout_ms`.
@@ -123,12 +123,12 @@ class Reader(NodeRole):
         return found
 
     async def positions_at(self, time: Time, timeout_s: float = POSITIONS_TIMEOUT_S) -> dict[Partition, int]:
-        """Ask the stores where their partitions of the surveyed topics continue from a time on.
+        """Ask the stores for the positions of the partitions of the surveyed topics at a time.
 
         Args:
             time: The time: with a time zone, in milliseconds since 1970 UTC, or how long ago.
-            timeout_s: The seconds to wait for the answers. They take long only if many records were stored after the
-                time that were made before it.
+            timeout_s: The seconds to wait for the answers. They take long only if many records were made before the
+                time but stored after it.
 
         Returns:
             By partition, the sequence of the first record made at that time or later; the end of the partition if all
@@ -137,7 +137,7 @@ class Reader(NodeRole):
         Raises:
             ConfigError: The time is invalid.
             DiscoveryError: No tower or no store was found within `tower_timeout_ms`.
-            UnansweredError: A store did not answer in time, or only libdafka's stores are there, which cannot.
+            UnansweredError: A store did not answer in time, or there are only libdafka's stores, which cannot answer.
             trio.ClosedResourceError: The `open_reader` block was left.
         """
         time_ms = to_time_ms(time)
@@ -161,10 +161,10 @@ class Reader(NodeRole):
         )
 
     async def earliest(self, partitions: Iterable[Partition], timeout_s: float) -> dict[Partition, int]:
-        """Find the first record of partitions that any store still holds.
+        """Find the first stored record of partitions.
 
         Args:
-            partitions: The partitions. None of them may be read meanwhile.
+            partitions: The partitions, which must not be read at the same time.
             timeout_s: The seconds to wait for all answers together.
 
         Returns:
@@ -189,7 +189,7 @@ class Reader(NodeRole):
         """Begin to fetch a range of records, which must exist.
 
         Args:
-            partition: The partition. One range of it may be read at a time; close that before you read another.
+            partition: The partition. Only one range of it can be read at a time; close it before you read another.
             first_sequence: The first record.
             end_sequence: The sequence after the last record.
 
@@ -214,7 +214,7 @@ class Reader(NodeRole):
             self._check_open()
 
     def _release(self, memory_bytes: int) -> None:
-        """Note that a range has passed records to the program, or dropped them."""
+        """Release the memory of records that a range has passed to the program or dropped."""
         actions = self._machine.records_taken(memory_bytes, trio.current_time())
         if actions and not self._is_closed:
             self._node.act(actions)
@@ -267,9 +267,9 @@ class Reader(NodeRole):
 class Range:
     """The records of a range of one partition, as they arrive. Iterate over it for batches, in order.
 
-    Unrecoverable records, and those that compaction has removed, are left out: the next batch then begins later than
-    the last one ended, or there is none. Iterating waits without limit for records that no node sends; use a timeout.
-    `Reader.read` creates one.
+    Unrecoverable and compacted records are left out: the next batch then begins later than the last one ended, or there
+    is no next batch. Iterating waits without limit for records that no node sends; use a timeout. `Reader.read` creates
+    one.
 
     Args:
         reader: The reader that fetches the records.
@@ -322,13 +322,13 @@ class Range:
         return run
 
     async def next_sequences(self) -> RecordBatch | None:
-        """Wait for the next batch, with the places of records that compaction has removed.
+        """Wait for the next batch, with marks for records that compaction has removed.
 
-        A batch that begins later than the last one ended therefore tells that records are unrecoverable. Use either
+        A batch that begins later than the last one ended therefore shows that records are unrecoverable. Use either
         this method or `next_batch`.
 
         Returns:
-            The batch, of which `RecordBatch.compacted` says what was removed; None after the last one.
+            The batch, whose `RecordBatch.compacted` marks removed records; None after the last one.
 
         Raises:
             trio.ClosedResourceError: The `open_reader` block was left.
@@ -345,7 +345,8 @@ class Range:
         """Wait for the first batch.
 
         Returns:
-            The sequence of its first record. If all records of the range are unrecoverable, where records begin again.
+            The sequence of its first record. If all records of the range are unrecoverable, the sequence of the first
+            record after it.
 
         Raises:
             trio.ClosedResourceError: The `open_reader` block was left.
@@ -354,7 +355,7 @@ class Range:
         return self._buffer.first_sequences().get(self.partition, self._machine.position(self.partition))
 
     def close(self) -> None:
-        """Stop fetching, and drop the records that have arrived. May be called again."""
+        """Stop fetching, and drop the records that have arrived. It can be repeated."""
         self._reader._release(self._buffer.drop_partition(self.partition))
         self._reader._forget_range(self.partition)
 

@@ -67,7 +67,7 @@ class NodeRole:
             self._check_open()
 
     def unheard_towers(self) -> tuple[str, ...]:
-        """Return the endpoints of the towers if none of them is heard; empty if one is, or if there are none."""
+        """Return the endpoints of the towers if none of them is heard; otherwise nothing."""
         return () if self._is_tower_heard else tuple(self._towers)
 
     def health(self) -> Health:
@@ -81,12 +81,12 @@ class NodeRole:
         return dict(+(self._sockets.discarded() + self._node.discarded()))
 
     def _close(self) -> None:
-        """Refuse further calls, and end the events."""
+        """Refuse more calls, and end the events."""
         self._refuse_calls()
         self.events.end()
 
     def _refuse_calls(self) -> None:
-        """Make further calls, and those that wait, raise `trio.ClosedResourceError`."""
+        """Make new and waiting calls raise `trio.ClosedResourceError`."""
         self._is_closed = True
         self._settling.unpark_all()
         self._on_change()
@@ -99,7 +99,7 @@ class NodeRole:
         """Check that a cluster has been found. Call this after waiting for `[node] tower_timeout_ms`.
 
         Args:
-            stores: The number of stores that were found, if one is needed.
+            stores: The number of stores that were found, if a store is needed.
 
         Raises:
             DiscoveryError: No cluster, or no store, has been found. The message says whether a tower was heard.

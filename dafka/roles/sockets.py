@@ -1,4 +1,4 @@
-"""The sockets and the discovery of one node: they feed a `dafka.protocol.Node`, and carry out what it asks for.
+"""The sockets and the discovery of one node: they feed a `dafka.protocol.Node`, and run its requests.
 
 One task owns each socket. Messages are drained, decoded and given to the node as one batch.
 """
@@ -43,10 +43,11 @@ from dafka.transport.publisher import NumberedMessage
 from dafka.transport.subscribers import Messages
 
 _REQUESTS = (wire.Fetch, wire.GetHeads, wire.ConsumerHello)
-"""The messages that end a store of libdafka if they are in the dialect of RFC 46 (erratum 30)."""
+"""The messages that crash a store of libdafka if they are in the dialect of RFC 46 (erratum 30)."""
 
 COMPRESSED_ASIDE_BYTES = 2**15
-"""The size in bytes from which on records are compressed in a thread. It would stop everything else for a while."""
+"""The size, in bytes, from which records are compressed in a thread. In the event loop, it would block everything
+else."""
 
 RESOLVE_S = 60.0
 """Seconds until the host name of a tower that cannot be resolved is looked up again."""
@@ -71,7 +72,7 @@ class NodeSockets:
         identity: PeerIdentity,
         decoder: wire.BatchDecoder,
     ) -> None:
-        """Take the sockets of a node over from its mesh."""
+        """Take over the sockets of a node from its mesh."""
         self.address = address
         self._role = role
         self.endpoint = mesh.endpoint
@@ -108,7 +109,7 @@ class NodeSockets:
         return found
 
     def publish(self, messages: Sequence[wire.BatchedMessage]) -> None:
-        """Send messages in this node's dialect. Subscriptions that wait may change it, before they get a request."""
+        """Send messages in this node's dialect, after applying waiting subscriptions, which may change it."""
         if self._dialect.may_change and any(isinstance(message, _REQUESTS) for message in messages):
             while found := self._mesh.publisher.receive_nowait():
                 self._early_subscriptions += self._note_subscriptions(found)
@@ -119,7 +120,7 @@ class NodeSockets:
         self._mesh.publisher.send_many(self._encoder.encode(messages))
 
     async def compress(self, batch: RecordBatch) -> RecordBatch:
-        """Return records with their record batches, which a thread makes if they are compressed and many."""
+        """Return records with their record batches. A thread makes them if they are compressed and large."""
         if not self.compresses_aside(batch):
             return batch
         return await trio.to_thread.run_sync(self._encoder.compress, batch)
@@ -158,7 +159,7 @@ class NodeSockets:
         self._timer.deadline = deadline
 
     def need_regular_heads(self) -> bool:
-        """Return whether a peer takes HEADs that is not known to be a node of this project."""
+        """Return whether a peer that takes HEADs is not known to be a node of this project."""
         return self._head_listeners.need_regular_heads()
 
     async def run(self, node: Node, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -213,9 +214,9 @@ class NodeSockets:
                 messages = self._identity.verify_messages(part, source)
                 if self._decoder.dialects - {self._encoder.dialect}:
                     self._note_other_dialect()
-                # The node drops what it has no room for, before more is unpacked.
+                # The node drops records beyond its memory limit before more are unpacked.
                 node.receive(messages, trio.current_time())
-                del part, messages  # they would be kept until more is unpacked
+                del part, messages  # else they would be kept while more is unpacked
             before, self._hostile = self._hostile, self._hostile_count(node)
             self._mesh.subscriber.report_discards(source, self._hostile - before)
 
@@ -234,7 +235,7 @@ class NodeSockets:
             self.events.put(DialectAdopted(self._dialect.dialect.value))
 
     def _hostile_count(self, node: Node) -> int:
-        """Return how many messages have come so far that no correct node sends."""
+        """Return the number of messages so far that no correct node sends."""
         return self._decoder.discarded.total() + self._identity.discarded.total() + node.hostile_count()
 
     async def _receive_subscriptions(self, node: Node) -> None:
@@ -297,9 +298,9 @@ async def open_sockets(
         address: The node's address.
         config: The configuration.
         role: The node's role. The name of its logger is `dafka.<role>`.
-        high_watermark: The maximum number of messages that wait for one peer. Further ones to it are dropped.
+        high_watermark: The maximum number of messages that wait for one peer. More messages to it are dropped.
         events: The events of the node, if it had another address before.
-        keeps_record_batches: Whether received records keep the record batches that they came in.
+        keeps_record_batches: Whether received records keep their record batches.
 
     Yields:
         The sockets, bound and not yet served.
@@ -337,7 +338,7 @@ def tower_hosts(config: Config) -> list[str]:
 
 
 def _choose_family(config: Config) -> NodeConfig:
-    """Return the node's settings; `*` includes IPv6 if a tower has an IPv6 address, since peers then come by IPv6."""
+    """Return the node's settings; `*` includes IPv6 if a tower has an IPv6 address, since peers then use IPv6."""
     node = config.node
     if node.discovery == "tower" and any(map(is_ipv6_endpoint, config.beacon.tower_sub)):
         return attrs.evolve(node, bind=re.sub(r"^tcp://\*(?=:)", "tcp://[::]", node.bind))

@@ -12,10 +12,10 @@ BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 
 @attrs.frozen
 class Health:
-    """The state of a role, as a supervisor needs it. Each text is empty if all is well.
+    """The state of a role, for a supervisor. Each text is empty if all is well.
 
     Attributes:
-        trouble: Why the role should be restarted: it does not recover by itself.
+        trouble: Why the role should be restarted, since it does not recover by itself.
         unready: Why the role cannot do its work now. It keeps trying, and a restart does not help.
     """
 

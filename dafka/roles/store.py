@@ -56,7 +56,7 @@ STUCK_S = 60.0
 """Seconds after which one transaction counts as stuck, so that a supervisor should restart the store."""
 
 FORGET_PAUSE_S = 1.0
-"""Seconds until further partitions are forgotten, if there are many."""
+"""Seconds until more partitions are forgotten, if there are many."""
 
 REMOVAL_CHECK_S = 1.0
 """Seconds between two checks whether the storage was removed; it may be idle otherwise."""
@@ -68,7 +68,7 @@ class TopicCounts:
 
     Attributes:
         partitions: The number of its partitions that have durable records.
-        records: The records before the end of the durable part of each partition, with those that were dropped since.
+        records: The records before the end of the durable part of each partition, including dropped ones.
     """
 
     partitions: int
@@ -92,9 +92,9 @@ class StoreStatistics:
         fetches_received: FETCHes answered.
         records_sent: Records sent in answers to FETCHes.
         bytes_sent: The bytes of their contents.
-        lag: By partition, how many records are known to exist and are not durable here; only partitions that have any.
+        lag: By partition, the number of known records that are not durable here; partitions without lag are left out.
         missing_records: The part of the lag for which several FETCHes in a row were not answered.
-        is_full: Whether the store takes no further partition, or its storage fails.
+        is_full: Whether the store accepts no new partitions, or its storage fails.
         discarded: Messages that were discarded, by reason.
         peers: Nodes that this one is connected to.
         topics: The topics that have durable records.
@@ -131,8 +131,8 @@ class Store(NodeRole):
         events: The events of the store since it was started; an async iterable.
         pipeline: Writes what it receives to its storage.
         compactor: Compacts partitions.
-        finish_by: Until when it may write what it has received when it is stopped, by Trio's clock. It has `[node]
-            grace_ms` at most.
+        finish_by: Until when a stopped store can write received records, by Trio's clock. It has at most `[node]
+            grace_ms`.
     """
 
     def __init__(
@@ -217,14 +217,14 @@ class Store(NodeRole):
         return Health(trouble, trouble or refusal or super().health().unready)
 
     def report_opened(self, url: str, held: Mapping[Partition, PartitionInfo]) -> None:
-        """Log what the storage holds, and report what was repaired."""
+        """Log the contents of the storage, and report repairs."""
         records = sum(info.count for info in held.values())
         self.events.log.write(StorageOpened(url, len(held), records))
         for damage in self._storage.repairs:
             self.events.put(StorageRepaired(str(damage)))
 
     async def run(self, *, task_status: trio.TaskStatus[Store]) -> None:
-        """Run until cancelled, then write what has been received. Raises `StorageLostError`."""
+        """Run until cancelled, then write received records. Raises `StorageLostError`."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._run_until_lost, self.pipeline.run)
@@ -250,7 +250,7 @@ class Store(NodeRole):
                 self._close()  # after the last events
 
     async def _finish(self) -> None:
-        """Write and acknowledge what has been received, as far as the grace period allows."""
+        """Write and acknowledge received records within the grace period."""
         with trio.CancelScope(shield=True, deadline=min(trio.current_time() + self._grace_s, self.finish_by)):
             if not self._is_lost:
                 with suppress(StorageError):
@@ -263,7 +263,7 @@ class Store(NodeRole):
         try:
             await task(*arguments)
         except StorageLostError as error:
-            if self._is_lost:  # another task was the first to notice
+            if self._is_lost:  # another task has noticed it first
                 return
             self._is_lost = True
             self.events.put(StorageLost(str(error)))
@@ -302,14 +302,14 @@ class Store(NodeRole):
         return batch
 
     async def _learn_earliest(self, request: ReadRequest) -> None:
-        """Learn which records a bounded storage has dropped by itself, to answer further FETCHes for them."""
+        """Learn which records a bounded storage has dropped by itself, to answer more FETCHes for them."""
         partition = request.partition
         info = await self._storage.find_partition(partition)
         if info is not None and info.earliest_sequence > request.first_sequence:
             self._records_dropped += self._machine.records_trimmed({partition: info.earliest_sequence})
 
     async def _forget(self) -> None:
-        """Forget partitions that have ended and hold no records, and partitions known only by name."""
+        """Forget ended partitions without records, and partitions known only by name."""
         can_delete = isinstance(self._storage, DeletesPartitions)
         while True:
             await trio.sleep(self._config.retention_interval_ms / 1000)
@@ -388,7 +388,7 @@ def default_retention(config: StoreConfig) -> RetentionPolicy:
 
 
 class HeldPartitions(NamedTuple):
-    """What a storage holds when a store starts, as the machine of the store takes it.
+    """The contents of a storage when a store starts, for the store's machine.
 
     Attributes:
         ends: By partition, the sequence after its last record.
@@ -402,7 +402,7 @@ class HeldPartitions(NamedTuple):
 
 
 def describe_held(held: Mapping[Partition, PartitionInfo]) -> HeldPartitions:
-    """Return what a machine needs to know of the partitions in a storage that other nodes may see."""
+    """Describe the partitions in a storage that other nodes can see, for the store's machine."""
     time_ms = now_ms()
     return HeldPartitions(
         {partition: info.end_sequence for partition, info in held.items()},
@@ -420,7 +420,7 @@ async def serve_store(
 ) -> None:
     """Run a store until cancelled: `store = await nursery.start(dafka.serve_store, config)`.
 
-    When it is cancelled, it writes what it has received, for at most `[node] grace_ms`.
+    When it is cancelled, it writes received records, for at most `[node] grace_ms`.
 
     Args:
         config: The configuration; the defaults if None.
@@ -428,8 +428,8 @@ async def serve_store(
 
     Raises:
         StorageError: The storage cannot be opened, for example because another process uses it (`StorageBusyError`).
-        StorageLostError: The storage was removed or replaced while it was open. Started again, the store opens what is
-            there then, or a new storage, and fetches the records that it misses.
+        StorageLostError: The storage was removed or replaced while it was open. After a restart, the store opens the
+            storage that exists then, or a new one, and fetches the records that it misses.
         AddressInUseError: The node cannot listen at the configured endpoint.
         DiscoveryError: The discovery cannot be set up.
     """

@@ -43,16 +43,16 @@ BEACON_BYTES_MAX = 1024
 """The largest frame that a tower accepts, in bytes."""
 
 DRAIN_MAX = 200
-"""Beacons received at once, so that one batch takes a few milliseconds."""
+"""The maximum number of beacons received at once, so that one batch takes a few milliseconds."""
 
 NO_CONNECTION = -1
 """The number of the connection of a message whose connection has ended."""
 
 ALL_INTERFACES = ("tcp://*", "tcp://0.0.0.0", "tcp://[::]")
-"""Hosts that stand for all addresses of this machine."""
+"""Hosts that mean all addresses of this machine."""
 
 QUEUE_MAX = 10_000
-"""Beacons queued for one slow node before further ones to it are dropped."""
+"""The maximum number of beacons queued for one slow node; more are dropped."""
 
 
 @attrs.frozen
@@ -135,7 +135,7 @@ class Tower:
         return attrs.evolve(source, connection=NO_CONNECTION if connection is None else connection.number)
 
     def _note_own_host(self, connection: AcceptedConnection) -> None:
-        """Learn from a node's connection at which address other machines reach this one."""
+        """Learn from a node's connection the address at which other machines reach this one."""
         ends = self._accepted.identify(connection)
         ambiguous = None if ends is None else self._machine.reached_at(ends.own_host)
         if ambiguous is not None:
@@ -193,7 +193,7 @@ async def serve_tower(
             limits = {"maxmsgsize": BEACON_BYTES_MAX, "handshake_ivl": HANDSHAKE_MS, **KEEPALIVE}
             publisher.set_options(xpub_welcome_msg=WELCOME, xpub_verbose=1, sndhwm=QUEUE_MAX, **limits)
             subscriber.set_options(**limits)
-            # A node learns from the order that this tower knows registrations before it considers sending beacons.
+            # This order shows a node that the tower knows registrations before the node considers sending beacons.
             subscriber.subscribe(REGISTRATION)
             subscriber.subscribe(BEACON)
             accepted = AcceptedConnections(subscriber, config.node.connections_max)

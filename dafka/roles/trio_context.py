@@ -1,4 +1,4 @@
-"""Blocks and tasks of Trio, and nodes, that say what to use instead where they cannot be used."""
+"""Checks that blocks, tasks and nodes are used in Trio and not after a fork, with errors that name the alternative."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _P = ParamSpec("_P")
 
 
 class TrioBlock(AbstractAsyncContextManager[_T_co]):
-    """An async context manager that can be entered in Trio only."""
+    """An async context manager that can only be entered in Trio."""
 
     def __init__(self, block: AbstractAsyncContextManager[_T_co], name: str) -> None:
         self._block = block
@@ -50,7 +50,7 @@ def trio_block(function: Callable[_P, AsyncIterator[_T_co]]) -> Callable[_P, Tri
     """Turn an async generator function into one that returns a `TrioBlock`, as `asynccontextmanager` does.
 
     Args:
-        function: The function. Its name is that of the function to use in `dafka.asyncio` and `dafka.blocking`.
+        function: The function. `dafka.asyncio` and `dafka.blocking` have functions of the same name.
 
     Returns:
         The function that returns the block.
@@ -71,7 +71,7 @@ def check_in_trio(name: str) -> None:
         name: The name of the function in `dafka`, `dafka.asyncio` and `dafka.blocking`.
 
     Raises:
-        WrongContextError: It does not. The message says what to use instead.
+        WrongContextError: Trio does not run. The message says what to use instead.
     """
     if trio.lowlevel.in_trio_run():
         return
@@ -84,10 +84,10 @@ def check_in_trio(name: str) -> None:
 
 
 def bind_to_process(opened: object) -> None:
-    """Make each use of an object raise `WrongContextError` in processes that are forked from this one.
+    """Make every use of an object raise `WrongContextError` in processes that are forked from this one.
 
     Args:
-        opened: A node, or a part of it that holds records or events. Its class has no `__slots__`.
+        opened: A node, or a part of it with records or events. Its class has no `__slots__`.
     """
     _of_this_process.add(opened)
 
@@ -107,7 +107,7 @@ def forked_error(opener: int) -> WrongContextError:
 
 
 class _Forked:
-    """What a node becomes in a forked process. It takes part in nothing of the process that opened it."""
+    """The class of a node in a forked process. It shares nothing with the process that opened it."""
 
     def __getattribute__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -131,7 +131,7 @@ _of_this_process: weakref.WeakSet[object] = weakref.WeakSet()
 
 
 def _forget_after_fork() -> None:
-    """Replace the class of what the parent has opened: no method has to check anything, and none is forgotten."""
+    """Replace the class of the parent's open nodes, so that no method needs a check of its own."""
     for opened in _of_this_process:
         opened.__dict__["__opener__"] = os.getppid()
         opened.__class__ = _Forked

@@ -5,7 +5,7 @@
     producer.send_many(orders.records([Order("tea", 2)]))
     for order in orders.values(consumer.next_batch()): ...
 
-They work with the API for Trio, `dafka.asyncio` and `dafka.blocking` alike.
+They work with the API for Trio, `dafka.asyncio` and `dafka.blocking`.
 """
 
 from dafka.serializers.base import Serializer

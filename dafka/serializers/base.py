@@ -1,4 +1,4 @@
-"""What a serializer does. Programs may write their own."""
+"""The interface of serializers. Programs can write their own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Serializer(ABC, Generic[_T]):
     @property
     @abstractmethod
     def content_type(self) -> str:
-        """What the bytes are, as a media type: `application/json`. Records of a `TypedTopic` carry it as a header."""
+        """The media type of the bytes, such as `application/json`. Records of a `TypedTopic` carry it as a header."""
 
     @abstractmethod
     def dump(self, value: _T) -> bytes:
@@ -32,7 +32,7 @@ class Serializer(ABC, Generic[_T]):
 
     @abstractmethod
     def load(self, data: bytes) -> _T:
-        """Return the object of bytes.
+        """Return the object that bytes encode.
 
         Args:
             data: The bytes.

@@ -1,4 +1,4 @@
-"""The serializers that come with dafka. All but that for JSON need an extra."""
+"""The serializers of dafka. All except the one for JSON need an extra."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class JsonSerializer(Serializer[_T]):
     """JSON by the standard library.
 
     Args:
-        kind: What each value is: `dict`, `list`, `str`, `int`, `float`, `bool`. None: anything that JSON has.
+        kind: The type of each value: `dict`, `list`, `str`, `int`, `float` or `bool`. None: any JSON value.
     """
 
     def __init__(self, kind: type[_T] | None = None) -> None:
@@ -43,7 +43,7 @@ class JsonSerializer(Serializer[_T]):
             raise RecordError(f"value: expected something that JSON has: {error}") from None
 
     def load(self, data: bytes) -> _T:
-        """Return the value of JSON; see `Serializer.load`."""
+        """Return the value that JSON encodes; see `Serializer.load`."""
         try:
             value = json.loads(data)
         except (ValueError, RecursionError) as error:
@@ -53,11 +53,11 @@ class JsonSerializer(Serializer[_T]):
 
 
 class MsgspecSerializer(Serializer[_T]):
-    """JSON or MessagePack by msgspec, which checks every field of what it reads. It needs the extra `msgspec`.
+    """JSON or MessagePack by msgspec, which checks every field that it reads. It needs the extra `msgspec`.
 
     Args:
         kind: The type of the values: a `msgspec.Struct`, a dataclass, an attrs class, or any type that msgspec knows.
-        encoding: How values are written.
+        encoding: The encoding of values.
     """
 
     def __init__(self, kind: type[_T], encoding: Literal["json", "msgpack"] = "json") -> None:
@@ -87,7 +87,7 @@ class MsgspecSerializer(Serializer[_T]):
             raise RecordError(f"value: msgspec cannot write it: {error}") from None
 
     def load(self, data: bytes) -> _T:
-        """Return the object of bytes; see `Serializer.load`."""
+        """Return the object that bytes encode; see `Serializer.load`."""
         try:
             return cast(_T, self._decode(data))
         except self._read_errors as error:
@@ -98,8 +98,8 @@ class AvroSerializer(Serializer[Any]):
     """Avro by fastavro, in Avro's single-object encoding, which names the schema. It needs the extra `avro`.
 
     Args:
-        schema: The schema, in which values are written, and to which older ones are converted.
-        *older_schemas: Further schemas in which records may have been written.
+        schema: The schema for writing values. Values of older schemas are converted to it.
+        *older_schemas: Other schemas in which records may have been written.
     """
 
     def __init__(self, schema: Mapping[str, Any], *older_schemas: Mapping[str, Any]) -> None:
@@ -114,7 +114,7 @@ class AvroSerializer(Serializer[Any]):
                 name = fingerprint(to_parsing_canonical_form(dict(each)), "CRC-64-AVRO")
             except Exception as error:
                 raise ConfigError(f"schema: expected one of Avro: {error}") from None
-            # The hexadecimal digits are those of the bytes in the order in which they are written.
+            # The hexadecimal digits are in the order of the written bytes.
             self._prefixes.setdefault(SINGLE_OBJECT + bytes.fromhex(name), parsed)
         self._prefix, self._schema = next(iter(self._prefixes.items()))
 
@@ -133,7 +133,7 @@ class AvroSerializer(Serializer[Any]):
         return self._prefix + stream.getvalue()
 
     def load(self, data: bytes) -> Any:
-        """Return the value of bytes; see `Serializer.load`."""
+        """Return the value that bytes encode; see `Serializer.load`."""
         prefix_bytes = len(SINGLE_OBJECT) + FINGERPRINT_BYTES
         schema = self._prefixes.get(data[:prefix_bytes])
         if schema is None:
@@ -179,7 +179,7 @@ class ProtobufSerializer(Serializer[_T]):
             raise RecordError(f"value: protobuf cannot write it: {error}") from None
 
     def load(self, data: bytes) -> _T:
-        """Return the message of bytes; see `Serializer.load`."""
+        """Return the message that bytes encode; see `Serializer.load`."""
         try:
             return cast(_T, self._kind.FromString(data))
         except self._decode_error as error:

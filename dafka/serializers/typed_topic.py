@@ -12,7 +12,7 @@ from dafka.serializers.base import Serializer
 _T = TypeVar("_T")
 
 CONTENT_TYPE = "content-type"
-"""The header of a record that says what its value is."""
+"""The record header with the media type of the value."""
 
 
 class TypedTopic(Generic[_T]):
@@ -45,7 +45,7 @@ class TypedTopic(Generic[_T]):
         Args:
             value: The value; None for a tombstone.
             key: The key; None for none.
-            headers: Further headers.
+            headers: Additional headers.
             timestamp: When the record was made, in milliseconds since 1970 UTC; None for the time at which it is sent.
 
         Returns:

@@ -1,7 +1,7 @@
 """Read Dafka stores and running clusters in Spark, and publish DataFrames to them: the extra `dafka[spark]`.
 
-`read`, `read_stream` and `make_views` are the short way to the records of a topic as a DataFrame. `make_session`
-starts a Spark session with `format("dafka")` registered; `register` adds it to a session of your own.
+`read`, `read_stream` and `make_views` return the records of a topic as a DataFrame. `make_session` starts a Spark
+session with `format("dafka")` registered; `register` adds it to your own session.
 
 Names are imported on first use, so that importing this package does not import PySpark. If the extra is not
 installed, using any name but `check_java` raises `MissingExtraError`.
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 OLDEST_PYSPARK = (4, 3)
-"""The oldest PySpark release, as (major, minor), whose data source API has all that is used here."""
+"""The oldest supported PySpark release, as (major, minor)."""
 
 _MODULES = {
     "DafkaDataSource": "data_source",

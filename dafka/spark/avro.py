@@ -68,7 +68,7 @@ _WIDENED = ({"int", "long"}, LongType()), ({"float", "double"}, DoubleType())
 """Unions of two types that one column type can hold."""
 
 _Column = tuple[DataType, pa.DataType]
-"""A Spark type, and the Arrow type that fastavro's values have before they are cast to it."""
+"""A Spark type, and the Arrow type of fastavro's values before they are cast to it."""
 
 
 class AvroDecoder:
@@ -79,7 +79,7 @@ class AvroDecoder:
         writer_schemas: Other schemas that values may be written with, recognized by their fingerprints.
 
     Attributes:
-        spark_type: The columns. All may be null, because a value that cannot be decoded is null.
+        spark_type: The columns. All are nullable, because a value that cannot be decoded is null.
 
     Raises:
         ConfigError: If a schema is not valid, or has types that no column can hold.
@@ -96,7 +96,7 @@ class AvroDecoder:
         self._writers = {**writers, _header(parsed): None}
 
     def __call__(self, values: pa.Array) -> pa.Array:
-        """Return an array of binary values as structs; null for each value that is not one datum of the schema."""
+        """Decode an array of binary values to structs; null for each value that is not one datum of the schema."""
         rows = [None if value is None else self._decode(value) for value in values.to_pylist()]
         try:
             return self._to_arrow(rows)
@@ -126,7 +126,7 @@ class AvroDecoder:
         return pa.StructArray.from_arrays(columns, fields=self._fields, mask=pa.array([row is None for row in rows]))
 
     def _fits(self, row: dict[str, Any] | None) -> bool:
-        """Return whether Spark's types can hold a row; times may be out of range."""
+        """Return whether Spark's types can hold a row; times can be out of range."""
         try:
             self._to_arrow([row])
         except (pa.ArrowException, OverflowError):

@@ -1,8 +1,8 @@
 """A running cluster as a Spark source, for executors that share no disk with a store.
 
-The driver follows what the stores have stored, and plans micro-batches of it. Each task fetches a range of one
-partition from a store that has it. Both run a node of the cluster: the driver's lives as long as the query, because
-Spark keeps its reader, and a task's as long as the task.
+The driver follows the stored records, and plans micro-batches of them. Each task fetches a range of one partition from
+a store that has it. Both run a node of the cluster: the driver's node lives as long as the query, because Spark keeps
+its reader, and a task's node as long as the task.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ REFUSED_OPTIONS = {
     "endingOffsets": "a stream has no end; read stores at a path instead",
     "startingTimestamp": "a running cluster is not asked for times; use startingOffsets, or read stores at a path",
 }
-"""Options that only reading stores has, each with the reason and the alternative."""
+"""Options that exist only for reading stores, each with the reason and the alternative."""
 
 FETCH_TIMEOUT_MS = 60_000
 """How long a task waits for the next record, in milliseconds: long enough for a store to restart."""
@@ -136,7 +136,7 @@ class ClusterTask(InputPartition):
 
 
 class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows a running cluster in a streaming query. It joins the cluster at the first look.
+    """Follows a running cluster in a streaming query. It joins the cluster at the first listing.
 
     Args:
         options: The options of the query.
@@ -156,7 +156,7 @@ class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._is_behind = False
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
-        """Return where a new query starts; raise `ConfigError` if the requested offsets do not exist."""
+        """Return the offset at which a new query starts; raise `ConfigError` if the requested offsets do not exist."""
         ends = self._find_ends()
         if self._query.fail_on_data_loss:
             self._check_starts(ends)
@@ -184,11 +184,11 @@ class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if rows_max is None else ReadMaxRows(rows_max)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Fix what this run of the query reads: the records that are stored now."""
+        """Fix the end of this run of the query: the records that are stored now."""
         self._target = self._find_ends()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Return where the next micro-batch ends, or `start` if there are no new records."""
+        """Return the end offset of the next micro-batch, or `start` if there are no new records."""
         offset = StreamOffset.from_checkpoint(start)
         ends = self._find_ends() if self._target is None else self._target
         self._warn_if_behind(offset, ends)
@@ -206,11 +206,11 @@ class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start if reached is offset else reached.to_checkpoint()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Return where the stores end, for the query's progress report."""
+        """Return the ends of the stores, for the query's progress report."""
         return None if self._reader is None else {"offsets": nest_offsets(self._find_ends())}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return the tasks of a micro-batch, which its end alone decides; see `StoreStreamReader.partitions`."""
+        """Return the tasks of a micro-batch, which depend only on its end; see `StoreStreamReader.partitions`."""
         if start == end:
             return []
         batch = StreamOffset.from_checkpoint(end)
@@ -238,7 +238,7 @@ class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._reader = None
 
     def _find_ends(self) -> dict[PartitionName, int]:
-        """Return where the stores end. The first call joins the cluster, and may raise `DiscoveryError`."""
+        """Return the ends of the stores. The first call joins the cluster, and can raise `DiscoveryError`."""
         if self._reader is None:
             reader = BlockingReader(self._query.config, self._query.topics)
             try:
@@ -255,7 +255,7 @@ class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ends
 
     def _find_earliest(self, names: Sequence[PartitionName], timeout_s: float) -> dict[PartitionName, int]:
-        """Return the first offsets of partitions, without those that no store reports in time."""
+        """Return the first offsets of partitions; partitions that no store reports in time are left out."""
         unknown = [name for name in names if name not in self._earliest]
         if unknown and self._reader is not None:
             found = self._reader.earliest([self._partitions[name] for name in unknown], timeout_s)
@@ -267,7 +267,7 @@ class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {name: self._earliest[name] for name in names if name in self._earliest}
 
     def _warn_if_behind(self, offset: StreamOffset, ends: Mapping[PartitionName, int]) -> None:
-        """Warn once if the stores hold less than was read: a store is not running, or records were lost."""
+        """Warn once if the stores hold fewer records than were read: a store is not running, or records were lost."""
         behind = [name for name, next_offset in offset.offsets.items() if ends.get(name, 0) < next_offset]
         if behind and not self._is_behind:
             _logger.warning(
@@ -305,9 +305,9 @@ class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class BlockingReader:
-    """A `dafka.roles.Reader` for code that is not asynchronous, as Spark's is: its event loop runs in a thread.
+    """A `dafka.roles.Reader` for synchronous code such as Spark's: its event loop runs in a thread.
 
-    Every method may raise `DafkaError`.
+    Every method can raise `DafkaError`.
 
     Args:
         config: The node's configuration.
@@ -333,7 +333,7 @@ class BlockingReader:
         self._stack.close()
 
     def wait_ready(self) -> None:
-        """Wait until the stores have reported what they hold; raise `DiscoveryError` if there are none."""
+        """Wait until the stores have reported their partitions; raise `DiscoveryError` if there are no stores."""
         with mention_towers_option():
             self._portal.call(self._reader.wait_ready)
 
@@ -342,13 +342,13 @@ class BlockingReader:
         return self._portal.call(self._reader.ends)
 
     def earliest(self, partitions: Iterable[Partition], timeout_s: float) -> dict[Partition, int]:
-        """Return the first stored offset of each partition, without those that no store reports in time."""
+        """Return the first stored offset of each partition; partitions that no store reports in time are left out."""
         return self._portal.call(self._reader.earliest, tuple(partitions), timeout_s)
 
     def read(
         self, partition: Partition, first_sequence: int, end_sequence: int, timeout_s: float
     ) -> Iterator[RecordBatch]:
-        """Yield the records of a range in order, without those that no store holds any more.
+        """Yield the records of a range in order; records that no store holds any more are left out.
 
         Args:
             partition: The partition.
@@ -357,7 +357,7 @@ class BlockingReader:
             timeout_s: The time to wait for the next record, in seconds.
 
         Yields:
-            Batches of consecutive records, with the places of those that compaction has removed.
+            Batches of consecutive records, with marks for records that compaction has removed.
 
         Raises:
             DiscoveryError: If the cluster is not found.

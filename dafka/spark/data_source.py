@@ -1,6 +1,6 @@
 """The Spark data source `dafka`, and its options.
 
-Spark pickles the class to its workers. The readers and writers are therefore imported only when they are asked for.
+Spark pickles the class to its workers. The readers and writers are therefore imported only when they are used.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ hide_closed_connections()  # every worker of the data source imports this module
 class DafkaDataSource(DataSource):
     """The Spark data source `dafka`: stores as tables and streams, a running cluster as a stream and as a sink.
 
-    `make_session` registers it. Register it with a session of your own by `register(session)`, then use
-    `session.read.format("dafka")`. The columns and options are those of Spark's Kafka source where both have them.
+    `make_session` registers it. Register it with your own session by `register(session)`, then use
+    `session.read.format("dafka")`. Columns and options that Spark's Kafka source also has are the same.
 
     Options of all reads:
 
@@ -39,7 +39,7 @@ class DafkaDataSource(DataSource):
       a table and `latest` for a stream.
     - `subscribe`: the topics, separated by commas. A running cluster needs it.
     - `failOnDataLoss`: whether records that are no longer stored are an error (the default) or are skipped.
-    - `minPartitions`: the least number of tasks.
+    - `minPartitions`: the minimum number of tasks.
     - `includeHeaders`: whether there is a column `headers`. The default is `false`.
 
     Options of reading stores:
@@ -47,8 +47,8 @@ class DafkaDataSource(DataSource):
     - `path` or `paths` (a JSON list): stores, folders of stores, patterns, or URLs of storages.
     - `subscribePattern`: a regular expression for topics, instead of `subscribe`.
     - `startingTimestamp`: the first time of storing to read, in milliseconds since 1970, instead of `startingOffsets`.
-    - `endingOffsets` or `endingTimestamp`: where a table ends.
-    - `pushFilters`: whether filters on a record's columns limit what is read. The default is `false`.
+    - `endingOffsets` or `endingTimestamp`: the end of a table.
+    - `pushFilters`: whether filters on a record's columns limit the records that are read. The default is `false`.
 
     Options of streams:
 
@@ -58,9 +58,9 @@ class DafkaDataSource(DataSource):
     Options of writing:
 
     - `topic`: the topic of all rows; without it, the column `topic` has the topic of each row.
-    - `minStores`: how many stores must have each record.
+    - `minStores`: the number of stores that must have each record.
     - `ackTimeout`: how long to wait for them, in milliseconds.
-    - `writeId`: the same text for each attempt at a batch write, so that no row is published twice.
+    - `writeId`: a text that is the same for each attempt at a batch write, so that no row is published twice.
 
     Options of a running cluster, to read and to write:
 
@@ -156,6 +156,6 @@ class DafkaDataSource(DataSource):
         return StreamWriter(self.options, schema, overwrite)
 
     def _check_given(self, expected: str) -> None:
-        """Check that there are options: rows must not go to another cluster than a table's options named."""
+        """Check that there are options; without them, rows could go to another cluster than the table names."""
         if not self.options:
             raise ConfigError(f"{expected}. {_NO_OPTIONS}")

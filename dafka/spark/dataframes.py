@@ -42,15 +42,15 @@ def read(
     writer_schemas: Sequence[object] = (),
     **options: object,
 ) -> DataFrame:
-    """Read what stores hold as a table with one row for each record.
+    """Read the records of stores as a table with one row for each record.
 
     Args:
-        session: Any session; the data source is registered with it.
+        session: Any session; the function registers the data source with it.
         path: A store, a folder of stores, a pattern such as `/data/*.db`, or several of these.
         topic: The topic, or a list of topics; all of them by default.
-        schema: The fields of the values, as for `decode`. Without it, the column `value` has the bytes that were sent.
-        columns: The columns of a record to read, by default all but `headers`. Fewer are read faster; Spark itself does
-            not tell the data source which ones a query uses. With a schema, `value` need not be among them.
+        schema: The fields of the values, as for `decode`. Without it, the column `value` has the published bytes.
+        columns: The columns of a record to read, by default all but `headers`. Fewer columns are faster; Spark does not
+            pass the columns that a query uses to the data source. With a schema, `value` can be omitted.
         into: As for `decode`.
         mode: As for `decode`.
         writer_schemas: As for `decode`.
@@ -58,7 +58,7 @@ def read(
             `DafkaDataSource`. Dictionaries become JSON.
 
     Returns:
-        The table. Spark reads it when it is used, and reports errors in a path or an option then.
+        The table. Spark reads it when it is used, and only then reports errors in a path or an option.
 
     Raises:
         ConfigError: If the schema, the mode or a column is not valid.
@@ -81,7 +81,7 @@ def read_stream(
     writer_schemas: Sequence[object] = (),
     **options: object,
 ) -> DataFrame:
-    """Follow what stores hold, and what they get later, as a stream with one row for each record.
+    """Follow the present and future records of stores as a stream with one row for each record.
 
     Args:
         session: As for `read`.
@@ -96,7 +96,7 @@ def read_stream(
         **options: As for `read`.
 
     Returns:
-        The stream. Spark reads it when a query starts, and reports errors in a path or an option then.
+        The stream. Spark reads it when a query starts, and only then reports errors in a path or an option.
 
     Raises:
         ConfigError: If the schema, the mode or a column is not valid.
@@ -118,15 +118,15 @@ def make_views(
 ) -> dict[str, str]:
     """Make a temporary view of each topic, for SQL.
 
-    A view has the topic's name, with `_` in place of each character other than letters, digits and `_`, and `_` before
-    a digit at the start. If that gives several topics the same name, ignoring case as Spark does, the second and later
+    A view has the topic's name, with `_` instead of each character other than letters, digits and `_`, and `_` before a
+    digit at the start. If several topics then have the same name, ignoring case as Spark does, the second and later
     topics in alphabetical order get `_2`, `_3` and so on. A view of the same name is replaced. Topics that appear later
     get no view.
 
     Args:
         session: The session that gets the views.
         path: As for `read`.
-        schemas: The fields of the values, by topic. The view of a topic without a schema has the bytes that were sent.
+        schemas: The fields of the values, by topic. The view of a topic without a schema has the published bytes.
         prefix: The start of all views' names.
         mode: As for `decode`.
         **options: As for `read`, for each view.
@@ -199,7 +199,7 @@ def _to_spark_options(
         given["paths"] = json.dumps([_absolute(os.fspath(each)) for each in paths])
     if topic is not None:
         topics = [topic] if isinstance(topic, str) else list(topic)
-        if any("," in each or each != each.strip() for each in topics):  # `subscribe` cannot name these
+        if any("," in each or each != each.strip() for each in topics):  # `subscribe` cannot contain these names
             given["subscribePattern"] = "|".join(map(re.escape, topics))
         else:
             given["subscribe"] = ",".join(topics)
@@ -213,12 +213,12 @@ def _to_text(value: object) -> str:
 
 
 def _absolute(path: str) -> str:
-    """Return a path that is valid in Spark's workers, whose working folder is that of the Java process."""
+    """Return a path that is valid in Spark's workers, which run in the folder of the Java process."""
     return path if re.match(r"\w+:", path) else os.path.abspath(path)
 
 
 def _find_topics(path: Paths) -> list[str]:
-    """Return the topics that the stores at a path have records of, sorted."""
+    """Return the topics of the stores at a path, sorted."""
     given = {name: text for name, text in _to_spark_options(path, None, {}).items() if name in PATH_OPTIONS}
     finder = StoreFinder(Options(given, PATH_OPTIONS, "reading stores"))
 

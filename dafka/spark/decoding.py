@@ -1,4 +1,4 @@
-"""Decode the values of records into columns: JSON with Spark's own parser, Avro with fastavro in an Arrow UDF."""
+"""Decodes the values of records into columns: JSON with Spark's own parser, Avro with fastavro in an Arrow UDF."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def decode(
 
 
 def _decode_json(schema: StructType) -> tuple[StructType, Column, Column]:
-    """Return the fields, a column with the decoded struct, and a column that says whether the value is corrupt."""
+    """Return the fields, a column with the decoded struct, and a column that is true for corrupt values."""
     if CORRUPT_COLUMN in schema.names:
         raise ConfigError(
             f"schema: {CORRUPT_COLUMN} is the column of values that cannot be decoded; name the field otherwise"
@@ -124,7 +124,7 @@ def _parse_schema(schema: object) -> StructType:
 
 
 def _check_names(added: Sequence[str], kept: Sequence[str]) -> None:
-    """Raise `ConfigError` if two columns have the same name; to Spark, case makes no difference."""
+    """Raise `ConfigError` if two columns have the same name; Spark ignores case."""
     taken = {name.lower(): name for name in kept}
     for name in added:
         if name.lower() in taken:

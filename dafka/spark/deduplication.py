@@ -1,11 +1,11 @@
-"""Leave out the rows of a retried task that an earlier attempt has already published.
+"""Leaves out the rows of a retried task that an earlier attempt has already published.
 
-A retried task should have the same rows in the same order. They are then compared with the stored records batch by
-batch. Rows in another order, as after a shuffle, are recognized by digests of the stored records. Rows that differ
+A retried task should have the same rows in the same order, which are compared with the stored records batch by batch.
+Rows in another order, for example after a shuffle, are recognized by digests of the stored records. Different rows
 cannot be published exactly once, and are an error.
 
-Whole records are compared: value, key and headers. Timestamps are compared only if the rows give them, and the stores
-know them: in the dialects of RFC 46 a record with nothing but a value travels without its timestamp.
+Whole records are compared: value, key and headers. Timestamps are compared only if the rows contain them and the stores
+know them: in the dialects of RFC 46, a record that has only a value is sent without its timestamp.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Deduplicator:
         reader: Reads the stored records.
         partition: The partition that the task publishes to.
         stored_end: The result of `find_stored_end`: the sequence after the last record that was stored before.
-        config: The node's configuration, which has the timeout.
+        config: The node's configuration, which contains the timeout.
     """
 
     def __init__(self, reader: Reader, partition: Partition, stored_end: int, config: Config) -> None:
@@ -76,14 +76,14 @@ class Deduplicator:
         """Check after the last row that all stored records were among the rows.
 
         Raises:
-            InputChangedError: If some were not.
+            InputChangedError: If some stored records were not.
         """
         missing = self.stored_end - self._position if self._digests is None else self._digests.total()
         if missing:
             raise self._input_changed(f"{missing} of them are not among its present rows")
 
     async def _read_stored(self, first_sequence: int, end_sequence: int) -> Sequence[Record | None]:
-        """Return stored records; None for each that retention has dropped."""
+        """Return stored records; None for each record that retention has dropped."""
         found: list[Record | None] = []
         records = self._reader.read(self.partition, first_sequence, end_sequence)
         try:
@@ -129,12 +129,12 @@ class Deduplicator:
 
 
 async def find_stored_end(reader: Reader, partition: Partition, config: Config) -> int:
-    """Ask the stores how much of a task's partition they hold.
+    """Ask the stores for the end of a task's partition.
 
     Args:
         reader: Asks the stores.
         partition: The partition.
-        config: The node's configuration, which has the timeout and the least number of stores.
+        config: The node's configuration, which contains the timeout and the minimum number of stores.
 
     Returns:
         The sequence after the last record that any store holds.
@@ -151,7 +151,7 @@ async def find_stored_end(reader: Reader, partition: Partition, config: Config) 
 
 
 def unacknowledged_error(partition: Partition, error: UnacknowledgedError) -> PublishingError:
-    """Return the error for records that were not acknowledged, with what the user can do."""
+    """Return the error for unacknowledged records, with advice for the user."""
     return PublishingError(
         f"topic {partition.topic}: {error}; check the stores, change the option minStores or ackTimeout, or stop "
         "an earlier attempt of the task that is still running"
@@ -191,8 +191,8 @@ def _is_same(stored: Record, row: bytes | ProducerRecord | None) -> bool:
 
 
 def _take_digest(row: ProducerRecord, digests: Counter[bytes]) -> bool:
-    """Take a row from the stored records, and return whether it is one of them."""
-    # A store may know the timestamp of the record or not.
+    """Remove a row from the stored records; return whether it was one of them."""
+    # The store may not know the record's timestamp.
     for timestamp in dict.fromkeys((row.timestamp, None)):
         digest = _digest(row, timestamp)
         if digests[digest] > 1:

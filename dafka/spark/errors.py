@@ -1,7 +1,7 @@
-"""Errors of tasks that publish, and one-sentence summaries of errors that were raised through Spark.
+"""Errors of publishing tasks, and one-sentence summaries of errors that Spark has passed on.
 
-Spark passes a Python exception of a worker on as text: a traceback inside a message of its own, usually wrapped twice.
-The last dafka error in that text is the cause.
+Spark passes on a worker's Python exception as text: a traceback inside a message, usually wrapped twice. The last dafka
+error in that text is the cause.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ _JAVA_CLASS = re.compile(r"^(?:[a-z_$][\w$]*\.)+[A-Z][\w$]*: ")
 
 
 class InputChangedError(LocalError):
-    """A retried task has other rows than those that an earlier attempt published.
+    """A retried task has other rows than an earlier attempt has published.
 
     The query is not deterministic: persist its result before writing it.
     """
 
 
 class PublishingError(LocalError):
-    """The stores did not answer, or did not acknowledge the records of a task in time.
+    """The stores did not answer, or did not acknowledge a task's records, in time.
 
     The message names the options to change.
     """
 
 
 class RowError(LocalError):
-    """A row cannot become a record. The message names the column and what it needs."""
+    """A row cannot become a record. The message names the column and the requirement."""
 
 
 def find_dafka_error(error: BaseException) -> tuple[type[DafkaError], str] | None:

@@ -1,7 +1,7 @@
 """Pushed-down filters on topic, partition, offset and time of storing, which limit the records that are read.
 
-Within a partition, records are ordered by offset and by time of storing. A filter on either therefore leaves one range,
-which the store finds without reading the other records. Timestamps have no order, so Spark applies filters on them.
+Within a partition, records are ordered by offset and by time of storing. A filter on either therefore selects one
+range, which the store finds without reading other records. Timestamps have no order, so Spark applies filters on them.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _COMPARISONS = (EqualTo, EqualNullSafe, GreaterThan, GreaterThanOrEqual, LessTha
 
 @attrs.define
 class PushedFilters:
-    """The records that all filters pushed so far let through.
+    """The records that pass all filters pushed so far.
 
     Attributes:
         names: The names that each filter allows, for topics (index 0) and for partitions (index 1).
         prefixes: The prefixes that each filter requires, for topics and for partitions.
-        start: The first offset that is allowed.
-        end: The offset after the last one that is allowed, or None for no limit.
-        since_ms: The first time of storing that is allowed, in milliseconds since 1970.
+        start: The first allowed offset.
+        end: The offset after the last allowed one, or None for no limit.
+        since_ms: The first allowed time of storing, in milliseconds since 1970.
         until_ms: The first time of storing that is no longer allowed, in milliseconds since 1970.
     """
 
@@ -52,17 +52,17 @@ class PushedFilters:
     until_ms: int | None = None
 
     def push(self, filters: Iterable[Filter]) -> list[Filter]:
-        """Add filters, and return those that Spark must still apply to the rows."""
+        """Add filters, and return the filters that Spark must still apply to the rows."""
         return [each for each in filters if not self._push(each)]
 
     def allows_partition(self, name: PartitionName) -> bool:
-        """Return whether a partition may have records that the filters let through."""
+        """Return whether a partition may have records that pass the filters."""
         return all(text in names for text, sets in zip(name, self.names, strict=True) for names in sets) and all(
             text.startswith(prefix) for text, all_of in zip(name, self.prefixes, strict=True) for prefix in all_of
         )
 
     def clip_range(self, start: int, end: int) -> tuple[int, int]:
-        """Return the part of a range of offsets that the filters let through."""
+        """Return the part of a range of offsets that passes the filters."""
         start = max(start, self.start)
         return start, max(end if self.end is None else min(end, self.end), start)
 

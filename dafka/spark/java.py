@@ -1,4 +1,4 @@
-"""Find the Java that Spark would run on, and check its version before Spark starts.
+"""Finds the Java that Spark would run on, and checks its version before Spark starts.
 
 This module needs none of the packages of the extra. `python -m dafka.spark.java` runs the check.
 """
@@ -19,7 +19,7 @@ OLDEST_VERSION = 17
 """The oldest major version of Java that Spark 4 runs on."""
 
 VERSION_TIMEOUT_S = 60.0
-"""How long `java -version` may take, in seconds."""
+"""The timeout of `java -version`, in seconds."""
 
 INSTALL_COMMANDS = {
     "apt-get": "apt-get install openjdk-17-jre-headless",
@@ -27,7 +27,7 @@ INSTALL_COMMANDS = {
     "apk": "apk add openjdk17-jre-headless",
     "brew": "brew install openjdk@17",
 }
-"""The command that installs Java, by the package manager that it needs."""
+"""The command that installs Java, by package manager."""
 
 
 def check_java(environment: Mapping[str, str] | None = None) -> int:
@@ -51,7 +51,7 @@ def check_java(environment: Mapping[str, str] | None = None) -> int:
 
 
 def _find_java(environment: Mapping[str, str]) -> tuple[str, str]:
-    """Return the path of the program, and how to name it in a message."""
+    """Return the path of the program, and its name for messages."""
     home = environment.get("JAVA_HOME")
     if home:
         path = Path(home, "bin", "java")

@@ -1,17 +1,17 @@
-"""Offsets of streaming queries: their form in Spark's checkpoints, and how far a micro-batch reads.
+"""Offsets of streaming queries: their form in Spark's checkpoints, and the ranges of micro-batches.
 
-An offset is a record's sequence. Offsets are written as `{topic: {partition: offset}}`, where the offset is that of
-the next record to read. `escape_name` says how names that are not UTF-8 are written.
+An offset is a record's sequence. Offsets are written as `{topic: {partition: offset}}`, with the offset of the next
+record to read. `escape_name` defines the form of names that are not UTF-8.
 
-Spark's checkpoint has the end of each micro-batch, and a repeated micro-batch is planned from it alone: for the first
+Spark's checkpoint has the end of each micro-batch, and a repeated micro-batch is planned only from it: for the first
 micro-batch of a query, Spark does not even keep the start. The end is a `StreamOffset`, written as
 
 - `offsets`: the next offset of each partition;
 - `begins`: the first offset of each partition that the micro-batch reads;
-- `tasks`: the least number of tasks that the micro-batch is divided into;
+- `tasks`: the minimum number of tasks of the micro-batch;
 - `timestamp`: when it was planned, in milliseconds since 1970. The wire carries no times of storing, so all records
-  that are read from a running cluster get this one, also if the micro-batch is run again;
-- `unread` and `stores`, if stores are followed: what was stored and not yet read, and which stores there were.
+  from a running cluster get this time, even if the micro-batch is repeated;
+- `unread` and `stores`, if stores are followed: the stored but unread records, and the identities of the stores.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def limit_rows(
     """Limit a micro-batch to `rows_max` records in total.
 
     As in Spark's Kafka source, each partition contributes in proportion to its unread records. Partitions that cover
-    the same hours are therefore read at the same pace, and none falls behind the watermark of the others. Each
+    the same hours are therefore read at the same pace, and no partition is late for the watermark of the others. Each
     partition contributes at least one record, so that a large one does not starve the rest. If there are more
     partitions than `rows_max`, the largest contribute one record each.
 
@@ -93,15 +93,15 @@ def limit_rows(
 
 @attrs.frozen(kw_only=True)
 class StreamOffset:
-    """The position of a stream, and all that the micro-batch which ends there depends on.
+    """The position of a stream, and all data on which the micro-batch that ends there depends.
 
     Attributes:
         offsets: The offset of the next record, by partition.
         begins: The first offset of each partition that the micro-batch reads.
-        tasks_min: The least number of tasks that the micro-batch is divided into.
+        tasks_min: The minimum number of tasks of the micro-batch.
         timestamp: The time at which the micro-batch was planned, in milliseconds since 1970.
-        unread: The ends of partitions of which more was stored than is read up to here.
-        stores: What identifies the stores that there were when the micro-batch was planned, by URL.
+        unread: The ends of partitions with stored records after this position.
+        stores: By URL, the identity of each store when the micro-batch was planned.
     """
 
     offsets: Mapping[PartitionName, int]
@@ -113,7 +113,7 @@ class StreamOffset:
 
     @classmethod
     def from_checkpoint(cls, document: Mapping[str, Any]) -> StreamOffset:
-        """Return the offset that a checkpoint's document describes; raise `ConfigError` if it is none of these."""
+        """Return the offset that a checkpoint's document describes; raise `ConfigError` if the document is invalid."""
         try:
             return cls(
                 offsets=flatten_offsets(document["offsets"]),
@@ -154,9 +154,9 @@ class StreamOffset:
 
         Args:
             ends: The offset after the last stored record of each partition.
-            earliest: The first offset of new partitions. New partitions that are not among them are left for later.
+            earliest: The first offset of new partitions. Other new partitions are read later.
             rows_max: The limit of the micro-batch in records, or None for no limit.
-            tasks_min: The least number of tasks.
+            tasks_min: The minimum number of tasks.
 
         Returns:
             The offset at which the micro-batch ends; this one if there is nothing to read.
@@ -176,7 +176,7 @@ class StreamOffset:
         )
 
     def ranges(self) -> dict[PartitionName, tuple[int, int]]:
-        """Return what the micro-batch reads: the first offset and the end offset of each partition."""
+        """Return the first offset and the end offset of each partition that the micro-batch reads."""
         return {name: (first, self.offsets[name]) for name, first in sorted(self.begins.items())}
 
 

@@ -1,7 +1,7 @@
 """Options of the data source: `Options` checks names and parses values; the functions below read the shared ones.
 
-Spark passes all options as text, in a mapping whose keys are case-insensitive. Every mistake raises `ConfigError` with
-one sentence that begins with the option's name.
+Spark passes all options as text, in a mapping whose keys are case-insensitive. An invalid option raises `ConfigError`
+with one sentence that begins with the option's name.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Options:
 
     Args:
         given: Values by name, as Spark passes them.
-        allowed: The names that have a meaning here.
+        allowed: The allowed names.
         purpose: The purpose of the options, as error messages state it: "reading stores".
 
     Raises:
@@ -68,7 +68,7 @@ class Options:
 
         Args:
             name: The option's name.
-            parser: Converts the text, and raises `ValueError` for a text that it cannot convert.
+            parser: Converts the text; raises `ValueError` if that is impossible.
             expected: The expected text, as error messages state it: "true or false".
             default: The value if the option is not given.
 
@@ -135,7 +135,7 @@ def parse_cluster_config(options: Options) -> Config:
 
 @contextmanager
 def mention_towers_option() -> Iterator[None]:
-    """Add the option to check to a `DiscoveryError` that is raised in the block."""
+    """Mention the option `towers` in a `DiscoveryError` that the block raises."""
     try:
         yield
     except DiscoveryError as error:
@@ -212,7 +212,7 @@ def parse_topics(options: Options) -> tuple[str, ...]:
 
 @attrs.frozen
 class RequestedOffsets:
-    """The offsets at which a query asks to start or to end.
+    """The offsets at which a query should start or end.
 
     Attributes:
         default: `EARLIEST` or `LATEST`, for partitions that are not named.
@@ -223,7 +223,7 @@ class RequestedOffsets:
     by_partition: Mapping[PartitionName, int] = attrs.field(factory=dict)
 
     def for_partition(self, name: PartitionName) -> int:
-        """Return `EARLIEST`, `LATEST` or the offset that is requested for a partition."""
+        """Return the requested `EARLIEST`, `LATEST` or offset of a partition."""
         return self.by_partition.get(name, self.default)
 
 

@@ -1,4 +1,4 @@
-"""Find the stores that the options `path` and `paths` name.
+"""Finds the stores that the options `path` and `paths` name.
 
 A path is a store (an SQLite file or a file log's folder), a folder of stores, a pattern such as `/data/*.db`, or the
 URL of a storage (`sqlite:orders.db`, or one of a plugin). `paths` has a JSON list of them.
@@ -27,11 +27,11 @@ PATH_OPTIONS = ("path", "paths")
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _SIDE_FILES = ("-wal", "-shm", "-journal")
-"""SQLite's own files beside a database. Opening and closing one would release SQLite's locks on it."""
+"""Suffixes of SQLite's additional files of a database. Opening and closing one would release SQLite's locks on it."""
 
 
 class StoreFinder:
-    """Finds the stores at the paths of a query. It can be asked again at each micro-batch.
+    """Finds the stores at the paths of a query, again for each micro-batch.
 
     Files are inspected again only after they have changed.
 
@@ -53,7 +53,7 @@ class StoreFinder:
         self._known: dict[str, tuple[object, bool]] = {}
 
     def find_stores(self) -> list[str]:
-        """Find the stores that are there now.
+        """Find the stores that exist now.
 
         Returns:
             Their URLs, each once.
@@ -89,7 +89,7 @@ class StoreFinder:
         return found
 
     def _to_local_path(self, path: str) -> str | None:
-        """Return the absolute path that is meant, or None for the URL of a plugin's storage."""
+        """Return the absolute path, or None for the URL of a plugin's storage."""
         if "\0" in path:
             raise ConfigError(f"option path: expected a path without zero bytes, not {path!r}")
         if re.match(r"file:", path, re.IGNORECASE):
@@ -112,7 +112,7 @@ class StoreFinder:
         return os.path.abspath(os.path.expanduser(path))
 
     def _detect_scheme(self, path: str) -> str | None:
-        """Return the scheme of the storage at a path, by its header, or None if it is none of ours."""
+        """Return the scheme of the storage at a path, by its header; None if it is not a built-in storage."""
         try:
             status = os.stat(path)
         except OSError:

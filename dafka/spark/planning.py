@@ -1,7 +1,7 @@
-"""Plan a read of stores: resolve the requested offsets, divide the ranges into Spark tasks, and choose replicas.
+"""Plans a read of stores: resolves the requested offsets, divides the ranges into Spark tasks, and chooses replicas.
 
-The division is a function of the offsets alone. What the stores hold, how large their records are, in which tier they
-are, and which replica is read changes from attempt to attempt; the rows of a task must not.
+The division depends only on the offsets. The contents of the stores, the sizes and tiers of records, and the chosen
+replica can change from attempt to attempt; the rows of a task must not.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TASK_RECORDS_MIN = 1_000
 """Ranges of fewer records are not split: starting a task usually takes longer than reading them."""
 
 SLACK = 1.1
-"""How far a task may exceed its share, as a factor, to avoid another small task."""
+"""The factor by which a task can exceed its share, to avoid another small task."""
 
 OffsetRange = tuple[PartitionName, int, int]
 """A partition, the first offset, and the offset after the last one."""
@@ -75,13 +75,13 @@ def resolve_offsets(
     is_start: bool,
     fail_on_data_loss: bool,
 ) -> dict[PartitionName, int]:
-    """Resolve the requested offsets of the stored partitions, limited to what is stored of them.
+    """Resolve the requested offsets of the stored partitions, limited to stored records.
 
     Args:
         option: The option that requests the offsets, for errors.
         requested: The offsets.
         stored: The partitions that are read.
-        is_start: Whether these are the offsets to start from, rather than those to end at.
+        is_start: Whether these are starting offsets rather than ending offsets.
         fail_on_data_loss: Whether to raise an error if an offset is not stored; otherwise the nearest one is used.
 
     Returns:
@@ -129,7 +129,7 @@ def data_loss_error(name: PartitionName, start: int, earliest: int) -> StorageEr
 
 
 def warn_of_skipped(name: PartitionName, start: int, end: int, why: str = "they are no longer in the stores") -> None:
-    """Log that the records from `start` up to `end`, or perhaps some from `start` on, are left out, and why."""
+    """Log that records from `start` up to `end`, or some from `start` on, are left out, and the reason."""
     if end > start:
         _logger.warning(
             "%s: records %d to %d (%d of them) are left out: %s", format_name(name), start, end - 1, end - start, why
@@ -141,13 +141,13 @@ def warn_of_skipped(name: PartitionName, start: int, end: int, why: str = "they 
 def divide_ranges(ranges: Iterable[OffsetRange], tasks_min: int) -> list[list[OffsetRange]]:
     """Divide ranges into tasks of about equal numbers of records: large ranges are split, small ones share a task.
 
-    The result depends on the arguments alone: a repeated micro-batch, or a repeated batch with the same offsets, has
-    the same tasks.
+    The result depends only on the arguments: a repeated micro-batch, or a repeated batch with the same offsets, has the
+    same tasks.
 
     Args:
         ranges: The ranges to read, none of them empty.
         tasks_min: The number of tasks, or a divisor of it, so that all cores finish at the same time. There are fewer
-            if tasks would have fewer than `TASK_RECORDS_MIN` records.
+            tasks if they would have fewer than `TASK_RECORDS_MIN` records.
 
     Returns:
         The ranges of each task, ordered by partition and offset.
@@ -168,7 +168,7 @@ def divide_ranges(ranges: Iterable[OffsetRange], tasks_min: int) -> list[list[Of
 
 
 def plan_task(stored: Mapping[PartitionName, StoredPartition], ranges: Iterable[OffsetRange]) -> StoreTask:
-    """Return the task that reads what is stored of these ranges, each part from a store that holds it."""
+    """Return the task that reads the stored records of these ranges, each part from a store that holds it."""
     return StoreTask(
         [
             StoreRange(url, stored[name].partition, first, last, stored[name].record_bytes, is_cold)
@@ -182,7 +182,7 @@ def plan_task(stored: Mapping[PartitionName, StoredPartition], ranges: Iterable[
 
 
 def parse_min_tasks(options: Options) -> int:
-    """Return the option `minPartitions`, the least number of tasks; by default the number of cores of this machine."""
+    """Return the option `minPartitions`, the minimum number of tasks; by default the number of local cores."""
     return options.get_int("minPartitions") or os.cpu_count() or 1
 
 

@@ -1,4 +1,4 @@
-"""The way from Spark's threads to Trio: an event loop in a thread, which does not outlive the program."""
+"""A portal from Spark's threads to Trio: an event loop in a thread that does not outlive the program."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import anyio
 from anyio.from_thread import BlockingPortal
 
 EXIT_S = 5.0
-"""How long the end of the process may wait for the thread, in seconds."""
+"""The maximum time that the end of the process waits for the thread, in seconds."""
 
 
 @contextmanager
 def open_portal() -> Iterator[BlockingPortal]:
     """Run Trio in a thread for the length of a block.
 
-    If the program ends within the block, what runs in the thread is cancelled. (The thread of anyio's own portals would
+    If the program ends within the block, the tasks in the thread are cancelled. (The thread of anyio's portals would
     keep the interpreter alive.)
 
     Yields:
@@ -44,6 +44,6 @@ def open_portal() -> Iterator[BlockingPortal]:
     atexit.register(cancel)
     try:
         yield portal
-    finally:  # also when what has opened the block is forgotten: then tasks of it may be left
+    finally:  # also if the owner of the block was garbage-collected with tasks left
         atexit.unregister(cancel)
         cancel()

@@ -1,9 +1,9 @@
-"""Publish the rows of one Spark task, each topic to a partition of its own, until all are stored.
+"""Publishes the rows of one Spark task, each topic to a separate partition, until all are stored.
 
-A partition's address is derived from what stays the same when a task is retried. A later attempt therefore finds what
-an earlier one has published, and continues after it. Each row is stored once as long as all that earlier attempts have
-published is among the rows of the same task. A task checks that for its own partitions, and the driver, which knows how
-many tasks there are, for all others (`check_division`).
+A partition's address is derived from values that do not change when a task is retried. A later attempt therefore finds
+the published records of an earlier one, and continues after them. Each row is stored exactly once if all records of
+earlier attempts are among the rows of the same task. A task checks that for its own partitions. The driver, which knows
+the number of tasks, checks all others (`check_division`).
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from dafka.spark.options import mention_towers_option
 from dafka.spark.rows import RowColumns, Rows
 
 PRODUCERS_MAX = 32
-"""The limit of producers that a task has open at once.
+"""The maximum number of open producers of a task.
 
-If a task has more topics, the producer that was not used for longest is closed. It is opened again, at the same
-position, when rows of its topic follow.
+If a task has more topics, the least recently used producer is closed. It is opened again, at the same position, when
+rows of its topic follow.
 """
 
 FURTHER_BYTES_MAX = 4 * 2**20
-"""The limit of unacknowledged records of each topic but a task's first, in bytes, to limit a task's memory."""
+"""The limit of unacknowledged records of each topic except a task's first, in bytes, to limit a task's memory."""
 
 TASKS_AHEAD = 32
-"""The number of tasks beyond the last one of which an earlier attempt must not have published anything."""
+"""The number of task numbers after the last task for which no earlier attempt may have published records."""
 
 QUESTIONS_MAX = 256
-"""The limit of partitions that the driver asks stores about at once."""
+"""The maximum number of partitions that the driver asks stores about at once."""
 
 _NAMESPACE = uuid.UUID("5d3c4bd8-2e0e-4a0c-9d0b-52f2c0f4b6a1")
 
@@ -54,7 +54,7 @@ class PublishResult:
 
     Attributes:
         records: The number of rows, all of them stored.
-        topics: Their topics, each of which has a partition of its own.
+        topics: Their topics, each with a separate partition.
         already_stored: The number of records that an earlier attempt had published.
     """
 
@@ -64,7 +64,7 @@ class PublishResult:
 
 
 def derive_address(*identity: str | int) -> str:
-    """Return a partition's address that is the same whenever the values are the same."""
+    """Derive a partition's address from values."""
     return uuid.uuid5(_NAMESPACE, json.dumps(identity)).hex.upper()
 
 
@@ -107,7 +107,7 @@ async def publish(
 async def check_division(
     config: Config, identity: Sequence[str | int], topics_by_task: Sequence[frozenset[str]]
 ) -> None:
-    """Check that earlier attempts have published nothing in other tasks than those that have the same rows now.
+    """Check that no earlier attempt has published records in a task that now has no such rows.
 
     Args:
         config: The node's configuration.
@@ -115,7 +115,7 @@ async def check_division(
         topics_by_task: The topics that each task has published to, in the order of the tasks.
 
     Raises:
-        InputChangedError: If they have.
+        InputChangedError: If one has.
         PublishingError: If the stores do not answer in time.
         DiscoveryError: If no tower answers.
     """
@@ -144,7 +144,7 @@ async def check_division(
 
 
 async def _read_batches(batches: Iterator[pa.RecordBatch], send: trio.MemorySendChannel[pa.RecordBatch]) -> None:
-    """Pass on Spark's batches; a thread waits for them, because the node must run while Spark computes the next."""
+    """Pass on Spark's batches. A thread waits for them, because the node must run while Spark computes the next one."""
     async with send:
         with suppress(trio.BrokenResourceError):
             while (batch := await trio.to_thread.run_sync(next, batches, None, abandon_on_cancel=True)) is not None:
@@ -219,8 +219,8 @@ class _TaskPublisher:
     async def _run_producer(self, each: _TopicPublisher, task_status: trio.TaskStatus[Producer]) -> None:
         """Run a topic's producer until it must close.
 
-        It is opened while the stores are asked for what they hold, which is usually nothing: then no time is lost. If
-        they hold records, it is opened again at their end.
+        It is opened while the stores are asked for the end of the partition. Usually the stores have no records, so
+        this saves time. If they have some, the producer is opened again at their end.
         """
         while True:
             async with self._open_producer(each) as producer:
@@ -248,7 +248,7 @@ class _TaskPublisher:
             raise unacknowledged_error(partition, error) from None
 
     async def _send(self, each: _TopicPublisher, rows: Rows) -> None:
-        """Publish rows of a topic; raise `PublishingError` if no ACK makes room for them within the ACK timeout."""
+        """Publish rows of a topic; raise `PublishingError` if no ACK frees memory for them within the ACK timeout."""
         assert each.deduplicator is not None
         assert each.producer is not None
         producer = each.producer
@@ -268,7 +268,7 @@ class _TaskPublisher:
             rows = rows[counts.next_sequence - next_sequence :]
 
     async def _close_topics(self, topics: Sequence[str]) -> None:
-        """Close the producers of these topics, which waits until their records are acknowledged."""
+        """Close the producers of these topics after their records are acknowledged."""
         closing = [self._topics[topic] for topic in topics]
         for topic in topics:
             del self._open[topic]

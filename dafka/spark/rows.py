@@ -1,6 +1,6 @@
-"""The rows of a DataFrame to publish: which columns have what of a record, and the records of a batch of rows.
+"""The rows of a DataFrame to publish: the columns for the parts of a record, and the records of a batch of rows.
 
-The names and types are those of Spark's Kafka sink. A column `timestamp` is added to them.
+The names and types are those of Spark's Kafka sink, and an additional column `timestamp`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dafka.spark.errors import RowError
 from dafka.spark.schema import HEADERS
 
 Rows: TypeAlias = Sequence[bytes | None] | Sequence[ProducerRecord]
-"""The records of some rows: values, if the DataFrame has no other column of a record; otherwise whole records."""
+"""The records of some rows: only values, if the DataFrame has no other column of a record; otherwise whole records."""
 
 _BYTES = (BinaryType, StringType)
 _OPTIONAL = ("topic", "key", "headers", "timestamp")

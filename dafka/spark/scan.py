@@ -1,9 +1,9 @@
-"""Read a task's records from stores into Arrow batches, a window of records at a time.
+"""Reads a task's records from stores into Arrow batches, a window of records at a time.
 
-SQLite stores are read with the ADBC driver. Each window is a read transaction of its own, so that the store can
-truncate its write-ahead log while a long task runs. The storage plugin reads what the driver cannot read or check:
-large records, damaged records, and ranges that retention has shortened. Of the records of a cold tier, only the columns
-that are asked for are fetched, as Parquet.
+SQLite stores are read with the ADBC driver. Each window is a separate read transaction, so that the store can truncate
+its write-ahead log while a long task runs. The storage plugin reads ranges that the driver cannot read or check: large
+records, damaged records, and ranges that retention has shortened. From a cold tier, only the requested columns are
+fetched, as Parquet.
 
 The driver and the plugin are never open on one file at the same time. Each has its own copy of SQLite, and closing the
 file in one would release the locks of the other.
@@ -50,10 +50,10 @@ WINDOW_RECORDS = 65_536
 """The limit of a window, in records."""
 
 WINDOW_BYTES_MAX = 32 * 2**20
-"""The limit of a window, in bytes of contents. Windows are planned for half of it; larger ones the storage reads."""
+"""The limit of a window, in bytes of contents. Windows are planned for half of it; the storage reads larger ones."""
 
 RECORD_BYTES_MAX = 64 * 2**10
-"""The storage reads ranges whose records are larger on average, in bytes."""
+"""The average size of records from which the storage reads a range, in bytes."""
 
 # The driver returns values of any type as blobs. SQLite sorts blobs last, so if the minimum is a blob, all values are,
 # except those that are NULL.
@@ -80,7 +80,7 @@ _COLUMNS_BEFORE_3 = {
     "key": "NULL",
     "headers": "NULL",
 }
-"""The columns in version 3 of the schema, which added keys, headers and timestamps, and in those before."""
+"""The columns in version 3 of the schema, which added keys, headers and timestamps, and in earlier versions."""
 
 _logger = logging.getLogger("dafka.spark")
 
@@ -118,7 +118,7 @@ def scan_task(task: StoreTask, columns: Sequence[str], *, fail_on_data_loss: boo
 class _OpenStore:
     """The store that is being read, opened by the driver or by the storage plugin.
 
-    It stays open for the next range of the task. Opening another store, or the same in the other way, closes it.
+    It stays open for the next range of the task. Opening another store, or the same one in the other way, closes it.
     """
 
     def __init__(self) -> None:
@@ -128,7 +128,7 @@ class _OpenStore:
         self._storage: tuple[BlockingPortal, Storage] | None = None
 
     def use_driver(self, url: str) -> tuple[AdbcStatement, Mapping[str, str]]:
-        """Return an ADBC statement, each query of which is a transaction, and the expression for each column.
+        """Return an ADBC statement, whose queries are single transactions, and the expression for each column.
 
         Args:
             url: The store.
@@ -137,7 +137,7 @@ class _OpenStore:
             The statement, and the expressions by the names of the columns.
 
         Raises:
-            DriverError: If it cannot be opened.
+            DriverError: If the store cannot be opened.
         """
         if self._statement is None or self._opened != ("driver", url):
             self.close()
@@ -169,13 +169,13 @@ class _OpenStore:
 
 
 def _scan_sqlite(opened: _OpenStore, each: StoreRange, columns: Sequence[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield the windows of a range that the driver can read, each with its end; end before one that it cannot."""
+    """Yield the windows of a range, each with its end, up to the first one that the driver cannot read."""
     step = max(min(WINDOW_RECORDS, WINDOW_BYTES_MAX // (2 * each.record_bytes + 1)), 1)
     try:
         statement, expressions = opened.use_driver(each.url)
         selected = ["sequence", *(f"{expressions[name]} AS {name}" for name in columns if name in expressions)]
         measured = [expressions[name] for name in columns if name in _BLOBS or name == "headers"]
-        # Rows that compaction has removed look like rows that are lost: the storage tells them apart.
+        # Rows that compaction has removed look like lost rows; only the storage can distinguish them.
         for start in range(each.start, each.end, step):
             end = min(start + step, each.end)
             where = _WHERE.format(
@@ -196,7 +196,7 @@ def _scan_sqlite(opened: _OpenStore, each: StoreRange, columns: Sequence[str]) -
 
 
 def _is_plain_window(statement: AdbcStatement, expressions: Sequence[str], where: str, count: int) -> bool:
-    """Return whether a window has all records, with blobs, text and NULLs where they belong, and is not too large."""
+    """Return whether a window has all records with the right column types, and is not too large."""
     sizes = " + ".join(f"coalesce(sum(length({each})), 0)" for each in expressions)
     kinds = " || ".join(
         f"CASE typeof(max({each})) WHEN 'text' THEN '' WHEN 'null' THEN '' ELSE 'x' END"
@@ -217,7 +217,7 @@ def _query(statement: AdbcStatement, sql: str) -> pa.Table:
 
 
 def _to_batch(table: pa.Table, each: StoreRange, start: int, end: int, columns: Sequence[str]) -> pa.RecordBatch | None:
-    """Return a window's rows in the columns that Spark asked for, or None if they are not the expected records."""
+    """Return a window's rows in the columns that Spark requested, or None if they are not the expected records."""
     count = end - start
     found = dict(zip(("offset", *(name for name in columns if name in _COLUMNS)), table.columns, strict=True))
     if len(table) != count or found["offset"].type != pa.int64() or found["offset"][-1].as_py() != end - 1:
@@ -264,9 +264,9 @@ def _decode_headers(column: pa.Array) -> pa.Array | None:
 
 
 def _scan_cold(opened: _OpenStore, each: StoreRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Yield the records of a range of the cold tier, of which only these columns are fetched.
+    """Yield the records of a range of the cold tier, fetching only these columns.
 
-    It ends before the first records that are damaged or not there any more.
+    It ends before the first records that are damaged or no longer exist.
     """
     portal, storage = opened.use_storage(each.url)
     start = each.start
@@ -315,6 +315,6 @@ def _scan_storage(
 
 
 def _literal(text: str, field: str) -> str:
-    """Return a topic or an address as an SQL literal that is safe for all characters."""
+    """Return a topic or an address as a safe SQL literal, whatever its characters."""
     value = to_column(text, field)
     return f"CAST(x'{value.encode().hex()}' AS TEXT)" if isinstance(value, str) else f"x'{value.hex()}'"

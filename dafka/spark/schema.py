@@ -1,4 +1,4 @@
-"""The columns of a record in Spark: those of `dafka.storage.arrow` in Spark's types, and what a query may select."""
+"""The columns of a record in Spark: those of `dafka.storage.arrow` in Spark's types, and the selectable columns."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ COLUMNS = StructType(
         StructField("value", BinaryType()),
     ]
 )
-"""The columns that a query may select."""
+"""The columns that a query can select."""
 
 HEADERS_OPTION = "includeHeaders"
-"""The option without which a query has no column `headers`, unless it names it."""
+"""The option that adds the column `headers` to a query that names no columns."""
 
 _TIME_COLUMNS = {"timestamp", "stored_at"}
 

@@ -1,4 +1,4 @@
-"""Start a Spark session that has the data source `dafka`, with settings that suit it."""
+"""Starts a Spark session with the data source `dafka` and suitable settings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEFAULT_SETTINGS = {
     "spark.sql.python.filterPushdown.enabled": "true",
     # A worker that crashes reports its Python stack.
     "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
-    # Java and its Python workers talk through sockets that only this user may open, not through ports.
+    # Java and its Python workers communicate through sockets that only this user can open, not through ports.
     "spark.python.unix.domain.socket.enabled": "true",
     # On a busy machine, a Python worker takes longer to start than Spark's 15 seconds.
     "spark.python.authenticate.socketTimeout": "120s",
@@ -42,10 +42,10 @@ _registered: WeakSet[SparkSession] = WeakSet()
 def make_session(
     name: str = "dafka", master: str | None = None, settings: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Start a Spark session with `format("dafka")` registered, or return the one that is running.
+    """Start a Spark session with `format("dafka")` registered, or return the running one.
 
-    Java's log lines are one line each, without stack frames, unless a log4j2 configuration of your own is found.
-    Workers on this machine run this program's Python, unless `PYSPARK_PYTHON` names another.
+    Each log message of Java is one line, without stack frames, unless you have your own log4j2 configuration. Workers
+    on this machine run this program's Python, unless `PYSPARK_PYTHON` names another.
 
     Args:
         name: The name of the application.
@@ -77,7 +77,7 @@ def make_session(
 
 
 def register(session: SparkSession) -> None:
-    """Register `format("dafka")` with a session; doing so again changes nothing.
+    """Register `format("dafka")` with a session. It can be repeated.
 
     Args:
         session: The session.
@@ -88,7 +88,7 @@ def register(session: SparkSession) -> None:
 
 
 def _find_java_options(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the setting that names our log4j2 configuration, or no setting if the user has a configuration."""
+    """Return the setting with dafka's log4j2 configuration, or no setting if the user has a configuration."""
     own = given.get(JAVA_OPTIONS, "")
     variables = [os.environ.get(name, "") for name in _JAVA_VARIABLES]
     home = Path(os.environ.get("SPARK_CONF_DIR") or Path(os.environ.get("SPARK_HOME", "."), "conf"))

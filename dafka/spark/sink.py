@@ -74,7 +74,7 @@ class BatchWriter(DataSourceArrowWriter):
         _logger.info("%s", _summarize(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Log how to continue; records that were published stay in the stores."""
+        """Log how to continue; published records stay in the stores."""
         _logger.warning(
             "Write failed; the records that it published stay in the stores. To continue without publishing them "
             "twice, write the same DataFrame again with .option('writeId', '%s')",
@@ -113,7 +113,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         _logger.info("Micro-batch %d: %s", batchId, _summarize(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Log the failure; the micro-batch finds the records that it published when it is run again."""
+        """Log the failure; a repetition of the micro-batch finds its published records."""
         _logger.warning("Micro-batch %d failed; its next run continues after the records already published", batchId)
 
 

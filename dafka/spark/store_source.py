@@ -1,9 +1,9 @@
 """Stores as a Spark source: read once with `spark.read`, or followed with `spark.readStream`.
 
-The driver lists what the stores hold and plans tasks; the tasks read. A streaming query's offset is a `StreamOffset`.
-The records of a micro-batch, and their division into tasks, are the same on each attempt and with each replica, so a
-query that is restarted from its checkpoint neither loses nor repeats a record. A partition that appears after the query
-has started is read from its first record.
+The driver lists the partitions of the stores and plans tasks; the tasks read records. A streaming query's offset is a
+`StreamOffset`. The records of a micro-batch, and their division into tasks, are the same on each attempt and with each
+replica, so a query that is restarted from its checkpoint neither loses nor repeats a record. A partition that appears
+after the query has started is read from its first record.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class StoreQuery:
         columns: The columns to return.
         subscription: The topics to read.
         fail_on_data_loss: Whether lost records are an error rather than skipped.
-        tasks_min: The least number of tasks.
+        tasks_min: The minimum number of tasks.
         since_ms: The first time to read, in milliseconds since 1970, or None for no limit.
         starts: The offsets to start from.
         finder: Finds the stores.
@@ -103,14 +103,14 @@ class StoreQuery:
 
         Args:
             stored: The partitions that the stores hold.
-            is_first: Whether this is the first look of the query, when each topic that it names must be stored.
+            is_first: Whether this is the query's first listing, in which each named topic must be stored.
 
         Returns:
             The partitions.
 
         Raises:
             ConfigError: If a topic is not stored.
-            StorageError: If the names of two partitions are the same once they are escaped.
+            StorageError: If two partitions have the same escaped name.
         """
         if is_first and self.fail_on_data_loss:
             self.subscription.check_topics(stored)
@@ -125,7 +125,7 @@ class StoreQuery:
 
     def read_task(self, task: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield a task's records; raise `StorageError` if they cannot be read."""
-        if isinstance(task, StoreTask):  # if there are no tasks, Spark makes one of its own
+        if isinstance(task, StoreTask):  # if there are no tasks, Spark creates one
             yield from scan_task(task, self.columns, fail_on_data_loss=self.fail_on_data_loss)
 
 
@@ -178,7 +178,7 @@ class StoreBatchReader(DataSourceReader):
         )
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return the tasks; raise `ConfigError` or `StorageError` if there is nothing to read as requested."""
+        """Return the tasks; raise `ConfigError` or `StorageError` if the request cannot be met."""
         return trio.run(self._plan_tasks)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -211,7 +211,7 @@ class StoreBatchReader(DataSourceReader):
     async def _clip_times(
         self, whole: OffsetRange, stored: Mapping[PartitionName, StoredPartition], storages: Mapping[str, Storage]
     ) -> list[OffsetRange]:
-        """Return the parts of a range whose times are requested, by the times in the stores that are read."""
+        """Return the parts of a range with the requested times of storing, according to the stores that are read."""
         name, first, last = whole
         parts: list[OffsetRange] = []
         for url, first_read, last_read in stored[name].choose_replicas(first, last):
@@ -221,7 +221,7 @@ class StoreBatchReader(DataSourceReader):
                 start = max(start, await find(self._filters.since_ms))
             if self._filters.until_ms is not None:
                 end = min(end, await find(self._filters.until_ms))
-            if parts and parts[-1][2] == start < end:  # which store is read must not divide the range
+            if parts and parts[-1][2] == start < end:  # the choice of stores must not divide the range
                 start = parts.pop()[1]
             if start < end:
                 parts.append((name, start, end))
@@ -229,10 +229,10 @@ class StoreBatchReader(DataSourceReader):
 
 
 class FilteringBatchReader(StoreBatchReader):
-    """A batch reader that Spark pushes filters down to."""
+    """A batch reader with filter pushdown."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 (Spark's name)
-        """Take the filters on a record's columns, and return those that Spark must still apply."""
+        """Take the filters on a record's columns, and return the filters that Spark must still apply."""
         return self._filters.push(filters)
 
 
@@ -284,7 +284,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             The document of its end.
 
         Raises:
-            StorageError: If stores have lost what was there before.
+            StorageError: If stores have lost records.
         """
         offset = StreamOffset.from_checkpoint(start)
         stored = self._list_partitions()
@@ -294,7 +294,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._warn_of_replaced_stores(offset, stored)
         self._seen = {name: each.end for name, each in stored.items()}
         self._seen.update({name: max(offset.offsets[name], offset.unread.get(name, 0)) for name in gone})
-        if self._target is not None:  # newer partitions are left for the next run, so that this one ends
+        if self._target is not None:  # newer partitions are read in the next run, so that this one ends
             stored = {name: each for name, each in stored.items() if name in offset.offsets or name in self._target}
         for name, each in stored.items():
             self._check_end(name, each, offset.offsets.get(name, 0))
@@ -310,7 +310,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return attrs.evolve(reached, unread=unread, stores=self._cache.identities).to_checkpoint()
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Return where the stores ended at the last look, for the query's progress report."""
+        """Return the ends of the stores in the last listing, for the query's progress report."""
         return {"offsets": nest_offsets(self._seen)}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
@@ -318,12 +318,12 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = {name: each.end for name, each in self._list_partitions().items()}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return the tasks of a micro-batch, which its end alone decides.
+        """Return the tasks of a micro-batch, which depend only on its end.
 
         Args:
-            start: The document of the offset at which it starts. If it is the first one of a query that was restarted,
-                this is where a new query would start now.
-            end: The document of the offset at which it ends.
+            start: The document of its start offset. For the first micro-batch of a restarted query, this is the offset
+                at which a new query would start now.
+            end: The document of its end offset.
 
         Returns:
             The tasks.
@@ -361,20 +361,20 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._query.select_partitions(stored, is_first=is_first)
 
     def _first_offset(self, name: PartitionName, stored: StoredPartition) -> int:
-        """Return where to start a partition that appeared after the query had started."""
+        """Return the first offset of a partition that appeared after the query had started."""
         if stored.earliest:
             self._report_trimmed(name, 0, stored.earliest)
         return stored.earliest
 
     def _check_end(self, name: PartitionName, stored: StoredPartition, position: int) -> None:
-        """Report a partition that ends before the query's position: the records up to there will not be read."""
+        """Report a partition that ends before the query's position, so that new records up to it will not be read."""
         if stored.end < position:
             self._report_loss(name, stored.end, position, _describe_end(stored.end, position))
 
     def _check_gone(self, name: PartitionName, offset: StreamOffset) -> None:
-        """Report a partition that is in no store any more, unless its store has forgotten it after all was read.
+        """Report a partition that no store has any more, unless its store has forgotten it after all records were read.
 
-        A store forgets a partition that has ended, and of which retention has dropped all records.
+        A store forgets an ended partition when retention has dropped all of its records.
         """
         position = offset.offsets[name]
         end = max(self._seen.get(name, position), offset.unread.get(name, position))
@@ -383,7 +383,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._report_loss(name, position, end, "is no longer in any of the stores")
 
     def _warn_of_replaced_stores(self, offset: StreamOffset, stored: Mapping[PartitionName, StoredPartition]) -> None:
-        """Log what a store that was replaced has before the query's position, since it counts as read."""
+        """Log the records of a replaced store before the query's position, since they count as read."""
         for url, identity in offset.stores.items():
             if (url, identity) in self._warned or self._cache.identities.get(url, identity) == identity:
                 continue
@@ -400,13 +400,13 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._warn(name, first, earliest, "they are no longer in the stores")
 
     def _report_loss(self, name: PartitionName, first: int, end: int, what: str) -> None:
-        """Report that a partition is not what it was.
+        """Report that a partition has lost records.
 
         Args:
             name: The partition.
-            first: The first record that is therefore not read.
-            end: The offset after the last one; `first` if none are known.
-            what: What is wrong with the partition.
+            first: The first record that will not be read.
+            end: The offset after the last one; `first` if unknown.
+            what: A description of the problem.
 
         Raises:
             StorageError: If lost records are an error.
@@ -419,7 +419,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._warn(name, first, end, f"the partition {what}")
 
     def _warn(self, name: PartitionName, first: int, end: int, why: str) -> None:
-        """Log once what is left out; a stream looks at its stores many times a second."""
+        """Log skipped records once; a stream lists its stores many times a second."""
         if (name, end) not in self._warned:
             self._warned.add((name, end))
             warn_of_skipped(name, first, end, why)

@@ -1,4 +1,4 @@
-"""The stores that a query reads: which partitions they hold, merged over replicas, and how they are kept open."""
+"""The stores that a query reads: their partitions, merged over replicas, and a cache that keeps them open."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dafka.storage.filelog.layout import MARKER_FILE
 
 @attrs.frozen
 class Replica:
-    """A partition as one store holds it.
+    """One store's copy of a partition.
 
     Attributes:
         url: The store.
@@ -40,9 +40,9 @@ class StoredPartition:
     Attributes:
         partition: The partition.
         replicas: The part that each store holds, the one with the highest end first.
-        earliest: The first sequence from which on every record up to `end` is held by some store.
+        earliest: The first sequence from which some store holds every record up to `end`.
         end: The sequence after the last record that any store holds.
-        is_unique: Whether no other partition has the same name once both are escaped (see `escape_name`).
+        is_unique: Whether no other partition has the same escaped name (see `escape_name`).
     """
 
     partition: Partition
@@ -85,7 +85,7 @@ class StoredPartition:
             end: See `choose_replicas`.
 
         Returns:
-            As `choose_replicas`, and for each part whether it is in the cold tier of the store.
+            The result of `choose_replicas`, and for each part whether it is in the cold tier of the store.
         """
         cold_ends = {replica.url: replica.cold_end for replica in self.replicas}
         pieces = []
@@ -96,7 +96,7 @@ class StoredPartition:
 
 
 async def list_partitions(storages: Mapping[str, Storage]) -> dict[PartitionName, StoredPartition]:
-    """List what these stores hold now.
+    """List the partitions of these stores.
 
     Args:
         storages: The stores by URL.
@@ -121,7 +121,7 @@ async def list_partitions(storages: Mapping[str, Storage]) -> dict[PartitionName
 
 
 def merge_replicas(partition: Partition, replicas: list[Replica]) -> StoredPartition:
-    """Return what these replicas hold of a partition together."""
+    """Merge replicas of a partition."""
     replicas.sort(key=lambda each: (-each.info.end_sequence, each.info.earliest_sequence, each.url))
     earliest = replicas[0].info.earliest_sequence
     for replica in replicas:
@@ -154,7 +154,8 @@ class StoreCache:
     processes are not disturbed. The stores are opened again if the list changes or a file has been replaced.
 
     Attributes:
-        identities: What identifies the stores that were listed last, by URL; another store at the URL has another text.
+        identities: By URL, the identity of each store in the last listing. Another store at the same URL has another
+            identity.
     """
 
     def __init__(self) -> None:
@@ -164,7 +165,7 @@ class StoreCache:
         self.identities: dict[str, str] = {}
 
     def list_partitions(self, urls: Sequence[str]) -> dict[PartitionName, StoredPartition]:
-        """Return what these stores hold now, by partition; raise `StorageError` if one cannot be read."""
+        """Return the partitions of these stores by name; raise `StorageError` if a store cannot be read."""
         identities = {url: _identify(url) for url in urls}
         if self._portal is None or identities != self.identities:
             self.close()
@@ -185,7 +186,7 @@ class StoreCache:
             stored_at: The time in milliseconds since 1970.
 
         Returns:
-            The offset, or the end offset if no record is as late.
+            The offset, or the end offset if all records are older.
         """
         assert self._portal is not None, "list_partitions opens the stores"
         storage = self._storages[stored.replicas[0].url]
@@ -199,7 +200,7 @@ class StoreCache:
 
 
 def _identify(url: str) -> str:
-    """Return what identifies a store, which differs if another one replaces it: the inode of its file or marker."""
+    """Return the identity of a store: the inode of its file or marker, which differs if another one replaces it."""
     path = url.partition(":")[2].partition("?")[0]
     try:
         status = os.stat(f"{path}/{MARKER_FILE}" if url.startswith("filelog:") else path)

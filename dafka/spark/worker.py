@@ -9,9 +9,9 @@ _DAEMON = "pyspark.daemon"
 
 
 def hide_closed_connections() -> None:
-    """Have a worker end without a traceback if Spark has closed its connection.
+    """Make a worker end without a traceback if Spark has closed its connection.
 
-    Spark closes the connection when it has the result, or needs none. The daemon then prints a traceback of
+    Spark closes the connection when it has the result, or does not need it. The daemon then prints a traceback of
     `BrokenPipeError`, although nothing has failed. It prints other exceptions as before. In a process that is not a
     worker, this changes nothing.
     """
@@ -25,5 +25,5 @@ def hide_closed_connections() -> None:
         if not isinstance(sys.exception(), BrokenPipeError):
             traceback.print_exc()
 
-    # The daemon's own name only, not the module that others use.
+    # Replaces only the daemon's name, not the module that other code uses.
     main.__dict__["traceback"] = SimpleNamespace(print_exc=print_exc, format_exc=traceback.format_exc)

@@ -1,6 +1,6 @@
 """Records as columns of Arrow, with the names and types that Spark's Kafka source gives them.
 
-A partition is a string: the producer's address. Spark reads these columns, and the Parquet objects of a cold tier have
+A partition is a string: the producer's address. Spark reads these columns; the Parquet objects of a cold tier contain
 them.
 """
 
@@ -52,11 +52,11 @@ def escape_name(name: str) -> str:
 def to_arrow(batch: RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
     """Convert a batch of records to an Arrow batch.
 
-    Packed values are passed on without a copy of each. Records that compaction has removed are left out. A timestamp
+    Packed values are converted without copying each one. Records that compaction has removed are left out. A timestamp
     that is unknown, or that Spark cannot represent, is replaced by the time of storing.
 
     Args:
-        batch: The records; with `stored_at`, if `needs_stored_at` says so.
+        batch: The records; they need `stored_at` if `needs_stored_at` returns true.
         columns: The columns to return.
 
     Returns:
@@ -159,7 +159,7 @@ def _to_binary_array(contents: Sequence[bytes | None]) -> pa.Array:
 
 
 RAW_TIMESTAMP, RAW_HEADERS = "raw_timestamp", "raw_headers"
-"""Columns of a Parquet object that only those have whose other columns cannot hold everything exactly."""
+"""Extra columns of a Parquet object, present only if the other columns cannot hold everything exactly."""
 
 RAW_TYPES = {
     RAW_TIMESTAMP: pa.int64(),
@@ -192,11 +192,11 @@ def to_raw_array(batch: RecordBatch, name: str) -> pa.Array:
 
 
 def to_records(partition: Partition, first_sequence: int, table: pa.Table, *, with_times: bool) -> RecordBatch:
-    """Return the records of a table that `to_arrow` made, which has all columns but those that name the records.
+    """Return the records of a table that `to_arrow` made. The columns that identify the records may be missing.
 
     Args:
         partition: The partition of the records.
-        first_sequence: The sequence of the first row; each further row has the next one.
+        first_sequence: The sequence of the first row; each following row has the next one.
         table: The rows.
         with_times: Whether the batch should include `stored_at`.
 
@@ -224,7 +224,7 @@ def _is_null(column: pa.Array) -> bool:
 
 
 def _has_raw(columns: Mapping[str, pa.Array], name: str) -> bool:
-    """Return whether a row group needs a raw column; if only others of its object do, it has nulls there."""
+    """Return whether a row group needs a raw column. It is all null if only other row groups of the object need it."""
     return name in columns and not _is_null(columns[name])
 
 

@@ -31,15 +31,15 @@ SEVERAL = 256
 """The number of partitions that `read_ranges` reads at once."""
 
 SEVERAL_BYTES = 2**16
-"""How much of each it reads at once, in bytes."""
+"""The number of bytes that it reads of each partition at once."""
 
 
 @attrs.frozen
 class PartitionInfo:
     """The records that a storage holds of one partition.
 
-    The records from `earliest_sequence` up to, but not including, `end_sequence` are held. Earlier records have been
-    trimmed. Compaction may have removed some of those that are held; their sequences count all the same.
+    They are the records from `earliest_sequence` up to, but not including, `end_sequence`. Earlier records have been
+    trimmed. Compaction may have removed some records in between; they are still counted.
 
     Attributes:
         earliest_sequence: The sequence of the first record held.
@@ -47,10 +47,10 @@ class PartitionInfo:
         content_bytes: The total size of the records' values, keys and headers, in bytes.
         earliest_stored_at: The time at which the first record was stored, in ms since 1970; None if none is held.
         latest_stored_at: The time at which the last record was stored, in ms since 1970; None if none is held.
-        last_append_at: The time at which a record was last appended, held or not, in ms since 1970; None if unknown.
-            It does not count when descriptions are compared.
-        compacted_end: The sequence before which compaction may have removed records; 0 if the storage does not say so.
-            It does not count when descriptions are compared.
+        last_append_at: The time at which a record was last appended, even if it has been dropped since, in ms since
+            1970; None if unknown. Comparisons ignore it.
+        compacted_end: The sequence before which compaction may have removed records; 0 if the storage does not report
+            it. Comparisons ignore it.
     """
 
     earliest_sequence: int = 0
@@ -63,7 +63,7 @@ class PartitionInfo:
 
     @property
     def count(self) -> int:
-        """The number of records held, with those that compaction has removed."""
+        """The number of records held, including those that compaction has removed."""
         return self.end_sequence - self.earliest_sequence
 
     def check_append(self, batch: RecordBatch) -> None:
@@ -104,7 +104,7 @@ class StorageStatistics:
 
 @attrs.frozen(kw_only=True)
 class RetentionPolicy:
-    """Limits on what each partition keeps.
+    """Limits on the records that each partition keeps.
 
     The oldest records of a partition are dropped as long as it exceeds any limit. A limit of None does not apply. A
     policy without limits is false.
@@ -125,7 +125,7 @@ class RetentionPolicy:
 
 @attrs.frozen
 class Damage:
-    """A part of a storage that is not as it was written.
+    """A damaged part of a storage.
 
     Attributes:
         location: The location of the damage, such as a file and a position in it.
@@ -168,7 +168,7 @@ class Storage(Protocol):
 
     @property
     def repairs(self) -> Sequence[Damage]:
-        """The damage that was removed when the storage was opened.
+        """The damage that was repaired when the storage was opened.
 
         An example is the incomplete end of an append whose process was killed.
         """
@@ -201,7 +201,7 @@ class Storage(Protocol):
     ) -> RecordBatch | None:
         """Return consecutive records of a partition, at least one.
 
-        Records that compaction has removed have their places in the batch (`RecordBatch.compacted`).
+        The batch marks records that compaction has removed (`RecordBatch.compacted`).
 
         Args:
             partition: The partition to read.
@@ -235,7 +235,7 @@ class Storage(Protocol):
         """
 
     async def partitions(self, topic: str | None = None) -> dict[Partition, PartitionInfo]:
-        """Return what is held of each partition.
+        """Describe the partitions.
 
         Args:
             topic: The topic whose partitions to return; None for all topics.
@@ -248,13 +248,13 @@ class Storage(Protocol):
         """
 
     async def find_partition(self, partition: Partition) -> PartitionInfo | None:
-        """Return what is held of one partition.
+        """Describe one partition.
 
         Args:
             partition: The partition.
 
         Returns:
-            What is held of it; None if the partition is unknown.
+            Its description; None if the partition is unknown.
 
         Raises:
             StorageError: If the medium fails.
@@ -370,7 +370,7 @@ class Storage(Protocol):
 class DeletesPartitions(Protocol):
     """An optional part of a storage plugin, for storages that can delete partitions.
 
-    Without it, a store keeps the names and ends of its partitions, also of those without records.
+    Without it, a store keeps the name and the end even of partitions without records.
     """
 
     async def delete_partitions(self, partitions: Collection[Partition]) -> None:
@@ -398,7 +398,7 @@ class ReadsSeveral(Protocol):
 
         Args:
             ranges: Partitions, each with the sequence of the first record to return, and the maximum number of records.
-            bytes_max: See `Storage.read`; it counts for each partition.
+            bytes_max: See `Storage.read`; the limit applies to each partition.
 
         Returns:
             The records of each partition.
@@ -411,9 +411,9 @@ class ReadsSeveral(Protocol):
 
 @runtime_checkable
 class KeepsRecordBatches(Protocol):
-    """An optional part of a storage plugin, for storages that keep record batches as they came (`RecordBatch.encoded`).
+    """An optional part of a storage plugin, for storages that keep record batches encoded (`RecordBatch.encoded`).
 
-    Without it, a store passes on the records alone, which takes less memory.
+    Without it, a store discards the encoded form to save memory.
 
     Attributes:
         keeps_record_batches: True.
@@ -423,21 +423,21 @@ class KeepsRecordBatches(Protocol):
 
 
 FindRemoved = Callable[[RecordBatch], bytes]
-"""Returns for each record of a batch 1 if compaction removes it, else 0. It may be called in any thread. The batch has
-the times of storing, and may contain records that were removed before."""
+"""Returns for each record of a batch 1 if compaction must remove it, else 0. It may be called in any thread. The batch
+has `stored_at`, and may contain records that were removed before."""
 
 Throttle = Callable[[int], Awaitable[None]]
-"""Waits after this many bytes were read or written, so that compaction does not hold up anything else."""
+"""Waits after this many bytes were read or written, so that compaction does not slow down other work."""
 
 
 @attrs.frozen
 class Compactable:
-    """What compaction finds in a partition.
+    """The part of a partition that can be compacted.
 
     Attributes:
         end_sequence: The sequence after the last record that may be removed now.
-        clean_bytes: The size of the part that an earlier compaction has left, in bytes.
-        dirty_bytes: The size of what follows it, up to `end_sequence`, in bytes.
+        clean_bytes: The size of the part that was compacted before, in bytes.
+        dirty_bytes: The size of the part after it, up to `end_sequence`, in bytes.
     """
 
     end_sequence: int
@@ -447,10 +447,10 @@ class Compactable:
 
 @attrs.frozen
 class Compacted:
-    """What a compaction has done.
+    """The result of a compaction.
 
     Attributes:
-        bytes_read: The size of what was read, in bytes.
+        bytes_read: The number of bytes read.
         records_removed: The number of records removed.
         bytes_removed: The size of their values, keys and headers, in bytes.
     """
@@ -472,19 +472,19 @@ class Compacted:
 class CompactsPartitions(Protocol):
     """An optional part of a storage plugin, for storages that can remove single records.
 
-    The sequences of other records, and the end of the partition, do not change. `Storage.read` returns batches with the
-    places of the records that were removed. `Storage.append` accepts such batches, since other stores send them.
+    The sequences of other records, and the end of the partition, do not change. `Storage.read` returns batches that
+    mark the removed records. `Storage.append` accepts such batches, since other stores send them.
     """
 
     async def find_compactable(self, partition: Partition, clean_end: int) -> Compactable | None:
-        """Return what there is to compact in a partition.
+        """Return the part of a partition that can be compacted.
 
         Args:
             partition: The partition.
             clean_end: The sequence up to which it was compacted before; 0 if it never was.
 
         Returns:
-            What compaction finds; None if the partition is unknown.
+            The part; None if the partition is unknown.
 
         Raises:
             StorageError: If the medium fails.
@@ -493,19 +493,21 @@ class CompactsPartitions(Protocol):
     async def compact(
         self, partition: Partition, end_sequence: int, find_removed: FindRemoved, throttle: Throttle
     ) -> Compacted:
-        """Remove records from the beginning of a partition up to a sequence. Appends and reads go on meanwhile.
+        """Remove records from the beginning of a partition up to a sequence.
 
-        The last record of a partition is never removed. If the process is killed at any moment, each record is either
-        there or removed, and records with lower sequences were removed first.
+        Appends and reads can run at the same time.
+
+        The last record of a partition is never removed. If the process is killed, each record is either intact or
+        removed; records with lower sequences are removed first.
 
         Args:
             partition: The partition. If it is unknown, nothing is removed.
-            end_sequence: The sequence after the last record to look at, as `find_compactable` returned it.
+            end_sequence: The sequence after the last record to compact, as `find_compactable` returned it.
             find_removed: Decides which records to remove.
             throttle: Waits after each step.
 
         Returns:
-            What was done.
+            What was read and removed.
 
         Raises:
             StorageError: If the medium fails. Some records may have been removed.
@@ -517,7 +519,7 @@ class DetectsRemoval(Protocol):
     """An optional part of a storage plugin, for storages whose files can be removed while they are open."""
 
     async def check_not_removed(self) -> None:
-        """Check that the files that were opened are still in place. Every change makes the same check.
+        """Check that the open files are still in place. Every change makes the same check.
 
         Raises:
             StorageLostError: If a file was removed or replaced.
@@ -543,7 +545,7 @@ def open_storage(url: str, *, read_only: bool = False) -> AbstractAsyncContextMa
 
 
 def open_one_tier(url: str, *, read_only: bool = False) -> AbstractAsyncContextManager[Storage]:
-    """Open a storage as `open_storage` does, but not its cold tier, if it has one.
+    """Open a storage without its cold tier, if it has one.
 
     Args:
         url: See `open_storage`.

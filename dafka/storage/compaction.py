@@ -1,8 +1,8 @@
-"""Compaction: of each key, the last record stays.
+"""Compaction: keeps the last record of each key.
 
-A pass reads what was appended since the last one, and notes the last sequence of each key. Then the storage goes
-through the partition from its beginning, and removes each record that is not the last one of its key. The notes take
-limited memory. If there are more keys, a pass ends where they are full, and the next pass continues there.
+A pass reads the records that were appended since the last pass, and remembers the last sequence of each key. Then the
+storage goes through the partition from its beginning, and removes each record that is not the last one of its key. The
+memory for keys is limited. When it is full, the pass ends, and the next pass continues there.
 
 A record without a key always stays. A tombstone, whose value is null, is removed some time after it was stored; a
 reader that reads a partition from its beginning within that time learns of every deletion.
@@ -24,20 +24,20 @@ from dafka.records import Partition, RecordBatch
 from dafka.storage.base import Compacted, CompactsPartitions, Storage, Throttle
 
 KEYS_MAX = 500_000
-"""The default number of keys that one pass can note: about 100 MB."""
+"""The default number of keys that one pass can remember: about 100 MB."""
 
 KEY_BYTES_MAX = 31
-"""The length of keys that are noted as they are, in bytes. Of a longer one, a hash of 32 bytes is noted."""
+"""The maximum length of keys that are kept unhashed, in bytes. Longer keys are replaced by a hash of 32 bytes."""
 
 NOTE_RECORDS_MAX = 2000
-"""The number of records that are noted at a time: half a millisecond in which nothing else runs."""
+"""The number of records whose keys are added at a time: half a millisecond in which nothing else runs."""
 
 
 class LatestKeys:
-    """The last position of each key, such as its sequence.
+    """The last position, such as the sequence, of each key.
 
     Args:
-        keys_max: The maximum number of keys. The last records may exceed it.
+        keys_max: The maximum number of keys. The last call of `add` may exceed it.
     """
 
     def __init__(self, keys_max: int = KEYS_MAX) -> None:
@@ -49,11 +49,11 @@ class LatestKeys:
 
     @property
     def has_room(self) -> bool:
-        """Whether there is room for further keys."""
+        """Whether more keys can be added."""
         return len(self._positions) < self._keys_max
 
     def add(self, keys: Sequence[bytes | None], positions: Iterable[int]) -> None:
-        """Note the positions of records, which increase."""
+        """Remember the positions of records. Positions increase."""
         self._positions.update(zip(_short_keys(keys), positions, strict=False))  # type: ignore[arg-type]
         self._positions.pop(None, None)  # type: ignore[call-overload]
 
@@ -64,7 +64,7 @@ class LatestKeys:
 
 
 def _short_keys(keys: Sequence[bytes | None]) -> Iterable[bytes | None]:
-    """Return keys, or hashes of long ones. A hash has 32 bytes, so that it is no other key."""
+    """Return keys, with long ones replaced by hashes. A hash has 32 bytes, so that it equals no short key."""
     longest = keys.longest() if isinstance(keys, PackedContents) else max(map(len, filter(None, keys)), default=0)
     if longest <= KEY_BYTES_MAX:
         return keys
@@ -90,9 +90,9 @@ class CompactionPolicy:
     """How a topic is compacted.
 
     Attributes:
-        dirty_ratio: A pass begins when at least this part of a partition's bytes was appended after the last one.
+        dirty_ratio: A pass begins when at least this fraction of a partition's bytes was appended after the last pass.
         tombstone_ms: How long a tombstone stays after it was stored, in milliseconds.
-        keys_max: The number of different keys that one pass notes.
+        keys_max: The number of different keys that one pass can remember.
     """
 
     dirty_ratio: float = 0.5
@@ -102,7 +102,7 @@ class CompactionPolicy:
 
 @attrs.frozen
 class Pass:
-    """What a pass has done.
+    """The result of a pass.
 
     Attributes:
         clean_end: The sequence up to which the partition is now compacted.
@@ -121,21 +121,21 @@ async def note_keys(
     latest: LatestKeys,
     throttle: Throttle,
 ) -> int:
-    """Note the keys of a range of a partition, as far as they fit.
+    """Remember the keys of a range of a partition, as far as they fit.
 
     Args:
         storage: The storage.
         partition: The partition.
         first_sequence: The sequence of the first record.
         end_sequence: The sequence after the last one.
-        latest: Where to note them.
+        latest: The keys to add to.
         throttle: Waits after each step.
 
     Returns:
-        The sequence after the last record that was noted.
+        The sequence after the last record whose key was added.
 
     Raises:
-        StorageError: If the storage fails. Damaged records are passed over.
+        StorageError: If the storage fails. Damaged records are skipped.
     """
     sequence = first_sequence
     while sequence < end_sequence and latest.has_room:
@@ -167,22 +167,22 @@ async def compact_partition(
     *,
     end_max: int | None = None,
 ) -> Pass | None:
-    """Compact a partition, if enough of it was appended since the last pass.
+    """Compact a partition if enough was appended since the last pass.
 
     Args:
         storage: The storage, which can compact.
         partition: The partition.
         clean_end: The sequence up to which it was compacted before; 0 if it never was.
         policy: How it is compacted.
-        time_ms: The present time in milliseconds since 1970, for the age of tombstones.
+        time_ms: The current time in milliseconds since 1970, for the age of tombstones.
         throttle: Waits after each step.
-        end_max: Records from this sequence on are left alone; None if there are none.
+        end_max: Records from this sequence on are not compacted; None for no limit.
 
     Returns:
-        What was done; None if nothing was due.
+        What was done; None if no pass was due.
 
     Raises:
-        StorageError: If the storage fails. Damaged records stay as they are.
+        StorageError: If the storage fails. Damaged records are kept.
     """
     assert isinstance(storage, CompactsPartitions)
     found = await storage.find_compactable(partition, clean_end)
@@ -208,9 +208,9 @@ def choose(batch: RecordBatch, latest: LatestKeys, stored_before: int, end_seque
 
     Args:
         batch: The records.
-        latest: The last sequence of each key that the pass has noted.
+        latest: The last sequence of each key that the pass has remembered.
         stored_before: Tombstones that were stored before this time are removed, in milliseconds since 1970.
-        end_sequence: The sequence after the last record that the pass has noted.
+        end_sequence: The sequence after the last record whose key the pass has remembered.
 
     Returns:
         A byte for each record.

@@ -9,21 +9,22 @@ from dafka.records import NO_TIMESTAMP, Partition, RecordBatch
 from dafka.storage.base import Storage
 
 CLOCK_ERROR_MS = 5000
-"""How far the clock of a producer may be ahead of the storage's. A record is made before it is stored; its timestamp is
-later than that only if the clocks differ."""
+"""How far the clock of a producer may be ahead of the storage's. A record is made before it is stored, so its timestamp
+is later than the time of storing only if the clocks differ."""
 
 CHUNK_RECORDS = 10_000
-"""Records that one call looks at: a few milliseconds of work."""
+"""The number of records that one call examines: a few milliseconds of work."""
 
 
 @attrs.frozen
 class SearchStep:
-    """The result of looking at some records.
+    """The result of one step of a search.
 
     Attributes:
-        found: The sequence of the first record that was made at the time or later; None if it is none of these.
+        found: The sequence of the first record that was made at the time or later; None if it is not among the records
+            examined.
         next_sequence: The sequence at which to continue.
-        is_over: Whether there are no further records.
+        is_over: Whether there are no more records.
     """
 
     found: int | None
@@ -34,16 +35,16 @@ class SearchStep:
 async def search_made_at(
     storage: Storage, partition: Partition, time_ms: int, first_sequence: int | None, end_sequence: int
 ) -> SearchStep:
-    """Look at the next records of a partition for the first one that was made at a time or later.
+    """Search the next records of a partition for the first one that was made at a time or later.
 
-    A record without a timestamp counts as made when it was stored. Damaged records are passed over.
+    A record without a timestamp counts as made when it was stored. Damaged records are skipped.
 
     Args:
         storage: The storage.
         partition: The partition.
         time_ms: The time, in milliseconds since 1970.
-        first_sequence: The first record to look at; None to begin.
-        end_sequence: The sequence after the last record to look at.
+        first_sequence: The first record to examine; None to begin.
+        end_sequence: The sequence after the last record to examine.
 
     Returns:
         What was found, and where to continue.

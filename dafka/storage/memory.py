@@ -1,7 +1,7 @@
 """Storage in the memory of this process: `memory:`, for tests and relays.
 
-The records are lost when the storage is closed. `memory:?records_max=N&bytes_max=N` limits the storage as a whole: the
-records appended first are dropped first. `bytes_max` counts the memory of a record, which is more than its content.
+The records are lost when the storage is closed. `memory:?records_max=N&bytes_max=N` limits the whole storage; the
+oldest records are dropped first. `bytes_max` limits the memory of the records, which is more than their content.
 """
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ class MemoryStorage:
     async def compact(
         self, partition: Partition, end_sequence: int, find_removed: FindRemoved, throttle: Throttle
     ) -> Compacted:
-        """See `CompactsPartitions.compact`. The places of removed records take memory until retention drops them."""
+        """See `CompactsPartitions.compact`. The marks of removed records take memory until retention drops them."""
         await trio.lowlevel.checkpoint()
         done = Compacted()
         sequence = 0
@@ -326,7 +326,7 @@ class MemoryStorage:
 
 
 def _keep_last(end_sequence: int, find_removed: FindRemoved, run: RecordBatch) -> bytes:
-    """Return which records to remove, but not the last one of a partition."""
+    """Return which records to remove, always keeping the last one of a partition."""
     removed = find_removed(run)
     return removed if run.end_sequence < end_sequence else removed[:-1] + b"\0"
 
@@ -337,7 +337,7 @@ async def open_memory(location: str, *, read_only: bool = False) -> AsyncIterato
 
     Args:
         location: The options; a path is not allowed.
-        read_only: Must be false: there is nothing to read in a new storage.
+        read_only: Must be false: a new storage is empty.
 
     Yields:
         An empty storage.

@@ -1,4 +1,4 @@
-"""An optional part of a storage plugin: rewriting what earlier releases stored."""
+"""An optional part of a storage plugin: rewriting data of earlier releases."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Migration:
     Attributes:
         files: The number of files that were rewritten.
         records: The number of records in them.
-        left: What stays in its old form, and why. It can still be read.
+        left: The files that keep their old form, and why. They can still be read.
     """
 
     files: int = 0
@@ -29,12 +29,12 @@ class Migrates(Protocol):
     """An optional part of a storage plugin, for storages that do not rewrite older files when they are opened."""
 
     async def migrate(self) -> Migration:
-        """Rewrite everything that an earlier release stored in an older form. Nothing that is stored changes.
+        """Rewrite everything that an earlier release stored in an older form. The records do not change.
 
         If the process is killed meanwhile, nothing is lost, and the next call finishes the migration.
 
         Returns:
-            What was rewritten.
+            The result.
 
         Raises:
             StorageError: If the medium fails.

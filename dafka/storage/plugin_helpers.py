@@ -141,8 +141,8 @@ class FileIdentity:
 
     Args:
         path: The path of the open file. If there is no file, `OSError` is raised.
-        is_kept_open: Whether the file must stay open for it. The inode of a removed file that nobody has open may
-            be given to the next file. Not for databases of SQLite, whose locks end when a file is closed.
+        is_kept_open: Whether to keep the file open: the system may reuse the inode of a removed file that is not open
+            anywhere. False for SQLite databases, whose locks end when any descriptor of the file is closed.
     """
 
     def __init__(self, path: str, *, is_kept_open: bool = False) -> None:
@@ -155,13 +155,13 @@ class FileIdentity:
         self._file = _identify(found)
 
     def close(self) -> None:
-        """Close the file, if it was kept open. It need not be called for one that is not used any more."""
+        """Close the file, if it was kept open. The call is optional: an unused object closes its file by itself."""
         if self._open is not None:
             self._open()
 
     @property
     def is_in_place(self) -> bool:
-        """Whether the same file is still at the path. True if this cannot be found out."""
+        """Whether the same file is still at the path. True if this cannot be determined."""
         try:
             return _identify(self._path) == self._file
         except (FileNotFoundError, NotADirectoryError):
@@ -188,7 +188,7 @@ def _identify(file: str | int) -> tuple[int, int]:
 def writer_lock(path: str) -> Iterator[None]:
     """Exclude other writers of a path, including those in other processes, for the duration of a block.
 
-    The lock is a lock on the file `PATH.lock`, which stays behind. It ends with the process, however that ends.
+    The lock is a lock on the file `PATH.lock`, which is not removed. It ends with the process, even if that is killed.
 
     Args:
         path: The path of the storage.

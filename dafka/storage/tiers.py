@@ -1,4 +1,4 @@
-"""What is known of a cold tier without opening it, and what an open one tells."""
+"""Facts about a cold tier that can be read without opening it, and the interface of an open one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import attrs
 from dafka.records import Partition
 
 TIER_FILE = "tier.json"
-"""The file that says where the cold tier is."""
+"""The file with the location of the cold tier."""
 
 
 TIER_FOLDER = "cold"
@@ -18,13 +18,13 @@ TIER_FOLDER = "cold"
 
 
 def tier_folder(url: str) -> str | None:
-    """Return the folder in which a hot storage keeps what it knows of its cold tier.
+    """Return the folder where a hot storage keeps the description of its cold tier.
 
     Args:
         url: The URL of the hot storage.
 
     Returns:
-        The folder, which may not be there; None if the storage is not a file or folder of a known kind.
+        The folder, which may not exist; None if the storage is not a file or folder of a known kind.
     """
     scheme, _, location = url.partition(":")
     path = location.partition("?")[0].rstrip("/")
@@ -43,7 +43,7 @@ def has_tier(url: str) -> bool:
 
 @attrs.frozen(kw_only=True)
 class TierStatistics:
-    """What a cold tier holds, and what has happened to it since its storage was opened.
+    """The contents of a cold tier, and counters since its storage was opened.
 
     Attributes:
         place: The URL of the object store, without options.
@@ -59,8 +59,8 @@ class TierStatistics:
         requests: Requests to the object store.
         request_failures: Requests that failed.
         request_error: The latest failure; empty if the latest request succeeded.
-        wrong_answers: Pieces of objects that were not what had been written, and were asked for again.
-        damaged: Pieces that stayed wrong, so that their records cannot be read.
+        wrong_answers: Pieces of objects that differed from the written ones, and were requested again.
+        damaged: Pieces that differed again, so that their records cannot be read.
         cache_hits: Reads that the cache answered.
         cache_misses: Reads for which an object was fetched.
         cached_bytes: The size of the cache, in bytes.
@@ -93,7 +93,7 @@ class HasColdTier(Protocol):
     """A storage with a cold tier."""
 
     def tier_statistics(self) -> TierStatistics:
-        """Return what the cold tier holds, and the counters since the storage was opened."""
+        """Return the contents of the cold tier, and the counters since the storage was opened."""
 
     def cold_end(self, partition: Partition) -> int:
         """Return the sequence up to which the records of a partition are in the cold tier; 0 if none are."""
@@ -102,4 +102,4 @@ class HasColdTier(Protocol):
         """Return the URLs of the objects, all of them or those of a topic, in the order of their records."""
 
     async def move_due(self) -> int:
-        """Move what is due to the cold tier now. Return the number of segments. Raises `StorageError`."""
+        """Move all segments that are due to the cold tier. Return the number of segments. Raises `StorageError`."""

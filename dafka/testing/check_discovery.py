@@ -1,4 +1,4 @@
-"""A check that a discovery plugin keeps the promises of `dafka.discovery.Discovery`. It does not need pytest."""
+"""Checks a discovery plugin against the contract of `dafka.discovery.Discovery`. It does not need pytest."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from dafka.exceptions import unwrap_group
 from dafka.protocol import PeerJoined, PeerLeft
 
 CANCEL_S = 1.0
-"""Seconds that a discovery may take to end when it is cancelled."""
+"""Seconds within which a cancelled discovery must end."""
 
 WATCH_S = 0.5
-"""Seconds for which a run continues after it has reported what it must, so that later events are checked, too."""
+"""Seconds for which a run continues after the required events, so that later events are checked, too."""
 
 
 async def check_discovery(
@@ -28,17 +28,17 @@ async def check_discovery(
     stop_peers: Callable[[], Awaitable[None]] | None = None,
     timeout_s: float = 10.0,
 ) -> None:
-    """Run a discovery a few times, and check that it keeps its promises.
+    """Run a discovery a few times, and check that it meets the contract.
 
     Args:
         make: Returns the discovery. It is called once for each run.
         advertisement: The node that the discovery runs for.
         peers: The endpoints of other nodes, which the discovery must find.
-        stop_peers: Stops those nodes, which must then be reported as left. None: they stay.
+        stop_peers: Stops those nodes, which must then be reported as left. None: they continue to run.
         timeout_s: Seconds that each step may take.
 
     Raises:
-        AssertionError: A promise is not kept; the message names it.
+        AssertionError: The contract is broken; the message says how.
     """
     await _check_cancelled_before_start(make, advertisement)
     await _check_cancelled_once_started(make, advertisement, timeout_s)
@@ -58,8 +58,8 @@ class _Reports:
 
     Attributes:
         joined: The endpoints that have joined and not left.
-        is_settled: Whether `Settled` has come.
-        problem: The first event that breaks a promise, in words.
+        is_settled: Whether `Settled` was reported.
+        problem: A description of the first event that breaks the contract.
     """
 
     def __init__(self, advertisement: Advertisement) -> None:

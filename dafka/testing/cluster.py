@@ -65,7 +65,7 @@ class Cluster:
             topics: The topics to consume.
             config: The configuration. Default: that of the cluster, with `offset_reset = "earliest"`.
             positions: The sequence to start at, by partition.
-            start: The time from which on to receive records.
+            start: The time from which to receive records.
             group: The name of a group to be a member of.
 
         Returns:

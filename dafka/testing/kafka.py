@@ -16,7 +16,7 @@ from dafka.exceptions import unwrap_group
 from dafka.testing.cluster import open_cluster
 
 START_S = 30.0
-"""How long the broker may take to start, in seconds. It takes a fraction of one."""
+"""The timeout for starting the broker, in seconds. It usually takes a fraction of a second."""
 
 
 @attrs.frozen
@@ -24,7 +24,7 @@ class RunningKafka:
     """A running broker.
 
     Attributes:
-        bootstrap_servers: Where it listens, as clients of Kafka take it.
+        bootstrap_servers: The address for Kafka clients, `HOST:PORT`.
         config: The configuration for Dafka's own nodes in its cluster.
     """
 

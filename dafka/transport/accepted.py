@@ -1,8 +1,8 @@
 """The connections that peers make to a listening socket, and the limit on their number.
 
 libzmq reports every connection that it accepts, and every connection that ends, to a monitor. The table is therefore
-updated when peers connect and disconnect, and costs nothing in between. A connection is examined only to end it, or if
-somebody asks whether it is still open.
+updated only when peers connect and disconnect. A connection is examined only to end it, or to check whether it is still
+open.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dafka.transport.connector import EVENT_HEADING, HANDSHAKE_EVENTS, Handshake
 from dafka.transport.socket import BaseSocket
 
 SILENT_S = 10.0
-"""Seconds after which a connection that sent nothing may be ended: a node sends something at once."""
+"""Seconds after which a connection that has sent no message may be ended: a node sends one at once."""
 
 REBIND_S = 0.002
 """Initial delay before rebinding, in seconds; it doubles up to a second."""
@@ -31,7 +31,7 @@ class AcceptedConnection:
     """A connection that a peer has made.
 
     Attributes:
-        number: Identifies the connection among all of its socket, even after its descriptor is reused.
+        number: The number of the connection, unique in its socket even after the descriptor is reused.
         descriptor: The file descriptor.
         accepted_at: When it was accepted, in seconds.
         is_silent: Whether it has sent no message yet.
@@ -80,7 +80,7 @@ class AcceptedConnections:
         return len(self._connections)
 
     def __contains__(self, number: int) -> bool:
-        """Return whether a connection has not ended, as far as libzmq has reported. `is_open` examines it instead."""
+        """Return whether libzmq has not reported the end of a connection. `is_open` examines the connection instead."""
         return number in self._by_number
 
     def __iter__(self) -> Iterator[AcceptedConnection]:
@@ -100,7 +100,7 @@ class AcceptedConnections:
         self._on_handshake = callback
 
     def find(self, descriptor: int) -> AcceptedConnection | None:
-        """Return the connection that a message arrived on; None if it has ended. It is then no longer silent.
+        """Return the connection on which a message arrived, now no longer silent; None if it has ended.
 
         Call `update` after receiving the messages of a batch, and then this method for each of them.
         """
@@ -138,7 +138,7 @@ class AcceptedConnections:
         return identity
 
     def update(self) -> None:
-        """Note the connections that were accepted and ended since the last call, and enforce the limit."""
+        """Process the connections that were accepted and ended since the last call, and enforce the limit."""
         if self._note_waiting_events():
             self._enforce_limit(trio.current_time())
 
@@ -154,20 +154,20 @@ class AcceptedConnections:
             pause = min(2 * pause, 1.0)
 
     async def watch(self) -> None:
-        """Note connections and enforce the limit on their number, until cancelled."""
+        """Process connections and enforce the limit on their number, until cancelled."""
         while True:
             with trio.CancelScope(deadline=self._silence_deadline()) as self._timer:
                 self._note_events(await self._monitor.receive_many())
             self._enforce_limit(trio.current_time())
 
     def close(self) -> None:
-        """Stop monitoring. Call it before or after the socket is closed; may be repeated."""
+        """Stop monitoring. Call it before or after the socket is closed; it can be repeated."""
         self.socket.stop_monitor()
         self._monitor.close(0)
         self._forget_all()
 
     def _note_waiting_events(self) -> bool:
-        """Note all events that wait, and return whether there were any."""
+        """Process all waiting events; return whether there were any."""
         has_events = False
         while messages := self._monitor.receive_nowait():
             self._note_events(messages)
@@ -221,7 +221,10 @@ class AcceptedConnections:
         return next(iter(self._silent.values())).accepted_at + SILENT_S
 
     def _enforce_limit(self, now: float) -> None:
-        """End connections that are silent for too long; beyond the limit also other silent ones, then the newest."""
+        """End connections that are silent for too long.
+
+        Above the limit, also end other silent ones, then the newest.
+        """
         if not self._is_crowded():
             return
         while self._silent and now - (oldest := next(iter(self._silent.values()))).accepted_at >= SILENT_S:

@@ -1,8 +1,8 @@
 """The TCP connections that peers make to this process: identify and end them by their file descriptors.
 
-libzmq accepts any number of connections and has no call to end one. But it reports the descriptor that each message
-arrived on. If the TCP socket of that descriptor is shut down, libzmq treats the connection as closed by the peer, and
-cleans up only that connection.
+libzmq accepts any number of connections and has no call to end one. But it reports the descriptor on which each message
+arrived. If the TCP socket of that descriptor is shut down, libzmq treats the connection as closed by the peer, and
+cleans up only this connection.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RESERVED_DESCRIPTORS = 128
 """Descriptors kept for files, towers and libzmq itself. libzmq's threads abort if they run out of descriptors."""
 
 CONNECTIONS_MIN = 16
-"""The lowest limit of connections, however few descriptors the process may open."""
+"""The lowest limit of connections, even if the process can open few descriptors."""
 
 MANY_CONNECTIONS = "connection ended: too many connections"
 
@@ -98,9 +98,9 @@ def is_open(descriptor: int, connection: Connection) -> bool:
 
 
 def has_peer_closed(descriptor: int) -> bool:
-    """Return whether the peer has closed its side of a connection, though some of what it sent may still be unread.
+    """Return whether the peer has closed its side of a connection. Some of its data may still be unread.
 
-    Elsewhere than on Linux this is only known when both sides have.
+    Except on Linux, this is known only when both sides are closed.
     """
     poll = select.poll()
     poll.register(descriptor, _PEER_CLOSED)
@@ -108,7 +108,7 @@ def has_peer_closed(descriptor: int) -> bool:
 
 
 def is_other_machine(host: str) -> bool:
-    """Return whether a host is an IP address, and not one of this machine. Names are not looked up."""
+    """Return whether a host is an IP address of another machine. Names are not resolved."""
     address = host.strip("[]")
     try:
         is_v6 = ipaddress.ip_address(address).version == 6
@@ -122,7 +122,7 @@ def is_other_machine(host: str) -> bool:
 
 
 def unsent_bytes(descriptor: int) -> int:
-    """Return how many bytes wait in the system until the peer takes them; 0 where the system does not tell."""
+    """Return the number of bytes that the system has not yet sent to the peer; 0 if the system does not report it."""
     count = array.array("i", [0])
     if fcntl is not None:
         with suppress(OSError):
@@ -140,7 +140,7 @@ def end_connection(descriptor: int, connection: Connection) -> bool:
 
 
 def descriptors_max() -> int:
-    """Return how many descriptors this process may open."""
+    """Return the number of descriptors that this process can open."""
     if resource is None:
         return _UNLIMITED
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -148,7 +148,7 @@ def descriptors_max() -> int:
 
 
 def connections_max(wanted: int, others: int = 0) -> int:
-    """Return how many connections to accept at one socket.
+    """Return the number of connections to accept at one socket.
 
     Args:
         wanted: The number to accept if the process has enough descriptors.
@@ -178,7 +178,7 @@ def _identify(connected: socket.socket) -> Connection:
 
 
 def _duplicate(descriptor: int) -> socket.socket:
-    """Return a second descriptor of the same socket; closing it leaves the first open. Raises OSError."""
+    """Return a second descriptor of the same socket; closing it does not close the first. Raises OSError."""
     copy = os.dup(descriptor)
     try:
         return socket.socket(fileno=copy)

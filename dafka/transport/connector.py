@@ -34,10 +34,10 @@ RETRY_S = 1.0
 """Seconds between a refusal and the next attempt."""
 
 BROKEN_MAX = 3
-"""Handshakes in a row that must end without a reason before they are reported. A node that stops may cause one."""
+"""Consecutive handshakes that must end without a reason before they are reported. A node that stops can cause one."""
 
 HIGH_WATERMARK = 100_000
-"""Messages from one peer that `listen` queues. Further ones wait at the sender."""
+"""The maximum number of messages from one peer that `listen` queues. More wait at the sender."""
 
 MESSAGE_BYTES_MAX = 4096
 """The largest message that `listen` accepts, in bytes. Beacons and all commands but RECORD are smaller."""
@@ -88,7 +88,7 @@ class HandshakeMonitor:
     """A monitor of the handshakes of one socket. The caller must close it, before or after the socket."""
 
     def __init__(self, socket: BaseSocket, *, reports_losses: bool = False) -> None:
-        """Monitor the handshakes of a socket from now on, and if wanted also the loss of its connections."""
+        """Monitor the handshakes of a socket from now on, and optionally the loss of its connections."""
         self._monitored = socket
         self._socket: Socket = socket.monitor(HANDSHAKE_EVENTS | (zmq.EVENT_DISCONNECTED if reports_losses else 0))
 
@@ -140,7 +140,7 @@ class Connector:
             security: The keys of this node; None in a plain cluster.
             on_connected: Called with the endpoint of every connection that is made.
             on_refused: Called when a peer refuses a connection, once for each reason.
-            on_lost: Called with the endpoint of every connection that is lost; None if nobody needs to know.
+            on_lost: Called with the endpoint of every lost connection; None to ignore losses.
         """
         self._socket = socket
         self._security = security

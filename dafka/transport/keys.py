@@ -29,8 +29,8 @@ KEY_FILE_BYTES_MAX = 2**20
 RECENT_S = 3.0
 """Age in seconds below which a modification time does not prove that a file is unchanged.
 
-Times of files have a resolution: milliseconds on most file systems, two seconds on some. A file that is edited twice
-within that time, and keeps its size, looks unchanged.
+Modification times have a resolution: milliseconds on most file systems, two seconds on some. A file that is edited
+twice within that time, without a change of its size, looks unchanged.
 """
 
 _ENTRY = re.compile(r'\s*(public-key|secret-key|name)\s*=\s*"([^"]*)"\s*')
@@ -174,7 +174,8 @@ def parse_public_key(text: str) -> str:
 class AuthorizedKeys:
     """The public keys of the peers that may connect, from a file or a folder that is read again when it changes.
 
-    If the changed file cannot be read, the former keys remain authorized, so that a typing error locks no peer out.
+    If the changed file cannot be read, the former keys remain authorized, so that a typing error does not lock peers
+    out.
 
     Attributes:
         path: The file or folder.
@@ -273,7 +274,7 @@ def _file_state(path: Path) -> _FileState:
 
 
 def _is_recent(state: _FileState) -> bool:
-    """Return whether a file may change without a new modification time."""
+    """Return whether a file could change without a new modification time."""
     return any(time.time_ns() - modified_ns < RECENT_S * 1e9 for *_, modified_ns in state)
 
 

@@ -4,7 +4,7 @@ The loops in Python are the reference. The accelerator, the C files in `dafka/tr
 same results. It calls the functions of pyzmq's own libzmq on pyzmq's sockets, so both use the same queues. It is
 compiled when the package is built or installed with a C compiler (`hatch_build.py`).
 
-The environment variable `DAFKA_ACCELERATOR` selects the loops: `on` requires those in C, `off` those in Python.
+The environment variable `DAFKA_ACCELERATOR` selects the loops: `on` requires the C loops, `off` the Python loops.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ VARIABLE = "DAFKA_ACCELERATOR"
 
 
 SourcedMessage: TypeAlias = tuple[int, list[bytes]]
-"""The descriptor that a message arrived on, or -1; and its frames."""
+"""The descriptor on which a message arrived, or -1; and its frames."""
 
 
 class Tally(Protocol):
-    """Counts the bytes of messages that libzmq still keeps for any peer.
+    """Counts the bytes of messages that libzmq still queues for any peer.
 
     Records of an `EncodedRun` and frames of less than `TALLIED_BYTES_MIN` do not count.
     """
 
     def count_bytes(self) -> int:
-        """Return how many there are."""
+        """Return the number of bytes."""
 
 
 class Loops(Protocol):
@@ -62,13 +62,13 @@ class Loops(Protocol):
     def receive_runs(
         self, socket: zmq.Socket[bytes], count_max: int, items_max: int, bytes_max: int
     ) -> list[list[bytes] | EncodedRun]:
-        """Return the same, with consecutive records of a partition as one run at the position of the first record.
+        """Return messages like `receive`, with consecutive records of a partition joined to one run.
 
-        The list has up to `items_max` items.
+        A run takes the position of its first record. The list has up to `items_max` items.
         """
 
     def receive_sourced(self, socket: zmq.Socket[bytes], count_max: int, bytes_max: int) -> list[SourcedMessage]:
-        """Return the same as `receive`, each message after the descriptor that it arrived on; -1 if there is none."""
+        """Return messages like `receive`, each with the descriptor on which it arrived; -1 if there is none."""
 
     def send(
         self, socket: zmq.Socket[bytes], messages: Iterable[Sequence[bytes] | EncodedRun], tally: Tally | None = None
@@ -83,17 +83,17 @@ class Loops(Protocol):
 
 
 TALLIED_BYTES_MIN = 1024
-"""The size of the smallest frame that a tally counts: libzmq is lent larger ones, and gets a copy of smaller ones."""
+"""The minimum size of a frame that a tally counts, in bytes. libzmq borrows such frames, and copies smaller ones."""
 
 FRAME_BYTES = 64
-"""The approximate memory that a frame takes besides its content, in bytes. It limits the number of empty frames."""
+"""The approximate memory of a frame in addition to its content, in bytes. It limits the number of empty frames."""
 
 _NOBLOCK = int(zmq.NOBLOCK)
 _RECORD_IDS = (Command.RECORD.value, Command.DIRECT_RECORD.value)
 
 
 class _TrackedFrames:
-    """A tally of frames that pyzmq tracks. The peers get them in the same order, so the first ones are done first."""
+    """A tally of frames that pyzmq tracks. All peers get them in the same order, so they are released in that order."""
 
     def __init__(self) -> None:
         self._frames: deque[tuple[zmq.MessageTracker, int]] = deque()
@@ -194,7 +194,7 @@ class PureLoops:
 def _track_frames(
     messages: Iterable[Sequence[bytes] | EncodedRun], tally: _TrackedFrames
 ) -> Iterator[Sequence[Any] | EncodedRun]:
-    """Yield messages with their large frames as tracked ones."""
+    """Yield messages, with tracked frames instead of large ones."""
     for message in messages:
         if isinstance(message, EncodedRun) or all(len(frame) < TALLIED_BYTES_MIN for frame in message):
             yield message

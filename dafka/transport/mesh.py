@@ -25,7 +25,8 @@ SLACK_S = 2.0
 """Seconds beyond the linger time that closing waits for libzmq's threads before it abandons them."""
 
 SOCKETS_MAX = 60_000
-"""Sockets of a node in a closed cluster, which needs three for each key it connects to. libzmq allows 65,535."""
+"""The maximum number of sockets of a node in a closed cluster, which needs three for each key that it connects to.
+libzmq allows 65,535."""
 
 SUBSCRIPTION_BYTES_MAX = 1024
 """The largest subscription, in bytes: a command and a topic. A peer that sends more is disconnected."""
@@ -36,14 +37,14 @@ HANDSHAKE_MS = 10_000
 KEEPALIVE = {"tcp_keepalive": 1, "tcp_keepalive_idle": 3, "tcp_keepalive_intvl": 1, "tcp_keepalive_cnt": 3}
 """TCP's keepalives, in seconds: a connection to a peer whose machine is down or cut off is lost after six seconds.
 
-The heartbeats of ZMTP do not serve: libzmq reads none from a peer while many of its messages wait for this node, and it
-aborts the process if it has to send one on such a connection after the peer has died.
+ZMTP's heartbeats cannot be used: libzmq reads none from a peer while many of its messages wait for this node, and it
+aborts the process if it must send one on such a connection after the peer has died.
 """
 
 CONNECTING = {**KEEPALIVE, "tcp_maxrt": 6000, "connect_timeout": 2000, "reconnect_ivl_max": 2000}
-"""The options of sockets that connect and send little. What is not acknowledged for `tcp_maxrt` milliseconds ends a
-connection, too, and it is made again every few seconds. TCP itself would send again less and less often, and find out
-long after a network is mended that it is."""
+"""The options of sockets that connect and send little. Data that is not acknowledged for `tcp_maxrt` milliseconds also
+ends a connection, and libzmq reconnects every few seconds. TCP alone retransmits at growing intervals, and would notice
+late that a network works again."""
 
 
 class Mesh:
@@ -72,7 +73,7 @@ async def open_context(linger_ms: int, sockets_max: int = 0) -> AsyncIterator[zm
     """Open a ZeroMQ context for the duration of a block, and then wait until its threads have ended.
 
     Args:
-        linger_ms: Milliseconds for which the sockets may still send after they are closed.
+        linger_ms: Milliseconds for which the sockets can still send after they are closed.
         sockets_max: Sockets in the context; 0 for libzmq's own limit (1023).
 
     Yields:
@@ -99,9 +100,10 @@ async def open_mesh(
 
     Args:
         config: The settings of the node.
-        high_watermark: Messages queued for each peer before further ones are dropped; 0 for no limit.
+        high_watermark: The maximum number of messages queued for each peer, beyond which more are dropped; 0 for no
+            limit.
         security: The keys of the node; None in a plain cluster.
-        report: Called with events about peers that this node refuses, or that refuse this node.
+        report: Called with events about refused peers, and about peers that refuse this node.
 
     Yields:
         The sockets. The publisher is bound.

@@ -1,8 +1,8 @@
 """The subscriber of a node in a plain cluster, which serves peers on probation last.
 
-Identifying the sender of each message costs time, so it is only done when many messages have to be discarded, or
-handling them takes long. Then the connection of each message is known. A peer with too many discarded messages is put
-on probation, and so is every new peer of its host for a while. Other peers are not affected.
+Identifying the sender of each message costs time, so it is only done when many messages must be discarded, or handling
+them takes long. Then the connection of each message is known. A peer with too many discarded messages is put on
+probation, and so is every new peer of its host for a while. Other peers are not affected.
 
 Peers on probation are connected to a separate socket with short queues. Its messages get a small share of the time, a
 few at a time. A peer that sends more waits, because libzmq stops reading from its connection. It leaves probation when
@@ -46,7 +46,7 @@ TOLERATED_BURST = 500
 """Discarded messages from one peer that are tolerated at once."""
 
 REVIEW_INTERVAL_S = 1.0
-"""Seconds between two searches for probations that are over, while there are any."""
+"""Seconds between two checks for probations that are over."""
 
 SHARE = 0.05
 """The share of the time that handling the messages of peers on probation may take."""
@@ -58,10 +58,10 @@ PAUSE_S = 0.01
 """The shortest pause between two batches of messages of peers on probation, in seconds."""
 
 PROBATION_COUNT_MAX = 200
-"""The most messages of peers on probation in one batch."""
+"""The maximum number of messages of peers on probation in one batch."""
 
 PROBATION_QUEUE = 100
-"""Messages of a peer on probation that wait here. Further ones wait at the peer."""
+"""The maximum number of messages of a peer on probation that wait here. More wait at the peer."""
 
 MONITORED_EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED
 """The events of a socket's connections that are monitored: made, begun and lost."""
@@ -244,7 +244,7 @@ class PlaintextSubscriber:
         return messages, source
 
     async def _pause_restricted(self) -> None:
-        """Wait until handling the previous messages of peers on probation took no more than its share of the time."""
+        """Wait until handling the previous messages of peers on probation has not exceeded its share of the time."""
         if self._restricted_returned is None:
             return
         returned_at, count = self._restricted_returned
@@ -299,7 +299,7 @@ class _PeerSocket:
         return [(items, self._endpoints.get(descriptor, UNKNOWN_PEER)) for descriptor, items in groups.items()]
 
     async def watch(self) -> None:
-        """Note the connections that are made, until cancelled."""
+        """Record new connections, until cancelled."""
         while True:
             self._note_events(await self._monitor.receive_many())
 

@@ -1,4 +1,4 @@
-"""The peers of a plain cluster that are on probation, and until when.
+"""The peers of a plain cluster that are on probation, and the ends of their probations.
 
 A peer that sends too many messages to discard is put on probation, and so is every new peer of its host for a while. It
 leaves probation when it has sent no messages to discard for a while.
@@ -26,10 +26,10 @@ NEWCOMER_MAX_S = 30.0
 """The longest probation of a new peer that has sent no messages to discard, in seconds."""
 
 HOSTS_MAX = 1024
-"""Hosts of peers on probation that are remembered."""
+"""The maximum number of remembered hosts of peers on probation."""
 
 HOSTS_MANY = 4
-"""Hosts of peers on probation at which new peers of all hosts begin on probation."""
+"""The number of hosts of peers on probation from which new peers of all hosts begin on probation."""
 
 
 @attrs.define
@@ -65,7 +65,7 @@ class SuspectPeers:
         return endpoint in self._probations
 
     def begin_newcomer(self, endpoint: str, now: float) -> bool:
-        """Put a new peer on probation if its host, or many hosts, misbehave. Return whether it is."""
+        """Put a new peer on probation if its host, or many hosts, misbehave. Return whether it is on probation."""
         self._forgive_hosts(now)
         host = self._hosts.get(_host(endpoint))
         if host is None and len(self._hosts) < HOSTS_MANY:
@@ -74,7 +74,7 @@ class SuspectPeers:
         return True
 
     def begin_offender(self, endpoint: str, now: float) -> None:
-        """Put a peer that misbehaved on probation, for longer each time that a peer of its host does."""
+        """Put a peer that misbehaved on probation, for longer each time that a peer of its host misbehaves."""
         self._forgive_hosts(now)
         name = _host(endpoint)
         host = self._hosts.get(name)

@@ -5,7 +5,7 @@ connection. A connection that exceeds its limits is ended together with its subs
 affected. If the peer reconnects at once, its limit is halved each time. A correct node has a handful of subscriptions;
 a consumer has two for each of its topics.
 
-What waits for slow peers is limited by `SlowPeers`.
+`SlowPeers` limits the data that waits for slow peers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from dafka.wire import Command
 from dafka.wire.batch import EncodedRun
 
 DRAIN_COUNT_MAX = 500
-"""Subscriptions received at once, so that one batch takes a few milliseconds."""
+"""The maximum number of subscriptions received at once, so that one batch takes a few milliseconds."""
 
 COUNT_PER_S = 2000
 """Subscriptions of one connection that are accepted per second in the long run."""
@@ -38,19 +38,20 @@ TOTAL_FACTOR = 8
 """The limit on the bytes of all subscriptions, as a multiple of the limit for one connection."""
 
 NAMES_MAX = 64
-"""Node addresses that one connection may subscribe with. A correct node has one."""
+"""The maximum number of node addresses in the subscriptions of one connection. A correct node has one."""
 
 PENALTY_S = 30.0
 """Seconds for which the limit of a host is halved after one of its connections was ended."""
 
 PENALTY_MAX = 6
-"""The most times that the limit of a host is halved."""
+"""The maximum number of times that the limit of a host is halved."""
 
 COUNT_MIN = 64
-"""Subscriptions that a new connection may always send at once, even if the limit of its host was halved."""
+"""The number of subscriptions that a new connection can always send at once, even if the limit of its host was
+halved."""
 
 HOSTS_MAX = 1024
-"""Hosts with a penalty that are remembered."""
+"""The maximum number of remembered hosts with a penalty."""
 
 MANY_SUBSCRIPTIONS = "connection ended: too many subscriptions"
 MANY_NAMES = "too many addresses of one connection"
@@ -76,7 +77,7 @@ _NAMING = frozenset(
 
 
 NumberedMessage: TypeAlias = tuple[int, list[bytes]]
-"""The number of the connection that a message arrived on, or -1 if it has ended; and its frames."""
+"""The number of the connection on which a message arrived, or -1 if it has ended; and its frames."""
 
 
 class PublisherSocket(BaseSocket):
@@ -92,7 +93,7 @@ class PublisherSocket(BaseSocket):
         Args:
             socket: The socket.
             config: The limits.
-            sends_batches: Whether peers that take record batches get them instead of single records.
+            sends_batches: Whether peers that accept record batches get them instead of single records.
         """
         super().__init__(socket)
         self.accepted = AcceptedConnections(self, config.connections_max)
@@ -137,7 +138,7 @@ class PublisherSocket(BaseSocket):
         """
         accepted, self._ended = self._ended, []
         count = 0
-        # libzmq takes an option for the connection of the last message, so that each message is received by itself.
+        # libzmq applies an option to the connection of the last message, so messages are received one at a time.
         while messages := self._loops.receive_sourced(self._socket, 1, RECEIVE_BYTES_MAX):
             ((descriptor, frames),) = messages
             self.accepted.update()
@@ -152,13 +153,13 @@ class PublisherSocket(BaseSocket):
         return accepted
 
     def is_wanted(self, topic_frame: bytes) -> bool:
-        """Return whether a message with this topic frame reaches anybody."""
+        """Return whether a message with this topic frame reaches any subscriber."""
         return self._table.is_wanted(topic_frame)
 
     def _note_subscription(self, connection: int, frame: bytes) -> list[NumberedMessage]:
-        """Apply a subscription in libzmq for the connection of the last message. Return what others may know.
+        """Apply a subscription in libzmq for the connection of the last message. Return the frames to pass on.
 
-        That somebody unsubscribes concerns others only if nobody else subscribes to the same.
+        The end of a subscription is passed on only if no other connection has the same subscription.
         """
         prefix = frame[1:]
         was_known = self._table.has(prefix)
@@ -210,7 +211,7 @@ class SubscriptionLimits:
         Args:
             connections: The connections of the socket.
             bytes_max: Bytes of all subscriptions of one connection.
-            count_max: Subscriptions that one connection may send at once.
+            count_max: The maximum number of subscriptions that one connection can send at once.
         """
         self.discarded: Counter[str] = Counter()
         self._connections = connections

@@ -56,7 +56,7 @@ class Security:
             The public key, in Z85.
 
         Raises:
-            ConfigError: The number of keys fits neither one for all towers nor one for each.
+            ConfigError: There is neither one key for all towers nor one for each.
         """
         keys = self.tower_keys
         if not keys:

@@ -1,10 +1,10 @@
-"""The limit on what waits for peers that take record batches more slowly than they are sent.
+"""The limit on the data that waits for peers that take record batches more slowly than they are sent.
 
-libzmq limits the messages that wait for each peer by their number (`high_watermark`), which suits single records, but
-not batches of them. It does not tell how many bytes wait for which peer. The transport counts the bytes of batches that
-libzmq still keeps for any peer. Near the limit, this module compares what the system could not send to each peer yet,
-and beyond it, it ends the connection of the slowest one. libzmq then forgets what waited for this peer, which connects
-again and fetches the records that it missed.
+libzmq limits the number of messages that wait for each peer (`high_watermark`), which suits single records, but not
+batches. It does not report how many bytes wait for which peer. The transport counts the bytes of batches that libzmq
+still queues for any peer. Near the limit, this module compares the unsent bytes of each peer in the system; above the
+limit, it ends the connection of the slowest peer. libzmq then drops the messages that waited for this peer, which
+reconnects and fetches the missed records.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ QUEUED_BYTES_MIN = 256 * 2**20
 """The lowest limit, in bytes."""
 
 MESSAGES_MIN = 16
-"""The limit is at least the size of this many of the largest messages."""
+"""The limit is at least this many times the size of the largest message."""
 
 COMPARE_S = 0.02
 """Seconds between two comparisons."""
 
 RETURN_S = 0.5
-"""Seconds that libzmq has to forget what waited for a connection that was ended."""
+"""Seconds that libzmq has to drop the messages that waited for an ended connection."""
 
 _BATCH_IDS = frozenset(batch.value for batch in BATCH_COMMANDS.values())
 
@@ -58,10 +58,10 @@ class SlowPeers:
     def limit(
         self, messages: Iterable[Sequence[bytes] | EncodedRun], queued_bytes: int
     ) -> Iterable[Sequence[bytes] | EncodedRun]:
-        """Return the messages to send, while this many bytes of earlier batches wait.
+        """Return the messages to send while this many bytes of earlier batches wait.
 
-        Far beyond the limit, batches are dropped for all peers, which fetch their records later. It is reached only
-        where the system does not tell which peer is slow.
+        Far beyond the limit, batches are dropped for all peers, which fetch their records later. That happens only
+        where the system does not report which peer is slow.
         """
         if queued_bytes <= self._bytes_max // 2:
             self._unsent = {}
@@ -77,7 +77,7 @@ class SlowPeers:
         return [each for each in messages if isinstance(each, EncodedRun) or each[0][:1] not in _BATCH_IDS]
 
     def _compare(self) -> None:
-        """Note the least number of bytes that waited for each peer. A peer that keeps up has taken all at times."""
+        """Record the minimum of the unsent bytes of each peer. It is 0 for a peer that keeps up."""
         self._unsent = {
             each.number: min(unsent_bytes(each.descriptor), self._unsent.get(each.number, 2**31))
             for each in self._connections

@@ -1,9 +1,9 @@
 """ZeroMQ sockets that trio tasks can wait for, and that receive and send messages in batches.
 
 libzmq's file descriptor is edge-triggered: it becomes readable when the state of the socket changes, and any call on
-the socket, even a send or a subscribe, may reset it. Therefore a reader checks the socket's EVENTS before it waits,
-and every other call that finds messages waiting wakes the reader. Sends never block: messages that do not fit into a
-full queue are dropped, as PUB sockets do.
+the socket, even a send or a subscribe, may reset it. Therefore a reader checks the socket's EVENTS before it waits, and
+every other call that finds waiting messages wakes the reader. Sends never block: messages that do not fit into a full
+queue are dropped, as PUB sockets do.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ SLICE_S = 0.002
 """The longest that handling the messages of one call should take, in seconds, so that other tasks can run."""
 
 SLOW_BATCH_ITEMS = 100
-"""A slow batch with more items than this is suspicious: records of correct nodes mostly form runs."""
+"""A slow batch with more items than this is suspicious, since the records of correct nodes mostly form runs."""
 
 ITEMS_MAX = 200
-"""Runs and single messages received in one call. Records of correct nodes mostly form runs; peers that flood a node
-send single messages, which take longer to handle.
+"""The maximum number of runs and single messages received in one call. Records of correct nodes mostly form runs; peers
+that flood a node send single messages, which take longer to handle.
 """
 
 COUNT_MIN = 20
-"""The fewest messages to receive in one call, however long handling them takes."""
+"""The minimum number of messages to receive in one call, even if handling them takes long."""
 
 _Item = TypeVar("_Item")
 
@@ -107,7 +107,7 @@ class BaseSocket:
         self._socket.monitor(name, events)
         self._is_monitored = True
         monitor = Socket(self._socket.context.socket(zmq.SocketType.PAIR))
-        # libzmq's threads block while a monitor's queue is full. Without a limit, it never is.
+        # libzmq's threads block while a monitor's queue is full, so the queue has no limit.
         monitor.set_options(rcvhwm=0)
         monitor.connect(name)
         return monitor
@@ -184,7 +184,7 @@ class BaseSocket:
         return count
 
     async def receive_with_sources(self, count_max: int) -> list[tuple[list[bytes], MessageSource]]:
-        """Wait for messages, and return each with the connection that it arrived on. A checkpoint."""
+        """Wait for messages, and return each with the connection on which it arrived. A checkpoint."""
         found = await self._receive(lambda: self._take_frames(count_max))
         return [([frame.bytes for frame in frames], _message_source(frames[0])) for frames in found]
 
@@ -245,7 +245,7 @@ class BaseSocket:
         return bool(self._held) or bool(int(self._socket.EVENTS) & zmq.POLLIN)
 
     def _wake(self) -> None:
-        """Wake a waiting reader after a call that may have reset the descriptor it waits for."""
+        """Wake a waiting reader after a call that may have reset its descriptor."""
         if self._waiting is not None and self._has_messages():
             self._waiting.cancel()
 
@@ -265,7 +265,7 @@ class Socket(BaseSocket):
 
 
 class RunSocket(BaseSocket):
-    """A socket for records: consecutive records of a partition may be received as one `EncodedRun`.
+    """A socket for records: consecutive records of a partition can be received as one `EncodedRun`.
 
     A run takes the position of its first message.
 
@@ -298,10 +298,10 @@ class RunSocket(BaseSocket):
         return items
 
     async def receive_sourced(self, count_max: int | None = None) -> list[SourcedMessage]:
-        """Wait for messages, and return each with the descriptor that it arrived on. A checkpoint.
+        """Wait for messages, and return each with the descriptor on which it arrived. A checkpoint.
 
         Args:
-            count_max: The number of messages to receive; by default as many as `receive_many` would.
+            count_max: The maximum number of messages to receive; by default the limit of `receive_many`.
 
         Returns:
             The messages. The caller passes them to `note_returned` if it left out `count_max`.
@@ -324,7 +324,7 @@ class RunSocket(BaseSocket):
         return [(_source_number(frames[0]), [frame.bytes for frame in frames]) for frames in held]
 
     def note_returned(self, items: list[list[bytes] | EncodedRun]) -> None:
-        """Note messages that are handled until the next call that receives or that adjusts `count_max`."""
+        """Record the messages that are being handled until the next call that receives or adjusts `count_max`."""
         self._returned_count = sum(len(item.contents) if isinstance(item, EncodedRun) else 1 for item in items)
         self._returned_items = len(items)
         self._returned_at = time.perf_counter()
@@ -347,7 +347,7 @@ def _message_source(frame: zmq.Frame) -> MessageSource:
 
 
 def _source_number(frame: zmq.Frame) -> int:
-    """Return the descriptor that a frame arrived on; -1 if there is none."""
+    """Return the descriptor on which a frame arrived; -1 if there is none."""
     source = source_descriptor(frame)
     return -1 if source is None else source
 

@@ -1,9 +1,8 @@
 """The subscriber of a node, which receives messages from the publishers of its peers.
 
-`PlainSubscriber` is that of a plain cluster.
-
-In a closed cluster, libzmq reports the key of a message's sender only on connections that the sender made, not on
-those that this node made. A node therefore has one SUB socket for each key that it connects to.
+`PlaintextSubscriber` is the subscriber of a plain cluster. In a closed cluster, libzmq reports the key of a message's
+sender only on connections that the sender made, not on those that this node made. A node therefore has one SUB socket
+for each key that it connects to.
 """
 
 from __future__ import annotations
@@ -62,13 +61,13 @@ class Subscriber(Protocol):
         """
 
     async def receive_restricted(self) -> tuple[Messages, PeerEndpoint]:
-        """Wait for messages of peers that misbehave, and for the time that may be spent on them; see `receive`.
+        """Wait for messages of peers that misbehave, and until they can be handled; see `receive`.
 
         The time until the next call counts as the time that handling the messages takes.
         """
 
     def report_discards(self, source: PeerEndpoint, count: int) -> None:
-        """Report how many of the messages that were received last from a source had to be discarded."""
+        """Report how many of the last messages from a source were discarded."""
 
     async def watch(self) -> None:
         """Maintain the connections until cancelled."""
@@ -76,8 +75,8 @@ class Subscriber(Protocol):
     async def receive_connections(self) -> list[ConnectionChange]:
         """Wait until connections are made or lost, and return the changes in order.
 
-        A connection that was lost is made again in the background. A loss may be reported more than once, and for
-        peers that were disconnected.
+        A lost connection is made again in the background. A loss can be reported more than once, and for disconnected
+        peers.
         """
 
 
@@ -173,7 +172,7 @@ class CurveSubscriber:
         """Do nothing: `run` maintains the connections."""
 
     async def receive_connections(self) -> list[ConnectionChange]:
-        """See `Subscriber.receive_connections`. Connections that are refused, or not authorized, are made and lost."""
+        """See `Subscriber.receive_connections`. A refused or unauthorized connection is reported as made and lost."""
         changes = [await self._changes.receive()]
         while True:
             try:
@@ -229,7 +228,7 @@ class _KeySocket:
         self.socket = socket
         self.key = key
         self.endpoints: dict[str, bool] = {}
-        """The endpoints, each with whether it is connected to. If not, it waits until the key is authorized."""
+        """By endpoint, whether it is connected; if not, it waits until the key is authorized."""
         self.scope = trio.CancelScope()
         self.connector = Connector(socket, security, self._note_made, self._on_refused, self._note_lost)
         self._security = security
@@ -266,7 +265,7 @@ class _KeySocket:
         self._on_change(ConnectionChange(PeerEndpoint(endpoint, self.key), is_made=True))
 
     def _note_unusable(self, endpoint: str) -> None:
-        """Report a connection that cannot be made as made and lost, so that no node waits for it."""
+        """Report an impossible connection as made and lost, so that the node does not wait for it."""
         self._note_made(endpoint)
         self._note_lost(endpoint)
 

@@ -1,10 +1,9 @@
 """The subscriptions of each connection to a publisher, and which of them libzmq knows.
 
-A node that reads record batches subscribes to RECORD-BATCH and to RECORD alike, and to DIRECT-RECORD-BATCH and
-DIRECT-RECORD. A publisher of this project has both to offer, and must not send such a node the same records twice. So
-the RECORD subscription of a connection that also subscribes to RECORD-BATCH is kept from libzmq, whose XPUB socket in
-manual mode knows only the subscriptions that it is given. A connection that subscribes to everything need not know
-batches: for libzmq, it subscribes to each command of RFC 46.
+A node that reads record batches subscribes to RECORD-BATCH and RECORD, and to DIRECT-RECORD-BATCH and DIRECT-RECORD. A
+publisher of this project offers both, and must not send such a node the same records twice. So the RECORD subscription
+of a connection that also subscribes to RECORD-BATCH is not passed to libzmq, whose XPUB socket is in manual mode. A
+connection that subscribes to everything may not know batches, so for libzmq it subscribes to each command of RFC 46.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ _BATCH_OF = {single.value: batch.value for single, batch in BATCH_COMMANDS.items
 _SINGLE_OF = {batch: single for single, batch in _BATCH_OF.items()}
 
 _RFC46_COMMANDS = frozenset(command.value for command in Command if command.value not in _SINGLE_OF)
-"""The commands that a node may get that has not asked for record batches."""
+"""The commands for nodes that have not subscribed to record batches."""
 
 CACHED_MAX = 4096
-"""Topics for which is remembered whether anybody listens."""
+"""The maximum number of topics for which the table caches whether there is a subscriber."""
 
 
 class SubscriptionTable:
@@ -39,18 +38,18 @@ class SubscriptionTable:
         self._counts: Counter[bytes] = Counter()
         self._told: Counter[bytes] = Counter()
         self._longer: Counter[bytes] = Counter()
-        """What subscriptions to more than a topic begin with: libdafka's first frame goes on after the topic."""
+        """The beginnings of subscriptions to more than a topic: libdafka's first frame continues after the topic."""
         self._wanted: dict[bytes, bool] = {}
 
     def subscribe(self, connection: int, prefix: bytes) -> list[tuple[bool, bytes]]:
-        """Note a subscription.
+        """Record a subscription.
 
         Args:
             connection: The number of the connection.
-            prefix: What it subscribes to.
+            prefix: The prefix of the subscription.
 
         Returns:
-            What to tell libzmq about this connection: whether to subscribe or unsubscribe it, and the prefix.
+            The changes for libzmq: whether to subscribe or unsubscribe this connection, and the prefix.
         """
         prefixes = self._of_connection[connection]
         if prefix in prefixes:
@@ -62,7 +61,7 @@ class SubscriptionTable:
         return self._change(before, self._find_told(prefix, prefixes))
 
     def unsubscribe(self, connection: int, prefix: bytes) -> list[tuple[bool, bytes]]:
-        """Note the end of a subscription, and return what to tell libzmq, as `subscribe` does."""
+        """Record the end of a subscription, and return the changes for libzmq, as `subscribe` does."""
         prefixes = self._of_connection[connection]
         if prefix not in prefixes:
             return []
@@ -72,7 +71,7 @@ class SubscriptionTable:
         return self._change(before, self._find_told(prefix, prefixes))
 
     def forget_connection(self, connection: int) -> list[bytes]:
-        """Forget a connection that has ended, and return the prefixes that nobody subscribes to any more."""
+        """Forget a connection that has ended, and return the prefixes without a remaining subscriber."""
         prefixes = self._of_connection.pop(connection, set())
         self._change({told for prefix in prefixes for told in self._find_told(prefix, prefixes)}, set())
         return [prefix for prefix in prefixes if self._drop(prefix)]
@@ -82,7 +81,7 @@ class SubscriptionTable:
         return prefix in self._counts
 
     def is_wanted(self, topic_frame: bytes) -> bool:
-        """Return whether a message with this topic frame reaches anybody."""
+        """Return whether a message with this topic frame reaches any subscriber."""
         is_wanted = self._wanted.get(topic_frame)
         if is_wanted is None:
             if len(self._wanted) >= CACHED_MAX:
@@ -94,7 +93,7 @@ class SubscriptionTable:
         return is_wanted
 
     def _find_told(self, changed: bytes, prefixes: set[bytes]) -> set[bytes]:
-        """Return what libzmq knows because of these subscriptions, among what another one could change."""
+        """Return the part of libzmq's subscriptions, for these subscriptions, that another one could change."""
         concerned = {changed} if changed else set(self._everything)
         single = _counterpart(changed, self._single_of)
         if single is not None:
@@ -107,7 +106,7 @@ class SubscriptionTable:
         return bool(prefix) and prefix in prefixes and _counterpart(prefix, self._batch_of) not in prefixes
 
     def _change(self, before: set[bytes], after: set[bytes]) -> list[tuple[bool, bytes]]:
-        """Record what libzmq knows of a connection, and return the difference."""
+        """Record libzmq's subscriptions of a connection, and return the difference."""
         for prefix in after - before:
             self._told[prefix] += 1
             topic_frame, nul, _ = prefix.partition(b"\0")

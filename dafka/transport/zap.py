@@ -1,8 +1,8 @@
 """A ZAP handler (ZeroMQ RFC 27) as a trio task: it accepts authorized peers only.
 
-When a peer connects, libzmq asks the handler at `inproc://zeromq.zap.01` in the context of the socket, and continues
-when it has the answer. Every context with a bound socket therefore has a handler of its own, so that nodes with
-different keys can run in one process.
+When a peer connects, libzmq asks the handler at `inproc://zeromq.zap.01` in the context of the socket, and waits for
+the answer. Every context with a bound socket has its own handler, so that nodes with different keys can run in one
+process.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ REPORT_INTERVAL_S = 60.0
 """Seconds between two reports of a refused peer that keeps trying."""
 
 REPORTED_MAX = 256
-"""The most refused peers reported in that time, so that a peer that keeps changing its key cannot fill a log."""
+"""The maximum number of refused peers reported in that time, so that a peer that keeps changing its key cannot fill a
+log."""
 
 
 class ZapHandler:

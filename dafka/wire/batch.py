@@ -1,4 +1,4 @@
-"""Messages to frames and back by the batch: the step between a socket and a state machine.
+"""Converts batches of messages to frames and back, between a socket and a state machine.
 
 Consecutive RECORDs of a partition differ only in the last eight bytes of their header, the sequence. The decoder
 recognizes a header it has read before by all bytes but these, and gathers records into runs; the encoder writes the
@@ -41,10 +41,11 @@ from dafka.wire.messages import (
 from dafka.wire.primitives import NUMBER_8
 
 UNPACKED_BYTES_MAX = 2**22
-"""The size of the records that are unpacked at a time, unless a single record batch has more."""
+"""The maximum size of the records that are unpacked at a time, unless a single record batch is larger."""
 
 OPEN_RUNS_MAX = 8
-"""Runs with the same header that are gathered at once: the answers of several nodes to one FETCH arrive interleaved."""
+"""The maximum number of runs with the same header that are gathered at once: answers of several nodes to one FETCH
+interleave."""
 
 _RECORD_IDS = frozenset((Command.RECORD.value[0], Command.DIRECT_RECORD.value[0]))
 _BATCH_IDS = frozenset((Command.RECORD_BATCH.value[0], Command.DIRECT_RECORD_BATCH.value[0]))
@@ -59,7 +60,7 @@ class EncodedRun:
     Attributes:
         topic_frame: The topic frame; None if the header holds the topic (libdafka dialect).
         header_prefix: The header without its sequence.
-        first_sequence: The sequence of `contents[0]`; each further record has the next one.
+        first_sequence: The sequence of `contents[0]`; each following record has the next one.
         contents: The contents of the records.
     """
 
@@ -95,7 +96,10 @@ def iter_frames(messages: Iterable[Sequence[bytes] | EncodedRun]) -> Iterator[Se
 
 
 class _Run:
-    """Consecutive records with one header, while they are gathered. It takes the place of its first record."""
+    """Consecutive records with one header, while they are gathered.
+
+    The run stands at the position of its first record.
+    """
 
     __slots__ = ("contents", "first_sequence", "header", "next_sequence")
 
@@ -155,7 +159,7 @@ class BatchDecoder:
 
     Args:
         batch_bytes_max: The largest size of a record batch after decompression, in bytes.
-        keeps_encoded: Whether records keep the record batch that they came in, to be stored or sent as it is.
+        keeps_encoded: Whether records keep their received record batch, so that it can be stored or sent unchanged.
 
     Attributes:
         discarded: The number of discarded messages, by the field that was wrong.
@@ -182,7 +186,7 @@ class BatchDecoder:
     def decode_in_parts(self, messages: Iterable[Sequence[bytes] | EncodedRun]) -> Iterator[list[BatchedMessage]]:
         """Decode messages as `decode` does, but unpack few compressed record batches at a time.
 
-        Take all parts before the next call. Each is emptied when the next one is asked for.
+        Take all parts before the next call. Each part is emptied when the next one is requested.
 
         Args:
             messages: See `decode`.
@@ -246,7 +250,7 @@ class BatchDecoder:
         return batch
 
     def _decode_run(self, run: EncodedRun, batch: list[_Gathered]) -> None:
-        """Decode a run to what its messages would be decoded to. Its sequences cannot make a header malformed."""
+        """Decode a run as its messages would be decoded. Its sequences cannot make a header malformed."""
         topic, header_prefix = run.topic_frame, run.header_prefix
         key = header_prefix if topic is None else (topic, header_prefix)
         header = self._headers.get(key)
@@ -293,7 +297,7 @@ class BatchDecoder:
 
 
 class BatchEncoder:
-    """Encodes runs and commands in one dialect; leaves out and counts what the dialect cannot carry.
+    """Encodes runs and commands in one dialect; omits and counts messages that the dialect cannot carry.
 
     That happens only to names that a peer chose: the names that a program chooses are checked before they are used.
 
@@ -301,8 +305,8 @@ class BatchEncoder:
         dialect: The dialect to write.
         named_ack_takers: The addresses of producers whose ACKs are always written in the dialect of RFC 46, because
             libdafka's ACK does not name its store.
-        is_wanted: Returns whether a message with this topic frame reaches anybody, so that records are encoded only as
-            somebody reads them. If None, records are written one by one.
+        is_wanted: Returns whether a message with this topic frame reaches any subscriber, so that records are encoded
+            only in the forms that are read. If None, records are written one by one.
         compression: The compression of record batches.
         batch_bytes_max: The size of a record batch, as `dafka.batches.encode_records` counts it.
 
@@ -357,11 +361,11 @@ class BatchEncoder:
         return self._is_wanted(Command.RECORD_BATCH.value + encode_text(topic))
 
     def compress(self, batch: RecordBatch) -> RecordBatch:
-        """Return records with the record batches that `encode` makes of them. May be called in a thread."""
+        """Return records with the record batches that `encode` makes of them. It can be called in any thread."""
         return attrs.evolve(batch, encoded=encode_records(batch, self._compression, self._batch_bytes_max))
 
     def _encode_records(self, run: RecordRun) -> list[Sequence[bytes] | EncodedRun]:
-        """Return a run as record batches, as single records, as both or not at all: as there are readers."""
+        """Return a run as record batches, single records, both or neither, depending on its readers."""
         if self._is_wanted is None:
             return [*_encode_run(run, self.dialect)]
         if run.requestor is None:

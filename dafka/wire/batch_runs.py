@@ -1,7 +1,6 @@
-"""Received RECORD-BATCHes and DIRECT-RECORD-BATCHes to runs of records.
+"""Decodes received RECORD-BATCHes and DIRECT-RECORD-BATCHes to runs of records.
 
-Batches that follow each other are gathered and decoded together, so that nothing above the wire handles them one by
-one.
+Consecutive batches are gathered and decoded together, so that higher layers need not handle them one by one.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from dafka.wire import codec
 from dafka.wire.messages import DirectRecordBatchMessage, RecordBatchMessage, RecordRun
 
 HEADERS_MAX = 16_384
-"""Headers remembered: one for each partition, and for each requestor and partition. When there are more, all are
-forgotten, and each costs one slow decode again. A peer that invents headers achieves nothing else."""
+"""The maximum number of remembered headers: one for each partition, and for each requestor and partition. Beyond it,
+all are forgotten, and each costs one slow decode again. A peer that invents headers can cause nothing else."""
 
 
 class BatchRun:
-    """Record batches that follow each other, while they are gathered.
+    """Consecutive record batches, while they are gathered.
 
     Args:
         partition: The partition of their records.
@@ -47,7 +46,10 @@ class BatchRun:
         return self.batches[0][0].compression is not Compression.NONE
 
     def add(self, header: BatchHeader, data: bytes) -> bool:
-        """Add a record batch if it continues the run. A compressed one is alone, since it may grow when decoded."""
+        """Add a record batch if it continues the run.
+
+        A compressed batch forms its own run, since it may grow when decoded.
+        """
         is_plain = header.compression is Compression.NONE
         if self.batches and not (is_plain and header.base_offset == self.next_sequence):
             return False
@@ -62,7 +64,7 @@ class BatchRunDecoder:
     Args:
         discarded: Counts discarded messages, by the field that was wrong.
         batch_bytes_max: The largest size of a record batch after decompression, in bytes.
-        keeps_encoded: Whether records keep the record batches that they came in.
+        keeps_encoded: Whether records keep their received record batches.
     """
 
     def __init__(self, discarded: Counter[str], batch_bytes_max: int, *, keeps_encoded: bool) -> None:
@@ -76,7 +78,7 @@ class BatchRunDecoder:
         """Add a record batch to the run that it continues, if its CRC is right.
 
         Args:
-            frames: The frames of the message. Nothing in those before the last belongs to one record batch alone.
+            frames: The frames of the message. All but the last are the same for all batches of a run.
 
         Returns:
             The run that begins with it; None if it continues another or was discarded.
@@ -98,7 +100,7 @@ class BatchRunDecoder:
         return begun
 
     def end(self) -> None:
-        """End all runs: none is continued."""
+        """End all runs."""
         self._open.clear()
 
     def decode(self, run: BatchRun) -> Iterator[RecordRun]:

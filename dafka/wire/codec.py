@@ -1,11 +1,11 @@
-"""Messages to frames and back, one at a time.
+"""Converts single messages to frames and back.
 
 This is the readable reference that `dafka.wire.batch` must always agree with.
 
     rfc46      [id topic] [AA A5 id version fields] [content]
     libdafka   [id topic NUL version fields] [content]
 
-Only commands with records have a content frame, so the number of frames tells the dialects apart. The libdafka
+Only commands with records have a content frame, so the number of frames distinguishes the dialects. The libdafka
 dialect ends the topic at the first NUL; a topic that contains one cannot be written in it.
 """
 

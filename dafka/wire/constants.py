@@ -44,7 +44,7 @@ class Command(enum.Enum):
 
 
 class Dialect(enum.Enum):
-    """A way to write the messages. Every node reads both; it writes the one of its `wire` setting.
+    """A way to write messages. Every node reads both dialects, and writes the one of its `wire` setting.
 
     `RFC46` follows the grammar of RFC 46, `LIBDAFKA` the C implementation (`dafka.wire.codec` shows both).
     """

@@ -42,7 +42,7 @@ RECORD_FORMAT = "M"
 """The format of single records, RECORD and DIRECT-RECORD, which every node reads."""
 
 TOWER_ID_BYTES = 8
-"""The length of the random number that identifies one life of a tower."""
+"""The length of the random number that identifies one incarnation of a tower, in bytes."""
 
 _NUMBER_2 = struct.Struct(">H")
 _JOINED, _LEFT = b"+", b"-"
@@ -77,9 +77,9 @@ class Registration:
         host: The host that peers connect to; empty for the host from which the tower sees the node connect.
         port: The port that peers connect to.
         role: The node's role.
-        wanted: The roles that the node wants to hear of.
+        wanted: The roles that the node wants.
         formats: The letters of the formats in which the node reads records.
-        asks_directory: Whether the tower is asked to send its directory.
+        asks_directory: Whether the tower should send its directory.
     """
 
     address: str
@@ -155,7 +155,7 @@ class DirectoryEntry:
         return PeerEndpoint(self.endpoint, self.key)
 
     def encode(self) -> bytes:
-        """Return the entry with its length, as it stands in pages and changes."""
+        """Return the entry with its length, as in pages and changes."""
         fields = (
             write_string(self.address, "uuid")
             + write_string(self.endpoint, "endpoint")
@@ -172,7 +172,7 @@ class RoleChanges:
 
     Attributes:
         role: The role.
-        tower: The identity of the tower's life.
+        tower: The identity of the tower's incarnation.
         number: The number of this message among those about this role, from 1.
         changes: Each entry, with whether the node joined or changed, rather than left.
     """
@@ -184,7 +184,7 @@ class RoleChanges:
 
     @classmethod
     def decode(cls, frames: Sequence[bytes], *, has_key: bool = False) -> RoleChanges:
-        """Return the changes that frames carry. Raises `WireError` if they are none, or miss or have a key."""
+        """Return the changes that frames carry. Raises `WireError` if they are invalid, or miss or have a key."""
         if len(frames) != 2 or frames[0][:1] != ROLE_CHANGES or len(frames[0]) != 2:
             raise WireError("topic", "R and a role")
         reader = _read_body(frames, frames[0])
@@ -204,7 +204,7 @@ class DirectoryPage:
 
     Attributes:
         address: The address of the node that it is for.
-        tower: The identity of the tower's life.
+        tower: The identity of the tower's incarnation.
         index: The position of this page, from 0.
         is_last: Whether this page is the last one.
         numbers: By role, the number of the last change that the directory contains.
@@ -220,7 +220,7 @@ class DirectoryPage:
 
     @classmethod
     def decode(cls, frames: Sequence[bytes], address: str, *, has_key: bool = False) -> DirectoryPage:
-        """Return the page for this address that frames carry. Raises `WireError` if they are none."""
+        """Return the page for this address that frames carry. Raises `WireError` if they are not such a page."""
         reader = _read_body(frames, inbox_topic(address))
         tower = reader.read_bytes(TOWER_ID_BYTES, "tower")
         is_last = bool(reader.read_number_1("flags") & 1)
@@ -234,13 +234,13 @@ class DirectoryPage:
 
 @attrs.frozen
 class Pulse:
-    """A tower's sign of life.
+    """A tower's heartbeat.
 
     Attributes:
-        tower: The identity of the tower's life.
-        interval_ms: The longest time that nodes may leave between two registrations, in milliseconds.
+        tower: The identity of the tower's incarnation.
+        interval_ms: The longest allowed time between two registrations of a node, in milliseconds.
         numbers: By role, the number of the last change.
-        pause_ms: The longest time until the next pulse, in milliseconds; 0 if the tower does not say.
+        pause_ms: The longest time until the next pulse, in milliseconds; 0 if the tower does not report it.
     """
 
     tower: bytes
@@ -255,7 +255,7 @@ class Pulse:
 
     @classmethod
     def decode(cls, frames: Sequence[bytes]) -> Pulse:
-        """Return the pulse that frames carry. Raises `WireError` if they are none."""
+        """Return the pulse that frames carry. Raises `WireError` if they are not a pulse."""
         reader = _read_body(frames, PULSE)
         tower, interval_ms = reader.read_bytes(TOWER_ID_BYTES, "tower"), reader.read_number_4("interval")
         numbers = _read_numbers(reader)
@@ -277,7 +277,7 @@ def encode_changes(role: Role, tower: bytes, number: int, changes: Iterable[tupl
 
     Args:
         role: The role.
-        tower: The identity of the tower's life.
+        tower: The identity of the tower's incarnation.
         number: The number of this message among those about this role.
         changes: The entries, each with whether the node joined or changed.
 
@@ -295,10 +295,10 @@ def encode_pages(
 
     Args:
         address: The address of the node that they are for.
-        tower: The identity of the tower's life.
+        tower: The identity of the tower's incarnation.
         numbers: By role, the number of the last change.
         entries: The entries.
-        page_bytes_max: The bytes of entries in one page; an entry that is longer has a page of its own.
+        page_bytes_max: The bytes of entries in one page; a longer entry has its own page.
 
     Yields:
         The frames of one page.
@@ -319,7 +319,7 @@ def encode_pages(
 
 
 def _read_body(frames: Sequence[bytes], topic: bytes) -> FrameReader:
-    """Return a reader of the body, behind its version."""
+    """Return a reader of the body, after its version."""
     if len(frames) != 2:
         raise WireError("frames", f"2, not {len(frames)}")
     if frames[0] != topic:

@@ -1,9 +1,9 @@
 """The envelope: a record with a key, headers or a null value as the content of a RECORD.
 
-The content of a RECORD is bytes and nothing else. A record that has only a value is sent as that value. Any other
-record is wrapped in an envelope: a magic number, and a record batch with this one record. Nodes that do not know
-envelopes, such as those of libdafka, store and forward them unchanged. A value that begins with the magic number is
-wrapped, too, so that every value is received as it was sent.
+The content of a RECORD is only bytes. A record that has only a value is sent as that value. Any other record is wrapped
+in an envelope: a magic number, and a record batch with this one record. Nodes that do not know envelopes, such as those
+of libdafka, store and forward them unchanged. A value that begins with the magic number is wrapped, too, so that every
+value is received as it was sent.
 
 See docs/spec/record-batches.md, "The Envelope".
 """

@@ -1,8 +1,8 @@
 """The commands of RFC 46 as values, and the table that describes them.
 
-A message is checked when it is made, so that every message that exists can be sent. Each class says which of its fields
-the ZeroMQ topic frame carries (`TOPIC`) and which fields follow in order (`FIELDS`); the codec, the documentation and
-the tests are driven by these two. If the topic is also a field (the subject of RECORD and HEAD), both must agree.
+A message is checked when it is made, so that every existing message can be sent. Each class declares the field that the
+ZeroMQ topic frame carries (`TOPIC`) and the fields that follow in order (`FIELDS`). The codec, the documentation and
+the tests use these two. If the topic is also a field (the subject of RECORD and HEAD), both must agree.
 
 Addresses are those of nodes; the address of a producer is also the name of its partition. Making a message raises
 `EncodingError` for a value that the grammar cannot carry: a text of more than 255 bytes, a number out of range, a
@@ -318,7 +318,7 @@ class DirectEarliest:
         subject: The topic of the partition.
         sequence: The first record that the answering node holds; `NUMBER_8_MAX` if it holds none.
         unrecoverable_end: Records before this sequence are unrecoverable as far as the answering node knows: they were
-            dropped, and not only missed.
+            dropped, and not merely missed.
     """
 
     COMMAND: ClassVar = Command.DIRECT_EARLIEST
@@ -348,7 +348,7 @@ class GetTopics:
     Attributes:
         store: The address of the store.
         address: The address of the node that asks.
-        after: The last topic of the page before; empty for the first page.
+        after: The last topic of the previous page; empty for the first page.
     """
 
     COMMAND: ClassVar = Command.GET_TOPICS
@@ -395,7 +395,7 @@ class DirectTopics:
 
 @attrs.frozen
 class GetPosition:
-    """GET-POSITION: a node asks a store where a partition continues from a time on (docs/spec/positions-by-time.md).
+    """GET-POSITION: a node asks a store for a partition's position at a time (docs/spec/positions-by-time.md).
 
     RFC 46 has no such command. It is sent only to stores that subscribe to it with their address.
 
@@ -463,8 +463,8 @@ class DirectPosition:
 class RecordRun:
     """Consecutive RECORDs of one partition, or DIRECT-RECORDs to one requestor.
 
-    This is not a command. It stands for as many messages as it has records; the batch codec uses it so that nothing
-    above the wire handles records one by one.
+    This is not a command. It represents as many messages as it has records; the batch codec uses it so that higher
+    layers need not handle records one by one.
 
     Attributes:
         batch: The records.
@@ -494,7 +494,7 @@ Message: TypeAlias = WithContent | _WithoutContent
 """A command of the protocol."""
 
 BatchedMessage: TypeAlias = RecordRun | _WithoutContent
-"""A message as `BatchDecoder` returns it and `BatchEncoder` takes it: records come as runs, all others singly."""
+"""A message as `BatchDecoder` returns it and `BatchEncoder` takes it: records form runs, other messages are single."""
 
 MESSAGES: tuple[type[Message], ...] = (
     Record,

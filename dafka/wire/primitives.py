@@ -12,7 +12,7 @@ from dafka.errors import WireError
 from dafka.records import TEXT_BYTES_MAX, decode_text, encode_text
 
 STRINGS_MAX = 65_536
-"""Topics accepted in one CONSUMER-HELLO; reading more would keep a node from its other work for too long."""
+"""The maximum number of topics in one CONSUMER-HELLO; reading more would block a node for too long."""
 
 NUMBER_8 = struct.Struct(">Q")
 """The layout of a `number-8`, such as a sequence."""
@@ -53,7 +53,7 @@ class FrameReader:
         return data
 
     def expect_bytes(self, expected: bytes, field: str) -> None:
-        """Read bytes that must be these."""
+        """Read bytes that must equal the expected ones."""
         start = self.offset
         if self.read_bytes(len(expected), field) != expected:
             raise WireError(field, expected.hex(" ").upper(), start)
@@ -95,7 +95,7 @@ class FrameReader:
             raise WireError(field, f"at most {STRINGS_MAX} strings, not {count}", start)
         if count * 4 > len(self._data) - self.offset:
             raise WireError(field, f"a count that the frame has room for, not {count}", start)
-        # A loop of its own, for speed: it stops at the first faulty text.
+        # A separate loop, for speed: it stops at the first invalid text.
         data, end, position = self._data, len(self._data), self.offset
         texts: list[str] = []
         for _ in range(count):

@@ -34,17 +34,17 @@ BATCH_COMMANDS = {
     Command.RECORD: Command.RECORD_BATCH,
     Command.DIRECT_RECORD: Command.DIRECT_RECORD_BATCH,
 }
-"""The command that brings by the batch what another one brings one by one."""
+"""By command with single records, the command with record batches."""
 
 
 def with_batches(prefix: bytes) -> tuple[bytes, ...]:
-    """Return what a node subscribes to that reads record batches, first the batches.
+    """Return the subscriptions of a node that reads record batches; the one for batches comes first.
 
     Args:
         prefix: The prefix to subscribe to for one command.
 
     Returns:
-        For a command that brings records, the prefix of the command for batches and this one; otherwise this one.
+        For a command with records, the prefix of the command for batches and this prefix; otherwise this prefix.
     """
     batch = BATCH_COMMANDS.get(_BY_ID[prefix[:1]]) if prefix[:1] in _BY_ID else None
     return (prefix,) if batch is None else (batch.value + prefix[1:], prefix)
@@ -55,8 +55,8 @@ class Subscription:
     """A peer subscribed to something, or unsubscribed.
 
     Attributes:
-        command: The command that it wants to receive.
-        topic: The beginning of the topics that it wants to receive; empty for all.
+        command: The command of the subscription.
+        topic: The beginning of the topics to receive; empty for all.
         active: Whether it subscribed; false if it unsubscribed.
     """
 

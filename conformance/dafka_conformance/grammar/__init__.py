@@ -1,4 +1,4 @@
-"""The grammar of RFC 46, and what is derived from it: frame formats, sentences, and the order of messages."""
+"""The grammar of RFC 46, and the frame formats, sentences and order of messages that are derived from it."""
 
 from __future__ import annotations
 

@@ -190,7 +190,7 @@ class MessageFormat:
         return (2 if dialect is Dialect.RFC46 else 1) + self.has_content
 
     def _count_text(self, count: int) -> str:
-        """Return what is wrong with a message whose frames are too few for RFC 46, and that is not libdafka's."""
+        """Describe the fault of a message that has too few frames for RFC 46 and is not in libdafka's dialect."""
         names = "topic, fields and content" if self.has_content else "topic and fields"
         wanted = f"{self.frame_count(Dialect.RFC46)} in RFC 46 ({names})"
         found = "1 frame" if count == 1 else f"{count} frames"

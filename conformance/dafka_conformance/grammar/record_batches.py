@@ -1,7 +1,7 @@
 """The record batches of the companion specification: their commands, and a codec of their content.
 
-The codec is the suite's own, so that no fault of this project's hides one of a target. It reads everything that a
-sender may write, and names the clause that a batch violates. It writes what scripted peers send.
+The suite has its own codec, so that a fault in this project's codec cannot hide a fault of a target. It reads
+everything that a sender may write, and names the clause that a batch violates. It writes the batches of scripted peers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BATCH_OF: Mapping[str, str] = MappingProxyType({"RECORD": "RECORD-BATCH", "DIREC
 """The command that carries batches, by the command of RFC 46 that carries single records."""
 
 HEADER_BYTES = 61
-"""The size of what precedes the records of a batch."""
+"""The number of bytes before the records of a batch."""
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _LENGTH_END = 12
@@ -45,7 +45,7 @@ _XERIAL_HEADER_BYTES = 16
 
 
 class BatchFormatError(Exception):
-    """A batch is not what the specification demands.
+    """A batch violates the specification.
 
     Attributes:
         clause: The id of the clause that it violates.

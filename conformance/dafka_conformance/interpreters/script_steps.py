@@ -1,7 +1,7 @@
 """The steps of scripted scenarios: given, when, then and never, with the grammar's message names.
 
-A node is its role's letter, with a number for further ones: `P`, `P2`, `C`, `S2`. The letter of the target's role alone
-is the target. All other nodes are scripted peers, which join when a step first names them.
+A node is its role's letter, with a number from the second node on: `P`, `P2`, `C`, `S2`. The letter of the target's
+role without a number is the target. All other nodes are scripted peers, which join when a step first names them.
 
     given P holds 0..9                 P has these records, and answers FETCH and GET-HEADS by itself
     given S2 holds 0..9 of P           S2 does the same for P's partition

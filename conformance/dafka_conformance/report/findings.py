@@ -160,8 +160,8 @@ def failures(run: Run) -> tuple[Failure, ...]:
 def group_failures(run: Run) -> tuple[Failure, ...]:
     """Return the failures with those of the same cause as one, in the order in which to look at them.
 
-    A fault appears in every scenario that can show it: hundreds of charts would add nothing to the first. What spoils
-    most comes first: the lowest layer, and then the largest number of scenarios.
+    A fault appears in every scenario that can show it, and hundreds of charts would add nothing to the first. Failures
+    are ordered by layer, the lowest first, and then by the number of scenarios, the largest first.
     """
     first: dict[object, Failure] = {}
     for failure in failures(run):
@@ -193,7 +193,7 @@ def is_failure(result: ScenarioResult, clauses: Mapping[str, Clause]) -> bool:
 
 
 def faults(result: ScenarioResult) -> dict[int, str]:
-    """Return what is wrong with each faulty event of a trace, by the event's index."""
+    """Describe the fault of each faulty event of a trace, by the event's index."""
     texts: dict[int, list[str]] = {}
     for check in result.checks:
         if not check.holds and check.event is not None and 0 <= check.event < len(result.trace):
@@ -220,7 +220,7 @@ def count_outcomes(run: Run) -> Totals:
 def verdicts_in_scope(run: Run) -> tuple[ClauseVerdict, ...]:
     """Return the verdicts on the clauses that the selected scenarios and roles could test, in the run's order.
 
-    A run of one scenario would otherwise list a hundred clauses that it has nothing to do with.
+    Otherwise, a run of one scenario would list a hundred unrelated clauses.
     """
     in_scope = {verdict.clause.id for verdict in run.verdicts if not _is_out_of_scope(verdict, run)}
     return tuple(verdict for verdict in run.verdicts if verdict.clause.id in in_scope)

@@ -45,7 +45,7 @@ ROWS_MAX = 3200
 """The maximum number of events in all charts together, about a kilobyte each. Failures beyond it get no chart."""
 
 LINKS_MAX = 40
-"""The maximum number of scenario names beside a clause."""
+"""The maximum number of scenario names next to a clause."""
 
 
 @attrs.frozen

@@ -1,4 +1,4 @@
-"""The layout of a sequence chart in SVG: the lifelines, a row for each event, and the text beside it.
+"""The layout of a sequence chart in SVG: the lifelines, a row for each event, and the text next to it.
 
 All values are in pixels; the HTML template draws them. From left to right: the time, the lifelines with arrows and
 message names, and the fields.
@@ -44,7 +44,7 @@ class Lane:
 
 @attrs.frozen
 class Field:
-    """A field beside an arrow."""
+    """A field next to an arrow."""
 
     text: str
     is_faulty: bool
@@ -62,7 +62,7 @@ class Row:
         label: The message's name, a note's text, or the number of omitted events.
         x_from: The start of the arrow.
         x_to: The tip of the arrow.
-        fields: The fields beside the arrow.
+        fields: The fields next to the arrow.
         frames: The raw frames, for the tooltip.
         fault: The description of the fault, in lines that fit; empty if there is none.
     """

@@ -300,7 +300,7 @@ def _print_chart(lines: Iterable[str], out: _Printer) -> None:
         if text.startswith(FAULT_MARK):
             fault_indent = indent
             style = "red"
-        elif indent > fault_indent > 0:  # a further line of the fault
+        elif indent > fault_indent > 0:  # another line of the fault
             style = "red"
         else:
             style = "dim" if text.startswith(OMITTED_MARK) else ""

@@ -1,4 +1,4 @@
-"""A trace as a sequence chart in text: one line per event, and below a faulty event what is wrong with it.
+"""A trace as a sequence chart in text: one line per event, and a description of the fault below a faulty event.
 
 A long trace is reduced to its two ends and the events around its faults.
 """

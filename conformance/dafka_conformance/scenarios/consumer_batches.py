@@ -127,7 +127,7 @@ async def batch_malformed(testbed: Testbed) -> None:
 
 @SCENARIOS.add("consumer.batch-bombs", "batch.bombs", needs=COLLECT, runs_alone=True)
 async def batch_bombs(testbed: Testbed) -> None:
-    """A consumer discards batches that would become very large when decompressed, and goes on."""
+    """A consumer discards batches that would become very large when decompressed, and continues."""
     producer = await add_batch_producer(testbed)
     for name, batch in bombs(0):
         producer.send_batch_bytes(batch, f"{len(batch):,} bytes of {name} data that become very large")

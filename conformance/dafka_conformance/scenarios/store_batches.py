@@ -119,7 +119,7 @@ async def batch_gap(testbed: Testbed) -> None:
 
 @SCENARIOS.add("store.batch-envelope", "envelope.sent", "envelope.value", "batch.records")
 async def envelope(testbed: Testbed) -> None:
-    """A store sends what has more than a value in an envelope to a node without record batches."""
+    """A store sends a record with more than a value in an envelope to a node without record batches."""
     producer = await add_batch_producer(testbed)
     producer.send_batch(0, MIXED)
     await _expect_ack(testbed, producer, len(MIXED) - 1, "batch.taken", "sent in a batch")
@@ -198,7 +198,7 @@ async def batch_malformed(testbed: Testbed) -> None:
 
 @SCENARIOS.add("store.batch-bombs", "batch.bombs", runs_alone=True)
 async def batch_bombs(testbed: Testbed) -> None:
-    """A store discards batches that would become very large when decompressed, and goes on."""
+    """A store discards batches that would become very large when decompressed, and continues."""
     producer = await add_batch_producer(testbed)
     for name, batch in bombs(0):
         producer.send_batch_bytes(batch, f"{len(batch):,} bytes of {name} data that become very large")

@@ -114,7 +114,7 @@ class EmbeddedNode(Node):
         await self._input.aclose()
 
     async def kill(self) -> None:
-        """Cancel the role and wait for its end. A store still writes what it has received."""
+        """Cancel the role and wait for its end. A store still writes the records that it has received."""
         self.cancel()
         await self._gone.wait()
 

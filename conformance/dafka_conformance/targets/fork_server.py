@@ -1,6 +1,6 @@
 """Starts Python programs as forks of one process that has loaded their modules, which saves most of a start.
 
-Each program is a process of its own all the same, with a process group, streams, signals and an exit status.
+Each program is still a separate process, with a process group, streams, signals and an exit status.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PROGRAM = Path(__file__).with_name("fork_program.py")
 
 
 class ForkedProcess:
-    """A process that a `ForkServer` started, with what the suite needs of `trio.Process`.
+    """A process that a `ForkServer` started, with the part of `trio.Process` that the suite needs.
 
     Attributes:
         pid: Its number.
@@ -127,7 +127,7 @@ async def open_fork_server(modules: Sequence[str]) -> AsyncIterator[ForkServer]:
                 [sys.executable, os.fspath(_PROGRAM), str(theirs.fileno()), *modules],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
-                start_new_session=True,  # what a terminal sends to the suite, the suite handles
+                start_new_session=True,  # the suite handles signals from the terminal
             )
         try:
             await requests.recv(1)

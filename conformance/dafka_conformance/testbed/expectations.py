@@ -1,4 +1,4 @@
-"""Waiting for the target's messages and deliveries with a time limit, and recording what is missing or wrong."""
+"""Waits for the target's messages and deliveries with a time limit, and records missing and wrong ones."""
 
 from __future__ import annotations
 

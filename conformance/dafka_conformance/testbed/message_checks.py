@@ -43,7 +43,7 @@ _FAULT_CLAUSES = {"signature": "signature.sent", "version": "version.sent", "id"
 
 
 class FaultReport(Protocol):
-    """A function that records what is wrong with an event of the trace."""
+    """A function that records the fault of an event of the trace."""
 
     def __call__(self, clause: str, message: str, event: int, field: str = "", reading: str = "") -> None:
         """Record a violation of `clause` by the event at this index of the trace."""
@@ -114,7 +114,7 @@ class MessageChecks:
         self._has_malformed = False
 
     def note_malformed(self) -> None:
-        """Note that the target was sent a malformed message in this scenario.
+        """Record that the target was sent a malformed message in this scenario.
 
         If it does not discard the message, it sends messages to and about nodes that do not exist. The scenario reports
         that; they are not wrong by themselves.
@@ -131,7 +131,7 @@ class MessageChecks:
         return self._next_sequence.get(partition, 0)
 
     def note_position(self, frames: Sequence[bytes]) -> bool:
-        """Note a DIRECT-POSITION, which is judged on the connection that has subscribed to it; False for any other."""
+        """Record a DIRECT-POSITION; it is judged on the connection that subscribed to it. False for other messages."""
         is_position = bool(frames) and frames[0][:1] == _POSITION_ID
         if is_position:
             self.positioned.add(frames[0][1 : 1 + _ADDRESS_BYTES])

@@ -41,7 +41,7 @@ class ScriptedPeer:
         topic: The topic that it publishes or consumes.
         subscriptions: The number of the target's subscriptions to each prefix at this peer, minus unsubscriptions.
         partition: The records of a producer.
-        stored_partitions: The partitions that it answers for beside its own, as a store does.
+        stored_partitions: The partitions that it answers for in addition to its own, as a store does.
         answers_requests: Whether it answers FETCHes and GET-HEADS by itself.
         answers_in_batches: Whether it answers FETCHes with a batch of all records that it has of the partition.
         sends_heads: Whether it sends HEADs at an interval, as a producer with records does.
@@ -289,8 +289,8 @@ class ScriptedPeer:
     def start_answer(self, message: Message) -> None:
         """Answer a request in the background, after those before it of the same node, unless the peer is closed.
 
-        A request takes the place of one that still waits and that it repeats: on a busy machine, a node may repeat its
-        FETCH many times while the peer sends the records of the first one.
+        A request replaces a waiting one that it repeats: on a busy machine, a node may repeat its FETCH many times
+        while the peer sends the records of the first one.
         """
         if self._nursery is None:
             return

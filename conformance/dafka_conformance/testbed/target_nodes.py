@@ -36,7 +36,7 @@ class TestbedConfig:
         grammar: The grammar that all messages are checked against.
         topic: The topic of the target, or of the nodes around it.
         patience: The factor for every time limit.
-        is_usual_topic: Whether any node should take the topic. A node may end because of an odd one.
+        is_usual_topic: Whether any node should take the topic. A node may end because of an unusual one.
     """
 
     __test__ = False  # pytest would otherwise collect classes of this name

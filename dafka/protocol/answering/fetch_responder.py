@@ -2,9 +2,8 @@
 
 A FETCH may ask for four billion records, and many nodes may ask at once. An answer is therefore never built as a whole:
 it is a range of sequences that shrinks as chunks of it are read and sent. Requestors take turns, a chunk each.
-
-Requestors that subscribe to their DIRECT-RECORDs are served before unverified ones, and take their place when there is
-no room for both. A repeated FETCH for records that are being sent extends or rewinds their range. Other records of the
+Requestors that subscribe to their DIRECT-RECORDs are served before unverified ones, and replace them when there is no
+room for both. A repeated FETCH for records that are being sent extends or rewinds their range. Other records of the
 same partition get a separate range.
 
 The owner of a responder does the I/O: it calls `next_read`, reads those records, and publishes what `complete_read`
@@ -29,13 +28,13 @@ FETCH_RECORDS_MAX = 1_000_000
 """The maximum number of records sent for one FETCH. libdafka asks for a tenth of it, this project's nodes for less."""
 
 RANGES_MAX = 256
-"""Separate ranges that one requestor may have of one partition; a further one replaces the last."""
+"""Separate ranges that one requestor can have in one partition; another one replaces the last."""
 
 REQUESTOR_PARTITIONS_MAX = 1024
-"""Partitions that one requestor may be sent at the same time; our nodes ask for a few dozen."""
+"""Partitions that one requestor can receive at the same time; this project's nodes ask for a few dozen."""
 
 UNVERIFIED_MAX = 256
-"""Pairs of requestor and partition that are answered although the requestor is unverified."""
+"""Pairs of an unverified requestor and a partition that are answered at the same time."""
 
 UNVERIFIED_CHUNK_RECORDS_MAX = 1000
 """Records sent at a time to an unverified requestor."""
@@ -82,7 +81,7 @@ class FetchResponder:
     """The FETCHes that one node is answering, in fair turns.
 
     Args:
-        held: Returns the sequences of a partition that may be sent now.
+        held: Returns the range of sequences of a partition that can be sent now.
         ranges_max: The maximum number of ranges of all requestors together.
         fetch_records_max: The maximum number of records sent for one FETCH.
 
@@ -121,7 +120,7 @@ class FetchResponder:
             is_verified: Whether the requestor is known to subscribe to its DIRECT-RECORDs.
 
         Returns:
-            False if there was no room, and the FETCH was dropped.
+            False if the queue is full, so that the FETCH was dropped.
         """
         partition = Partition(fetch.subject, fetch.partition)
         key = (fetch.address, partition)
@@ -151,10 +150,10 @@ class FetchResponder:
 
         Args:
             chunk_records_max: The maximum number of records of one read.
-            is_wanted: Returns whether a read may begin now; others get their turn before those that may not.
+            is_wanted: Returns whether a read can begin now; requestors whose read cannot begin are skipped.
 
         Returns:
-            What to read; None if there is nothing to answer, or nothing that is wanted.
+            What to read; None if no read can begin.
         """
         for queue in (self._verified, self._unverified):
             passed_over = 0
@@ -209,7 +208,7 @@ class FetchResponder:
         return False
 
     def _has_room(self, queue: _Queue, ranges: list[_Range], requestor: str) -> bool:
-        """Return whether one more range may be kept; an unverified requestor gives way to a verified one."""
+        """Return whether one more range fits; an unverified requestor is dropped in favor of a verified one."""
         if not ranges and self._partitions_of[requestor] >= REQUESTOR_PARTITIONS_MAX:
             return False
         if queue is self._unverified and len(queue) >= UNVERIFIED_MAX:

@@ -51,8 +51,7 @@ class HeadResponder:
     """The requests for heads that one store is answering, in fair turns.
 
     Args:
-        durable: By topic, the end of each partition by its address. When a partition leaves it, `partition_removed`
-            must be called.
+        durable: By topic and address, the end of each partition. Call `partition_removed` after removing a partition.
         send_heads: Returns the actions that send heads, given a topic, a requestor, the position of the first head, and
             how many to send.
     """
@@ -86,7 +85,7 @@ class HeadResponder:
             is_verified: Whether the node is known to subscribe to its DIRECT-HEADs.
 
         Returns:
-            False if there was no room for all of them.
+            False if the queue is full, so that some topics were dropped.
         """
         queue = self._verified if is_verified or requestor in self._verified else self._unverified
         for topic in topics:
@@ -104,7 +103,7 @@ class HeadResponder:
         return True
 
     def send_after_heads(self, message: wire.DirectEarliest) -> bool:
-        """Send a message once its requestor's heads have been sent; return False if there are none to send."""
+        """Send a message after its requestor's heads; return False if no heads are queued for it."""
         request = self._verified.get(message.requestor) or self._unverified.get(message.requestor)
         if request is None:
             return False
@@ -113,7 +112,7 @@ class HeadResponder:
         return True
 
     def partition_removed(self, topic: str) -> None:
-        """Note that a partition of a topic was removed: answers under way begin again, as positions have changed."""
+        """Restart the answers for a topic from which a partition was removed, since positions have changed."""
         for request in (*self._verified.values(), *self._unverified.values()):
             if request.topics.get(topic):
                 request.repeated.add(topic)

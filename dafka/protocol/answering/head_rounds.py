@@ -1,9 +1,10 @@
-"""Telling the other stores the heads of all partitions, a few at a time and again and again.
+"""Sends the heads of all partitions to the other stores, a few at a time, repeatedly.
 
-Stores exchange their heads when they connect, and when a producer leaves. That is not enough: a node may be lost and
-found again while its connection lasts, a full queue drops messages, and a store may never hear of a producer that
-another store hears. Therefore each store also walks through its partitions as long as it runs. However many it has, one
-walk takes at most about `WALK_S`, and a round sends few heads. A head that a store knows already costs it a lookup.
+Stores exchange their heads when they connect, and when a producer leaves. That is not enough: discovery can lose and
+find a node again while its connection lasts, a full queue drops messages, and a store may never hear a producer that
+another store hears. Therefore each store also walks through its partitions as long as it runs. One walk takes at most
+about `WALK_S`, however many partitions there are, and a round sends few heads. A head that a store already knows costs
+it one lookup.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class HeadRounds:
         Args:
             now: The time in seconds.
             partitions: All partitions. They may have changed since the last call.
-            stores: The number of other stores. If it is 0, there are no further rounds until `schedule`.
+            stores: The number of other stores. If it is 0, the rounds stop until `schedule`.
 
         Returns:
             The partitions of this round; none if no round is due. Some may have been removed.

@@ -1,10 +1,10 @@
 """HEADs that a store publishes for producers that have left, for stores and consumers of libdafka.
 
-A libdafka store learns from HEADs and RECORDs only, which a producer sends. If it has not received everything when the
-producer leaves, it never asks for the rest. A libdafka node also asks for one page of records, and for the next one
-only when another HEAD comes (erratum 17). So a store of this project that holds more than such a node announces it in
-the place of the producer (erratum 32). Nodes of this project need none of that: they take DIRECT-HEADs, and ask page by
-page.
+A libdafka store learns of records only from the producer's HEADs and RECORDs. If it has not received everything when
+the producer leaves, it never asks for the rest. A libdafka node also asks for one page of records, and for the next one
+only when another HEAD comes (erratum 17). So a store of this project that holds more than such a node announces its
+head instead of the producer (erratum 32). Nodes of this project do not need this: they take DIRECT-HEADs, and ask page
+by page.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ HEADS_MAX = 20
 """Partitions announced in one round, so that nodes that do not follow them discard few messages."""
 
 PARTITIONS_MAX = 10_000
-"""Partitions that wait to be announced. Further ones are announced when their heads are exchanged again."""
+"""The maximum number of partitions that wait to be announced. Others are announced when their heads are exchanged
+again."""
 
 
 class OrphanHeads:

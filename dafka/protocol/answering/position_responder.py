@@ -1,11 +1,11 @@
-"""Answers GET-POSITION: finds where partitions continue from a time on (docs/spec/positions-by-time.md).
+"""Answers GET-POSITION: finds the position of a partition at a time (docs/spec/positions-by-time.md).
 
-A storage finds a record by the time at which it was stored. What counts is when a record was made, so the records from
-there on are searched for the first one that was made at the time or later. That takes long if old records were stored
-lately. A search is therefore never done as a whole: it is a sequence that advances, a chunk of records at a time.
+A storage finds a record by its time of storing. GET-POSITION asks for the time at which a record was made, so the
+search begins there and looks for the first record that was made at the time or later. That takes long if old records
+were stored recently. A search is therefore split: it is a sequence that advances by a chunk of records at a time.
 Requestors take turns.
 
-The owner of a responder does the I/O: it calls `next_search`, looks at a chunk of records, and reports what it found.
+The owner of a responder does the I/O: it calls `next_search`, searches a chunk of records, and reports the result.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dafka import wire
 from dafka.records import Partition
 
 QUESTIONS_MAX = 50_000
-"""Questions of all requestors together that wait for their answers."""
+"""The maximum number of questions that wait for their answers, of all requestors together."""
 
 
 @attrs.define(eq=False)
@@ -30,7 +30,7 @@ class PositionSearch:
         partition: The partition.
         time_ms: The time, in milliseconds since 1970.
         requestor: The address of the node that asks.
-        next_sequence: The first record that has not been looked at; None before the search begins.
+        next_sequence: The next record to search; None before the search begins.
     """
 
     partition: Partition
@@ -62,13 +62,13 @@ class PositionResponder:
         return self._count
 
     def add_question(self, question: wire.GetPosition) -> bool:
-        """Queue a question. One that repeats the question under way about its partition changes nothing.
+        """Queue a question. A repetition of the question under way about a partition is ignored.
 
         Args:
             question: The question.
 
         Returns:
-            False if there was no room, and the question was dropped.
+            False if the queue is full, so that the question was dropped.
         """
         partition = Partition(question.subject, question.partition)
         searches = self._searches.get(question.address, OrderedDict())
@@ -94,7 +94,7 @@ class PositionResponder:
         return None
 
     def advance(self, search: PositionSearch, next_sequence: int) -> None:
-        """Note that no record before a sequence is the one that is searched for."""
+        """Continue the search at a sequence."""
         search.next_sequence = next_sequence
 
     def complete(self, search: PositionSearch, sequence: int | None) -> wire.DirectPosition:
@@ -102,7 +102,7 @@ class PositionResponder:
 
         Args:
             search: The result of `next_search`.
-            sequence: The record that was searched for; None if the store holds none.
+            sequence: The record found; None if the store has no such record.
 
         Returns:
             The answer.

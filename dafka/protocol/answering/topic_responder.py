@@ -1,4 +1,4 @@
-"""Answering GET-TOPICS: the topics that a store holds, a page at a time (erratum 27).
+"""Answers GET-TOPICS: lists the topics of a store, a page at a time (erratum 27).
 
 RFC 46 has no request for a list of topics. Each question is answered with one message of limited size, and says after
 which topic the page begins. A store therefore remembers nothing about requestors.
@@ -16,7 +16,7 @@ PAGE_BYTES_MAX = 3000
 """The size of the topics in one page, in bytes. The whole message stays below the 4 KiB that a reader may expect."""
 
 SORT_S = 1.0
-"""Seconds for which the sorted topics are used again."""
+"""Seconds for which the sorted topics are reused."""
 
 
 class TopicResponder:
@@ -49,7 +49,7 @@ class TopicResponder:
         return wire.DirectTopics(question.address, question.store, question.after, page, remaining, self._partitions)
 
     def _sort(self, now: float) -> None:
-        """Sort the topics, but not for every page of a list."""
+        """Sort the topics, unless they were sorted recently."""
         if len(self._durable) == self._sorted_count and now < self._sorted_at + SORT_S:
             return
         self._sorted = sorted(topic for topic, partitions in self._durable.items() if topic and len(partitions))

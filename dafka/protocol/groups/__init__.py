@@ -1,4 +1,4 @@
-"""Groups of consumers that share the partitions of topics without a broker. `member.py` has the rules."""
+"""Groups of consumers that share the partitions of topics without a broker. `member.py` contains the rules."""
 
 from dafka.internal_topics import GROUP_PREFIX
 from dafka.protocol.groups.member import (

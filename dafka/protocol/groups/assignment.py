@@ -1,10 +1,10 @@
-"""Which member of a group should handle which partition: equal shares, of which few change with the members.
+"""Assigns partitions to the members of a group: in equal shares, with few moves when members come or go.
 
-Each partition has an order of the members that consume its topic, by rendezvous hashing. Without limits each would go
-to the first in its order, and a member that comes or goes would move only its own partitions; but the shares would
-differ much. So each member has a quota in each topic. The quotas of a topic differ by one at most, and so do the sums
-over all topics, as far as members consume the same ones. A partition goes to the first member in its order that has no
-better use for its quota: none that weighs more for it.
+Each partition ranks the members that consume its topic by rendezvous hashing. If each partition went to its first
+member, a member that comes or goes would move only its own partitions, but the shares would be unequal. So each member
+has a quota in each topic. The quotas of a topic differ by one at most, and so do the sums over all topics among members
+that consume the same topics. A partition goes to the first member in its ranking whose quota is not filled by
+partitions of higher weight.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from dafka.protocol.rendezvous import rank_nodes, weigh_node
 from dafka.records import Partition
 
 Ranking = Sequence[tuple[bytes, str]]
-"""Members with what each weighs for a partition, the heaviest first."""
+"""Members with their weights for a partition, the heaviest first."""
 
 
 def rank_members(partition: Partition, members: Collection[str]) -> Ranking:
-    """Return the order in which a partition prefers members, which does not depend on who else is among them."""
+    """Rank members for a partition. The order of two members does not depend on the other members."""
     name = str(partition)
     return sorted(((weigh_node(name, member), member) for member in members), reverse=True)
 
 
 def assign_partitions(rankings: Mapping[Partition, Ranking]) -> dict[Partition, str]:
-    """Assign partitions to members. The result depends on the argument alone, and not on its order.
+    """Assign partitions to members. The result does not depend on the order of the argument.
 
     Args:
         rankings: The result of `rank_members` for each partition and the members that consume its topic, at least one.
@@ -72,7 +72,7 @@ def find_quotas(counts: Mapping[str, int], members: Mapping[str, Collection[str]
 
 
 def _find_move(quotas: Mapping[str, Mapping[str, int]], loads: Mapping[str, int]) -> tuple[str, str, str] | None:
-    """Return a topic, and two members of which one should give the other a partition; None if all shares are equal."""
+    """Return a topic, the member to take a partition from, and the one to give it to; None if all shares are equal."""
     givers = sorted(loads, key=lambda member: (-loads[member], member))
     takers = sorted(loads, key=lambda member: (loads[member], member))
     for giver in givers:
@@ -92,7 +92,7 @@ def _find_move(quotas: Mapping[str, Mapping[str, int]], loads: Mapping[str, int]
 def _fill_quotas(
     partitions: Sequence[Partition], rankings: Mapping[Partition, Ranking], quota: Mapping[str, int]
 ) -> dict[Partition, str]:
-    """Assign the partitions of one topic; the quotas have room for just as many."""
+    """Assign the partitions of one topic. The sum of the quotas is their number."""
     kept: dict[str, list[tuple[bytes, Partition]]] = {member: [] for member in quota}
     asked = dict.fromkeys(partitions, 0)
     for each in partitions:

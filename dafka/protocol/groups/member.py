@@ -1,11 +1,11 @@
 """One member of a group of consumers: which partitions it handles, and from which record on.
 
-Members know each other from the records of the group's topic only. `docs/explanation/groups.md` says why no two of them
-hand out the same partition. In short: a member claims a partition, durably; then it asks the stores who else claims
-it; it begins when all of those have released it or are over, and when its own position record is durable. A member is
-over when it has been silent for longer than its lease, which it watches itself: it stops when its signs of life are no
-longer confirmed. Of two claims, that of the member which comes first in the partition's order stays: the one that
-`assign_partitions` gives it to, then the others by rendezvous hashing.
+Members know each other only from the records of the group's topic. `docs/explanation/groups.md` explains why no two
+members hand out the same partition. In short: a member durably claims a partition, then asks the stores which other
+members claim it. It begins when all of these have released the partition or are over, and when its own position record
+is durable. A member is over when it has been silent for longer than its lease. It also watches the lease itself, and
+stops when its heartbeats are no longer confirmed. If two members claim a partition, the one that comes first in the
+partition's order keeps it: first the member that `assign_partitions` chooses, then the others by rendezvous hashing.
 """
 
 from __future__ import annotations
@@ -24,37 +24,37 @@ from dafka.protocol.groups.view import NO_POSITION, GroupView, Member
 from dafka.records import Partition
 
 SILENCE_FACTOR = 1.25
-"""A member is over after this many leases without a sign of life. The difference allows for clocks that run at
-different speeds, and for the end of what is being handled."""
+"""Other members treat a member as over after this many leases without a heartbeat. The margin allows for clocks that
+run at different speeds, and for records that are still being handled."""
 
 SIGNS_PER_LEASE = 4
-"""Signs of life in the time of one lease."""
+"""The number of heartbeats during one lease."""
 
 SURVEYS_PER_LEASE = 8
-"""Surveys in the time of one lease, while nothing happens."""
+"""The number of surveys during one lease, while nothing happens."""
 
 SURVEY_PAUSE_S = 0.05
-"""Seconds between two surveys, at least: each one is answered by every store."""
+"""The minimum seconds between two surveys, since every store answers each one."""
 
 
 class Stage(Enum):
-    """How far a member has come with a partition."""
+    """The stages of taking a partition."""
 
     CLAIMED = auto()
-    """The claim is being made durable, or the stores are being asked who else claims the partition."""
+    """The claim is being made durable, or the stores are being asked for other claims."""
     WAITING = auto()
-    """Others that claim it too have not released it."""
+    """Other members with a claim have not released the partition."""
     TAKING = auto()
     """The first position of this epoch is being made durable."""
     HELD = auto()
     """The program handles its records."""
     RELEASING = auto()
-    """Another member claims it, and the program has not saved how far it has come."""
+    """Another member claims it, and the program has not saved its position."""
 
 
 @attrs.frozen
 class Append:
-    """Publish a record in the member's own partition of the group's topic, after those before."""
+    """Append a record to the member's own partition of the group's topic."""
 
     value: bytes
 
@@ -94,13 +94,15 @@ class _Holding:
     """A partition that this member claims, or handles.
 
     Attributes:
-        claim_end: The sequence after the record with the claim, or, while it is being taken, with the position.
-        stage: How far the member has come.
+        claim_end: The sequence after the record with the claim, or, in the stage `TAKING`, after the record with the
+            position.
+        stage: The stage.
         confirmed_at: When the claim was confirmed.
-        rivals: The others that claimed the partition when this member's claim was durable, and claim it still.
+        rivals: The other members that claimed the partition when this member's claim became durable, and still claim
+            it.
         position: The position, from `TAKING` on.
-        handed_out: The sequence after the last record that the program has, once that is asked for.
-        release_due: When it is released even if the program has not saved how far it has come.
+        handed_out: The sequence after the last record that the program has received; known after a `Revoke`.
+        release_due: The time at which it is released even if the program has not saved its position.
     """
 
     claim_end: int
@@ -118,9 +120,10 @@ class GroupSettings:
 
     Attributes:
         topics: The topics that it consumes.
-        lease_s: How long others wait for a sign of life of it, in seconds.
+        lease_s: How long others wait for its heartbeat, in seconds.
         handover_s: How long the program may take to save its position when a partition is handed over, in seconds.
-        stores: How many stores must confirm a record, and answer a question; 0: more than half of those ever seen.
+        stores: The number of stores that must confirm a record, and answer a survey; 0 means more than half of those
+            ever seen.
     """
 
     topics: tuple[str, ...]
@@ -130,13 +133,13 @@ class GroupSettings:
 
 
 class GroupMember:
-    """The machine of one member, from its first record to its last. A member that is over is followed by a new one.
+    """The machine of one member, from its first record to its last. A node whose member is over starts a new one.
 
     Args:
         address: The address of the node that publishes the member's records.
         settings: The settings.
-        view: What this node knows of the group; it outlives the member.
-        begin_of: Returns where a partition begins that the group has no position of.
+        view: This node's view of the group; it outlives the member.
+        begin_of: Returns the first sequence of a partition without a saved position.
 
     Attributes:
         is_over: Whether the member has left, or its lease has ended.
@@ -186,7 +189,7 @@ class GroupMember:
 
     @property
     def quorum(self) -> int:
-        """How many stores must confirm a record, and answer a survey: any two such sets have a store in common."""
+        """The number of stores that must confirm a record, and answer a survey: two such sets always overlap."""
         if self._settings.stores:
             return self._settings.stores
         if self._quorum_version != self._view.version:
@@ -199,12 +202,12 @@ class GroupMember:
         return {each: holding.position.sequence for each, holding in self._holdings.items() if holding.stage in stages}
 
     def may_hand_out(self, partition: Partition, now: float) -> bool:
-        """Return whether records of a partition may be handed out."""
+        """Return whether records of a partition can be handed out."""
         holding = self._holdings.get(partition)
         return holding is not None and holding.stage is Stage.HELD and self.has_lease(now)
 
     def has_lease(self, now: float) -> bool:
-        """Return whether no other member can take over what this one holds."""
+        """Return whether no other member can take over this one's partitions."""
         return not self.is_over and self._lease_end is not None and now < self._lease_end
 
     # What happens
@@ -214,12 +217,12 @@ class GroupMember:
         return self._advance(now)
 
     def note_stores(self, count: int, now: float) -> list[GroupAction]:
-        """Note how many stores are connected."""
+        """Record how many stores are connected."""
         self._view.own_stores = max(self._view.own_stores, count)
         return self._advance(now)
 
     def partitions_known(self, partitions: Iterable[Partition], now: float) -> list[GroupAction]:
-        """Note partitions of the group's topics."""
+        """Record partitions of the group's topics."""
         for partition in partitions:
             if partition.topic in self._topics and partition not in self._partitions:
                 self._partitions[partition] = now
@@ -227,16 +230,16 @@ class GroupMember:
         return self._advance(now)
 
     def acknowledged(self, ends: Mapping[str, int], now: float) -> list[GroupAction]:
-        """Note, by store, before which sequence it holds all records of this member."""
+        """Record, by store, the sequence before which it holds all records of this member."""
         self._acknowledged.update(ends)
         return self._advance(now)
 
     def view_changed(self, now: float) -> list[GroupAction]:
-        """Note that the view has read further records."""
+        """Record that the view has read more records."""
         return self._advance(now)
 
     def survey_done(self, stores: int, now: float) -> list[GroupAction]:
-        """Record that everything is read that a number of stores had when `Survey` was requested."""
+        """Record that all records have been read that a number of stores had when `Survey` was requested."""
         since, self._survey_since = self._survey_since, None
         if since is None or self._check_lease(now):
             return self._advance(now)
@@ -247,16 +250,16 @@ class GroupMember:
         return self._advance(now)
 
     def handed_out(self, partition: Partition, sequence: int, now: float) -> list[GroupAction]:
-        """Note how far a partition was handed out, after `Revoke`."""
+        """Record how far a partition was handed out, after `Revoke`."""
         holding = self._holdings.get(partition)
         if holding is not None and holding.stage is Stage.RELEASING:
             holding.handed_out = sequence
         return self._advance(now)
 
     def commit(self, positions: Mapping[Partition, int], now: float) -> list[GroupAction]:
-        """Save positions of partitions that are handled; others are left out.
+        """Save positions of handled partitions; others are ignored.
 
-        They are saved when `confirmed_end` has reached what `end_sequence` is then.
+        They are saved when `confirmed_end` has reached the value of `end_sequence` after this call.
         """
         for partition, sequence in positions.items():
             holding = self._holdings.get(partition)
@@ -330,7 +333,7 @@ class GroupMember:
         return [Lose(lost)] if lost else []
 
     def _confirm(self, now: float) -> None:
-        """Extend the lease: it counts from when a record was published that enough stores have confirmed."""
+        """Extend the lease: it begins when a record is published, once enough stores have confirmed it."""
         ends = self._acknowledged.values()
         if len(ends) < self.quorum:
             return
@@ -355,11 +358,11 @@ class GroupMember:
             self._unsettled.discard(partition)
             return [Assign(partition, holding.position.sequence)]
         if holding.stage is Stage.RELEASING and self._is_released(holding, now):
-            self._release(partition)  # the preferred one has gone meanwhile; this one claims it anew
+            self._release(partition)  # the preferred member has left meanwhile; this one claims the partition again
         return []
 
     def _give_way(self, partition: Partition, holding: _Holding, now: float) -> list[GroupAction]:
-        """Release a partition that a preferred member claims; if it is being handled, once the program has saved it."""
+        """Release a partition that a preferred member claims; if handled, after the program has saved its position."""
         if holding.stage is Stage.HELD:
             holding.stage, holding.release_due = Stage.RELEASING, now + self._settings.handover_s
             self._unsettled.add(partition)
@@ -369,7 +372,7 @@ class GroupMember:
         return []
 
     def _find_rivals(self, partition: Partition, holding: _Holding, now: float) -> None:
-        """Find out who else claims a partition, once nobody who comes later can overlook this member's claim."""
+        """Find other claims of a partition, once no later member can miss this member's claim."""
         if holding.confirmed_at is None and self.confirmed_end >= holding.claim_end:
             holding.confirmed_at = now
         if holding.confirmed_at is not None and self._surveyed_at >= holding.confirmed_at:
@@ -377,7 +380,7 @@ class GroupMember:
             holding.stage = Stage.WAITING
 
     def _is_rival(self, address: str, partition: Partition) -> bool:
-        """Return whether another member still claims a partition, or what it had confirmed of it may be unread."""
+        """Return whether another member still claims a partition, or may have confirmed records that are unread."""
         other = self._view.members[address]
         return self._surveyed_at < other.over_since if other.is_over else other.may_claim(partition)
 
@@ -405,8 +408,8 @@ class GroupMember:
     def _claim(self, now: float) -> None:
         """Claim what this member should handle.
 
-        Others than the preferred one claim a partition after a while in which nobody has, since the preferred one may
-        not know the partition.
+        A member that is not the preferred one claims a partition only if nobody has for a while, since the preferred
+        one may not know the partition.
         """
         if self._surveyed_at == float("-inf"):
             return
@@ -426,10 +429,10 @@ class GroupMember:
         return (each for each in self._view.living() if each.address != self.address)
 
     def _update_assignment(self) -> None:
-        """Assign partitions anew if the members, or the partitions that any of them knows, are not the same any more.
+        """Assign partitions again if the members, or the partitions that any of them knows, have changed.
 
-        All members must find the same, so it covers all topics of the group, and what others claim. Each partition
-        that a member knows is claimed by one of them, sooner or later.
+        All members must compute the same assignment, so it covers all topics of the group, and partitions that only
+        others claim. Each partition that a member knows is eventually claimed by one of them.
         """
         living = self._view.living()
         topics = self._topics.union(*(each.topics for each in living))
@@ -502,7 +505,7 @@ class GroupMember:
         return [Append(encode_member_record(record))]
 
     def _survey(self, now: float) -> list[GroupAction]:
-        """Ask the stores, again and again, and soon if something waits for it."""
+        """Survey the stores repeatedly, and soon if a claim waits for it."""
         if self._survey_since is not None:
             return []
         if any(self._waits_for_survey(self._holdings[each]) for each in self._unsettled):

@@ -1,7 +1,7 @@
-"""The records of a group's topic: what each member tells the others, each in a partition of its own.
+"""The records of a group's topic. Each member publishes its state in its own partition.
 
-A full record says everything that is true of the member; one that is not says what has changed since the record before.
-Both are signs of life. A reader that begins at most `READ_BACK_RECORDS` before the end of a partition finds a full one.
+A full record contains the whole state of the member; other records contain the changes since the previous one. Both are
+heartbeats. A reader that begins at most `READ_BACK_RECORDS` before the end of a partition finds a full one.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ GROUP_RECORD_VERSION = 1
 """The version of the records."""
 
 FULL_EVERY_RECORDS = 100
-"""How many records of a member there are for each full one."""
+"""One of this many records of a member is a full one."""
 
 LEASE_MS_MAX = 600_000
-"""The longest lease: for so long, a group may wait for a member that does not come back."""
+"""The longest lease, and so the longest wait of a group for a member that does not come back."""
 
 READ_BACK_RECORDS = 128
-"""Records before the end of a member's partition at which a reader begins."""
+"""The number of records before the end of a member's partition at which a reader begins."""
 
 
 class Position(NamedTuple):
-    """How far a group has come in a partition.
+    """A group's position in a partition.
 
     Attributes:
-        epoch: How often the partition had been taken over when this was saved. Of two positions, that of the later
-            epoch counts, whichever was written later.
+        epoch: The number of times that the partition had been taken over when this was saved. The position of the later
+            epoch is valid, regardless of which was written later.
         sequence: The sequence of the next record to handle.
     """
 
@@ -45,17 +45,17 @@ class Position(NamedTuple):
 
 @attrs.frozen(kw_only=True)
 class MemberRecord:
-    """What a member says in one record.
+    """One record of a member.
 
     Attributes:
-        lease_ms: How long the others wait for a further sign of life before they take over its partitions.
+        lease_ms: How long the others wait for the next heartbeat before they take over its partitions, in milliseconds.
         topics: The topics that it consumes.
         stores: The largest number of stores that it has been connected to.
-        is_full: Whether all that was said before is replaced.
+        is_full: Whether the record replaces all earlier ones.
         is_leaving: Whether this is its last record.
         claimed: Partitions that it wants to handle, or handles.
         released: Partitions that it no longer handles.
-        positions: By partition, how far it has come.
+        positions: By partition, the position that it has saved.
         over: Members that are over: they have left, or their lease has ended. They never come back.
     """
 
@@ -71,7 +71,7 @@ class MemberRecord:
 
 
 def topic_of_group(group: str) -> str:
-    """Return the topic in which the members of a group keep their records."""
+    """Return the topic for the records of a group's members."""
     return GROUP_PREFIX + group
 
 
@@ -100,13 +100,13 @@ def decode_member_record(value: bytes) -> MemberRecord:
     """Return a member's record.
 
     Args:
-        value: What `encode_member_record` or an earlier version of it has returned.
+        value: A value that `encode_member_record`, of this or an earlier version, has returned.
 
     Returns:
         The record.
 
     Raises:
-        StorageFormatError: The value is malformed, or a newer version of dafka has written it.
+        StorageFormatError: The value is malformed, or was written by a newer version of dafka.
     """
     with format_errors("a record of a group"):
         fields = json.loads(value)

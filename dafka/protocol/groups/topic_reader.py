@@ -1,9 +1,9 @@
 """The node that reads the topic of a group from the stores.
 
-It connects to stores only, and reads nothing that is not durable at one. A survey asks all stores for the heads of the
-topic; the FETCH that follows each question has the number of the survey as its topic, and the answer repeats it. So an
-answer to an earlier question never passes for one to this question. Between surveys, the ACKs that stores send to the
-living members tell of further records.
+It connects to stores only, so that it reads only durable records. A survey asks all stores for the heads of the topic;
+the FETCH that follows each question has the number of the survey as its topic, and the answer repeats it. So an answer
+to an earlier survey is never taken for one to this survey. Between surveys, the ACKs that stores send to the living
+members announce more records.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RETRY_S = 0.25
 """Seconds until a store that has not answered a survey is asked again."""
 
 RESTART_S = 2.0
-"""Seconds until a survey begins anew whose records no node sends: the store that answered may be gone."""
+"""Seconds until a survey restarts because no node sends its records: the store that answered may be gone."""
 
 _SURVEY_TOPIC = "$survey/"
 
@@ -78,24 +78,24 @@ class GroupReaderMachine:
         return [action for store in sorted(self._gap_resolver.stores) for action in self._ask(store)]
 
     def surveyed(self) -> int:
-        """Return how many stores have answered the survey, once all that they held has been read; 0 until then."""
+        """Return how many stores have answered the survey, once all of their records have been read; 0 until then."""
         cursors = self._reassembler.cursors
         is_read = all(cursors[partition].next_sequence >= end for partition, end in self._ends.items())
         return len(self._answered) if self._is_surveying and is_read else 0
 
     def end_survey(self) -> None:
-        """Ask no longer."""
+        """Stop asking."""
         self._is_surveying = False
         self._retry_due = self._restart_due = float("inf")
 
     def watch(self, members: frozenset[str]) -> list[Action]:
-        """Listen to the ACKs that stores send to these members, and to no others."""
+        """Listen only to the ACKs that stores send to these members."""
         added, removed, self._watched = members - self._watched, self._watched - members, members
         subscribed = [Subscribe(wire.subscription_prefix(Command.ACK, each)) for each in sorted(added)]
         return [*subscribed, *(Unsubscribe(wire.subscription_prefix(Command.ACK, each)) for each in sorted(removed))]
 
     def start(self, now: float) -> list[Action]:
-        """Subscribe to what is addressed to this node."""
+        """Subscribe to messages that are addressed to this node."""
         return [Subscribe(wire.subscription_prefix(command, self.address)) for command in _OWN_COMMANDS]
 
     def receive(self, messages: Iterable[wire.BatchedMessage], now: float) -> list[Action]:
@@ -120,7 +120,7 @@ class GroupReaderMachine:
         return actions + self._skip_unrecoverable(only_new=True) + self._fetches(now)
 
     def receive_subscriptions(self, subscriptions: Iterable[wire.Subscription], now: float) -> list[Action]:
-        """Ask a store that has connected, and fetch again what is unanswered."""
+        """Ask a store that has connected, and repeat unanswered FETCHes."""
         actions: list[Action] = []
         for subscription in subscriptions:
             stores = self.stores
@@ -134,19 +134,19 @@ class GroupReaderMachine:
         return actions + self._fetches(now)
 
     def peer_joined(self, address: str, now: float) -> list[Action]:
-        """Note that discovery found a node."""
+        """Record that discovery found a node."""
         self._gap_resolver.add_node(address)
         self._limits.peer_joined(address)
         return []
 
     def peer_left(self, address: str, now: float) -> list[Action]:
-        """Note that discovery lost a node."""
+        """Record that discovery lost a node."""
         self._gap_resolver.remove_node(address)
         self._limits.peer_left(address)
         return self._skip_unrecoverable()
 
     def node_settled(self, now: float) -> list[Action]:
-        """Note that the nodes that were there before are connected."""
+        """Record that the nodes that were there before are connected."""
         self._gap_resolver.node_settled()
         return self._skip_unrecoverable()
 
@@ -166,7 +166,10 @@ class GroupReaderMachine:
         return min(self._reassembler.deadline(), self._retry_due, self._restart_due)
 
     def _ask(self, store: str) -> list[Action]:
-        """Ask a store for its heads. It holds nothing of the second message's partition, and says so afterwards."""
+        """Ask a store for its heads.
+
+        The second message is for a partition that no store holds; the answer shows that all heads were sent.
+        """
         hello = wire.ConsumerHello(store, self.address, (self._topic,))
         return [Publish(hello), Publish(wire.Fetch(store, self.address, f"{_SURVEY_TOPIC}{self._survey}", 0, 1))]
 
@@ -197,7 +200,7 @@ class GroupReaderMachine:
         self.discarded.update([reason] if reason else [])
 
     def _note_end(self, partition: Partition, end_sequence: int) -> bool:
-        """Note how many records of a member exist. A member that was unknown is read from shortly before the end."""
+        """Record how many records of a member exist. A member that was unknown is read from shortly before the end."""
         cursors = self._reassembler.cursors
         if end_sequence > SEQUENCE_MAX:
             self.discarded[ABSURD_SEQUENCE] += 1

@@ -1,4 +1,4 @@
-"""What one node knows of a group, from the records that it has read."""
+"""One node's view of a group, from the records that it has read."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Member:
     Attributes:
         address: The address of the node that publishes its records: another one after each restart.
         heard_at: When this node read its latest record, in seconds.
-        lease_s: How long its lease lasts after a sign of life.
+        lease_s: How long its lease lasts after a heartbeat.
         topics: The topics that it consumes.
         stores: The largest number of stores that it has been connected to.
         claimed: The partitions that it wants to handle, or handles.
         positions: The positions that it has saved.
         is_over: Whether it has left, or its lease has ended. It never comes back.
-        over_since: When this node learned that from somebody else, in seconds: records that the member had confirmed
-            may be unread until stores have been asked later than this.
+        over_since: When this node learned that from another member, in seconds. Until a survey that began later,
+            confirmed records of the member can still be unread.
         is_known: Whether a full record of it has been read. Until then it may claim any partition.
         next_sequence: The sequence of its next record.
     """
@@ -56,10 +56,10 @@ class GroupView:
     Attributes:
         members: All members whose records have been read, by address.
         malformed: How many records could not be read.
-        version: A number that changes when members come, go, or change what they say but for positions.
-        expired: Members that are over and have not said so themselves.
-        own_stores: The largest number of stores that this node has been connected to. A member that follows one that
-            was cut off must not take the stores that it still sees for all.
+        version: A number that changes when members come, go, or change anything but positions.
+        expired: Members that are over because their lease has ended.
+        own_stores: The largest number of stores that this node has been connected to. If this node is cut off and
+            starts a new member, that member must not mistake the stores that it still sees for all stores.
     """
 
     def __init__(self) -> None:
@@ -76,8 +76,8 @@ class GroupView:
 
         Args:
             address: The member.
-            first_sequence: The sequence of the first one. If records before it are missing, what they said is unknown
-                until the next full record.
+            first_sequence: The sequence of the first one. If records before it are missing, the member's state is
+                unknown until the next full record.
             values: The values of the records.
             now: The time.
         """
@@ -95,7 +95,7 @@ class GroupView:
             self.members[address].next_sequence = first_sequence + len(values)
 
     def living(self, topic: str | None = None) -> list[Member]:
-        """Return the members that are not known to be over, and consume a topic if one is given."""
+        """Return the members that are not known to be over; if a topic is given, only those that consume it."""
         living = (each for each in self.members.values() if not each.is_over)
         return [each for each in living if topic is None or topic in each.topics]
 
@@ -118,7 +118,7 @@ class GroupView:
         return max((each.stores for each in self.living()), default=0)
 
     def mark_over(self, addresses: Iterable[str], since: float = float("-inf")) -> frozenset[str]:
-        """Note that members are over; see `Member.over_since`. Return those that were not known to be."""
+        """Record that members are over; see `Member.over_since`. Return those for which this is new."""
         news = frozenset(addresses) - self._over
         self._over |= news
         for address in news & self.members.keys():
@@ -131,12 +131,12 @@ class GroupView:
         return news
 
     def mark_silent(self, since: float, factor: float, own_address: str = "") -> frozenset[str]:
-        """Note that members are over whose lease has ended.
+        """Record that members whose lease has ended are over.
 
         Args:
-            since: The time at which stores were asked for records; all that they held then have been read.
+            since: The time of the last survey; all records that the stores held then have been read.
             factor: How many times longer than a lease a member must have been silent.
-            own_address: A member that is not looked at.
+            own_address: A member to ignore.
 
         Returns:
             The members that are over.

@@ -1,7 +1,7 @@
-"""Group commit: the records that a store has received and not yet made durable.
+"""Group commit: the received records that a store has not yet made durable.
 
 Records that arrive while one transaction is being written form the next one. Nothing is acknowledged before it is
-durable. A transaction that the storage refused is written again, before anything that came later.
+durable. A failed transaction is retried before later ones.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ from dafka.protocol.ordering.buffers import BatchBuffer
 from dafka.records import Partition, RecordBatch
 
 DELETED_TOGETHER = 4
-"""Partitions that are deleted together. Between them, what waits to be appended is, which others may wait for."""
+"""Partitions that are deleted together. Waiting records are appended between two deletions, since peers wait for their
+ACKs."""
 
 
 @attrs.frozen
 class ForgetPartitions:
-    """Delete these partitions, which hold no records, from the storage."""
+    """Delete these empty partitions from the storage."""
 
     partitions: tuple[Partition, ...]
 
 
 @attrs.frozen
 class DeletePartitions:
-    """Delete these partitions of this node's own with their records from the storage."""
+    """Delete these partitions, which this node produces, with their records from the storage."""
 
     partitions: tuple[Partition, ...]
 
@@ -41,7 +42,7 @@ StorageWork: TypeAlias = ResetPosition | ForgetPartitions | DeletePartitions | l
 
 
 class CommitQueue:
-    """The work that waits for a store's storage. It reports to the machine which records wait and which are durable.
+    """The work that waits for a store's storage. It reports waiting and durable records to the machine.
 
     Args:
         machine: The store's machine.
@@ -72,16 +73,16 @@ class CommitQueue:
 
     @property
     def is_deleting(self) -> bool:
-        """Whether partitions of this node's own wait to be deleted, or are being deleted."""
+        """Whether own partitions wait to be deleted, or are being deleted."""
         return bool(self._deleted) or isinstance(self._work, DeletePartitions)
 
     @property
     def lets_others_write(self) -> bool:
-        """Whether to write what waits elsewhere before more partitions are deleted."""
+        """Whether other waiting work should be written before more partitions are deleted."""
         return self._has_just_deleted and self._work is None and not self._pending
 
     def others_written(self) -> None:
-        """Note that what waited elsewhere was written."""
+        """Record that the other waiting work was written."""
         self._has_just_deleted = False
 
     def put_records(self, batch: RecordBatch) -> None:
@@ -95,18 +96,18 @@ class CommitQueue:
         self._resets[reset.partition] = reset.next_sequence
 
     def put_silent(self, partitions: Iterable[Partition]) -> None:
-        """Queue ended partitions to be forgotten, instead of those that were queued before."""
+        """Queue ended partitions to be forgotten, replacing those that were queued before."""
         self._silent = list(partitions)
 
     def put_deleted(self, partitions: Iterable[Partition]) -> None:
-        """Queue partitions of this node's own to be deleted. Records that wait for them are dropped."""
+        """Queue own partitions to be deleted. Their waiting records are dropped."""
         self._deleted.update(dict.fromkeys(partitions))
 
     def begin_work(self) -> StorageWork:
         """Return the next work of the storage; call `work_done` or `work_failed` afterward. There must be work.
 
-        A reset comes before the records that wait, since they continue the partition after it. So do deletions, but of
-        a few partitions at a time.
+        A reset comes before waiting records, since they continue the partition after it. Deletions come first, too, but
+        of a few partitions at a time.
         """
         if self._work is None:
             if self._resets:
@@ -118,14 +119,14 @@ class CommitQueue:
                 silent, self._silent = self._silent, []
                 self._work = ForgetPartitions(self._machine.begin_forgetting(silent))
             else:
-                for partition in self._deleted:  # what is appended counts as held
+                for partition in self._deleted:  # records being appended count as held
                     self._drop_waiting(partition)
                 self._work_bytes = self._pending.memory_bytes
                 self._work = self._pending.take_all()
         return self._work
 
     def work_done(self, now: float) -> list[Action]:
-        """Note that what `begin_work` returned is durable, and acknowledge it."""
+        """Record that the work of `begin_work` is durable, and acknowledge it."""
         work, self._work = self._work, None
         actions: list[Action] = [Notify(StorageRecovered())] if self._is_failing else []
         self._is_failing = False
@@ -150,7 +151,7 @@ class CommitQueue:
         return actions + self._machine.records_committed(ends, now)
 
     def work_failed(self, reason: str) -> list[Action]:
-        """Note that the storage refused what `begin_work` returned; `begin_work` returns it again."""
+        """Record that the work of `begin_work` failed; `begin_work` returns it again."""
         is_new, self._is_failing = not self._is_failing, True
         return [Notify(StorageFailed(reason))] if is_new else []
 

@@ -1,9 +1,9 @@
-"""The consumer's side of RFC 46: subscribe, learn the heads, put each partition in order, fetch what is missing.
+"""The consumer's side of RFC 46: subscribe, learn the heads, put each partition in order, fetch missing records.
 
 A partition begins for this consumer at the position given for it. If there is none, it begins at sequence 0 with
-`earliest`, with `latest` at the next record after the first message about it, and with a start time where the stores
-say (`TimedStart`). One exception: if the producer joined after this consumer had
-settled, the partition began while the consumer was listening, and is read from sequence 0.
+`earliest`, at the next record after the first message about it with `latest`, and at the position that the stores
+report with a start time (`TimedStart`). One exception: if the producer joined after this consumer had settled, the
+partition began while the consumer was listening, and is read from sequence 0.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from dafka.records import SEQUENCE_MAX, Partition
 from dafka.wire import Command
 
 GET_HEADS_INTERVAL = 1.0
-"""Seconds between two GET-HEADS for a topic that joining and leaving peers cause. Every node answers each of them."""
+"""The minimum seconds between two GET-HEADS for a topic because of joining and leaving peers. Every node answers each
+one."""
 
 ALL_HEADS_PER_S = 50
 """Heads per second that this consumer may ask stores for in the long run."""
@@ -53,11 +54,11 @@ class ConsumerMachine:
         address: The node's address.
         config: The configuration.
         positions: By partition, the first sequence to receive.
-        start_ms: The time from which on records are received of partitions without a position, in milliseconds since
-            1970; None to begin where `offset_reset` says.
+        start_ms: The time from which records of partitions without a position are received, in milliseconds since 1970;
+            None to apply `offset_reset`.
 
     Attributes:
-        timed_start: The partitions that begin at a time, while the stores are asked where that is.
+        timed_start: The partitions that begin at a time, while the stores are asked for the position.
         topics: The subscribed topics, each with the time from which GET-HEADS may be sent again.
         reassembler: The position of each partition.
         room: The memory of the records that have arrived and that the program has not taken yet.
@@ -92,7 +93,7 @@ class ConsumerMachine:
         self.timed_start = TimedStart(address, config.node, self.reassembler.gap_resolver, start_ms)
 
     def start(self, now: float) -> list[Action]:
-        """Subscribe to what is addressed to this consumer."""
+        """Subscribe to messages that are addressed to this consumer."""
         self._silence_check_due = now + self._silence_s
         return [Subscribe(wire.subscription_prefix(command, self.address)) for command in _OWN_COMMANDS]
 
@@ -119,7 +120,7 @@ class ConsumerMachine:
     def seek(self, partition: Partition, sequence: int, now: float) -> list[Action]:
         """Continue a partition of a subscribed topic at another record, which may have been received before.
 
-        If the partition is not known yet, it begins there when it is, and the heads are asked for.
+        If the partition is not known yet, it will begin there, and the heads are requested.
         """
         cursor = self.reassembler.cursors.get(partition)
         if partition in self.timed_start:
@@ -188,7 +189,7 @@ class ConsumerMachine:
         return actions + self._begin_partitions(now) + self._due_get_heads(now) + self._due_fetches(now)
 
     def peer_joined(self, address: str, now: float) -> list[Action]:
-        """Note a node that discovery found. Whether it is new decides later where its partition begins."""
+        """Record a node that discovery found. Where its partition begins depends on whether the node is new."""
         gap_resolver = self.reassembler.gap_resolver
         gap_resolver.add_node(address)
         self._limits.peer_joined(address)
@@ -203,7 +204,7 @@ class ConsumerMachine:
         return []
 
     def peer_left(self, address: str, now: float) -> list[Action]:
-        """Note that discovery lost a node. Ask stores for its last records, which this consumer may have missed."""
+        """Record that discovery lost a node. Ask stores for its last records, which this consumer may have missed."""
         self.reassembler.gap_resolver.remove_node(address)
         self._limits.peer_left(address)
         self.timed_start.pending_peers.remove_node(address)
@@ -215,7 +216,7 @@ class ConsumerMachine:
         return self._begin_partitions(now) + self._due_get_heads(now) + self._due_fetches(now)
 
     def node_settled(self, now: float) -> list[Action]:
-        """Note that the nodes that were there before have been found: nodes found from now on are new."""
+        """Record that the nodes that were there before have been found: nodes found from now on are new."""
         self.reassembler.gap_resolver.node_settled()
         self.timed_start.query.node_settled(now)
         return self._begin_partitions(now) + self._skip_unrecoverable() + self._due_fetches(now)
@@ -237,11 +238,11 @@ class ConsumerMachine:
         return actions + self._due_get_heads(now) + self._due_fetches(now)
 
     def records_buffered(self, memory_bytes: int) -> None:
-        """Note that records wait for the program."""
+        """Record that records wait for the program."""
         self.room.note_buffered(memory_bytes)
 
     def records_taken(self, memory_bytes: int, now: float) -> list[Action]:
-        """Note that the program took records that waited, or dropped them, and fetch more if that makes room."""
+        """Record that the program took records that waited, or dropped them, and fetch more if that makes room."""
         return self._due_fetches(now) if self.room.note_taken(memory_bytes) else []
 
     def deadline(self) -> float:
@@ -313,7 +314,7 @@ class ConsumerMachine:
         self._producers.forget_partition(partition)
 
     def _follow_partition(self, partition: Partition, latest: int, now: float, *, is_live: bool) -> bool:
-        """Follow a partition, and return whether it may be followed."""
+        """Follow a partition; return False if that is not possible."""
         if partition.topic not in self.topics:
             self.discarded["another topic"] += 1
             return False
@@ -335,13 +336,13 @@ class ConsumerMachine:
     def _note_unbegun(
         self, partition: Partition, end_sequence: int, now: float, first_live: int | None = None
     ) -> list[Action]:
-        """Note records of a partition that is not followed, perhaps because it is not known yet where it begins."""
+        """Remember the end of a partition that is not followed, perhaps because its beginning is not known yet."""
         if not self.timed_start.note_records(partition, end_sequence, first_live) or first_live is None:
             return []
         return self._note_heard(partition, now) if self._is_present(partition.address) else []
 
     def _begin_partitions(self, now: float) -> list[Action]:
-        """Follow the partitions of which the stores have said where they begin, and ask about the others."""
+        """Follow the partitions whose beginning the stores have reported, and ask about the others."""
         return self.timed_start.begin_partitions(self._begin, now)
 
     def _begin(self, partition: Partition, sequence: int, known_end: int, since: float | None = None) -> None:
@@ -349,7 +350,7 @@ class ConsumerMachine:
         self.reassembler.note_known_end(partition, known_end)
 
     def _has_room(self, partition: Partition, now: float, *, is_live: bool) -> bool:
-        """Return whether one more partition may be followed. If there is no room, ask for the heads again later."""
+        """Return whether one more partition can be followed. If not, ask for the heads again later."""
         if not self.reassembler.has_room():
             for idle in self.reassembler.idle_partitions(now):
                 self._forget_partition(idle)
@@ -364,7 +365,7 @@ class ConsumerMachine:
         return not reason
 
     def _is_present(self, address: str) -> bool:
-        """Return whether a producer may be there. Stores send HEADs of producers that have left (erratum 32)."""
+        """Return whether a producer may be present. Stores send HEADs of producers that have left (erratum 32)."""
         gap_resolver = self.reassembler.gap_resolver
         return gap_resolver.has_node(address) or gap_resolver.has_node("")
 

@@ -1,4 +1,4 @@
-"""Records in order on their way to a program, which takes them in runs or one by one."""
+"""Ordered records that wait for a program, which takes them in runs or one by one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class DeliveryBuffer:
         self._open_records: Iterator[Record] = iter(())
 
     def put_records(self, batch: RecordBatch) -> None:
-        """Add records that the machine delivers. The places of records that compaction has removed are left out."""
+        """Add records that the machine delivers. Marks of records that compaction has removed are left out."""
         for run in batch.held_runs():
             self._buffer.add_batch(run)
             self._machine.records_buffered(run.memory_bytes)
@@ -61,10 +61,11 @@ class DeliveryBuffer:
 
         Args:
             now: The time in seconds.
-            ends: By partition, the sequence after the last record to take, of no other partitions. None: no limits.
+            ends: By partition, the sequence after the last record to take; other partitions are not taken. None: no
+                limits.
 
         Returns:
-            The run, and the actions of the machine now that there is more room. None if no record waits.
+            The run, and the actions of the machine for the freed memory. None if no record waits.
         """
         rest = self._take_rest()
         if rest is not None and ends is None:
@@ -82,7 +83,7 @@ class DeliveryBuffer:
         return batch, self._machine.records_taken(buffered - self._buffer.memory_bytes, now)
 
     def hand_over(self, batch: RecordBatch, records_max: int | None = None) -> RecordBatch:
-        """Hand over a run that `take_run` returned, or its first `records_max` records; the others come next."""
+        """Hand over a run that `take_run` returned, or its first `records_max` records; the rest comes next."""
         given = batch if records_max is None else batch.between(0, batch.first_sequence + records_max)
         self.positions[batch.partition] = given.end_sequence
         if len(given) < len(batch):
@@ -90,23 +91,23 @@ class DeliveryBuffer:
         return given
 
     def end_run(self) -> None:
-        """Drop the rest of the open run: the program receives nothing more."""
+        """Drop the rest of the open run: the program receives no more records."""
         self._take_rest()
 
     def drop_topic(self, topic: str, now: float) -> list[Action]:
-        """Drop the waiting records of a topic. Return the actions of the machine now that there is more room."""
+        """Drop the waiting records of a topic. Return the actions of the machine for the freed memory."""
         if self._open_batch is not None and self._open_batch.partition.topic == topic:
             self._take_rest()
         return self._machine.records_taken(self._buffer.drop_topic(topic), now)
 
     def seek(self, partition: Partition, sequence: int, now: float) -> list[Action]:
-        """Continue a partition at another record; drop those that wait. Return the actions of the machine."""
+        """Continue a partition at another record; drop its waiting records. Return the actions of the machine."""
         actions = self._drop_partition(partition, now)
         self.positions[partition] = sequence
         return actions + self._machine.seek(partition, sequence, now)
 
     def pause(self, selected: Collection[Partition | str], now: float) -> list[Action]:
-        """Receive no further records of these partitions and topics; those that wait are fetched again later."""
+        """Stop receiving records of these partitions and topics; waiting ones are dropped and fetched again later."""
         self._machine.reassembler.pause(selected)
         waiting = self.waiting_positions()
         actions: list[Action] = []
@@ -117,7 +118,7 @@ class DeliveryBuffer:
         return actions
 
     def assign_only(self) -> None:
-        """Receive records of those partitions only that `assign` names."""
+        """Receive only records of partitions that `assign` names."""
         self._machine.reassembler.assigned = set()
 
     def assign(self, partition: Partition, sequence: int, now: float) -> list[Action]:
@@ -128,7 +129,7 @@ class DeliveryBuffer:
         return self.seek(partition, sequence, now)
 
     def unassign(self, partition: Partition, now: float) -> list[Action]:
-        """Receive no further records of a partition; those that wait are dropped."""
+        """Stop receiving records of a partition; waiting records are dropped."""
         assigned = self._machine.reassembler.assigned
         assert assigned is not None
         assigned.discard(partition)
@@ -136,13 +137,13 @@ class DeliveryBuffer:
         return actions + self._machine.seek(partition, self.positions[partition], now)
 
     def is_complete(self, ends: dict[Partition, int]) -> bool:
-        """Return whether nothing is left before these ends.
+        """Return whether all records before these ends have been handled.
 
         Args:
-            ends: By partition, the sequence after the last record. Those that are complete are removed.
+            ends: By partition, the sequence after the last record. Complete partitions are removed.
 
         Returns:
-            Whether all are complete: their records have been handed over, or are unrecoverable.
+            Whether all partitions are complete: their records have been handed over, or are unrecoverable.
         """
         waiting = self.waiting_positions()
         cursors = self._machine.reassembler.cursors

@@ -1,8 +1,8 @@
 """The partitions of a store that have ended: they are empty, and their producers are gone.
 
-An ended partition still tells where it ends. So a producer that comes back with its spool continues it, and another
-store that still has its records does not bring them back. It is forgotten when neither its producer nor another store
-has been heard of it for a time (`[store] forget_empty_after_ms`).
+The store keeps the end of an ended partition. So a producer that comes back with its spool continues it, and another
+store that still has its records does not bring them back. The partition is forgotten when neither its producer nor
+another store has sent a message about it for a time (`[store] forget_empty_after_ms`).
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from dafka.config import Config
 from dafka.records import Partition
 
 RESTART_GRACE_S = 3600.0
-"""Seconds that a store runs at least before it forgets a partition, unless the setting is lower: producers and other
-stores may have been heard before it was restarted."""
+"""The minimum seconds that a store runs before it forgets a partition, unless the setting is lower: before the restart,
+it may have heard producers and other stores."""
 
 CROWDED_S = 3600.0
-"""Seconds without a sign of a partition after which it may be forgotten if there are very many ended ones."""
+"""Seconds without a message about a partition after which it can be forgotten if there are very many ended ones."""
 
 UNPROVEN_S = 3600.0
-"""Seconds without a sign of a partition, of which no record was ever received, after which it is dropped at the latest.
-A store that has its records names it from time to time."""
+"""The maximum seconds without a message about a partition of which no record was ever received; then it is dropped. A
+store that has its records names it from time to time."""
 
 COUNT_S = 1.0
 """Seconds for which a count of the ended partitions is used."""
 
 
 class EndedPartitions:
-    """The empty partitions of a store, and when each of its partitions was last heard of.
+    """The empty partitions of a store, and the time of the last message about each of its partitions.
 
     Args:
         config: The configuration.
@@ -50,7 +50,10 @@ class EndedPartitions:
         self._counted_at = float("-inf")
 
     def start(self, now: float) -> None:
-        """Begin to wait for signs of partitions. The time before counts, except for the last part of the wait."""
+        """Begin to wait for messages about partitions.
+
+        The time before the start counts, except for the last part of the wait.
+        """
         self._started_at = now
         credit_max = max(self._after_s - RESTART_GRACE_S, 0.0)
         for partition, seconds in self._idle_s.items():
@@ -58,15 +61,15 @@ class EndedPartitions:
         self._idle_s.clear()
 
     def note_heard(self, partition: Partition, now: float) -> None:
-        """Note a sign of a partition: of its producer, or of another store that holds records of it."""
+        """Record a message about a partition, from its producer or from another store that holds records of it."""
         self._heard_at[partition] = now
 
     def heard_at(self, partition: Partition) -> float:
-        """Return when a partition was last heard of."""
+        """Return the time of the last message about a partition."""
         return self._heard_at.get(partition, self._started_at)
 
     def note_range(self, partition: Partition, earliest: int, end: int) -> None:
-        """Note which records of a partition are held."""
+        """Record the range of records that the store holds of a partition."""
         if earliest < end or not end:
             self._empty.pop(partition, None)
         else:

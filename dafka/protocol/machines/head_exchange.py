@@ -4,8 +4,8 @@ Requests for heads are answered to every node. Stores also learn from each other
 up with partitions whose producer has left:
 
 - A store that connects, or that discovery finds again, is sent all heads at once.
-- Each store sends the others the heads of all its partitions again and again, a few in each round.
-- A libdafka store, which sends no heads by itself, is asked for all of them, again and again.
+- Each store repeatedly sends the others the heads of all its partitions, a few in each round.
+- A libdafka store, which sends no heads by itself, is repeatedly asked for all of them.
 - When a producer leaves, the connected stores are asked for the heads of its topics, and the store announces its own
   heads of them to all subscribers.
 - Records that become durable only after their producer has left are announced by the store to all subscribers.
@@ -36,17 +36,18 @@ ALL_TOPICS = ""
 """The topic that asks a libdafka store for all heads, since it takes a prefix. Our stores have no such topic."""
 
 TOPICS_MAX = 64
-"""Partitions of a node that has left whose heads are announced and asked for. A producer has one."""
+"""The maximum number of partitions of a node that has left whose heads are announced and requested. A producer has
+one."""
 
 REFUSED_TOPICS_MAX = 1000
-"""Topics whose heads are asked for again because there was no room for one of their partitions."""
+"""The maximum number of topics whose heads are requested again because a partition was refused."""
 
 ALL_HEADS_WAITS_S = (1.0, 4.0, 15.0)
 """Seconds after which a libdafka store is asked for all heads again: its answer is lost if it comes before the store
 knows of this node's subscription."""
 
 ALL_HEADS_PER_S = 1000
-"""Heads per second that libdafka stores may be asked for in the long run."""
+"""Heads per second that are requested from libdafka stores in the long run."""
 
 FAREWELL_HEADS_PER_S = 1000.0
 """Heads of leaving producers that are announced per second in the long run. Beyond that, nodes learn of them later."""
@@ -62,9 +63,10 @@ class HeadExchange:
         address: The address of the store.
         followed: The position in each partition that the store follows.
         stored: The partitions that it holds.
-        ended: Those that have ended. Other stores do not get their heads: each would keep the other from forgetting.
+        ended: The ended partitions. Their heads are not sent to other stores: the stores would keep each other from
+            forgetting.
         peers: Its peers.
-        limits: How often each peer may ask.
+        limits: The rate limits of each peer.
         discarded: Counts the requests that were discarded, by reason.
     """
 
@@ -115,7 +117,7 @@ class HeadExchange:
         self._rounds.schedule(now)
 
     def ask_all_heads(self, now: float) -> list[Action]:
-        """Ask libdafka stores for all heads, from this time on again and again."""
+        """Ask libdafka stores for all heads, now and repeatedly."""
         self._all_heads_question.note_asked(now)
         return [Publish(wire.GetHeads(ALL_TOPICS, self._address))]
 
@@ -124,19 +126,19 @@ class HeadExchange:
         self._all_heads_question.stop()
 
     def partition_refused(self, topic: str) -> None:
-        """Note that there was no room for a partition: its topic's heads are asked for again when there is."""
+        """Record that a partition was refused: its topic's heads are requested again when there is room."""
         if len(self._refused_topics) < REFUSED_TOPICS_MAX:
             self._refused_topics[topic] = None
 
     def partition_removed(self, topic: str) -> None:
-        """Note that a partition of a topic was forgotten."""
+        """Record that a partition of a topic was forgotten."""
         self._responder.partition_removed(topic)
 
     def peer_left(self, address: str, now: float) -> list[Action]:
-        """Note that discovery lost a node.
+        """Record that discovery lost a node.
 
-        If it was a producer, ask other stores for its last records, which this one may have missed, and announce what
-        this store has, which other nodes may have missed.
+        If it was a producer, ask other stores for its last records, which this one may have missed, and announce this
+        store's records, which other nodes may have missed.
         """
         self._all_heads_retries.cancel(address)
         topics = list(islice(self._stored.topics_of(address), TOPICS_MAX))
@@ -148,13 +150,13 @@ class HeadExchange:
         return questions + self._announce_producer(address, now)
 
     def head_received(self, head: wire.DirectHead, now: float) -> None:
-        """Note what another store holds. If it may be libdafka's and has missed records, announce them to it."""
+        """Record the head of another store. If it may be libdafka's and has missed records, announce them to it."""
         partition = Partition(head.subject, head.address)
         if head.sequence + 1 < self._stored.durable_end(partition):
             self._announce_orphan(partition, now)
 
     def fetch_received(self, fetch: wire.Fetch, now: float) -> None:
-        """Note that a node asks for records. If it may be libdafka's, announce those that it does not ask for."""
+        """Record that a node asks for records. If it may be libdafka's, announce the records after them."""
         partition = Partition(fetch.subject, fetch.partition)
         is_rest = fetch.sequence + fetch.count < self._stored.durable_end(partition)
         if is_rest and not self._peers.takes_earliest(fetch.address) and self._peers.is_orphaned(partition):
@@ -172,7 +174,7 @@ class HeadExchange:
         return [Publish(wire.DirectHead(node, partition.address, partition.topic, head)) for node in receivers]
 
     def due_heads(self, now: float) -> list[Action]:
-        """Send some of the heads that were asked for. The rest follows when incoming messages have had their turn."""
+        """Send some of the requested heads. The rest follows after incoming messages have been processed."""
         if now < self._responder_due < float("inf"):
             self._responder_due = min(self._responder_due, now + self._responder.pause_s)
             return []

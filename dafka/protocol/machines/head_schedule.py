@@ -1,8 +1,8 @@
-"""When a producer repeats its HEAD (RFC 46, "The HEAD Command").
+"""Schedules a producer's HEADs (RFC 46, "The HEAD Command").
 
 RFC 46 demands a HEAD at a regular interval. In a cluster of hundreds of idle producers these HEADs, and the ACKs that
-answer them, are most of the work of a store. So a HEAD that says nothing new is sent less and less often (erratum 33),
-as long as every connected store has acknowledged everything, and all peers that take HEADs are nodes of this project.
+answer them, are most of the work of a store. So an unchanged HEAD is sent at growing intervals (erratum 33), as long as
+every connected store has acknowledged everything, and all peers that take HEADs are nodes of this project.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class HeadSchedule:
         self._need_regular_heads: Callable[[], bool] = lambda: False
 
     def watch_listeners(self, need_regular_heads: Callable[[], bool]) -> None:
-        """Ask this function whether there is a peer that needs HEADs at a regular interval."""
+        """Set the function that returns whether a peer needs HEADs at a regular interval."""
         self._need_regular_heads = need_regular_heads
 
     def start(self, due: float) -> None:
@@ -40,16 +40,16 @@ class HeadSchedule:
         self._due = min(self._due, now + interval_s)
 
     def records_published(self, now: float) -> None:
-        """Note that there are new records, so that a HEAD follows after the short interval."""
+        """Schedule a HEAD for new records after the short interval."""
         self._interval.restart()
         self._due = min(self._due, now + self._interval.next_wait_s())
 
     def head_sent(self, now: float, *, is_known: bool) -> None:
-        """Note that a HEAD was sent.
+        """Record that a HEAD was sent.
 
         Args:
             now: The time.
-            is_known: Whether every node that was there before is known to have what it announces.
+            is_known: Whether every node that was connected before is known to have all announced records.
         """
         if not is_known or self._need_regular_heads():
             self._interval.restart()

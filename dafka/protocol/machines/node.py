@@ -1,9 +1,9 @@
 """One node without its sockets: the state machine of a role, and the connections to peers.
 
-The owner of the sockets passes received messages and the time to `Node`. The machine returns actions, and `Node`
-carries them out at once, before anything else happens: messages and subscriptions go to the sockets (`NodeIO`), records
-and events to the role (`NodeCallbacks`). The roles in `dafka.roles` and the simulation in `tests.simulation` both
-run their nodes this way.
+The owner of the sockets passes received messages and the time to `Node`. The machine returns actions, and `Node` runs
+them at once, before anything else happens: messages and subscriptions go to the sockets (`NodeIO`), records and events
+to the role (`NodeCallbacks`). The roles in `dafka.roles` and the simulation in `tests.simulation` both run their nodes
+this way.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dafka.records import RecordBatch
 
 
 class Machine(Protocol):
-    """The state machine of a role. It takes what happens and the time in seconds, and returns actions.
+    """The state machine of a role. It takes events and the time in seconds, and returns actions.
 
     Attributes:
         discarded: Messages that were discarded, by reason.
@@ -34,7 +34,7 @@ class Machine(Protocol):
     discarded: Counter[str]
 
     def start(self, now: float) -> list[Action]:
-        """Start the node: subscribe to what the role listens to."""
+        """Start the node: subscribe to the messages of the role."""
 
     def receive(self, messages: Iterable[wire.BatchedMessage], now: float) -> list[Action]:
         """Take messages from the subscriber socket."""
@@ -43,13 +43,13 @@ class Machine(Protocol):
         """Take peers' subscriptions from the publisher socket."""
 
     def peer_joined(self, address: str, now: float) -> list[Action]:
-        """Note a node that discovery found; its address is empty if discovery does not know it."""
+        """Record a node that discovery found; its address is empty if discovery does not know it."""
 
     def peer_left(self, address: str, now: float) -> list[Action]:
-        """Note that discovery lost a node."""
+        """Record that discovery lost a node."""
 
     def node_settled(self, now: float) -> list[Action]:
-        """Note that this node has found the nodes that were there before it."""
+        """Record that this node has found the nodes that were running before it."""
 
     def tick(self, now: float) -> list[Action]:
         """Do what is due at the time that `deadline` returned."""
@@ -82,7 +82,7 @@ class NodeIO(Protocol):
 
 @attrs.frozen
 class NodeCallbacks:
-    """The callbacks by which a role receives records and events of its node. None of them blocks.
+    """The callbacks that a role passes to its node. None of them blocks.
 
     Attributes:
         on_records: Takes records in order, to deliver to the program or to append to the storage.
@@ -113,7 +113,7 @@ class Node:
         self._connections = ConnectionManager(connecting_max)
         self._invalid_endpoints = 0
         self._late: dict[PeerEndpoint, PeerLeft] = {}
-        """The peers that discovery has lost and whose connections live, by endpoint."""
+        """The peers that discovery has lost but whose connections live, by endpoint."""
 
     @property
     def peers(self) -> int:
@@ -122,7 +122,7 @@ class Node:
 
     @property
     def is_settled(self) -> bool:
-        """Whether this node has found the nodes that were there before it, and is connected to them."""
+        """Whether this node has found the nodes that were running before it, and is connected to them."""
         return self._connections.is_settled
 
     def discarded(self) -> Counter[str]:
@@ -135,7 +135,7 @@ class Node:
         return sum(discarded[reason] for reason in HOSTILE_REASONS)
 
     def act(self, actions: Iterable[Action]) -> None:
-        """Carry out actions in order; what they publish goes out together."""
+        """Run actions in order; their messages are sent together."""
         io, callbacks = self._io, self._callbacks
         outbound: list[wire.BatchedMessage] = []
         effects: list[Effect] = []
@@ -174,7 +174,7 @@ class Node:
         self.act(self._machine.receive_subscriptions(subscriptions, now))
 
     def discovered(self, report: DiscoveryEvent, now: float) -> None:
-        """Process the events of discovery. A wanted peer that it lost stays while its connection shows life."""
+        """Process the events of discovery. A lost peer is kept while its connection shows that it lives."""
         if isinstance(report, Settled):
             self._connections.peers_found(now)
             self._settle(now)
@@ -192,7 +192,7 @@ class Node:
             self._peer_left(report, now)
 
     def connections_changed(self, changes: Sequence[ConnectionChange], now: float) -> None:
-        """Note that connections to peers were made, for the first time or again, or were lost."""
+        """Record that connections to peers were made, for the first time or again, or were lost."""
         self._connections.note_changes(changes, now)
         for change in changes:
             if not change.is_made and (late := self._late.pop(change.peer, None)) is not None:
@@ -236,7 +236,7 @@ class Node:
         self._callbacks.on_event(report)
 
     def _connect(self, endpoint: PeerEndpoint, now: float) -> bool:
-        """Connect, now or later when there is room. Return False if it is not a valid endpoint."""
+        """Connect, now or later when there is room. Return False if the endpoint is invalid."""
         replaced = self._connections.begin_connecting(endpoint, now)
         if replaced is None:
             return True

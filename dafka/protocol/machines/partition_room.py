@@ -1,4 +1,4 @@
-"""Whether a store takes further partitions, and telling the program when that changes."""
+"""Decides whether a store accepts more partitions, and reports when that changes."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from dafka.protocol.presence.peer_limits import MANY_PARTITIONS, MANY_UNPROVEN, 
 from dafka.records import Partition
 
 ROOM_CHECK_S = 1.0
-"""Seconds between two looks at whether a full store has room again."""
+"""Seconds between two checks whether a full store accepts partitions again."""
 
 
 class PartitionRoom:
-    """The room of one store for further partitions.
+    """The capacity of one store for partitions.
 
     Args:
         config: The limits.
         reassembler: The partitions that are followed.
-        ended: Those that have ended.
-        limits: The partitions that each peer may begin.
+        ended: The partitions that have ended.
+        limits: The limits of each peer.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class PartitionRoom:
 
     @property
     def full_reason(self) -> str:
-        """Why the store takes no further partition; empty if it does."""
+        """Why the store accepts no new partitions; empty if it does."""
         return self._full_reason
 
     def admit_partition(self, partition: Partition, now: float, *, is_live: bool) -> str:
@@ -51,12 +51,12 @@ class PartitionRoom:
         return reason
 
     def partition_followed(self, now: float) -> None:
-        """Note that one more partition is followed."""
+        """Record that one more partition is followed."""
         if len(self._reassembler.cursors) >= self._config.partitions_max:
             self.check(now)
 
     def check(self, now: float) -> None:
-        """Note whether the store takes further partitions; while it does not, look again each second."""
+        """Check whether the store accepts more partitions; while it does not, check again each second."""
         if self._count_living(now) >= self._config.partitions_max:
             self._note_full(MANY_PARTITIONS, now)
         elif not self._reassembler.has_room():
@@ -67,7 +67,7 @@ class PartitionRoom:
             self._notices.append(Notify(StoreHasRoom()))
 
     def tick(self, now: float) -> None:
-        """Look again at a full store."""
+        """Check a full store again."""
         if now >= self._check_due:
             self.check(now)
 
@@ -83,7 +83,7 @@ class PartitionRoom:
     def _count_living(self, now: float) -> int:
         """Return how many partitions count for the limit: those with records or a producer.
 
-        Ended ones count only beyond that limit again.
+        Ended ones have a second limit of the same size.
         """
         followed, limit = len(self._reassembler.cursors), self._config.partitions_max
         if followed < limit:

@@ -26,13 +26,13 @@ from dafka.records import SEQUENCE_MAX, Partition, RecordBatch
 from dafka.wire import Command
 
 HELD_RECORDS_MAX = 10_000
-"""Records held back until the node is settled; then they are published at once."""
+"""The maximum number of records held back until the node is settled; then they are published together."""
 
 SUBSCRIBERS_MAX = 10_000
 """Subscribers that are remembered, to answer FETCHes for records that this producer no longer holds."""
 
 SPOOL_TRIM_RECORDS = 10_000
-"""Records that may leave a spool, but stay until this many can be trimmed together."""
+"""Records are trimmed from a spool when this many can be trimmed together."""
 
 FOLLOWED_S = 5.0
 """Seconds without a FETCH after which the peers that fetch only when a HEAD comes count as having everything.
@@ -45,7 +45,7 @@ LEAVING_HEAD_S = 1.0
 """Seconds between the HEADs of a producer that leaves, unless the configured interval is shorter."""
 
 STORES_MAX = 1024
-"""Stores whose ACKs are counted; ACKs of further ones are discarded."""
+"""The maximum number of stores whose ACKs are counted; ACKs of others are discarded."""
 
 
 class ProducerMachine:
@@ -60,7 +60,7 @@ class ProducerMachine:
         acknowledged_end: All records before this were acknowledged when the producer was opened.
         is_spooled: Whether a spool holds the records.
         spool_trim_records: Records that stay in the spool until they are trimmed together.
-        stranded_after_s: How long no store may be able to continue the partition until `is_stranded`; 0: without
+        stranded_after_s: The seconds without a store that can continue the partition until `is_stranded`; 0: without
             limit.
 
     Attributes:
@@ -138,7 +138,7 @@ class ProducerMachine:
 
     @property
     def disposable_end(self) -> int:
-        """The end of the records that may leave a spool: acknowledged ones; with `min_stores` 0, all but the latest."""
+        """The end of the records that can leave a spool: acknowledged ones; with `min_stores` 0, all but the latest."""
         if self._config.min_stores:
             return self.acknowledged_end
         return max(min(self.next_sequence + 1 - self._config.unacknowledged_records_max, self._published_end), 0)
@@ -156,7 +156,7 @@ class ProducerMachine:
 
     @property
     def is_all_stored(self) -> bool:
-        """Whether stores that were waited for have acknowledged everything."""
+        """Whether `min_stores` is positive, and that many stores have acknowledged everything."""
         return bool(self._config.min_stores) and not self.unacknowledged
 
     def start(self, now: float) -> list[Action]:
@@ -176,7 +176,7 @@ class ProducerMachine:
         return [Subscribe(prefix) for prefix in prefixes]
 
     def watch_listeners(self, need_regular_heads: Callable[[], bool]) -> None:
-        """Ask this function whether there is a peer that needs HEADs at a regular interval (erratum 33)."""
+        """Set the function that returns whether a peer needs HEADs at a regular interval (erratum 33)."""
         self._heads.watch_listeners(need_regular_heads)
         self._need_regular_heads = need_regular_heads
 
@@ -188,14 +188,15 @@ class ProducerMachine:
         return self._announce_head(now)
 
     def followed_at(self) -> float:
-        """Return when this producer may leave without a loss for peers of another implementation.
+        """Return when this producer can leave without a loss for peers of another implementation.
 
         A node of libdafka that misses records asks for a page of them when a RECORD or a HEAD shows that they exist,
         and never again after the last one (erratum 17). Stores of libdafka send no HEADs, so the producer stays until
         no such peer asks any more.
 
         Returns:
-            The time, unless such a peer asks or connects before it; minus infinity if there is none, or all follow.
+            The time, unless such a peer asks or connects before it; minus infinity if there is no such peer, or none
+            misses records.
         """
         return self._lag_seen_at + FOLLOWED_S if self._need_regular_heads() else -math.inf
 
@@ -216,7 +217,7 @@ class ProducerMachine:
         return self._publish_run(batch, now)
 
     def node_settled(self, now: float) -> list[Action]:
-        """Note that the node is settled, and publish the records that were held back.
+        """Record that the node is settled, and publish the records that were held back.
 
         With a spool, they are announced instead, and consumers fetch them.
         """
@@ -269,13 +270,13 @@ class ProducerMachine:
         return self._announce_head(now)
 
     def peer_joined(self, address: str, now: float) -> list[Action]:
-        """Note a node that discovery found."""
+        """Record a node that discovery found."""
         self._limits.peer_joined(address)
         self._stranded_detector.peer_joined(address)
         return []
 
     def peer_left(self, address: str, now: float) -> list[Action]:
-        """Note that discovery lost a node. Its ACKs still count, since its records are on disk."""
+        """Record that discovery lost a node. Its ACKs still count, since its records are on disk."""
         self._limits.peer_left(address)
         self._stranded_detector.peer_left(address)
         return []
@@ -297,7 +298,7 @@ class ProducerMachine:
         return due if self._is_silent or not self.unacknowledged else min(due, self._silence_due)
 
     def has_room(self) -> bool:
-        """Return whether more records may be published, rather than too many be held back or unacknowledged."""
+        """Return whether more records can be published: not too many are held back or unacknowledged."""
         config = self._config
         held = self.next_sequence - self._published_end
         if not self._is_settled and held >= HELD_RECORDS_MAX:
@@ -318,8 +319,8 @@ class ProducerMachine:
     def begin_spool_trim(self) -> int | None:
         """Return the sequence before which the spool drops its records now, or None if it drops none yet.
 
-        Records leave the spool many together, or when none is unacknowledged. The last one stays, since it shows where
-        to resume.
+        Records are dropped many at a time, or when none is unacknowledged. The last one stays, since it shows where to
+        resume.
         """
         end = self.disposable_end
         if end - self._spool_trimmed_end < (1 if self.is_all_stored else self._spool_trim_records):
@@ -328,7 +329,7 @@ class ProducerMachine:
         return end - 1
 
     def spool_starts_at(self, sequence: int) -> None:
-        """Note that the spool holds no record before this sequence."""
+        """Record that the spool holds no record before this sequence."""
         self._spool_earliest = sequence
 
     def readable_range(self, partition: Partition) -> range:

@@ -1,7 +1,7 @@
 """The producers that a consumer hears, and which of them are silent.
 
-A producer repeats its HEAD, less and less often if it has nothing new to say: the time between two HEADs doubles at
-most. So the time for which it may be silent depends on the time between its last two signs of life.
+A producer repeats its HEAD at growing intervals while it has no new records; each interval is at most twice the
+previous one. So the time for which it may be silent depends on the time between its last two messages.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class ProducerSilence:
     """When the producer of each partition was last heard.
 
     Args:
-        silence_s: Seconds after which a producer counts as silent. If it speaks seldom, half of that is added to the
-            time in which it is expected to speak again.
+        silence_s: Seconds after which a producer counts as silent. For a producer with long intervals, half of that is
+            added to the time in which its next message is expected.
     """
 
     def __init__(self, silence_s: float) -> None:
@@ -36,7 +36,7 @@ class ProducerSilence:
         return partition in self._producers
 
     def note_heard(self, partition: Partition, now: float) -> bool:
-        """Note a sign of life, and return whether the producer was reported as silent."""
+        """Record a message of the producer, and return whether it was reported as silent."""
         producer = self._producers.get(partition)
         if producer is None:
             self._producers[partition] = _Producer(now)

@@ -1,11 +1,10 @@
-"""The reader's state machine: reads what a running cluster holds, range by range, without following a partition.
+"""The reader's state machine: reads ranges of records from a running cluster, without following a partition.
 
-RFC 46 has no such role; to its peers a reader is a consumer. For the topics it surveys it learns how far the stores
-have come: it greets them as a consumer does, they answer with their heads, and it receives their ACKs to producers.
-Therefore it never reports records that no store has on disk. It does not subscribe to the RECORDs and HEADs of
-producers. Ranges are fetched as consumers fetch missed records.
-`HeldEndQuery` asks the stores how much they hold of one partition, of any topic; `PositionQuery` asks where partitions
-continue from a time on.
+RFC 46 has no such role; to its peers a reader is a consumer. For the topics that it surveys, it learns the ends of the
+partitions in the stores: it greets stores as a consumer does, they answer with their heads, and it receives their ACKs
+to producers. Therefore it never reports records that no store has on disk. It does not subscribe to the RECORDs and
+HEADs of producers. Ranges are fetched as consumers fetch missed records. `HeldEndQuery` asks the stores for the end of
+one partition, of any topic; `PositionQuery` asks for the positions of partitions at a time.
 
 A greeted store sends its heads, or nothing if it has none. A FETCH sent after the greeting, for a partition that no
 node can hold (the store's own address), is answered in either case, and shows that all heads have been sent.
@@ -39,7 +38,7 @@ PATIENCE_S = 1.0
 """Seconds to wait for a new store to answer, and for discovered nodes to connect; libdafka's stores never answer."""
 
 SLOW_STORES_S = 4.0
-"""Seconds to wait longer for stores that are known to answer, but are slow."""
+"""Additional seconds to wait for slow stores that are known to answer."""
 
 _OWN_COMMANDS = (
     Command.DIRECT_RECORD,
@@ -100,7 +99,7 @@ class ReaderMachine:
         return len(self._position_query.stores)
 
     def start(self, now: float) -> list[Action]:
-        """Subscribe to what is addressed to this node, and if it surveys topics, to all ACKs: they name the topic."""
+        """Subscribe to messages to this node, and if it surveys topics, to all ACKs, which name the topic."""
         prefixes = [wire.subscription_prefix(command, self.address) for command in _OWN_COMMANDS]
         if self._topics:
             self._heads_poll.note_asked(now)
@@ -124,7 +123,7 @@ class ReaderMachine:
         return self._reassembler.cursors[partition].next_sequence
 
     def query_held_end(self, partition: Partition, now: float) -> list[Action]:
-        """Begin to ask how much the stores hold of a partition; `held_end` returns the result."""
+        """Begin to ask the stores for the end of a partition; `held_end` returns the result."""
         return self._held_ends.add_partition(partition, now)
 
     def held_end(self, partition: Partition, min_stores: int, now: float) -> int | Incomplete:
@@ -132,27 +131,27 @@ class ReaderMachine:
         return self._held_ends.held_end(partition, min_stores, now)
 
     def end_held_end_query(self, partition: Partition) -> list[Action]:
-        """Stop asking how much the stores hold of a partition."""
+        """Stop asking for the end of a partition."""
         return self._held_ends.remove_partition(partition)
 
     def query_positions(self, partitions: Iterable[Partition], time_ms: int, now: float) -> list[Action]:
-        """Begin to ask the stores where partitions continue from a time on, in milliseconds since 1970."""
+        """Begin to ask the stores for the positions of partitions at a time, in milliseconds since 1970."""
         for partition in partitions:
             self.positions.pop(partition, None)
             self._position_query.add_partition(partition, time_ms)
         return self._find_positions(now)
 
     def end_positions_query(self, partitions: Iterable[Partition]) -> None:
-        """Stop asking where partitions continue."""
+        """Stop asking for the positions of partitions."""
         for partition in partitions:
             self._position_query.remove_partition(partition)
 
     def records_buffered(self, memory_bytes: int) -> None:
-        """Note that records wait for the program."""
+        """Record that records wait for the program."""
         self.room.note_buffered(memory_bytes)
 
     def records_taken(self, memory_bytes: int, now: float) -> list[Action]:
-        """Note that the program took records that waited, or dropped them, and fetch more if that makes room."""
+        """Record that the program took records that waited, or dropped them, and fetch more if that makes room."""
         return self._fetches(now) if self.room.note_taken(memory_bytes) else []
 
     def receive(self, messages: Iterable[wire.BatchedMessage], now: float) -> list[Action]:
@@ -182,7 +181,7 @@ class ReaderMachine:
         return actions
 
     def receive_subscriptions(self, subscriptions: Iterable[wire.Subscription], now: float) -> list[Action]:
-        """Greet a store that has connected, and ask again what is unanswered."""
+        """Greet a store that has connected, and repeat unanswered questions."""
         actions: list[Action] = []
         is_asking_again = False
         for subscription in subscriptions:
@@ -205,14 +204,14 @@ class ReaderMachine:
         return actions + (self._held_ends.ask_again(now) if is_asking_again else []) + self._fetches(now)
 
     def peer_joined(self, address: str, now: float) -> list[Action]:
-        """Note that discovery found a node. Whether it is a store shows when it has connected."""
+        """Record that discovery found a node. Whether it is a store shows when it has connected."""
         self._gap_resolver.add_node(address)
         self._limits.peer_joined(address)
         self._pending_peers.add_node(address)
         return []
 
     def peer_left(self, address: str, now: float) -> list[Action]:
-        """Note that discovery lost a node."""
+        """Record that discovery lost a node."""
         self._gap_resolver.remove_node(address)
         self._limits.peer_left(address)
         self._pending_peers.remove_node(address)
@@ -220,7 +219,7 @@ class ReaderMachine:
         return self._find_positions(now) + self._skip_unrecoverable()
 
     def node_settled(self, now: float) -> list[Action]:
-        """Start waiting for answers: the nodes that were there before are connected."""
+        """Start waiting for answers: the nodes that were running before are connected."""
         self._gap_resolver.node_settled()
         self._heads_poll.restart_patience(now)
         self._update_ready(now)
@@ -252,7 +251,7 @@ class ReaderMachine:
             self.discarded["another requestor"] += len(batch)
             return []
         if batch.partition not in self._ranges:
-            if batch.partition not in self._held_ends:  # the record that its question fetched; an ACK says more
+            if batch.partition not in self._held_ends:  # else the end query fetched it, and an ACK gives the end
                 self.discarded["not asked for"] += len(batch)
             return []
         self._reassembler.note_answer(now)
@@ -327,12 +326,12 @@ class ReaderMachine:
         if not self._topics:
             return []
         hello = Publish(wire.ConsumerHello(store, self.address, self._topics))
-        if store not in self._arriving_from:  # its heads may be lost, and yet not the answer behind them
+        if store not in self._arriving_from:  # its heads may get lost although the answer after them arrives
             return [hello]
         return [hello, Publish(wire.Fetch(store, self.address, self._topics[0], 0, 1))]
 
     def _find_positions(self, now: float) -> list[Action]:
-        """Note the positions that have become certain, and ask about the others."""
+        """Record the positions that have become certain, and ask about the others."""
         found = self._position_query.take_positions(now)
         self.positions.update((partition, each.sequence) for partition, each in found.items())
         return self._position_query.due_questions(now)

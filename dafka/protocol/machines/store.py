@@ -1,8 +1,8 @@
 """The store's side of RFC 46: take every record in order, acknowledge what is durable, answer FETCHes and GET-HEADS.
 
-One machine with one address does what libdafka splits into a writer and a reader node. Records leave it as `Append`
-actions. The caller reports when they are durable (`records_committed`), and only then are they acknowledged, announced
-and served.
+One machine with one address is both the writer and the reader node of libdafka. Records leave it as `Append` actions.
+The caller reports when they are durable (`records_committed`), and only then are they acknowledged, announced and
+served.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ ACKS_MAX = 64
 """Partitions of one node that are acknowledged again when it connects. A producer has one."""
 
 FORGOTTEN_TOGETHER_MAX = 100
-"""Partitions that are forgotten in one transaction. Records that arrive meanwhile wait for it."""
+"""The maximum number of partitions that are forgotten in one transaction, while arriving records wait."""
 
 OWN_PARTITION = "own partition"
-"""Why a record or a head of a peer is discarded that belongs to a partition of this node's own."""
+"""The reason for discarding a peer's record or head that belongs to an own partition of this node."""
 
 _GREETINGS = frozenset((Command.STORE_HELLO, Command.CONSUMER_HELLO, Command.GET_HEADS))
 
@@ -49,14 +49,14 @@ class StoreMachine:
         ends: By partition, the sequence after the last record in the storage.
         earliest: By partition, the sequence of the first record in the storage, if it is not 0.
         idle_s: By partition, the seconds since its last record was appended.
-        is_own: Returns whether a partition is this node's own. Peers cannot add records to it.
+        is_own: Returns whether this node produces a partition, so that peers cannot add records to it.
 
     Attributes:
         reassembler: The position of each partition, including records on their way to the storage.
         missing: The records that no node sends, and when they are reported.
         stored: The partitions in the storage.
         answers: Answers questions about records and topics.
-        room: Whether there is room for further partitions.
+        room: The capacity for partitions.
         pending_bytes: Memory of the records on their way to the storage; see `records_queued`.
         responder: Answers FETCHes from the storage.
         discarded: Messages that were discarded, by reason.
@@ -109,9 +109,9 @@ class StoreMachine:
     def start(self, now: float) -> list[Action]:
         """Subscribe as RFC 46, "Store Subscriptions", says.
 
-        CONSUMER-HELLO is subscribed to twice: without an address, as the RFC says, and with this node's own, from which
-        a consumer learns the store's address (as with libdafka). DIRECT-HEAD and DIRECT-EARLIEST bring the answers of
-        other stores. GET-TOPICS is asked by name.
+        There are two subscriptions to CONSUMER-HELLO: without an address, as the RFC says, and with this node's
+        address, from which a consumer learns the store's address (as with libdafka). DIRECT-HEAD and DIRECT-EARLIEST
+        are the answers of other stores. GET-TOPICS is addressed to one store.
         """
         self._ended.start(now)
         self.room.check(now)
@@ -129,7 +129,7 @@ class StoreMachine:
         return [*(Subscribe(prefix) for prefix in prefixes), *self.room.take_notices()]
 
     def receive(self, messages: Iterable[wire.BatchedMessage], now: float) -> list[Action]:
-        """Take what a store listens to; discard and count all other messages."""
+        """Process the messages of a store's subscriptions; discard and count all other messages."""
         actions: list[Action] = []
         for message in messages:
             if isinstance(message, wire.RecordRun):
@@ -175,7 +175,7 @@ class StoreMachine:
         return actions + self._heads.due_heads(now) + self._due_fetches(now)
 
     def _greet_peer(self, command: Command, topic: str, now: float) -> list[Action]:
-        """Answer the subscription of a node that says it is a consumer or a store."""
+        """Answer a subscription that shows that its node is a consumer or a store."""
         if not self._limits.allow_request(topic, now):
             self.discarded[TOO_OFTEN] += 1
         elif command is Command.STORE_HELLO and topic:
@@ -187,26 +187,26 @@ class StoreMachine:
         return []
 
     def append_own(self, batch: RecordBatch, now: float) -> list[Action]:
-        """Append records of a partition of this node's own; see `next_sequence`."""
+        """Append records of an own partition; see `next_sequence`."""
         if batch.partition not in self.reassembler.cursors:
             self.reassembler.follow_partition(batch.partition, batch.first_sequence)
         self._ended.note_heard(batch.partition, now)
         return [Append(ready) for ready in self.reassembler.add_batch(batch)]
 
     def next_sequence(self, partition: Partition) -> int:
-        """Return the sequence of the next record of a partition, behind those on their way to the storage."""
+        """Return the sequence of the next record of a partition, after the records on their way to the storage."""
         cursor = self.reassembler.cursors.get(partition)
         return 0 if cursor is None else cursor.next_sequence
 
     def forget_own(self, partition: Partition) -> None:
-        """Forget a partition of this node's own, whose records are deleted."""
+        """Forget an own partition, whose records are deleted."""
         if self.stored.durable_end(partition):
             self._forget_partition(partition)
         elif partition in self.reassembler.cursors:
             self._drop_unproven(partition)
 
     def records_committed(self, ends: Mapping[Partition, int], now: float) -> list[Action]:
-        """Note that these partitions are durable up to, not including, these sequences, and acknowledge them."""
+        """Record that these partitions are durable up to, not including, these sequences, and acknowledge them."""
         actions: list[Action] = []
         for partition, end in ends.items():
             self._set_durable(partition, end)
@@ -218,15 +218,15 @@ class StoreMachine:
         return actions + self._due_fetches(now)
 
     def records_queued(self, memory_bytes: int) -> None:
-        """Note that records wait to be written."""
+        """Record that records wait to be written."""
         self.pending_bytes += memory_bytes
 
     def records_unqueued(self, memory_bytes: int) -> None:
-        """Note that records wait no longer: they are durable, or were dropped."""
+        """Record that records no longer wait: they are durable, or were dropped."""
         self.pending_bytes -= memory_bytes
 
     def records_trimmed(self, earliest: Mapping[Partition, int]) -> int:
-        """Note that the storage dropped the records before these sequences, and return how many it dropped."""
+        """Record that the storage dropped the records before these sequences, and return how many it dropped."""
         count = 0
         for partition, sequence in earliest.items():
             if partition in self.reassembler.cursors:
@@ -236,7 +236,7 @@ class StoreMachine:
         return count
 
     def position_reset(self, partition: Partition, next_sequence: int) -> list[Action]:
-        """Note that the storage has carried out `ResetPosition`, and acknowledge what it now counts as durable."""
+        """Record that the storage has run `ResetPosition`, and acknowledge the records before the new position."""
         self.stored.set_earliest(partition, next_sequence)
         self._set_durable(partition, next_sequence)
         return self._acknowledge(partition)
@@ -253,15 +253,15 @@ class StoreMachine:
                 self._drop_unproven(partition)
 
     def begin_forgetting(self, partitions: Iterable[Partition]) -> tuple[Partition, ...]:
-        """Return those of these partitions that still have ended, which the storage deletes now."""
+        """Return the partitions that are still ended; the storage deletes them now."""
         ended = [each for each in partitions if each in self._ended and self._is_complete(each)]
         self._forgetting = {partition: self._ended.heard_at(partition) for partition in ended}
         return tuple(ended)
 
     def partitions_deleted(self) -> list[Action]:
-        """Note that the storage has deleted the partitions of `begin_forgetting`, and forget them.
+        """Record that the storage has deleted the partitions of `begin_forgetting`, and forget them.
 
-        A partition that was heard of meanwhile continues where it was.
+        A partition about which a message arrived meanwhile continues at its end.
         """
         forgetting, self._forgetting = self._forgetting, {}
         actions: list[Action] = []
@@ -273,11 +273,11 @@ class StoreMachine:
                 self._forget_partition(partition)
                 forgotten += 1
             elif self.reassembler.cursors[partition].next_sequence == end:
-                actions.append(ResetPosition(partition, end))  # otherwise the records that wait continue it
+                actions.append(ResetPosition(partition, end))  # otherwise waiting records continue it
         return [*actions, Notify(PartitionsForgotten(forgotten))] if forgotten else actions
 
     def peer_joined(self, address: str, now: float) -> list[Action]:
-        """Note a node that discovery found.
+        """Record a node that discovery found.
 
         The role of a new node shows later, from its subscriptions. A store that is found again while its connection
         lasts does not subscribe again, and is greeted here.
@@ -290,13 +290,13 @@ class StoreMachine:
         return self._heads.ask_all_heads(now) + self._heads.due_heads(now)
 
     def peer_left(self, address: str, now: float) -> list[Action]:
-        """Note that discovery lost a node, and exchange heads about its records if it was a producer."""
+        """Record that discovery lost a node, and exchange heads about its records if it was a producer."""
         self.reassembler.gap_resolver.remove_node(address)
         self._limits.peer_left(address)
         return self._heads.peer_left(address, now)
 
     def node_settled(self, now: float) -> list[Action]:
-        """Note that the node is settled: records that no known node holds may be given up from now on."""
+        """Record that the node is settled: from now on, records that no known node holds can be given up."""
         self.reassembler.gap_resolver.node_settled()
         return self._skip_unrecoverable()
 
@@ -373,7 +373,7 @@ class StoreMachine:
         actions: list[Action] = []
         for partition, first_sequence, end_sequence in self.reassembler.unrecoverable_ranges(only_new=only_new):
             if not first_sequence and self._is_over(partition, end_sequence):
-                self._drop_unproven(partition)  # nothing of it was given to the storage
+                self._drop_unproven(partition)  # the storage has none of its records
             elif not self._must_keep(partition):
                 actions += self._report_unrecoverable(partition, first_sequence, end_sequence)
                 actions.append(ResetPosition(partition, end_sequence))
@@ -384,16 +384,16 @@ class StoreMachine:
         return actions
 
     def _report_unrecoverable(self, partition: Partition, first_sequence: int, end_sequence: int) -> list[Action]:
-        """Return the actions that tell of records which no node holds any more."""
+        """Return the actions that report records that no node holds any more."""
         return [Notify(RecordsUnrecoverable(partition, first_sequence, end_sequence))]
 
     def _must_keep(self, partition: Partition) -> bool:
-        """Return whether there are records before the gap, and the store has no retention that may drop them."""
+        """Return whether there are records before the gap, and no retention that allows to drop them."""
         is_empty = self.reassembler.cursors[partition].next_sequence == self.stored.earliest.get(partition, 0)
         return not is_empty and not self._config.store.has_retention
 
     def _is_complete(self, partition: Partition) -> bool:
-        """Return whether everything that is known of a partition is durable here."""
+        """Return whether all known records of a partition are durable here."""
         cursor = self.reassembler.cursors.get(partition)
         return cursor is not None and cursor.next_sequence == cursor.known_end == self.stored.durable_end(partition)
 
@@ -417,9 +417,9 @@ class StoreMachine:
         return [Publish(wire.Ack(partition.address, partition.topic, end - 1, self.address))] if end else []
 
     def _follow_partition(self, partition: Partition, now: float, *, is_live: bool) -> bool:
-        """Follow a partition, and return whether it may be followed.
+        """Follow a partition; return False if that is not possible.
 
-        If there is no room for it, its topic's heads are asked for again when there is.
+        If there is no room for it, its topic's heads are requested again when there is.
         """
         if partition in self.reassembler.cursors:
             self._ended.note_heard(partition, now)

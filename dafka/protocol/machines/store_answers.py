@@ -26,14 +26,14 @@ class StoreAnswers:
         followed: The partitions that it follows.
         stored: The partitions that it holds.
         responder: Answers FETCHes for records that it holds.
-        heads: Its answers to requests for heads.
+        heads: Answers requests for heads.
         peers: Its peers.
         limits: How often each peer may ask.
         discarded: Counts the questions that were discarded, by reason.
 
     Attributes:
         fetches_received: FETCHes that are answered with records.
-        positions: The questions where partitions continue from a time on.
+        positions: Answers GET-POSITION.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class StoreAnswers:
         self.positions = PositionResponder(address, stored.durable_end, peers.position_subscribers.__contains__)
 
     def receive_fetch(self, fetch: wire.Fetch, now: float) -> list[Action]:
-        """Queue the records that a FETCH asks for, or answer that they are not held."""
+        """Queue the records that a FETCH asks for, or answer that this store does not hold them."""
         partition = Partition(fetch.subject, fetch.partition)
         if not self._limits.allow_fetch(fetch.address, now):
             self._discarded[MANY_FETCHES] += 1
@@ -82,7 +82,7 @@ class StoreAnswers:
         return []
 
     def receive_question(self, question: wire.GetTopics | wire.GetPosition, now: float) -> list[Action]:
-        """Answer a GET-TOPICS, or queue a GET-POSITION, of a node that receives the answer."""
+        """Answer a GET-TOPICS, or queue a GET-POSITION, of a node that is subscribed to the answer."""
         if isinstance(question, wire.GetPosition):
             self._queue_position(question, now)
             return []
@@ -100,6 +100,6 @@ class StoreAnswers:
             self._discarded[MANY_QUESTIONS] += 1
 
     def _answer_earliest(self, fetch: wire.Fetch, sequence: int, unrecoverable_end: int) -> list[Action]:
-        """Answer after the heads that the node has asked for: it takes the answer as a sign that they are complete."""
+        """Answer after the heads that the node has requested: the answer shows the node that they are complete."""
         answer = self._peers.earliest_responder.answer(fetch, self._address, sequence, unrecoverable_end)
         return [] if answer is None or self._heads.send_after_heads(answer) else [Publish(answer)]

@@ -1,4 +1,4 @@
-"""The peers of one store: which of them are producers or stores, and which take its messages."""
+"""The peers of one store: their roles, and the messages that they take."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class StorePeers:
         self._producers: set[str] = set()
 
     def note_subscription(self, subscription: wire.Subscription) -> None:
-        """Note the kind of a peer: a producer subscribes to ACKs; a node that takes heads, to DIRECT-HEADs."""
+        """Record the kind of a peer: a producer subscribes to ACKs; a node that takes heads, to DIRECT-HEADs."""
         self.earliest_responder.note_subscription(subscription)
         if subscription.command is Command.ACK:
             if not subscription.active:

@@ -36,12 +36,12 @@ class StoredPartitions:
         return self._by_address.get(address, {})
 
     def set_durable_end(self, partition: Partition, end: int) -> None:
-        """Note that a partition is durable up to, not including, this sequence, which is not 0."""
+        """Record that a partition is durable up to, not including, this sequence, which is not 0."""
         self.durable.setdefault(partition.topic, {})[partition.address] = end
         self._by_address.setdefault(partition.address, {})[partition.topic] = None
 
     def set_earliest(self, partition: Partition, sequence: int) -> None:
-        """Note that the storage holds no records of a partition before this sequence."""
+        """Record that the storage holds no records of a partition before this sequence."""
         self.earliest[partition] = sequence
 
     def remove(self, partition: Partition) -> None:

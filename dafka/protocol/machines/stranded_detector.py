@@ -1,4 +1,4 @@
-"""Finding out that no store can continue a producer's partition, because all stores have lost acknowledged records."""
+"""Detects that no store can continue a producer's partition, because all stores have lost acknowledged records."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ ASKING_S = 15.0
 repeat such FETCHes more often."""
 
 STRANDED_CHECK_S = 0.5
-"""Seconds between two looks at whether any store can still continue the partition."""
+"""Seconds between two checks whether any store can still continue the partition."""
 
 NODES_MAX = 10_000
-"""Connected nodes that are remembered."""
+"""The maximum number of connected nodes that are remembered."""
 
 
 @attrs.define
@@ -34,13 +34,13 @@ class StrandedDetector:
     """The stores of one producer that miss records which stores had acknowledged.
 
     Args:
-        after_s: How long no store may be able to continue the partition until `is_stranded`; 0: without limit.
+        after_s: The seconds without a store that can continue the partition until `is_stranded`; 0: without limit.
         stored_ends: By store, the end of the records that it has acknowledged.
-        stores_max: How many connected stores are remembered.
+        stores_max: The maximum number of connected stores that are remembered.
 
     Attributes:
-        is_stranded: Whether no store can continue the partition. All connected stores have asked for records that
-            stores had acknowledged, for long enough, and no store that has them is there: the stores began anew.
+        is_stranded: Whether no store can continue the partition: for long enough, all connected stores have been asking
+            for records that stores had acknowledged, so all of them have lost these.
     """
 
     def __init__(self, after_s: float, stored_ends: Mapping[str, int], stores_max: int) -> None:
@@ -54,20 +54,20 @@ class StrandedDetector:
         self._due = float("inf")
 
     def note_subscription(self, subscription: wire.Subscription) -> None:
-        """Note a peer's subscription, to any command, or that it ended. Stores subscribe to CONSUMER-HELLO."""
+        """Record a peer's subscription, to any command, or that it ended. Stores subscribe to CONSUMER-HELLO."""
         self._connected_stores.note_subscription(subscription)
 
     def peer_joined(self, address: str) -> None:
-        """Note a node that discovery found."""
+        """Record a node that discovery found."""
         if len(self._nodes) < NODES_MAX:
             self._nodes.add(address)
 
     def peer_left(self, address: str) -> None:
-        """Note that discovery lost a node."""
+        """Record that discovery lost a node."""
         self._nodes.discard(address)
 
     def note_fetch(self, fetch: wire.Fetch, now: float) -> None:
-        """Note that a node asks for records that only stores can have."""
+        """Record that a node asks for records that only stores can have."""
         if not self._after_s or fetch.address not in self._connected_stores:
             return
         lack = self._lacking.get(fetch.address)
@@ -82,13 +82,13 @@ class StrandedDetector:
         return all(self._stored_ends.get(store, 0) >= end_sequence for store in self._connected_stores)
 
     def note_ack(self, address: str, end_sequence: int) -> None:
-        """Note that a store has acknowledged all records before a sequence."""
+        """Record that a store has acknowledged all records before a sequence."""
         lack = self._lacking.get(address)
         if lack is not None and end_sequence > lack.sequence:
             del self._lacking[address]
 
     def tick(self, now: float) -> None:
-        """Look whether no store can continue the partition. One store that does not ask is enough to wait for it."""
+        """Check whether no store can continue the partition. A store that does not ask may have the records."""
         if now < self._due:
             return
         asking = {
@@ -112,7 +112,7 @@ class StrandedDetector:
         return self._due
 
     def _has_holder(self, asking: Mapping[str, _Lack]) -> bool:
-        """Return whether a store may be there that has the records: one that does not ask for them."""
+        """Return whether a connected store may have the records: it does not ask for them."""
         if any(store not in asking for store in self._connected_stores):
             return True
         first = min(lack.sequence for lack in asking.values())

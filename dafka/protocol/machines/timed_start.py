@@ -1,8 +1,8 @@
-"""The partitions of a consumer that begin at a time, while the stores are asked which record that is.
+"""The partitions of a consumer that begin at a time, while the stores are asked for the first record.
 
-The consumer does not follow such a partition yet. It drops the partition's records, and notes which there are: those
-that it turns out to want are fetched. What its producer publishes meanwhile is wanted in any case, also if the clock of
-a store is wrong.
+The consumer does not follow such a partition yet. It drops the partition's records but remembers their range, and
+fetches them later if they follow the start. Records that the producer publishes meanwhile are always received, even if
+the clock of a store is wrong.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from dafka.protocol.polling import PendingPeers
 from dafka.records import Partition
 
 PARTITIONS_MAX = 50_000
-"""Partitions that wait at the same time."""
+"""The maximum number of partitions that wait at the same time."""
 
 
 class TimedStart:
-    """The beginnings of one consumer's partitions.
+    """The partitions of one consumer whose first record is being searched.
 
     Args:
         address: The address of the consumer.
         config: The settings of its node.
         gap_resolver: The connected stores.
-        time_ms: The time from which on records are received, in milliseconds since 1970; None for no time.
+        time_ms: The time from which records are received, in milliseconds since 1970; None for no time.
 
     Attributes:
-        time_ms: The same. A change counts for partitions that are not known yet.
+        time_ms: The same. A change applies to partitions that are not known yet.
         pending_peers: The discovered nodes that may turn out to be stores.
         query: The questions to the stores.
     """
@@ -52,11 +52,11 @@ class TimedStart:
         return len(self._known_ends)
 
     def has_room(self) -> bool:
-        """Return whether one more partition may wait."""
+        """Return whether one more partition can wait."""
         return len(self._known_ends) < PARTITIONS_MAX
 
     def add_partition(self, partition: Partition) -> bool:
-        """Have a new partition wait; return False if there is no time at which it begins."""
+        """Make a new partition wait; return False if there is no start time."""
         if self.time_ms is None:
             return False
         self._known_ends[partition] = 0
@@ -77,7 +77,7 @@ class TimedStart:
         return removed
 
     def note_records(self, partition: Partition, end_sequence: int, first_live: int | None = None) -> bool:
-        """Note records of a partition.
+        """Remember the range of a waiting partition's records.
 
         Args:
             partition: The partition.
@@ -95,13 +95,13 @@ class TimedStart:
         return True
 
     def note_subscription(self, subscription: wire.Subscription) -> None:
-        """Note a peer's subscription, to any command, or that it ended."""
+        """Record a peer's subscription, to any command, or that it ended."""
         self.query.note_subscription(subscription)
         if subscription.active:
             self.pending_peers.note_subscription(subscription.topic)
 
     def begin_partitions(self, begin: Callable[[Partition, int, int, float | None], None], now: float) -> list[Action]:
-        """Begin the partitions about which the stores have answered, and ask about the others.
+        """Begin the partitions whose first record the stores have reported, and ask about the others.
 
         Args:
             begin: Follows a partition. Its arguments are the partition, the first sequence, the sequence after the last

@@ -1,10 +1,10 @@
 """The tower's state machine: it returns the messages to publish (RFC 46, "Node Discovery and Presence").
 
 A tower introduces nodes to each other, with the endpoint at which each can be reached. It carries no records. In a
-closed cluster it adds the key with which the node has authenticated itself.
+closed cluster, it adds the authenticated key of the node.
 
-It passes each beacon of the first form on to all nodes that use this form, as RFC 46 says. Nodes that use the second
-form learn once of each node whose role they want (`dafka.wire.directory`). Each form contains all nodes.
+It passes each beacon of the first form on to all nodes that use this form, as RFC 46 says. It announces each node once
+to the nodes that use the second form and want its role (`dafka.wire.directory`). Each form contains all nodes.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ from dafka.records import TEXT_BYTES_MAX, decode_text
 KEY_CONFLICT = "address of another key"
 
 PULSE_S = 1.0
-"""The longest time between two signs of life after a change, in seconds."""
+"""The longest time between two heartbeats after a change, in seconds."""
 
 PULSE_MAX_S = 10.0
-"""The longest time between two signs of life while nothing changes, in seconds."""
+"""The longest time between two heartbeats while nothing changes, in seconds."""
 
 PROMPT_PULSES = 12
-"""Signs of life that follow each other soon after a change; a node that has missed it learns of it from one of them."""
+"""The number of heartbeats in quick succession after a change, so that a node that missed the change notices it."""
 
 PULSES_PER_TIMEOUT = 4
-"""Signs of life in the time after which a silent node is gone."""
+"""The number of heartbeats in the time after which a silent node is gone."""
 
 TICK_S = 0.25
-"""Seconds until nodes whose connections have ended are announced together, and waiting requests are looked at again."""
+"""Seconds until nodes whose connections have ended are announced together, and waiting requests are checked again."""
 
 REGISTRATION_S = 60.0
-"""The longest time between two registrations of a node, in seconds. The end of its connection shows sooner that it is
-gone; registrations show that a node whose connection lives is not paused."""
+"""The longest time between two registrations of a node, in seconds. The end of its connection shows earlier that it is
+gone; registrations show that a connected node is not paused."""
 
 REGISTRATION_TIMEOUTS = 0.75
-"""The same, in timeouts, while a node may have lost its address, or nodes of the first form listen: they hear each
-registration as a beacon, and miss a node whose beacons cease."""
+"""The same, in timeouts, while a node may have lost its address, or nodes of the first form listen: they receive each
+registration as a beacon, and drop a node whose beacons stop."""
 
 INTRODUCTIONS_S = 0.25
 """Seconds between two introductions of all nodes to new subscribers of the first form."""
 
 PREFIXES_MAX = 1000
-"""Different subscriptions to beacons of the first form that are remembered."""
+"""The maximum number of different subscriptions to beacons of the first form that are remembered."""
 
 NO_TOWER_ID = bytes(wire.TOWER_ID_BYTES)
 
@@ -64,8 +64,8 @@ class TowerMachine:
     Attributes:
         registry: The nodes that the tower introduces.
         beacons: Beacons accepted, of both forms.
-        own_host: The host at which other machines reach this one. Nodes on loopback are introduced at it. It is an
-            assumption until a node has reached the tower at an address other than loopback.
+        own_host: The host at which other machines reach this one. Nodes on loopback are introduced at this host. It is
+            an assumption until a node reaches the tower at an address other than loopback.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class TowerMachine:
             own_host: The host at which other machines presumably reach this one.
             is_connected: Returns whether a connection, by the number in `MessageSource`, still exists.
             identity: The keys of nodes in a closed cluster; None in a plain cluster.
-            tower_id: Eight random bytes that identify this life of the tower.
+            tower_id: Eight random bytes that identify this incarnation of the tower.
         """
         timeout_s = config.beacon.timeout_ms / 1000
         self._registration_s = max(REGISTRATION_S, REGISTRATION_TIMEOUTS * timeout_s)
@@ -130,7 +130,7 @@ class TowerMachine:
         return published
 
     def connection_ended(self, number: int, now: float) -> None:
-        """Note that a node's connection has ended, by the number in `MessageSource`."""
+        """Record that a node's connection has ended, by the number in `MessageSource`."""
         self.registry.forget_connection(number)
         self._tick_due = min(self._tick_due, now + self._tick_s)
 
@@ -139,7 +139,7 @@ class TowerMachine:
         return min(self._tick_due, self._pulse_due, self._introduction_due, self.registry.deadline())
 
     def reached_at(self, address: str) -> TowerHostAmbiguous | None:
-        """Note the address of this machine at which a node has reached the tower.
+        """Record the address of this machine at which a node has reached the tower.
 
         The presumed host is kept if nodes reach the tower there; otherwise the first address is the tower's host.
 
@@ -202,7 +202,7 @@ class TowerMachine:
         return published + self._due_pulse(now)
 
     def _register(self, frames: Sequence[bytes], source: MessageSource, now: float) -> list[bytes] | None:
-        """Handle a beacon of the second form. Return the same in the first form, if any node wants it."""
+        """Handle a beacon of the second form. Return it in the first form if any node uses that."""
         try:
             registration, entry = self._decode_registration(frames, source)
         except WireError as error:
@@ -272,7 +272,7 @@ class TowerMachine:
         return [self._directory.pulse(max(int(registration_s * 1000), 1), int(pause_s * 1000))]
 
     def _introductions(self, now: float) -> list[list[bytes]]:
-        """Introduce nodes that use the second form to new subscribers of the first, so that they need not wait."""
+        """Introduce nodes that use the second form to new subscribers of the first, before the next registration."""
         if now < self._introduction_due:
             return []
         self._introduction_due, self._introduced_at = float("inf"), now

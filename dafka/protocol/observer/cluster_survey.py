@@ -1,4 +1,4 @@
-"""The result of observing a cluster: its towers, nodes, topics and partitions, and their faults.
+"""A survey of a cluster: its towers, nodes, topics and partitions, and their faults.
 
 These are values only. Times are seconds on the observer's clock, or since 1970 after `ClusterSurvey.with_time`.
 """
@@ -14,7 +14,7 @@ from dafka.records import Partition
 
 
 class NodeState(Enum):
-    """Whether a node is there."""
+    """Whether a node is present."""
 
     UP = "up"
     """Its beacons are heard, and it has connected to the observer."""
@@ -67,16 +67,16 @@ class NodeView:
         endpoint: The endpoint that other nodes connect to.
         roles: Its roles, inferred from its subscriptions and HEADs: `store`, `producer`, `consumer`, `store writer`
             (the writing half of a libdafka store), `observer`. Empty if it has not shown any.
-        state: Whether it is there.
+        state: Whether it is present.
         first_seen: The time at which it was first seen.
         last_seen: The time at which it was last seen.
         sightings: The report of each tower that has seen it.
         has_answered: Whether a store has answered in this round; None for other nodes, and for libdafka's stores, which
-            cannot say so.
+            cannot report it.
         lists_topics: Whether a store has listed its topics, so that all of them are known; None for other nodes, and if
             the program has named the topics.
-        topics_held: The number of topics that a store holds; None if it has not said so.
-        partitions_held: The number of partitions that a store holds; None if it has not said so.
+        topics_held: The number of topics that a store holds; None if it has not reported it.
+        partitions_held: The number of partitions that a store holds; None if it has not reported it.
     """
 
     address: str
@@ -92,7 +92,7 @@ class NodeView:
     partitions_held: int | None = None
 
     def fault(self, now: float) -> str:
-        """Return what is wrong with the node.
+        """Describe what is wrong with the node.
 
         Args:
             now: The time, on the clock of the survey.
@@ -118,7 +118,7 @@ class HolderView:
     Attributes:
         store: The address of the store.
         end_sequence: The sequence after its last record; None if it has not answered.
-        lag: The number of records that it is behind; None if that is not known.
+        lag: The number of records that the store still misses; None if unknown.
     """
 
     store: str
@@ -132,7 +132,7 @@ class PartitionView:
 
     Attributes:
         partition: The topic, and the address of the producer.
-        has_producer: Whether its producer is there.
+        has_producer: Whether its producer is present.
         end_sequence: The sequence after its last known record; None if none is known.
         holders: The part of it that each store holds.
     """
@@ -175,7 +175,7 @@ class ClusterSurvey:
         nodes: The nodes, ordered by address.
         topics: The topics, ordered by name.
         partitions: The partitions, ordered by topic and address.
-        limits: A sentence for each limit that was reached, because there is more than what is shown.
+        limits: A sentence for each limit that was reached, so that the survey is incomplete.
     """
 
     time: float
@@ -187,7 +187,7 @@ class ClusterSurvey:
 
     @property
     def stores(self) -> tuple[NodeView, ...]:
-        """The stores that are there."""
+        """The stores that are present."""
         return tuple(node for node in self.nodes if "store" in node.roles and node.state is not NodeState.SILENT)
 
     def with_time(self, time: float) -> ClusterSurvey:
@@ -219,7 +219,7 @@ class ClusterSurvey:
         """Describe everything that is wrong.
 
         Args:
-            lag_max: The number of records that a store may be behind.
+            lag_max: The lag, in records, above which a store is reported.
 
         Yields:
             A sentence for each fault.

@@ -1,4 +1,4 @@
-"""The towers and nodes of a cluster: by the beacons that each tower passes on, and by what nodes subscribe to."""
+"""The towers and nodes of a cluster, from the beacons that each tower passes on, and from the nodes' subscriptions."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ FORGET_S = 300.0
 """Seconds for which a silent node is still shown."""
 
 ENDED_TIMEOUTS = 2
-"""Timeouts for which a tower may introduce a node that has ended, with some margin. A node that was seen for longer has
-lived while the observer ran."""
+"""The time, in timeouts, for which a tower can introduce a node that has ended, with some margin. A node that was seen
+for longer has lived while the observer ran."""
 
 OWN_COMMANDS = {
     Command.ACK,
@@ -33,7 +33,8 @@ OWN_COMMANDS = {
     Command.GET_POSITION,
     Command.DIRECT_POSITION,
 }
-"""The commands that nodes subscribe to with their own address; to ACKs also with the addresses of others."""
+"""The commands that nodes subscribe to with their own address. Only ACKs are also subscribed to with other
+addresses."""
 
 
 _NOWHERE = PeerEndpoint("")
@@ -78,7 +79,7 @@ class NodeEntry:
 
     @property
     def can_answer(self) -> bool:
-        """Whether it is a store that says when it has answered (erratum 26); libdafka's do not."""
+        """Whether it is a store that reports when it has answered (erratum 26); libdafka's do not."""
         return Command.DIRECT_EARLIEST in self.commands
 
     @property
@@ -108,7 +109,7 @@ class NodeEntry:
         return self.has_connected or self.last_seen - self.first_seen >= ENDED_TIMEOUTS * timeout
 
     def state(self, now: float, timeout: float) -> NodeState:
-        """Return whether the node is there."""
+        """Return whether the node is present."""
         if not self.is_joined and now >= self.last_seen + timeout:
             return NodeState.SILENT
         return NodeState.UP if self.has_connected else NodeState.UNCONNECTED
@@ -143,15 +144,15 @@ class NodeTable:
         self._early: dict[str, set[Command]] = {}
 
     def tower_heard(self, tower: str, now: float) -> None:
-        """Note that a tower has sent something: at least this node's own beacon, each interval."""
+        """Record a message of a tower, which sends at least this node's own beacon in each interval."""
         self._towers[tower] = _Tower(now)
 
     def tower_refused(self, tower: str, reason: str) -> None:
-        """Note that a tower rejects the observer."""
+        """Record that a tower rejects the observer."""
         self._towers[tower].refusal = reason
 
     def note_beacon(self, tower: str, beacon: wire.TowerBeacon, now: float) -> None:
-        """Note that a tower has passed on the beacon of a node."""
+        """Record that a tower has passed on the beacon of a node."""
         entry = self._find(beacon.address, now)
         if entry is None or (entry.is_joined and entry.endpoint.key != beacon.key):
             return
@@ -163,7 +164,7 @@ class NodeTable:
         entry.sightings[tower] = Sighting(tower, beacon.endpoint, first_seen, now)
 
     def note_discovery(self, report: PeerJoined | PeerLeft, now: float) -> NodeEntry | None:
-        """Note that discovery found or lost a node; return its entry, or None if there is no room for it."""
+        """Record that discovery found or lost a node; return its entry, or None if there is no room for it."""
         entry = self._find(report.address, now)
         if entry is None:
             return None
@@ -174,7 +175,7 @@ class NodeTable:
         return entry
 
     def note_subscription(self, subscription: wire.Subscription) -> NodeEntry | None:
-        """Note that a node subscribes to a command with its address, as nodes do when they connect.
+        """Record that a node subscribes to a command with its address, as nodes do when they connect.
 
         Subscriptions of nodes that are not known yet are kept, until they unsubscribe. The roles of a node
         that has left are kept.
@@ -201,7 +202,7 @@ class NodeTable:
         return None
 
     def forget_silent(self, now: float) -> None:
-        """Forget nodes that have been silent for long. Later beacons show whether there is room again.
+        """Forget nodes that have been silent for long.
 
         A node that may have ended before the observer started is forgotten as soon as it is silent.
         """
@@ -224,7 +225,7 @@ class NodeTable:
         )
 
     def limits(self) -> tuple[str, ...]:
-        """Return a sentence if there are more nodes than are kept."""
+        """Return a sentence if the limit of nodes was reached."""
         return (f"only {self._nodes_max} nodes are shown: there are more",) if self._is_full else ()
 
     def _find(self, address: str, now: float) -> NodeEntry | None:

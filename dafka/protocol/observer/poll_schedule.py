@@ -1,8 +1,8 @@
-"""The schedule of an observer's questions to the stores: when to ask, when to repeat, and when a round is over.
+"""Schedules an observer's questions to the stores: when to ask, when to repeat, and when a round is over.
 
-A round is over when every discovered node has shown its role, every store has answered, and nothing new was learned
-for a moment. For silent stores, it waits until patience runs out. If producers published more records meanwhile, one
-last question is asked then, so that the answers of the stores and the heads of the producers are of the same moment.
+A round is over when every discovered node has shown its role, every store has answered, and nothing new was learned for
+a moment. For silent stores, it waits until patience runs out. If producers published more records meanwhile, one last
+question follows, so that the answers of the stores and the heads of the producers are from the same moment.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ ASK_S = 0.05
 """Seconds for which new topics are collected, so that one question asks for all of them."""
 
 ASK_AGAIN_S = 0.25
-"""Seconds until a question is repeated for stores that have not answered; each further wait is twice as long.
-
-The last question is not repeated; libdafka's stores, which never say that they have answered, get this time for it."""
+"""Seconds until a question is repeated for stores that have not answered; each following wait is twice as long. The
+last question is not repeated; it waits this time for libdafka's stores, which never report that they have answered."""
 
 LAST_S = 1.0
 """Seconds to wait for the answers to the last question."""
@@ -66,24 +65,24 @@ class PollSchedule:
         self.ask_soon(now, 0.0)
 
     def node_settled(self, now: float) -> None:
-        """Allow asking: the nodes that were there before are connected."""
+        """Allow questions: the nodes that were running before are connected."""
         self._settled_at = now
         self.note_node(now)
-        # A node that was too busy to answer this node's beacon has sent its next one by then.
+        # By then, a node that was too busy to answer this node's beacon has sent its next beacon.
         self.poll.restart_quiet(now, self._interval)
         self.ask_soon(now, 0.0)
 
     def note_node(self, now: float) -> None:
-        """Note news of a node."""
+        """Record news of a node."""
         self.poll.restart_patience(now)
         self.note_news(now)
 
     def note_news(self, now: float) -> None:
-        """Note a new topic or partition."""
+        """Record a new topic or partition."""
         self.poll.restart_quiet(now)
 
     def note_progress(self) -> None:
-        """Note that a producer has announced more records since the last question."""
+        """Record that a producer has announced more records since the last question."""
         self._has_moved = True
 
     def check_soon(self, now: float) -> None:
@@ -91,7 +90,7 @@ class PollSchedule:
         self._check_due = now
 
     def ask_soon(self, now: float, seconds: float = ASK_S) -> None:
-        """Ask after this delay, because there is more to ask for."""
+        """Ask after this delay, because there are new topics to ask for."""
         if not self.is_over and now >= self._settled_at:
             self._ask_due = min(self._ask_due, now + seconds)
 
@@ -102,8 +101,8 @@ class PollSchedule:
 
         Args:
             now: The time.
-            stores: The stores that say when they have answered.
-            has_silent: Whether there are others, which never say so.
+            stores: The stores that report when they have answered.
+            has_silent: Whether there are stores that never report it.
             has_shown: Whether every discovered node has shown its role.
             is_listing: Whether a store has not listed all of its topics yet.
 

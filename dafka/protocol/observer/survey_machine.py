@@ -1,4 +1,4 @@
-"""The observer's state machine: which nodes, topics and partitions a cluster has, and how far its stores are behind.
+"""The observer's state machine: surveys the nodes, topics and partitions of a cluster, and the lag of its stores.
 
 RFC 46 has no such role. An observer can learn:
 
@@ -11,8 +11,8 @@ RFC 46 has no such role. An observer can learn:
 A DIRECT-HEAD does not name the store that sends it. The driver of this machine therefore has a separate connection to
 each store (`stores`), and passes on its answers with the store's address (`receive_from_store`). After its questions a
 FETCH is sent, for a partition that no node can hold, the observer's own, with the number of the question as its topic.
-The answer (erratum 26) shows that the store has sent all its heads. A libdafka store does not answer; it is given time.
-It treats an empty topic in GET-HEADS as all topics.
+The answer (erratum 26) shows that the store has sent all its heads. A libdafka store does not answer, so the observer
+waits for a fixed time. It treats an empty topic in GET-HEADS as all topics.
 
 An observer does not disturb the cluster: it does not subscribe to RECORDs and ACKs, acknowledges and fetches nothing,
 and no node mistakes it for a store or a consumer.
@@ -44,16 +44,17 @@ from dafka.records import Partition
 from dafka.wire import Command, Dialect
 
 STORES_MAX = 50
-"""Stores that are asked; each takes a separate connection."""
+"""The maximum number of stores that are asked; each takes a separate connection."""
 
 TOPICS_MAX = 10_000
-"""Topics that are remembered and asked for."""
+"""The maximum number of topics that are remembered and asked for."""
 
 PAGES_MAX = 1000
-"""Pages of topics that are taken from one store in a round; `TOPICS_MAX` topics of the longest names fill 900."""
+"""The maximum number of pages of topics from one store in a round; `TOPICS_MAX` topics of the longest names fill
+900."""
 
 PARTITIONS_MAX = 20_000
-"""Partitions that are remembered."""
+"""The maximum number of partitions that are remembered."""
 
 ALL_TOPICS = ""
 """The topic for which a libdafka store sends the heads of all topics."""
@@ -64,7 +65,7 @@ _CONSUMER_COMMANDS = (Command.RECORD, Command.HEAD)
 
 @attrs.define
 class _Held:
-    """A store's answer, its round, and the end that the producer had announced by then."""
+    """A store's answer, its round, and the end that the producer had announced at that time."""
 
     end: int
     known_end: int
@@ -73,7 +74,7 @@ class _Held:
 
 @attrs.define
 class _Known:
-    """A partition: the end announced by its producer, what stores hold, and the first question that covers it."""
+    """A partition: the end announced by its producer, the answers of stores, and the first question that covers it."""
 
     question: int
     head_end: int = 0
@@ -92,7 +93,7 @@ class _TopicList:
     partitions_held: int | None = None
 
     def begin(self) -> None:
-        """Begin the list again. The former numbers are kept until the new ones come."""
+        """Begin the list again. The former numbers are kept until new ones arrive."""
         self.after, self.pages, self.is_complete, self.has_news = "", 0, False, False
 
 
@@ -130,7 +131,7 @@ class SurveyMachine:
 
     @property
     def is_complete(self) -> bool:
-        """Whether this round is over: every store has answered, or has had the time to."""
+        """Whether this round is over: every store has answered, or its time is over."""
         return self._schedule.is_over
 
     def start(self, now: float) -> list[Action]:
@@ -142,7 +143,7 @@ class SurveyMachine:
         return [Subscribe(heads), Subscribe(wire.subscription_prefix(Command.DIRECT_EARLIEST, self.address))]
 
     def listening_prefixes(self) -> list[bytes]:
-        """Return what to subscribe to on the connection to one store."""
+        """Return the prefixes to subscribe to on the connection to one store."""
         commands = (Command.DIRECT_HEAD, Command.DIRECT_EARLIEST, Command.DIRECT_TOPICS)
         return [wire.subscription_prefix(command, self.address) for command in commands]
 
@@ -157,7 +158,7 @@ class SurveyMachine:
         return self.tick(now)
 
     def note_discovery(self, report: PeerJoined | PeerLeft, now: float) -> None:
-        """Note that discovery found or lost a node."""
+        """Record that discovery found or lost a node."""
         entry = self.node_table.note_discovery(report, now)
         if entry is None:
             return
@@ -168,11 +169,11 @@ class SurveyMachine:
             self._add_store(report.address, entry, now)
 
     def store_connected(self, now: float) -> None:
-        """Note that the separate connection to a store is made: its answers arrive only from now on."""
+        """Record that the separate connection to a store is made: its answers arrive only from now on."""
         self._schedule.ask_soon(now, 0.0)
 
     def receive(self, messages: Iterable[wire.BatchedMessage], now: float) -> list[Action]:
-        """Process HEADs. The answers of stores come by `receive_from_store`."""
+        """Process HEADs. `receive_from_store` processes the answers of stores."""
         for message in messages:
             if isinstance(message, wire.Head):
                 self._note_head(message, now)
@@ -227,7 +228,7 @@ class SurveyMachine:
         return []
 
     def node_settled(self, now: float) -> list[Action]:
-        """Allow asking: the nodes that were there before are connected."""
+        """Allow questions: the nodes that were running before are connected."""
         self._schedule.node_settled(now)
         return self.tick(now)
 
@@ -248,7 +249,7 @@ class SurveyMachine:
         return self._schedule.deadline()
 
     def survey(self, now: float) -> ClusterSurvey:
-        """Return what is known now."""
+        """Return the current survey."""
         nodes = self.node_table.views(now)
         present = {node.address for node in nodes if node.state is not NodeState.SILENT}
         counts = Counter(partition.topic for partition in self._partitions)
@@ -277,7 +278,7 @@ class SurveyMachine:
         return [*actions, Publish(wire.Fetch(self.address, self.address, str(self._schedule.poll.question), 0, 1))]
 
     def _has_answered(self, store: str, question: int) -> bool | None:
-        """Return whether a store has answered a question; None if it never says so."""
+        """Return whether a store has answered a question; None if it never reports that."""
         if not self._can_answer(store):
             return None
         return self._schedule.poll.has_answered(store, question)
@@ -301,7 +302,7 @@ class SurveyMachine:
                 yield store
 
     def _note_page(self, store: str, page: wire.DirectTopics, now: float) -> list[Action]:
-        """Note one page of a store's topics, and return the question for the next one."""
+        """Record one page of a store's topics, and return the question for the next one."""
         topics = self._lists[store]
         if page.address != store or page.after != topics.after or topics.is_complete or self._named:
             self.discarded["not asked for"] += 1
@@ -379,7 +380,7 @@ class SurveyMachine:
         return self._partitions.setdefault(partition, _Known(question))
 
     def _note_topic(self, topic: str, now: float, *, is_listed: bool = False) -> bool:
-        """Note a topic, and return whether it is observed. Topics of a list are asked for when the list is complete."""
+        """Record a topic; return whether it is observed. Topics of a list are requested when the list is complete."""
         if topic in self._topics or self._named:
             return topic in self._topics
         if len(self._topics) >= TOPICS_MAX:
@@ -420,7 +421,7 @@ class SurveyMachine:
         )
         if is_outdated or (announced and not held.known_end):
             return HolderView(store, held.end, None)
-        # While records are being published, those that were announced or stored after its answer are no lag.
+        # Records that were announced or stored after the store's answer are not lag.
         return HolderView(store, held.end, max((held.known_end if announced else end) - held.end, 0))
 
 

@@ -1,1 +1,1 @@
-"""Put the records of partitions in order, fetch what is missing, and buffer what is in order."""
+"""Puts the records of partitions in order, fetches missing records, and buffers ordered ones."""

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dafka.records import Partition, RecordBatch, join
 
 TAKE_RECORDS_MAX = 10_000
-"""Records that are joined to one batch; a longer batch that arrived as one stays one."""
+"""The maximum number of records that are joined to one batch; longer batches that arrive are not split."""
 
 TAKE_BYTES_MAX = 2**23
-"""The memory of records that are joined to one batch; a larger batch that arrived as one stays one."""
+"""The maximum memory of records that are joined to one batch, in bytes; larger batches that arrive are not split."""
 
 RUN_RECORDS_MAX = 4096
 """Records kept as one batch in a `RetransmitBuffer`. Longer ones are split, so that memory is released while they are
@@ -22,8 +22,8 @@ being acknowledged."""
 class BatchBuffer:
     """A queue of batches, in order within each partition; partitions take turns.
 
-    If the taker keeps up, batches are small. Many waiting records of a partition are taken as one batch, so the further
-    the taker is behind, the larger the batches are, up to a limit, and the less each record costs.
+    If the taker keeps up, batches are small. Many waiting records of a partition are taken as one batch, so if the
+    taker falls behind, batches grow, up to a limit, and each record costs less.
 
     Attributes:
         memory_bytes: The memory that the waiting batches take. A taken batch, which is joined, may take less.
@@ -63,7 +63,7 @@ class BatchBuffer:
         """Take waiting records of the next partition that has some before its end; None if there are none.
 
         Args:
-            ends: By partition, the sequence after the last record to take. Other partitions are left alone.
+            ends: By partition, the sequence after the last record to take. Other partitions are not taken.
 
         Returns:
             The records.
@@ -152,7 +152,7 @@ class RetransmitBuffer:
         return [part for part in parts if len(part)]
 
     def trim(self, records_max: int, bytes_max: int) -> None:
-        """Release the oldest batches until the rest is within both limits, or is a single batch."""
+        """Release the oldest batches until the rest is within both limits, or a single batch."""
         while len(self._batches) > 1 and (len(self) > records_max or self.content_bytes > bytes_max):
             self.release(self._batches[0].end_sequence)
 

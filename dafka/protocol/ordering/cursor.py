@@ -1,7 +1,7 @@
-"""The position in one partition: what comes next, what is known to exist, and what arrived too early.
+"""The position in one partition: the next record, the known end, and records that arrived too early.
 
 Records come from several senders at once: live from the producer, fetched from stores. A cursor puts them in order.
-`FetchPlanner` decides whether and when to fetch what is missing.
+`FetchPlanner` decides when to fetch missing records.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from bisect import bisect_left
 from dafka.records import RecordBatch
 
 RUNS_MAX = 4096
-"""Separate batches kept ahead of a gap, so that a peer that sends every second record cannot make the list long."""
+"""The maximum number of separate batches kept after gaps, so that a peer that sends every second record cannot make the
+list long."""
 
 
 class Cursor:
@@ -37,11 +38,11 @@ class Cursor:
 
     @property
     def is_proven(self) -> bool:
-        """Whether any records have arrived in order."""
+        """Whether records have arrived in order."""
         return self.next_sequence > self._begin
 
     def note_known_end(self, end_sequence: int) -> None:
-        """Note that the records before this sequence exist."""
+        """Record that the records before this sequence exist."""
         self.known_end = max(self.known_end, end_sequence)
 
     def add_batch(self, batch: RecordBatch, ahead_bytes_left: int) -> list[RecordBatch]:
@@ -49,8 +50,8 @@ class Cursor:
 
         Args:
             batch: Records of this partition. They may be duplicates, or follow a gap.
-            ahead_bytes_left: The memory left for records ahead of a gap. Beyond that they are not kept, and known to be
-                missing.
+            ahead_bytes_left: The memory left for records after a gap, in bytes. Records beyond it are dropped and count
+                as missing.
 
         Returns:
             The batches that are now in order.

@@ -1,16 +1,16 @@
-"""Plans FETCHes: which records to request, and when to repeat a request.
+"""Plans FETCHes: chooses the records to request, and when to repeat a request.
 
 Missing records of a partition are fetched page by page. The next page is fetched when half of the last one has arrived,
 so that the sender never idles; no record is fetched twice while its page makes progress. A page without progress is
 fetched again after a wait that doubles each time. A limited number of partitions is fetched at once; the others wait in
-a queue, and a partition whose FETCH no node answers goes to its end.
+a queue. A partition whose FETCH no node answers goes to the end of the queue.
 
 Partitions share the limit on records in flight: pages get smaller as more partitions are fetched. While any answers
 arrive, a page without progress does not count as unanswered, because its answer may be queued behind them; fetching it
 again would only make that queue longer.
 
-A partition that no node answers gives its place to one that was not asked for yet, so that records that only absent
-nodes have do not keep others from being fetched. So does one that waits because its rate is limited.
+A partition that no node answers makes room for a waiting one, so that records that only absent nodes hold do not block
+others. A partition that waits because of its rate limit does the same.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from dafka.protocol.token_bucket import TokenBucket
 from dafka.records import Partition
 
 RENEWALS_MAX = 256
-"""FETCHes repeated in one second because a peer has only now connected."""
+"""The maximum number of FETCHes per second that are repeated because a peer has just connected."""
 
 LIMITED_PAGE_S = 0.25
-"""Seconds that a page of a partition whose rate is limited takes at that rate."""
+"""The size of the pages of a rate-limited partition, in seconds at that rate."""
 
 
 class _Page:
-    """The records of one partition that were fetched last, and how long there has been no progress."""
+    """The last fetched records of one partition, and the time without progress."""
 
     __slots__ = (
         "asked_at",
@@ -79,10 +79,10 @@ class FetchPlanner:
         self._renewed_at = float("-inf")
 
     def limit_rate(self, is_limited: Callable[[Partition], bool], bytes_per_s: int) -> None:
-        """Limit the rate at which some partitions are fetched, all of them together.
+        """Limit the rate at which some partitions are fetched together.
 
         Args:
-            is_limited: Returns whether a partition is one of them at present.
+            is_limited: Returns whether the limit applies to a partition now.
             bytes_per_s: The size of the records that are fetched in a second.
         """
         self._is_limited, self._limit_bytes_per_s = is_limited, bytes_per_s
@@ -118,11 +118,11 @@ class FetchPlanner:
         return page.attempts if page is not None else self._unanswered.get(partition, 0)
 
     def note_record_size(self, partition: Partition, content_bytes: int, count: int) -> None:
-        """Note how large the records of a partition are; the size of its pages depends on it."""
+        """Record the size of a partition's records, which determines the size of its pages."""
         self._record_bytes[partition] = max(content_bytes // count, 1)
 
     def open_end(self, partition: Partition) -> None:
-        """Fetch whole pages of a partition until nothing is missing: it has more records than are known."""
+        """Fetch whole pages of a partition until no record is missing: it has more records than are known."""
         self._open.add(partition)
 
     def plan_fetch(self, partition: Partition, cursor: Cursor, now: float) -> tuple[int, int] | None:
@@ -168,17 +168,17 @@ class FetchPlanner:
             page.asked_end = page.progress
 
     def note_answer(self, now: float) -> None:
-        """Note that fetched records of any partition arrived, new or not."""
+        """Record that fetched records of any partition arrived, new or not."""
         self._answered_at = now
 
     def note_dropped(self, partition: Partition, first_sequence: int) -> None:
-        """Fetch the records from here on again at the next plan: they arrived and were dropped."""
+        """Fetch the records from this sequence on again at the next plan: they arrived and were dropped."""
         page = self._active.get(partition)
         if page is not None:
             page.asked_end = min(page.asked_end, first_sequence)
 
     def mark_complete(self, partition: Partition) -> None:
-        """Note that no records of a partition are missing."""
+        """Record that no records of a partition are missing."""
         self._active.pop(partition, None)
         self._waiting.pop(partition, None)
         self._unanswered.pop(partition, None)
@@ -197,7 +197,7 @@ class FetchPlanner:
         return next(iter(self._waiting or self._unanswered), None)
 
     def unanswered_partitions(self, attempts_min: int) -> list[Partition]:
-        """Return the partitions whose last FETCHes, at least so many in a row, no node has answered."""
+        """Return the partitions with at least this many consecutive FETCHes that no node has answered."""
         active = [partition for partition, page in self._active.items() if page.attempts >= attempts_min]
         return active + [partition for partition, attempts in self._unanswered.items() if attempts >= attempts_min]
 
@@ -208,8 +208,8 @@ class FetchPlanner:
     def _admit(self, partition: Partition, cursor: Cursor, now: float) -> _Page | None:
         """Return a new page for a partition, or None if it has to wait.
 
-        Partitions whose records have arrived before have a reserve, because names of partitions may be invented. They
-        never take the place of the first partition in the queue, which would otherwise wait until they are answered.
+        Because peers can invent names of partitions, there is a reserve for partitions whose records have arrived
+        before. It never delays the first partition in the queue, which would otherwise wait until they are answered.
         """
         attempts = self._unanswered.get(partition, 0)
         is_first = self._first_waiting() in {None, partition}
@@ -235,7 +235,7 @@ class FetchPlanner:
     def _take_limited(self, page: _Page, cursor: Cursor, count: int, now: float) -> int:
         """Return how many records of a page may be fetched at the limited rate; 0 if it has to wait."""
         if page.asked_end > cursor.next_sequence:
-            return 0  # what was asked for arrives first
+            return 0  # the requested records arrive first
         record_bytes = self._record_bytes.get(page.partition, 1)
         wait_s = -self._limit.spend(now, 0.0) / self._limit_bytes_per_s
         page.is_held_back = wait_s > 0
@@ -248,12 +248,12 @@ class FetchPlanner:
         return found
 
     def _give_place(self, page: _Page) -> None:
-        """Move a partition that was not answered or is held back to the end of the queue."""
+        """Move an unanswered or rate-limited partition to the end of the queue."""
         del self._active[page.partition]
         self._unanswered[page.partition] = page.attempts
 
     def _patient_until(self, page: _Page) -> float:
-        """Return how long to wait for a page: its answer may be queued behind others, for a limited time."""
+        """Return until when to wait for a page: for a limited time, its answer may be queued after others."""
         patience_max = self._config.retry_max_ms / 1000
         return min(self._answered_at + self._wait(page.attempts), page.asked_at + patience_max)
 

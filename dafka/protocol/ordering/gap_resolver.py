@@ -1,9 +1,9 @@
-"""Decides when missing records are unrecoverable, and where to continue after them (erratum 26).
+"""Decides when missing records are unrecoverable, and the position after them (erratum 26).
 
 A node that has dropped records answers a FETCH for them with DIRECT-EARLIEST: the first record of the partition that it
-holds, and which records it knows to be unrecoverable rather than merely missing. Records are given up when all nodes
-that could hold them have answered that they do not: every connected store, and the producer. A node that does not know
-this command (libdafka's) is given time to send the records instead.
+holds, and the records that it knows to be unrecoverable rather than merely missing. Records are given up when every
+node that could hold them, which means every connected store and the producer, has answered that it does not. For a node
+that does not know this command (libdafka's), this node waits for a limited time.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ PATIENCE_ATTEMPTS = 5
 """Consecutive FETCHes without an answer after which a silent node counts as one that holds nothing."""
 
 STORES_MAX = 1024
-"""Stores whose answers are waited for. Answers of further stores count, but are not waited for."""
+"""The maximum number of stores to wait for. Answers of more stores count, but are not waited for."""
 
 ANSWERS_MAX = 10_000
-"""Answers kept about all partitions. Further ones are dropped; the next FETCH brings them again."""
+"""The maximum number of answers kept, about all partitions. More are dropped; the next FETCH brings them again."""
 
 NODES_MAX = 100_000
-"""Discovered nodes that are remembered."""
+"""The maximum number of discovered nodes that are remembered."""
 
 
 class GapResolver:
@@ -34,8 +34,8 @@ class GapResolver:
     Attributes:
         stores: The addresses of the connected stores.
         answering: The connected nodes that know DIRECT-EARLIEST.
-        is_settled: Whether the nodes that were there before are connected. Until then nothing is given up, because a
-            node that holds the records may be about to connect.
+        is_settled: Whether the nodes that were running before are connected. Until then no record is given up, because
+            a node that holds it may be about to connect.
     """
 
     def __init__(self) -> None:
@@ -49,18 +49,18 @@ class GapResolver:
         self._news: dict[Partition, None] = {}
 
     def node_settled(self) -> None:
-        """Allow giving records up: the nodes that were there before are connected."""
+        """Allow giving up records: the nodes that were running before are connected."""
         self.is_settled = True
 
     def add_node(self, address: str) -> None:
-        """Note that discovery found a node: it may be the producer of a partition."""
+        """Record that discovery found a node: it may be the producer of a partition."""
         if len(self._nodes) < NODES_MAX:
             self._nodes.add(address)
         if address in self._subscribed:
             self.stores.add(address)
 
     def remove_node(self, address: str) -> None:
-        """Note that discovery lost a node. If its connection remains, it counts as a store once it is found again."""
+        """Record that discovery lost a node. If its connection remains, it counts as a store once it is found again."""
         self._nodes.discard(address)
         self.stores.discard(address)
 
@@ -84,7 +84,7 @@ class GapResolver:
                 self.stores.add(subscription.topic)
 
     def add_answer(self, message: wire.DirectEarliest, next_sequence: int) -> None:
-        """Note that a node does not hold the record at `next_sequence`, which was fetched.
+        """Record that a node does not hold the fetched record at `next_sequence`.
 
         Answers of nodes that are neither a store nor the partition's producer are ignored.
         """
@@ -118,7 +118,7 @@ class GapResolver:
         return [partition for partition in news if partition in self._answers] if self.is_settled else []
 
     def resume_sequence(self, partition: Partition, next_sequence: int, attempts: int) -> int | None:
-        """Return where to continue a partition.
+        """Return the sequence at which to continue a partition.
 
         Args:
             partition: The partition.

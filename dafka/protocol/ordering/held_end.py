@@ -1,9 +1,9 @@
-"""The end of a partition in the stores: a reader's questions to them, and when their answers are certain.
+"""Finds the end of a partition in the stores: a reader's questions, and when the answers are certain.
 
-RFC 46 has no question for the head of one partition. Two things together answer it. A store that holds records of a
+RFC 46 has no question for the head of one partition. Two mechanisms together answer it. A store that holds records of a
 partition sends its ACK to every node that subscribes to the partition's ACKs, as it does to a producer that has
-reconnected; so each store's end becomes known, and stays known. A store that holds nothing of it says so in its answer
-to a FETCH (erratum 26). libdafka's stores do not answer; they are greeted for their heads, and silence counts as
+reconnected; so the end in each store becomes known, and stays known. A store that holds no record answers a FETCH
+accordingly (erratum 26). libdafka's stores do not answer; they are greeted for their heads, and silence counts as
 "holds nothing".
 """
 
@@ -29,8 +29,8 @@ PATIENCE_S = 2.0
 holds records sends its ACK as soon as it is connected."""
 
 QUIET_S = 1.0
-"""Seconds without growth after which a held end is final. Records of a producer that died may still be on their way to
-a disk, and a live producer continues to publish."""
+"""Seconds without growth after which an end is final. Records of a failed producer may still be on their way to a disk,
+and a live producer continues to publish."""
 
 
 class Incomplete(Enum):
@@ -82,7 +82,7 @@ class HeldEndQuery:
         return [Unsubscribe(_ack_prefix(partition))]
 
     def held_end(self, partition: Partition, min_stores: int, now: float) -> int | Incomplete:
-        """Return how much of a partition the stores hold.
+        """Return the end of a partition in the stores.
 
         Args:
             partition: A partition that is being asked about.
@@ -90,7 +90,7 @@ class HeldEndQuery:
             now: The time.
 
         Returns:
-            The sequence after the last record that any store holds, or why that is not certain yet.
+            The sequence after the last record that any store holds, or the reason why it is not certain yet.
         """
         question = self._questions[partition]
         stores = self._gap_resolver.stores
@@ -101,7 +101,7 @@ class HeldEndQuery:
         return Incomplete.QUIET if question.end and not question.poll.is_quiet(now) else question.end
 
     def add_answer(self, partition: Partition, store: str, end_sequence: int, now: float) -> None:
-        """Note that a store holds the records before a sequence.
+        """Record that a store holds the records before a sequence.
 
         Args:
             partition: The partition, which need not be one that is asked about.
@@ -120,7 +120,7 @@ class HeldEndQuery:
         question.poll.add_answer(store)
 
     def node_settled(self, now: float) -> list[Action]:
-        """Start waiting for answers: the nodes that were there before are connected."""
+        """Start waiting for answers: the nodes that were running before are connected."""
         self._settled_at = now
         for question in self._questions.values():
             question.poll.restart_patience(now)

@@ -1,7 +1,7 @@
-"""Repeated reports of records that other nodes have announced, that a store does not have, and that no node sends.
+"""Repeated reports of announced records that a store misses and that no node sends.
 
-If no node answers a FETCH several times, that is reported once for each partition, when it begins. If it lasts, for
-example because the only node that had the records has ended, the store reports repeatedly how much is missing.
+When FETCHes for a partition go unanswered several times, that is reported once. If it lasts, for example because the
+only node that had the records has ended, the store repeatedly reports the number of missing records.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ from dafka.protocol.events import RecordsMissing
 from dafka.protocol.ordering.reassembler import Reassembler
 
 FIRST_S = 15.0
-"""Seconds until the first report. By then, more FETCHes have gone unanswered."""
+"""Seconds until the first report, in which more FETCHes go unanswered."""
 
 INTERVAL_S = 60.0
 """Seconds between two reports."""
 
 
 class MissingRecords:
-    """When one store reports its missing records, and which they are."""
+    """The reports of one store about its missing records."""
 
     def __init__(self, reassembler: Reassembler) -> None:
         self._reassembler = reassembler
         self._due = float("inf")
 
     def begin(self, now: float) -> None:
-        """Report what is missing soon, because FETCHes for it were not answered. Do nothing if that is planned."""
+        """Schedule a report, because FETCHes were not answered. Do nothing if one is scheduled."""
         if self._due == float("inf"):
             self._due = now + FIRST_S
 
@@ -35,7 +35,7 @@ class MissingRecords:
         return sum(cursors[partition].known_end - cursors[partition].next_sequence for partition in unanswered)
 
     def take_due(self, now: float) -> list[RecordsMissing]:
-        """Return the report that is due now. There are no further ones until `begin` if nothing is missing."""
+        """Return the report that is due now. If nothing is missing, the reports stop until `begin`."""
         if now < self._due:
             return []
         partitions = self._reassembler.unanswered_partitions()

@@ -1,8 +1,8 @@
-"""A node's questions to the stores: where partitions continue from a time on (docs/spec/positions-by-time.md).
+"""A node's questions to the stores for the positions of partitions at a time (docs/spec/positions-by-time.md).
 
 Each connected store that knows GET-POSITION is asked about each partition. An answer is the first record that was made
 at the time or later, or that the store holds none. The position is the earliest record of all answers; if no store
-holds one, it is the end of what the stores hold. libdafka's stores do not know the question, and are not asked.
+holds one, it is the end of the partition in the stores. libdafka's stores do not know the question, and are not asked.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Question:
 
 @attrs.frozen
 class FoundPosition:
-    """Where a partition continues from a time on.
+    """The position of a partition at a time.
 
     Attributes:
         sequence: The sequence of the next record.
@@ -102,7 +102,7 @@ class PositionQuery:
             self.ask_again()
 
     def node_settled(self, now: float) -> None:
-        """Note that the nodes that were there before are connected, or about to connect."""
+        """Record that the nodes that were running before are connected, or about to connect."""
         self._patience_until = now + PATIENCE_S
 
     def ask_again(self) -> None:
@@ -110,7 +110,7 @@ class PositionQuery:
         self._unasked.update(dict.fromkeys(self._questions))
 
     def receive(self, answer: wire.DirectPosition) -> str:
-        """Take an answer. Return why to discard it, or an empty text."""
+        """Process an answer. Return the reason to discard it, or an empty text."""
         partition = Partition(answer.subject, answer.partition)
         question = self._questions.get(partition)
         if answer.requestor != self._address:
@@ -157,7 +157,7 @@ class PositionQuery:
         return found
 
     def tick(self, now: float) -> None:
-        """Repeat what is not answered; `due_questions` returns it."""
+        """Schedule the repetition of unanswered questions; `due_questions` returns them."""
         self._checked_at = now
         if now < self._retry_due:
             return

@@ -1,8 +1,8 @@
-"""Put the records of many partitions in order, and fetch what is missing. Consumers, stores and readers share this.
+"""Puts the records of many partitions in order, and fetches missing ones. Consumers, stores and readers share this.
 
 Batches of records go in, from any sender, in any order and any number of times; the records of each partition come out
-in order, once. Missing records come out as FETCHes. If the program or the disk is behind, live records are dropped, and
-fetched when there is room again.
+in order, once. FETCHes for missing records come out, too. If the program or the disk is too slow, live records are
+dropped, and fetched when there is room again.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from dafka.records import Partition, RecordBatch
 from dafka.wire import Command
 
 UNPROVEN_MAX = 50_000
-"""Partitions that are followed although no record of them has arrived yet."""
+"""The maximum number of partitions that are followed although no record of them has arrived yet."""
 
 IDLE_S = 30.0
-"""Seconds for which such a partition is followed at least."""
+"""The minimum seconds for which such a partition is followed."""
 
 UNANSWERED_ATTEMPTS = 3
 """Consecutive FETCHes without an answer after which the program is notified."""
 
 
 class Reassembler:
-    """The partitions that one node follows, and the FETCHes for what it misses.
+    """The partitions that one node follows, and the FETCHes for missing records.
 
     Args:
         address: The address of the node.
@@ -40,10 +40,10 @@ class Reassembler:
     Attributes:
         cursors: The position in each followed partition.
         gap_resolver: The peers that may still hold the missing records.
-        paused: The partitions, and the topics, that nothing is fetched of.
+        paused: The partitions, and the topics, that are not fetched.
         assigned: The only partitions that are fetched; None for all.
         fetches_sent: The number of FETCHes returned by `due_fetches`.
-        ahead_bytes: The memory of all records ahead of gaps.
+        ahead_bytes: The memory of all records after gaps, in bytes.
     """
 
     def __init__(self, address: str, config: FetchConfig, unproven_max: int = UNPROVEN_MAX) -> None:
@@ -65,7 +65,7 @@ class Reassembler:
 
         Args:
             partition: The partition.
-            next_sequence: The first record that is wanted.
+            next_sequence: The first record to receive.
             since: The time, if only the name of the partition is known; see `has_room`. None if it is known to exist.
         """
         self.cursors[partition] = Cursor(next_sequence)
@@ -73,7 +73,7 @@ class Reassembler:
             self._unproven[partition] = since
 
     def limit_ahead(self, bytes_max: int) -> None:
-        """Keep no more than this ahead of gaps, even if the configuration allows more."""
+        """Keep at most this many bytes of records after gaps, even if the configuration allows more."""
         self._ahead_bytes_max = min(self._ahead_bytes_max, bytes_max)
 
     def limit_rate(self, is_limited: Callable[[Partition], bool], bytes_per_s: int) -> None:
@@ -81,24 +81,24 @@ class Reassembler:
         self._planner.limit_rate(is_limited, bytes_per_s)
 
     def pause(self, selected: Iterable[Partition | str]) -> None:
-        """Fetch nothing of these partitions and topics, which the caller follows anew if they are being fetched."""
+        """Stop fetching these partitions and topics; the caller follows those anew that are being fetched."""
         self.paused.update(selected)
 
     def resume(self, selected: Collection[Partition | str]) -> None:
-        """Fetch what is missing of these partitions and topics again."""
+        """Fetch missing records of these partitions and topics again."""
         self.paused.difference_update(selected)
         for partition in self.cursors:
             if partition in selected or partition.topic in selected:
                 self._changed[partition] = None
 
     def is_paused(self, partition: Partition) -> bool:
-        """Return whether nothing is fetched of a partition."""
+        """Return whether a partition is paused."""
         if self.assigned is not None and partition not in self.assigned:
             return True
         return bool(self.paused) and (partition in self.paused or partition.topic in self.paused)
 
     def has_room(self) -> bool:
-        """Return whether one more partition without records may be followed."""
+        """Return whether one more partition without records can be followed."""
         return len(self._unproven) < self._unproven_max
 
     def unproven_partitions(self) -> list[Partition]:
@@ -129,16 +129,16 @@ class Reassembler:
         return ready
 
     def note_answer(self, now: float) -> None:
-        """Note that fetched records arrived, new or not."""
+        """Record that fetched records arrived, new or not."""
         self._planner.note_answer(now)
 
     def note_known_end(self, partition: Partition, end_sequence: int) -> None:
-        """Note that the records before this sequence of a followed partition exist."""
+        """Record that the records before this sequence of a followed partition exist."""
         self.cursors[partition].note_known_end(end_sequence)
         self._changed[partition] = None
 
     def expect_more(self, partition: Partition) -> None:
-        """Fetch what follows in a followed partition: at least one more record exists than is known."""
+        """Fetch more records of a followed partition: at least one exists after the known end."""
         cursor = self.cursors[partition]
         if cursor.first_gap() is None:
             self._planner.open_end(partition)
@@ -153,7 +153,10 @@ class Reassembler:
         self._changed[batch.partition] = None
 
     def receive_earliest(self, message: wire.DirectEarliest) -> str:
-        """Note that a peer does not hold what was fetched. Return why to discard the message, or an empty text."""
+        """Record that a peer does not hold fetched records.
+
+        Return the reason to discard the message, or an empty text.
+        """
         cursor = self.cursors.get(Partition(message.subject, message.partition))
         if message.requestor != self._address:
             return "another requestor"
@@ -166,7 +169,7 @@ class Reassembler:
         """Return the partitions that are blocked by unrecoverable records.
 
         Args:
-            only_new: Whether to look only at partitions about which a peer has answered since the last call.
+            only_new: Whether to return only partitions about which a peer has answered since the last call.
 
         Returns:
             For each, the partition, and the first and end sequence of the unrecoverable records.
@@ -184,7 +187,7 @@ class Reassembler:
     def reset_to(self, partition: Partition, next_sequence: int) -> list[RecordBatch]:
         """Give up the records before `next_sequence`; return the batches that are in order from there on.
 
-        The partition is one that is known to exist from then on: a store has its new position in the storage.
+        The partition is then known to exist, because a store has its new position in the storage.
         """
         cursor = self.cursors[partition]
         ahead_bytes = cursor.ahead_bytes
@@ -206,14 +209,14 @@ class Reassembler:
         self._unproven.pop(partition, None)
 
     def refetch_unanswered(self, subscription: wire.Subscription, now: float) -> None:
-        """Fetch again what is unanswered: a peer that answers such FETCHes has only now connected."""
+        """Repeat unanswered FETCHes: a peer that can answer them has just connected."""
         for partition in self._planner.active_partitions():
             if subscription.covers(Command.FETCH, partition.address):
                 self._planner.allow_refetch(partition, self.cursors[partition], now)
                 self._changed[partition] = None
 
     def due_fetches(self, now: float) -> list[wire.Fetch]:
-        """Return the FETCHes to send now. If not called, what is due stays due."""
+        """Return the FETCHes to send now. They stay due until this is called."""
         planned = []
         changed, self._changed = self._changed, {}
         for partition in changed:

@@ -1,22 +1,22 @@
-"""How much a node that hands records to a program keeps in memory: one limit for all that has arrived."""
+"""The memory limit for all records that a node has received and not handed to its program."""
 
 from __future__ import annotations
 
 from dafka.protocol.ordering.reassembler import Reassembler
 
 AHEAD_SHARE = 4
-"""Records ahead of a gap take this part of the limit at most, so that those that fill the gap have room."""
+"""The maximum fraction of the limit for records after a gap, so that records that fill the gap have room."""
 
 
 class ReceiveRoom:
     """The memory of records that have arrived and that the program has not taken yet, whether they are in order or not.
 
-    It never exceeds the limit by more than one batch. Half of it is kept for fetched records: live ones that keep
-    coming would otherwise take all room, and what was fetched would be dropped each time that it arrives.
+    It never exceeds the limit by more than one batch. Half of the limit is reserved for fetched records: otherwise, a
+    stream of live records would fill the memory, and fetched records would be dropped each time they arrive.
 
     Args:
         bytes_max: The limit, in bytes.
-        reassembler: What puts the records in order. It keeps fewer records ahead of gaps if the limit is small.
+        reassembler: Puts the records in order. It keeps fewer records after gaps if the limit is small.
 
     Attributes:
         buffered_bytes: The memory of the records that wait for the program.
@@ -40,23 +40,23 @@ class ReceiveRoom:
         return 2 * self.held_bytes < self._bytes_max
 
     def has_room(self, *, is_live: bool) -> bool:
-        """Return whether a batch may be kept that has arrived."""
+        """Return whether a batch that has arrived can be kept."""
         return self.has_half if is_live else self.held_bytes < self._bytes_max
 
     def note_arriving(self, memory_bytes: int) -> None:
-        """Note records that are in order, and that `note_buffered` is called for later."""
+        """Add ordered records for which `note_buffered` will be called later."""
         self._arriving_bytes += memory_bytes
 
     def end_arrival(self) -> None:
-        """Note that `note_buffered` is called now for all that was arriving."""
+        """Forget arriving records: `note_buffered` is now called for all of them."""
         self._arriving_bytes = 0
 
     def note_buffered(self, memory_bytes: int) -> None:
-        """Note that records wait for the program."""
+        """Record that records wait for the program."""
         self.buffered_bytes += memory_bytes
 
     def note_taken(self, memory_bytes: int) -> bool:
-        """Note that records wait no longer. Return whether others may be fetched that could not before."""
+        """Record that records no longer wait. Return whether fetching is possible now and was not before."""
         had_half = self.has_half
         self.buffered_bytes -= memory_bytes
         return self.has_half and not had_half

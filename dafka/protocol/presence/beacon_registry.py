@@ -4,9 +4,9 @@ A plain tower cannot verify the address in a beacon, but it can tell connections
 connection: it may introduce a limited number of nodes, and send beacons at a limited rate. An address belongs to the
 connection that introduced it first, until that connection ends or sends no beacon for the timeout.
 
-A node that uses the second form of beacons is gone when its connection ends: it registers again if it connects again.
+A node that uses the second form of beacons is gone when its connection ends, and registers again when it reconnects.
 While its connection lives, it registers seldom. If another connection claims its address meanwhile, the tower asks all
-nodes to register soon, and the address is given away only if its node does not.
+nodes to register soon, and reassigns the address only if its node does not.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ for each batch of new nodes.
 """
 
 LATE_FACTOR = 5
-"""Timeouts after which a node that uses the second form and whose registration is overdue is forgotten although its
-connection lives. A node that is slow sends its beacons late; one that is paused sends none."""
+"""The time, in timeouts, after which a connected node of the second form with an overdue registration is forgotten. A
+slow node registers late; a paused one does not register."""
 
 MANY_NODES = "too many nodes"
 MANY_OF_ONE_CONNECTION = "too many nodes of one connection"
@@ -44,7 +44,7 @@ class _Node:
     connection: int
     heard_at: float
     claimed_at: float = float("-inf")
-    """When another connection claimed its address, if it was not heard since."""
+    """When another connection claimed its address; reset when the node is heard."""
     may_be_late: bool = False
 
 
@@ -98,14 +98,14 @@ class BeaconRegistry:
         return list(self._connections)
 
     def admit_beacon(self, address: str, connection: int, now: float, *, may_be_late: bool = False) -> bool:
-        """Note a beacon, and return whether to accept it. A refused beacon is counted in `discarded`.
+        """Record a beacon, and return whether to accept it. A refused beacon is counted in `discarded`.
 
         Args:
             address: The node's address.
             connection: The number of the connection on which it arrived.
             now: The time in seconds.
-            may_be_late: Whether the node uses the second form: it leaves when this connection ends, and stays while it
-                lives, unless its next registration is overdue for `LATE_FACTOR` timeouts.
+            may_be_late: Whether the node uses the second form: it leaves when this connection ends, or when its next
+                registration is overdue for `LATE_FACTOR` timeouts.
 
         Returns:
             Whether the beacon is accepted.
@@ -120,13 +120,13 @@ class BeaconRegistry:
         return not reason
 
     def is_address_claimed(self, now: float) -> bool:
-        """Return whether nodes have to register soon, since one of them may have lost its address."""
+        """Return whether nodes must register soon, since one of them may have lost its address."""
         return now < self._claimed_until
 
     def expire(self, now: float) -> list[str]:
         """Forget nodes whose connection has ended and silent nodes, and return them.
 
-        It looks for silent nodes when one may be silent, and at most four times per timeout.
+        It checks for silent nodes only when one can be silent, and at most four times per timeout.
         """
         gone = [
             address

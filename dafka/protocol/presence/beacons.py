@@ -1,11 +1,11 @@
 """The beacon client of one node (RFC 46, "Node Discovery and Presence").
 
-There are two forms of beacons. A tower shows by its subscriptions which ones it knows, and the node uses the second
-form with every tower that knows it (`DirectoryClient`), and the first form with others.
+There are two forms of beacons. The subscriptions of a tower show which forms it knows. The node uses the second form
+with every tower that knows it (`DirectoryClient`), and the first form with others.
 
 In the first form, which RFC 46 specifies, a node sends its beacon to the towers when it starts, when it hears of a new
-node, and in each interval. Such a tower does not answer a node directly: a node knows that a tower hears it when its
-own beacon comes back. Until then it sends ten times as often, so that a beacon lost while connections are being made
+node, and in each interval. A tower does not answer a node directly: a node knows that a tower hears it when its own
+beacon comes back. Until then, it sends ten times as often, so that a beacon lost while connections are being made
 causes little delay.
 """
 
@@ -43,7 +43,7 @@ SETTLE_PERIODS_MAX = 10
 """Settling periods after which the nodes count as found, even if nodes still come and go."""
 
 SILENT_INTERVALS = 2
-"""After so many intervals without a message of any tower, the silence of other nodes may be that of the towers."""
+"""After this many intervals without a message of any tower, missing beacons of nodes are attributed to the towers."""
 
 UNECHOED_FACTOR = 10
 """How many times as often a node sends its beacon until a tower has sent it back."""
@@ -55,7 +55,7 @@ NEW_NODE_BEACONS_BURST = 20
 """Beacons sent for new nodes at once."""
 
 PREFIXES_MAX = 16
-"""Subscriptions of one tower that are remembered. A correct tower has one or two."""
+"""The maximum number of remembered subscriptions of one tower. A correct tower has one or two."""
 
 SILENCE_INTERVAL_S = 60.0
 """Seconds after which a node reports again that it still hears no tower."""
@@ -70,7 +70,7 @@ WANTED_ROLES: dict[Role, tuple[Role, ...]] = {
     Role.OBSERVER: _EVERY_ROLE,
     Role.ANY: _EVERY_ROLE,
 }
-"""By the role of a node, the roles that it connects to, because it has something to hear from them.
+"""By the role of a node, the roles that it connects to, because it receives messages from them.
 
 | role | hears |
 | --- | --- |
@@ -80,8 +80,8 @@ WANTED_ROLES: dict[Role, tuple[Role, ...]] = {
 | reader | answers of stores, which alone know which records are durable |
 | observer | everything |
 
-Observers learn the roles and topics of nodes from their subscriptions, so every node connects to observers. Nodes whose
-role is not known are wanted by all. The relation is symmetric: a node answers on connections that its peer has made.
+Observers learn the roles and topics of nodes from their subscriptions, so every node connects to observers. All nodes
+connect to nodes whose role is unknown. The relation is symmetric: a node answers on connections that its peer has made.
 """
 
 _SECOND_FORM = (PULSE, INBOX, ROLE_CHANGES)
@@ -101,7 +101,7 @@ BeaconAction: TypeAlias = DiscoveryEvent | TowerAction
 
 @attrs.define
 class _Tower:
-    """One tower: its subscriptions, and the forms that are used with it."""
+    """One tower: its subscriptions, and the forms of beacons that are used with it."""
 
     client: DirectoryClient
     prefixes: set[bytes] = attrs.field(factory=set)
@@ -205,7 +205,7 @@ class BeaconMachine:
         return [SubscribeAtTower(tower, WELCOME) for tower in range(len(self._towers))]
 
     def tower_subscribed(self, number: int, frames: Iterable[bytes], now: float) -> list[BeaconAction]:
-        """Handle subscription frames of a tower, which show that it is connected, and which forms it knows."""
+        """Handle subscription frames of a tower, which show that it is connected and which forms it knows."""
         tower = self._towers[number]
         is_new = False
         for frame in frames:
@@ -268,7 +268,7 @@ class BeaconMachine:
         return min(self._beacon_due, self._watch_due, self._settle_due, self._settled_due, clients)
 
     def _choose_form(self, number: int, now: float) -> list[BeaconAction]:
-        """Use the form that a tower knows: it has just connected, or connected again."""
+        """Choose the form for a tower that has just connected or reconnected."""
         tower = self._towers[number]
         actions: list[BeaconAction] = []
         if tower.knows_second_form:

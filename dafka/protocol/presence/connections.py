@@ -1,11 +1,11 @@
 """The connections of one node to its peers' publishers, and when the node is settled.
 
 A node is settled once it has found its peers and connected to them: from then on it receives what they send. Any peer
-can announce endpoints that do not answer. A bounded number of them is tried at a time, and the others wait in a queue.
+can announce endpoints that do not answer. A limited number of them is tried at a time, and the others wait in a queue.
 
-A node that is slow sends its beacons late, but its connections live: libzmq's threads keep them up. So a peer that
-discovery has lost stays until its connection is lost, too, unless that connection is young. If discovery has lost all
-peers because no tower is heard any more, those with young connections stay as well.
+A slow node sends its beacons late, but libzmq's threads keep its connections alive. So a peer that discovery has lost
+is kept until its connection is lost, too, unless that connection is young. If discovery has lost all peers because no
+tower is heard any more, peers with young connections are kept as well.
 """
 
 from __future__ import annotations
@@ -16,20 +16,21 @@ from collections.abc import Iterable
 from dafka.endpoints import ConnectionChange, PeerEndpoint
 
 CONNECTING_MAX = 256
-"""Endpoints that a node tries at the same time and that have never answered. They may be invalid."""
+"""The maximum number of endpoints that a node tries at the same time and that have never answered. They may be
+invalid."""
 
 TRY_S = 1.0
-"""Seconds that a peer has to answer before a new peer takes its place, if too many have not answered."""
+"""Seconds that a peer has to answer before a new peer replaces it, if too many have not answered."""
 
 QUEUED_TRY_S = 5.0
-"""Seconds that a peer has to answer before the next peer in the queue takes its place."""
+"""Seconds that a peer has to answer before the next peer in the queue replaces it."""
 
 STEADY_S = 30.0
-"""Seconds for which a connection must have lasted to show that its peer still lives. Discovery takes a while to lose a
-peer, so a connection made meanwhile may lead to another node, which listens at the same endpoint."""
+"""Seconds for which a connection must have lasted to show that its peer still lives. A younger one may lead to another
+node at the same endpoint, since discovery takes a while to lose a peer."""
 
 CONNECT_S = 1.0
-"""Seconds that settling waits for connections to the peers that were found. Some may have left."""
+"""Seconds to wait for connections to the peers that were found; some may have left."""
 
 
 class ConnectionManager:
@@ -110,7 +111,7 @@ class ConnectionManager:
         return True
 
     def note_changes(self, changes: Iterable[ConnectionChange], now: float) -> None:
-        """Note that connections were made or lost."""
+        """Record that connections were made or lost."""
         for change in changes:
             endpoint = change.peer
             if endpoint not in self._endpoints:
@@ -130,7 +131,7 @@ class ConnectionManager:
         return is_tower_silent or now - since >= STEADY_S
 
     def peers_found(self, now: float) -> None:
-        """Note that discovery has found the peers that were running before."""
+        """Record that discovery has found the peers that were running before."""
         self._are_peers_found = True
         self._settle_due = now + CONNECT_S
 
@@ -142,7 +143,7 @@ class ConnectionManager:
         return self.is_settled
 
     def deadline(self) -> float:
-        """Return when to call `try_settle` and `next_queued` again, even if nothing happens."""
+        """Return when to call `try_settle` and `next_queued` again if nothing happens before."""
         queue_due = float("inf")
         if self._queue:
             has_room = len(self._connecting) < self._connecting_max

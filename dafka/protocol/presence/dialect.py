@@ -1,10 +1,10 @@
-"""The dialect that a node sends, if its setting is `auto`: RFC 46's, until there are nodes of libdafka.
+"""Chooses the dialect that a node sends if its setting is `auto`: RFC 46's, until there are nodes of libdafka.
 
 A store of libdafka ends with a failed assertion when it receives a FETCH, GET-HEADS or CONSUMER-HELLO in the dialect of
-RFC 46 (erratum 30). Publishers filter messages by their first bytes, which are the same in both dialects, so that such
-a message cannot be kept from one peer. It reaches a peer only after the peer's subscription has come to this node. So
-the node looks at subscriptions: the reading half of a libdafka store subscribes to these commands, and not to records.
-A node also adopts libdafka's dialect when it hears it. Nodes of this project understand both.
+RFC 46 (erratum 30). Publishers filter messages by their first bytes, which are the same in both dialects, so such a
+message cannot be withheld from one peer. It reaches a peer only after the peer's subscription has arrived at this node.
+So the node watches subscriptions: the reading half of a libdafka store subscribes to these commands, and not to
+records. A node also adopts libdafka's dialect when it receives it. Nodes of this project understand both.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dafka.wire import Command, Dialect
 _Key = TypeVar("_Key")
 
 _RECORD_COMMANDS = frozenset((Command.RECORD, Command.HEAD, Command.DIRECT_RECORD))
-"""The commands that bring records and heads, to which every store subscribes that writes records."""
+"""The commands with records and heads, to which every store that writes records subscribes."""
 
 
 class DialectChoice:
@@ -60,7 +60,7 @@ class DialectChoice:
         return self._own_kind
 
     def note_subscriptions(self, subscriptions: Iterable[tuple[int, wire.Subscription]]) -> None:
-        """Note subscriptions of peers, each with the number of its connection; -1 if that is unknown."""
+        """Record subscriptions of peers, each with the number of its connection; -1 if that is unknown."""
         if self._is_fixed:
             return
         for connection, subscription in subscriptions:
@@ -72,7 +72,7 @@ class DialectChoice:
             self.dialect = Dialect.RFC46
 
     def note_heard(self, dialects: Container[Dialect]) -> None:
-        """Note the dialects in which peers have sent messages."""
+        """Record the dialects in which peers have sent messages."""
         if not self._is_fixed and Dialect.LIBDAFKA in dialects:
             self._is_heard = True
             self.dialect = Dialect.LIBDAFKA

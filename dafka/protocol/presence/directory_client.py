@@ -1,8 +1,8 @@
 """The second form of beacons, as one node uses it with one tower.
 
-The node registers with its role and the roles that it wants, and repeats that as a sign of life. The tower sends it the
-directory of the wanted nodes, and then what changes. The node asks for the directory again when the number of a change
-or a pulse shows that it has missed something.
+The node registers with its role and the roles that it wants, and repeats that as a heartbeat. The tower sends it the
+directory of the wanted nodes, and then changes. The node asks for the directory again when the number of a change or a
+pulse shows that it has missed a message.
 """
 
 from __future__ import annotations
@@ -25,17 +25,19 @@ INTERVAL_MIN_S = 0.01
 """The shortest time between two registrations, whatever a tower asks for."""
 
 JITTER = 0.25
-"""The part by which waits are shortened at random, so that nodes that start together do not stay in step."""
+"""The maximum fraction by which waits are shortened at random, so that nodes that start together do not stay in
+step."""
 
 SILENT_TIMEOUTS = 2
-"""Timeouts after which the directory of a tower is no longer trusted whose next pulse is overdue."""
+"""The time, in timeouts, for which the next pulse of a tower can be overdue before its directory is no longer
+trusted."""
 
 PAUSE_MAX_S = 60.0
 """The longest time between two pulses that a tower may announce."""
 
 PULSES_MAX = 10
-"""Pulses without a directory after which the node uses the first form: it registers with another tower than it hears,
-because the endpoints of two towers are configured in different orders."""
+"""Pulses without a directory after which the node uses the first form. Then it registers with another tower than the
+one that it hears, because the endpoints of two towers are configured in different orders."""
 
 
 class DirectoryClient:
@@ -43,8 +45,8 @@ class DirectoryClient:
 
     Attributes:
         is_active: Whether the second form is used with this tower.
-        is_complete: Whether the directory has been received completely, and nothing was missed since.
-        has_failed: Whether the tower does not send a directory, although it lives.
+        is_complete: Whether the directory has been received completely, and no message was missed since.
+        has_failed: Whether the tower sends pulses but no directory.
         own_endpoint: The endpoint at which the tower introduces this node, according to its directory.
         pause_s: The longest time until the tower's next pulse, from its last one on.
     """
@@ -65,7 +67,7 @@ class DirectoryClient:
         Args:
             tower: The number of the tower.
             registration: The node's registration.
-            peers: The table that the nodes of the directory are noted in.
+            peers: The table to which the nodes of the directory are added.
             config: The `[beacon]` section.
             draw: Returns a random number from 0 to 1.
             has_key: Whether the cluster is closed.
@@ -145,18 +147,18 @@ class DirectoryClient:
         return self._hear_page(message, now)
 
     def ask(self, now: float) -> list[PeerChange | TowerAction]:
-        """Ask for the directory again, because something was missed, unless it has been asked for."""
+        """Ask for the directory again after a missed message, unless it has been requested."""
         return [*self._ask(now)] if self.is_complete else []
 
     def tick(self, now: float) -> list[TowerAction]:
-        """Register when it is time; do not trust the directory of a tower that has been silent for long."""
+        """Register when due; stop trusting the directory of a tower that has been silent for long."""
         if not self.is_active:
             return []
         if self.is_complete and now - self._heard_at >= self._silence_s + self.pause_s:
             self._peers.keep_listed(self._tower, (), now)
             return self._ask(now)
         if self.is_complete and self._peers.ignored > self._ignored and self._peers.has_room:
-            return self._ask(now)  # nodes that the table had no room for are listed nowhere else
+            return self._ask(now)  # nodes that did not fit into the table are listed nowhere else
         return self._register(now) if now >= self._due else []
 
     def deadline(self) -> float:
@@ -191,7 +193,7 @@ class DirectoryClient:
         )
         if not is_current:
             return self.ask(now)
-        # Many nodes that register together, since they hear the same pulse, cost the tower far less than one by one.
+        # Nodes that hear the same pulse register together, which costs the tower far less than one by one.
         return [*self._register(now)] if self._due <= now + self.pause_s else []
 
     def _hear_changes(self, message: wire.RoleChanges, now: float) -> list[PeerChange | TowerAction]:

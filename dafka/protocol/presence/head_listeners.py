@@ -1,9 +1,9 @@
-"""The peers that take HEADs and that need them at a regular interval, as RFC 46 demands.
+"""The peers that need HEADs at a regular interval, as RFC 46 demands.
 
-A node of this project asks a new peer for its heads, and repeats its questions, so that a HEAD that says nothing new is
-of little use to it. A node of libdafka continues to fetch only when another HEAD comes (erratum 17), and a node of
-another implementation may rely on them, too. A node of this project is known by its subscription to DIRECT-EARLIEST,
-with its own address, on the same connection.
+A node of this project asks a new peer for its heads, and repeats its questions, so an unchanged HEAD is of little use
+to it. A node of libdafka continues to fetch only when another HEAD comes (erratum 17), and other implementations may
+rely on HEADs, too. A node of this project is known by its subscription to DIRECT-EARLIEST, with its own address, on the
+same connection.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dafka.wire import Command
 
 CONNECTIONS_MAX = 10_000
-"""Connections of each kind that are remembered. Peers that were forgotten count as peers that need regular HEADs."""
+"""The maximum number of remembered connections of each kind. Forgotten peers count as peers that need regular HEADs."""
 
 
 class HeadListeners:
@@ -29,7 +29,7 @@ class HeadListeners:
         self._own_kind: set[int] = set()
 
     def note_subscription(self, connection: int, frame: bytes) -> None:
-        """Note a subscription frame of a peer (ZeroMQ RFC 29).
+        """Record a subscription frame of a peer (ZeroMQ RFC 29).
 
         Args:
             connection: The number of the connection; negative if it has ended.
@@ -48,7 +48,7 @@ class HeadListeners:
                 self._foreign.add(connection)
 
     def need_regular_heads(self) -> bool:
-        """Return whether a peer takes HEADs that is not known to be a node of this project."""
+        """Return whether a peer that takes HEADs is not known to be a node of this project."""
         self._foreign = {each for each in self._foreign if self._is_connected(each)}
         return bool(self._foreign)
 

@@ -5,7 +5,7 @@ uses it, as long as that key is authorized (`KeyIdentity`). In a plain cluster, 
 node. If the transport knows the endpoint that a message came from, and discovery has found its sender at another
 endpoint, the message is discarded (`EndpointIdentity`).
 
-A node may have further partitions beside the one of its address. Their addresses begin with its own and a slash.
+A node can have more partitions than the one of its address. Their addresses begin with its address and a slash.
 
 DIRECT-RECORD and DIRECT-HEAD name the partition's producer, not the store that sends them, so they are not checked.
 """
@@ -22,7 +22,7 @@ from dafka.protocol.events import PeerJoined, PeerLeft
 from dafka.protocol.trust import AddressConflict
 
 FORMER_NODES_MAX = 100_000
-"""Nodes that have left and still own their address. Beyond this number, the oldest are forgotten."""
+"""The maximum number of nodes that have left and still own their address; beyond it, the oldest are forgotten."""
 
 WRONG_SENDER = "wrong sender"
 
@@ -37,10 +37,10 @@ class PeerIdentity(Protocol):
     discarded: Counter[str]
 
     def accept_change(self, change: PeerJoined | PeerLeft) -> bool:
-        """Note that a node joined or left. Return whether the node should act on it."""
+        """Record that a node joined or left. Return whether the node should act on it."""
 
     def verify_messages(self, messages: list[wire.BatchedMessage], source: PeerEndpoint) -> list[wire.BatchedMessage]:
-        """Return the messages that their sender may send. Count the others in `discarded`."""
+        """Return the messages that name their real sender. Count the others in `discarded`."""
 
 
 class KeyIdentity:
@@ -89,7 +89,7 @@ class KeyIdentity:
         return True
 
     def remove_node(self, address: str, key: str) -> bool:
-        """Note that a node left; it keeps its address. Return False if the address is not this key's."""
+        """Record that a node left; it keeps its address. Return False if the address is not this key's."""
         if address and self._keys.get(address) != key:
             return False
         self._present[address] -= 1
@@ -168,7 +168,7 @@ class EndpointIdentity:
 
 
 def owner_of(address: str) -> str:
-    """Return the address of the node that a partition belongs to: of `NODE/NAME` and `NODE` it is `NODE`."""
+    """Return the address of the node that a partition belongs to: `NODE` for `NODE/NAME` and `NODE`."""
     return address.partition("/")[0]
 
 

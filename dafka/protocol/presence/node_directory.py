@@ -1,8 +1,8 @@
 """The directory of a tower: the nodes by role, and the messages that announce them (the second form of beacons).
 
-A node that joins receives all nodes of the roles that it wants, in pages sent to its inbox; after that it receives only
-changes. A tower cannot know which messages were lost. Therefore each message about a role has a number, and the pulse
-repeats the last numbers: a node that misses a number asks for the directory again.
+A node that joins receives all nodes of the roles that it wants, in pages sent to its inbox, and then only changes. A
+tower cannot know which messages were lost. Therefore each message about a role has a number, and the pulse repeats the
+last numbers: a node that misses a number asks for the directory again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PAGE_BYTES_MAX = 16 * 1024
 """Bytes of the entries of one page."""
 
 ENTRIES_AT_ONCE_MAX = 20_000
-"""Entries that are sent at once, to all nodes that asked: about ten milliseconds of work."""
+"""The maximum number of entries that are sent at once, to all requesting nodes: about ten milliseconds of work."""
 
 REPEAT_S = 0.2
 """Seconds until the same node is sent the directory again."""
@@ -30,7 +30,7 @@ class _Listed:
     entry: DirectoryEntry
     encoded: bytes
     wanted: tuple[Role, ...] | None
-    """The roles that it wants to hear of; None if it uses the first form of beacons."""
+    """The roles that it wants; None if it uses the first form of beacons."""
     asked: bool = False
     sent_at: float = float("-inf")
 
@@ -39,7 +39,7 @@ class NodeDirectory:
     """The nodes that a tower introduces to each other.
 
     Args:
-        tower: A random number that identifies this life of the tower.
+        tower: A random number that identifies this incarnation of the tower.
     """
 
     def __init__(self, tower: bytes) -> None:
@@ -56,7 +56,7 @@ class NodeDirectory:
 
         Args:
             entry: The node.
-            wanted: The roles that it wants to hear of; None if it uses the first form of beacons.
+            wanted: The roles that it wants; None if it uses the first form of beacons.
         """
         roles = None if wanted is None else tuple(wanted)
         listed = self._nodes.get(entry.address)
@@ -87,7 +87,7 @@ class NodeDirectory:
         return [listed.entry for listed in self._nodes.values() if listed.wanted is not None]
 
     def note_inbox(self, address: str, *, is_open: bool, inboxes_max: int) -> None:
-        """Note that a node has subscribed to its directory pages, or that the last subscription to them has ended."""
+        """Record that a node has subscribed to its directory pages, or that the last subscription to them has ended."""
         if not is_open:
             self._inboxes.discard(address)
         elif len(self._inboxes) < inboxes_max or address in self._inboxes:
@@ -98,7 +98,7 @@ class NodeDirectory:
                 self._queue(address)
 
     def ask(self, address: str) -> None:
-        """Note that a listed node asks for the directory. It is sent as soon as the node has an inbox."""
+        """Record that a listed node asks for the directory, which is sent as soon as the node has an inbox."""
         self._nodes[address].asked = True
         self._queue(address)
 
@@ -131,14 +131,14 @@ class NodeDirectory:
         return bool(self._asked)
 
     def count_changes(self) -> int:
-        """Return how many messages about changes there have been."""
+        """Return the number of messages about changes."""
         return sum(self._numbers.values())
 
     def pulse(self, interval_ms: int, pause_ms: int) -> list[bytes]:
-        """Return the frames of the tower's sign of life.
+        """Return the frames of the tower's heartbeat.
 
         Args:
-            interval_ms: The longest time that nodes may leave between two registrations, in milliseconds.
+            interval_ms: The longest allowed time between two registrations of a node, in milliseconds.
             pause_ms: The time until the next pulse, in milliseconds.
 
         Returns:

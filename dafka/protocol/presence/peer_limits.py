@@ -1,8 +1,8 @@
-"""Limits on peers: how many partitions they may begin, and how often this node acts on their requests.
+"""Limits on peers: the number of partitions that they can begin, and the rate of their requests.
 
-In a plain cluster, a peer can send any message in the name of any node. The one thing that a node can check is whether
-discovery has found a node of that name. Nodes that discovery has found have an allowance each; all other names share
-one. A peer that invents names therefore competes with other such peers, and not with known nodes.
+In a plain cluster, a peer can send any message in the name of any node. A node can only check whether discovery has
+found a node of that name. Each node that discovery has found has its own allowance; all other names share one. A peer
+that invents names therefore competes with other such peers, and not with known nodes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dafka.protocol.token_bucket import TokenBucket
 from dafka.records import Partition
 
 UNKNOWN_PARTITIONS_MAX = 1000
-"""Partitions begun by RECORDs and HEADs of nodes that discovery has not found, all together."""
+"""The maximum number of partitions begun by RECORDs and HEADs of all nodes that discovery has not found."""
 
 NODE_BURST = 100
 """Requests of one known node that are served at once."""
@@ -66,14 +66,14 @@ class PeerLimits:
         self._buckets: dict[str, TokenBucket] = {}
 
     def peer_joined(self, address: str) -> None:
-        """Note a node that discovery found. If its address is empty, any unknown name may be that node's."""
+        """Record a node that discovery found. If its address is empty, any unknown name may be that node's."""
         if address:
             self._nodes.add(address)
         else:
             self._has_nameless_node = True
 
     def peer_left(self, address: str) -> None:
-        """Note that discovery lost a node."""
+        """Record that discovery lost a node."""
         self._nodes.discard(address)
         self._buckets.pop(address, None)
 
@@ -86,7 +86,7 @@ class PeerLimits:
             is_live: Whether its producer announced it, rather than a store in an answer.
 
         Returns:
-            The empty string if the partition may be followed, which counts until `forget_partition`; else the reason.
+            The empty string if the partition can be followed, which counts until `forget_partition`; else the reason.
         """
         if followed >= self._partitions_max:
             return MANY_PARTITIONS
@@ -103,7 +103,7 @@ class PeerLimits:
         return ""
 
     def forget_partition(self, partition: Partition) -> None:
-        """Note that a partition is no longer followed."""
+        """Record that a partition is no longer followed."""
         self._unknown_partitions.discard(partition)
         if self._partitions_begun[partition.address] > 1:
             self._partitions_begun[partition.address] -= 1
@@ -111,7 +111,7 @@ class PeerLimits:
             del self._partitions_begun[partition.address]
 
     def allow_request(self, address: str, now: float, cost: float = 1.0) -> bool:
-        """Return whether one more request of this node may be served, and count it if so."""
+        """Return whether one more request of this node can be served, and count it if so."""
         is_known = address in self._nodes
         name = address if is_known else ""
         bucket = self._buckets.get(name)
@@ -121,11 +121,11 @@ class PeerLimits:
         return bucket.try_take(now, cost)
 
     def allow_fetch(self, address: str, now: float) -> bool:
-        """Return whether one more FETCH of this node may be served, and count it if so."""
+        """Return whether one more FETCH of this node can be served, and count it if so."""
         return self.allow_request(address, now, FETCH_COST if self._is_known(address) else UNKNOWN_FETCH_COST)
 
     def allow_heads_request(self, address: str, now: float) -> bool:
-        """Return whether one more GET-HEADS or CONSUMER-HELLO of this node may be served, and count it if so."""
+        """Return whether one more GET-HEADS or CONSUMER-HELLO of this node can be served, and count it if so."""
         return self.allow_request(address, now, HEADS_COST if self._is_known(address) else UNKNOWN_HEADS_COST)
 
     def _is_known(self, address: str) -> bool:

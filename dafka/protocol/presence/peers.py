@@ -1,12 +1,13 @@
 """The nodes that are known from the beacons that towers pass on.
 
-A node is identified by its address. Two towers may report it at different hosts: the first endpoint stays as long as
+A node is identified by its address. Two towers can report it at different hosts: the first endpoint is kept as long as
 the port is the same. A loopback endpoint is an exception: a tower reports it until a remote node has connected to the
-tower, and a remote node replaces it by the next one. A node on another port has restarted: the old endpoint leaves, and
-the new one joins. In a closed cluster, nodes with different keys are different nodes, even with the same address.
+tower, and remote nodes replace it by the next reported one. A node on another port has restarted: the old endpoint
+leaves, and the new one joins. In a closed cluster, nodes with different keys are different nodes, even with the same
+address.
 
-A tower that sends beacons of the first form repeats them, and a node is gone when they cease. A tower that uses the
-second form lists a node once, and says when it is gone; a node stays as long as any tower lists it.
+A tower that sends beacons of the first form repeats them, and a node is gone when they stop. A tower that uses the
+second form lists a node once, and reports when it is gone; a node stays as long as any tower lists it.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class PeerTable:
         return self._note_peer(beacon, now + self._timeout)
 
     def listed(self, entry: wire.DirectoryEntry, tower: int) -> list[PeerChange]:
-        """Note that a tower lists a node, and return the changes as `heard` does."""
+        """Record that a tower lists a node, and return the changes as `heard` does."""
         changes = self._note_peer(entry, float("-inf"))
         peer = self._peers.get((entry.address, entry.key))
         if peer is not None:
@@ -81,7 +82,7 @@ class PeerTable:
         return changes
 
     def unlisted(self, entry: wire.DirectoryEntry, tower: int, now: float) -> list[PeerChange]:
-        """Note that a tower has removed a node from this role. Return the change if no other entry is left."""
+        """Record that a tower has removed a node from this role. Return the change if no other entry is left."""
         peer = self._peers.get((entry.address, entry.key))
         if peer is None or peer.listed_by.get(tower) is not entry.role:
             return []
@@ -90,7 +91,7 @@ class PeerTable:
         return [PeerLeft(address, peer.endpoint) for address, peer in left]
 
     def keep_listed(self, tower: int, nodes: Container[tuple[str, str]], now: float) -> None:
-        """Note that a tower lists only these nodes, by address and key. Others are gone unless heard for the timeout.
+        """Record that a tower lists only these nodes, by address and key. Others are gone when silent for the timeout.
 
         A tower that has restarted may not have heard of all nodes yet.
         """
@@ -104,7 +105,7 @@ class PeerTable:
 
         Args:
             now: The time in seconds.
-            are_listed: Whether the towers list all wanted nodes, so that a node that none has listed is unwanted.
+            are_listed: Whether the towers list all wanted nodes, so that a node that no tower lists is unwanted.
             is_tower_silent: Whether no tower is heard any more.
 
         Returns:

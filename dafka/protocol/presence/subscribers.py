@@ -1,7 +1,7 @@
 """Peers that have subscribed to messages addressed to them.
 
-Other nodes get answers too, because a peer may subscribe to a prefix of its address. But known subscribers are served
-first, and under overload they are dropped last.
+Other nodes get answers, too, because a peer can subscribe to a prefix of its address. But known subscribers are served
+first, and are dropped last under overload.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class SubscriberSet:
         return iter(self._subscribers)
 
     def note_subscription(self, subscription: wire.Subscription) -> None:
-        """Note a peer's subscription, to any command, or that it ended."""
+        """Record a peer's subscription, to any command, or that it ended."""
         if subscription.command is not self._command or not subscription.topic:
             return
         if not subscription.active:
@@ -43,8 +43,8 @@ class EarliestResponder:
     """Answers FETCHes for records that this node does not hold with DIRECT-EARLIEST (erratum 26).
 
     RFC 46 has no such message. A node that understands it subscribes to it with its own address; it is never sent to
-    other nodes, such as libdafka's. At most `subscribers_max` subscribers are remembered. A further one gets no answer,
-    and waits for its records until it gives up.
+    other nodes, such as libdafka's. At most `subscribers_max` subscribers are remembered. Others get no answer, and
+    wait for their records until they give up.
     """
 
     def __init__(self, subscribers_max: int) -> None:
@@ -55,7 +55,7 @@ class EarliestResponder:
         return address in self._subscribers
 
     def note_subscription(self, subscription: wire.Subscription) -> None:
-        """Note a peer's subscription, to any command, or that it ended."""
+        """Record a peer's subscription, to any command, or that it ended."""
         self._subscribers.note_subscription(subscription)
 
     def answer(

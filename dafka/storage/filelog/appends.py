@@ -55,7 +55,7 @@ class PlannedAppend:
 
     @property
     def stored_path(self) -> str:
-        """The path of the file that says when its records were stored."""
+        """The path of the file with the times of storing."""
         return self.log.stored_path(self.head.base)
 
     @property
@@ -145,7 +145,7 @@ def check_sequences(partition: Partition, first_sequence: int, end_sequence: int
 def _make_rows(
     partition: Partition, batches: list[RecordBatch], time_ms: int, latest_at: int | None
 ) -> Iterator[StoredRow]:
-    """Yield rows, of which several in a row may have the same time. Sizes count from the beginning of the append."""
+    """Yield rows; consecutive rows may have the same time. Sizes count from the beginning of the append."""
     total = 0
     for batch in batches:
         if batch.stored_at is None:
@@ -165,7 +165,7 @@ def _make_rows(
 
 
 def _join_unencoded(batches: Sequence[RecordBatch]) -> Iterator[RecordBatch]:
-    """Yield the batches; consecutive ones that are not record batches yet as one."""
+    """Yield the batches; join consecutive ones that are not encoded yet."""
     for is_encoded, group in groupby(batches, key=lambda batch: bool(batch.encoded)):
         if is_encoded:
             yield from group

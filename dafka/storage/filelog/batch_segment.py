@@ -1,7 +1,7 @@
-"""Segments of version 2: Kafka's record batches, one after the other, as Kafka stores them.
+"""Segments of version 2: a sequence of record batches, as Kafka stores them.
 
-Only a whole batch has a CRC, which covers neither its base offset nor its length. A batch is therefore taken for good
-by its header only if the next one follows it, or nothing does; otherwise its CRC decides.
+A batch's CRC covers all of its records, but neither its base offset nor its length. A header alone is therefore trusted
+only if the next batch, or the end of the segment, follows; otherwise the CRC is checked.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class BatchSegment(Segment):
         return None
 
     def _check_chain(self, buffer: ReadBuffer, block: Block) -> Block | None:
-        """Return a batch that was found, or the next one if that shows that this one is part of a damaged record."""
+        """Return a batch that was found, or the next one if this one turns out to be part of a damaged record."""
         last, following = block, self.block_at(buffer, block.next_position, block.end_sequence)
         while following is not None:
             last, following = following, self.block_at(buffer, following.next_position, following.end_sequence)

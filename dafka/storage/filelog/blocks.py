@@ -1,4 +1,4 @@
-"""What a segment consists of, as values: blocks of records, runs with the same time, and the end of the segment."""
+"""The parts of a segment: blocks of records, runs with the same time, and the end of the segment."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Block(NamedTuple):
         position: Its position in the segment.
         size: Its size, in bytes.
         first_sequence: The sequence of its first record.
-        records: The number of its records, with those that compaction has removed.
-        crc: The CRC of what follows the header's own part.
+        records: The number of its records, including those that compaction has removed.
+        crc: The CRC of the rest of the block.
         max_timestamp: The largest timestamp of its records.
         stored_at: Version 1: when the records were stored.
         content_bytes: Version 1: the total size of the records.
@@ -68,7 +68,7 @@ class Tail:
     Attributes:
         length: The size of the valid part, in bytes.
         end: The sequence after the last record of the valid part.
-        seen_end: The sequence after the last record of which a header was found.
+        seen_end: The sequence after the last record for which a header was found.
         damaged: The position, first sequence and end sequence of damage within the valid part.
     """
 

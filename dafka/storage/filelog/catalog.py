@@ -1,9 +1,9 @@
-"""The catalog: the names of all partitions and what each holds, so that opening and listing need not visit them.
+"""The catalog: the name and the state of each partition, so that opening and listing need not visit the folders.
 
 The catalog is a cache of two files. `catalog.names` has a frame per partition and only grows. `catalog.heads` has, in
 the same order, a slot per partition, which is written after each change. The CRC of a slot is seeded with its
-partition, so that it is valid for no other. If anything is missing, damaged or inconsistent, the folders are read
-instead.
+partition, so that a slot is valid for one partition only. If anything is missing, damaged or inconsistent, the folders
+are read instead.
 
 Slots are trusted while the system that wrote them runs, or if the writer closed the catalog. After a power failure, a
 slot may have reached the disk before the data it describes, or not at all.
@@ -75,9 +75,9 @@ class CatalogReader:
         self.is_trusted = False
         """Whether the slots are trusted."""
         self.is_closed = False
-        """Whether its writer closed it, after everything was synced."""
+        """Whether its writer closed it after syncing everything."""
         self.is_of_earlier_boot = False
-        """Whether the system was started again since the catalog was written, so that no written file is unsynced."""
+        """Whether the system has restarted since the catalog was written, so that no written file is unsynced."""
         self.is_unsynced = False
         """Whether its writer was killed, and may have left any segment unsynced."""
         self._names_path = f"{folder}/{NAMES_FILE}"
@@ -87,7 +87,7 @@ class CatalogReader:
         self._slots = b""
 
     def load(self) -> bool:
-        """Read what is new. Return False if the names that were read before were replaced."""
+        """Read the changes. Return False if the names that were read before were replaced."""
         is_same = self._load_names()
         heads = read_file(self._heads_path) or b""
         self.is_trusted = _is_trusted(heads[:_HEADER_BYTES])

@@ -1,8 +1,7 @@
 """Rewriting a segment without the records that compaction removes.
 
-The segment is read and written anew, some of it at a time, in a temporary file, which replaces it once it is durable.
-A segment is therefore either as it was or compacted, whenever the process is killed. Only segments that are not
-appended to any more are rewritten.
+The segment is copied, a part at a time, to a temporary file, which replaces it once it is durable. If the process is
+killed, the segment is therefore either unchanged or compacted. The active segment is never rewritten.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ from dafka.storage.filelog.versions import is_of_batches
 from dafka.storage.filelog.writer import LogWriter
 
 STEP_BYTES = 2**18
-"""How much of a segment is read at a time, in bytes: a few milliseconds of work."""
+"""The number of bytes of a segment that are read at a time: a few milliseconds of work."""
 
 FULL_BATCH_BYTES = ENCODED_BYTES_MAX // 2
-"""A compacted batch of at least this size is not joined with others again, in bytes."""
+"""The size from which a compacted batch is not joined with others again, in bytes."""
 
 
 def find_compactable(log: PartitionLog, clean_end: int) -> Compactable:
@@ -98,7 +97,7 @@ class SegmentCompaction:
             return 0
 
     def finish(self) -> Compacted:
-        """Replace the segment with what was written. Not to be called during another change of the file log."""
+        """Replace the segment with the temporary file. Must not be called during another change of the file log."""
         log, base = self._log, self._base
         is_there = self._writer.find_log(log.partition) is log and base in log.list_bases() and base != log.head.base
         if not self._done.records_removed or not is_there:
@@ -109,7 +108,7 @@ class SegmentCompaction:
         return self._done
 
     def close(self) -> None:
-        """Remove what was written and not used."""
+        """Remove the temporary file if it was not used."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -134,7 +133,7 @@ class SegmentCompaction:
                     self._give_up()
                     return
                 self._add(records, block.size)
-                time.sleep(0)  # lets an append have the interpreter lock, which it would else wait milliseconds for
+                time.sleep(0)  # gives an append the interpreter lock, for which it would otherwise wait milliseconds
                 self._read_to, self._sequence = block.next_position, block.end_sequence
             if self._read_to < segment.limit:
                 return
@@ -166,7 +165,7 @@ class SegmentCompaction:
         self._add_rows(records.end_sequence)
 
     def _count_bytes(self, records: RecordBatch) -> int:
-        """Return the size of the records that the partition counts: retention has not dropped them."""
+        """Return the size of the records that retention has not dropped."""
         return records.between(self._log.head.earliest, records.end_sequence).content_bytes
 
     def _is_much_waiting(self) -> bool:
@@ -197,7 +196,7 @@ class SegmentCompaction:
         return self._runs[run].stored_at
 
     def _add_rows(self, end_sequence: int) -> None:
-        """Add rows for the records up to a sequence; those that were stored at the same time have one."""
+        """Add rows for the records up to a sequence; records that were stored at the same time share one."""
         while self._run < len(self._runs) and self._runs[self._run].end_sequence <= end_sequence:
             run = self._runs[self._run]
             self._run += 1

@@ -116,7 +116,7 @@ def _check_segment(segment: Segment, head: Head, end: int) -> Iterator[Damage]:
 
 
 def _is_stored_file_whole(segment: Segment, end: int) -> bool:
-    """Return whether there are rows for all records of a segment, and none of them is damaged."""
+    """Return whether all records of a segment have rows, and none of the rows is damaged."""
     path = segment.log.stored_path(segment.base)
     try:
         with segment.pool.open_file(path) as fd:

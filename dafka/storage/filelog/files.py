@@ -84,7 +84,7 @@ class FilePool:
             return (found.st_dev, found.st_ino) == (opened.st_dev, opened.st_ino)
 
     def drop(self, path: str) -> None:
-        """Drop a file after it was unlinked, or if another file may be at its path."""
+        """Drop a file that was unlinked, or whose path may now belong to another file."""
         with self._lock:
             file = self._files.pop(path, None)
             if file is not None:
@@ -141,7 +141,7 @@ def file_size(path: str) -> int:
 
 
 def replace_file(path: str, data: bytes, *, is_durable: bool = True) -> None:
-    """Write a file so that either the old contents or the new ones are found, completely. Raises `OSError`."""
+    """Replace the contents of a file atomically. Raises `OSError`."""
     temporary = temporary_path(path)
     try:
         with open(temporary, "wb", buffering=0) as file:
@@ -185,7 +185,7 @@ def ancestors(path: str, root: str) -> Iterator[str]:
 
 
 def remove_folders(path: str, top: str) -> str:
-    """Remove a folder and those of its parents below `top` that are then empty; return the first one that is left."""
+    """Remove a folder and its parents below `top` that become empty; return the first folder that is left."""
     shutil.rmtree(path, ignore_errors=True)
     while (path := os.path.dirname(path)) != top:
         try:
@@ -202,5 +202,5 @@ def temporary_path(path: str) -> str:
 
 
 def is_temporary_file(name: str) -> bool:
-    """Return whether a file was to replace another one when its process was killed."""
+    """Return whether a killed process left this file, which would have replaced another one."""
     return name.startswith(".") and name.endswith(TEMPORARY_SUFFIX)

@@ -19,7 +19,7 @@ from dafka.storage.filelog.reading import LogReader
 from dafka.storage.filelog.recovery import Recovery
 
 ATTEMPTS = 5
-"""The number of times that a slot is read while a writer may be writing it."""
+"""The number of attempts to read a slot while a writer may be writing it."""
 
 
 class PartitionFollower:
@@ -148,7 +148,7 @@ class PartitionFollower:
 
 
 def _is_unchanged(log: PartitionLog) -> bool:
-    """Return whether nothing but the active segment may have changed."""
+    """Return whether only the active segment can have changed."""
     try:
         stored_earliest, _ = read_earliest_file(log.folder) or (0, 0)
     except ValueError:

@@ -1,7 +1,7 @@
 """The index of a segment: where to begin to search for a sequence.
 
-For segments of record batches it is kept in two files, laid out as Kafka does, so that Kafka's tools can use them. They
-are caches that are checked before they are used. For segments of version 1 it is only built in memory.
+The index of a segment of record batches is kept in two files in Kafka's format, which Kafka's tools can read. They are
+caches that are checked before use. The index of a segment of version 1 is only built in memory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TIME_ROW = struct.Struct(">qI")
 
 @attrs.define
 class SegmentIndex:
-    """The index of the first `length` bytes of a segment.
+    """An index of the first `length` bytes of a segment.
 
     Attributes:
         base: The first sequence of the segment.
@@ -74,7 +74,7 @@ class SegmentIndex:
         return self.rows[number][:2] if number >= 0 else (self.base, 0)
 
     def encode(self) -> tuple[bytes, bytes]:
-        """Return the contents of the two files: that of offsets, and that of timestamps."""
+        """Return the contents of the two files: offsets and timestamps."""
         times = [*self.times, self.largest] if self._has_larger_time() else self.times
         return (
             b"".join(_ROW.pack(last - self.base, position) for _, position, last in self.rows),
@@ -86,7 +86,7 @@ class SegmentIndex:
 
 
 def decode_rows(data: bytes | None, base: int) -> list[tuple[int, int]] | None:
-    """Return the last sequence and the position of each row of an index; None if it cannot be right."""
+    """Return the last sequence and the position of each row of an index; None if it is invalid."""
     if not data or len(data) % _ROW.size:
         return None
     rows = [(base + offset, position) for offset, position in _ROW.iter_unpack(data)]
@@ -94,7 +94,7 @@ def decode_rows(data: bytes | None, base: int) -> list[tuple[int, int]] | None:
 
 
 def decode_times(data: bytes | None, base: int) -> list[tuple[int, int]] | None:
-    """Return the timestamp and the last sequence of each row of an index of times; None if it cannot be right."""
+    """Return the timestamp and the last sequence of each row of an index of times; None if it is invalid."""
     if data is None or len(data) % _TIME_ROW.size:
         return None
     times = [(timestamp, base + offset) for timestamp, offset in _TIME_ROW.iter_unpack(data)]
@@ -102,7 +102,7 @@ def decode_times(data: bytes | None, base: int) -> list[tuple[int, int]] | None:
 
 
 def is_beginning(data: tuple[bytes | None, bytes | None], index: SegmentIndex) -> bool:
-    """Return whether two files are an index as it was when the segment was shorter."""
+    """Return whether two files are an earlier version of an index, from when the segment was shorter."""
     rows, times = index.encode()
     return (
         data[0] is not None
@@ -110,7 +110,7 @@ def is_beginning(data: tuple[bytes | None, bytes | None], index: SegmentIndex) -
         and len(data[0]) % _ROW.size == 0
         and rows.startswith(data[0])
         and len(data[1]) % _TIME_ROW.size == 0
-        and times.startswith(data[1][: -_TIME_ROW.size])  # the last row is of the end that the segment had
+        and times.startswith(data[1][: -_TIME_ROW.size])  # the last row is for the former end of the segment
     )
 
 

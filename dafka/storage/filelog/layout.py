@@ -27,7 +27,7 @@ FORMAT = "dafka file log"
 VERSION = 2
 
 VERSIONS = (1, VERSION)
-"""The versions that are read. In version 1, segments consist of entries; one that is written becomes version 2."""
+"""The versions that can be read. In version 1, segments consist of entries. Writing upgrades to version 2."""
 
 PART_LENGTH_MAX = 200
 """The maximum length of a part of a path, in bytes. File systems allow 255; the rest is for suffixes."""
@@ -102,7 +102,7 @@ def prepare_folder(folder: str) -> None:
 
 
 def create_identity(folder: str) -> str:
-    """Make an empty folder a file log, and an older one one of this version, which older releases refuse.
+    """Make an empty folder a file log, or upgrade one to this version, which older releases refuse.
 
     Args:
         folder: The folder.
@@ -196,7 +196,7 @@ def walk_names(folder: str, suffix: str = "", unexpected: list[str] | None = Non
     Args:
         folder: The folder to search.
         suffix: If empty, names are folders; otherwise they are files with this suffix.
-        unexpected: A list that receives the paths that stand for no name.
+        unexpected: A list that receives the paths that do not encode a name.
 
     Yields:
         The name and its path.

@@ -1,7 +1,7 @@
-"""Rewriting segments of version 1 as segments of record batches, one after the other.
+"""Rewriting segments of version 1 as segments of record batches.
 
-A segment is rewritten in a temporary file, which replaces it once it is durable. Its `.stored` file is in place before:
-a segment of version 1 ignores it. So each segment is whole in one of its forms at any moment.
+A segment is rewritten in a temporary file, which replaces it once it is durable. Its `.stored` file is put in place
+first; a segment of version 1 ignores it. So each segment is complete in one of the two forms at any moment.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ def migrate_segment(writer: LogWriter, log: PartitionLog, base: int) -> Damage |
         base: The first sequence of the segment.
 
     Returns:
-        The number of records; or why the segment stays as it is.
+        The number of records, or the reason why the segment was not rewritten.
 
     Raises:
-        OSError: If a file cannot be read or written. The segment is then as it was.
+        OSError: If a file cannot be read or written. The segment is unchanged.
     """
     temporary = temporary_path(log.log_path(base))
     try:
@@ -96,7 +96,7 @@ def _write_batches(segment: Segment, fd: int) -> bytes:
 
 
 def _read_parts(segment: Segment) -> Iterator[tuple[RecordBatch, list[StoredRow]]]:
-    """Yield all records of a segment, some at a time, and rows with the end, time and size of each of its entries."""
+    """Yield all records of a segment, in parts, and rows with the end, time and size of each of its entries."""
     buffer = segment.open_buffer(BODY_READ_BYTES)
     expected, size = segment.base, 0
     parts: list[RecordBatch] = []

@@ -1,4 +1,4 @@
-"""One partition: its folder, its segments, and what is known of them.
+"""One partition: its folder, its segments, and the state of the active one.
 
 The writing thread replaces `head` and `bases`, each as a whole; reading threads read `head` first, then `bases`. A
 segment is added to `bases` before `head` includes it. It is removed from `head` before it is removed from `bases` and
@@ -69,7 +69,7 @@ class Head(NamedTuple):
 
 
 class PartitionLog:
-    """A partition of the file log. Kept small, because there may be very many.
+    """A partition of the file log. It uses little memory, because a file log can have very many.
 
     Args:
         partition: The partition.
@@ -113,7 +113,7 @@ class PartitionLog:
         self._info: PartitionInfo | None = None
 
     def forget_tail(self) -> None:
-        """Forget what is known of the active segment, because another one takes its place."""
+        """Forget the state of the active segment, because it is being replaced."""
         self.is_tail_old = False
         self.stored_length = -1
 
@@ -134,7 +134,7 @@ class PartitionLog:
 
     @property
     def info(self) -> PartitionInfo:
-        """The public description of what is held now."""
+        """The public description of the current state."""
         return self._info or self.compute_info()
 
     def compute_info(self) -> PartitionInfo:
@@ -162,7 +162,7 @@ class PartitionLog:
         return f"{self.folder}/{base:0{BASE_DIGITS}}{STORED_SUFFIX}"
 
     def side_paths(self, base: int) -> list[str]:
-        """Return the paths of the files beside a segment."""
+        """Return the paths of the files that accompany a segment."""
         return [self.stored_path(base), self.index_path(base), self.time_index_path(base)]
 
     def segment_seed(self, base: int) -> int:
@@ -211,7 +211,7 @@ def find_bases(folder: str) -> tuple[int, ...]:
 
 
 def is_segment_name(name: str, suffix: str) -> bool:
-    """Return whether a file has the name of a segment, or of a file beside one, depending on the suffix."""
+    """Return whether a file has the name of a segment, or of an accompanying file, depending on the suffix."""
     digits = name[:BASE_DIGITS]
     return (
         len(name) == BASE_DIGITS + len(suffix)

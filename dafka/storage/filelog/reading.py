@@ -47,11 +47,11 @@ PARTIAL_READ_BYTES_MAX = 32 * 2**20
 """The maximum size of the cached blocks that were read partially, in bytes."""
 
 ATTEMPTS = 3
-"""The number of times that a read is tried while another process drops or replaces segments."""
+"""The number of attempts of a read while another process drops or replaces segments."""
 
 
 class _PartialRead(NamedTuple):
-    """The records of a block, of which some were read, and the position after it."""
+    """The records of a block that was read only partially, and the position after it."""
 
     records: RecordBatch
     next_position: int
@@ -155,9 +155,9 @@ class LogReader:
         with segment.log.lock:
             path = segment.path
             index = self._cached_index(path) or _read_index(segment)
-            # An index that goes further, because of a concurrent append, is as good.
+            # A longer index, from a concurrent append, is valid, too.
             if index.length > segment.limit and segment.base != segment.log.head.base:
-                index = SegmentIndex.empty(segment.base)  # of the file that a compacted one has replaced
+                index = SegmentIndex.empty(segment.base)  # the cached one is for a file that compaction has replaced
             if index.length < segment.limit:
                 for block in segment.iterate(segment.open_buffer(), index.length, index.end_sequence):
                     index.add_block(block)
@@ -216,7 +216,7 @@ class LogReader:
         while True:
             part = current.records.between(sequence, stop)
             if part.content_bytes > bytes_max or len(part) > records_max:
-                if parts:  # a record batch is taken apart only if it alone is too much
+                if parts:  # a record batch is split only if it alone is too large
                     self._keep_partial_read(segment, sequence, current)
                     break
                 part = part.within(bytes_max).between(sequence, sequence + records_max)
@@ -316,7 +316,7 @@ def count_segment_bytes(segment: Segment, first_sequence: int, end_sequence: int
 
 
 def _read_index(segment: Segment) -> SegmentIndex:
-    """Return the index of a segment of record batches as its files have it; an empty one if they cannot be right."""
+    """Return the index of a segment of record batches as its files have it; an empty one if they are invalid."""
     log, base = segment.log, segment.base
     index = SegmentIndex.empty(base)
     if not is_of_batches(segment):

@@ -41,8 +41,8 @@ from dafka.storage.filelog.writer import LogWriter
 from dafka.storage.plugin_helpers import now_ms
 
 VACANT_MAX = 1000
-"""Slots of deleted partitions that a catalog may have in any case. If it has more, and more than of other partitions,
-it is rewritten without them."""
+"""A catalog with more slots of deleted partitions than this, and than of existing partitions, is rewritten without
+them."""
 
 
 @attrs.define
@@ -61,10 +61,10 @@ class Recovery:
     is_writer: bool
     damages: list[Damage] = attrs.Factory(list)
     unsynced: list[PartitionLog] = attrs.Factory(list)
-    """The partitions that a process that was killed may have written, and not synced."""
+    """The partitions that a killed process may have written without syncing."""
 
     def resume_partition(self, log: PartitionLog, known: Head) -> bool:
-        """Continue from a head that is trusted. Return False if the partition does not exist."""
+        """Continue from a trusted head. Return False if the partition does not exist."""
         try:
             size = os.stat(log.log_path(known.base)).st_size
         except (FileNotFoundError, NotADirectoryError):
@@ -146,7 +146,7 @@ class Recovery:
         log.head = head
 
     def _scan_tail(self, log: PartitionLog, known: Head, size: int) -> Head:
-        """Add what follows the known part of the active segment, and truncate an incomplete append."""
+        """Scan the active segment after its known part, and truncate an incomplete append."""
         path = log.log_path(known.base)
         with self.pool.open_file(path) as fd:
             segment = as_segment(log, known.base, SEQUENCE_END_MAX, fd, size, self.pool, self.reader.get_index)
@@ -174,13 +174,13 @@ class Recovery:
             )
 
     def _repair_stored_file(self, segment: Segment, latest_at: int, head: Head) -> None:
-        """Fill in when records were stored if a power failure or damage has left that out."""
+        """Fill in times of storing that are missing after a power failure or damage."""
         if self.is_writer and is_of_batches(segment):
             drop_bad_rows(segment)
             repair_stored_file(segment, latest_at, partial(self._find_later_time, segment, head))
 
     def _find_later_time(self, segment: Segment, head: Head) -> int:
-        """Return the first known time in later segments of a partition; that of recovery if there is none."""
+        """Return the first known time in later segments of a partition; the time of recovery if there is none."""
         for base in [base for base in segment.log.bases if base > segment.base]:
             with self.reader.open_segment(segment.log, head, base) as later:
                 run = next(later.runs(base), None)
@@ -205,7 +205,7 @@ class Recovery:
                     os.unlink(path)
 
     def _drop_stray_files(self, log: PartitionLog) -> None:
-        """Remove the files beside segments that are not there."""
+        """Remove the accompanying files of missing segments."""
         if not self.is_writer:
             return
         for name in os.listdir(log.folder):
@@ -243,7 +243,7 @@ _logger = logging.getLogger("dafka.storage")
 def open_writer(
     folder: str, *, segment_bytes: int, segment_ms: int, sync_delay_ms: int | None
 ) -> tuple[LogWriter, list[Damage]]:
-    """Open the partitions of a file log, and repair incomplete ends; return these as damage. Raises `OSError`."""
+    """Open the partitions of a file log, and repair incomplete ends; return the repairs as damage. Raises `OSError`."""
     pool = FilePool(os.O_RDWR)
     catalog = CatalogWriter(folder, is_synced=sync_delay_ms == 0)
     reader = LogReader(pool)
@@ -268,8 +268,8 @@ def _recover(
 ) -> list[tuple[PartitionLog, bool]]:
     """Return every partition that the catalog lists afterward, and whether it is held.
 
-    Records that may not be durable are synced before the catalog says that this writer has it in use. The times of
-    storing are synced before it says that this writer has closed it.
+    Records that may not be durable are synced before the catalog is marked as in use. The times of storing are synced
+    before it is marked as closed.
     """
     topics_folder = f"{folder}/{TOPICS_FOLDER}"
     known = CatalogReader(folder)
@@ -300,7 +300,7 @@ def _recover(
 
 
 def _sync_times_later(writer: LogWriter, found: Sequence[tuple[PartitionLog, bool]]) -> None:
-    """Sync the `.stored` files that a process that was killed may have written, or that were repaired."""
+    """Sync the `.stored` files that a killed process may have written, or that were repaired."""
     for log, is_held in found:
         if is_held:
             writer.syncer.sync_later([log.stored_path(base) for base in log.bases or (log.head.base,)], [log.folder])

@@ -1,4 +1,4 @@
-"""A segment of a partition, whichever form it has: what is read from it, and through which buffer.
+"""The interface of a segment in either form, and the buffer for reading one.
 
 `batch_segment` reads segments of record batches, which this version writes. `entry_segment` reads those of version 1.
 Nothing here changes a file.
@@ -26,7 +26,7 @@ BODY_READ_BYTES = 2**20
 
 
 class ReadBuffer:
-    """The part of a segment that was read last.
+    """A buffer with the part of a segment that was read last.
 
     Args:
         fd: The descriptor of the segment.
@@ -150,11 +150,11 @@ class Segment(ABC):
 
     @abstractmethod
     def scan_tail(self, position: int, sequence: int) -> Tail:
-        """Read and check everything from a block on. Damage is reported only if something good follows it."""
+        """Read and check everything from a block on. Damage is reported only if a valid block follows it."""
 
     @abstractmethod
     def runs(self, sequence: int) -> Iterator[StoredRun]:
-        """Yield when the records were stored, from the run with a sequence on."""
+        """Yield the runs of records with equal times, from the run that contains a sequence on."""
 
     @abstractmethod
     def find_time(self, stored_at: int) -> int:

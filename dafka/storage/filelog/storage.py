@@ -1,7 +1,7 @@
 """Opening a file log, and its `Storage` methods.
 
-A file log is a folder with a folder per partition, whose segments only grow, and no database. The files are described
-in docs/reference/filelog-format.md.
+A file log has a folder per partition, with segments that only grow, and no database. docs/reference/filelog-format.md
+describes the files.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ from dafka.storage.migration import Migration
 from dafka.storage.plugin_helpers import FileIdentity, int_at_least, now_ms, parse_location, writer_lock
 
 READ_THREADS = 4
-"""The number of concurrent reads. They wait for the disk; the rest of their work needs the interpreter lock."""
+"""The number of concurrent reads. More would not help: except for waiting for the disk, they need the interpreter
+lock."""
 
 SEGMENT_BYTES = 64 * 2**20
 """The default size at which a new segment begins, in bytes."""
@@ -53,7 +54,7 @@ SEGMENT_MS = 7 * 24 * 3600 * 1000
 """The default age at which a new segment begins, in milliseconds."""
 
 RETENTION_SEGMENTS = 8
-"""How many segments retention removes before the next append may run."""
+"""The number of segments that retention removes before the next append can run."""
 
 _T = TypeVar("_T")
 
@@ -269,7 +270,7 @@ class FilelogStorage:
                 await self._write(partial(LogWriter.delete_log, log=log))
 
     async def apply_retention(self, policy: RetentionPolicy, topic: str | None = None) -> dict[Partition, int]:
-        """See `Storage.apply_retention`. Only whole segments are dropped. Appends run between a few removals."""
+        """See `Storage.apply_retention`. Only whole segments are dropped. Appends can run after every few removals."""
         writer = self._writable()
         time_ms = now_ms()
 
@@ -295,7 +296,7 @@ class FilelogStorage:
     async def compact(
         self, partition: Partition, end_sequence: int, find_removed: FindRemoved, throttle: Throttle
     ) -> Compacted:
-        """See `CompactsPartitions.compact`. One segment after the other is rewritten."""
+        """See `CompactsPartitions.compact`. Segments are rewritten one at a time."""
         writer = self._writable()
         await trio.lowlevel.checkpoint()
         log = writer.find_log(partition)
@@ -451,7 +452,7 @@ def _count_other_file_bytes(folder: str) -> int:
 
 
 def _find_trim_points(reader: LogReader, log: PartitionLog, policy: RetentionPolicy, time_ms: int) -> list[int]:
-    """Return the sequences to trim to, one after the other, until a policy is satisfied: a few segments each time."""
+    """Yield sequences to trim to, a few segments each time, until a policy is satisfied."""
     earliest = log.head.earliest
     surplus = _find_surplus_end(reader, log, policy, time_ms)
     if surplus <= earliest:

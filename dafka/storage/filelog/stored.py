@@ -1,8 +1,8 @@
 """When the records of a segment were stored, and their size: a file beside the segment, with a row for each append.
 
-The rows are written before the records, and synced with less haste than they. After a power failure rows may be
-missing, and a row may describe more records than there are. `repair_rows` then makes the file fit its segment again.
-Damaged rows are passed over: their records count as stored when those of the next good row were.
+Rows are written before their records, but synced later. After a power failure, rows may be missing, and a row may
+describe more records than there are. `repair_rows` then makes the file match its segment again. Damaged rows are
+skipped: their records get the time of the next valid row.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class StoredRow(NamedTuple):
 
     Attributes:
         end_sequence: The sequence after the last record.
-        stored_at: When the records since the row before were stored.
+        stored_at: When the records after the previous row were stored.
         content_bytes: The total size of all records of the segment up to there.
     """
 
@@ -110,7 +110,7 @@ class StoredRows:
             before = row
 
     def _find(self, is_reached: Callable[[StoredRow], bool]) -> int:
-        """Return the number of the first good row for which this is true, as it is for all rows after it."""
+        """Return the number of the first valid row that satisfies a condition, by binary search."""
         low, high = 0, self.count
         while low < high:
             middle = (low + high) // 2
@@ -143,7 +143,7 @@ def repair_rows(
     latest_at: int,
     find_later_time: Callable[[], int],
 ) -> tuple[int, StoredRow]:
-    """Make the rows fit their segment.
+    """Make the rows match their segment.
 
     Args:
         fd: The descriptor of the file.
@@ -151,8 +151,8 @@ def repair_rows(
         seed: The seed of the segment's CRCs.
         end_sequence: The end of the segment.
         count_bytes: Returns the total size of the records of a range.
-        latest_at: A time that the last record was stored at or after; 0 if none is known.
-        find_later_time: Returns when records without a row count as stored if no record before them has a time.
+        latest_at: The earliest possible time of storing of the last record; 0 if unknown.
+        find_later_time: Returns the time for records without a row if no record before them has a time.
 
     Returns:
         The size of the file, in bytes, and its last row.
@@ -184,8 +184,8 @@ def repair_rows(
 def drop_bad_rows(segment: Segment) -> None:
     """Rewrite the `.stored` file of a segment without rows that are damaged or contradict others. Raises `OSError`.
 
-    After a power failure, a row may be there that an append wrote and took back, and that the row of a later append
-    has replaced.
+    After a power failure, the file may contain a row of an append that was rolled back, next to the row of the later
+    append that replaced it.
     """
     log, base = segment.log, segment.base
     path, seed = log.stored_path(base), log.segment_seed(base)
@@ -198,7 +198,7 @@ def drop_bad_rows(segment: Segment) -> None:
 
 
 def drop_replaced(rows: list[StoredRow]) -> list[StoredRow]:
-    """Drop each row with an earlier time than one before it, or with no lower end than one after it."""
+    """Drop each row with an earlier time than a row before it, or with an end that a later row also has or precedes."""
     in_time: list[StoredRow] = []
     for row in rows:
         if not in_time or row.stored_at >= in_time[-1].stored_at:
@@ -213,7 +213,7 @@ def drop_replaced(rows: list[StoredRow]) -> list[StoredRow]:
 def repair_stored_file(
     segment: Segment, latest_at: int, find_later_time: Callable[[], int] = now_ms
 ) -> tuple[int, StoredRow]:
-    """Make the `.stored` file of a segment of record batches fit it; see `repair_rows`. Raises `OSError`."""
+    """Make the `.stored` file of a segment of record batches match it; see `repair_rows`. Raises `OSError`."""
     log, base = segment.log, segment.base
     with segment.pool.open_file(log.stored_path(base), is_created=True) as fd:
         seed = log.segment_seed(base)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dafka.storage.filelog.files import FilePool, sync_folder
 
 SYNC_THREADS = 8
-"""The number of files that are synced concurrently. An append to many partitions has to sync a file of each."""
+"""The number of files that are synced concurrently. An append to many partitions must sync a file of each."""
 
 
 class Syncer:
@@ -66,7 +66,7 @@ class Syncer:
             self._folders.update(folders)
 
     def sync_now(self, files: Collection[str], folders: Collection[str]) -> None:
-        """Sync files and folders, several at a time. Those that were removed are ignored."""
+        """Sync files and folders, several at a time. Removed ones are ignored."""
         if len(files) + len(folders) <= 1:
             for path in files:
                 self._sync_file(path)
@@ -79,9 +79,9 @@ class Syncer:
         self._run_all(_sync_folder, folders)
 
     def take_failed(self) -> set[str]:
-        """Return the files that a sync has failed for since the last call.
+        """Return the files whose sync has failed since the last call.
 
-        The system may have dropped what was written to them, and a later sync of it would succeed all the same.
+        The system may have dropped their written data, and a later sync would succeed nevertheless.
         """
         with self._changed:
             failed, self._failed = self._failed, set()

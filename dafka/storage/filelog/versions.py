@@ -1,4 +1,4 @@
-"""The form of a segment: record batches, or the entries of version 1."""
+"""Detecting the form of a segment: record batches, or the entries of version 1."""
 
 from __future__ import annotations
 

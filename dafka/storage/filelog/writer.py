@@ -1,8 +1,8 @@
 """Changing partitions: appending records, dropping records, and dropping whole segments.
 
-One thread at a time writes; any number read at the same time (see `partition` for what they share). Each change happens
-completely or not at all if an error occurs. If the process is killed during an append, some of its first record batches
-may be there, in each partition separately.
+One thread at a time writes; any number of threads can read at the same time (`partition` says how they share state). A
+change that fails has no effect. If the process is killed during an append, each partition may have some of its first
+record batches.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class LogWriter:
                 self._vacant[log.partition] = log
 
     def sync_logs(self, logs: Sequence[PartitionLog]) -> None:
-        """Sync partitions that were found: a process that was killed may have written records, and not synced them."""
+        """Sync existing partitions: a killed process may have written records without syncing them."""
         root = os.path.dirname(self.topics_folder)
         paths = [log.log_path(base) for log in logs for base in log.list_bases()]
         self.syncer.sync_now(paths, {folder for path in paths for folder in ancestors(path, root)})
@@ -168,7 +168,7 @@ class LogWriter:
             self._drop_everything(log, next_sequence)
 
     def delete_log(self, log: PartitionLog) -> None:
-        """Delete a partition. Its active segment, which tells its end, is removed last."""
+        """Delete a partition. Its active segment, which determines its end, is removed last."""
         head = log.head
         if head.earliest < head.end:
             self._drop_everything(log, head.end)
@@ -200,12 +200,12 @@ class LogWriter:
             base: The first sequence of the segment.
             path: The file.
             rows: The contents of the `.stored` file.
-            content_bytes_removed: The size of the records that are missing in the file, in bytes.
+            content_bytes_removed: The size of the records that were left out, in bytes.
         """
         size = file_size(path)
         files = [log.log_path(base), *log.side_paths(base)]
         before = sum(map(file_size, files))
-        if base == log.head.base:  # readers would trust the length in a slot that is only changing
+        if base == log.head.base:  # readers would trust the length in a CHANGING slot
             self.catalog.forget_slot(log.slot)
         else:
             self._mark_changing(log)
@@ -281,7 +281,7 @@ class LogWriter:
         return appends
 
     def _check_tail(self, log: PartitionLog) -> None:
-        """Find out how the active segment can be continued, once after it was found."""
+        """Check, once after opening, how the active segment can be continued."""
         head = log.head
         with self.reader.open_segment(log, head, head.base) as segment:
             log.is_tail_old = not is_of_batches(segment)
@@ -333,7 +333,7 @@ class LogWriter:
     def _make_folders(self, log: PartitionLog) -> set[str]:
         """Create the folder of a partition, and return the folders above it that must be synced.
 
-        A folder that existed before may have been created by an append that failed, or by a process that was killed.
+        An existing folder may have been created by a failed append, or by a killed process.
         """
         changed = {os.path.dirname(log.folder), *make_folders(log.folder)}
         self._synced_folders -= changed
@@ -341,7 +341,7 @@ class LogWriter:
         return {folder for folder in above if folder not in self._synced_folders}
 
     def _write_rows(self, append: PlannedAppend) -> None:
-        """Write when the records are stored. It is written before them, so that no record is without it."""
+        """Write the times of storing. They are written before the records, so that each record has one."""
         if append.rows:
             with self.pool.open_file(append.stored_path, is_created=True) as fd:
                 if append.begins_segment:
@@ -401,7 +401,7 @@ class LogWriter:
             self.logs.setdefault(log.partition.topic, {})[log.partition] = log
         self._write_slot(log, GOOD)
         if append.begins_segment and not append.is_new and not before.length:
-            # The old segment is empty and begins at another sequence: it would be in the way of later segments.
+            # The old segment is empty and begins at another sequence, where it would conflict with later segments.
             log.bases = tuple(base for base in log.bases if base != before.base)
             self._unlink(log, before.base)
 

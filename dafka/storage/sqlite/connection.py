@@ -14,7 +14,7 @@ from dafka.records import decode_text
 from dafka.storage.sqlite.schema import SCHEMA_VERSION, read_version
 
 BUSY_TIMEOUT_S = 30.0
-"""How long a connection waits for a lock that another process holds."""
+"""How long a connection waits for a lock of another process."""
 
 PAGE_BYTES = 16 * 1024
 """The page size of new files. A record larger than a quarter of a page takes whole pages of its own."""
@@ -29,7 +29,7 @@ def connect(path: str, *, read_only: bool) -> sqlite3.Connection:
         isolation_level=None,
         check_same_thread=False,
     )
-    connection.text_factory = decode_text  # never fails; wrong types are checked by the callers
+    connection.text_factory = decode_text  # never fails; callers check for wrong types
     return connection
 
 

@@ -1,10 +1,9 @@
 """Inserting the records of a batch by one INSERT.
 
 SQLite processes all rows of a statement without the interpreter lock, which stepping row by row would pass back and
-forth with the event loop. So each column is bound as a whole, and an expression takes the part of each row from it. The
-rows come from a JSON array with an element for each record. The first column that is not regular, such as contents of
-different lengths, has its numbers in that array. Further ones have a table of digits, from which SQLite takes a number
-more slowly.
+forth with the event loop. So each column is bound as a whole, and an expression extracts the value of each row. The
+rows come from a JSON array with an element for each record. The first irregular column, such as contents of different
+lengths, has its numbers in that array. Each other irregular column has a table of digits, which is slower.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ def _encode_all(headers: Sequence[tuple[Header, ...]] | None) -> list[str | None
     """Return the headers of each record as the column stores them, or None if there are none."""
     if headers is None:
         return None
-    texts: dict[tuple[Header, ...], str | None] = {}  # often, many records have the same
+    texts: dict[tuple[Header, ...], str | None] = {}  # many records often share the same headers
     found = []
     for each in headers:
         if each not in texts:
@@ -97,7 +96,7 @@ def _encode_all(headers: Sequence[tuple[Header, ...]] | None) -> list[str | None
 
 
 _NULL = -1
-"""The number that stands for NULL."""
+"""The number that represents NULL."""
 
 assert NO_TIMESTAMP == _NULL
 
@@ -112,7 +111,7 @@ def _as_column(numbers: Sequence[int]) -> array[int]:
 
 
 def _run_starts(column: array[int]) -> list[int]:
-    """Return where each run of equal numbers starts if they rise and are few, which times mostly do; else nothing."""
+    """Return the starts of the runs of equal numbers; nothing if the runs are many or do not increase."""
     starts: list[int] = []
     start = 0
     while start < len(column) and len(starts) < RUNS_MAX:
@@ -125,7 +124,7 @@ def _run_starts(column: array[int]) -> list[int]:
 
 
 class _Rows:
-    """The rows of a statement. Each method binds the values of one column, and returns the expression that takes one.
+    """The rows of a statement. Each method binds the values of one column, and returns the expression for one value.
 
     Args:
         count: The number of rows.

@@ -87,7 +87,7 @@ def add_partition_times(db: Database) -> None:
 
 @migrations()
 def add_record_columns(db: Database) -> None:
-    """Upgrade to version 3: add keys, headers and timestamps to records, and let contents be NULL.
+    """Upgrade to version 3: add keys, headers and timestamps to records, and allow NULL contents.
 
     No record is read or written, so this is quick for a file of any size. SQLite has no statement that drops the
     constraint of a column; its documentation of ALTER TABLE describes this change of the table's definition.
@@ -115,9 +115,9 @@ def add_record_columns(db: Database) -> None:
 
 @migrations()
 def add_compacted_end(db: Database) -> None:
-    """Upgrade to version 4: say up to which sequence compaction may have removed records.
+    """Upgrade to version 4: store the sequence up to which compaction may have removed records.
 
-    Older releases, which would take that for damage, refuse the file.
+    Older releases, which would report removed records as damage, refuse the file.
     """
     db.execute("ALTER TABLE partitions ADD COLUMN compacted_end INTEGER NOT NULL DEFAULT 0")
     db.execute("PRAGMA user_version = 4")

@@ -30,7 +30,7 @@ READ_RECORDS_MAX = 10_000
 """The maximum number of records in one read."""
 
 ALIKE_RECORDS_MIN = 1000
-"""Records with the same timestamp, before one with another, that are worth reading alone."""
+"""The minimum number of records with the same timestamp that are read separately."""
 
 RUN_RECORDS_MIN = 32
 """Shorter runs are read row by row: they are quick to read, or so large that another copy would be noticeable."""
@@ -65,7 +65,7 @@ _SELECT_LENGTHS = f"""
     {_RUN}
 """
 
-# A few rows, which tell whether all rows are likely to be alike: the first, the second, one in the middle, the last.
+# A few rows that show whether all rows are likely to be alike: the first, the second, one in the middle, the last.
 _SELECT_SAMPLE = f"""
     SELECT min(length(content)), max(length(content)), count(key) + count(headers), {_FIRST_TIMESTAMP},
            count(timestamp) IN (0, count(*)) AND min(timestamp) IS max(timestamp)
@@ -145,7 +145,7 @@ def read_records(
     is_compacted = _raise_if_damaged(reader, table, partition, first_sequence, failure)
     if is_compacted and problem is None:  # meanwhile
         return _read_compacted(reader, table, partition, first_sequence, count, bytes_max, with_times)
-    if problem is not None:  # in a way that no query shows
+    if problem is not None:  # a kind of damage that no query shows
         raise StorageCorruptError(
             f"{partition}: sequence {first_sequence} is damaged: {problem}", first_sequence + 1
         ) from problem
@@ -161,8 +161,8 @@ def _read_compacted(
     bytes_max: int,
     with_times: bool,
 ) -> RecordBatch | None:
-    """Read records of which compaction may have removed some: rows that are missing stand for those."""
-    with snapshot(reader):  # of a partition that is trimmed meanwhile, all rows would be missing
+    """Read a range from which compaction may have removed records: missing rows are removed records."""
+    with snapshot(reader):  # otherwise a concurrent trim would make all rows look removed
         row = table.select_one(reader, partition)
         if row is None or not row.info.earliest_sequence <= first_sequence < row.info.end_sequence:
             return None
@@ -175,14 +175,17 @@ def _read_compacted(
         failure = problem if isinstance(problem, sqlite3.Error) else None
         _raise_if_damaged(reader, table, partition, first_sequence, failure)
         raise StorageCorruptError(f"{partition}: sequence {first_sequence} is damaged: {problem}", first_sequence + 1)
-    end = min(end, found)  # if it ended before a record that was too large, or is damaged
+    end = min(end, found)  # the rows ended before a record that is too large or damaged
     return _place_records(partition, first_sequence, end, records, stored_at if with_times else None)
 
 
 def _place_records(
     partition: Partition, first_sequence: int, end_sequence: int, records: list[Record], next_stored_at: int | None
 ) -> RecordBatch:
-    """Return a batch of a range of sequences with these records. It has times if that of the next record is given."""
+    """Return a batch of a range of sequences with these records.
+
+    It has times if the time of the next record is given.
+    """
     count = end_sequence - first_sequence
     mask = bytearray(b"\1" * count)
     values: list[bytes | None] = [None] * count
@@ -218,7 +221,7 @@ def _read_rows(
     bytes_max: int,
     end_sequence: int | None = None,
 ) -> tuple[list[Record], sqlite3.Error | ValueError | None]:
-    """Return the records before the first one that is damaged, and what is wrong with that.
+    """Return the records before the first damaged one, and a description of its damage.
 
     If an end is given, records before it may be missing.
     """
@@ -287,7 +290,7 @@ def _read_run(
     with_times: bool,
     info: PartitionInfo,
 ) -> RecordBatch | None:
-    """Read the records as one row. Return None if they are too few or anything is not as expected."""
+    """Read the records as one row. Return None if there are too few, or if anything is unexpected."""
     key = (*to_columns(partition), first_sequence)
     try:
         count_held = min(count, info.end_sequence - first_sequence)
@@ -323,7 +326,7 @@ def _read_run(
 def _read_alike(
     reader: sqlite3.Connection, partition: Partition, first_sequence: int, count: int, bytes_max: int
 ) -> RecordBatch | None:
-    """Read records that differ in nothing but the bytes of their values. Return None if they are others, or too few."""
+    """Read records that differ only in the bytes of their values. Return None if they differ more, or are too few."""
     if count < RUN_RECORDS_MIN:
         return None
     key = (*to_columns(partition), first_sequence)
@@ -349,7 +352,7 @@ def _read_alike(
 
 
 def _add_times(reader: sqlite3.Connection, run: RecordBatch) -> RecordBatch | None:
-    """Return records with the times when they were stored. Return None if one of these is damaged."""
+    """Return records with their times of storing. Return None if one of the times is damaged."""
     key = (*to_columns(run.partition), run.first_sequence, run.end_sequence)
     found, kind, times_text = reader.execute(_SELECT_TIMES, key).fetchone()
     return attrs.evolve(run, stored_at=json.loads(times_text)) if (found, kind) == (len(run), "integer") else None
@@ -365,7 +368,7 @@ def _read_columns(
     if (found, last, times_kind) != (end_sequence - first_sequence, end_sequence - 1, "integer"):
         raise ValueError("records are missing, or a time is damaged")
     texts = json.loads(headers_text)
-    headers = {text: decode_headers(text) for text in set(texts)}  # often, many records have the same
+    headers = {text: decode_headers(text) for text in set(texts)}  # many records often share the same headers
     return RecordBatch(
         partition,
         first_sequence,

@@ -1,9 +1,8 @@
 """The tables of a SQLite store, their version, and the rows of the table `partitions`.
 
-    partitions      one row per partition: its topic, its address (the producer's), and what is held of it
-    records         one row per record, ordered by its key (partition_id, sequence)
-    positions       one row per consumer name and partition: the sequence to consume next
-    node            one row: the node address that belongs to this store
+    partitions one row per partition: its topic, its address (the producer's), and what is held of it records
+    one row per record, ordered by its key (partition_id, sequence) positions       one row per consumer name and
+    partition: the sequence to consume next node            one row: the node address that belongs to this store
     topic_records   a view that adds topic and address to each record
 
 The tables are public and versioned (docs/reference/sqlite-schema.md); `migrations` creates them. `topic` and `address`
@@ -60,11 +59,11 @@ _VIEWS = {
         """,
     ),
 }
-"""Temporary views that show older tables with their present columns, and the version that gave the tables those."""
+"""Temporary views that show older tables with the current columns, and the version that introduced these columns."""
 
 
 def _partitions_view(version: int) -> str:
-    """Return the statement that shows the table `partitions` of an older version as that of this one."""
+    """Return the statement that shows the table `partitions` of an older version as one of this version."""
     times = "earliest_stored_at, latest_stored_at"
     if version < 2:
         times = f"{EARLIEST_STORED_AT} AS earliest_stored_at, {LATEST_STORED_AT} AS latest_stored_at"
@@ -112,7 +111,7 @@ def read_version(connection: sqlite3.Connection, path: str) -> int:
 
 
 def create_views(connection: sqlite3.Connection, version: int) -> None:
-    """Have a connection read a file of an older version as if it had this one."""
+    """Make a connection read a file of an older version as if it had this version."""
     for name, (since, select) in _VIEWS.items():
         if version < since:
             connection.execute(f"CREATE TEMP VIEW {name} AS {select}")
@@ -121,7 +120,7 @@ def create_views(connection: sqlite3.Connection, version: int) -> None:
 
 
 def drop_views(connection: sqlite3.Connection) -> None:
-    """Have a connection read the tables themselves, after a writer has upgraded the file."""
+    """Make a connection read the tables directly, after a writer has upgraded the file."""
     for name in (*_VIEWS, "partitions"):
         connection.execute(f"DROP VIEW IF EXISTS temp.{name}")
 

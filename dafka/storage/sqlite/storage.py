@@ -62,7 +62,7 @@ CHECKPOINT_STEPS = 25
 """The number of trim steps after which a checkpoint runs."""
 
 PROGRESS_STEPS = 100_000
-"""The interval at which a long check looks for cancellation, in instructions of SQLite's virtual machine."""
+"""The interval at which a long check tests for cancellation, in instructions of SQLite's virtual machine."""
 
 _ChangedRows = dict[Partition, PartitionRow]
 _T = TypeVar("_T")
@@ -268,7 +268,7 @@ class SqliteStorage:
             count = min(end_sequence, row.info.end_sequence - 1) - sequence
             try:
                 batch = None if count <= 0 else await self.read(partition, sequence, count, with_times=True)
-            except StorageCorruptError as error:  # stays as it is
+            except StorageCorruptError as error:  # damaged records are kept
                 sequence = max(error.end_sequence, sequence + 1)
                 continue
             if batch is None:
@@ -378,7 +378,7 @@ class SqliteStorage:
                 found = query(self._reader)
                 if self._version == SCHEMA_VERSION or read_version(self._reader, self._path) == self._version:
                     return found
-                # A writer has upgraded the file, and may have appended what the views do not show.
+                # A writer has upgraded the file, and may have appended records that the views do not show.
                 self._version = read_version(self._reader, self._path)
                 drop_views(self._reader)
                 create_views(self._reader, self._version)
@@ -387,7 +387,7 @@ class SqliteStorage:
         return await trio.to_thread.run_sync(run, limiter=self._read_limiter)
 
     async def _write(self, change: Callable[[sqlite3.Connection], _ChangedRows]) -> _ChangedRows:
-        """Run a change in a transaction of its own, and return the rows that it changed."""
+        """Run a change in its own transaction, and return the rows that it changed."""
         self._require_writer()
         async with self._write_lock:
             changes = await self._run_transaction(change)

@@ -28,7 +28,7 @@ READERS_TIMEOUT_S = 0.1
 """How long an append waits for readers to stop using the log."""
 
 POLL_S = 0.002
-"""How often it checks whether they have."""
+"""How often the append checks this."""
 
 RETRY_S = (0.1, 2.0)
 """The first and the longest delay before the next attempt to truncate; the delay doubles."""
@@ -59,7 +59,7 @@ class WriteAheadLog:
         writer.execute(f"PRAGMA wal_autocheckpoint = {self._checkpoint_pages}")
 
     def sync_found(self) -> None:
-        """Make the log's contents durable: a process that was killed may have committed them without syncing."""
+        """Make the log's contents durable: a killed process may have committed them without syncing."""
         with suppress(FileNotFoundError):
             if os.stat(self._path).st_size:
                 self._commit_version()
@@ -117,7 +117,7 @@ class WriteAheadLog:
         try:
             self._commit_version()
             if self._synchronous == "OFF" and not self._run_checkpoint("FULL"):
-                os.sync()  # pages that checkpoints wrote without waiting for the disk
+                os.sync()  # for pages that checkpoints wrote without waiting for the disk
         finally:
             self._writer.execute(f"PRAGMA synchronous = {self._synchronous}")
 

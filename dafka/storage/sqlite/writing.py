@@ -76,7 +76,7 @@ CHUNK_RECORDS_MAX = 200
 CHUNK_BYTES_MAX = 2**17
 """The approximate maximum size of the records dropped by one statement, in bytes. Larger records take longer."""
 
-# By each limit, the records to drop are the first ones, so they are counted from the first.
+# Each limit drops the first records, so they are counted from the first one.
 _MEASURE = f"""
     SELECT count(*), max(sequence) + 1, sum(size)
     FROM (

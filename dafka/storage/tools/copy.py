@@ -23,7 +23,7 @@ GROUP_BYTES = READ_BYTES
 wait for the disk."""
 
 GROUPS_AHEAD = 1
-"""How many groups may be queued for appending while the next one is read."""
+"""The number of groups that can be queued for appending while the next one is read."""
 
 
 class RecordsDifferError(StorageError):
@@ -145,10 +145,10 @@ async def _check_continues(
     if copy is None:
         raise StorageCorruptError(f"{partition}: sequence {end - 1} is listed as held but is missing", end)
     if copy.compacted is not None or original.compacted is not None:
-        return  # compaction has removed the record from one of them, which says nothing about the others
+        return  # compaction has removed the record from one of them, so the two cannot be compared
     (ours_last,), (theirs_last,) = copy, original
     fields = ["value", "key", "headers", "stored_at"]
-    if ours_last.timestamp is not None and theirs_last.timestamp is not None:  # some storages hold no timestamps
+    if ours_last.timestamp is not None and theirs_last.timestamp is not None:  # some storages store no timestamps
         fields.append("timestamp")
     for field in fields:
         if getattr(ours_last, field) != getattr(theirs_last, field):

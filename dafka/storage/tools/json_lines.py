@@ -4,13 +4,14 @@ r"""Exporting records as JSON Lines, and importing them: one JSON object per lin
      "key": "...", "headers": [{"name": "trace", "value": "..."}], "value": "..."}
 
 `stored_at`, `timestamp` (milliseconds since 1970, UTC), `key` and `headers` are optional. The value of a tombstone is
-null, and so may be that of a header. A key or a value that is not UTF-8 is given as `key_base64` or `value_base64`
-instead. Bytes of a topic, a partition or the name of a header that are not UTF-8 are given as lone surrogates,
-`\udc80` to `\udcff` (PEP 383). Where compaction has removed records, a line has the first sequence and their number:
+null; the value of a header can be null, too. A key or a value that is not UTF-8 is given as `key_base64` or
+`value_base64` instead. Bytes of a topic, a partition or the name of a header that are not UTF-8 are given as lone
+surrogates, `\udc80` to `\udcff` (PEP 383). Where compaction has removed records, a line has the first sequence and
+their number:
 
     {"topic": "orders", "partition": "4F0C", "sequence": 8, "compacted": 120}
 
-Exports of earlier versions have `content` instead of `value`, which is read alike.
+Exports of earlier versions have `content` instead of `value`; imports accept both.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ TIMESTAMP_MIN = -(2**63)
 """The earliest timestamp that a record can have, in milliseconds since 1970."""
 
 COMPACTED_MAX = 2**16
-"""The largest number of removed records that one line may stand for; an export has more lines for more."""
+"""The largest number of removed records that one line can represent; an export writes several lines for more."""
 
 _FIELDS = {
     "compacted",
@@ -228,7 +229,7 @@ async def import_lines(
 
 
 _REMOVED = ProducerRecord(None, timestamp=NO_TIMESTAMP)
-"""Stands for a record that compaction has removed."""
+"""Represents a record that compaction has removed."""
 
 
 @attrs.define
@@ -302,7 +303,7 @@ class _LineReader:
         self.memory_bytes += record_bytes(found) + RECORD_MEMORY_BYTES
 
     def _add_removed(self, partition: Partition, sequence: int, count: int, stored_at: int) -> None:
-        """Add the places of records that compaction has removed."""
+        """Add marks for records that compaction has removed."""
         if not self._keeps_compacted:
             raise ValueError(
                 f"{partition}: sequence {sequence} was removed by compaction, and this storage cannot keep the places "

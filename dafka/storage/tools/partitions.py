@@ -13,7 +13,7 @@ ProgressCallback = Callable[[int, int | None], None]
 
 
 async def select_partitions(storage: Storage, topics: Sequence[str] | None = None) -> dict[Partition, PartitionInfo]:
-    """Return what is held of each partition, sorted by topic and address.
+    """Describe partitions, sorted by topic and address.
 
     Args:
         storage: The storage to list.

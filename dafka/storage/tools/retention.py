@@ -1,4 +1,4 @@
-"""Finding out what limits would drop."""
+"""Finding the records that a retention policy would drop."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from dafka.storage.tools.partitions import read_next
 async def find_retained_sequence(
     storage: Storage, partition: Partition, info: PartitionInfo, policy: RetentionPolicy, now_ms: int
 ) -> int:
-    """Return the sequence of the first record of a partition that limits keep. A storage may keep more.
+    """Return the sequence of the first record of a partition that a policy keeps. A storage may keep more.
 
     Args:
         storage: The storage to read.
         partition: The partition.
-        info: What the storage holds of it.
+        info: The description of the partition.
         policy: The limits.
         now_ms: The time, in milliseconds since 1970.
 
     Returns:
-        The sequence; that after the last record if none is kept.
+        The sequence; the end of the partition if no record is kept.
 
     Raises:
         StorageError: The storage fails, or a record is damaged.

@@ -1,4 +1,4 @@
-"""Verifying a storage: reading every record once, and comparing the totals with what was read.
+"""Verifying a storage: reading every record once, and comparing the totals.
 
 A storage can be verified while it is written to: records appended meanwhile are not read, and records dropped meanwhile
 are not reported as missing.
@@ -48,7 +48,7 @@ async def verify_storage(storage: Storage, *, progress: ProgressCallback | None 
         progress: Called with the number of records read and their total.
 
     Returns:
-        What was read, and the damage found.
+        The totals read, and the damage found.
 
     Raises:
         StorageError: If the medium cannot be read at all.
@@ -190,7 +190,7 @@ class _PartitionTotals:
     latest_stored_at: int | None = None
     goes_back: bool = False
     begins_compacted: bool = False
-    """Whether compaction has removed the first record, whose time is not known then."""
+    """Whether compaction has removed the first record, so that its time is unknown."""
 
     def add_batch(self, batch: RecordBatch) -> None:
         if not self.records and batch.compacted is not None:
@@ -207,7 +207,7 @@ class _PartitionTotals:
         self.latest_stored_at = times[-1]
 
     def find_difference(self, info: PartitionInfo) -> str:
-        """Return how the listed totals differ from what was read, or "" if they are equal."""
+        """Describe how the listed totals differ from those read; "" if they are equal."""
         if self.goes_back:
             return "the times of its records decrease"
         earliest_at = info.earliest_stored_at if self.begins_compacted else self.earliest_stored_at

@@ -1,4 +1,4 @@
-"""Checks of what a record has besides its value: key, headers, timestamp, and values that are null.
+"""Checks of keys, headers, timestamps, and null values.
 
 A storage that holds only values must refuse other records with `StorageUnsupportedError`, and may drop timestamps.
 """
@@ -147,7 +147,7 @@ async def _check_each_column_alone(storage: Storage) -> None:
 
 
 async def _check_empty_columns(storage: Storage) -> None:
-    """A batch whose keys and headers are all absent has only values, whichever way it says so."""
+    """A batch whose keys and headers are all absent has only values, in each form of absence."""
     partition = new_partition()
     batch = attrs.evolve(make_batch(partition, 0, 3), keys=[None] * 3, headers=[()] * 3)
     await storage.append([batch])

@@ -1,7 +1,7 @@
 """`check_storage`, which runs every check of a storage plugin, without pytest.
 
-Every check creates its own topics, so that all of them can share one storage, also one that holds other records. One
-check drops every record of the storage by retention.
+Every check creates its own topics, so that all of them can share one storage, which can hold other records. One check
+drops every record of the storage by retention.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from dafka.storage import PartitionInfo, Storage, read_range
 MIB = 2**20
 
 SEQUENCE_BEYOND = 2**64 - 1
-"""A sequence past the end of any partition; reading it is allowed."""
+"""A sequence after the end of any partition; reading it is allowed."""
 
 
 def new_partition() -> Partition:

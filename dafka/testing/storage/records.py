@@ -1,4 +1,4 @@
-"""Checks of appending, reading and listing: one small check per promise."""
+"""Checks of appending, reading and listing: one small check for each rule."""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ async def _check_delete(storage: Storage) -> None:
 
 
 async def _check_last_append(storage: Storage) -> None:
-    """If a storage tells when a partition was last appended to, it does so also when the records are dropped."""
+    """A storage that reports the time of the last append still reports it after the records are dropped."""
     partition = new_partition()
     await storage.append([RecordBatch(partition, 0, make_contents(0, 3), stored_at=[1_000, 1_000, 2_000])])
     for earliest in (0, 2, 3):
