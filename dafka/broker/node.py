@@ -135,13 +135,13 @@ class BrokerNode:
     def _execute(self, effect: Effect) -> None:
         """Execute an effect of the machine of the store."""
         if isinstance(effect, HeartbeatsReceived):
-            self.replicator.heard(effect.brokers)
+            self.replicator.record_heartbeats(effect.brokers)
         elif isinstance(effect, IndexesAcknowledged):
             self.replicator.record_acknowledgements(effect.ends)
         elif isinstance(effect, IndexesAnnounced):
             self.replicator.repeat_acknowledgements(effect.partitions)
         elif isinstance(effect, RoundsReceived):
-            self.leases.heard_rounds(effect.asked, effect.answers)
+            self.leases.process_rounds(effect.asked, effect.answers)
         elif isinstance(effect, MessagesReceived):
             for value in effect.values:
                 self.on_message(effect.sender, value)

@@ -64,7 +64,7 @@ async def load_broker(
             replicator.learn(partition, await _read_control(storage, partition, stored[partition]))
     replicator.settle_topics()
     await _drop_deleted(broker, stored)
-    replicator.note_indexes(stored)
+    replicator.record_indexes(stored)
     replicator.checkpoints.load(broker.storage.state(CHECKPOINTS_TOPIC), stored)
     await _load_indexes(storage, log_table, stored)
     visible = {partition: info for partition, info in stored.items() if not _is_internal(partition, storage.identity)}

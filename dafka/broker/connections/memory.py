@@ -342,7 +342,7 @@ class MemoryPool:
         finally:
             self._memory.remove_holder(scope)
 
-    def note_begun(self, upload: Upload) -> None:
+    def record_begun(self, upload: Upload) -> None:
         """Record that a request uses memory, or no longer does."""
         if upload.size:
             self._begun.add(upload)
@@ -382,7 +382,7 @@ class MemoryPool:
         self.take_now(size)
         if waiter.upload is not None:
             waiter.upload.size += size
-            self.note_begun(waiter.upload)
+            self.record_begun(waiter.upload)
         waiter.admitted.set()
 
     def _admissible(self, waiter: _Waiter) -> int:

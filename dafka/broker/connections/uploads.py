@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sized
+from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar
+from typing import Protocol, TypeVar
 
 import trio
-
-if TYPE_CHECKING:
-    from dafka.broker.connections.memory import MemoryPool
 
 SMALL_BYTES = 16 * 1024
 """Requests up to this size need no reserved memory: they are received in one piece."""
@@ -24,6 +22,26 @@ class SlowUploadError(Exception):
 
 
 _Data = TypeVar("_Data", bound=Sized)
+
+
+class UploadMemory(Protocol):
+    """The memory that uploads take: a `MemoryPool`."""
+
+    @property
+    def bytes_max(self) -> int:
+        """Its size."""
+
+    async def wait_piece(self, upload: Upload, size: int) -> int:
+        """Wait until an upload can take a piece of memory."""
+
+    def waiting_for_upload(self, scope: trio.CancelScope, upload: Upload) -> AbstractContextManager[None]:
+        """Register an upload that waits for its client, so that it can be ended while others need the memory."""
+
+    def record_begun(self, upload: Upload) -> None:
+        """Record that an upload needs no or less memory."""
+
+    def give_back(self, size: int) -> None:
+        """Return memory."""
 
 
 class Upload:
@@ -44,7 +62,7 @@ class Upload:
         receiving_s: The total time of waiting for pieces from the client.
     """
 
-    def __init__(self, pool: MemoryPool, source: str, declared_bytes: int, limit_ms: int) -> None:
+    def __init__(self, pool: UploadMemory, source: str, declared_bytes: int, limit_ms: int) -> None:
         self.source = source
         self.size = 0
         self.lag_s = 0.0
@@ -117,5 +135,5 @@ class Upload:
     def _give_back(self, size: int) -> None:
         if size > 0:
             self.size -= size
-            self._pool.note_begun(self)
+            self._pool.record_begun(self)
             self._pool.give_back(size)

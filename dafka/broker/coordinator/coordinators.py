@@ -178,9 +178,9 @@ class Coordinators:
         except* StorageError as group:
             if task_status is not trio.TASK_STATUS_IGNORED:
                 raise
-            _LOGGER.error("cannot load the slot %d of the coordinators: %s", log.number, group.exceptions[0])
+            _LOGGER.error("cannot load the coordinator shard %d: %s", log.number, group.exceptions[0])
         except* BatchError as group:
-            _LOGGER.error("cannot write the slot %d of the coordinators: %s", log.number, group.exceptions[0])
+            _LOGGER.error("cannot write the coordinator shard %d: %s", log.number, group.exceptions[0])
         finally:
             self._shards[log.number] = None
             shard.close()

@@ -101,6 +101,8 @@ class LedLogs:
         self._merged.pop(name, None)
         self._to_follow.pop(name, None)
         self._epoch_counts.pop(name, None)
+        if name in self._locks and not self._locks[name].locked():
+            del self._locks[name]
         if name in self._missing:
             self._missing.pop(name).set()
 
@@ -109,7 +111,7 @@ class LedLogs:
         self._ready_from[log.name] = 0
         self._own.lead(state)
 
-    def note_held(self, logs: Iterable[ReplicatedLog]) -> None:
+    def record_stored(self, logs: Iterable[ReplicatedLog]) -> None:
         """Wake up tasks that wait for more records of these logs."""
         for log in logs:
             if log.name in self._missing:
@@ -186,7 +188,7 @@ class LedLogs:
             if is_led and not state.leadership.is_led:
                 self.merge_later([log])
             if is_led != state.leadership.is_led:
-                change = "leads" if is_led else "leads no more"
+                change = "leads" if is_led else "no longer leads"
                 _LOGGER.info("%s log %d of %s, leader epoch %d", change, log.number, log.topic, epoch.epoch)
             self.set_leadership(state, found)
 
@@ -354,7 +356,7 @@ class LedLogs:
             try:
                 entries = await read_tail(self._storage.storage, log, epoch, from_offset, ends[epoch])
             except StorageError as error:
-                _LOGGER.warning("cannot heal the log %s of %s yet: %s", log.number, log.topic, error)
+                _LOGGER.warning("cannot merge divergent records into the log %s of %s yet: %s", log.number, log.topic, error)
                 return
             if replica.led_epoch != led_epoch or state.is_gone:
                 return

@@ -167,7 +167,7 @@ class Replicator(CommitStage):
         self.act(self.logs.record_control(writer, record))
         log = self.logs.find(record.log)
         if log is not None:
-            self.led_logs.note_held([log])
+            self.led_logs.record_stored([log])
             self.led_logs.merge_later([log])
 
     def _learn_broker(self, broker: BrokerRegistration) -> None:
@@ -312,7 +312,7 @@ class Replicator(CommitStage):
                 self.act(self.logs.repeat_fetches())
             await trio.sleep(heartbeat_s)
 
-    def heard(self, brokers: Iterable[str]) -> None:
+    def record_heartbeats(self, brokers: Iterable[str]) -> None:
         """Record heartbeats of brokers."""
         now = trio.current_time()
         for broker in brokers:
@@ -326,7 +326,7 @@ class Replicator(CommitStage):
 
     # Loading logs
 
-    def note_indexes(self, partitions: Iterable[Partition]) -> None:
+    def record_indexes(self, partitions: Iterable[Partition]) -> None:
         """Record the index partitions that are stored."""
         for partition in partitions:
             if partition.topic == INDEX_TOPIC:
@@ -363,7 +363,7 @@ class Replicator(CommitStage):
 
     def _process_stored(self, batches: list[RecordBatch]) -> None:
         """Process records that are durable here."""
-        self.note_indexes(batch.partition for batch in batches)
+        self.record_indexes(batch.partition for batch in batches)
         for batch in batches:
             if batch.partition.topic in CONTROL_TOPICS and batch.partition.address != self._address:
                 self.learn(batch.partition, zip(batch.keys or (), batch.values, strict=True))
@@ -372,7 +372,7 @@ class Replicator(CommitStage):
         if len(self.logs):
             changed, actions = self.logs.stored(batches)
             self.act(actions)
-            self.led_logs.note_held(changed)
+            self.led_logs.record_stored(changed)
             others = (self.logs.find_partition(each.partition) for each in batches if self._is_index_of_other(each))
             self.led_logs.merge_later(found[0] for found in others if found is not None)
 
