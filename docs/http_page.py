@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import groupby
+from typing import Any, TypeAlias
 
 from dafka.http.api import ROUTES, Route
-from dafka.http.api.openapi import PERMISSIONS
-from dafka.http.api.schemas import Array, Object, Schema, find_objects
+from dafka.http.api.openapi import describe_api
 from dafka.http.server.errors import STATUSES
+
+API = describe_api(ROUTES)
+Schema: TypeAlias = dict[str, Any]
 
 PREFACE = """\
 # HTTP
@@ -47,45 +50,35 @@ def http_page() -> str:
     parts.append(ERRORS)
     parts += [f"| `{code}` | {status} |\n" for code, status in sorted(STATUSES.items())]
     parts.append("\n## Documents\n")
-    objects: dict[str, Object] = {}
-    for each in ROUTES:
-        for schema in _schemas(each):
-            objects.update(find_objects(schema))
-    for name in sorted(objects):
-        parts += _describe_object(objects[name])
+    for name, schema in API["components"]["schemas"].items():
+        parts += _describe_object(name, schema)
     return "".join(parts)
 
 
-def _schemas(route: Route) -> Iterator[Schema]:
-    if route.document is not None:
-        yield route.document
-    if route.body is not None:
-        yield from route.body.content_types.values()
-    for answer in route.answers.values():
-        yield from answer.contents.values()
-
-
 def _describe_route(route: Route) -> Iterator[str]:
-    yield f"\n### `{route.method} {route.path.replace('...}', '}')}`\n\n{route.summary}."
+    path = route.path.replace("...}", "}")
+    described = API["paths"][path][route.method.lower()]
+    yield f"\n### `{route.method} {path}`\n\n{route.summary}."
     yield f" {' '.join(route.description.split())}" if route.description else ""
-    yield f" {PERMISSIONS[route.needs]}\n"
+    yield f" {route.needs.value}\n"
     if route.parameters:
         yield "\n| parameter | default | meaning |\n| --- | --- | --- |\n"
-        for each in route.parameters:
-            default = "required" if each.is_required else _show_default(each.default)
-            yield f"| `{each.name}` | {default} | {each.schema.description} |\n"
+        for each in described["parameters"]:
+            if each["in"] == "query":
+                default = "required" if each["required"] else _show_default(each["schema"].get("default"))
+                yield f"| `{each['name']}` | {default} | {each['description']} |\n"
+    contents = described.get("requestBody", {}).get("content", {})
     if route.document is not None:
-        yield f"\nBody: {_link(route.document)}.\n"
+        yield f"\nBody: {_content(contents['application/json']['schema'])}.\n"
     if route.body is not None:
         yield "\n| type of the body | content |\n| --- | --- |\n"
-        for content_type, schema in route.body.content_types.items():
-            yield f"| `{content_type}` | {_link(schema) or schema.description} |\n"
+        for content_type, each in contents.items():
+            yield f"| `{content_type}` | {_content(each['schema'])} |\n"
     yield "\n| answer | |\n| --- | --- |\n"
     for status, answer in route.answers.items():
-        contents = [
-            f"`{kind}`: {_link(each) or each.description}".removesuffix(": ") for kind, each in answer.contents.items()
-        ]
-        yield f"| {status} | {'. '.join([answer.description.rstrip('.'), *filter(None, contents)])} |\n"
+        found = described["responses"][str(status)].get("content", {})
+        shown = [f"`{kind}`: {_content(each['schema'])}".removesuffix(": ") for kind, each in found.items()]
+        yield f"| {status} | {'. '.join([answer.description.rstrip('.'), *shown])} |\n"
     for code in route.errors:
         yield f"| {STATUSES[code]} | `{code}` |\n"
 
@@ -96,38 +89,32 @@ def _show_default(default: object) -> str:
     return f"`{str(default).lower() if isinstance(default, bool) else default}`"
 
 
-def _link(schema: Schema) -> str:
-    """Return a link to the description of an object; empty if the schema is none."""
-    if isinstance(schema, Array):
-        return f"list of {_link(schema.item)}" if _link(schema.item) else ""
-    return f"[{schema.name}](#{schema.name.lower()})" if isinstance(schema, Object) else ""
+def _content(schema: Schema) -> str:
+    """Return a link to the description of an object; the description of anything else."""
+    return _type_of(schema) if "$ref" in schema else schema.get("description", "")
 
 
-def _describe_object(schema: Object) -> Iterator[str]:
-    yield f"\n### {schema.name}\n\n"
-    if schema.description:
-        yield f"{schema.description}\n\n"
+def _describe_object(name: str, schema: Schema) -> Iterator[str]:
+    yield f"\n### {name}\n\n{schema['description']}\n\n"
     yield "| field | type | meaning |\n| --- | --- | --- |\n"
-    for name, each in schema.fields.items():
-        optional = ", optional" if name in schema.optional else ""
-        yield f"| `{name}` | {_type_of(each)}{optional} | {each.description} |\n"
+    for field, each in schema["properties"].items():
+        optional = "" if field in schema["required"] else ", optional"
+        yield f"| `{field}` | {_type_of(each)}{optional} | {_description_of(each)} |\n"
+
+
+def _description_of(schema: Schema) -> str:
+    found = next((each["description"] for each in [schema, *schema.get("anyOf", ())] if "description" in each), "")
+    return str(found)
 
 
 def _type_of(schema: Schema) -> str:
-    if _link(schema):
-        return _link(schema)
-    described = schema.describe()
-    if "$ref" in described:
-        name = described["$ref"].rpartition("/")[2]
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
         return f"[{name}](#{name.lower()})"
-    if "anyOf" in described:
-        inner = described["anyOf"][0].get("$ref", "").rpartition("/")[2]
-        return f"[{inner}](#{inner.lower()}) or null" if inner else "any"
-    found = described.get("type", "any")
-    if "enum" in described:
-        return " or ".join(f"`{each}`" for each in described["enum"])
-    if isinstance(found, list):
-        found = " or ".join(found)
-    if found == "array" and isinstance(schema, Array):
-        return f"list of {_type_of(schema.item)}"
-    return str(found)
+    if "anyOf" in schema:
+        return " or ".join(map(_type_of, schema["anyOf"]))
+    if "enum" in schema:
+        return " or ".join(f"`{each}`" for each in schema["enum"])
+    if schema.get("type") == "array":
+        return f"list of {_type_of(schema['items'])}"
+    return str(schema.get("type", "any"))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping
+from typing import Any
 
-import attrs
+import msgspec
 
 from dafka.http.websocket import messages
 from dafka.http.websocket.binary import PUBLISH, RECORDS
+from dafka.http.websocket.messages import CLIENT_MESSAGES, SERVER_MESSAGES, TEXT_BYTES_MAX
 from dafka.http.websocket.session import PING_INTERVAL_S, UNANSWERED_MAX
-from dafka.http.websocket.tables import CLIENT_MESSAGES, SERVER_MESSAGES, TEXT_BYTES_MAX
 
 PREFACE = f"""\
 # WebSocket
@@ -223,15 +224,32 @@ def websocket_page() -> str:
     )
 
 
-def _tables(found: Mapping[str, type[attrs.AttrsInstance]]) -> Iterator[str]:
+def _tables(found: Mapping[str, type[msgspec.Struct]]) -> Iterator[str]:
     for name, message in found.items():
         yield f"### `{name}`\n"
         yield f"{inspect.cleandoc(message.__doc__ or '')}\n"
-        yield "| field | | content |"
+        yield "| field | type | content |"
         yield "| --- | --- | --- |"
-        for field in attrs.fields(message):
-            is_required = "" if field.default is attrs.NOTHING else "optional"
-            kind = field.metadata["kind"].expected
-            content = field.metadata["description"] + (f": {kind}" if kind != "anything" else "")
-            yield f"| `{field.metadata['name'] or field.name}` | {is_required} | {content} |"
+        schema = msgspec.json.schema(message)["$defs"][message.__name__]
+        for field, each in schema["properties"].items():
+            if field != "type":
+                optional = "" if field in schema["required"] else ", optional"
+                kind = _type_of(each).removesuffix(" or null" if optional else "")
+                yield f"| `{field}` | {kind}{optional} | {each['description']} |"
         yield ""
+
+
+_TYPES = {"integer": "whole number", "string": "text", "array": "list", "boolean": "true or false"}
+
+
+def _type_of(schema: dict[str, Any]) -> str:
+    """Return the type of a value, with its limits."""
+    if "anyOf" in schema:
+        return " or ".join(map(_type_of, schema["anyOf"]))
+    found = _TYPES.get(schema.get("type", "any"), schema.get("type", "any"))
+    if "maximum" in schema:
+        largest = schema["maximum"]
+        power = (largest + 1).bit_length() - 1
+        shown = f"2^{power} - 1" if largest + 1 == 2**power and power > 15 else largest
+        return f"{found} from {schema['minimum']} to {shown}"
+    return f"{found} of {schema['minLength']} to {schema['maxLength']} characters" if "maxLength" in schema else found

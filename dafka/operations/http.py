@@ -12,12 +12,13 @@ from contextlib import asynccontextmanager, suppress
 from typing import TypeAlias
 
 import attrs
-import h11
 import trio
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, choose_encoder, generate_latest
 
 from dafka.config import split_listen_address
 from dafka.errors import AddressInUseError
+from dafka.http1.connection import Http1Connection
+from dafka.http1.head import Head, RequestError
 from dafka.operations.metrics import TOPICS_MAX, make_registry
 from dafka.operations.monitor import Monitor
 
@@ -31,14 +32,6 @@ CONNECTIONS_MAX = 32
 
 EXCHANGE_S = 10.0
 """Seconds for a request to arrive and its answer to be received."""
-
-_REASONS = {
-    200: b"OK",
-    404: b"Not Found",
-    405: b"Method Not Allowed",
-    500: b"Internal Server Error",
-    503: b"Service Unavailable",
-}
 
 _logger = logging.getLogger("dafka.metrics")
 
@@ -137,57 +130,33 @@ class _Server:
             await trio.aclose_forcefully(stream)
 
     async def _exchange(self, stream: trio.SocketStream) -> None:
-        connection = h11.Connection(h11.SERVER, max_incomplete_event_size=REQUEST_BYTES_MAX)
-        is_head = False
+        connection = Http1Connection(stream, REQUEST_BYTES_MAX)
         try:
-            request = await _read_request(connection, stream)
-            if request is None:
+            head = await connection.next_request()
+            if head is None:
                 return
-            is_head = request.method == b"HEAD"
-            answer = self._answer(request)
-        except h11.RemoteProtocolError as error:
-            if connection.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
-                return
-            answer = Answer(error.error_status_hint, b"expected an HTTP/1.1 request\n")
-        headers = [
-            ("Content-Type", answer.content_type),
-            ("Content-Length", str(len(answer.body))),
-            ("Cache-Control", "no-store"),
-            ("Connection", "close"),
-        ] + ([("Allow", "GET, HEAD")] if answer.status == 405 else [])
-        events = [h11.Response(status_code=answer.status, headers=headers, reason=_REASONS.get(answer.status, b""))]
-        parts = [connection.send(event) for event in events]
-        parts += [] if is_head else [connection.send(h11.Data(data=answer.body))]
-        parts.append(connection.send(h11.EndOfMessage()))
-        await stream.send_all(b"".join(part for part in parts if part))
+            answer = self._answer(head)
+        except RequestError as error:
+            answer = Answer(error.status, b"expected an HTTP/1.1 request\n")
+        headers = [("Content-Type", answer.content_type), ("Cache-Control", "no-store"), ("Connection", "close")]
+        if answer.status == 405:
+            headers.append(("Allow", "GET, HEAD"))
+        await connection.respond(answer.status, headers, answer.body)
         await stream.send_eof()
         # Closing while received bytes are unread resets the connection, and the client may lose the answer.
         with trio.move_on_after(1.0):
             while await stream.receive_some(REQUEST_BYTES_MAX):
                 pass
 
-    def _answer(self, request: h11.Request) -> Answer:
-        path = request.target.partition(b"?")[0].decode("ascii", "replace")
-        handler = self._handlers.get(path)
+    def _answer(self, head: Head) -> Answer:
+        handler = self._handlers.get(head.path)
         if handler is None:
             return Answer(404, f"not found: expected {' or '.join(self._handlers)}\n".encode())
-        if request.method not in (b"GET", b"HEAD"):
+        if head.method not in {"GET", "HEAD"}:
             return Answer(405, b"expected GET or HEAD\n")
         try:
-            return handler({name.decode("latin-1"): value.decode("latin-1") for name, value in request.headers})
+            return handler(head.headers)
         except Exception:
             # A plugin's counters may raise anything, and must not end the process.
-            _logger.exception("The HTTP request for %s failed", path)
+            _logger.exception("The HTTP request for %s failed", head.path)
             return Answer(500, b"the request failed; the log has the reason\n")
-
-
-async def _read_request(connection: h11.Connection, stream: trio.SocketStream) -> h11.Request | None:
-    """Return the request; None if the client closed the connection first. Raises `h11.RemoteProtocolError`."""
-    while True:
-        event = connection.next_event()
-        if event is h11.NEED_DATA:
-            connection.receive_data(await stream.receive_some(REQUEST_BYTES_MAX))
-        elif isinstance(event, h11.Request):
-            return event
-        else:
-            return None

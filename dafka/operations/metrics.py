@@ -139,12 +139,7 @@ _LARGEST = {"dafka_lag_records_max"}
 def make_registry(monitor: Monitor, topics_max: int = TOPICS_MAX) -> CollectorRegistry:
     """Return a registry with the metrics of a monitor's nodes and of the process (memory, CPU time, open files).
 
-    Args:
-        monitor: The nodes.
-        topics_max: How many topics have series of their own.
-
-    Returns:
-        A new registry.
+    At most `topics_max` topics have series of their own.
     """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(NodeCollector(monitor, topics_max=topics_max))
@@ -172,11 +167,7 @@ class NodeCollector(Collector):
         self._cached_until = 0.0
 
     def collect(self) -> Iterator[Metric]:
-        """Return the metrics; see `prometheus_client.registry.Collector`.
-
-        Returns:
-            An iterator over the metrics.
-        """
+        """Return the metrics; see `prometheus_client.registry.Collector`."""
         begun = self._clock()
         if begun >= self._cached_until:
             self._metrics = _read(self._monitor, self._labels)
@@ -184,11 +175,7 @@ class NodeCollector(Collector):
         return iter(self._metrics)
 
     def describe(self) -> list[Metric]:
-        """Return no metrics, so that registering the collector reads no counters.
-
-        Returns:
-            An empty list.
-        """
+        """Return no metrics, so that registering the collector reads no counters."""
         return []
 
 
@@ -379,16 +366,9 @@ def make_families(
     *,
     first_labels: tuple[str, ...] = (),
 ) -> list[Metric]:
-    """Return metrics with their samples.
+    """Return the counters, then the gauges, with their samples; those without samples too.
 
-    Args:
-        counters: The counters' help texts by their names.
-        gauges: The gauges' help texts by their names.
-        samples: The values.
-        first_labels: The names of the labels before those of the help texts.
-
-    Returns:
-        The counters, then the gauges; those without samples too.
+    The first labels come before those of the help texts.
     """
     metrics: list[Metric] = []
     for kind, helps in ((CounterMetricFamily, counters), (GaugeMetricFamily, gauges)):

@@ -22,14 +22,7 @@ _ROLES: dict[type, str] = {Store: "store", Producer: "producer", Consumer: "cons
 
 
 def role_of(node: MonitoredNode) -> str:
-    """Return `store`, `producer`, `consumer` or `tower`.
-
-    Args:
-        node: A running node.
-
-    Returns:
-        The name of its role.
-    """
+    """Return the role of a running node: `store`, `producer`, `consumer` or `tower`."""
     return next(role for kind, role in _ROLES.items() if isinstance(node, kind))
 
 
@@ -39,7 +32,7 @@ class Monitor:
     Attributes:
         nodes: The running nodes.
         is_stopping: Whether the process is shutting down. It is not ready then.
-        metric_sources: Functions that return further metrics of the process.
+        metric_sources: Functions that return more metrics of the process.
     """
 
     def __init__(self, *expected: str) -> None:
@@ -54,20 +47,12 @@ class Monitor:
         self._expected = expected
 
     def add(self, node: MonitoredNode) -> None:
-        """Add a running node.
-
-        Args:
-            node: The node.
-        """
+        """Add a running node."""
         self.nodes.append(node)
 
     @contextmanager
     def watching(self, node: MonitoredNode) -> Iterator[None]:
-        """Add a node for the duration of a block.
-
-        Args:
-            node: The node.
-        """
+        """Add a running node for the duration of a block."""
         self.add(node)
         try:
             yield
@@ -77,8 +62,7 @@ class Monitor:
     def health(self) -> Health:
         """Return the health of the process: the first trouble of any node, and the first reason not to be ready.
 
-        Returns:
-            The health. Each reason begins with the role of its node.
+        Each begins with the role of its node.
         """
         trouble = unready = ""
         for node in self.nodes:

@@ -60,12 +60,7 @@ async def open_operations(
 
 
 def begin_stopping(monitor: Monitor, notifier: Notifier) -> None:
-    """Mark the process as shutting down, and report that to systemd once.
-
-    Args:
-        monitor: The nodes. They are not ready from now on.
-        notifier: Reports the state to systemd.
-    """
+    """Mark the process as shutting down, so that it is not ready, and report that to systemd once."""
     if not monitor.is_stopping:
         monitor.is_stopping = True
         notifier.send(STOPPING, "STATUS=stopping")

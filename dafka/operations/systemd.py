@@ -48,11 +48,7 @@ class Notifier:
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> Notifier:
         """Create a notifier from NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID, which systemd sets.
 
-        Args:
-            environ: The environment variables; those of the process by default.
-
-        Returns:
-            The notifier; one that sends nothing if NOTIFY_SOCKET is not set.
+        It sends nothing if NOTIFY_SOCKET is not set. The variables are by default those of the process.
         """
         environ = os.environ if environ is None else environ
         path = environ.get("NOTIFY_SOCKET", "")
@@ -68,14 +64,7 @@ class Notifier:
         return bool(self._path)
 
     def send(self, *assignments: str) -> bool:
-        """Send one message of assignments such as `READY=1` or `STATUS=...`, without waiting.
-
-        Args:
-            *assignments: The assignments of one message.
-
-        Returns:
-            Whether the message was sent.
-        """
+        """Send one message of assignments such as `READY=1`, without waiting. Return whether it was sent."""
         if not self:
             return False
         try:
@@ -88,12 +77,7 @@ class Notifier:
 
 
 async def report_state(health: Callable[[], Health], notifier: Notifier) -> None:
-    """Report the state until cancelled: `READY=1` once the nodes are ready, `WATCHDOG=1` while none is in trouble.
-
-    Args:
-        health: Returns the health of the process.
-        notifier: Sends the messages.
-    """
+    """Report the state until cancelled: `READY=1` once the nodes are ready, `WATCHDOG=1` while none is in trouble."""
     watchdog_s = float("inf") if notifier.watchdog_s is None else notifier.watchdog_s / WATCHDOG_FACTOR
     pause = min(READY_POLL_S, watchdog_s)
     is_ready_sent = False

@@ -10,8 +10,7 @@ import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dafka.http.server.errors import WebError
-from dafka.http.server.head import HEAD_BYTES_MAX, check_head, parse_target, take_head
+from dafka.http1.head import HEAD_BYTES_MAX, RequestError, check_head, parse_target, take_head
 from tests.http.running import DEADLINE_S, open_web, read_all
 
 TOPICS = 10_000
@@ -57,7 +56,7 @@ TARGETS = st.text(st.characters(codec="ascii"), max_size=60).map(lambda text: f"
 
 @given(TARGETS)
 def test_any_target_is_understood_or_refused(target: str) -> None:
-    with suppress(WebError):
+    with suppress(RequestError):
         head = parse_target("GET", target, {})
         assert "\0" not in "".join(head.segments)
         assert len(head.segments) == target.partition("?")[0].count("/")
@@ -69,7 +68,7 @@ def test_a_head_is_the_same_however_it_is_cut(parts: list[bytes], sizes: list[in
     expected = bytearray(whole)
     try:
         head = take_head(expected)
-    except WebError:
+    except RequestError:
         return
     received, position, number = bytearray(), 0, 0
     while position < len(whole):
@@ -78,7 +77,7 @@ def test_a_head_is_the_same_however_it_is_cut(parts: list[bytes], sizes: list[in
         position, number = position + size, number + 1
         try:
             found = take_head(received)
-        except WebError:
+        except RequestError:
             check_bare(whole)
             return
         if found is not None:
@@ -92,14 +91,14 @@ def check_bare(whole: bytes) -> None:
     """Check that a head which was refused in parts is refused as a whole, too."""
     try:
         check_head(whole.partition(b"rest")[0])
-    except WebError:
+    except RequestError:
         return
     raise AssertionError(f"{whole!r} was refused in parts only")
 
 
 def test_a_head_without_end_is_refused() -> None:
     received = bytearray(b"GET /" + b"a" * HEAD_BYTES_MAX)
-    with pytest.raises(WebError) as refused:
+    with pytest.raises(RequestError) as refused:
         take_head(received)
     assert refused.value.status == 431
 

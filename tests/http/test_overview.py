@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import msgspec
 import pytest
 import trio
 
@@ -65,7 +66,7 @@ def test_rates_are_the_difference_of_two_readings() -> None:
     assert activity.is_due(5000 + INTERVAL_MS)
     activity.add(Totals(300, 2000, 10, 90), 7000)
     assert activity.newest is not None
-    assert attrs.astuple(activity.newest) == (7000, 100.0, 500.0, 0.0, 20.0)
+    assert msgspec.structs.astuple(activity.newest) == (7000, 100.0, 500.0, 0.0, 20.0)
 
 
 def test_rates_begin_again_after_a_time_without_questions_and_are_limited() -> None:
@@ -246,7 +247,7 @@ async def test_damage_is_found_and_named_in_the_overview(tmp_path: Path) -> None
 async def test_one_verification_runs_at_a_time() -> None:
     async with open_web() as web:
         assert web.broker.web is not None
-        web.broker.web.verification.state = "running"
+        web.broker.web.verification.report.state = "running"
         assert (await web.request("POST", "/storage/verification")).code == "conflict"
 
 

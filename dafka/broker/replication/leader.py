@@ -356,7 +356,9 @@ class LedLogs:
             try:
                 entries = await read_tail(self._storage.storage, log, epoch, from_offset, ends[epoch])
             except StorageError as error:
-                _LOGGER.warning("cannot merge divergent records into the log %s of %s yet: %s", log.number, log.topic, error)
+                _LOGGER.warning(
+                    "cannot merge divergent records into the log %s of %s yet: %s", log.number, log.topic, error
+                )
                 return
             if replica.led_epoch != led_epoch or state.is_gone:
                 return

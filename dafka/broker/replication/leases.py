@@ -66,7 +66,9 @@ class LeaderLeases:
             self._mesh.publish([ask_round(self._address, number, can_write=can_write)])
         self._notify()  # waiters check again, as another broker may lead
 
-    def process_rounds(self, rounds: Mapping[str, tuple[int, bool]], answers: Mapping[str, tuple[int, int, int]]) -> None:
+    def process_rounds(
+        self, rounds: Mapping[str, tuple[int, bool]], answers: Mapping[str, tuple[int, int, int]]
+    ) -> None:
         """Answer lease rounds of other brokers, and process their answers to this broker's rounds.
 
         This broker does not answer while votes are being written, because its answer would not cover them.

@@ -3,9 +3,9 @@
 from dafka.http.api import (  # noqa: F401 (their routes register themselves)
     brokers,
     console,
-    description,
     groups,
     nodes,
+    openapi,
     overview,
     records,
     session,
@@ -15,29 +15,7 @@ from dafka.http.api import (  # noqa: F401 (their routes register themselves)
     topics,
     websocket,
 )
-from dafka.http.api.dispatch import answer_get, answer_request
-from dafka.http.api.registry import (
-    ROUTES,
-    Answer,
-    Body,
-    Parameter,
-    RequiredPermission,
-    Route,
-    find_route,
-    is_websocket_route,
-    route,
-)
+from dafka.http.api.dispatch import answer_request
+from dafka.http.api.registry import ROUTES, RequiredPermission, Route, is_websocket_route
 
-__all__ = [
-    "ROUTES",
-    "Answer",
-    "Body",
-    "Parameter",
-    "RequiredPermission",
-    "Route",
-    "answer_get",
-    "answer_request",
-    "find_route",
-    "is_websocket_route",
-    "route",
-]
+__all__ = ["ROUTES", "RequiredPermission", "Route", "answer_request", "is_websocket_route"]

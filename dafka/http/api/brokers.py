@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, Literal, TypeAlias
 
 from dafka.errors import ConfigError
-from dafka.http.api.registry import Answer, RequiredPermission, route
+from dafka.http.api.registry import Answer, RequiredPermission, Route
 from dafka.http.api.replicas import (
     count_leaderless,
     describe_brokers,
@@ -13,127 +13,133 @@ from dafka.http.api.replicas import (
     describe_leadership,
     describe_moves,
 )
-from dafka.http.api.schemas import Array, Boolean, Choice, Integer, Nullable, Object, Text
 from dafka.http.logs.reading import find_logs
+from dafka.http.server.documents import Count, Document, doc
 from dafka.http.server.errors import WebError
 from dafka.http.server.messages import AnyResponse, Request, respond
 
-NUMBER = Integer("The number of the broker, by which clients of Kafka know it.", 0, 1023)
+BrokerNumber: TypeAlias = Annotated[
+    int, doc("The number of the broker, by which clients of Kafka know it.", ge=0, le=1023)
+]
 
-CLUSTER_BROKER = Object(
-    "ClusterBroker",
-    {
-        "number": NUMBER,
-        "address": Text("Its node address."),
-        "is_self": Boolean("Whether it is the broker that answers."),
-        "is_alive": Boolean("Whether it was heard recently."),
-        "rack": Text("Its rack or zone; empty if it has none."),
-        "kafka_listener": Text("Where clients of Kafka reach it; empty if they do not."),
-        "http_url": Text("Where HTTP clients and other brokers reach it; empty if they do not."),
-        "free_bytes": Integer("The free space of its storage."),
-        "is_draining": Boolean("Whether it hands its logs to other brokers, to be taken away."),
-        "is_drained": Boolean("Whether it can be taken away: it leads no log, and others keep what it keeps."),
-        "logs_led": Integer("How many logs it leads, internal ones among them."),
-        "replicas": Integer("How many logs it keeps, led or not."),
-        "under_replicated_logs": Nullable(
-            Integer("How many of the logs that it leads too few brokers have whole; null if it has not said so.")
-        ),
-    },
-)
 
-BROKERS = Object(
-    "Brokers",
-    {
-        "brokers": Array(CLUSTER_BROKER),
-        "log_count": Integer("The number of logs of all topics, internal ones among them."),
-        "leaderless_logs": Integer("How many of them no broker leads at present."),
-    },
-)
+class ClusterBroker(Document):
+    """A broker of the cluster."""
 
-BRANCH = Object(
-    "Branch",
-    {
-        "epoch": Integer("Its leader epoch."),
-        "leader": Nullable(Integer("The number of the broker that leads it; null if it is not known any more.")),
-        "leader_address": Text("The address of that broker."),
-        "old_epoch": Nullable(Integer("The epoch of the branch that it continues; null for the first branch.")),
-        "old_leader": Nullable(Integer("The number of the broker that led that branch.")),
-        "old_leader_address": Text("The address of that broker; empty for the first branch."),
-        "old_end_offset": Integer("The offset behind the last record that both branches have."),
-        "start_offset": Integer("The offset at which this branch begins."),
-        "replicas": Array(NUMBER, "The brokers that keep it."),
-        "flags": Array(
-            Choice(
-                ("first", "fork", "latest"),
-                "`first` continues no branch. `fork` continues a branch that another one continues, too. `latest` has "
-                "the largest epoch.",
-            )
-        ),
-    },
-)
+    number: BrokerNumber
+    address: Annotated[str, doc("Its node address.")]
+    is_self: Annotated[bool, doc("Whether it is the broker that answers.")]
+    is_alive: Annotated[bool, doc("Whether it was heard recently.")]
+    rack: Annotated[str, doc("Its rack or zone; empty if it has none.")]
+    kafka_listener: Annotated[str, doc("Where clients of Kafka reach it; empty if they do not.")]
+    http_url: Annotated[str, doc("Where HTTP clients and other brokers reach it; empty if they do not.")]
+    free_bytes: Annotated[Count, doc("The free space of its storage.")]
+    is_draining: Annotated[bool, doc("Whether it hands its logs to other brokers, to be taken away.")]
+    is_drained: Annotated[bool, doc("Whether it can be taken away: it leads no log, and others keep what it keeps.")]
+    logs_led: Annotated[Count, doc("How many logs it leads, internal ones among them.")]
+    replicas: Annotated[Count, doc("How many logs it keeps, led or not.")]
+    under_replicated_logs: Annotated[
+        Count | None, doc("How many of the logs that it leads too few brokers have whole; null if it has not said so.")
+    ]
 
-BRANCHES = Object(
-    "Branches",
-    {
-        "logs": Array(
-            Object(
-                "LogBranches",
-                {"log": Integer("The number of the log."), "branches": Array(BRANCH, "Its branches, by epoch.")},
-            )
-        )
-    },
-)
 
-REPLICAS = Object(
-    "Replicas",
-    {
-        "leader": Nullable(Integer("The number of the broker that leads the log; null if none does at present.")),
-        "leader_epoch": Integer("The leader epoch."),
-        "replicas": Array(NUMBER, "The brokers that keep the log, the preferred leader first."),
-        "in_sync": Nullable(
-            Array(NUMBER, "Those of them that have all of it, or nearly; null if the leader has not said so.")
-        ),
-    },
-)
+class Brokers(Document):
+    """The brokers of the cluster."""
 
-MOVES = Object(
-    "Moves",
-    {
-        "moves": Array(
-            Object(
-                "Move",
-                {
-                    "topic": Text("The name of the topic."),
-                    "log": Integer("The number of the log."),
-                    "replicas": Array(NUMBER, "The brokers that keep it now."),
-                    "learners": Array(NUMBER, "Replicas that still copy the log."),
-                    "reason": Text("Why it gets other replicas."),
-                },
-            )
-        )
-    },
-)
+    brokers: list[ClusterBroker]
+    log_count: Annotated[Count, doc("The number of logs of all topics, internal ones among them.")]
+    leaderless_logs: Annotated[Count, doc("How many of them no broker leads at present.")]
 
-NEW_REPLICAS = Object(
-    "NewReplicas",
-    {"replicas": Array(NUMBER, "The brokers, the preferred leader first; none to let the cluster choose.", 1024)},
+
+_FLAGS = (
+    "`first` continues no branch. `fork` continues a branch that another one continues, too. `latest` has the largest "
+    "epoch."
 )
 
 
-@route(
-    "GET", "/moves", needs=RequiredPermission.ADMINISTRATOR, tag="Cluster", answers={200: Answer("The logs.", MOVES)}
+class Branch(Document):
+    """A leader epoch of a log."""
+
+    epoch: Annotated[Count, doc("Its leader epoch.")]
+    leader: Annotated[Count | None, doc("The number of the broker that leads it; null if it is no longer known.")]
+    leader_address: Annotated[str, doc("The address of that broker.")]
+    old_epoch: Annotated[Count | None, doc("The epoch of the branch that it continues; null for the first branch.")]
+    old_leader: Annotated[Count | None, doc("The number of the broker that led that branch.")]
+    old_leader_address: Annotated[str, doc("The address of that broker; empty for the first branch.")]
+    old_end_offset: Annotated[Count, doc("The offset after the last record that both branches have.")]
+    start_offset: Annotated[Count, doc("The offset at which this branch begins.")]
+    replicas: Annotated[list[BrokerNumber], doc("The brokers that keep it.")]
+    flags: Annotated[list[Literal["first", "fork", "latest"]], doc(_FLAGS)]
+
+
+class LogBranches(Document):
+    """The branches of a log."""
+
+    log: Annotated[Count, doc("The number of the log.")]
+    branches: Annotated[list[Branch], doc("Its branches, by epoch.")]
+
+
+class Branches(Document):
+    """The branches of each log of a topic."""
+
+    logs: list[LogBranches]
+
+
+class Replicas(Document):
+    """The replicas of a log."""
+
+    leader: Annotated[Count | None, doc("The number of the broker that leads the log; null if none does at present.")]
+    leader_epoch: Annotated[Count, doc("The leader epoch.")]
+    replicas: Annotated[list[BrokerNumber], doc("The brokers that keep the log, the preferred leader first.")]
+    in_sync: Annotated[
+        list[BrokerNumber] | None,
+        doc("Those of them that have all of it, or nearly; null if the leader has not said so."),
+    ]
+
+
+class Move(Document):
+    """A log that is being moved."""
+
+    topic: Annotated[str, doc("The name of the topic.")]
+    log: Annotated[Count, doc("The number of the log.")]
+    replicas: Annotated[list[BrokerNumber], doc("The brokers that keep it now.")]
+    learners: Annotated[list[BrokerNumber], doc("Replicas that still copy the log.")]
+    reason: Annotated[str, doc("Why it gets other replicas.")]
+
+
+class Moves(Document):
+    """The logs that are being moved."""
+
+    moves: list[Move]
+
+
+class NewReplicas(Document):
+    """The replicas that a log gets."""
+
+    replicas: Annotated[
+        list[BrokerNumber],
+        doc("The brokers, the preferred leader first; none to let the cluster choose.", max_length=1024),
+    ]
+
+
+@Route(
+    "GET /moves",
+    needs=RequiredPermission.ADMINISTRATOR,
+    name="listMoves",
+    tag="Cluster",
+    answers={200: Answer("The logs.", Moves)},
 )
 async def list_moves(request: Request) -> AnyResponse:
     """List the logs that are being moved to other replicas, each with the reason."""
     return respond({"moves": describe_moves(request.broker.node)})
 
 
-@route(
-    "GET",
-    "/brokers",
+@Route(
+    "GET /brokers",
     needs=RequiredPermission.ADMINISTRATOR,
+    name="listBrokers",
     tag="Cluster",
-    answers={200: Answer("The brokers.", BROKERS)},
+    answers={200: Answer("The brokers.", Brokers)},
 )
 async def list_brokers(request: Request) -> AnyResponse:
     """List the brokers of the cluster, with the number of logs that each leads and stores."""
@@ -170,12 +176,12 @@ async def _set_draining(request: Request, *, is_draining: bool) -> AnyResponse:
     return respond({**answer, "is_self": False})
 
 
-@route(
-    "POST",
-    "/brokers/{number}/drain",
+@Route(
+    "POST /brokers/{number}/drain",
     needs=RequiredPermission.ADMINISTRATOR,
+    name="drainBroker",
     tag="Cluster",
-    answers={200: Answer("The broker. `is_drained` says when it can be taken away.", CLUSTER_BROKER)},
+    answers={200: Answer("The broker. `is_drained` says when it can be taken away.", ClusterBroker)},
     errors=("broker_not_found", "broker_unavailable"),
 )
 async def drain_broker(request: Request) -> AnyResponse:
@@ -186,12 +192,12 @@ async def drain_broker(request: Request) -> AnyResponse:
     return await _set_draining(request, is_draining=True)
 
 
-@route(
-    "POST",
-    "/brokers/{number}/undrain",
+@Route(
+    "POST /brokers/{number}/undrain",
     needs=RequiredPermission.ADMINISTRATOR,
+    name="undrainBroker",
     tag="Cluster",
-    answers={200: Answer("The broker.", CLUSTER_BROKER)},
+    answers={200: Answer("The broker.", ClusterBroker)},
     errors=("broker_not_found", "broker_unavailable"),
 )
 async def undrain_broker(request: Request) -> AnyResponse:
@@ -199,12 +205,12 @@ async def undrain_broker(request: Request) -> AnyResponse:
     return await _set_draining(request, is_draining=False)
 
 
-@route(
-    "GET",
-    "/topics/{topic}/branches",
+@Route(
+    "GET /topics/{topic}/branches",
     needs=RequiredPermission.SEE,
+    name="listBranches",
     tag="Cluster",
-    answers={200: Answer("The branches of each log.", BRANCHES)},
+    answers={200: Answer("The branches of each log.", Branches)},
     errors=("topic_not_found",),
 )
 async def list_branches(request: Request) -> AnyResponse:
@@ -222,13 +228,13 @@ async def list_branches(request: Request) -> AnyResponse:
     return respond({"logs": found})
 
 
-@route(
-    "PUT",
-    "/topics/{topic}/logs/{log}/replicas",
+@Route(
+    "PUT /topics/{topic}/logs/{log}/replicas",
     needs=RequiredPermission.ADMIN,
+    name="changeReplicas",
     tag="Cluster",
-    document=NEW_REPLICAS,
-    answers={200: Answer("Who leads and keeps the log at present. Moving it takes a while.", REPLICAS)},
+    document=NewReplicas,
+    answers={200: Answer("Who leads and keeps the log at present. Moving it takes a while.", Replicas)},
     errors=("topic_not_found", "log_not_found", "broker_not_found"),
     changes_topics=True,
 )
@@ -244,7 +250,7 @@ async def change_replicas(request: Request) -> AnyResponse:
         raise WebError("bad_request", f"expected the number of a log, not {text[:100]!r}")
     (log,) = find_logs(request.broker, request.arguments["topic"], [int(text)])
     addresses = []
-    for number in request.document["replicas"]:
+    for number in request.document.replicas:
         found = node.brokers.find_number(number)
         if found is None:
             raise WebError("broker_not_found", f"there is no broker {number}")

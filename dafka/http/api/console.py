@@ -2,41 +2,120 @@
 
 from __future__ import annotations
 
+import gzip
+import mimetypes
+from collections.abc import Mapping
 from functools import cache
+from hashlib import sha256
+from pathlib import Path
 
-from dafka.http.api.registry import Answer, RequiredPermission, route
-from dafka.http.api.schemas import Text
-from dafka.http.api.static_files import CONTENT_SECURITY_POLICY, StaticFile, read_files
+import attrs
+
+from dafka.http.api.registry import Answer, RequiredPermission, Route
 from dafka.http.server.errors import WebError
 from dafka.http.server.messages import AnyResponse, Request, Response
+
+FOLDER = Path(__file__).parent.parent / "console"
+
+CONTENT_SECURITY_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' data:",
+        "font-src 'self'",
+        "connect-src 'self'",
+        "manifest-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+"""Pages load only the broker's files, run only its scripts, and cannot be framed."""
+
+PINNED = "vendor/"
+"""The folder with files whose content never changes under a name."""
+
+_TYPES = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".json": "application/json",
+    ".map": "application/json",
+    ".md": "text/plain; charset=utf-8",
+    ".mjs": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".txt": "text/plain; charset=utf-8",
+    ".webmanifest": "application/manifest+json",
+    ".woff2": "font/woff2",
+    "": "text/plain; charset=utf-8",
+}
+
+_SMALL_BYTES = 512
 
 PAGE, CLIENT = "index.html", "dafka.js"
 
 _PINNED_CACHE = "public, max-age=31536000, immutable"
 _CHECKED_CACHE = "no-cache"
 
-_files = cache(read_files)
+
+@attrs.frozen
+class StaticFile:
+    """A static file.
+
+    Attributes:
+        content: The content.
+        compressed: The content compressed by gzip; empty if that does not make it smaller.
+        content_type: Its type.
+        tag: The ETag, which changes with the content.
+        is_pinned: Whether its content never changes under this name.
+    """
+
+    content: bytes = attrs.field(repr=False)
+    compressed: bytes = attrs.field(repr=False)
+    content_type: str
+    tag: str
+    is_pinned: bool
 
 
-@route(
-    "GET",
-    "/",
+@cache
+def _read_files() -> Mapping[str, StaticFile]:
+    """Return all files of the console, by path. Only they are ever sent."""
+    return {
+        name: _read(path, is_pinned=name.startswith(PINNED))
+        for path in sorted(FOLDER.rglob("*"))
+        if path.is_file() and not (name := path.relative_to(FOLDER).as_posix()).startswith(".")
+    }
+
+
+def _read(path: Path, *, is_pinned: bool) -> StaticFile:
+    content = path.read_bytes()
+    compressed = gzip.compress(content, mtime=0)
+    content_type = _TYPES.get(path.suffix) or mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+    is_smaller = len(content) > _SMALL_BYTES and len(compressed) < len(content) * 0.9
+    tag = f'"{sha256(content).hexdigest()[:24]}"'
+    return StaticFile(content, compressed if is_smaller else b"", content_type, tag, is_pinned)
+
+
+@Route(
+    "GET /",
     needs=RequiredPermission.NOTHING,
+    name="showConsole",
     tag="Console",
-    answers={200: Answer("The page.", others={"text/html": Text()}), 304: Answer("The browser has it already.")},
+    answers={200: Answer("The page.", others={"text/html": str}), 304: Answer("The browser has it already.")},
 )
 async def show_console(request: Request) -> AnyResponse:
     """Show the console."""
     return _respond(request, PAGE)
 
 
-@route(
-    "GET",
-    "/dafka.js",
+@Route(
+    "GET /dafka.js",
     needs=RequiredPermission.NOTHING,
+    name="loadJavaScriptClient",
     tag="Console",
     answers={
-        200: Answer("The module.", others={"text/javascript": Text()}),
+        200: Answer("The module.", others={"text/javascript": str}),
         304: Answer("The browser has it already."),
     },
 )
@@ -45,12 +124,12 @@ async def load_client(request: Request) -> AnyResponse:
     return _respond(request, CLIENT)
 
 
-@route(
-    "GET",
-    "/console/{path...}",
+@Route(
+    "GET /console/{path...}",
     needs=RequiredPermission.NOTHING,
+    name="loadConsoleFile",
     tag="Console",
-    answers={200: Answer("The file.", others={"*/*": Text()}), 304: Answer("The browser has it already.")},
+    answers={200: Answer("The file.", others={"*/*": str}), 304: Answer("The browser has it already.")},
     errors=("not_found",),
 )
 async def load_file(request: Request) -> AnyResponse:
@@ -59,7 +138,7 @@ async def load_file(request: Request) -> AnyResponse:
 
 
 def _respond(request: Request, path: str) -> Response:
-    file = _files().get(path)
+    file = _read_files().get(path)
     if file is None:
         raise WebError("not_found", "the console has no such file")
     headers = _headers(file)

@@ -6,11 +6,11 @@ import logging
 
 from dafka.errors import ConfigError, StorageError
 from dafka.http.api.registry import find_route
-from dafka.http.server.access import Principal
-from dafka.http.server.documents import decode_document
-from dafka.http.server.errors import WebError
-from dafka.http.server.head import parse_target
+from dafka.http.server.documents import decode_document, parse_document
+from dafka.http.server.errors import WebError, refused_request
 from dafka.http.server.messages import JSON, AnyResponse, Request, Response, respond_error
+from dafka.http.server.principal import Principal
+from dafka.http1.head import RequestError, parse_target
 
 DOCUMENT_BYTES_MAX = 2**20
 """The maximum size of a JSON request document. Records can be larger."""
@@ -36,20 +36,11 @@ async def answer_request(request: Request) -> AnyResponse:
 
 
 async def answer_get(request: Request, target: str, principal: Principal) -> AnyResponse:
-    """Return the response to GET for a client that is connected over another protocol.
-
-    Args:
-        request: The request that opened the connection.
-        target: The path and the query.
-        principal: The client's principal.
-
-    Returns:
-        The response.
-    """
+    """Return the response to GET for a client that is connected over another protocol by `request`."""
     try:
         head = parse_target("GET", target, {})
-    except WebError as error:
-        return respond_error(error)
+    except RequestError as error:
+        return respond_error(refused_request(error))
     return await answer_request(Request(request.web, head, principal, request.host, request.is_private))
 
 
@@ -64,9 +55,8 @@ async def _answer(request: Request) -> AnyResponse:
     if route.document is not None:
         if request.content_type != JSON:
             raise WebError("unsupported", f"expected the header Content-Type: {JSON}")
-        request.document = route.document.check(
-            decode_document(await request.read_body(DOCUMENT_BYTES_MAX)), "the body"
-        )
+        document = decode_document(await request.read_body(DOCUMENT_BYTES_MAX))
+        request.document = parse_document(document, route.document)
     if route.changes_topics:
         await request.broker.node.leases.wait_topics()
     return await route.handler(request)

@@ -3,110 +3,117 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import Any
+from typing import Annotated, Any, Literal, TypeAlias
+from urllib.parse import urlencode
 
 from dafka.broker.coordinator.coordinator_shard import CoordinatorError
 from dafka.broker.core.groups.group import GroupState
 from dafka.broker.core.groups.results import DescribedGroup, DescribedMember
 from dafka.broker.core.groups.subscriptions import CONSUMER_PROTOCOL, read_assignment
-from dafka.http.api.registry import Answer, Parameter, RequiredPermission, route
-from dafka.http.api.schemas import AnyValue, Array, Choice, Integer, MapOf, Nullable, Object, Text
+from dafka.http.api.registry import Answer, Parameter, RequiredPermission, Route
 from dafka.http.api.topics import PAGE_MAX
-from dafka.http.logs.positions import find_offsets, parse_offsets, parse_position
+from dafka.http.forwarding.broker_client import ANSWER_S
+from dafka.http.logs.positions import FromGroup, FromOffsets, find_offsets, parse_offsets, parse_position
 from dafka.http.logs.reading import find_logs
+from dafka.http.server.documents import Count, Document, doc
 from dafka.http.server.errors import WebError
 from dafka.http.server.messages import AnyResponse, Request, Response, respond
 
-_GROUP = Text("The name of the group.")
+GroupName: TypeAlias = Annotated[str, doc("The name of the group.")]
 _STATES = tuple(each.value for each in GroupState if each is not GroupState.DEAD)
-_STATE = Choice(_STATES, "Its state, under Kafka's name.")
-_PROTOCOL_TYPE = Text("What kind of group it is: `consumer` for consumers; empty if it never had members.")
-
-_LISTED_GROUP = Object(
-    "ListedGroup",
-    {"group": _GROUP, "state": _STATE, "protocol_type": _PROTOCOL_TYPE, "member_count": Integer("Its members.")},
-)
-
-GROUP_PAGE = Object(
-    "GroupPage",
-    {
-        "groups": Array(_LISTED_GROUP),
-        "group_count": Integer("The number of groups with this prefix and state that the user may use."),
-        "next": Nullable(Text("The value of `after` for the next page; null on the last page.")),
-    },
-)
-
-_MEMBER = Object(
-    "Member",
-    {
-        "member_id": Text("The id that the broker gave it."),
-        "instance_id": Nullable(Text("The name of a static member.")),
-        "client_id": Text("The name that the client gives itself."),
-        "host": Text("The address of the client."),
-        "assignment": Nullable(
-            MapOf(Array(Integer()), "The numbers of the logs that it reads, by topic; null if that is not known.")
-        ),
-    },
-)
-
-_GROUP_OFFSET = Object(
-    "GroupOffset",
-    {
-        "topic": Text("The topic."),
-        "log": Integer("The number of the log."),
-        "offset": Integer("The offset at which the group goes on."),
-        "metadata": Text("What its member has added."),
-        "end_offset": Nullable(Integer("The offset behind the last record of the log; null if there is no such log.")),
-        "lag": Nullable(Integer("The number of offsets up to the end; null if there is no such log.")),
-        "member_id": Nullable(Text("The member that reads the log.")),
-    },
-)
-
-GROUP = Object(
-    "Group",
-    {
-        "group": _GROUP,
-        "state": _STATE,
-        "protocol_type": _PROTOCOL_TYPE,
-        "assignor": Text("How logs are assigned, while the group is stable."),
-        "generation": Integer("How often the members have been assigned logs.", -1),
-        "members": Array(_MEMBER),
-        "offsets": Array(_GROUP_OFFSET, "What the group has committed for topics that the user may see."),
-        "lag": Integer("The sum of the lags."),
-    },
-)
-
-COMMIT = Object(
-    "Commit",
-    {
-        "topic": Text("The topic, which the user may read.", 249, 1),
-        "offsets": MapOf(Integer(), 'The offset for each log, by the number of the log: `{"0": 5}`.'),
-        "to": AnyValue(
-            'In place of offsets, a position for all logs: `"earliest"`, `"latest"`, `{"time": milliseconds}` or '
-            '`{"group": "another group"}`.'
-        ),
-    },
-    optional=("offsets", "to"),
-)
+State: TypeAlias = Annotated[str, doc("Its state, under Kafka's name.", enum=_STATES)]
+ProtocolType: TypeAlias = Annotated[
+    str, doc("What kind of group it is: `consumer` for consumers; empty if it never had members.")
+]
 
 
-@route(
-    "GET",
-    "/groups",
+class ListedGroup(Document):
+    """A group in a list."""
+
+    group: GroupName
+    state: State
+    protocol_type: ProtocolType
+    member_count: Annotated[Count, doc("Its members.")]
+
+
+class GroupPage(Document):
+    """A page of groups."""
+
+    groups: list[ListedGroup]
+    group_count: Annotated[Count, doc("The number of groups with this prefix and state that the user may use.")]
+    next: Annotated[str | None, doc("The value of `after` for the next page; null on the last page.")]
+
+
+class Member(Document):
+    """A member of a group."""
+
+    member_id: Annotated[str, doc("The id that the broker gave it.")]
+    instance_id: Annotated[str | None, doc("The name of a static member.")]
+    client_id: Annotated[str, doc("The name that the client gives itself.")]
+    host: Annotated[str, doc("The address of the client.")]
+    assignment: Annotated[
+        dict[str, list[Count]] | None, doc("The logs that it reads, by topic; null if that is not known.")
+    ]
+
+
+class GroupOffset(Document):
+    """The offset that a group has committed for a log."""
+
+    topic: Annotated[str, doc("The topic.")]
+    log: Annotated[Count, doc("The number of the log.")]
+    offset: Annotated[Count, doc("The offset at which the group resumes.")]
+    metadata: Annotated[str, doc("What its member has added.")]
+    end_offset: Annotated[
+        Count | None, doc("The offset after the last record of the log; null if there is no such log.")
+    ]
+    lag: Annotated[Count | None, doc("The number of offsets up to the end; null if there is no such log.")]
+    member_id: Annotated[str | None, doc("The member that reads the log.")]
+
+
+class Group(Document):
+    """A consumer group."""
+
+    group: GroupName
+    state: State
+    protocol_type: ProtocolType
+    assignor: Annotated[str, doc("How logs are assigned, while the group is stable.")]
+    generation: Annotated[int, doc("How often the members have been assigned logs.", ge=-1)]
+    members: list[Member]
+    offsets: Annotated[list[GroupOffset], doc("What the group has committed for topics that the user may see.")]
+    lag: Annotated[Count, doc("The sum of the lags.")]
+
+
+_POSITIONS = 'It is `"earliest"`, `"latest"`, `{"time": milliseconds}` or `{"group": "another group"}`.'
+
+
+class NewOffsets(Document):
+    """Offsets to commit: either `offsets` or `to`."""
+
+    topic: Annotated[str, doc("The topic, which the user may read.", max_length=249, min_length=1)]
+    offsets: Annotated[dict[str, Count] | None, doc('The offset for each log, by its number: `{"0": 5}`.')] = None
+    to: Annotated[Any, doc(f"In place of offsets, a position for all logs. {_POSITIONS}")] = None
+
+
+@Route(
+    "GET /groups",
     needs=RequiredPermission.USER,
+    name="listGroups",
     tag="Groups",
     parameters=[
-        Parameter("prefix", Text("How the names begin.", 1000), ""),
-        Parameter("after", Text("The name behind which the page begins: `next` of the page before."), ""),
-        Parameter("limit", Integer("The number of groups.", 1, PAGE_MAX), 100),
-        Parameter("state", Choice(_STATES, "The state.")),
+        Parameter("prefix", Annotated[str, doc("How the names begin.", max_length=1000)], ""),
+        Parameter("after", Annotated[str, doc("The name after which the page begins: `next` of the page before.")], ""),
+        Parameter("limit", Annotated[int, doc("The number of groups.", ge=1, le=PAGE_MAX)], 100),
+        Parameter("state", Annotated[Literal.__getitem__(_STATES), doc("The state.")]),
     ],
-    answers={200: Answer("A page of groups, by name.", GROUP_PAGE)},
+    answers={200: Answer("A page of groups, by name.", GroupPage)},
 )
 async def list_groups(request: Request) -> AnyResponse:
     """List the groups that the user may use."""
-    document = await _list_here(request)
-    pages = await request.groups.list(request.query, document)
+    pages = [await _list_here(request)]
+    if not request.is_forwarded:
+        query = {name: value for name, value in request.query.items() if value not in {None, ""}}
+        others = await request.web.other_brokers.get_all(f"/groups?{urlencode(query)}", wait_s=ANSWER_S)
+        pages += others.values()
     permissions, limit = request.principal.permissions, request.query["limit"]
     known_until = min((page["next"] for page in pages if page["next"] is not None), default=None)
     groups = {each["group"]: each for page in pages for each in page["groups"]}
@@ -152,12 +159,12 @@ async def _list_here(request: Request) -> dict[str, Any]:
     }
 
 
-@route(
-    "GET",
-    "/groups/{group}",
+@Route(
+    "GET /groups/{group}",
     needs=RequiredPermission.GROUP,
+    name="describeGroup",
     tag="Groups",
-    answers={200: Answer("The group.", GROUP)},
+    answers={200: Answer("The group.", Group)},
     errors=("group_not_found",),
 )
 async def describe_group(request: Request) -> AnyResponse:
@@ -167,7 +174,7 @@ async def describe_group(request: Request) -> AnyResponse:
 
 async def _describe(request: Request, name: str) -> dict[str, Any]:
     """Return the document about a group, with the offsets in topics that the user may see."""
-    found: dict[str, Any] = await request.groups.describe(name, lambda group: _describe_here(request, group))
+    found: dict[str, Any] = await request.logs.groups.describe(name, lambda group: _describe_here(request, group))
     found["offsets"] = [each for each in found["offsets"] if request.principal.permissions.may_see(each["topic"])]
     found["lag"] = sum(each["lag"] for each in found["offsets"] if each["lag"] is not None)
     return found
@@ -222,27 +229,27 @@ def _describe_member(member: DescribedMember, group: DescribedGroup) -> dict[str
     }
 
 
-@route(
-    "DELETE",
-    "/groups/{group}",
+@Route(
+    "DELETE /groups/{group}",
     needs=RequiredPermission.GROUP,
+    name="deleteGroup",
     tag="Groups",
     answers={204: Answer("The group is deleted.")},
     errors=("group_not_found", "conflict"),
 )
 async def delete_group(request: Request) -> AnyResponse:
     """Delete a group with its offsets. It must not have members."""
-    await request.groups.delete(request.arguments["group"])
+    await request.logs.groups.delete(request.arguments["group"])
     return Response(204)
 
 
-@route(
-    "PUT",
-    "/groups/{group}/offsets",
+@Route(
+    "PUT /groups/{group}/offsets",
     needs=RequiredPermission.GROUP,
+    name="commitOffsets",
     tag="Groups",
-    document=COMMIT,
-    answers={200: Answer("The group. Its offsets are durable.", GROUP)},
+    document=NewOffsets,
+    answers={200: Answer("The group. Its offsets are durable.", Group)},
     errors=("topic_not_found", "log_not_found", "offset_out_of_range", "conflict"),
 )
 async def commit_offsets(request: Request) -> AnyResponse:
@@ -251,17 +258,18 @@ async def commit_offsets(request: Request) -> AnyResponse:
     A group that does not exist is created.
     """
     name, wanted, broker = request.arguments["group"], request.document, request.broker
-    request.principal.check_read(wanted["topic"])
-    if ("offsets" in wanted) == ("to" in wanted):
+    request.principal.check_read(wanted.topic)
+    if (wanted.offsets is None) == (wanted.to is None):
         raise WebError("bad_request", "the body: expected either offsets or to")
-    if "to" in wanted:
-        position = parse_position(wanted["to"])
-        if isinstance(wanted["to"], dict) and "group" in wanted["to"]:
-            request.principal.check_group(wanted["to"]["group"])
-        logs = find_logs(broker, wanted["topic"])
+    if wanted.offsets is None:
+        position = parse_position(wanted.to)
+        if isinstance(position, FromGroup):
+            request.principal.check_group(position.group)
+        logs = find_logs(broker, wanted.topic)
     else:
-        position = parse_position({"offsets": wanted["offsets"]})
-        logs = find_logs(broker, wanted["topic"], parse_offsets(wanted["offsets"]))
+        numbers = parse_offsets(wanted.offsets)
+        position = FromOffsets(numbers)
+        logs = find_logs(broker, wanted.topic, numbers)
     found = await find_offsets(request.logs, logs, position)
-    await request.groups.commit(name, wanted["topic"], {log.number: offset for log, offset in found.items()})
+    await request.logs.groups.commit(name, wanted.topic, {log.number: offset for log, offset in found.items()})
     return respond(await _describe(request, name))

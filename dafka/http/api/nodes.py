@@ -3,69 +3,74 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
 
-import attrs
+from msgspec import field
 
-from dafka.http.api.registry import Answer, RequiredPermission, route
-from dafka.http.api.schemas import Array, Boolean, Choice, Integer, Nullable, Object, Text
+from dafka.http.api.registry import Answer, RequiredPermission, Route
+from dafka.http.server.documents import Count, Document, doc
 from dafka.http.server.messages import AnyResponse, Request, respond
 from dafka.protocol.observer.cluster_survey import ClusterSurvey, NodeState, NodeView
 
 NODES_MAX = 1000
 """The maximum number of listed nodes."""
 
-NODE = Object(
-    "Node",
-    {
-        "address": Text("Its address."),
-        "endpoint": Text("The endpoint that other nodes connect to."),
-        "roles": Array(Text(), "Its roles. Empty if it has not shown any."),
-        "state": Choice(
-            tuple(each.value for each in NodeState),
-            "`up`; `unconnected`: towers introduce it, and nothing else is known; `silent`: it has ended, or failed.",
+_STATES = [each.value for each in NodeState]
+
+
+class Node(Document):
+    """A node of the cluster."""
+
+    address: Annotated[str, doc("Its address.")]
+    endpoint: Annotated[str, doc("The endpoint that other nodes connect to.")]
+    roles: Annotated[list[str], doc("Its roles. Empty if it has not shown any.")]
+    state: Annotated[
+        str,
+        doc(
+            "`up`; `unconnected`: only introduced by towers; `silent`: it has ended, or failed.",
+            enum=_STATES,
         ),
-        "is_self": Boolean("Whether it is this broker."),
-        "last_seen": Nullable(Integer("When it was last seen, in milliseconds since 1970.")),
-        "partitions_held": Nullable(Integer("The partitions that a store holds; null if it has not said so.")),
-    },
-)
-
-CONNECTION = Object(
-    "Connection",
-    {
-        "from": Text("The address of a node."),
-        "to": Text("The address of another one."),
-        "kind": Choice(("stored", "connected"), "`stored`: the second one stores records of the first one."),
-        "partitions": Integer("How many partitions of the first one the second one stores."),
-        "lag": Integer("How many records the second one is behind."),
-    },
-)
-
-SEEN_TOWER = Object(
-    "Tower",
-    {
-        "endpoint": Text("The endpoint at which it introduces nodes."),
-        "is_heard": Boolean("Whether it was heard recently."),
-        "nodes": Integer("How many nodes it introduces."),
-        "refusal": Text("Why it rejects this broker; empty if it does not."),
-    },
-)
-
-NODES = Object(
-    "Nodes",
-    {
-        "is_complete": Boolean("Whether the nodes were looked for: the first answer comes before that."),
-        "nodes": Array(NODE),
-        "connections": Array(CONNECTION),
-        "towers": Array(SEEN_TOWER),
-        "note": Text("Why something is missing; empty if nothing is."),
-    },
-)
+    ]
+    is_self: Annotated[bool, doc("Whether it is this broker.")]
+    last_seen: Annotated[Count | None, doc("When it was last seen, in milliseconds since 1970.")]
+    partitions_held: Annotated[Count | None, doc("The partitions that a store holds; null if it has not said so.")]
 
 
-@route(
-    "GET", "/nodes", needs=RequiredPermission.ADMINISTRATOR, tag="Broker", answers={200: Answer("The nodes.", NODES)}
+class Connection(Document):
+    """A connection between two nodes."""
+
+    from_: Annotated[str, doc("The address of a node.")] = field(name="from")
+    to: Annotated[str, doc("The address of another one.")]
+    kind: Annotated[Literal["stored", "connected"], doc("`stored`: the second one stores records of the first one.")]
+    partitions: Annotated[Count, doc("How many partitions of the first one the second one stores.")]
+    lag: Annotated[Count, doc("How many records the second one is behind.")]
+
+
+class Tower(Document):
+    """A tower that introduces nodes."""
+
+    endpoint: Annotated[str, doc("The endpoint at which it introduces nodes.")]
+    is_heard: Annotated[bool, doc("Whether it was heard recently.")]
+    nodes: Annotated[Count, doc("How many nodes it introduces.")]
+    refusal: Annotated[str, doc("Why it rejects this broker; empty if it does not.")]
+
+
+class Nodes(Document):
+    """The nodes of the cluster."""
+
+    is_complete: Annotated[bool, doc("Whether the nodes were looked for: the first answer comes before that.")]
+    nodes: list[Node]
+    connections: list[Connection]
+    towers: list[Tower]
+    note: Annotated[str, doc("Why something is missing; empty if nothing is.")]
+
+
+@Route(
+    "GET /nodes",
+    needs=RequiredPermission.ADMINISTRATOR,
+    name="listNodes",
+    tag="Broker",
+    answers={200: Answer("The nodes.", Nodes)},
 )
 async def list_nodes(request: Request) -> AnyResponse:
     """List the nodes of the cluster, and which store has the records of which node.
@@ -95,7 +100,7 @@ async def list_nodes(request: Request) -> AnyResponse:
             "is_complete": True,
             "nodes": [own, *(_describe_node(each) for each in others[: NODES_MAX - 1])],
             "connections": find_connections(survey, node.address, senders),
-            "towers": [attrs.asdict(each) for each in survey.towers],
+            "towers": survey.towers,
             "note": note or "; ".join(survey.limits),
         }
     )
@@ -116,13 +121,7 @@ def _describe_node(node: NodeView) -> dict[str, Any]:
 def find_connections(survey: ClusterSurvey, own_address: str, senders: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return which store has the records of which node, and the other connections of this broker.
 
-    Args:
-        survey: A survey.
-        own_address: The address of this broker.
-        senders: The publishing nodes of partitions with other addresses than the node's, by partition address.
-
-    Returns:
-        The connections, as `CONNECTION` describes them.
+    `senders` names the publishing nodes of partitions with other addresses than the node's, by partition address.
     """
     known = {each.address for each in survey.nodes}
     found: dict[tuple[str, str], dict[str, Any]] = {}

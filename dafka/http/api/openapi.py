@@ -1,41 +1,36 @@
-"""Generates the OpenAPI 3.1 description of the HTTP API from the routes."""
+"""Describes the HTTP API as OpenAPI 3.1, from the routes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from importlib.metadata import version
-from typing import Any
+from typing import Annotated, Any
 
-from dafka.http.api.registry import Parameter, RequiredPermission, Route
-from dafka.http.api.schemas import Choice, Object, Schema, Text, find_objects
+import msgspec
+
+from dafka.http.api.registry import ROUTES, Answer, Parameter, RequiredPermission, Route
+from dafka.http.server.documents import Document, doc, encode_document
 from dafka.http.server.errors import STATUSES
-from dafka.http.server.messages import JSON
+from dafka.http.server.messages import JSON, AnyResponse, Request, Response
 from dafka.http.server.sessions import COOKIE
 
-ERROR = Object(
-    "Error",
-    {
-        "error": Object(
-            "ErrorDetails",
-            {
-                "code": Choice(tuple(STATUSES), "What kind of error it is. WebSocket has the same codes."),
-                "message": Text("What is wrong, and what would be right."),
-            },
-        )
-    },
-)
 
-PERMISSIONS = {
-    RequiredPermission.NOTHING: "Anybody may do this.",
-    RequiredPermission.USER: "Any user may do this. The answer has what the user may see.",
-    RequiredPermission.SEE: "The user needs any permission for the topic.",
-    RequiredPermission.READ: "The user needs the permission `read` for the topic.",
-    RequiredPermission.WRITE: "The user needs the permission `write` for the topic.",
-    RequiredPermission.ADMIN: "The user needs the permission `admin` for the topic.",
-    RequiredPermission.GROUP: "The user needs the permission `groups` for the group.",
-    RequiredPermission.ADMINISTRATOR: "The user needs the permission `admin` for `*`.",
-}
-"""The description of each required permission."""
+class ErrorDetails(Document):
+    """What is wrong."""
+
+    code: Annotated[
+        str,
+        doc("What kind of error it is. WebSocket has the same codes.", enum=STATUSES),
+    ]
+    message: Annotated[str, doc("What is wrong, and what would be right.")]
+
+
+class Error(Document):
+    """The answer to a refused request."""
+
+    error: ErrorDetails
+
 
 _ARGUMENTS = {
     "topic": "The name of the topic.",
@@ -51,20 +46,15 @@ answered with a status and a JSON object with a code and a message."""
 
 
 def describe_api(routes: Iterable[Route]) -> dict[str, Any]:
-    """Return the description of routes.
-
-    Args:
-        routes: The routes.
-
-    Returns:
-        The OpenAPI document.
-    """
+    """Return the OpenAPI document of routes."""
     described = list(routes)
+    kinds = [Error, *(kind for each in described for kind in _kinds(each))]
+    schemas, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
+    schema_of = dict(zip(map(id, kinds), schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for each in described:
         operations = paths.setdefault(each.path.replace("...}", "}"), {})
-        operations[each.method.lower()] = _describe_operation(each)
-    objects = {name: each for schema in (ERROR, *_schemas(described)) for name, each in find_objects(schema).items()}
+        operations[each.method.lower()] = _describe_operation(each, schema_of)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -76,7 +66,7 @@ def describe_api(routes: Iterable[Route]) -> dict[str, Any]:
         "servers": [{"url": "/"}],
         "paths": paths,
         "components": {
-            "schemas": {name: each.define() for name, each in sorted(objects.items())},
+            "schemas": dict(sorted(components.items())),
             "securitySchemes": {
                 "token": {"type": "http", "scheme": "bearer", "description": "A token of `dafka user token`."},
                 "password": {"type": "http", "scheme": "basic", "description": "A user of `dafka user add`."},
@@ -104,22 +94,22 @@ def error_codes(route: Route) -> list[str]:
     return list(dict.fromkeys(codes))
 
 
-def _describe_operation(route: Route) -> dict[str, Any]:
+def _describe_operation(route: Route, schemas: Mapping[int, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {
-        "operationId": route.handler.__name__,
+        "operationId": route.name,
         "summary": route.summary,
-        "description": f"{route.description}\n\n{PERMISSIONS[route.needs]}".strip(),
+        "description": f"{route.description}\n\n{route.needs.value}".strip(),
         "tags": [route.tag],
         "parameters": [_describe_argument(name) for name in route.argument_names]
-        + [_describe_parameter(each) for each in route.parameters],
-        "responses": _describe_answers(route),
+        + [_describe_parameter(each, schemas) for each in route.parameters],
+        "responses": _describe_answers(route, schemas),
     }
     if route.needs is RequiredPermission.NOTHING:
         found["security"] = []
     if route.document is not None:
-        found["requestBody"] = {"required": True, "content": _describe_contents({JSON: route.document})}
+        found["requestBody"] = {"required": True, "content": _describe_contents({JSON: route.document}, schemas)}
     if route.body is not None:
-        contents = _describe_contents(route.body.content_types)
+        contents = _describe_contents(route.body.content_types, schemas)
         found["requestBody"] = {"description": route.body.description, "required": True, "content": contents}
     return found
 
@@ -134,8 +124,8 @@ def _describe_argument(name: str) -> dict[str, Any]:
     }
 
 
-def _describe_parameter(parameter: Parameter) -> dict[str, Any]:
-    schema = parameter.schema.describe()
+def _describe_parameter(parameter: Parameter, schemas: Mapping[int, Any]) -> dict[str, Any]:
+    schema = dict(schemas[id(parameter.kind)])
     found: dict[str, Any] = {"name": parameter.name, "in": "query", "required": parameter.is_required}
     if "description" in schema:
         found["description"] = schema.pop("description")
@@ -146,32 +136,50 @@ def _describe_parameter(parameter: Parameter) -> dict[str, Any]:
     return {**found, "schema": schema}
 
 
-def _describe_answers(route: Route) -> dict[str, Any]:
+def _describe_answers(route: Route, schemas: Mapping[int, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for status, answer in route.answers.items():
         found[str(status)] = {"description": answer.description}
         if answer.contents:
-            found[str(status)]["content"] = _describe_contents(answer.contents)
+            found[str(status)]["content"] = _describe_contents(answer.contents, schemas)
     by_status: dict[int, list[str]] = {}
     for code in error_codes(route):
         by_status.setdefault(STATUSES[code], []).append(code)
     for status, codes in sorted(by_status.items()):
         found[str(status)] = {
             "description": " or ".join(f"`{code}`" for code in codes),
-            "content": _describe_contents({JSON: ERROR}),
+            "content": _describe_contents({JSON: Error}, schemas),
         }
     return found
 
 
-def _describe_contents(contents: Mapping[str, Schema]) -> dict[str, Any]:
-    return {content_type: {"schema": schema.describe()} for content_type, schema in contents.items()}
+def _describe_contents(contents: Mapping[str, Any], schemas: Mapping[int, Any]) -> dict[str, Any]:
+    return {content_type: {"schema": schemas[id(kind)]} for content_type, kind in contents.items()}
 
 
-def _schemas(routes: Iterable[Route]) -> Iterable[Schema]:
-    for each in routes:
-        if each.document is not None:
-            yield each.document
-        if each.body is not None:
-            yield from each.body.content_types.values()
-        for answer in each.answers.values():
-            yield from answer.contents.values()
+def _kinds(route: Route) -> Iterator[Any]:
+    """Yield the types of a route's parameters and bodies."""
+    yield from (each.kind for each in route.parameters)
+    if route.document is not None:
+        yield route.document
+    if route.body is not None:
+        yield from route.body.content_types.values()
+    for answer in route.answers.values():
+        yield from answer.contents.values()
+
+
+@Route(
+    "GET /openapi.json",
+    needs=RequiredPermission.NOTHING,
+    name="describeApi",
+    tag="Description",
+    answers={200: Answer("The description.", Annotated[dict[str, Any], doc("An OpenAPI document.")])},
+)
+async def describe(_request: Request) -> AnyResponse:
+    """Describe this API as OpenAPI 3.1."""
+    return Response(200, _encode(), JSON)
+
+
+@cache
+def _encode() -> bytes:
+    return encode_document(describe_api(ROUTES))

@@ -5,16 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Annotated, Any
 
-import attrs
+from msgspec import UNSET, UnsetType
 
-from dafka.http.api.registry import Answer, Parameter, RequiredPermission, route
+from dafka.http.api.registry import Answer, Parameter, RequiredPermission, Route
 from dafka.http.api.replicas import find_broker_problems
-from dafka.http.api.schemas import Array, Boolean, Integer, Nullable, Number, Object, Text
-from dafka.http.api.storage import USAGE, measure_usage
+from dafka.http.api.storage import StorageUsage, measure_usage
+from dafka.http.server.documents import Count, Document, doc
 from dafka.http.server.messages import AnyResponse, Request, respond
-from dafka.http.server.throughput import Totals
+from dafka.http.server.throughput import Rates, Totals
 from dafka.protocol.observer.cluster_survey import ClusterSurvey, NodeState
 from dafka.roles.store import StoreStatistics
 from dafka.storage.plugin_helpers import now_ms
@@ -25,60 +25,47 @@ LAG_MAX = 1000
 FREE_SHARE_MIN = 0.05
 """The share of a disk that must be free."""
 
-RATES = Object(
-    "Rates",
-    {
-        "time": Integer("When this was measured, in milliseconds since 1970."),
-        "records_in_per_s": Number("Records that were made durable."),
-        "bytes_in_per_s": Number("The bytes of their contents."),
-        "records_out_per_s": Number("Records that were sent to clients."),
-        "bytes_out_per_s": Number("Bytes that were sent to clients."),
-    },
-)
 
-BROKER = Object(
-    "Broker",
-    {
-        "address": Text("The broker's node address."),
-        "endpoint": Text("The endpoint that other nodes connect to."),
-        "version": Text("The version of dafka."),
-        "started_at": Integer("When it has begun to listen, in milliseconds since 1970."),
-    },
-)
+class BrokerDetails(Document):
+    """The broker that answers."""
 
-COUNTS = Object(
-    "Counts",
-    {
-        "topics": Integer("Topics that the user may see."),
-        "logs": Integer("Their logs."),
-        "groups": Integer("Groups that the user may use."),
-        "clients": Integer("Clients that are connected to a listener of the broker."),
-        "peers": Integer("Nodes that the broker is connected to."),
-    },
-)
-
-OVERVIEW = Object(
-    "Overview",
-    {
-        "time": Integer("When this was measured, in milliseconds since 1970."),
-        "broker": BROKER,
-        "counts": COUNTS,
-        "rates": Nullable(RATES),
-        "history": Array(RATES, "The rates of the last minutes, as far as somebody has asked for them."),
-        "storage": Nullable(USAGE),
-        "problems": Nullable(Array(Text(), "Sentences; null if the user may not know.")),
-    },
-    optional=("history",),
-)
+    address: Annotated[str, doc("The broker's node address.")]
+    endpoint: Annotated[str, doc("The endpoint that other nodes connect to.")]
+    version: Annotated[str, doc("The version of dafka.")]
+    started_at: Annotated[Count, doc("When it has begun to listen, in milliseconds since 1970.")]
 
 
-@route(
-    "GET",
-    "/overview",
+class Counts(Document):
+    """How many things the broker has."""
+
+    topics: Annotated[Count, doc("Topics that the user may see.")]
+    logs: Annotated[Count, doc("Their logs.")]
+    groups: Annotated[Count, doc("Groups that the user may use.")]
+    clients: Annotated[Count, doc("Clients that are connected to a listener of the broker.")]
+    peers: Annotated[Count, doc("Nodes that the broker is connected to.")]
+
+
+class Overview(Document):
+    """The state of the broker."""
+
+    time: Annotated[Count, doc("When this was measured, in milliseconds since 1970.")]
+    broker: BrokerDetails
+    counts: Counts
+    rates: Rates | None
+    storage: StorageUsage | None
+    problems: Annotated[list[str] | None, doc("Sentences; null if the user may not know.")]
+    history: Annotated[list[Rates] | UnsetType, doc("The rates of the last minutes, while clients ask for them.")] = (
+        UNSET
+    )
+
+
+@Route(
+    "GET /overview",
     needs=RequiredPermission.USER,
+    name="describeOverview",
     tag="Broker",
-    parameters=[Parameter("history", Boolean("Whether to return the rates of the last minutes."), False)],
-    answers={200: Answer("The overview.", OVERVIEW)},
+    parameters=[Parameter("history", Annotated[bool, doc("Whether to return the rates of the last minutes.")], False)],
+    answers={200: Answer("The overview.", Overview)},
 )
 async def describe_overview(request: Request) -> AnyResponse:
     """Describe the broker's contents, throughput and problems in one response.
@@ -101,12 +88,12 @@ async def describe_overview(request: Request) -> AnyResponse:
             "started_at": web.started_at,
         },
         "counts": _count(request, statistics),
-        "rates": None if activity.newest is None else attrs.asdict(activity.newest),
+        "rates": activity.newest,
         "storage": None,
         "problems": None,
     }
     if request.query["history"]:
-        found["history"] = [attrs.asdict(each) for each in activity.history()]
+        found["history"] = activity.history()
     if request.principal.permissions.is_administrator:
         found["storage"] = usage = await measure_usage(web)
         found["problems"] = list(_find_problems(request, statistics, usage))
@@ -148,8 +135,8 @@ def _find_problems(request: Request, statistics: StoreStatistics, usage: dict[st
     free, total = usage["free_bytes"], usage["total_bytes"]
     if free is not None and free < FREE_SHARE_MIN * total:
         yield f"the disk of the storage is almost full: {100 * free // total} % are free"
-    if web.verification.damages:
-        yield f"the verification of the storage has found {len(web.verification.damages)} damaged places"
+    if web.verification.report.damages:
+        yield f"the verification of the storage has found {len(web.verification.report.damages)} damaged places"
     lag = sum(statistics.lag.values())
     if lag > LAG_MAX:
         yield f"this broker is {lag} records behind the producers of {len(statistics.lag)} partitions"
@@ -159,14 +146,9 @@ def _find_problems(request: Request, statistics: StoreStatistics, usage: dict[st
 
 
 def find_survey_problems(survey: ClusterSurvey, own_address: str) -> Iterator[str]:
-    """Yield the problems in a survey. Only missing towers and stores count: producers and consumers come and go.
+    """Yield a sentence for each problem in a survey, except of this broker's own lag.
 
-    Args:
-        survey: The survey.
-        own_address: The address of this broker.
-
-    Yields:
-        A sentence for each problem.
+    Only missing towers and stores count: producers and consumers come and go.
     """
     for tower in survey.towers:
         if not tower.is_heard:

@@ -5,30 +5,34 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import trio
 
 from dafka.broker.core.log.partitioner import log_of_key
 from dafka.broker.log.appending import message_bytes_max
-from dafka.http.api.record_bodies import (
+from dafka.http.api.record_documents import (
     KAFKA_ANSWER,
     KAFKA_BINARY,
     KAFKA_JSON,
+    DeletedRecords,
+    KafkaRestOffsets,
+    KafkaRestRecords,
+    Offsets,
+    Published,
+    Record,
     RestRecord,
     join_rest_records,
     make_record,
     parse_rest_records,
     split_records,
 )
-from dafka.http.api.record_schemas import DELETED, JSON_RECORD, OFFSETS, PUBLISHED, REST_PUBLISHED, REST_RECORDS
-from dafka.http.api.registry import Answer, Body, Parameter, RequiredPermission, route
-from dafka.http.api.schemas import Integer, Text
+from dafka.http.api.registry import Answer, Body, Parameter, RequiredPermission, Route
 from dafka.http.logs.positions import find_offsets, parse_position_text
 from dafka.http.logs.publishing import Publication
 from dafka.http.logs.reading import find_logs
 from dafka.http.logs.records import parse_json_lines
-from dafka.http.server.documents import encode_document
+from dafka.http.server.documents import Count, doc, encode_document
 from dafka.http.server.errors import WebError
 from dafka.http.server.messages import JSON_LINES, AnyResponse, Request, Response, respond
 from dafka.storage.plugin_helpers import now_ms
@@ -45,29 +49,29 @@ _T = TypeVar("_T")
 _STRUCTURED = {JSON_LINES, KAFKA_JSON, KAFKA_BINARY}
 
 
-@route(
-    "POST",
-    "/topics/{topic}/records",
+@Route(
+    "POST /topics/{topic}/records",
     needs=RequiredPermission.WRITE,
+    name="publishRecords",
     tag="Records",
     parameters=[
-        Parameter("key", Text("The key of the record, if the body is one value."), example="anne"),
-        Parameter("log", Integer("The log. If it is not given, the key chooses it."), example=0),
+        Parameter("key", Annotated[str, doc("The key of the record, if the body is one value.")], example="anne"),
+        Parameter("log", Annotated[Count, doc("The log. If it is not given, the key chooses it.")], example=0),
     ],
     body=Body(
         "One record, or several.",
         {
-            "*/*": Text("The value of one record, as it is."),
-            JSON_LINES: JSON_RECORD,
-            KAFKA_JSON: REST_RECORDS,
-            KAFKA_BINARY: REST_RECORDS,
+            "*/*": Annotated[str, doc("The value of one record, as it is.")],
+            JSON_LINES: Record,
+            KAFKA_JSON: KafkaRestRecords,
+            KAFKA_BINARY: KafkaRestRecords,
         },
     ),
     answers={
         200: Answer(
             "Where the records are, which are durable. The answer to a form of Kafka REST has its form.",
-            PUBLISHED,
-            {KAFKA_ANSWER: REST_PUBLISHED},
+            Published,
+            {KAFKA_ANSWER: KafkaRestOffsets},
         )
     },
     errors=("topic_not_found", "log_not_found", "too_large", "leader_unavailable", "leader_changed"),
@@ -160,21 +164,24 @@ def _batch_bytes_max(request: Request, topic: str) -> int:
     return message_bytes_max(request.broker, logs[0]) if logs else request.broker.config.kafka.message_bytes_max
 
 
-@route(
-    "DELETE",
-    "/topics/{topic}/records",
+@Route(
+    "DELETE /topics/{topic}/records",
     needs=RequiredPermission.ADMIN,
+    name="deleteRecords",
     tag="Records",
     parameters=[
-        Parameter("log", Integer("The log. It may be missing if the topic has one."), example=0),
+        Parameter("log", Annotated[Count, doc("The log. It may be missing if the topic has one.")], example=0),
         Parameter(
             "before",
-            Text("The offset of the first record that is left, `latest`, or `time:` with a time.", 100),
+            Annotated[
+                str,
+                doc("The offset of the first record that is left, `latest`, or `time:` with a time.", max_length=100),
+            ],
             is_required=True,
             example="100",
         ),
     ],
-    answers={200: Answer("The log.", DELETED)},
+    answers={200: Answer("The log.", DeletedRecords)},
     errors=("topic_not_found", "log_not_found", "offset_out_of_range", "leader_unavailable"),
 )
 async def delete_records(request: Request) -> AnyResponse:
@@ -191,19 +198,19 @@ async def delete_records(request: Request) -> AnyResponse:
     return respond({"log": log.number, "start_offset": await request.logs.delete_before(log, offset)})
 
 
-@route(
-    "GET",
-    "/topics/{topic}/offsets",
+@Route(
+    "GET /topics/{topic}/offsets",
     needs=RequiredPermission.SEE,
+    name="listOffsets",
     tag="Records",
     parameters=[
         Parameter(
             "time",
-            Text("A time, `2026-01-31T12:00:00Z` or in milliseconds since 1970.", 100),
+            Annotated[str, doc("A time, `2026-01-31T12:00:00Z` or in milliseconds since 1970.", max_length=100)],
             example="2026-01-31T12:00:00Z",
         )
     ],
-    answers={200: Answer("The offsets of each log.", OFFSETS)},
+    answers={200: Answer("The offsets of each log.", Offsets)},
     errors=("topic_not_found", "leader_unavailable"),
 )
 async def list_offsets(request: Request) -> AnyResponse:

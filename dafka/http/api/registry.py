@@ -8,27 +8,28 @@ from enum import Enum
 from typing import Any, TypeAlias
 
 import attrs
+import msgspec
 
-from dafka.http.api.schemas import Schema
-from dafka.http.server.access import Principal
+from dafka.http.server.documents import Document, describe_problem
 from dafka.http.server.errors import WebError
-from dafka.http.server.head import Head
 from dafka.http.server.messages import JSON, AnyResponse, Request
+from dafka.http.server.principal import Principal
+from dafka.http1.head import Head
 
 Handler: TypeAlias = Callable[[Request], Awaitable[AnyResponse]]
 
 
 class RequiredPermission(Enum):
-    """The permission that a route needs, for the topic or the group in its path."""
+    """The permission that a route needs, for the topic or the group in its path; with its description."""
 
-    NOTHING = "nothing"
-    USER = "user"
-    SEE = "see"
-    READ = "read"
-    WRITE = "write"
-    ADMIN = "admin"
-    GROUP = "group"
-    ADMINISTRATOR = "administrator"
+    NOTHING = "Anybody may do this."
+    USER = "Any user may do this. The answer has what the user may see."
+    SEE = "The user needs any permission for the topic."
+    READ = "The user needs the permission `read` for the topic."
+    WRITE = "The user needs the permission `write` for the topic."
+    ADMIN = "The user needs the permission `admin` for the topic."
+    GROUP = "The user needs the permission `groups` for the group."
+    ADMINISTRATOR = "The user needs the permission `admin` for `*`."
 
 
 _CHECKS: dict[RequiredPermission, Callable[[Principal, Mapping[str, str]], object]] = {
@@ -49,17 +50,35 @@ class Parameter:
 
     Attributes:
         name: The name.
-        schema: The schema of its value.
+        kind: The type of its value, with a description.
         default: The value if it is missing.
         is_required: Whether it must be given.
         example: A value, for the description.
     """
 
     name: str
-    schema: Schema
+    kind: Any
     default: Any = None
     is_required: bool = False
     example: Any = None
+    _json_type: str = attrs.field(init=False)
+
+    @_json_type.default
+    def _find_json_type(self) -> str:
+        return str(msgspec.json.schema(self.kind).get("type", "string"))
+
+    def parse(self, text: str) -> Any:
+        """Parse a value: a text as it is, a number or a truth value as in JSON. Raises `WebError`."""
+        where = f"the parameter {self.name!r}"
+        try:
+            if self._json_type == "string":
+                return msgspec.convert(text, self.kind)
+            return msgspec.json.decode(text, type=self.kind)
+        except msgspec.ValidationError as error:
+            problem = describe_problem(where, error)
+        except msgspec.DecodeError:
+            problem = f"{where}: expected `{self._json_type}`"
+        raise WebError("bad_request", f"{problem}, not {text[:100]!r}")
 
 
 @attrs.frozen
@@ -68,18 +87,18 @@ class Answer:
 
     Attributes:
         description: A description of the content.
-        schema: The schema of its JSON document; None if it has none.
-        others: Other content types of its body, each with the schema.
+        document: The type of its JSON document; None if it has none.
+        others: Other content types of its body, each with the type of the content.
     """
 
     description: str
-    schema: Schema | None = None
-    others: Mapping[str, Schema] = attrs.field(factory=dict)
+    document: Any = None
+    others: Mapping[str, Any] = attrs.field(factory=dict)
 
     @property
-    def contents(self) -> dict[str, Schema]:
-        """The schema of the body by content type; empty without a body."""
-        return {**({} if self.schema is None else {JSON: self.schema}), **self.others}
+    def contents(self) -> dict[str, Any]:
+        """The type of the body by content type; empty without a body."""
+        return {**({} if self.document is None else {JSON: self.document}), **self.others}
 
 
 @attrs.frozen
@@ -88,50 +107,62 @@ class Body:
 
     Attributes:
         description: A description of the content.
-        content_types: The content types that it can have, each with the schema.
+        content_types: The content types that it can have, each with the type of the content.
     """
 
     description: str
-    content_types: Mapping[str, Schema]
+    content_types: Mapping[str, Any]
 
 
-@attrs.frozen
+@attrs.define(eq=False)
 class Route:
-    """A route.
+    """A route: `@Route("GET /path", ...)` registers the function that answers its requests.
 
     Attributes:
-        method: The method.
-        path: The path, with names of segments in braces. The last one can be `{name...}`: all remaining segments.
-        handler: Answers a request.
+        endpoint: The method, and the path with names of segments in braces. The last one can be `{name...}`: all
+            remaining segments.
         needs: The permission that it needs.
+        name: Its name for programs, in OpenAPI.
         tag: The group of routes in which it is described.
-        parameters: The query parameters.
-        document: The schema of its JSON request document; None if it takes none.
-        body: Its request body, if that is not a JSON document.
         answers: Its responses, by status.
+        parameters: The query parameters.
+        document: The type of its JSON request document; None if it takes none.
+        body: Its request body, if that is not a JSON document.
         errors: Its error codes, in addition to those of every route.
         is_websocket: Whether the connection is upgraded to WebSocket.
         changes_topics: Whether it creates, changes or deletes topics or moves logs. It is then handled when the broker
             knows what others have done with topics.
+        handler: Answers a request.
+        method: The method.
+        path: The path.
+        segments: The segments of the path.
     """
 
-    method: str
-    path: str
-    handler: Handler
-    needs: RequiredPermission
-    tag: str
-    parameters: tuple[Parameter, ...]
-    document: Schema | None
-    body: Body | None
-    answers: Mapping[int, Answer]
-    errors: tuple[str, ...]
+    endpoint: str
+    needs: RequiredPermission = attrs.field(kw_only=True)
+    name: str = attrs.field(kw_only=True)
+    tag: str = attrs.field(kw_only=True)
+    answers: Mapping[int, Answer] = attrs.field(kw_only=True)
+    parameters: Sequence[Parameter] = ()
+    document: type[Document] | None = None
+    body: Body | None = None
+    errors: Sequence[str] = ()
     is_websocket: bool = False
     changes_topics: bool = False
+    handler: Handler = attrs.field(init=False)
+    method: str = attrs.field(init=False)
+    path: str = attrs.field(init=False)
     segments: tuple[str, ...] = attrs.field(init=False)
 
-    @segments.default
-    def _split(self) -> tuple[str, ...]:
-        return tuple(self.path[1:].split("/"))
+    def __attrs_post_init__(self) -> None:
+        self.method, _, self.path = self.endpoint.partition(" ")
+        self.segments = tuple(self.path[1:].split("/"))
+
+    def __call__(self, handler: Handler) -> Handler:
+        """Register the function that answers the route's requests."""
+        self.handler = handler
+        ROUTES.append(self)
+        return handler
 
     @property
     def argument_names(self) -> list[str]:
@@ -181,7 +212,7 @@ class Route:
             if name in seen:
                 raise WebError("bad_request", f"expected the parameter {name!r} once")
             seen.add(name)
-            found[name] = known[name].schema.parse(text, f"the parameter {name!r}")
+            found[name] = known[name].parse(text)
         missing = next((each for each in self.parameters if each.is_required and each.name not in seen), None)
         if missing is not None:
             raise WebError("bad_request", f"expected the parameter {missing.name!r}")
@@ -192,57 +223,8 @@ ROUTES: list[Route] = []
 """All routes."""
 
 
-def route(
-    method: str,
-    path: str,
-    *,
-    needs: RequiredPermission,
-    tag: str,
-    answers: Mapping[int, Answer],
-    parameters: Sequence[Parameter] = (),
-    document: Schema | None = None,
-    body: Body | None = None,
-    errors: Sequence[str] = (),
-    is_websocket: bool = False,
-    changes_topics: bool = False,
-) -> Callable[[Handler], Handler]:
-    """Register the function that answers the requests of a route; see `Route`."""
-
-    def register(handler: Handler) -> Handler:
-        ROUTES.append(
-            Route(
-                method,
-                path,
-                handler,
-                needs,
-                tag,
-                tuple(parameters),
-                document,
-                body,
-                answers,
-                tuple(errors),
-                is_websocket,
-                changes_topics,
-            )
-        )
-        return handler
-
-    return register
-
-
 def find_route(method: str, segments: Sequence[str]) -> tuple[Route, dict[str, str]]:
-    """Return the route of a request, and the arguments in its path.
-
-    Args:
-        method: The method. HEAD uses the routes of GET.
-        segments: The segments of the path.
-
-    Returns:
-        The route and the arguments.
-
-    Raises:
-        WebError: There is no such route.
-    """
+    """Return the route of a request, and the arguments in its path. HEAD uses the routes of GET. Raises `WebError`."""
     found = [(each, arguments) for each in ROUTES if (arguments := each.match(segments)) is not None]
     wanted = "GET" if method == "HEAD" else method
     for each, arguments in found:

@@ -129,13 +129,8 @@ def find_broker_problems(node: BrokerNode) -> Iterator[str]:
 def describe_epochs(node: BrokerNode, epoch_starts: Sequence[EpochStart]) -> list[dict[str, Any]]:
     """Return the leader epochs of a log as JSON objects.
 
-    Args:
-        node: The broker, which knows the numbers of the others.
-        epoch_starts: The epoch starts, by epoch.
-
-    Returns:
-        An object for each epoch. Its flags: `first` has no parent; `fork` has the same parent as another epoch, so both
-        had their own records; `latest` is the largest epoch.
+    Their flags: `first` has no parent; `fork` has the same parent as another epoch, so both had their own records;
+    `latest` is the largest epoch.
     """
     parents = Counter(
         epoch_start.parent.leader_epoch for epoch_start in epoch_starts if epoch_start.parent.leader_epoch != NO_EPOCH

@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import attrs
 
 from dafka.broker.access.permissions import Permissions
-from dafka.http.api.registry import Answer, RequiredPermission, route
-from dafka.http.api.schemas import Array, Boolean, MapOf, Nullable, Object, Text
-from dafka.http.server.access import Principal
+from dafka.http.api.registry import Answer, RequiredPermission, Route
 from dafka.http.server.authentication import session_of
+from dafka.http.server.documents import Document, doc
 from dafka.http.server.errors import WebError
 from dafka.http.server.messages import AnyResponse, Request, Response, respond
+from dafka.http.server.principal import Principal
 from dafka.http.server.sessions import COOKIE, SESSION_S
 
-SESSION = Object(
-    "Session",
-    {
-        "user": Nullable(Text("The name of the user; null if there are no users, or the client has not logged in.")),
-        "must_log_in": Boolean("Whether the client has to prove who it is before it may do anything."),
-        "is_administrator": Boolean("Whether the user may do what concerns the whole broker."),
-        "permissions": MapOf(Array(Text()), "For each kind of permission, patterns of names. `*` is any characters."),
-    },
-)
 
-LOGIN = Object("Login", {"user": Text("The name.", 100), "password": Text("The password.", 1000)})
+class Session(Document):
+    """The user of a client."""
+
+    user: Annotated[
+        str | None, doc("The name of the user; null if there are no users, or the client has not logged in.")
+    ]
+    must_log_in: Annotated[bool, doc("Whether the client has to prove who it is before it may do anything.")]
+    is_administrator: Annotated[bool, doc("Whether the user may do what concerns the whole broker.")]
+    permissions: Annotated[
+        dict[str, list[str]], doc("For each kind of permission, patterns of names. `*` is any characters.")
+    ]
+
+
+class Login(Document):
+    """A name and a password."""
+
+    user: Annotated[str, doc("The name.", max_length=100)]
+    password: Annotated[str, doc("The password.", max_length=1000)]
 
 
 def _describe(principal: Principal) -> dict[str, Any]:
@@ -44,25 +52,25 @@ def _cookie(request: Request, value: str, seconds: float) -> tuple[str, str]:
     return "Set-Cookie", f"{COOKIE}={value}; Path=/; Max-Age={seconds:.0f}; HttpOnly; SameSite=Strict{secure}"
 
 
-@route(
-    "GET",
-    "/session",
+@Route(
+    "GET /session",
     needs=RequiredPermission.NOTHING,
+    name="describeSession",
     tag="Session",
-    answers={200: Answer("The user and its permissions.", SESSION)},
+    answers={200: Answer("The user and its permissions.", Session)},
 )
 async def describe_session(request: Request) -> AnyResponse:
     """Describe the user and its permissions."""
     return respond(_describe(request.principal))
 
 
-@route(
-    "POST",
-    "/session",
+@Route(
+    "POST /session",
     needs=RequiredPermission.NOTHING,
+    name="logIn",
     tag="Session",
-    document=LOGIN,
-    answers={200: Answer("The user and its permissions. A cookie stands for the session.", SESSION)},
+    document=Login,
+    answers={200: Answer("The user and its permissions. A cookie stands for the session.", Session)},
     errors=("unauthenticated", "too_many_requests"),
 )
 async def log_in(request: Request) -> AnyResponse:
@@ -73,7 +81,7 @@ async def log_in(request: Request) -> AnyResponse:
     """
     web, wanted = request.web, request.document
     user = await web.authenticator.log_in(
-        wanted["user"], wanted["password"], host=request.host, is_private=request.is_private
+        wanted.user, wanted.password, host=request.host, is_private=request.is_private
     )
     if user is None:
         raise WebError("bad_request", "this broker has no users: everybody may do everything")
@@ -86,10 +94,10 @@ async def log_in(request: Request) -> AnyResponse:
     )
 
 
-@route(
-    "DELETE",
-    "/session",
+@Route(
+    "DELETE /session",
     needs=RequiredPermission.NOTHING,
+    name="logOut",
     tag="Session",
     answers={204: Answer("The session is over.")},
 )

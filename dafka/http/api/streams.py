@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
+from typing import Annotated
 
 import trio
 
 from dafka.broker.core.log.log import Log
-from dafka.http.api.record_schemas import JSON_RECORD
-from dafka.http.api.registry import Answer, Parameter, RequiredPermission, route
-from dafka.http.api.schemas import Integer, Text
+from dafka.http.api.record_documents import Record
+from dafka.http.api.registry import Answer, Parameter, RequiredPermission, Route
 from dafka.http.logs.divergences import DivergenceTracker
 from dafka.http.logs.positions import FromGroup, FromOffsets, Position, find_offsets, parse_position_text
 from dafka.http.logs.reading import READ_BYTES, find_logs
-from dafka.http.server.documents import encode_document
+from dafka.http.server.documents import Count, doc, encode_document
 from dafka.http.server.errors import WebError
-from dafka.http.server.messages import EVENT_STREAM, JSON_LINES, AnyResponse, Request, Send, StreamedResponse
+from dafka.http.server.messages import EVENT_STREAM, JSON_LINES, AnyResponse, Request, StreamedResponse
 from dafka.http.websocket.shared_reads import RecordLine, join_lines
+from dafka.http1.connection import Send
 
 LIMIT_MAX = 1_000_000
 WAIT_MS_MAX = 60_000
@@ -41,18 +42,27 @@ _FROM = (
 )
 
 
-@route(
-    "GET",
-    "/topics/{topic}/records",
+@Route(
+    "GET /topics/{topic}/records",
     needs=RequiredPermission.READ,
+    name="readRecords",
     tag="Records",
     parameters=[
-        Parameter("from", Text(_FROM, 3000), "earliest", example="time:2026-01-31T12:00:00Z"),
-        Parameter("to", Text("Where to end, in the same form as `from`; else at the end of each log.", 3000)),
-        Parameter("log", Integer("The log; else all logs."), example=0),
-        Parameter("limit", Integer("The number of records.", 1, LIMIT_MAX), 1000),
+        Parameter("from", Annotated[str, doc(_FROM, max_length=3000)], "earliest", example="time:2026-01-31T12:00:00Z"),
         Parameter(
-            "wait_ms", Integer("How long to wait for a record if there is none, in milliseconds.", 0, WAIT_MS_MAX), 0
+            "to",
+            Annotated[
+                str, doc("Where to end, in the same form as `from`; else at the end of each log.", max_length=3000)
+            ],
+        ),
+        Parameter("log", Annotated[Count, doc("The log; else all logs.")], example=0),
+        Parameter("limit", Annotated[int, doc("The number of records.", ge=1, le=LIMIT_MAX)], 1000),
+        Parameter(
+            "wait_ms",
+            Annotated[
+                int, doc("How long to wait for a record if there is none, in milliseconds.", ge=0, le=WAIT_MS_MAX)
+            ],
+            0,
         ),
     ],
     answers={
@@ -60,8 +70,8 @@ _FROM = (
             "The records. Those of one log are in the order of their offsets.",
             None,
             {
-                JSON_LINES: JSON_RECORD,
-                EVENT_STREAM: Text("An event for each record, whose data is the record as JSON."),
+                JSON_LINES: Record,
+                EVENT_STREAM: Annotated[str, doc("An event for each record, whose data is the record as JSON.")],
             },
         )
     },
@@ -87,7 +97,7 @@ async def read_records(request: Request) -> AnyResponse:
         ends = {log: each.end_offset for log, each in (await access.bounds(logs)).items()}
     if query["to"] is not None:
         ends = await find_offsets(access, logs, _parse_position(request, query["to"]))
-    return StreamedResponse(_Lines(request, topic, offsets, ends).produce, JSON_LINES)
+    return StreamedResponse(partial(_send_lines, request, offsets, ends), JSON_LINES)
 
 
 async def _wait(request: Request, offsets: Mapping[Log, int]) -> None:
@@ -147,43 +157,21 @@ async def _read_all(
             offset = read.read.next_offset
 
 
-class _Lines:
-    """The records in ranges of offsets, as lines.
-
-    Args:
-        request: The request.
-        topic: The topic.
-        offsets: Where to begin in each log.
-        ends: Where to end in each log.
-    """
-
-    def __init__(self, request: Request, topic: str, offsets: Mapping[Log, int], ends: Mapping[Log, int]) -> None:
-        self._request = request
-        self._topic = topic
-        self._offsets = offsets
-        self._ends = ends
-
-    async def produce(self, send: Send) -> None:
-        """Send the lines."""
-        limit = left = self._request.query["limit"]
-        async with aclosing(_read_all(self._request, self._offsets, self._ends)) as parts:
-            async for lines in parts:
-                for piece in join_lines(lines[:left], lambda _: b"", b"\n"):
-                    await send(piece)
-                left -= min(len(lines), left)
-                if not left:
-                    break
-        self._request.web.counters.consumed[self._topic] += limit - left
+async def _send_lines(request: Request, offsets: Mapping[Log, int], ends: Mapping[Log, int], send: Send) -> None:
+    """Send the records in ranges of offsets, as lines."""
+    limit = left = request.query["limit"]
+    async with aclosing(_read_all(request, offsets, ends)) as parts:
+        async for lines in parts:
+            for piece in join_lines(lines[:left], lambda _: b"", b"\n"):
+                await send(piece)
+            left -= min(len(lines), left)
+            if not left:
+                break
+    request.web.counters.consumed[request.arguments["topic"]] += limit - left
 
 
 class _Events:
-    """A stream of events with all records of logs from offsets on.
-
-    Args:
-        request: The request.
-        topic: The topic.
-        offsets: Where to begin in each log.
-    """
+    """A stream of events with all records of logs from offsets on."""
 
     def __init__(self, request: Request, topic: str, offsets: Mapping[Log, int]) -> None:
         self._request = request

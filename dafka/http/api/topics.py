@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Annotated, Any, Literal, TypeAlias
 from urllib.parse import quote, urlencode
+
+from msgspec import UNSET, Meta, UnsetType, field
 
 from dafka.broker.access.permissions import Permission
 from dafka.broker.core.log.log import Log
@@ -13,129 +15,127 @@ from dafka.broker.core.metadata.topic_settings import TOPIC_SETTING_NAMES, find_
 from dafka.broker.core.metadata.topics import LOGS_MAX, Topic, find_name_problem
 from dafka.broker.inventory import StoredPartition, StoredTopic
 from dafka.broker.node import BrokerNode
-from dafka.http.api.brokers import REPLICAS
-from dafka.http.api.registry import Answer, Parameter, RequiredPermission, route
+from dafka.http.api.brokers import Replicas
+from dafka.http.api.registry import Answer, Parameter, RequiredPermission, Route
 from dafka.http.api.replicas import describe_leadership
-from dafka.http.api.schemas import Array, Boolean, Choice, Integer, MapOf, Nullable, Object, Text
-from dafka.http.server.access import Principal
+from dafka.http.server.documents import Count, Document, doc
 from dafka.http.server.errors import WebError, topic_not_found
 from dafka.http.server.messages import AnyResponse, Request, Response, respond
+from dafka.http.server.principal import Principal
 from dafka.protocol.observer.cluster_survey import HolderView
 
 PAGE_MAX = 1000
 """The maximum number of topics or groups in a page."""
 
-PERMISSIONS = Array(Choice(("read", "write", "admin")), "What the user may do with the topic.")
-NAME = Text("The name of the topic.", 249, 1)
-BYTES = Integer("The size of the values, keys and headers of its records.")
+TopicPermissions: TypeAlias = Annotated[
+    list[Literal["read", "write", "admin"]], doc("What the user may do with the topic.")
+]
+TopicName: TypeAlias = Annotated[str, doc("The name of the topic.", max_length=249, min_length=1)]
+Bytes: TypeAlias = Annotated[Count, doc("The size of the values, keys and headers of its records.")]
 
-LISTED_TOPIC = Object(
-    "ListedTopic",
-    {
-        "name": NAME,
-        "log_count": Integer("The number of its logs. A topic without logs has a name that only nodes can use."),
-        "record_count": Integer("The number of its offsets from the start of each log to its end."),
-        "end_offset": Integer("The sum of the end offsets of its logs, which only grows."),
-        "bytes": BYTES,
-        "last_stored_at": Nullable(Integer("When its last record was stored, in milliseconds since 1970.")),
-        "permissions": PERMISSIONS,
-    },
-    optional=("bytes", "last_stored_at"),
-)
 
-TOPIC_PAGE = Object(
-    "TopicPage",
-    {
-        "topics": Array(LISTED_TOPIC),
-        "topic_count": Integer("The number of topics with this prefix that the user may see."),
-        "next": Nullable(Text("The value of `after` for the next page; null on the last page.")),
-    },
-)
+class ListedTopic(Document):
+    """A topic in a list."""
 
-LOG = Object(
-    "Log",
-    {
-        "log": Integer("The number of the log."),
-        "start_offset": Integer("The offset of its first record."),
-        "end_offset": Integer("The offset behind its last record."),
-        "bytes": BYTES,
-        "last_timestamp": Nullable(Integer("The timestamp of its last record in milliseconds since 1970.", -(2**63))),
-        **REPLICAS.fields,
-    },
-    optional=("last_timestamp",),
-)
+    name: TopicName
+    log_count: Annotated[Count, doc("The number of its logs. A topic without logs has a name that only nodes can use.")]
+    record_count: Annotated[Count, doc("The number of its offsets from the start of each log to its end.")]
+    end_offset: Annotated[Count, doc("The sum of the end offsets of its logs, which only grows.")]
+    permissions: TopicPermissions
+    bytes: Bytes | UnsetType = UNSET
+    last_stored_at: Annotated[
+        Count | UnsetType | None, doc("When its last record was stored, in milliseconds since 1970.")
+    ] = UNSET
 
-TOPIC_SETTING = Object(
-    "TopicSetting",
-    {
-        "name": Choice(TOPIC_SETTING_NAMES),
-        "value": Text(),
-        "is_own": Boolean("Whether the topic has it; otherwise it is the broker's default."),
-    },
-)
 
-TOPIC = Object(
-    "Topic",
-    {
-        "name": NAME,
-        "topic_id": Text("An id that no other topic ever has, whatever its name; empty if it has no logs."),
-        "log_count": Integer("The number of its logs."),
-        "record_count": Integer("The number of its offsets from the start of each log to its end."),
-        "logs": Array(LOG),
-        "settings": Array(TOPIC_SETTING),
-        "permissions": PERMISSIONS,
-    },
-)
+class TopicPage(Document):
+    """A page of topics."""
 
-SETTING_CHANGES = MapOf(
-    Nullable(Text(length_max=100)),
-    f"Values of {', '.join(f'`{each}`' for each in TOPIC_SETTING_NAMES)}. Null resets one.",
-)
+    topics: list[ListedTopic]
+    topic_count: Annotated[Count, doc("The number of topics with this prefix that the user may see.")]
+    next: Annotated[str | None, doc("The value of `after` for the next page; null on the last page.")]
 
-NEW_TOPIC = Object(
-    "NewTopic",
-    {
-        "name": NAME,
-        "log_count": Integer("The number of its logs; `[kafka] log_count` if it is missing.", 1, LOGS_MAX),
-        "replica_count": Integer("On how many brokers they are kept; `[broker] replicas` if it is missing.", 1, 1024),
-        "settings": MapOf(Text(length_max=100), "Its own settings."),
-    },
-    optional=("log_count", "replica_count", "settings"),
-)
 
-TOPIC_CHANGES = Object(
-    "TopicChanges",
-    {
-        "log_count": Integer("The number of its logs, which cannot decrease.", 1, LOGS_MAX),
-        "settings": SETTING_CHANGES,
-    },
-    optional=("log_count", "settings"),
-)
+class LogDetails(Replicas):
+    """A log of a topic."""
 
-HOLDER = Object(
-    "Holder",
-    {
-        "store": Text("The address of the store."),
-        "lag": Nullable(Integer("How many records it is behind the producer; null if that is not known.")),
-    },
-)
+    log: Annotated[Count, doc("The number of the log.")]
+    start_offset: Annotated[Count, doc("The offset of its first record.")]
+    end_offset: Annotated[Count, doc("The offset after its last record.")]
+    bytes: Bytes
+    last_timestamp: Annotated[
+        int | UnsetType | None, doc("The timestamp of its last record in milliseconds since 1970.")
+    ] = UNSET
 
-PARTITION = Object(
-    "Partition",
-    {
-        "address": Text("The address of its producer."),
-        "is_own": Boolean("Whether it has the records that the broker's clients have published to a log."),
-        "earliest_sequence": Integer("The sequence of its first record here."),
-        "end_sequence": Integer("The sequence behind its last record here."),
-        "head_sequence": Integer("The sequence behind the last record that its producer is known to have."),
-        "lag": Integer("How many records this broker is behind its producer."),
-        "bytes": BYTES,
-        "last_stored_at": Nullable(Integer("When its last record was stored, in milliseconds since 1970.")),
-        "stores": Array(HOLDER, "The other stores that have some of it, as far as they were looked for."),
-    },
-)
 
-PARTITIONS = Object("Partitions", {"partitions": Array(PARTITION)})
+class TopicSetting(Document):
+    """A setting of a topic."""
+
+    name: Annotated[str, doc("Its name.", enum=TOPIC_SETTING_NAMES)]
+    value: str
+    is_own: Annotated[bool, doc("Whether the topic has it; otherwise it is the broker's default.")]
+
+
+class TopicDetails(Document):
+    """A topic."""
+
+    name: TopicName
+    topic_id: Annotated[str, doc("An id that no other topic ever has, whatever its name; empty if it has no logs.")]
+    log_count: Annotated[Count, doc("The number of its logs.")]
+    record_count: Annotated[Count, doc("The number of its offsets from the start of each log to its end.")]
+    logs: list[LogDetails]
+    settings: list[TopicSetting]
+    permissions: TopicPermissions
+
+
+SettingText: TypeAlias = Annotated[str, Meta(max_length=100)]
+SettingChanges: TypeAlias = Annotated[
+    dict[str, SettingText | None],
+    doc(f"Values of {', '.join(f'`{each}`' for each in TOPIC_SETTING_NAMES)}. Null resets one."),
+]
+
+
+class NewTopic(Document):
+    """A topic to create. What is missing is as in `[kafka] log_count` and `[broker] replicas`."""
+
+    name: TopicName
+    log_count: Annotated[int, doc("The number of its logs.", ge=1, le=LOGS_MAX)] | None = None
+    replica_count: Annotated[int, doc("On how many brokers they are kept.", ge=1, le=1024)] | None = None
+    settings: Annotated[dict[str, SettingText], doc("Its own settings.")] = field(default_factory=dict)
+
+
+class TopicChanges(Document):
+    """Changes of a topic."""
+
+    log_count: Annotated[int, doc("The number of its logs, which cannot decrease.", ge=1, le=LOGS_MAX)] | None = None
+    settings: SettingChanges = field(default_factory=dict)
+
+
+class Holder(Document):
+    """A store that has records of a partition."""
+
+    store: Annotated[str, doc("The address of the store.")]
+    lag: Annotated[Count | None, doc("How many records it is behind the producer; null if that is not known.")]
+
+
+class Partition(Document):
+    """The records of one producer in a topic."""
+
+    address: Annotated[str, doc("The address of its producer.")]
+    is_own: Annotated[bool, doc("Whether it has the records that the broker's clients have published to a log.")]
+    earliest_sequence: Annotated[Count, doc("The sequence of its first record here.")]
+    end_sequence: Annotated[Count, doc("The sequence after its last record here.")]
+    head_sequence: Annotated[Count, doc("The sequence after the last record that its producer is known to have.")]
+    lag: Annotated[Count, doc("How many records this broker is behind its producer.")]
+    bytes: Bytes
+    last_stored_at: Annotated[Count | None, doc("When its last record was stored, in milliseconds since 1970.")]
+    stores: Annotated[list[Holder], doc("The other stores that have some of it, as far as they were looked for.")]
+
+
+class Partitions(Document):
+    """The partitions of a topic."""
+
+    partitions: list[Partition]
 
 
 def find_topic(request: Request) -> Topic:
@@ -155,18 +155,26 @@ def list_permissions(principal: Principal, topic: str) -> list[str]:
     ]
 
 
-@route(
-    "GET",
-    "/topics",
+@Route(
+    "GET /topics",
     needs=RequiredPermission.USER,
+    name="listTopics",
     tag="Topics",
     parameters=[
-        Parameter("prefix", Text("How the names begin.", 249), "", example="orders"),
-        Parameter("after", Text("The name behind which the page begins: `next` of the page before.", 300), ""),
-        Parameter("limit", Integer("The number of topics.", 1, PAGE_MAX), 100),
-        Parameter("sizes", Boolean("Whether to say how large and how old each topic is, which takes longer."), False),
+        Parameter("prefix", Annotated[str, doc("How the names begin.", max_length=249)], "", example="orders"),
+        Parameter(
+            "after",
+            Annotated[str, doc("The name after which the page begins: `next` of the page before.", max_length=300)],
+            "",
+        ),
+        Parameter("limit", Annotated[int, doc("The number of topics.", ge=1, le=PAGE_MAX)], 100),
+        Parameter(
+            "sizes",
+            Annotated[bool, doc("Whether to add the size and the age of each topic, which takes longer.")],
+            False,
+        ),
     ],
-    answers={200: Answer("A page of topics, by name.", TOPIC_PAGE)},
+    answers={200: Answer("A page of topics, by name.", TopicPage)},
 )
 async def list_topics(request: Request) -> AnyResponse:
     """List the topics that the user may see."""
@@ -214,13 +222,13 @@ def _list_topic(request: Request, name: str, stored: Mapping[str, StoredTopic] |
     return {**found, "permissions": list_permissions(request.principal, name)}
 
 
-@route(
-    "POST",
-    "/topics",
+@Route(
+    "POST /topics",
     needs=RequiredPermission.USER,
+    name="createTopic",
     tag="Topics",
-    document=NEW_TOPIC,
-    answers={201: Answer("The topic, which is durable.", TOPIC)},
+    document=NewTopic,
+    answers={201: Answer("The topic, which is durable.", TopicDetails)},
     errors=("topic_exists", "forbidden"),
     changes_topics=True,
 )
@@ -230,33 +238,33 @@ async def create_topic(request: Request) -> AnyResponse:
     The user needs the permission `admin` for the topic.
     """
     node, wanted = request.broker.node, request.document
-    name, settings = wanted["name"], wanted.get("settings", {})
+    name, settings = wanted.name, wanted.settings
     request.principal.check_admin(name)
     problem = find_name_problem(name) or find_settings_problem(settings)
     if problem:
         raise WebError("bad_request", problem)
     if node.find_topic(name) is not None:
         raise WebError("topic_exists", f"there is a topic {name!r} already")
-    await node.create_topic(
-        name, wanted.get("log_count", 0), settings, replica_count=wanted.get("replica_count", 0)
-    ).wait()
+    await node.create_topic(name, wanted.log_count or 0, settings, replica_count=wanted.replica_count or 0).wait()
     topic = node.find_topic(name)
     if topic is None:
         raise topic_not_found(name)
     return respond(await _describe(request, topic), 201, (("Location", f"/topics/{name}"),))
 
 
-@route(
-    "GET",
-    "/topics/{topic}",
+@Route(
+    "GET /topics/{topic}",
     needs=RequiredPermission.SEE,
+    name="describeTopic",
     tag="Topics",
     parameters=[
         Parameter(
-            "times", Boolean("Whether to say when the last record of each log was made: each log is read."), False
+            "times",
+            Annotated[bool, doc("Whether to add when the last record of each log was made: each log is read.")],
+            False,
         )
     ],
-    answers={200: Answer("The topic.", TOPIC)},
+    answers={200: Answer("The topic.", TopicDetails)},
     errors=("topic_not_found",),
 )
 async def describe_topic(request: Request) -> AnyResponse:
@@ -326,13 +334,13 @@ async def _ask_leaders(
     return [each if each["in_sync"] is not None else known.get(each["log"], each) for each in described]
 
 
-@route(
-    "PATCH",
-    "/topics/{topic}",
+@Route(
+    "PATCH /topics/{topic}",
     needs=RequiredPermission.ADMIN,
+    name="changeTopic",
     tag="Topics",
-    document=TOPIC_CHANGES,
-    answers={200: Answer("The topic, whose changes are durable.", TOPIC)},
+    document=TopicChanges,
+    answers={200: Answer("The topic, whose changes are durable.", TopicDetails)},
     errors=("topic_not_found",),
     changes_topics=True,
 )
@@ -343,7 +351,7 @@ async def change_topic(request: Request) -> AnyResponse:
     """
     topic, wanted = find_topic(request), request.document
     settings = dict(topic.settings)
-    for name, value in wanted.get("settings", {}).items():
+    for name, value in wanted.settings.items():
         if value is not None:
             settings[name] = value
         elif settings.pop(name, None) is None and name not in TOPIC_SETTING_NAMES:
@@ -353,14 +361,14 @@ async def change_topic(request: Request) -> AnyResponse:
     problem = find_settings_problem(settings)
     if problem:
         raise WebError("bad_request", problem)
-    await request.broker.node.change_topic(topic.name, log_count=wanted.get("log_count"), settings=settings).wait()
+    await request.broker.node.change_topic(topic.name, log_count=wanted.log_count, settings=settings).wait()
     return respond(await _describe(request, find_topic(request)))
 
 
-@route(
-    "DELETE",
-    "/topics/{topic}",
+@Route(
+    "DELETE /topics/{topic}",
     needs=RequiredPermission.ADMIN,
+    name="deleteTopic",
     tag="Topics",
     answers={204: Answer("The topic is deleted.")},
     errors=("topic_not_found",),
@@ -375,12 +383,12 @@ async def delete_topic(request: Request) -> AnyResponse:
     return Response(204)
 
 
-@route(
-    "GET",
-    "/topics/{topic}/partitions",
+@Route(
+    "GET /topics/{topic}/partitions",
     needs=RequiredPermission.SEE,
+    name="listPartitions",
     tag="Topics",
-    answers={200: Answer("The partitions.", PARTITIONS)},
+    answers={200: Answer("The partitions.", Partitions)},
     errors=("topic_not_found",),
 )
 async def list_partitions(request: Request) -> AnyResponse:

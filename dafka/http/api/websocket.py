@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dafka.http.api.openapi import ERROR
-from dafka.http.api.registry import Answer, RequiredPermission, route
+from dafka.http.api.openapi import Error
+from dafka.http.api.registry import Answer, RequiredPermission, Route
 from dafka.http.server.errors import WebError
 from dafka.http.server.messages import AnyResponse, Request
 
 
-@route(
-    "GET",
-    "/ws",
+@Route(
+    "GET /ws",
     needs=RequiredPermission.NOTHING,
+    name="connectWebSocket",
     tag="WebSocket",
     answers={
         101: Answer("The connection continues with WebSocket."),
-        426: Answer("The request does not ask for WebSocket.", ERROR),
+        426: Answer("The request does not ask for WebSocket.", Error),
     },
     is_websocket=True,
 )

@@ -17,6 +17,7 @@ import trio
 from websockets.trio.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
+from dafka.broker.broker import Broker
 from dafka.broker.core.metadata.brokers import BrokerRegistration
 from dafka.config import Config
 from dafka.http.forwarding.credentials import SCHEME, RequestSigner
@@ -36,6 +37,9 @@ PING_S = 5.0
 
 CONNECTIONS_MAX = 8
 """The maximum number of concurrent requests to a broker; others wait. Requests for pages have the same limit again."""
+
+SHOWN_WAIT_S = 2.0
+"""How long a page waits for other brokers."""
 
 IDLE_S = 10.0
 """How long an idle connection is kept."""
@@ -182,14 +186,7 @@ class BrokerClient:
     async def open_websocket(self, broker: BrokerRegistration) -> AsyncIterator[ClientConnection]:
         """Connect to a broker over WebSocket for the duration of a block.
 
-        Args:
-            broker: The broker.
-
-        Yields:
-            The connection.
-
-        Raises:
-            BrokerError: The broker refuses this one.
+        Raises `BrokerError` if the broker refuses this one.
         """
         with trio.fail_after(CONNECT_S):
             connection = await self._connect(broker)
@@ -298,6 +295,47 @@ class BrokerClient:
         except OSError as error:
             raise BrokerError(f"cannot be reached with TLS: {error.strerror or error}") from None
         return context
+
+
+class OtherBrokers:
+    """The other brokers of the cluster.
+
+    Args:
+        broker: The broker and its coordinators.
+        client: Connects to other brokers.
+    """
+
+    def __init__(self, broker: Broker, client: BrokerClient) -> None:
+        self._broker = broker.node
+        self._client = client
+
+    async def request(self, broker: BrokerRegistration, method: str, target: str, document: Any = None) -> Any:
+        """Send a request to a broker, and return the document in its answer; None without one.
+
+        Raises `WebError` if the broker refuses the request, or does not answer.
+        """
+        try:
+            return await self._client.request(broker, method, target, document)
+        except BrokerError as error:
+            raise WebError("broker_unavailable", f"broker {broker.number} {error}") from None
+
+    async def get_all(self, target: str, *, wait_s: float = SHOWN_WAIT_S) -> Mapping[str, Any]:
+        """Return the documents with which the other living brokers answer GET in time, by address."""
+        found: dict[str, Any] = {}
+
+        async def get(broker: BrokerRegistration) -> None:
+            try:
+                with trio.move_on_after(wait_s):
+                    found[broker.address] = await self._client.request(broker, "GET", target, is_page=True)
+            except (BrokerError, WebError):
+                pass  # the page shows the rest without it
+
+        own = self._broker.address
+        async with trio.open_nursery() as nursery:
+            for each in self._broker.brokers.living():
+                if each.address != own and each.http_url:
+                    nursery.start_soon(get, each)
+        return found
 
 
 def describe_error(error: BaseException) -> str:

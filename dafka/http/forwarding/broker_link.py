@@ -48,25 +48,23 @@ class LogOffsets:
     offset_max: int
 
 
+@attrs.define(eq=False)
 class Reply:
     """A broker's reply to one request.
 
-    Args:
-        notify: Called when the reply has arrived, or will not arrive.
-
     Attributes:
+        notify: Called when the reply has arrived, or will not arrive.
         arrived: Set when the reply has arrived, or will not arrive.
         is_sent: Whether the request could have reached the broker.
-        is_withdrawn: Whether the request must not be sent any more.
+        is_withdrawn: Whether the request must no longer be sent.
     """
 
-    def __init__(self, notify: Callable[[], None] | None = None) -> None:
-        self.arrived = trio.Event()
-        self.is_sent = False
-        self.is_withdrawn = False
-        self._notify = notify
-        self._value: Any = None
-        self._error: Exception | None = None
+    notify: Callable[[], None] | None = None
+    arrived: trio.Event = attrs.field(factory=trio.Event)
+    is_sent: bool = False
+    is_withdrawn: bool = False
+    _value: Any = None
+    _error: Exception | None = None
 
     def set(self, value: Any) -> None:
         """Record the reply."""
@@ -91,8 +89,8 @@ class Reply:
 
     def _arrive(self) -> None:
         self.arrived.set()
-        if self._notify is not None:
-            self._notify()
+        if self.notify is not None:
+            self.notify()
 
 
 class BrokerLink:
@@ -104,7 +102,7 @@ class BrokerLink:
 
     Attributes:
         broker: The other broker.
-        is_closed: Whether the connection has ended; the link cannot be used any more.
+        is_closed: Whether the connection has ended; the link can no longer be used.
     """
 
     def __init__(self, client: BrokerClient, broker: BrokerRegistration) -> None:
@@ -146,16 +144,9 @@ class BrokerLink:
             self._replies.clear()
 
     def publish(self, topic: str, log: int, batches: bytes, notify: Callable[[], None]) -> Reply:
-        """Send record batches.
+        """Send record batches. The reply is the offset of the first record; None if it is not known.
 
-        Args:
-            topic: The topic.
-            log: The log.
-            batches: Whole record batches.
-            notify: Called when the reply has arrived.
-
-        Returns:
-            The reply: the offset of the first record; None if it is not known.
+        `notify` is called when the reply has arrived.
         """
         number, reply = self._expect(notify)
         self._send(encode_publish(number, topic, log, batches), reply)

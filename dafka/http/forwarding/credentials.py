@@ -52,15 +52,7 @@ class RequestSigner:
         self._count = 0
 
     def sign(self, method: str, target: str) -> str:
-        """Return the value of the header Authorization for the next request.
-
-        Args:
-            method: The method.
-            target: The path and the query.
-
-        Returns:
-            The value.
-        """
+        """Return the value of the header Authorization for the next request."""
         self._count += 1
         parts = (self._sender, self._receiver, self._challenge, str(self._count), method, target)
         return f"{SCHEME} {self._sender}.{self._count}.{_sign(self._secret, parts)}"
@@ -88,13 +80,7 @@ class SignatureChecker:
     def check(self, credential: str, method: str, target: str) -> bool:
         """Return whether a request comes from a broker of the cluster. A credential is valid once.
 
-        Args:
-            credential: The part after the scheme in the header Authorization.
-            method: The method.
-            target: The path and the query.
-
-        Returns:
-            Whether the signature is valid.
+        The credential is the part after the scheme in the header Authorization.
         """
         sender, _, rest = credential.partition(".")
         count, _, signature = rest.partition(".")
@@ -113,16 +99,9 @@ def _sign(secret: str, parts: tuple[str, ...]) -> str:
 
 
 def read_secret(path: str) -> str:
-    """Read the secret from a file.
+    """Return the secret in a file; empty if the path is empty.
 
-    Args:
-        path: The file; empty if there is none.
-
-    Returns:
-        The secret; empty if there is no file.
-
-    Raises:
-        ConfigError: The file cannot be read, or the secret is too short.
+    Raises `ConfigError` if the file cannot be read, or the secret is too short.
     """
     if not path:
         return ""

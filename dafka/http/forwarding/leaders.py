@@ -71,16 +71,8 @@ class Leaders:
     ) -> _T | None:
         """Send a request to the leader of a log, and repeat it if another broker becomes the leader.
 
-        Args:
-            log: The log.
-            call: Sends the request to the leader, over a connection.
-            wait_s: How long to try, in seconds.
-
-        Returns:
-            The reply; None if this broker has become the leader.
-
-        Raises:
-            WebError: The topic was deleted, the leader refuses the request, or it cannot be reached in time.
+        Return the reply; None if this broker has become the leader. Raises `WebError` if the topic was deleted, the
+        leader refuses the request, or it cannot be reached within `wait_s` seconds.
         """
         deadline, problem = trio.current_time() + wait_s, "does not answer"
         while not log.leadership.is_led:
@@ -104,19 +96,10 @@ class Leaders:
     async def retry_on_leader_change(
         self, log: Log, call: Callable[[BrokerLink], Awaitable[_T]], deadline: float
     ) -> list[_T]:
-        """Send a request to the leader of a log until the leader changes or the deadline passes.
+        """Send a request to the leader of a log until the leader changes or the deadline, by Trio's clock, passes.
 
-        Args:
-            log: The log.
-            call: Sends the request to the leader, over a connection.
-            deadline: When to stop, by trio's clock.
-
-        Returns:
-            The reply; nothing if there is none.
-
-        Raises:
-            BrokerError: The leader is not known, or does not answer.
-            WebError: It refuses the request.
+        Return the reply; nothing if there is none. Raises `BrokerError` if the leader is not known or does not answer,
+        and `WebError` if it refuses the request.
         """
         link, found = self.link(log), list[_T]()
         failure: BrokerError | WebError | None = None
@@ -142,15 +125,7 @@ class Leaders:
             await self._cancel_when_moved(log, scope)
 
     def unavailable(self, log: Log, problem: str) -> WebError:
-        """Return the error for a client if the leader of a log cannot be reached.
-
-        Args:
-            log: The log.
-            problem: What is wrong with the leader, as a clause.
-
-        Returns:
-            The error.
-        """
+        """Return the error for a client if the leader of a log cannot be reached. The problem is a clause."""
         where = f"log {log.number} of the topic {log.topic!r}"
         leader = self.find(log)
         if leader is None:

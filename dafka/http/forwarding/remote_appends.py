@@ -68,12 +68,7 @@ class Lanes:
         return bool(self._free) or self._count < LANES_MAX
 
     def give_back(self, lane: Lane, record_count: int) -> None:
-        """Return a lane after use.
-
-        Args:
-            lane: The lane.
-            record_count: How many records it has carried; 0 if that is not known. The lane is then discarded.
-        """
+        """Return a lane after use. It is discarded if the number of records that it has carried is not known (0)."""
         lane.next_sequence += record_count
         if record_count and lane.next_sequence < _SEQUENCES_MAX:
             self._free.append(lane)
@@ -81,46 +76,49 @@ class Lanes:
             self._count -= 1
 
 
-def can_repeat(batches: Sequence[Batch]) -> bool:
-    """Return whether these record batches can be sent twice without being appended twice."""
-    return all(header.producer_id >= 0 for header, _ in batches)
-
-
+@attrs.define(eq=False)
 class RemoteAppend:
     """Records that are being appended at another broker.
-
-    Args:
-        log: The log.
-        batches: The record batches.
-        deadline: Until when sending is retried, by trio's clock.
 
     Attributes:
         log: The log.
         batches: The record batches.
-        record_count: The number of records.
-        size: The size of the record batches.
-        can_repeat: Whether they can be sent twice without being appended twice.
-        deadline: Until when sending is retried, by trio's clock.
+        deadline: Until when sending is retried, by Trio's clock.
         reply: The leader's reply; None if they are not sent, or were refused.
         refusal: Why the leader has refused them temporarily; None if it has not.
         lane: Their producer; None if they have their own.
         ended: Set when the records are durable or refused.
     """
 
-    def __init__(self, log: Log, batches: Sequence[Batch], deadline: float) -> None:
-        self.log = log
-        self.batches = batches
-        self.record_count = sum(header.count for header, _ in batches)
-        self.size = sum(len(data) for _, data in batches)
-        self.can_repeat = can_repeat(batches)
-        self.deadline = deadline
-        self.reply: Reply | None = None
-        self.refusal: WebError | None = None
-        self.lane: Lane | None = None
-        self.ended = trio.Event()
-        self._plain = batches
-        self._offset: int | None = None
-        self._error: WebError | None = None
+    log: Log
+    batches: Sequence[Batch]
+    deadline: float
+    reply: Reply | None = attrs.field(default=None, init=False)
+    refusal: WebError | None = attrs.field(default=None, init=False)
+    lane: Lane | None = attrs.field(default=None, init=False)
+    ended: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _plain: Sequence[Batch] = attrs.field(init=False)
+    _offset: int | None = attrs.field(default=None, init=False)
+    _error: WebError | None = attrs.field(default=None, init=False)
+
+    @_plain.default
+    def _copy_batches(self) -> Sequence[Batch]:
+        return self.batches
+
+    @property
+    def record_count(self) -> int:
+        """The number of records."""
+        return sum(header.count for header, _ in self.batches)
+
+    @property
+    def size(self) -> int:
+        """The size of the record batches, in bytes."""
+        return sum(len(data) for _, data in self.batches)
+
+    @property
+    def can_repeat(self) -> bool:
+        """Whether the records can be sent twice without being appended twice."""
+        return all(header.producer_id >= 0 for header, _ in self.batches)
 
     @property
     def needs_lane(self) -> bool:
@@ -133,7 +131,6 @@ class RemoteAppend:
         if lane is not None:
             ((header, data),) = self._plain
             self.batches = [with_producer(header, data, lane.producer_id, 0, lane.next_sequence)]
-        self.can_repeat = can_repeat(self.batches)
 
     def finish(self, offset: int | None) -> None:
         """Record that the first record is durable, at an offset."""

@@ -33,13 +33,12 @@ class RemoteLogs:
         append_here: Appends record batches to a log that this broker leads; see `RemoteAppends`.
 
     Attributes:
-        client: Connects to other brokers.
         leaders: Connects to the leaders.
         reads: The reads.
     """
 
     def __init__(self, broker: Broker, client: BrokerClient, append_here: AppendHere) -> None:
-        self.client = client
+        self._client = client
         self.leaders = Leaders(broker, client)
         self.reads = RemoteReads(self.leaders)
         self._append_here = append_here
@@ -81,16 +80,9 @@ class RemoteLogs:
         return added
 
     async def bounds(self, logs: Iterable[Log]) -> dict[Log, LogOffsets]:
-        """Return the offsets of logs from their leaders.
+        """Return the offsets of logs from their leaders, without logs that this broker leads by now.
 
-        Args:
-            logs: The logs.
-
-        Returns:
-            The offsets, without logs that this broker leads by now.
-
-        Raises:
-            WebError: A topic was deleted, or a leader cannot be reached.
+        Raises `WebError` if a topic was deleted, or a leader cannot be reached.
         """
         found: dict[Log, LogOffsets] = {}
         by_leader: dict[str, list[Log]] = {}
@@ -147,32 +139,12 @@ class RemoteLogs:
                 raise self.leaders.unavailable(log, "does not lead it yet")
             await self.leaders.wait_leader_change(log, RETRY_S)
 
-    async def find_offset_by_time(self, log: Log, timestamp_ms: int) -> int | None:
-        """Return the offset of the first record with this timestamp or a later one; else the end of the log.
-
-        Args:
-            log: The log.
-            timestamp_ms: The time, in milliseconds since 1970.
-
-        Returns:
-            The offset; None if this broker has become the leader.
-        """
-        return await self.leaders.ask(log, lambda link: link.find_offset_by_time(log.topic, log.number, timestamp_ms))
-
     async def delete_before(self, log: Log, offset: int) -> int | None:
-        """Delete the records of a log before an offset.
-
-        Args:
-            log: The log.
-            offset: The offset.
-
-        Returns:
-            The first offset of the log; None if this broker has become the leader.
-        """
+        """Delete the records of a log before an offset. Return its new start; None if this broker leads it now."""
         target = f"/topics/{quote(log.topic, safe='')}/records?log={log.number}&before={offset}"
 
         async def delete(link: BrokerLink) -> int:
-            answer = await self.client.request(link.broker, "DELETE", target)
+            answer = await self._client.request(link.broker, "DELETE", target)
             return int(answer["start_offset"])
 
         return await self.leaders.ask(log, delete)

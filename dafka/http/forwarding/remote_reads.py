@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+import attrs
 import trio
 
 from dafka.broker.core.log.log import Log
@@ -19,12 +20,9 @@ KEPT_BYTES = 2**25
 """The maximum size of all ended reads that are kept."""
 
 
+@attrs.define(eq=False)
 class RemoteRead:
     """A read that waits until there are records.
-
-    Args:
-        log: The log.
-        offset: The offset of the first record.
 
     Attributes:
         log: The log.
@@ -34,18 +32,17 @@ class RemoteRead:
         error: Why the read failed; None if it did not.
         waiting: The number of waiting tasks.
         scope: Cancelled when the read is no longer needed.
-        used_at: When it was last requested, by trio's clock.
+        used_at: When it was last requested, by Trio's clock.
     """
 
-    def __init__(self, log: Log, offset: int) -> None:
-        self.log = log
-        self.offset = offset
-        self.ended = trio.Event()
-        self.records: ReadRecords | None = None
-        self.error: WebError | None = None
-        self.waiting = 0
-        self.used_at = trio.current_time()
-        self.scope = trio.CancelScope()
+    log: Log
+    offset: int
+    ended: trio.Event = attrs.field(factory=trio.Event)
+    records: ReadRecords | None = None
+    error: WebError | None = None
+    waiting: int = 0
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    used_at: float = attrs.field(factory=trio.current_time)
 
     async def wait(self) -> None:
         """Wait until the read has ended. Raises `WebError` if it failed."""

@@ -31,15 +31,7 @@ class DivergenceTracker:
         self._read: dict[Log, LeaderAndEpoch] = {}
 
     def check(self, log: Log, offset: int) -> int:
-        """Return the offset at which a client resumes reading a log.
-
-        Args:
-            log: The log.
-            offset: The offset after the records that the client has read.
-
-        Returns:
-            The offset; a smaller one if the log has diverged from the records that the client has read.
-        """
+        """Return the offset at which a client resumes that has read up to an offset; less if the log has diverged."""
         topic = self._broker.log_table.topics.get(log.topic)
         if topic is None or availability_of(topic) == MAJORITY:
             return offset

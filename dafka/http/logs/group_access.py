@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 import trio
 
@@ -40,43 +39,11 @@ class GroupAccess:
         self._broker = broker
         self._client = client
 
-    async def list(self, query: Mapping[str, Any], here: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Return the pages of the list of groups from all living brokers.
-
-        Args:
-            query: The query.
-            here: This broker's page.
-
-        Returns:
-            The pages, this broker's first. Brokers that do not answer are left out.
-        """
-        pages = [dict(here)]
-        target = "/groups?" + urlencode({name: value for name, value in query.items() if value not in {None, ""}})
-        brokers = self._broker.node.brokers
-
-        async def ask(broker: BrokerRegistration, client: BrokerClient) -> None:
-            with suppress(BrokerError, WebError):  # it can be stopping, or unreachable for clients
-                pages.append(await client.request(broker, "GET", target, is_page=True))
-
-        if self._client is not None:
-            async with trio.open_nursery() as nursery:
-                for broker in brokers.living():
-                    if broker.address != brokers.own.address and broker.http_url:
-                        nursery.start_soon(ask, broker, self._client)
-        return pages
-
     async def describe(self, name: str, describe: Callable[[DescribedGroup], Awaitable[Any]]) -> Any:
         """Return the document about a group.
 
-        Args:
-            name: The group.
-            describe: Creates the document, if this broker coordinates the group.
-
-        Returns:
-            The document.
-
-        Raises:
-            WebError: There is no such group, or its coordinator cannot be reached.
+        `describe` creates it if this broker coordinates the group. Raises `WebError` if there is no such group, or its
+        coordinator cannot be reached.
         """
 
         async def here() -> Any:
@@ -89,17 +56,9 @@ class GroupAccess:
         return await self._reach(name, here, "GET", _path(name))
 
     async def fetch_offsets(self, name: str, topic: str) -> dict[int, int]:
-        """Return the offsets that a group has committed in a topic, by log.
+        """Return the offsets that a group has committed in a topic, by log; none if the group does not exist.
 
-        Args:
-            name: The group, which need not exist.
-            topic: The topic.
-
-        Returns:
-            The offsets.
-
-        Raises:
-            WebError: The coordinator of the group cannot be reached.
+        Raises `WebError` if its coordinator cannot be reached.
         """
 
         async def here() -> dict[str, Any]:
@@ -116,13 +75,9 @@ class GroupAccess:
         return {each["log"]: each["offset"] for each in document["offsets"] if each["topic"] == topic}
 
     async def delete(self, name: str) -> None:
-        """Delete a group, which must not have members.
+        """Delete a group.
 
-        Args:
-            name: The group.
-
-        Raises:
-            WebError: It has members, there is no such group, or its coordinator cannot be reached.
+        Raises `WebError` if it has members or does not exist, or its coordinator cannot be reached.
         """
 
         async def here() -> None:
@@ -136,15 +91,9 @@ class GroupAccess:
         await self._reach(name, here, "DELETE", _path(name), done="group_not_found")
 
     async def commit(self, name: str, topic: str, offsets: Mapping[int, int]) -> None:
-        """Commit offsets of a group, which must not have members.
+        """Commit offsets of a group, by log.
 
-        Args:
-            name: The group.
-            topic: The topic.
-            offsets: The offsets by log.
-
-        Raises:
-            WebError: The group has members, or refuses the offsets, or its coordinator cannot be reached.
+        Raises `WebError` if it has members or refuses the offsets, or its coordinator cannot be reached.
         """
         committed = {TopicPartition(topic, number): OffsetToCommit(offset) for number, offset in offsets.items()}
 

@@ -78,14 +78,7 @@ class LogAccess:
     async def bounds(self, logs: Iterable[Log]) -> dict[Log, LogOffsets]:
         """Return the offsets of logs, in their order.
 
-        Args:
-            logs: The logs.
-
-        Returns:
-            The offsets of each log.
-
-        Raises:
-            WebError: A topic was deleted, or the leader of a log cannot be reached or has no quorum.
+        Raises `WebError` if a topic was deleted, or the leader of a log cannot be reached or has no quorum.
         """
         found: dict[Log, LogOffsets] = {}
         asked = list(logs)
@@ -124,17 +117,9 @@ class LogAccess:
         return LogOffsets(log.index.start_offset, end, log.high_watermark, offset_max)
 
     async def find_offset_by_time(self, log: Log, timestamp_ms: int) -> int:
-        """Return the offset of the first committed record with this timestamp or a later one; else the end of the log.
+        """Return the offset of the first committed record at a time or later; else the end of the log.
 
-        Args:
-            log: The log.
-            timestamp_ms: The time, in milliseconds since 1970.
-
-        Returns:
-            The offset.
-
-        Raises:
-            WebError: The storage fails, or the leader cannot be reached.
+        The time is in milliseconds since 1970. Raises `WebError` if the storage fails or the leader cannot be reached.
         """
         while True:
             if log.leadership.is_led:
@@ -143,7 +128,10 @@ class LogAccess:
                     return at
                 await self._wait_lease(log)
             else:
-                found = await self._forward(log).find_offset_by_time(log, timestamp_ms)
+                leaders = self._forward(log).leaders
+                found = await leaders.ask(
+                    log, lambda link: link.find_offset_by_time(log.topic, log.number, timestamp_ms)
+                )
                 if found is not None:
                     return found
 
@@ -194,11 +182,7 @@ class LogAccess:
     async def wait_records(self, offsets: Mapping[Log, int]) -> None:
         """Wait until one of these logs has records at its offset or later, is deleted, or gets another leader.
 
-        Args:
-            offsets: The offset in each log.
-
-        Raises:
-            WebError: A log cannot be read, or another broker leads it and the request must not be forwarded.
+        Raises `WebError` if a log cannot be read, or another broker leads it and the request must not be forwarded.
         """
         here = {log: offset for log, offset in offsets.items() if log.leadership.is_led}
         if len(here) == len(offsets):

@@ -18,33 +18,21 @@ from dafka.text import parse_time
 
 @attrs.frozen
 class FromOffsets:
-    """An offset in each log.
-
-    Attributes:
-        offsets: The offset in each log.
-    """
+    """An offset in each log, by its number."""
 
     offsets: Mapping[int, int]
 
 
 @attrs.frozen
 class FromOffset:
-    """An offset in a single log.
-
-    Attributes:
-        offset: The offset.
-    """
+    """An offset in a single log."""
 
     offset: int
 
 
 @attrs.frozen
 class FromTime:
-    """The first record with this timestamp or a later one.
-
-    Attributes:
-        timestamp_ms: The time, in milliseconds since 1970 UTC.
-    """
+    """The first record with this timestamp, in milliseconds since 1970, or a later one."""
 
     timestamp_ms: int
 
@@ -71,18 +59,7 @@ _FORMS = (
 
 
 def parse_position(value: object) -> Position:
-    """Parse a position in JSON.
-
-    Args:
-        value: `"earliest"`, `"latest"`, `{"offset": n}`, `{"offsets": {"0": n}}`, `{"time": ms or ISO 8601}` or
-            `{"group": "name", "otherwise": "earliest"}`.
-
-    Returns:
-        The position.
-
-    Raises:
-        WebError: It is not a position.
-    """
+    """Parse a position in JSON, such as `"earliest"` or `{"offset": 5}`; see `_FORMS`. Raises `WebError`."""
     if value == "earliest":
         return "earliest"
     if value == "latest":
@@ -102,18 +79,7 @@ def parse_position(value: object) -> Position:
 
 
 def parse_position_text(text: str, otherwise: str = "earliest") -> Position:
-    """Parse a position in a query: `earliest`, `latest`, an offset, `time:...` or `group:...`.
-
-    Args:
-        text: The text.
-        otherwise: Where to begin in a log for which a group has committed nothing.
-
-    Returns:
-        The position.
-
-    Raises:
-        WebError: It is not a position.
-    """
+    """Parse a position in a query: `earliest`, `latest`, an offset, `time:...` or `group:...`. Raises `WebError`."""
     kind, _, rest = text.partition(":")
     if text.isascii() and text.isdigit() and len(text) < 20:
         return FromOffset(int(text))
@@ -153,19 +119,10 @@ def _parse_time(value: object) -> int:
 
 
 async def find_offsets(access: LogAccess, logs: Sequence[Log], position: Position) -> dict[Log, int]:
-    """Return the offset at which to begin in each log.
+    """Return the offset at which to begin in each log. Offsets of dropped records are moved to the first record.
 
-    Args:
-        access: Access to the logs.
-        logs: The logs.
-        position: Where to begin. Offsets of dropped records are moved to the first record that exists.
-
-    Returns:
-        The offset in each log.
-
-    Raises:
-        WebError: An offset is beyond the end of its log or belongs to none of these logs, the storage fails, or the
-            leader of a log cannot be reached.
+    Raises `WebError` if an offset is beyond the end of its log or belongs to none of these logs, the storage fails, or
+    the leader of a log cannot be reached.
     """
     if isinstance(position, FromTime):
         return {log: await access.find_offset_by_time(log, position.timestamp_ms) for log in logs}

@@ -87,14 +87,10 @@ class Publication:
         return all(isinstance(each, Published) or each.is_durable() for each in self._parts)
 
     async def wait(self) -> list[Published]:
-        """Wait until the records are durable, and return their logs and offsets.
+        """Wait until the records are durable, and return where they are, by log.
 
-        Returns:
-            The logs with records, by number.
-
-        Raises:
-            WebError: The topic was deleted meanwhile, the storage fails, or the leader of a log has changed or cannot
-                be reached.
+        Raises `WebError` if the topic was deleted meanwhile, the storage fails, or the leader of a log has changed or
+        cannot be reached.
         """
         found = []
         for each in self._parts:
@@ -271,18 +267,9 @@ class Publisher:
 
 
 def append_here(broker: Broker, log: Log, batches: Sequence[Batch]) -> AppendedBatches | None:
-    """Append record batches to a log that this broker leads.
+    """Append record batches with checked CRCs to a log that this broker leads; None if they are old duplicates.
 
-    Args:
-        broker: The broker and its coordinators.
-        log: The log.
-        batches: The batches, with checked CRCs.
-
-    Returns:
-        The pending append; None if the batches are old duplicates.
-
-    Raises:
-        WebError: They are refused.
+    Raises `WebError` if they are refused.
     """
     try:
         return append_batches(broker, log, batches)

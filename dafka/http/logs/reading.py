@@ -30,18 +30,9 @@ UNPACKED_BYTES = 2**20
 
 
 def find_logs(broker: Broker, topic: str, numbers: Iterable[int] | None = None) -> list[Log]:
-    """Return logs of a topic.
+    """Return the logs of a topic with these numbers, in order and without duplicates; None for all.
 
-    Args:
-        broker: The broker and its coordinators.
-        topic: The topic.
-        numbers: The numbers of the logs; None for all.
-
-    Returns:
-        The logs, by number, without duplicates.
-
-    Raises:
-        WebError: There is no such topic or log.
+    Raises `WebError` if there is no such topic or log.
     """
     logs = broker.node.logs(topic)
     if not logs and broker.node.inventory.record_count(topic):
@@ -59,18 +50,9 @@ def find_logs(broker: Broker, topic: str, numbers: Iterable[int] | None = None) 
 
 
 async def find_offset_by_time(broker: Broker, log: Log, timestamp_ms: int) -> int:
-    """Return the offset of the first committed record with this timestamp or a later one; else the end of the log.
+    """Return the offset of the first committed record at a time or later; else the end of the log.
 
-    Args:
-        broker: The broker and its coordinators.
-        log: The log.
-        timestamp_ms: The time, in milliseconds since 1970.
-
-    Returns:
-        The offset.
-
-    Raises:
-        WebError: The storage fails.
+    The time is in milliseconds since 1970. Raises `WebError` if the storage fails.
     """
     end = broker.last_stable_offset(log)
     try:
@@ -165,15 +147,7 @@ async def read_committed(
 def _committed(
     batches: Sequence[tuple[BatchHeader, bytes]], aborted: Sequence[tuple[int, int]]
 ) -> Sequence[tuple[BatchHeader, bytes]]:
-    """Return the batches without aborted transactions and without transaction markers.
-
-    Args:
-        batches: The batches.
-        aborted: The producers of aborted transactions and their first offsets, by offset.
-
-    Returns:
-        The batches of committed records.
-    """
+    """Return the batches without aborted transactions and without transaction markers."""
     return [batch for batch, is_committed in split_committed(batches, aborted) if is_committed]
 
 
@@ -183,12 +157,7 @@ def has_records(broker: Broker, log: Log, offset: int) -> bool:
 
 
 async def wait_records(broker: Broker, offsets: Mapping[Log, int]) -> None:
-    """Wait until one of these logs has records at its offset or later, or is deleted.
-
-    Args:
-        broker: The broker and its coordinators.
-        offsets: The offset in each log.
-    """
+    """Wait until one of these logs has records at its offset or later, or is deleted."""
     while not any(has_records(broker, log, offset) for log, offset in offsets.items()):
         with broker.node.watchers.watching(offsets) as advanced:
             await advanced.wait()

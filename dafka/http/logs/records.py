@@ -46,18 +46,7 @@ def parse_json_lines(data: bytes, now_ms: int) -> RecordColumns:
 
 
 def parse_records(records: object, now_ms: int) -> RecordColumns:
-    """Parse records that a client publishes.
-
-    Args:
-        records: The records as JSON objects.
-        now_ms: The timestamp of records without one.
-
-    Returns:
-        The records.
-
-    Raises:
-        WebError: They are malformed.
-    """
+    """Parse records that a client publishes. Those without a timestamp get `now_ms`. Raises `WebError`."""
     if not isinstance(records, list) or not records:
         raise WebError("bad_request", "records: expected a list of at least one record")
     try:
@@ -86,15 +75,7 @@ def parse_records(records: object, now_ms: int) -> RecordColumns:
 
 
 def encode_records(records: RecordColumns, base_offset: int) -> bytes:
-    """Return records as JSON text: objects with commas between them.
-
-    Args:
-        records: The records, at least one.
-        base_offset: The offset of the first one.
-
-    Returns:
-        The text, without brackets around it.
-    """
+    """Return records as JSON text: objects with commas between them. The first one has the base offset."""
     values = _escape(records)
     if values is None:
         return encode_document(record_objects(records, base_offset))[1:-1]
@@ -129,15 +110,7 @@ def _escape(records: RecordColumns) -> list[bytes] | None:
 
 
 def record_objects(records: RecordColumns, base_offset: int) -> list[JsonRecord]:
-    """Return records as JSON objects.
-
-    Args:
-        records: The records.
-        base_offset: The offset of the first one.
-
-    Returns:
-        An object for each record, with its offset.
-    """
+    """Return records as JSON objects with their offsets. The first one has the base offset."""
     offsets = range(base_offset, base_offset + len(records))
     times = records.timestamps
     values = _texts(records.values)

@@ -18,10 +18,10 @@ from dafka.broker.access.logins import Logins, TooManyLoginsError
 from dafka.broker.access.users_file import User, UsersFile
 from dafka.http.forwarding.credentials import SCHEME as BROKER_SCHEME
 from dafka.http.forwarding.credentials import SignatureChecker
-from dafka.http.server.access import Principal
 from dafka.http.server.errors import WebError
-from dafka.http.server.head import Head
+from dafka.http.server.principal import Principal
 from dafka.http.server.sessions import COOKIE, Sessions
+from dafka.http1.head import Head
 
 FAILURE_DELAY_S = 0.1
 """How long the response to wrong credentials is delayed, to slow down guessing."""
@@ -125,19 +125,10 @@ class Authenticator:
         return Principal(self.users, user.name, lambda current: known.is_valid() and known in current.tokens)
 
     async def log_in(self, name: str, password: str, *, host: str, is_private: bool) -> User | None:
-        """Check a password and return its user.
+        """Check a password and return its user; None if there are no users.
 
-        Args:
-            name: The name of the user.
-            password: The password.
-            host: The address of the client.
-            is_private: Whether the connection is encrypted or local.
-
-        Returns:
-            The user; None if there are no users.
-
-        Raises:
-            WebError: The user does not exist, the password is wrong, or the client has made too many attempts.
+        Raises `WebError` if the user does not exist, the password is wrong, the client has made too many attempts, or
+        its connection is not private.
         """
         if self.users is None:
             return None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from dafka.http1.head import RequestError
+
 STATUSES = {
     "bad_request": 400,
     "offset_out_of_range": 400,
@@ -53,6 +55,12 @@ class WebError(Exception):
     def describe(self) -> dict[str, str]:
         """Return the error as a JSON object."""
         return {"code": self.code, "message": self.message}
+
+
+def refused_request(error: RequestError) -> WebError:
+    """Return the error for a request that the HTTP server does not accept."""
+    code = {408: "request_timeout", 413: "too_large", 431: "too_large"}.get(error.status, "bad_request")
+    return WebError(code, str(error), status=error.status)
 
 
 def topic_not_found(topic: str) -> WebError:

@@ -2,29 +2,52 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
+from typing import Any
 
 import trio
 
 from dafka.broker.broker import Broker
 from dafka.broker.connections.connection_quotas import ConnectionQuotas
-from dafka.http.forwarding.broker_client import BrokerClient
+from dafka.http.forwarding.broker_client import BrokerClient, OtherBrokers
 from dafka.http.forwarding.credentials import SignatureChecker, create_key, read_secret
-from dafka.http.forwarding.other_brokers import OtherBrokers
 from dafka.http.forwarding.remote_logs import RemoteLogs
 from dafka.http.logs.log_access import LogAccess
 from dafka.http.logs.publishing import Publisher, append_here
-from dafka.http.server.access import Principal
-from dafka.http.server.authentication import Authenticator, session_of
-from dafka.http.server.counters import HttpCounters
-from dafka.http.server.head import Head
+from dafka.http.server.authentication import Authenticator
 from dafka.http.server.origins import Origins
 from dafka.http.server.sessions import Sessions
 from dafka.http.server.survey_cache import SurveyCache
-from dafka.http.server.throughput import Measurement, Throughput
+from dafka.http.server.throughput import Throughput
 from dafka.http.server.verification import StorageVerification
 from dafka.http.websocket.shared_reads import SharedReads
 from dafka.storage.plugin_helpers import now_ms
+
+
+class HttpCounters:
+    """The counters of a server since it started.
+
+    Attributes:
+        disconnected: Clients that were disconnected, by reason.
+        received_bytes: Bytes received from HTTP clients.
+        sent_bytes: Bytes sent to HTTP clients.
+        responses: Responses, by status.
+        requests: Requests, by method and route.
+        produced: Records that clients have published, by topic.
+        consumed: Records that were sent to clients, by topic.
+        websocket_connections: The number of open WebSocket connections.
+    """
+
+    def __init__(self) -> None:
+        self.disconnected: Counter[str] = Counter()
+        self.received_bytes = 0
+        self.sent_bytes = 0
+        self.responses: Counter[int] = Counter()
+        self.requests: Counter[tuple[str, str]] = Counter()
+        self.produced: Counter[str] = Counter()
+        self.consumed: Counter[str] = Counter()
+        self.websocket_connections = 0
 
 
 class HttpServer:
@@ -55,7 +78,7 @@ class HttpServer:
         authenticator: Authenticates the users of requests.
         started_at: When the server was created, in milliseconds since 1970.
         throughput: The broker's throughput.
-        usage: The size of the storage.
+        usage: The last measurement of the storage, and its time by Trio's clock.
         survey_cache: The surveys of the cluster.
         verification: The verification of the storage.
     """
@@ -85,7 +108,7 @@ class HttpServer:
         self.authenticator = Authenticator(security.users, self.sessions, broker.logins)
         self.started_at = now_ms()
         self.throughput = Throughput()
-        self.usage = Measurement()
+        self.usage: tuple[float, dict[str, Any]] | None = None
         self.survey_cache = SurveyCache(broker.config)
         self.verification = StorageVerification(broker.node.inventory.storage)
         broker.listeners.append(self)
@@ -93,26 +116,3 @@ class HttpServer:
     def check_signatures(self) -> SignatureChecker:
         """Return the signature checker for a new connection."""
         return SignatureChecker(self._secret, self.broker.node.address)
-
-    async def identify(
-        self, head: Head, *, host: str, is_local: bool, is_private: bool, signatures: SignatureChecker
-    ) -> Principal:
-        """Return the principal of the client that has sent a request.
-
-        Args:
-            head: The head of the request.
-            host: The address of the client.
-            is_local: Whether the client has connected to a loopback address.
-            is_private: Whether the connection is encrypted or local.
-            signatures: Checks the signatures of other brokers over this connection.
-
-        Returns:
-            The principal; an anonymous one if the request has no credentials.
-
-        Raises:
-            WebError: The request comes from a page whose origin is not allowed, or its credentials are wrong.
-        """
-        method = "WEBSOCKET" if head.wants_websocket else head.method
-        has_session = session_of(head.headers) is not None
-        self.origins.check(method, head.headers, is_local=is_local, has_session=has_session)
-        return await self.authenticator.identify(head, host=host, is_private=is_private, signatures=signatures)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from email.utils import formatdate
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 import trio
 
-from dafka.http.logs.group_access import GroupAccess
-from dafka.http.server.access import Principal
 from dafka.http.server.documents import encode_document
 from dafka.http.server.errors import WebError
-from dafka.http.server.head import Head
+from dafka.http.server.origins import Origins
+from dafka.http.server.principal import Principal
+from dafka.http1.connection import Send
+from dafka.http1.head import Head
 
 if TYPE_CHECKING:
     from dafka.broker.broker import Broker
@@ -24,9 +26,6 @@ if TYPE_CHECKING:
 JSON = "application/json"
 JSON_LINES = "application/x-ndjson"
 EVENT_STREAM = "text/event-stream"
-
-Send: TypeAlias = Callable[[bytes], Awaitable[None]]
-"""Sends a part of a body. It waits until the client reads it."""
 
 
 async def read_nothing(_bytes_max: int | None = None) -> bytes:
@@ -80,11 +79,6 @@ class Request:
     def logs(self) -> LogAccess:
         """Access to the logs."""
         return self.web.own_logs if self.is_forwarded else self.web.logs
-
-    @property
-    def groups(self) -> GroupAccess:
-        """Access to the groups."""
-        return self.logs.groups
 
     @property
     def publisher(self) -> Publisher:
@@ -149,3 +143,42 @@ def respond(value: Any, status: int = HTTPStatus.OK, headers: tuple[tuple[str, s
 def respond_error(error: WebError) -> Response:
     """Return the response for an error."""
     return respond({"error": error.describe()}, error.status, error.headers)
+
+
+_ALWAYS = (
+    ("X-Content-Type-Options", "nosniff"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+    ("Referrer-Policy", "no-referrer"),
+)
+_CHALLENGES = ('Basic realm="dafka", charset="UTF-8"', 'Bearer realm="dafka"')
+_ALLOWED_METHODS = "GET, HEAD, POST, PUT, PATCH, DELETE"
+_ALLOWED_HEADERS = "authorization, content-type, last-event-id"
+_PREFLIGHT_S = 600
+
+
+def response_headers(head: Head | None, response: AnyResponse, origins: Origins) -> list[tuple[str, str]]:
+    """Return the headers of a response, except those of its length. The head is None if it was malformed."""
+    given = {name.lower() for name, _ in response.headers}
+    headers = [("Date", formatdate(usegmt=True)), *_ALWAYS, *response.headers]
+    if response.content_type:
+        headers.append(("Content-Type", response.content_type))
+    if "cache-control" not in given:
+        headers.append(("Cache-Control", "no-store"))
+    if head is None:
+        return headers
+    if response.status == 401 and "www-authenticate" not in given:
+        # On a Basic challenge, a browser would show its own dialog in front of the page's form.
+        is_script = "sec-fetch-mode" in head.headers
+        headers += [("WWW-Authenticate", each) for each in (_CHALLENGES[1:] if is_script else _CHALLENGES)]
+    origin = head.headers.get("origin")
+    if origin is not None:
+        headers.append(("Vary", "Origin"))
+        if origins.allow(origin):
+            headers.append(("Access-Control-Allow-Origin", origin))
+            if head.method == "OPTIONS":
+                headers += [
+                    ("Access-Control-Allow-Methods", _ALLOWED_METHODS),
+                    ("Access-Control-Allow-Headers", _ALLOWED_HEADERS),
+                    ("Access-Control-Max-Age", str(_PREFLIGHT_S)),
+                ]
+    return headers

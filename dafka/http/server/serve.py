@@ -10,7 +10,7 @@ import trio
 
 from dafka.broker.connections.tcp_server import AcceptedClient, accept_clients
 from dafka.endpoints import split_tcp_endpoint
-from dafka.http.server.connection import HttpConnection
+from dafka.http.server.connection import ClientConnection
 from dafka.http.server.http_server import HttpServer
 from dafka.http.server.messages import Request
 from dafka.http.websocket.serve import serve_websocket
@@ -39,7 +39,7 @@ async def serve_http(
 
     async def serve_client(client: AcceptedClient) -> None:
         try:
-            await HttpConnection(web, client, _continue_with_websocket).run()
+            await ClientConnection(web, client, _continue_with_websocket).run()
         except Exception:
             # A bug in this program must not affect other clients.
             web.counters.disconnected["unexpected error"] += 1

@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from typing import Annotated, NamedTuple
 
-import attrs
+from dafka.http.server.documents import Count, Document, doc
 
 INTERVAL_MS = 900
 """The minimum interval of samples. Clients that ask more often share one."""
 
 GAP_MS = 15_000
-"""Samples that are further apart give no rate: no client asked in between."""
+"""A larger interval between samples gives no rate: no client asked in between."""
 
 SAMPLES_MAX = 300
 
 
-@attrs.frozen
-class Totals:
-    """Counters that only grow.
-
-    Attributes:
-        records_in: Records that were made durable.
-        bytes_in: The size of their contents, in bytes.
-        records_out: Records that were sent to clients.
-        bytes_out: Bytes that were sent to clients.
-    """
+class Totals(NamedTuple):
+    """Counters that only grow."""
 
     records_in: int
     bytes_in: int
@@ -33,39 +25,14 @@ class Totals:
     bytes_out: int
 
 
-@attrs.frozen
-class Rates:
-    """Rates per second.
+class Rates(Document):
+    """The throughput of the broker."""
 
-    Attributes:
-        time: When this was measured, in milliseconds since 1970.
-        records_in_per_s: Records that were made durable.
-        bytes_in_per_s: The size of their contents, in bytes.
-        records_out_per_s: Records that were sent to clients.
-        bytes_out_per_s: Bytes that were sent to clients.
-    """
-
-    time: int
-    records_in_per_s: float
-    bytes_in_per_s: float
-    records_out_per_s: float
-    bytes_out_per_s: float
-
-
-class Measurement:
-    """A cached measurement, because measuring is slow."""
-
-    def __init__(self) -> None:
-        self._value: dict[str, Any] | None = None
-        self._measured_at = 0.0
-
-    def find(self, now: float, age_max_s: float) -> dict[str, Any] | None:
-        """Return the value if it is recent enough."""
-        return self._value if self._value is not None and now - self._measured_at < age_max_s else None
-
-    def put(self, value: dict[str, Any], now: float) -> None:
-        """Store a new value."""
-        self._value, self._measured_at = value, now
+    time: Annotated[Count, doc("When this was measured, in milliseconds since 1970.")]
+    records_in_per_s: Annotated[float, doc("Records that were made durable.")]
+    bytes_in_per_s: Annotated[float, doc("The bytes of their contents.")]
+    records_out_per_s: Annotated[float, doc("Records that were sent to clients.")]
+    bytes_out_per_s: Annotated[float, doc("Bytes that were sent to clients.")]
 
 
 class Throughput:
@@ -86,8 +53,7 @@ class Throughput:
         if not 0 < elapsed_ms <= GAP_MS:
             self._samples.clear()
         else:
-            before = attrs.astuple(self._totals)
-            rates = [(new - old) * 1000 / elapsed_ms for new, old in zip(attrs.astuple(totals), before, strict=True)]
+            rates = [(new - old) * 1000 / elapsed_ms for new, old in zip(totals, self._totals, strict=True)]
             self._samples.append(Rates(time_ms, *(round(each, 1) for each in rates)))
         self._time, self._totals = time_ms, totals
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal
 
 import trio
 
 from dafka.errors import StorageError
+from dafka.http.server.documents import Count, Document, doc
 from dafka.storage import Storage
 from dafka.storage.base import Damage
 from dafka.storage.plugin_helpers import now_ms
@@ -15,48 +16,51 @@ from dafka.storage.tools.verify import verify_storage
 
 _LOGGER = logging.getLogger("dafka.http")
 
-State: TypeAlias = Literal["none", "running", "done", "failed"]
+
+class DamageDetails(Document):
+    """Damaged data in the storage."""
+
+    location: Annotated[str, doc("Where it is.")]
+    reason: Annotated[str, doc("What is damaged.")]
+    topic: Annotated[str, doc("The topic of the records affected; empty if none are.")]
+    address: Annotated[str, doc("The producer of the records affected; empty if none are.")]
+    first_sequence: Annotated[Count, doc("The sequence of the first record affected.")]
+    end_sequence: Annotated[Count, doc("The sequence after the last record affected.")]
+
+
+class Verification(Document):
+    """A verification of the storage."""
+
+    state: Literal["none", "running", "done", "failed"] = "none"
+    records_read: Annotated[Count, doc("Records that were read.")] = 0
+    records_total: Annotated[Count, doc("Records that there are to read.")] = 0
+    partitions: Annotated[Count, doc("Partitions that were read, when it is done.")] = 0
+    damages: Annotated[list[DamageDetails], doc("The damage that it has found, when it is done.")] = []
+    error: Annotated[str, doc("Why it has failed; empty if it has not.")] = ""
+    started_at: Annotated[Count | None, doc("When it has begun, in milliseconds since 1970.")] = None
+    finished_at: Annotated[Count | None, doc("When it has ended, in milliseconds since 1970.")] = None
 
 
 class StorageVerification:
-    """The latest verification. One runs at a time, and the broker continues to work.
+    """Verifies the storage on request. One verification runs at a time, and the broker continues to work.
 
     Args:
         storage: The storage.
 
     Attributes:
-        state: Whether it has run, is running or has failed.
-        records_read: The number of records read so far.
-        records_total: The number of records to read.
-        partitions: The partitions that were read, when it has finished.
-        damages: The damage that was found, when it has finished.
-        error: Why it failed; empty if it did not.
-        started_at: When it started, in milliseconds since 1970; None if it has not.
-        finished_at: When it ended, in milliseconds since 1970; None if it has not.
+        report: The latest verification.
     """
 
     def __init__(self, storage: Storage) -> None:
+        self.report = Verification()
         self._storage = storage
         self._wanted = trio.Event()
-        self.state: State = "none"
-        self._reset()
-
-    def _reset(self) -> None:
-        self.records_read = 0
-        self.records_total = 0
-        self.partitions = 0
-        self.damages: tuple[Damage, ...] = ()
-        self.error = ""
-        self.started_at: int | None = None
-        self.finished_at: int | None = None
 
     def start(self) -> bool:
         """Start a verification. Return False if one is running."""
-        if self.state == "running":
+        if self.report.state == "running":
             return False
-        self._reset()
-        self.state = "running"
-        self.started_at = now_ms()
+        self.report = Verification(state="running", started_at=now_ms())
         self._wanted.set()
         return True
 
@@ -65,19 +69,33 @@ class StorageVerification:
         while True:
             await self._wanted.wait()
             self._wanted = trio.Event()
+            report = self.report
             try:
-                found = await verify_storage(self._storage, progress=self._note_progress)
+                found = await verify_storage(self._storage, progress=self._record_progress)
             except StorageError as error:
-                self.state, self.error = "failed", str(error)
+                report.state, report.error = "failed", str(error)
             except Exception:
                 # A bug in this program, or in a plugin, must not stop the broker.
-                self.state, self.error = "failed", "the broker's log has the reason"
+                report.state, report.error = "failed", "the broker's log has the reason"
                 _LOGGER.exception("The verification of the storage failed")
             else:
-                self.records_read = found.records
-                self.partitions, self.damages = found.partitions, found.damages
-                self.state = "done"
-            self.finished_at = now_ms()
+                report.records_read, report.partitions = found.records, found.partitions
+                report.damages = list(map(describe_damage, found.damages))
+                report.state = "done"
+            report.finished_at = now_ms()
 
-    def _note_progress(self, records_read: int, records_total: int | None) -> None:
-        self.records_read, self.records_total = records_read, records_total or 0
+    def _record_progress(self, records_read: int, records_total: int | None) -> None:
+        self.report.records_read, self.report.records_total = records_read, records_total or 0
+
+
+def describe_damage(damage: Damage) -> DamageDetails:
+    """Return the description of damage."""
+    partition = damage.partition
+    return DamageDetails(
+        damage.location,
+        damage.reason,
+        "" if partition is None else partition.topic,
+        "" if partition is None else partition.address,
+        damage.first_sequence,
+        damage.end_sequence,
+    )

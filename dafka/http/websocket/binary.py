@@ -7,8 +7,7 @@ import struct
 import attrs
 
 from dafka.http.server.errors import WebError
-from dafka.http.websocket.codec import RefusedMessageError
-from dafka.http.websocket.tables import ID_MAX
+from dafka.http.websocket.messages import ID_MAX, RefusedMessageError
 
 PUBLISH = 1
 RECORDS = 2
@@ -25,14 +24,7 @@ RECORDS_HEAD_BYTES = _RECORDS.size
 
 @attrs.frozen
 class BinaryPublish:
-    """Record batches to publish.
-
-    Attributes:
-        id: Chosen by the client. The answer repeats it.
-        topic: The topic.
-        log: The log.
-        batches: Whole record batches.
-    """
+    """Record batches to publish."""
 
     id: int
     topic: str
@@ -60,17 +52,7 @@ class BinaryRecords:
 
 
 def decode_publish(data: bytes) -> BinaryPublish:
-    """Decode a `publish` that a client has sent as a binary message.
-
-    Args:
-        data: The message.
-
-    Returns:
-        The record batches and their log.
-
-    Raises:
-        RefusedMessageError: The message is malformed.
-    """
+    """Decode a `publish` that a client has sent as a binary message. Raises `RefusedMessageError`."""
     if len(data) < PUBLISH_HEAD_BYTES:
         raise _refuse(None, f"expected a header of {PUBLISH_HEAD_BYTES} bytes, not {len(data)}")
     kind, _, topic_bytes, log, identifier = _PUBLISH.unpack_from(data)
@@ -97,17 +79,7 @@ def encode_publish(identifier: int, topic: str, log: int, batches: bytes) -> byt
 
 
 def encode_records_head(identifier: int, log: int, offset: int, next_offset: int) -> bytes:
-    """Encode the header of `records`. Record batches follow it.
-
-    Args:
-        identifier: The id of the subscription.
-        log: The log.
-        offset: Where the message begins.
-        next_offset: Where the next one begins.
-
-    Returns:
-        The header.
-    """
+    """Encode the header of `records`. Record batches follow it."""
     return _RECORDS.pack(RECORDS, 0, 0, log, identifier, offset, next_offset)
 
 

@@ -134,10 +134,7 @@ class Connection(ServerConnection):
     async def send_shared_text(self, head: bytes, rest: bytes, deflated: bytes | None) -> None:
         """Send a text whose end is shared with other clients.
 
-        Args:
-            head: The beginning.
-            rest: The end.
-            deflated: The end as `deflate` returns it; None to send it uncompressed.
+        `deflated` is the end as `deflate` returns it; None to send it uncompressed.
         """
         if deflated is not None:
             await self._send_parts(_COMPRESSED_TEXT, stored_block(head), deflated)

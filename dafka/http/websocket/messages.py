@@ -1,35 +1,18 @@
-"""The messages of the WebSocket protocol, as tables of their fields.
+"""The messages of the WebSocket protocol. msgspec validates those of clients.
 
 A message is a JSON object with `type`. Requests have an `id`, which the client chooses and the responses repeat.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
-import attrs
+import msgspec
+from msgspec import Meta, Struct, field
 
-from dafka.http.websocket.tables import (
-    ANY,
-    COUNT,
-    EPOCH,
-    FLAG,
-    IDENTIFIER,
-    INTERVAL,
-    LOG,
-    LOGS,
-    OFFSETS,
-    POSITION,
-    POSITIVE,
-    RECORDS,
-    SEQUENCE,
-    TEXT,
-    ClientMessage,
-    client,
-    optional,
-    required,
-    server,
-)
+from dafka.http.logs.records import TIMESTAMP_MAX, is_integer
+from dafka.http.server.documents import decode_document, describe_problem, doc
+from dafka.http.server.errors import WebError
 
 JSON_PROTOCOL = "dafka.json.v1"
 BINARY_PROTOCOL = "dafka.binary.v1"
@@ -37,230 +20,282 @@ SUBPROTOCOLS = (BINARY_PROTOCOL, JSON_PROTOCOL)
 """The subprotocols. A client that offers none gets JSON."""
 
 
-@client("authenticate")
-@attrs.frozen
-class Authenticate(ClientMessage):
+ID_MAX = TIMESTAMP_MAX
+"""The largest id of a request: the largest number that every JSON parser reads exactly."""
+
+TEXT_BYTES_MAX = 4096
+"""The longest text in a message, except in records."""
+
+WATCH_INTERVAL_MS_MIN = 500
+"""The minimum interval at which a watched resource is checked."""
+
+Number: TypeAlias = Annotated[int, Meta(ge=0, le=ID_MAX)]
+Text: TypeAlias = Annotated[str, Meta(min_length=1, max_length=TEXT_BYTES_MAX)]
+LogNumber: TypeAlias = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+LogNumbers: TypeAlias = Annotated[list[LogNumber], Meta(min_length=1)]
+Offsets: TypeAlias = Annotated[dict[str, Any], Meta(min_length=1)]
+Epoch: TypeAlias = Annotated[int, Meta(ge=0, le=2**15 - 1)]
+Sequence: TypeAlias = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Credits: TypeAlias = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Interval: TypeAlias = Annotated[int, Meta(ge=WATCH_INTERVAL_MS_MIN, le=3_600_000)]
+
+
+class ClientMessage(Struct, tag_field="type", forbid_unknown_fields=True):
+    """A message of a client."""
+
+    id: Annotated[Number, doc("chosen by the client; the answer repeats it")]
+
+
+class ServerMessage(Struct, tag_field="type"):
+    """A message of the broker."""
+
+
+class Authenticate(ClientMessage, tag="authenticate"):
     """Authenticates the client with a token, or with a user's name and password."""
 
-    token: str | None = optional(TEXT, "a token that `dafka user token` has made")
-    user: str | None = optional(TEXT, "the name of a user")
-    password: str | None = optional(TEXT, "the password of the user")
+    token: Annotated[Text | None, doc("a token that `dafka user token` has made")] = None
+    user: Annotated[Text | None, doc("the name of a user")] = None
+    password: Annotated[Text | None, doc("the password of the user")] = None
 
 
-@client("publish")
-@attrs.frozen
-class Publish(ClientMessage):
+class Publish(ClientMessage, tag="publish"):
     """Publishes records. The answer is `published`, when they are durable."""
 
-    topic: str = required(TEXT, "the topic")
-    log: int | None = optional(LOG, "the log; without it, the keys choose the logs")
-    records: list[Any] = required(RECORDS, "the records, at least one")
-    producer_id: int | None = optional(IDENTIFIER, "the producer of records that are appended once; see `producer`")
-    producer_epoch: int | None = optional(EPOCH, "the producer's epoch; needed with `producer_id`")
-    base_sequence: int | None = optional(
-        SEQUENCE, "the producer's own number of the first record in the log; needed with `producer_id`"
-    )
+    topic: Annotated[Text, doc("the topic")]
+    records: Annotated[list[Any], doc("the records, at least one")]
+    log: Annotated[LogNumber | None, doc("the log; without it, the keys choose the logs")] = None
+    producer_id: Annotated[Number | None, doc("the producer of records that are appended once; see `producer`")] = None
+    producer_epoch: Annotated[Epoch | None, doc("the producer's epoch; needed with `producer_id`")] = None
+    base_sequence: Annotated[
+        Sequence | None, doc("the producer's own number of the first record in the log; needed with `producer_id`")
+    ] = None
 
 
-@client("init_producer")
-@attrs.frozen
-class InitProducer(ClientMessage):
+class InitProducer(ClientMessage, tag="init_producer"):
     """Requests a producer id, with which records are appended only once even if they are sent again."""
 
 
-@client("describe")
-@attrs.frozen
-class Describe(ClientMessage):
+class Describe(ClientMessage, tag="describe"):
     """Requests the logs of a topic."""
 
-    topic: str = required(TEXT, "the topic")
-    create: bool | None = optional(FLAG, "whether to create the topic if it can be; for clients that will publish")
+    topic: Annotated[Text, doc("the topic")]
+    create: Annotated[bool | None, doc("whether to create the topic; for clients that will publish")] = None
 
 
-@client("subscribe")
-@attrs.frozen
-class Subscribe(ClientMessage):
+class Subscribe(ClientMessage, tag="subscribe"):
     """Subscribes to a topic. Its `id` names the subscription in `records`, `credit` and `unsubscribe`."""
 
-    topic: str = required(TEXT, "the topic")
-    logs: list[int] | None = optional(LOGS, "the logs; without it, all that the topic has")
-    position: Any = required(POSITION, "where to begin", name="from")
-    credit: int = required(COUNT, "how many records the broker may send until there is further credit")
+    topic: Annotated[Text, doc("the topic")]
+    position: Annotated[str | dict[str, Any], doc('where to begin, such as "earliest" or {"offset": 5}')] = field(
+        name="from"
+    )
+    credit: Annotated[Number, doc("how many records the broker may send until there is more credit")]
+    logs: Annotated[LogNumbers | None, doc("the logs, at least one; without it, all that the topic has")] = None
 
 
-@client("credit")
-@attrs.frozen
-class Credit(ClientMessage):
+class Credit(ClientMessage, tag="credit"):
     """Allows the broker to send more records of a subscription. There is no answer."""
 
-    records: int = required(POSITIVE, "how many more records it may send")
+    records: Annotated[Credits, doc("how many more records it may send")]
 
 
-@client("unsubscribe")
-@attrs.frozen
-class Unsubscribe(ClientMessage):
+class Unsubscribe(ClientMessage, tag="unsubscribe"):
     """Ends a subscription."""
 
 
-@client("commit")
-@attrs.frozen
-class Commit(ClientMessage):
+class Commit(ClientMessage, tag="commit"):
     """Commits the offsets of a group that has no members."""
 
-    group: str = required(TEXT, "the group")
-    topic: str = required(TEXT, "the topic")
-    offsets: dict[str, Any] = required(OFFSETS, "the offset of the next record to read in each log")
+    group: Annotated[Text, doc("the group")]
+    topic: Annotated[Text, doc("the topic")]
+    offsets: Annotated[Offsets, doc('the offset of the next record to read in each log, such as {"0": 5}')]
 
 
-@client("watch")
-@attrs.frozen
-class Watch(ClientMessage):
+class Watch(ClientMessage, tag="watch"):
     """Requests a resource of the HTTP API, now and whenever it has changed."""
 
-    path: str = required(TEXT, "the path of a GET of the HTTP API, with its query")
-    interval_ms: int = required(INTERVAL, "how often the resource is looked at")
+    path: Annotated[Text, doc("the path of a GET of the HTTP API, with its query")]
+    interval_ms: Annotated[Interval, doc("the interval at which the resource is checked, in milliseconds")]
 
 
-@client("unwatch")
-@attrs.frozen
-class Unwatch(ClientMessage):
+class Unwatch(ClientMessage, tag="unwatch"):
     """Ends a watch."""
 
 
-@client("ping")
-@attrs.frozen
-class Ping(ClientMessage):
+class Ping(ClientMessage, tag="ping"):
     """Requests a `pong`."""
 
 
-@server("welcome")
-@attrs.frozen
-class Welcome:
+class Welcome(ServerMessage, tag="welcome"):
     """The first message on a connection."""
 
-    user: str | None = required(ANY, "the user that the handshake has proved; null if it has proved none")
-    needs_authentication: bool = required(ANY, "whether `authenticate` must come first")
-    message_bytes_max: int = required(COUNT, "the size of the largest message that the broker accepts")
-    subscriptions_max: int = required(COUNT, "how many subscriptions and watches a connection may have")
+    user: Annotated[str | None, doc("the user of the handshake; null if it has no credentials")]
+    needs_authentication: Annotated[bool, doc("whether `authenticate` must come first")]
+    message_bytes_max: Annotated[Number, doc("the size of the largest message that the broker accepts")]
+    subscriptions_max: Annotated[Number, doc("how many subscriptions and watches a connection may have")]
 
 
-@server("authenticated")
-@attrs.frozen
-class Authenticated:
+class Authenticated(ServerMessage, tag="authenticated"):
     """Answers `authenticate`."""
 
-    id: int = required(IDENTIFIER, "that of the request")
-    user: str | None = required(ANY, "the user; null if the broker has no users")
+    id: Annotated[Number, doc("that of the request")]
+    user: Annotated[str | None, doc("the user; null if the broker has no users")]
 
 
-@server("published")
-@attrs.frozen
-class PublishedAnswer:
+class PublishedAnswer(ServerMessage, tag="published"):
     """Answers `publish`: the records are durable."""
 
-    id: int = required(IDENTIFIER, "that of the request")
-    offsets: list[dict[str, Any]] = required(
-        ANY,
-        "where the records are: `log`, `offset` of the first one, `count`; `offset` is null if the records are known "
-        "to have been appended before, and nobody knows where",
-    )
+    id: Annotated[Number, doc("that of the request")]
+    offsets: Annotated[
+        list[dict[str, Any]],
+        doc(
+            "where the records are: `log`, `offset` of the first one, `count`; `offset` is null for records that were "
+            "appended before, if it is no longer known"
+        ),
+    ]
 
 
-@server("producer")
-@attrs.frozen
-class Producer:
+class Producer(ServerMessage, tag="producer"):
     """Answers `init_producer`."""
 
-    id: int = required(IDENTIFIER, "that of the request")
-    producer_id: int = required(IDENTIFIER, "the producer")
-    producer_epoch: int = required(EPOCH, "its epoch")
+    id: Annotated[Number, doc("that of the request")]
+    producer_id: Annotated[Number, doc("the producer")]
+    producer_epoch: Annotated[Epoch, doc("its epoch")]
 
 
-@server("described")
-@attrs.frozen
-class Described:
+class Described(ServerMessage, tag="described"):
     """Answers `describe`."""
 
-    id: int = required(IDENTIFIER, "that of the request")
-    topic: str = required(TEXT, "the topic")
-    logs: list[dict[str, int]] = required(ANY, "its logs: `log`, `start_offset`, `end_offset`")
+    id: Annotated[Number, doc("that of the request")]
+    topic: Annotated[Text, doc("the topic")]
+    logs: Annotated[list[dict[str, int]], doc("its logs: `log`, `start_offset`, `end_offset`")]
 
 
-@server("subscribed")
-@attrs.frozen
-class Subscribed:
+class Subscribed(ServerMessage, tag="subscribed"):
     """Answers `subscribe`."""
 
-    id: int = required(IDENTIFIER, "that of the request")
-    topic: str = required(TEXT, "the topic")
-    logs: list[dict[str, int]] = required(
-        ANY, "the logs: `log`, `offset` of the first record that will be sent, `start_offset`, `end_offset`"
-    )
+    id: Annotated[Number, doc("that of the request")]
+    topic: Annotated[Text, doc("the topic")]
+    logs: Annotated[
+        list[dict[str, int]],
+        doc("the logs: `log`, `offset` of the first record that will be sent, `start_offset`, `end_offset`"),
+    ]
 
 
-@server("records")
-@attrs.frozen
-class Records:
+class Records(ServerMessage, tag="records"):
     """Records of a subscription, in their order in the log."""
 
-    id: int = required(IDENTIFIER, "that of the subscription")
-    log: int = required(LOG, "the log")
-    offset: int = required(
-        COUNT,
-        "where this message begins: the `next_offset` of the message before; more if records were dropped, and less if "
-        "the log has gone on in another branch after a split of the cluster",
-    )
-    next_offset: int = required(COUNT, "where the next message begins, and where to resume")
-    records: list[dict[str, Any]] = required(RECORDS, "the records")
+    id: Annotated[Number, doc("that of the subscription")]
+    log: Annotated[LogNumber, doc("the log")]
+    offset: Annotated[
+        Number,
+        doc("the `next_offset` of the message before; more if records were dropped, and less if the log has diverged"),
+    ]
+    next_offset: Annotated[Number, doc("where the next message begins, and where to resume")]
+    records: Annotated[list[Any], doc("the records")]
 
 
-@server("unsubscribed")
-@attrs.frozen
-class Unsubscribed:
+class Unsubscribed(ServerMessage, tag="unsubscribed"):
     """Answers `unsubscribe`. No `records` of the subscription follow."""
 
-    id: int = required(IDENTIFIER, "that of the subscription")
+    id: Annotated[Number, doc("that of the subscription")]
 
 
-@server("committed")
-@attrs.frozen
-class Committed:
+class Committed(ServerMessage, tag="committed"):
     """Answers `commit`: the offsets are durable."""
 
-    id: int = required(IDENTIFIER, "that of the request")
+    id: Annotated[Number, doc("that of the request")]
 
 
-@server("view")
-@attrs.frozen
-class View:
+class View(ServerMessage, tag="view"):
     """A watched resource, initially and whenever it has changed."""
 
-    id: int = required(IDENTIFIER, "that of the watch")
-    status: int = required(COUNT, "the status that GET answers with")
-    body: Any = required(ANY, "the body of the answer")
+    id: Annotated[Number, doc("that of the watch")]
+    status: Annotated[Number, doc("the status that GET answers with")]
+    body: Annotated[Any, doc("the body of the answer")]
 
 
-@server("unwatched")
-@attrs.frozen
-class Unwatched:
+class Unwatched(ServerMessage, tag="unwatched"):
     """Answers `unwatch`."""
 
-    id: int = required(IDENTIFIER, "that of the watch")
+    id: Annotated[Number, doc("that of the watch")]
 
 
-@server("pong")
-@attrs.frozen
-class Pong:
+class Pong(ServerMessage, tag="pong"):
     """Answers `ping`."""
 
-    id: int = required(IDENTIFIER, "that of the request")
+    id: Annotated[Number, doc("that of the request")]
 
 
-@server("error")
-@attrs.frozen
-class Error:
+class Error(ServerMessage, tag="error"):
     """A request is refused, or a subscription or a watch has ended."""
 
-    id: int | None = required(ANY, "that of the request, of the subscription or of the watch; null if it has none")
-    code: str = required(TEXT, "what is wrong, for programs")
-    message: str = required(TEXT, "what is wrong, for people")
+    id: Annotated[int | None, doc("that of the request, of the subscription or of the watch; null if it has none")]
+    code: Annotated[Text, doc("what is wrong, for programs")]
+    message: Annotated[Text, doc("what is wrong, for people")]
+
+
+CLIENT_MESSAGES: dict[str, type[ClientMessage]] = {
+    str(each.__struct_config__.tag): each for each in ClientMessage.__subclasses__()
+}
+"""The messages of clients, by type."""
+
+SERVER_MESSAGES: dict[str, type[ServerMessage]] = {
+    str(each.__struct_config__.tag): each for each in ServerMessage.__subclasses__()
+}
+"""The messages of brokers, by type."""
+
+
+class RefusedMessageError(Exception):
+    """A message of a client is refused.
+
+    Args:
+        id: The id of the request; None if the message has none.
+        error: What is wrong.
+    """
+
+    def __init__(self, id: int | None, error: WebError) -> None:  # noqa: A002 (as in messages)
+        super().__init__(str(error))
+        self.id = id
+        self.error = error
+
+
+def decode_message(text: str | bytes) -> ClientMessage:
+    """Decode a message that a client has sent as text. Raises `RefusedMessageError`."""
+    try:
+        fields = decode_document(text)
+    except WebError as error:
+        raise RefusedMessageError(None, error) from None
+    if not isinstance(fields, dict):
+        raise RefusedMessageError(None, WebError("bad_request", "expected a JSON object with `type` and `id`"))
+    name, identifier = fields.get("type"), fields.get("id")
+    if not is_integer(identifier, ID_MAX):
+        identifier = None
+    message = CLIENT_MESSAGES.get(name) if isinstance(name, str) else None
+    if message is None:
+        expected = ", ".join(CLIENT_MESSAGES)
+        raise RefusedMessageError(identifier, WebError("bad_request", f"type: expected one of {expected}"))
+    try:
+        return msgspec.convert(fields, message)
+    except msgspec.ValidationError as error:
+        raise RefusedMessageError(identifier, WebError("bad_request", describe_problem(str(name), error))) from None
+
+
+def encode_message(message: ServerMessage) -> bytes:
+    """Encode a message of the broker as JSON text."""
+    return msgspec.json.encode(message)
+
+
+def encode_view(identifier: int, status: int, body: bytes) -> bytes:
+    """Encode a `view` whose body is already JSON text."""
+    return b'{"type":"view","id":%d,"status":%d,"body":%b}' % (identifier, status, body or b"null")
+
+
+def records_head(identifier: int) -> bytes:
+    """Encode the beginning of `records`. `encode_records_rest` returns the rest, which subscriptions share."""
+    return b'{"type":"records","id":%d' % identifier
+
+
+def encode_records_rest(log: int, offset: int, next_offset: int, records: bytes) -> bytes:
+    """Encode the rest of `records`, which are a JSON list. See `records_head`."""
+    return b',"log":%d,"offset":%d,"next_offset":%d,"records":%b}' % (log, offset, next_offset, records)

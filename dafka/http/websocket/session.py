@@ -18,10 +18,9 @@ from dafka.http.server.errors import WebError
 from dafka.http.server.messages import Request
 from dafka.http.websocket import messages
 from dafka.http.websocket.binary import BinaryPublish, decode_publish
-from dafka.http.websocket.codec import RefusedMessageError, decode_message, encode_message
 from dafka.http.websocket.connection import Connection
-from dafka.http.websocket.subscription import Subscription, SubscriptionContext
-from dafka.http.websocket.tables import ClientMessage
+from dafka.http.websocket.messages import ClientMessage, RefusedMessageError, decode_message, encode_message
+from dafka.http.websocket.subscription import Subscription
 from dafka.http.websocket.watches import WatchedResource
 from dafka.storage.plugin_helpers import now_ms
 
@@ -66,34 +65,24 @@ class Session:
         self._web = request.web
         self._broker = request.broker
         self._settings = request.broker.config.http
-        self._principal = request.principal
         self._is_binary = connection.subprotocol == messages.BINARY_PROTOCOL
         self._subscriptions: dict[int, Subscription] = {}
         self._watches: dict[int, WatchedResource] = {}
         self._login_scope = trio.CancelScope()
         self._unanswered, self._answers = trio.open_memory_channel[tuple[int, Publication]](UNANSWERED_MAX)
-        self._context = SubscriptionContext(
-            access=request.logs,
-            reads=self._web.reads,
-            host=request.host,
-            connection=connection,
-            is_binary=self._is_binary,
-            check=self._check_read,
-            count_sent=self._count_sent,
-        )
 
     async def run(self) -> None:
         """Serve the client until the broker stops. Raises `ConnectionClosed` if the connection ends before."""
-        if not self._principal.is_known:
+        if not self._request.principal.is_known:
             self._login_scope.deadline = trio.current_time() + self._broker.security.settings.login_ms / 1000
-        user = self._principal.user if self._principal.is_known else None
+        user = self._request.principal.user if self._request.principal.is_known else None
         welcome = messages.Welcome(
             user=user,
-            needs_authentication=not self._principal.is_known,
+            needs_authentication=not self._request.principal.is_known,
             message_bytes_max=self._settings.message_bytes_max,
             subscriptions_max=self._settings.subscriptions_max,
         )
-        await self._connection.send_text(encode_message(welcome))
+        await self._send(welcome)
         with self._login_scope:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._keep_alive)
@@ -141,8 +130,11 @@ class Session:
             await self._refuse(identifier, _as_web_error(error))
 
     def _check_known(self) -> None:
-        if not self._principal.is_known:
+        if not self._request.principal.is_known:
             raise WebError("unauthenticated", "expected `authenticate` first")
+
+    async def _send(self, message: messages.ServerMessage) -> None:
+        await self._connection.send_text(encode_message(message))
 
     async def _refuse(self, identifier: int | None, error: WebError) -> None:
         await self._connection.send_text(_error(identifier, error))
@@ -163,16 +155,14 @@ class Session:
             await self._refuse(message.id, error)
             await self._connection.aclose(_POLICY_VIOLATION, error.code)
             return
-        self._principal = self._request.principal = principal
+        self._request.principal = principal
         self._login_scope.deadline = float("inf")
         self._request.mark_served()
-        await self._connection.send_text(
-            encode_message(messages.Authenticated(id=message.id, user=principal.user if principal.is_known else None))
-        )
+        await self._send(messages.Authenticated(id=message.id, user=principal.user if principal.is_known else None))
 
     @_handles(messages.Publish)
     async def _publish(self, message: messages.Publish) -> None:
-        self._principal.check_write(message.topic)
+        self._request.principal.check_write(message.topic)
         producer = None
         if message.producer_id is not None:
             if message.producer_epoch is None or message.base_sequence is None:
@@ -185,9 +175,9 @@ class Session:
         self._web.counters.produced[message.topic] += len(records)
 
     async def _publish_batches(self, message: BinaryPublish) -> None:
-        self._principal.check_write(message.topic)
+        self._request.principal.check_write(message.topic)
         await self._request.publisher.prepare(message.topic)
-        source = self._principal.user or self._request.host
+        source = self._request.principal.user or self._request.host
         publication = await self._request.publisher.begin_batches(message.topic, message.log, message.batches, source)
         await self._unanswered.send((message.id, publication))
         self._web.counters.produced[message.topic] += publication.record_count
@@ -198,19 +188,15 @@ class Session:
         if result.error_code:
             raise WebError("conflict", f"there is no id for the producer: {error_name(result.error_code)}")
         producer = result.producer
-        await self._connection.send_text(
-            encode_message(
-                messages.Producer(
-                    id=message.id, producer_id=producer.producer_id, producer_epoch=producer.producer_epoch
-                )
-            )
+        await self._send(
+            messages.Producer(id=message.id, producer_id=producer.producer_id, producer_epoch=producer.producer_epoch)
         )
 
     @_handles(messages.Describe)
     async def _describe(self, message: messages.Describe) -> None:
-        self._principal.check_see(message.topic)
+        self._request.principal.check_see(message.topic)
         if message.create:
-            self._principal.check_write(message.topic)
+            self._request.principal.check_write(message.topic)
             await self._request.publisher.prepare(message.topic)
             self._request.publisher.ensure_topic(message.topic)
         found = find_logs(self._broker, message.topic)
@@ -226,23 +212,27 @@ class Session:
             }
             for log, bounds in (await self._request.logs.bounds(found)).items()
         ]
-        await self._connection.send_text(
-            encode_message(messages.Described(id=message.id, topic=message.topic, logs=logs))
-        )
+        await self._send(messages.Described(id=message.id, topic=message.topic, logs=logs))
 
     @_handles(messages.Subscribe)
     async def _subscribe(self, message: messages.Subscribe) -> None:
-        self._principal.check_read(message.topic)
+        self._request.principal.check_read(message.topic)
         self._check_id(message.id)
         position = parse_position(message.position)
         group = getattr(position, "group", None)
         if group is not None:
-            self._principal.check_group(group)
+            self._request.principal.check_group(group)
         logs = find_logs(self._broker, message.topic, message.logs)
         offsets = await find_offsets(self._request.logs, logs, position)
         bounds = await self._request.logs.bounds(logs)
         subscription = Subscription(
-            message.id, message.topic, offsets, message.credit, self._context, has_all_logs=message.logs is None
+            message.id,
+            message.topic,
+            offsets,
+            message.credit,
+            self._request,
+            self._connection,
+            has_all_logs=message.logs is None,
         )
         described = [
             {
@@ -254,10 +244,8 @@ class Session:
             for log, offset in offsets.items()
         ]
         self._subscriptions[message.id] = subscription
-        await self._connection.send_text(
-            encode_message(messages.Subscribed(id=message.id, topic=message.topic, logs=described))
-        )
-        self._nursery.start_soon(self._run_subscription, message.id, subscription)
+        await self._send(messages.Subscribed(id=message.id, topic=message.topic, logs=described))
+        self._nursery.start_soon(self._run_until_error, message.id, self._subscriptions, subscription.run)
 
     @_handles(messages.Credit)
     async def _credit(self, message: messages.Credit) -> None:
@@ -271,23 +259,23 @@ class Session:
         if subscription is not None:
             subscription.stop()
             await subscription.ended.wait()
-        await self._connection.send_text(encode_message(messages.Unsubscribed(id=message.id)))
+        await self._send(messages.Unsubscribed(id=message.id))
 
     @_handles(messages.Commit)
     async def _commit(self, message: messages.Commit) -> None:
-        self._principal.check_group(message.group)
-        self._principal.check_read(message.topic)
+        self._request.principal.check_group(message.group)
+        self._request.principal.check_read(message.topic)
         offsets = parse_offsets(message.offsets)
         find_logs(self._broker, message.topic, offsets)
-        await self._request.groups.commit(message.group, message.topic, offsets)
-        await self._connection.send_text(encode_message(messages.Committed(id=message.id)))
+        await self._request.logs.groups.commit(message.group, message.topic, offsets)
+        await self._send(messages.Committed(id=message.id))
 
     @_handles(messages.Watch)
     async def _watch(self, message: messages.Watch) -> None:
         self._check_id(message.id)
         watch = WatchedResource(message.id, message.path, message.interval_ms, self._request, self._connection)
         self._watches[message.id] = watch
-        self._nursery.start_soon(self._run_watch, message.id, watch)
+        self._nursery.start_soon(self._run_until_error, message.id, self._watches, watch.run)
 
     @_handles(messages.Unwatch)
     async def _unwatch(self, message: messages.Unwatch) -> None:
@@ -295,11 +283,11 @@ class Session:
         if watch is not None:
             watch.stop()
             await watch.ended.wait()
-        await self._connection.send_text(encode_message(messages.Unwatched(id=message.id)))
+        await self._send(messages.Unwatched(id=message.id))
 
     @_handles(messages.Ping)
     async def _ping(self, message: messages.Ping) -> None:
-        await self._connection.send_text(encode_message(messages.Pong(id=message.id)))
+        await self._send(messages.Pong(id=message.id))
 
     def _check_id(self, identifier: int) -> None:
         """Raise `WebError` if a subscription or a watch uses the id, or if there are too many."""
@@ -312,12 +300,6 @@ class Session:
             raise WebError("too_many_requests", f"a connection has at most {count_max} subscriptions and watches")
 
     # Tasks
-
-    async def _run_subscription(self, identifier: int, subscription: Subscription) -> None:
-        await self._run_until_error(identifier, self._subscriptions, subscription.run)
-
-    async def _run_watch(self, identifier: int, watch: WatchedResource) -> None:
-        await self._run_until_error(identifier, self._watches, watch.run)
 
     async def _run_until_error(
         self, identifier: int, running: dict[int, Any], run: Callable[[], Awaitable[None]]
@@ -372,12 +354,6 @@ class Session:
                 return
             if quiet_s >= interval_s and not self._connection.is_sending:
                 await self._connection.ping()
-
-    def _check_read(self, topic: str) -> None:
-        self._principal.check_read(topic)
-
-    def _count_sent(self, topic: str, record_count: int) -> None:
-        self._web.counters.consumed[topic] += record_count
 
 
 def _error(identifier: int | None, error: WebError) -> bytes:

@@ -19,8 +19,8 @@ from dafka.http.logs.reading import ReadRecords
 from dafka.http.logs.records import JsonRecord, encode_records, record_objects
 from dafka.http.server.documents import encode_document, iter_document
 from dafka.http.server.errors import WebError
-from dafka.http.websocket.codec import encode_records_rest
 from dafka.http.websocket.connection import COMPRESSED_BYTES_MIN, deflate
+from dafka.http.websocket.messages import encode_records_rest
 from dafka.packed_bytes import content_ends, count_bytes
 
 READ_BYTES = 2**19
@@ -57,14 +57,9 @@ _UNPACKING = trio.CapacityLimiter(2)
 _T = TypeVar("_T")
 
 
+@attrs.define(eq=False)
 class EncodedRecords:
     """Records of a log in one message, without the header, which differs for each subscription.
-
-    Args:
-        offset: Where the message begins.
-        next_offset: Where the next one begins.
-        record_count: The number of records.
-        data: The rest of the message.
 
     Attributes:
         offset: Where the message begins.
@@ -73,12 +68,11 @@ class EncodedRecords:
         data: The rest of the message.
     """
 
-    def __init__(self, offset: int, next_offset: int, record_count: int, data: bytes) -> None:
-        self.offset = offset
-        self.next_offset = next_offset
-        self.record_count = record_count
-        self.data = data
-        self._deflated: bytes | None = None
+    offset: int
+    next_offset: int
+    record_count: int
+    data: bytes
+    _deflated: bytes | None = attrs.field(default=None, init=False)
 
     def deflated(self) -> bytes | None:
         """Return the rest of the message compressed; None if compression saves too little."""
@@ -108,16 +102,7 @@ class RecordLine:
 
 
 def join_lines(lines: Iterable[RecordLine], begin: Callable[[int], bytes], end: bytes) -> Iterator[bytes]:
-    """Join lines into pieces of about `JOIN_BYTES`.
-
-    Args:
-        lines: The lines.
-        begin: Returns the prefix of the line of an offset.
-        end: The suffix of each line.
-
-    Yields:
-        A piece.
-    """
+    """Join lines into pieces of about `JOIN_BYTES`. `begin` returns the prefix of the line of an offset."""
     parts: list[bytes] = []
     size = 0
     for line in lines:
@@ -168,16 +153,9 @@ class SharedRead:
         return self._taken
 
     async def texts(self, host: str) -> Sequence[EncodedRecords]:
-        """Return the records as JSON messages, at least one.
+        """Return the records as JSON messages, at least one. Raises `WebError` if a batch cannot be unpacked.
 
-        Args:
-            host: The address of the client for which memory is taken if they are not encoded yet.
-
-        Returns:
-            The messages.
-
-        Raises:
-            WebError: A batch cannot be unpacked.
+        The memory for encoding them is taken for the client at `host`.
         """
         async with self._unpacking:
             if self._texts is None:
@@ -321,13 +299,6 @@ def _content_ends(records: RecordColumns) -> Sequence[int]:
     return list(map(sum, zip(*columns, strict=True)))
 
 
-@attrs.define(eq=False)
-class _Reading:
-    """A read in progress."""
-
-    ended: trio.Event = attrs.field(factory=trio.Event)
-
-
 _Place: TypeAlias = tuple[Log, str, int, int, int]
 
 
@@ -345,38 +316,29 @@ class SharedReads:
         self._memory = memory
         self._kept_bytes = kept_bytes
         self._kept: OrderedDict[_Place, SharedRead] = OrderedDict()
-        self._reading: dict[_Place, _Reading] = {}
+        self._reading: dict[_Place, trio.Event] = {}
 
     async def read(self, log: Log, offset: int, bytes_max: int = READ_BYTES) -> SharedRead:
-        """Return committed records of a log from an offset on.
+        """Return committed records of a log from an offset on, about up to a size; none if there are none yet.
 
-        Args:
-            log: The log.
-            offset: The offset.
-            bytes_max: The approximate maximum size of the records.
-
-        Returns:
-            The records; none if there are no more records yet.
-
-        Raises:
-            WebError: The topic was deleted, the storage fails, or the leader cannot be reached.
+        Raises `WebError` if the topic was deleted, the storage fails, or the leader cannot be reached.
         """
         # Another leader epoch can have other records at the same offset.
         key = (log, log.leadership.leader, log.leadership.epoch, offset, bytes_max)
         while (reading := self._reading.get(key)) is not None:
-            await reading.ended.wait()
+            await reading.wait()
         found = self._kept.get(key)
         is_recent = found is not None and trio.current_time() < found.read_at + KEPT_S
         if found is not None and is_recent and offset >= log.index.start_offset and not log.is_gone:
             self._kept.move_to_end(key)
             self._drop_oldest()  # a cached read can have been unpacked meanwhile
             return found
-        reading = self._reading[key] = _Reading()
+        reading = self._reading[key] = trio.Event()
         try:
             read = await self._access.read(log, offset, bytes_max=bytes_max)
         finally:
             del self._reading[key]
-            reading.ended.set()
+            reading.set()
         found = SharedRead(log.number, read, self._memory)
         if read.next_offset > offset:
             self._kept[key] = found

@@ -5,46 +5,22 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-import attrs
 import trio
 
 from dafka.broker.core.log.log import Log
 from dafka.http.logs.divergences import DivergenceTracker
-from dafka.http.logs.log_access import LogAccess
 from dafka.http.logs.reading import find_logs
 from dafka.http.server.errors import topic_not_found
+from dafka.http.server.messages import Request
 from dafka.http.websocket.binary import encode_records_head
-from dafka.http.websocket.codec import records_head
 from dafka.http.websocket.connection import Connection
-from dafka.http.websocket.shared_reads import EncodedRecords, SharedReads
+from dafka.http.websocket.messages import BINARY_PROTOCOL, records_head
+from dafka.http.websocket.shared_reads import EncodedRecords
 
 REFRESH_S = 5.0
 """How often an idle subscription checks its user's permissions and the topic's number of logs."""
 
 _T = TypeVar("_T")
-
-
-@attrs.frozen(kw_only=True)
-class SubscriptionContext:
-    """The state that the subscriptions of a connection share.
-
-    Attributes:
-        access: Access to the logs.
-        reads: The reads that all subscribers share.
-        connection: The connection of the client.
-        is_binary: Whether the client receives record batches.
-        check: Raises `WebError` if the client may not read a topic, or no longer.
-        count_sent: Counts sent records of a topic.
-        host: The address of the client.
-    """
-
-    access: LogAccess
-    reads: SharedReads
-    connection: Connection
-    is_binary: bool
-    check: Callable[[str], None]
-    count_sent: Callable[[str, int], None]
-    host: str
 
 
 class Subscription:
@@ -55,7 +31,8 @@ class Subscription:
         topic: The topic.
         offsets: The offset at which to begin in each log.
         credit: How many records may be sent.
-        context: The state that the subscriptions of the connection share.
+        request: The request of the connection's handshake.
+        connection: The connection.
         has_all_logs: Whether it includes logs that are added to the topic later.
 
     Attributes:
@@ -69,7 +46,8 @@ class Subscription:
         topic: str,
         offsets: dict[Log, int],
         credit: int,
-        context: SubscriptionContext,
+        request: Request,
+        connection: Connection,
         *,
         has_all_logs: bool,
     ) -> None:
@@ -78,13 +56,16 @@ class Subscription:
         self._id = identifier
         self._topic = topic
         self._offsets = offsets
-        self._context = context
+        self._request = request
+        self._access = request.logs
+        self._connection = connection
+        self._is_binary = connection.subprotocol == BINARY_PROTOCOL
         self._has_all_logs = has_all_logs
         self._head = records_head(identifier)
         self._has_credit = trio.Event()
         self._waiting = trio.CancelScope()
         self._is_stopping = False
-        self._follower = DivergenceTracker(context.access.broker.node)
+        self._follower = DivergenceTracker(request.broker.node)
 
     def add_credit(self, records: int) -> None:
         """Allow more records to be sent."""
@@ -101,16 +82,15 @@ class Subscription:
         """Send records until `stop` is called. Raises `WebError` if that is impossible."""
         try:
             while not self._is_stopping:
-                self._context.check(self._topic)
+                self._request.principal.check_read(self._topic)
                 self._find_further_logs()
                 if self.credit <= 0:
                     self._has_credit = trio.Event()
                     await self._wait(self._wait_credit)
                     continue
-                access = self._context.access
                 for log, offset in self._offsets.items():
                     self._offsets[log] = self._follower.check(log, offset)
-                ready = [log for log, offset in self._offsets.items() if access.has_records(log, offset)]
+                ready = [log for log, offset in self._offsets.items() if self._access.has_records(log, offset)]
                 if not ready:
                     await self._wait(self._wait_records)
                 for log in ready:
@@ -133,11 +113,10 @@ class Subscription:
 
     async def _wait_records(self) -> None:
         with trio.move_on_after(REFRESH_S):
-            await self._context.access.wait_records(self._offsets)
+            await self._access.wait_records(self._offsets)
 
     def _find_further_logs(self) -> None:
-        broker = self._context.access.broker
-        logs = find_logs(broker, self._topic)
+        logs = find_logs(self._request.broker, self._topic)
         if any(log.is_gone for log in self._offsets):
             raise topic_not_found(self._topic)
         if self._has_all_logs:
@@ -146,18 +125,18 @@ class Subscription:
 
     async def _send_from(self, log: Log) -> None:
         offset = self._offsets[log]
-        self._context.access.check(log)
-        read = await self._wait(lambda: self._context.reads.read(log, offset))
+        self._access.check(log)
+        read = await self._wait(lambda: self._request.web.reads.read(log, offset))
         if read is None:
             return
-        if self._context.is_binary:
+        if self._is_binary:
             await self._send(log, read.binary())
         else:
-            for message in await read.texts(self._context.host):
+            for message in await read.texts(self._request.host):
                 if self.credit <= 0 or self._is_stopping:
                     break
                 if message.record_count > self.credit:
-                    await self._send(log, await read.text_of(message.offset, self.credit, self._context.host))
+                    await self._send(log, await read.text_of(message.offset, self.credit, self._request.host))
                     break  # there can be new credit, but the next message would not be contiguous
                 await self._send(log, message)
         # The other logs are first when there is credit again.
@@ -166,11 +145,10 @@ class Subscription:
     async def _send(self, log: Log, message: EncodedRecords) -> None:
         self._offsets[log] = message.next_offset
         self.credit -= message.record_count
-        connection = self._context.connection
-        if self._context.is_binary:
+        if self._is_binary:
             head = encode_records_head(self._id, log.number, message.offset, message.next_offset)
-            await connection.send_shared_binary(head, message.data)
+            await self._connection.send_shared_binary(head, message.data)
         else:
-            deflated = message.deflated() if connection.takes_deflated else None
-            await connection.send_shared_text(self._head, message.data, deflated)
-        self._context.count_sent(self._topic, message.record_count)
+            deflated = message.deflated() if self._connection.takes_deflated else None
+            await self._connection.send_shared_text(self._head, message.data, deflated)
+        self._request.web.counters.consumed[self._topic] += message.record_count

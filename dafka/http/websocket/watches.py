@@ -7,8 +7,8 @@ import trio
 from dafka.http.api.dispatch import answer_get
 from dafka.http.server.errors import WebError
 from dafka.http.server.messages import JSON, Request, Response
-from dafka.http.websocket.codec import encode_view
 from dafka.http.websocket.connection import Connection
+from dafka.http.websocket.messages import encode_view
 
 
 class WatchedResource:

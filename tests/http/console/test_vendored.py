@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dafka.http.api.static_files import FOLDER as CONSOLE
+from dafka.http.api.console import FOLDER as CONSOLE
 
 FOLDERS = [CONSOLE / "vendor", Path(__file__).parent / "axe"]
 

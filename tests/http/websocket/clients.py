@@ -7,11 +7,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import attrs
 import trio
 from websockets.trio.client import ClientConnection, connect
 
-from dafka.http.websocket.tables import SERVER_MESSAGES
+from dafka.http.websocket.messages import SERVER_MESSAGES
 from tests.http.running import RunningWeb
 
 DEADLINE_S = 60
@@ -47,8 +46,7 @@ class Client:
         if isinstance(received, bytes):
             return received
         message = json.loads(received)
-        names = {each.name for each in attrs.fields(SERVER_MESSAGES[message["type"]])}
-        assert message.keys() == names | {"type"}, message
+        assert message.keys() == {"type", *SERVER_MESSAGES[message["type"]].__struct_fields__}, message
         return message
 
     async def expect(self, kind: str, identifier: int | None = None) -> Any:

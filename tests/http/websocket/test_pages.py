@@ -10,7 +10,7 @@ from pathlib import Path
 
 import trio
 
-from dafka.http.websocket.tables import CLIENT_MESSAGES, SERVER_MESSAGES
+from dafka.http.websocket.messages import CLIENT_MESSAGES, SERVER_MESSAGES
 from tests.http.running import open_web
 from tests.http.websocket.clients import Client, open_client
 from tests.http.websocket.test_javascript import MODULE, node_folder
