@@ -1,7 +1,10 @@
 """The command `dafka-conformance`.
 
-Exit status: 0: no binding clause is violated. 1: a binding clause is violated, or a scenario could not be run to its
-    end. 2: the command line is wrong. 128 + N: signal N ended the run. Its findings so far are printed and reported.
+Exit status:
+    0: no binding clause is violated.
+    1: a binding clause is violated, or a scenario could not be run to its end.
+    2: the command line is wrong.
+    128 + N: signal N ended the run. Its findings so far are printed and reported.
 
 Errors are one sentence on standard error.
 """

@@ -1,7 +1,8 @@
 """Message sets: the formats 0 and 1 that Kafka's clients wrote before record batches, read and written for old clients.
 
-    message set messages, one after the other message       offset (8), size (4), CRC-32 of the rest (4), magic (1),
-    attributes (1), timestamp (8, magic 1 only), key and value, each a length (4; -1 for null) and as many bytes
+    message set   messages, one after the other
+    message       offset (8), size (4), CRC-32 of the rest (4), magic (1), attributes (1), timestamp (8, magic 1 only),
+                  key and value, each a length (4; -1 for null) and as many bytes
 
 A compressed message contains another message set in its value. In it, offsets of magic 1 count from the first message,
 and the offset of the outer message is that of the last.

@@ -139,8 +139,11 @@ async def open_group_reader(group: str, config: Config, on_change: Callable[[], 
 class Group:
     """A consumer's membership in a group.
 
-    Args: name: The name of the group. topics: The topics of the consumer. config: The configuration of the consumer.
-    holder: Handles the partitions.
+    Args:
+        name: The name of the group.
+        topics: The topics of the consumer.
+        config: The configuration of the consumer.
+        holder: Handles the partitions.
     """
 
     def __init__(self, name: str, topics: Iterable[str], config: Config, holder: Holder) -> None:

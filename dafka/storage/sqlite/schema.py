@@ -1,8 +1,9 @@
 """The tables of a SQLite store, their version, and the rows of the table `partitions`.
 
-    partitions one row per partition: its topic, its address (the producer's), and what is held of it records
-    one row per record, ordered by its key (partition_id, sequence) positions       one row per consumer name and
-    partition: the sequence to consume next node            one row: the node address that belongs to this store
+    partitions      one row per partition: its topic, its address (the producer's), and the range of its records
+    records         one row per record, ordered by its key (partition_id, sequence)
+    positions       one row per consumer name and partition: the sequence to consume next
+    node            one row: the node address that belongs to this store
     topic_records   a view that adds topic and address to each record
 
 The tables are public and versioned (docs/reference/sqlite-schema.md); `migrations` creates them. `topic` and `address`
