@@ -65,8 +65,8 @@ class Published(Document):
 class KafkaRestHeader(Document):
     """A header of a record, for Kafka REST. It has a name."""
 
-    name: Annotated[str, doc("The name.")] = ""
-    key: Annotated[str, doc("The name, too: some clients call it so.")] = ""
+    name: Annotated[str | None, doc("The name.")] = None
+    key: Annotated[str | None, doc("The name, too: some clients call it so.")] = None
     value: Annotated[str | None, doc("The value in base64.")] = None
 
 
@@ -162,8 +162,9 @@ def _parse(where: str, record: KafkaRestRecord, is_binary: bool, now_ms: int) ->
 
 
 def _parse_header(where: str, header: KafkaRestHeader) -> Header:
-    name = header.name or header.key
-    value = header.value
+    name, value = header.key if header.name is None else header.name, header.value
+    if name is None:
+        raise WebError("bad_request", f"{where}: expected objects with a name, and a value in base64")
     return name, None if value is None else _encode(value, f"{where}.{name[:100]}", is_binary=True)
 
 

@@ -1,4 +1,7 @@
-"""The handlers of requests: each takes a request, calls the broker and the coordinators, and returns the response."""
+"""The handlers of requests, with what each API asks of authorization.
+
+A handler takes a request, calls the broker and the coordinators, and returns the response.
+"""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -17,7 +20,7 @@ from dafka.kafka.apis import (  # noqa: F401 (they register their handlers)
     transactions,
 )
 from dafka.kafka.apis.produce import ProduceRefusedError, begin_produce
-from dafka.kafka.apis.shared.registry import HANDLERS, RequestContext
+from dafka.kafka.apis.shared.registry import AUTHORIZATIONS, HANDLERS, Decision, RequestContext, ResponsePatch
 from dafka.kafka.protocol import ADVERTISED, ApiKey
 from dafka.kafka.protocol.tables import Versions
 
@@ -27,4 +30,14 @@ SERVED = frozenset((*HANDLERS, ApiKey.PRODUCE, ApiKey.API_VERSIONS, ApiKey.SASL_
 OFFERED: Mapping[int, Versions] = MappingProxyType({key: ADVERTISED[key] for key in SERVED})
 """The advertised versions of each API. Requests of other versions are not decoded."""
 
-__all__ = ["HANDLERS", "OFFERED", "SERVED", "ProduceRefusedError", "RequestContext", "begin_produce"]
+__all__ = [
+    "AUTHORIZATIONS",
+    "HANDLERS",
+    "OFFERED",
+    "SERVED",
+    "Decision",
+    "ProduceRefusedError",
+    "RequestContext",
+    "ResponsePatch",
+    "begin_produce",
+]

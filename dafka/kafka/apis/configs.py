@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
+from dafka.broker.access.permissions import Permissions
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata import topic_settings
 from dafka.broker.core.metadata.topic_settings import SettingKind, find_settings_problem
 from dafka.broker.core.metadata.topics import Topic
 from dafka.config import Config
 from dafka.errors import StorageError
-from dafka.kafka.apis.shared.registry import RequestContext, handles
+from dafka.kafka.apis.shared.authorization import CLUSTER_REFUSED, TOPIC_REFUSED, add_refused, split_unauthorized
+from dafka.kafka.apis.shared.registry import Authorization, Decision, RequestContext, handles
 from dafka.kafka.protocol.constants import BROKER, DELETE, FROM_BROKER, FROM_DEFAULT, FROM_TOPIC, SET, TOPIC
 from dafka.kafka.protocol.messages.configs import (
     AlterConfigsRequest,
@@ -76,7 +79,22 @@ def _broker_settings(context: RequestContext) -> list[Setting]:
     ]
 
 
-@handles(DescribeConfigsRequest)
+def _require_resources(is_permitted: Callable[[Permissions, str], bool], answers: str) -> Authorization:
+    """Require a permission for topics; for the broker, an administrator."""
+
+    def authorize(user: Permissions, _context: RequestContext, request: Any) -> Decision:
+        def may_use(each: Any) -> bool:
+            return is_permitted(user, each.resource_name) if each.resource_type == TOPIC else user.is_administrator
+
+        def error_of(each: Any) -> ErrorCode:
+            return TOPIC_REFUSED if each.resource_type == TOPIC else CLUSTER_REFUSED
+
+        return add_refused(split_unauthorized(request, "resources", may_use), answers, error_of)
+
+    return authorize
+
+
+@handles(DescribeConfigsRequest, _require_resources(Permissions.may_see, "results"))
 async def describe_configs(context: RequestContext, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
     """Answer with the settings of topics and of the broker."""
     return DescribeConfigsResponse(throttle_time_ms=0, results=[_describe(context, each) for each in request.resources])
@@ -119,7 +137,7 @@ def _describe(context: RequestContext, resource: DescribeConfigsResource) -> Des
     )
 
 
-@handles(AlterConfigsRequest, changes_topics=True)
+@handles(AlterConfigsRequest, _require_resources(Permissions.may_administer, "responses"), changes_topics=True)
 async def alter_configs(context: RequestContext, request: AlterConfigsRequest) -> AlterConfigsResponse:
     """Replace all settings of topics."""
     responses = []
@@ -131,7 +149,11 @@ async def alter_configs(context: RequestContext, request: AlterConfigsRequest) -
     return AlterConfigsResponse(throttle_time_ms=0, responses=responses)
 
 
-@handles(IncrementalAlterConfigsRequest, changes_topics=True)
+@handles(
+    IncrementalAlterConfigsRequest,
+    _require_resources(Permissions.may_administer, "responses"),
+    changes_topics=True,
+)
 async def alter_configs_incrementally(
     context: RequestContext, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:

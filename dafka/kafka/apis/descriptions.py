@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from dafka.broker.access.permissions import Permissions
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.topics import Topic
 from dafka.errors import StorageError
+from dafka.kafka.apis.shared.authorization import (
+    CLUSTER_REFUSED,
+    TOPIC_REFUSED,
+    add_refused,
+    require,
+    require_each,
+    show_only,
+    split_unauthorized,
+)
 from dafka.kafka.apis.shared.leaders import find_leader_error
-from dafka.kafka.apis.shared.registry import RequestContext, handles, uuid_of
+from dafka.kafka.apis.shared.registry import Decision, RequestContext, handles, uuid_of
 from dafka.kafka.protocol import NIL
 from dafka.kafka.protocol.constants import BROKER, TOPIC
 from dafka.kafka.protocol.messages.cluster import (
@@ -30,6 +40,7 @@ from dafka.kafka.protocol.messages.topics import (
     DescribeTopicPartitionsResponse,
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
+    TopicRequest,
 )
 from dafka.kafka.protocol.messages.transactions import (
     DescribeProducersRequest,
@@ -43,7 +54,25 @@ from dafka.kafka.server.cluster_view import ClusterView
 _PAGE_LOGS_MAX = 2000
 
 
-@handles(DescribeTopicPartitionsRequest)
+def _authorize_topic_partitions(
+    user: Permissions, context: RequestContext, request: DescribeTopicPartitionsRequest
+) -> Decision:
+    """Show the topics that the user may see."""
+    refused: list[TopicRequest] = []
+    if request.topics:
+        refused = split_unauthorized(request, "topics", lambda each: user.may_see(each.name))
+    else:
+        request.topics = [TopicRequest(name=name) for name in context.broker.node.topics if user.may_see(name)]
+    add = add_refused(refused, "topics", TOPIC_REFUSED)
+    if request.topics:
+        return add
+    response = DescribeTopicPartitionsResponse(throttle_time_ms=0, topics=[])  # an empty list would be all of them
+    if add is not None:
+        add(response)
+    return response
+
+
+@handles(DescribeTopicPartitionsRequest, _authorize_topic_partitions)
 async def describe_topic_partitions(
     context: RequestContext, request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse:
@@ -103,7 +132,10 @@ def _unknown(name: str) -> DescribeTopicPartitionsResponseTopic:
     )
 
 
-@handles(DescribeLogDirsRequest)
+@handles(
+    DescribeLogDirsRequest,
+    require(lambda user, _: user.is_administrator, DescribeLogDirsResponse, CLUSTER_REFUSED),
+)
 async def describe_log_dirs(context: RequestContext, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
     """Answer with the sizes of the logs that this broker stores."""
     node, cluster = context.broker.node, context.view_cluster()
@@ -126,7 +158,7 @@ async def describe_log_dirs(context: RequestContext, request: DescribeLogDirsReq
     return DescribeLogDirsResponse(throttle_time_ms=0, results=[result])
 
 
-@handles(DescribeProducersRequest)
+@handles(DescribeProducersRequest, require_each("topics", Permissions.may_read))
 async def describe_producers(context: RequestContext, request: DescribeProducersRequest) -> DescribeProducersResponse:
     """Answer with the idempotent producers of logs."""
     topics = [
@@ -160,7 +192,11 @@ def _describe_log(context: RequestContext, topic: str, number: int) -> Partition
     return PartitionResponse(partition_index=number, error_code=ErrorCode.NONE, active_producers=states)
 
 
-@handles(ListConfigResourcesRequest)
+def _may_see(user: Permissions, resource: ConfigResource) -> bool:
+    return user.may_see(resource.resource_name) if resource.resource_type == TOPIC else user.is_administrator
+
+
+@handles(ListConfigResourcesRequest, show_only("config_resources", _may_see))
 async def list_config_resources(
     context: RequestContext, request: ListConfigResourcesRequest
 ) -> ListConfigResourcesResponse:

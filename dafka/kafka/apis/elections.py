@@ -6,9 +6,11 @@ from collections.abc import Iterable
 
 import trio
 
+from dafka.broker.access.permissions import Permissions
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
-from dafka.kafka.apis.shared.registry import RequestContext, handles
+from dafka.kafka.apis.shared.authorization import CLUSTER_REFUSED, refuse, require_each
+from dafka.kafka.apis.shared.registry import Decision, RequestContext, handles
 from dafka.kafka.protocol.messages.elections import (
     ElectLeadersRequest,
     ElectLeadersResponse,
@@ -20,7 +22,17 @@ PREFERRED = 0
 """The type of an election after which the preferred replica leads."""
 
 
-@handles(ElectLeadersRequest)
+_REQUIRE_TOPICS = require_each("topic_partitions", Permissions.may_administer, answers="replica_election_results")
+
+
+def _authorize(user: Permissions, context: RequestContext, request: ElectLeadersRequest) -> Decision:
+    """Require `admin` on the topics; for all topics, an administrator."""
+    if request.topic_partitions is not None:
+        return _REQUIRE_TOPICS(user, context, request)
+    return None if user.is_administrator else refuse(ElectLeadersResponse, request, CLUSTER_REFUSED)
+
+
+@handles(ElectLeadersRequest, _authorize)
 async def elect_leaders(context: RequestContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
     """Make the preferred replicas of logs their leaders."""
     node, asked = context.broker.node, request.topic_partitions

@@ -6,17 +6,22 @@ exists (KIP-392).
 
 from __future__ import annotations
 
+from typing import Any
+
 import attrs
 import trio
 
 from dafka.batches import read_header
 from dafka.batches.message_sets import encode_message_set
+from dafka.broker.access.permissions import Permissions
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.topic_partition import TopicPartition
 from dafka.errors import BatchError, StorageError
+from dafka.kafka.apis.shared.authorization import TOPIC_REFUSED, name_of, refuse, split_unauthorized
 from dafka.kafka.apis.shared.leaders import LEADER_ERRORS, find_epoch_end, find_read_error, find_reader_error
-from dafka.kafka.apis.shared.registry import RequestContext, handles
+from dafka.kafka.apis.shared.registry import Decision, RequestContext, handles
+from dafka.kafka.protocol.constants import FINAL_EPOCH, INITIAL_EPOCH
 from dafka.kafka.protocol.messages.logs import (
     AbortedTransaction,
     EpochEndOffset,
@@ -53,7 +58,34 @@ class _Wanted:
     read_replica: int = NO_NODE
 
 
-@handles(FetchRequest)
+def _authorize(user: Permissions, context: RequestContext, request: FetchRequest) -> Decision:
+    """Require `read` on the topics. If a part is refused, the response does not wait for records.
+
+    A client that requests a topic without permission gets no session, so that each response repeats the error. The
+    response is checked, too: a session has topics that the request does not name, and permissions change.
+    """
+
+    def is_permitted(each: Any) -> bool:
+        return user.may_read(name_of(context, each))
+
+    refused = split_unauthorized(request, "topics", is_permitted)
+    if refused and request.session_epoch > INITIAL_EPOCH:
+        return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, responses=[])
+    if refused:
+        request.max_wait_ms = 0
+        request.session_epoch = FINAL_EPOCH
+
+    def refuse_topic(each: Any) -> FetchableTopicResponse:
+        return refuse(FetchableTopicResponse, each, TOPIC_REFUSED, high_watermark=-1, records=b"")
+
+    def patch(response: FetchResponse) -> None:
+        response.responses = [each if is_permitted(each) else refuse_topic(each) for each in response.responses]
+        response.responses += [refuse_topic(each) for each in refused]
+
+    return patch
+
+
+@handles(FetchRequest, _authorize)
 async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse:
     """Answer with records. Wait for them up to `max_wait_ms`."""
     deadline = trio.current_time() + max(request.max_wait_ms, 0) / 1000

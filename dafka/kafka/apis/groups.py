@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from dafka.broker.access.permissions import Permissions
 from dafka.broker.coordinator.coordinator_shard import CoordinatorError
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.results import JoinRequest, LeavingMember, SyncRequest
 from dafka.broker.core.topic_partition import TopicPartition
-from dafka.kafka.apis.shared.registry import RequestContext, handles
+from dafka.kafka.apis.shared.authorization import (
+    GROUP_REFUSED,
+    TRANSACTION_REFUSED,
+    add_refused,
+    refuse,
+    require_each,
+    require_group,
+    show_only,
+    split_unauthorized,
+)
+from dafka.kafka.apis.shared.registry import Decision, RequestContext, handles
 from dafka.kafka.protocol.constants import GROUP_KEY, TRANSACTION_KEY
 from dafka.kafka.protocol.messages.groups import (
     DeletableGroupResult,
@@ -43,13 +54,27 @@ from dafka.kafka.protocol.messages.offsets import (
 )
 from dafka.kafka.server.cluster_view import NO_NODE, ClusterView
 
+_BATCHED_VERSION = 4
 _KNOWN_MEMBER_VERSION = 4
 _SKIPPING_VERSION = 9
 _MEMBERS_VERSION = 3
 _NOT_FOUND_VERSION = 6
 
 
-@handles(FindCoordinatorRequest)
+def _authorize_coordinator(user: Permissions, context: RequestContext, request: FindCoordinatorRequest) -> Decision:
+    """Require the permission for the groups or the transactional ids in the request."""
+    is_group = request.key_type == GROUP_KEY
+    error = GROUP_REFUSED if is_group else TRANSACTION_REFUSED
+    is_permitted = user.may_use_group if is_group else user.may_use_transaction
+    if context.header.api_version >= _BATCHED_VERSION:
+        refused = split_unauthorized(request, "coordinator_keys", is_permitted)
+        return add_refused(refused, "coordinators", error, node_id=NO_NODE, port=-1)
+    if is_permitted(request.key):
+        return None
+    return refuse(FindCoordinatorResponse, request, error, node_id=NO_NODE, port=-1)
+
+
+@handles(FindCoordinatorRequest, _authorize_coordinator)
 async def find_coordinator(context: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
     """Answer with the brokers that coordinate groups or transactions."""
     cluster, keys = context.view_cluster(), request.coordinator_keys or [request.key]
@@ -77,7 +102,7 @@ def _find_coordinator(context: RequestContext, cluster: ClusterView, key_type: i
     )
 
 
-@handles(JoinGroupRequest)
+@handles(JoinGroupRequest, require_group(JoinGroupResponse, protocol_name=""))
 async def join_group(context: RequestContext, request: JoinGroupRequest) -> JoinGroupResponse:
     """Add a member to a group. The response follows when the group's members are known."""
     version = context.header.api_version
@@ -113,7 +138,7 @@ async def join_group(context: RequestContext, request: JoinGroupRequest) -> Join
     )
 
 
-@handles(SyncGroupRequest)
+@handles(SyncGroupRequest, require_group(SyncGroupResponse))
 async def sync_group(context: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse:
     """Answer with a member's assignment when the group's leader has sent it."""
     sync = SyncRequest(
@@ -134,7 +159,7 @@ async def sync_group(context: RequestContext, request: SyncGroupRequest) -> Sync
     )
 
 
-@handles(HeartbeatRequest)
+@handles(HeartbeatRequest, require_group(HeartbeatResponse))
 async def heartbeat(context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
     """Extend the session of a member."""
     error = await context.broker.groups.heartbeat(
@@ -143,7 +168,7 @@ async def heartbeat(context: RequestContext, request: HeartbeatRequest) -> Heart
     return HeartbeatResponse(error_code=error)
 
 
-@handles(LeaveGroupRequest)
+@handles(LeaveGroupRequest, require_group(LeaveGroupResponse))
 async def leave_group(context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
     """Remove members from a group."""
     if context.header.api_version < _MEMBERS_VERSION:
@@ -165,7 +190,7 @@ async def leave_group(context: RequestContext, request: LeaveGroupRequest) -> Le
     )
 
 
-@handles(ListGroupsRequest)
+@handles(ListGroupsRequest, show_only("groups", lambda user, group: user.may_use_group(group.group_id)))
 async def list_groups(context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
     """Answer with the groups."""
     try:
@@ -186,7 +211,7 @@ async def list_groups(context: RequestContext, request: ListGroupsRequest) -> Li
     )
 
 
-@handles(DescribeGroupsRequest)
+@handles(DescribeGroupsRequest, require_each("groups", Permissions.may_use_group, error=GROUP_REFUSED))
 async def describe_groups(context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
     """Answer with groups and their members."""
     described = await context.broker.groups.describe_groups(request.groups)
@@ -217,7 +242,10 @@ async def describe_groups(context: RequestContext, request: DescribeGroupsReques
     )
 
 
-@handles(DeleteGroupsRequest)
+@handles(
+    DeleteGroupsRequest,
+    require_each("groups_names", Permissions.may_use_group, answers="results", error=GROUP_REFUSED),
+)
 async def delete_groups(context: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
     """Delete groups without members."""
     errors = await context.broker.groups.delete_groups(request.groups_names)
@@ -225,7 +253,17 @@ async def delete_groups(context: RequestContext, request: DeleteGroupsRequest) -
     return DeleteGroupsResponse(throttle_time_ms=0, results=results)
 
 
-@handles(OffsetDeleteRequest)
+_REQUIRE_READ = require_each("topics", Permissions.may_read)
+
+
+def _authorize_offset_deletion(user: Permissions, context: RequestContext, request: OffsetDeleteRequest) -> Decision:
+    """Require the permission for the group, and `read` on the topics."""
+    if user.may_use_group(request.group_id):
+        return _REQUIRE_READ(user, context, request)
+    return refuse(OffsetDeleteResponse, request, GROUP_REFUSED)
+
+
+@handles(OffsetDeleteRequest, _authorize_offset_deletion)
 async def delete_offsets(context: RequestContext, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
     """Delete committed offsets."""
     logs = [TopicPartition(topic.name, each.partition_index) for topic in request.topics for each in topic.partitions]

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from typing import Any
 
+from dafka.broker.access.permissions import Permissions
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.topics import Topic, find_name_problem
 from dafka.errors import StorageError
-from dafka.kafka.apis.shared.registry import RequestContext, handles, uuid_of
+from dafka.kafka.apis.shared.authorization import (
+    TOPIC_REFUSED,
+    name_of,
+    permit_everyone,
+    refuse,
+    show_only,
+    split_unauthorized,
+)
+from dafka.kafka.apis.shared.registry import Decision, RequestContext, handles, uuid_of
 from dafka.kafka.protocol import NIL
 from dafka.kafka.protocol.messages.cluster import (
     DescribeClusterBroker,
@@ -24,8 +34,37 @@ from dafka.kafka.protocol.messages.cluster import (
 )
 from dafka.kafka.server.cluster_view import ClusterView
 
+_SHOW_TOPICS = show_only("topics", lambda user, topic: user.may_see(topic.name or ""))
 
-@handles(MetadataRequest)
+
+def _authorize(user: Permissions, context: RequestContext, request: MetadataRequest) -> Decision:
+    """Require the permission to see the topics. A topic is created only for a user with `write` or `admin` on it.
+
+    An invisible topic that is requested by its id is answered like a topic that does not exist.
+    """
+    version = context.header.api_version
+    if request.topics is None or (version == 0 and not request.topics):
+        return _SHOW_TOPICS(user, context, request)
+    refused = split_unauthorized(request, "topics", lambda each: user.may_see(name_of(context, each)))
+    if version == 0 and not request.topics:  # an empty list would be all of them
+        request.topics = None
+    may_create = all(
+        user.may_write(each.name) or user.may_administer(each.name) for each in request.topics or () if each.name
+    )
+    request.allow_auto_topic_creation = request.allow_auto_topic_creation and may_create
+    is_none_left = request.topics is None
+
+    def add(response: Any) -> None:
+        if is_none_left:
+            response.topics = []
+        for each in refused:
+            error = ErrorCode.UNKNOWN_TOPIC_ID if each.name is None else TOPIC_REFUSED
+            response.topics.append(refuse(MetadataResponseTopic, each, error))
+
+    return add if refused else None
+
+
+@handles(MetadataRequest, _authorize)
 async def describe_metadata(context: RequestContext, request: MetadataRequest) -> MetadataResponse:
     """Answer with the brokers and the topics. Topics requested by name are created if that is allowed."""
     node = context.broker.node
@@ -97,7 +136,7 @@ def _unknown(name: str | None, error: ErrorCode, topic_id: uuid.UUID = NIL) -> M
     return MetadataResponseTopic(error_code=error, name=name, topic_id=topic_id, partitions=[])
 
 
-@handles(DescribeClusterRequest)
+@handles(DescribeClusterRequest, permit_everyone)
 async def describe_cluster(context: RequestContext, _request: DescribeClusterRequest) -> DescribeClusterResponse:
     """Answer with the brokers advertised to clients."""
     cluster = context.view_cluster()

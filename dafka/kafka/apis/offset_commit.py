@@ -5,12 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
+from dafka.broker.access.permissions import Permissions
 from dafka.broker.coordinator.coordinator_shard import CoordinatorError
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.coordinator import CommitRequest, FetchedOffset, OffsetToCommit
 from dafka.broker.core.log.producer_state import Producer
 from dafka.broker.core.topic_partition import TopicPartition
-from dafka.kafka.apis.shared.registry import RequestContext, handles
+from dafka.kafka.apis.shared.authorization import (
+    GROUP_REFUSED,
+    TOPIC_REFUSED,
+    TRANSACTION_REFUSED,
+    name_of,
+    refuse,
+    require_each,
+    show_only,
+    split_unauthorized,
+)
+from dafka.kafka.apis.shared.registry import Decision, RequestContext, ResponsePatch, handles
 from dafka.kafka.protocol.constants import OFFSET_FETCH_GROUPS_VERSION
 from dafka.kafka.protocol.messages.offsets import (
     OffsetCommitRequest,
@@ -34,8 +45,19 @@ _Topic = TypeVar("_Topic")
 
 _RETENTION_VERSIONS = range(2, 5)
 
+_REQUIRE_READ = require_each("topics", Permissions.may_read)
+_REQUIRE_VISIBLE = require_each("topics", Permissions.may_see, committed_offset=-1, metadata="")
+_SHOW_VISIBLE = show_only("topics", lambda user, topic: user.may_see(topic.name))
 
-@handles(OffsetCommitRequest)
+
+def _authorize_commit(user: Permissions, context: RequestContext, request: OffsetCommitRequest) -> Decision:
+    """Require the permission for the group, and `read` on the topics."""
+    if user.may_use_group(request.group_id):
+        return _REQUIRE_READ(user, context, request)
+    return refuse(OffsetCommitResponse, request, GROUP_REFUSED)
+
+
+@handles(OffsetCommitRequest, _authorize_commit)
 async def commit_offsets(context: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse:
     """Commit the offsets of a group."""
     offsets = _offsets_in(request)
@@ -53,7 +75,18 @@ async def commit_offsets(context: RequestContext, request: OffsetCommitRequest) 
     return OffsetCommitResponse(topics=topics)
 
 
-@handles(TxnOffsetCommitRequest)
+def _authorize_transaction_commit(
+    user: Permissions, context: RequestContext, request: TxnOffsetCommitRequest
+) -> Decision:
+    """Require the permissions for the transactional id and the group, and `read` on the topics."""
+    if not user.may_use_transaction(request.transactional_id):
+        return refuse(TxnOffsetCommitResponse, request, TRANSACTION_REFUSED)
+    if not user.may_use_group(request.group_id):
+        return refuse(TxnOffsetCommitResponse, request, GROUP_REFUSED)
+    return _REQUIRE_READ(user, context, request)
+
+
+@handles(TxnOffsetCommitRequest, _authorize_transaction_commit)
 async def commit_transaction_offsets(
     context: RequestContext, request: TxnOffsetCommitRequest
 ) -> TxnOffsetCommitResponse:
@@ -71,7 +104,41 @@ async def commit_transaction_offsets(
     return TxnOffsetCommitResponse(throttle_time_ms=0, topics=topics)
 
 
-@handles(OffsetFetchRequest)
+def _authorize_fetch(user: Permissions, context: RequestContext, request: OffsetFetchRequest) -> Decision:
+    """Require the permission for the groups, and the permission to see the topics."""
+    if context.header.api_version >= OFFSET_FETCH_GROUPS_VERSION:
+        return _authorize_groups_fetch(user, context, request)
+    if not user.may_use_group(request.group_id):
+        topics = [
+            refuse(OffsetFetchResponseTopic, each, GROUP_REFUSED, committed_offset=-1, metadata="")
+            for each in request.topics or ()
+        ]
+        return OffsetFetchResponse(error_code=GROUP_REFUSED, topics=topics)
+    return (_SHOW_VISIBLE if request.topics is None else _REQUIRE_VISIBLE)(user, context, request)
+
+
+def _authorize_groups_fetch(user: Permissions, context: RequestContext, request: OffsetFetchRequest) -> ResponsePatch:
+    def may_see(topic: Any) -> bool:
+        return user.may_see(name_of(context, topic))
+
+    refused = split_unauthorized(request, "groups", lambda each: user.may_use_group(each.group_id))
+    hidden = {
+        each.group_id: split_unauthorized(each, "topics", may_see) for each in request.groups if each.topics is not None
+    }
+
+    def patch(response: OffsetFetchResponse) -> None:
+        for group in response.groups:
+            group.topics = [each for each in group.topics if may_see(each)]
+            group.topics += [
+                refuse(OffsetFetchResponseTopics, each, TOPIC_REFUSED, committed_offset=-1, metadata="")
+                for each in hidden.get(group.group_id, ())
+            ]
+        response.groups += [refuse(OffsetFetchResponseGroup, each, GROUP_REFUSED) for each in refused]
+
+    return patch
+
+
+@handles(OffsetFetchRequest, _authorize_fetch)
 async def fetch_offsets(context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
     """Answer with the committed offsets of groups."""
     if context.header.api_version < OFFSET_FETCH_GROUPS_VERSION:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dafka.broker.access.permissions import Permissions
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
 from dafka.errors import StorageError, TopicDeletedError
 from dafka.kafka.apis.fetch import READ_COMMITTED
+from dafka.kafka.apis.shared.authorization import require_each
 from dafka.kafka.apis.shared.leaders import find_epoch_end, find_leader_error, find_read_error
 from dafka.kafka.apis.shared.registry import RequestContext, handles
 from dafka.kafka.protocol.constants import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, MAX_TIMESTAMP
@@ -31,7 +33,7 @@ _NONE = -1
 _NOT_AVAILABLE_VERSION = 5
 
 
-@handles(ListOffsetsRequest)
+@handles(ListOffsetsRequest, require_each("topics", Permissions.may_see))
 async def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
     """Answer with the first offset, the end offset, or the first offset at a timestamp or later."""
     topics = []
@@ -79,7 +81,7 @@ async def _find_offset(
     return answer
 
 
-@handles(OffsetForLeaderEpochRequest)
+@handles(OffsetForLeaderEpochRequest, require_each("topics", Permissions.may_see))
 async def find_epoch_ends(
     context: RequestContext, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
@@ -119,7 +121,7 @@ async def _delete_before(context: RequestContext, log: Log, offset: int) -> Erro
     return ErrorCode.NONE
 
 
-@handles(DeleteRecordsRequest)
+@handles(DeleteRecordsRequest, require_each("topics", Permissions.may_administer, low_watermark=-1))
 async def delete_records(context: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
     """Delete the records of logs before an offset; -1 is the end."""
     node = context.broker.node

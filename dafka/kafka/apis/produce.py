@@ -10,6 +10,7 @@ import trio
 
 from dafka.batches import Compression, check_crc
 from dafka.batches.message_sets import convert_message_set, is_message_set
+from dafka.broker.access.permissions import Permissions
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
 from dafka.broker.log.appending import (
@@ -31,7 +32,15 @@ from dafka.errors import (
     StorageError,
     TopicDeletedError,
 )
-from dafka.kafka.apis.shared.registry import RequestContext
+from dafka.kafka.apis.shared.authorization import (
+    TOPIC_REFUSED,
+    TRANSACTION_REFUSED,
+    add_refused,
+    name_of,
+    split_unauthorized,
+)
+from dafka.kafka.apis.shared.registry import AUTHORIZATIONS, Decision, RequestContext
+from dafka.kafka.protocol import ApiKey
 from dafka.kafka.protocol.messages.logs import (
     LeaderIdAndEpoch,
     PartitionProduceData,
@@ -50,6 +59,20 @@ Pending: TypeAlias = Callable[[], Awaitable[PartitionProduceResponse]]
 
 class ProduceRefusedError(Exception):
     """A request with acks=0 cannot be appended. The client is disconnected, as in Kafka."""
+
+
+def _authorize(user: Permissions, context: RequestContext, request: ProduceRequest) -> Decision:
+    """Require `write` on the topics, and the permission for the transactional id."""
+    name = request.transactional_id
+    if name is not None and not user.may_use_transaction(name):
+        refused, error = split_unauthorized(request, "topic_data", lambda _: False), TRANSACTION_REFUSED
+    else:
+        refused = split_unauthorized(request, "topic_data", lambda each: user.may_write(name_of(context, each)))
+        error = TOPIC_REFUSED
+    return add_refused(refused, "responses", error, base_offset=-1)
+
+
+AUTHORIZATIONS[ApiKey.PRODUCE] = _authorize
 
 
 async def begin_produce(

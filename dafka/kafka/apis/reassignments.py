@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dafka.broker.access.permissions import Permissions
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
 from dafka.errors import ConfigError
 from dafka.kafka.apis.shared.assignments import AssignmentError, read_assignment
+from dafka.kafka.apis.shared.authorization import require_each, show_only
 from dafka.kafka.apis.shared.registry import RequestContext, handles
 from dafka.kafka.protocol.messages.reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -20,7 +22,11 @@ from dafka.kafka.protocol.messages.reassignments import (
 )
 
 
-@handles(AlterPartitionReassignmentsRequest, changes_topics=True)
+@handles(
+    AlterPartitionReassignmentsRequest,
+    require_each("topics", Permissions.may_administer, answers="responses"),
+    changes_topics=True,
+)
 async def alter_reassignments(
     context: RequestContext, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse:
@@ -91,7 +97,7 @@ def _ongoing(context: RequestContext) -> dict[Log, tuple[str, ...]]:
     return found
 
 
-@handles(ListPartitionReassignmentsRequest)
+@handles(ListPartitionReassignmentsRequest, show_only("topics", lambda user, topic: user.may_see(topic.name)))
 async def list_reassignments(
     context: RequestContext, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:

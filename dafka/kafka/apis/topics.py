@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import uuid
+from typing import Any
 
+from dafka.broker.access.permissions import Permissions
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata.topic_settings import find_settings_problem
 from dafka.broker.core.metadata.topics import Topic, find_name_problem
 from dafka.errors import ConfigError, StorageError
 from dafka.kafka.apis.configs import list_settings
 from dafka.kafka.apis.shared.assignments import AssignmentError, check_factor, read_assignments
-from dafka.kafka.apis.shared.registry import RequestContext, handles, uuid_of
+from dafka.kafka.apis.shared.authorization import TOPIC_REFUSED, add_refused, name_of, require_each, split_unauthorized
+from dafka.kafka.apis.shared.registry import Decision, RequestContext, handles, uuid_of
 from dafka.kafka.protocol import NIL
 from dafka.kafka.protocol.messages.topics import (
     CreatableTopic,
@@ -29,7 +32,7 @@ from dafka.kafka.protocol.messages.topics import (
 from dafka.kafka.server.cluster_view import ClusterView
 
 
-@handles(CreateTopicsRequest, changes_topics=True)
+@handles(CreateTopicsRequest, require_each("topics", Permissions.may_administer), changes_topics=True)
 async def create_topics(context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
     """Create topics."""
     results = [await _create(context, each, request.validate_only) for each in request.topics]
@@ -101,7 +104,19 @@ def _count_replicas(context: RequestContext, topic: Topic, asked: int) -> int:
     return asked or min(context.broker.config.broker.replicas, len(cluster.nodes))
 
 
-@handles(DeleteTopicsRequest, changes_topics=True)
+def _authorize_deletion(user: Permissions, context: RequestContext, request: DeleteTopicsRequest) -> Decision:
+    """Require `admin`. A topic that the user may not see is answered by id only, if requested by id."""
+
+    def is_permitted(part: Any) -> bool:
+        name = name_of(context, part)
+        is_unknown_id = not name and not isinstance(part, str) and part.name is None
+        return is_unknown_id or user.may_administer(name)
+
+    refused = [part for each in ("topic_names", "topics") for part in split_unauthorized(request, each, is_permitted)]
+    return add_refused(refused, "responses", TOPIC_REFUSED)
+
+
+@handles(DeleteTopicsRequest, _authorize_deletion, changes_topics=True)
 async def delete_topics(context: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
     """Delete topics and their committed offsets."""
     asked: list[tuple[str | None, uuid.UUID]] = [(name, NIL) for name in request.topic_names]
@@ -124,7 +139,11 @@ async def delete_topics(context: RequestContext, request: DeleteTopicsRequest) -
     return DeleteTopicsResponse(responses=responses)
 
 
-@handles(CreatePartitionsRequest, changes_topics=True)
+@handles(
+    CreatePartitionsRequest,
+    require_each("topics", Permissions.may_administer, answers="results"),
+    changes_topics=True,
+)
 async def create_partitions(context: RequestContext, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
     """Add logs to topics."""
     results = [await _add_logs(context, each, request.validate_only) for each in request.topics]

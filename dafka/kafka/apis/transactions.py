@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from dafka.broker.access.permissions import Permission, Permissions
 from dafka.broker.coordinator.coordinator_shard import CoordinatorError
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.producer_state import Producer
 from dafka.broker.core.topic_partition import TopicPartition
 from dafka.broker.core.transactions.transaction import TransactionPhase
-from dafka.kafka.apis.shared.registry import RequestContext, handles
+from dafka.kafka.apis.shared.authorization import (
+    CLUSTER_REFUSED,
+    GROUP_REFUSED,
+    TOPIC_REFUSED,
+    TRANSACTION_REFUSED,
+    refuse,
+    require,
+    require_each,
+    show_only,
+)
+from dafka.kafka.apis.shared.registry import Decision, RequestContext, handles
 from dafka.kafka.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
@@ -30,7 +41,16 @@ from dafka.kafka.protocol.messages.transactions import (
 from dafka.storage.plugin_helpers import now_ms
 
 
-@handles(InitProducerIdRequest)
+def _authorize_producer(user: Permissions, _context: RequestContext, request: InitProducerIdRequest) -> Decision:
+    """Require the permission for the transactional id; without an id, `write` on any topic."""
+    name = request.transactional_id
+    if user.allow_anywhere(Permission.WRITE) if name is None else user.may_use_transaction(name):
+        return None
+    error = CLUSTER_REFUSED if name is None else TRANSACTION_REFUSED
+    return refuse(InitProducerIdResponse, request, error, producer_epoch=-1)
+
+
+@handles(InitProducerIdRequest, _authorize_producer)
 async def init_producer_id(context: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse:
     """Give a producer its id and epoch."""
     broker = context.broker
@@ -46,7 +66,25 @@ async def init_producer_id(context: RequestContext, request: InitProducerIdReque
     )
 
 
-@handles(AddPartitionsToTxnRequest)
+def _authorize_partitions(user: Permissions, _context: RequestContext, request: AddPartitionsToTxnRequest) -> Decision:
+    """Require the permission for the transactional id, and `write` on all of the topics."""
+    topics = request.v3_and_below_topics
+    is_permitted = user.may_use_transaction(request.v3_and_below_transactional_id)
+    if is_permitted and all(user.may_write(each.name) for each in topics):
+        return None
+
+    def error_of(topic: str) -> ErrorCode:
+        if not is_permitted:
+            return TRANSACTION_REFUSED
+        return ErrorCode.OPERATION_NOT_ATTEMPTED if user.may_write(topic) else TOPIC_REFUSED
+
+    results = [refuse(AddPartitionsToTxnTopicResult, each, error_of(each.name)) for each in topics]
+    return AddPartitionsToTxnResponse(
+        throttle_time_ms=0, error_code=CLUSTER_REFUSED, results_by_topic_v3_and_below=results
+    )
+
+
+@handles(AddPartitionsToTxnRequest, _authorize_partitions)
 async def add_partitions(context: RequestContext, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
     """Add logs to a transaction: all of them, or none if one does not exist."""
     broker = context.broker
@@ -79,7 +117,14 @@ async def add_partitions(context: RequestContext, request: AddPartitionsToTxnReq
     )
 
 
-@handles(AddOffsetsToTxnRequest)
+def _authorize_offsets(user: Permissions, _context: RequestContext, request: AddOffsetsToTxnRequest) -> Decision:
+    """Require the permissions for the transactional id and the group."""
+    if not user.may_use_transaction(request.transactional_id):
+        return refuse(AddOffsetsToTxnResponse, request, TRANSACTION_REFUSED)
+    return None if user.may_use_group(request.group_id) else refuse(AddOffsetsToTxnResponse, request, GROUP_REFUSED)
+
+
+@handles(AddOffsetsToTxnRequest, _authorize_offsets)
 async def add_offsets(context: RequestContext, request: AddOffsetsToTxnRequest) -> AddOffsetsToTxnResponse:
     """Add the offsets of a group to a transaction."""
     producer = Producer(request.producer_id, request.producer_epoch)
@@ -87,7 +132,12 @@ async def add_offsets(context: RequestContext, request: AddOffsetsToTxnRequest) 
     return AddOffsetsToTxnResponse(throttle_time_ms=0, error_code=_error_for(context, answer, 2))
 
 
-@handles(EndTxnRequest)
+@handles(
+    EndTxnRequest,
+    require(
+        lambda user, request: user.may_use_transaction(request.transactional_id), EndTxnResponse, TRANSACTION_REFUSED
+    ),
+)
 async def end_transaction(context: RequestContext, request: EndTxnRequest) -> EndTxnResponse:
     """Commit or abort a transaction."""
     producer = Producer(request.producer_id, request.producer_epoch)
@@ -97,7 +147,18 @@ async def end_transaction(context: RequestContext, request: EndTxnRequest) -> En
     return EndTxnResponse(throttle_time_ms=0, error_code=_error_for(context, answer, 2))
 
 
-@handles(DescribeTransactionsRequest)
+@handles(
+    DescribeTransactionsRequest,
+    require_each(
+        "transactional_ids",
+        Permissions.may_use_transaction,
+        answers="transaction_states",
+        error=TRANSACTION_REFUSED,
+        transaction_start_time_ms=-1,
+        producer_id=-1,
+        producer_epoch=-1,
+    ),
+)
 async def describe_transactions(
     context: RequestContext, request: DescribeTransactionsRequest
 ) -> DescribeTransactionsResponse:
@@ -107,12 +168,12 @@ async def describe_transactions(
         try:
             transaction = await context.broker.transactions.describe_transaction(name)
         except CoordinatorError as error:
-            states.append(describe_nothing(name, error.error_code))
+            states.append(_describe_nothing(name, error.error_code))
             continue
         if transaction is None:
-            states.append(describe_nothing(name, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND))
+            states.append(_describe_nothing(name, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND))
             continue
-        state = describe_nothing(name, ErrorCode.NONE)
+        state = _describe_nothing(name, ErrorCode.NONE)
         state.transaction_state = transaction.phase.value
         state.transaction_timeout_ms = transaction.transaction_timeout_ms
         state.transaction_start_time_ms = transaction.started_at_ms
@@ -125,7 +186,10 @@ async def describe_transactions(
     return DescribeTransactionsResponse(throttle_time_ms=0, transaction_states=states)
 
 
-@handles(ListTransactionsRequest)
+@handles(
+    ListTransactionsRequest,
+    show_only("transaction_states", lambda user, each: user.may_use_transaction(each.transactional_id)),
+)
 async def list_transactions(context: RequestContext, request: ListTransactionsRequest) -> ListTransactionsResponse:
     """Answer with the transactional ids that match the filters."""
     known = {phase.value for phase in TransactionPhase}
@@ -167,7 +231,7 @@ def _error_for(context: RequestContext, error: ErrorCode, fenced_version: int) -
     return error
 
 
-def describe_nothing(name: str, error: ErrorCode) -> TransactionState:
+def _describe_nothing(name: str, error: ErrorCode) -> TransactionState:
     """Return the entry of DescribeTransactions for a transactional id with an error."""
     return TransactionState(
         error_code=error,

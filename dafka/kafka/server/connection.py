@@ -18,8 +18,17 @@ from dafka.broker.connections.tcp_server import AcceptedClient
 from dafka.broker.connections.uploads import SMALL_BYTES, SlowUploadError, Upload
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.errors import EncodingError, StorageError, UnsupportedRequestError, WireError
-from dafka.kafka.apis import HANDLERS, OFFERED, SERVED, ProduceRefusedError, RequestContext, begin_produce
-from dafka.kafka.apis.guards import GUARDS, Decision, Permits, ResponsePatch
+from dafka.kafka.apis import (
+    AUTHORIZATIONS,
+    HANDLERS,
+    OFFERED,
+    SERVED,
+    Decision,
+    ProduceRefusedError,
+    RequestContext,
+    ResponsePatch,
+    begin_produce,
+)
 from dafka.kafka.protocol import (
     ApiKey,
     FrameSplitter,
@@ -272,11 +281,11 @@ class Connection:
 
     async def _serve_request(self, header: RequestHeader, request: Request, begun: float) -> None:
         context = RequestContext(self._server, header, self._host, self._endpoint, self._source)
-        verdict = self._guard(context, request)
-        if isinstance(verdict, Response):
-            await self._answer(header, verdict, begun)
+        decision = self._authorize(context, request)
+        if isinstance(decision, Response):
+            await self._answer(header, decision, begun)
         elif isinstance(request, ProduceRequest):
-            wait = _amended(await begin_produce(context, request), verdict)
+            wait = _patched(await begin_produce(context, request), decision)
             await self._outgoing.send((header, wait, begun))
         elif isinstance(request, OffsetCommitRequest | TxnOffsetCommitRequest) and self._accepted.has_closed:
             # The network was cut, and the client uses another connection by now. Its group can have later offsets.
@@ -288,8 +297,8 @@ class Connection:
             found = None
             with self._stopping.interrupting() if isinstance(request, _WAITING) else nullcontext():
                 found = await self._respond(context, request)
-            if found is not None and verdict is not None:
-                verdict(found)
+            if found is not None and decision is not None:
+                decision(found)
             await self._answer(header, found, begun)
 
     async def _log_in(self, authentication: Authentication, answered: Awaitable[_T]) -> _T:
@@ -309,8 +318,8 @@ class Connection:
             self._splitter.limit(self._kafka.request_bytes_max)
         return answer
 
-    def _guard(self, context: RequestContext, request: Request) -> Decision:
-        """Remove unauthorized parts of a request; see `dafka.kafka.apis.guards`."""
+    def _authorize(self, context: RequestContext, request: Request) -> Decision:
+        """Remove unauthorized parts of a request; see `dafka.kafka.apis.shared.authorization`."""
         if self._users is None or isinstance(
             request, (ApiVersionsRequest, SaslHandshakeRequest, SaslAuthenticateRequest)
         ):
@@ -318,10 +327,7 @@ class Connection:
         user = self._users.find(self._user)
         if user is None:
             raise DisconnectError(f"the user {self._user!r} was removed", "removed user")
-        guard = GUARDS.get(request.API_KEY)
-        if guard is None:
-            raise DisconnectError(f"nobody is permitted to use {request.API_KEY.name}", "unsupported request")
-        return guard(Permits(user.permissions, context), request)
+        return AUTHORIZATIONS[request.API_KEY](user.permissions, context, request)
 
     async def _respond(self, context: RequestContext, request: Request) -> Response | None:
         if isinstance(request, ApiVersionsRequest):
@@ -385,17 +391,17 @@ def _name_api(key: int) -> str:
     return next((each.name for each in ApiKey if each == key), f"the API {key}")
 
 
-def _amended(
-    wait: Callable[[], Awaitable[Response | None]], amend: ResponsePatch | None
+def _patched(
+    wait: Callable[[], Awaitable[Response | None]], patch: ResponsePatch | None
 ) -> Callable[[], Awaitable[Response | None]]:
     """Return a function that waits for a response, and adds the refused parts to it."""
-    if amend is None:
+    if patch is None:
         return wait
 
-    async def wait_amended() -> Response | None:
+    async def wait_patched() -> Response | None:
         response = await wait()
         if response is not None:
-            amend(response)
+            patch(response)
         return response
 
-    return wait_amended
+    return wait_patched

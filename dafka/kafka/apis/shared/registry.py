@@ -1,4 +1,4 @@
-"""Registers the functions that handle requests."""
+"""Registers the functions that authorize and handle requests."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import attrs
 
+from dafka.broker.access.permissions import Permissions
 from dafka.broker.broker import Broker
 from dafka.broker.core.metadata.topics import Topic
 from dafka.kafka.protocol import ApiKey, Request, RequestHeader, Response
@@ -17,10 +18,22 @@ from dafka.kafka.server.kafka_server import KafkaServer
 Handler: TypeAlias = Callable[["RequestContext", Any], Awaitable[Response | None]]
 """Handles a request. It returns None for no response, only for Produce with acks=0."""
 
+ResponsePatch: TypeAlias = Callable[[Any], None]
+"""Adds the refused parts to a response."""
+
+Decision: TypeAlias = Response | ResponsePatch | None
+"""The decision of an authorization: a response if nothing is permitted, None if everything is."""
+
+Authorization: TypeAlias = Callable[[Permissions, "RequestContext", Any], Decision]
+"""Removes the unauthorized parts of a request, and decides what is done with it."""
+
 _H = TypeVar("_H", bound=Handler)
 
 HANDLERS: dict[ApiKey, Handler] = {}
 """The handlers of requests that are handled one by one, by API. Produce is not among them."""
+
+AUTHORIZATIONS: dict[ApiKey, Authorization] = {}
+"""The authorization of each API that needs an authenticated user."""
 
 
 @attrs.define
@@ -63,11 +76,14 @@ def uuid_of(topic: Topic) -> uuid.UUID:
     return uuid.UUID(int=int(topic.topic_id, 16))
 
 
-def handles(request: type[Request], *, changes_topics: bool = False) -> Callable[[_H], _H]:
-    """Register the function that handles a request.
+def handles(
+    request: type[Request], authorization: Authorization, *, changes_topics: bool = False
+) -> Callable[[_H], _H]:
+    """Register the function that handles a request, and its authorization.
 
     Args:
         request: The request.
+        authorization: Removes the unauthorized parts of a request before it is handled.
         changes_topics: Whether it creates, changes or deletes topics, so that the broker's view of the topics must be
             current.
 
@@ -80,6 +96,7 @@ def handles(request: type[Request], *, changes_topics: bool = False) -> Callable
             await context.broker.node.leases.wait_topics()
             return await handler(context, asked)
 
+        AUTHORIZATIONS[request.API_KEY] = authorization
         HANDLERS[request.API_KEY] = handle_when_topics_are_known if changes_topics else handler
         return handler
 

@@ -1,0 +1,204 @@
+"""Authorizes requests: the pieces with which the file of each API states who may use it.
+
+An authorization removes the unauthorized parts of a request before the handler runs. It returns None if everything is
+permitted, a response if nothing is, and otherwise a function that adds the refused parts to the handler's response.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias, TypeVar
+
+from dafka.broker.access.permissions import Permissions
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.kafka.apis.shared.registry import Authorization, Decision, RequestContext, ResponsePatch
+from dafka.kafka.protocol import NIL, Request, Response, Struct
+from dafka.kafka.protocol.tables import Field, fields_of
+
+_S = TypeVar("_S", bound=Struct)
+
+Predicate: TypeAlias = Callable[[Permissions, Any], bool]
+"""Decides whether a user is permitted something, such as `Permissions.may_read` of the name of a topic."""
+
+TOPIC_REFUSED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+GROUP_REFUSED = ErrorCode.GROUP_AUTHORIZATION_FAILED
+CLUSTER_REFUSED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+TRANSACTION_REFUSED = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+_NAMES = ("name", "topic", "key", "group_id", "transactional_id")
+_NUMBERS = ("partition_index", "partition", "partition_id", "index")
+_OTHER_IDENTITIES = ("topic_id", "resource_type", "resource_name")
+
+
+def permit_everyone(_user: Permissions, _context: RequestContext, _request: Request) -> None:
+    """Permit every user."""
+
+
+def require(is_permitted: Predicate, response: type[Response], error: ErrorCode, **values: Any) -> Authorization:
+    """Require a permission for a whole request.
+
+    Args:
+        is_permitted: Returns whether the user may make a request.
+        response: The class of the response.
+        error: The error of a refused request.
+        **values: Further values of the fields in the response; see `refuse`.
+
+    Returns:
+        The authorization.
+    """
+
+    def authorize(user: Permissions, _context: RequestContext, request: Request) -> Decision:
+        return None if is_permitted(user, request) else refuse(response, request, error, **values)
+
+    return authorize
+
+
+def require_group(response: type[Response], **values: Any) -> Authorization:
+    """Require the permission for the group of a request; see `require`."""
+    return require(lambda user, request: user.may_use_group(request.group_id), response, GROUP_REFUSED, **values)
+
+
+def require_each(
+    field: str, is_permitted: Predicate, *, answers: str = "", error: ErrorCode = TOPIC_REFUSED, **values: Any
+) -> Authorization:
+    """Require a permission for each topic, group or transactional id in a request.
+
+    Args:
+        field: The list of them in the request.
+        is_permitted: The permission, as a function of the user and of a name.
+        answers: The list in the response; by default, it has the same name.
+        error: The error of refused items.
+        **values: Further values of the fields of refused items; see `refuse`.
+
+    Returns:
+        The authorization.
+    """
+
+    def authorize(user: Permissions, context: RequestContext, request: Request) -> Decision:
+        refused = split_unauthorized(request, field, lambda part: is_permitted(user, name_of(context, part)))
+        return add_refused(refused, answers or field, error, **values)
+
+    return authorize
+
+
+def show_only(field: str, is_permitted: Predicate) -> Authorization:
+    """Permit every user, and show each the permitted items of a list in the response.
+
+    Args:
+        field: The list in the response.
+        is_permitted: Returns whether the user may see an item of it.
+
+    Returns:
+        The authorization.
+    """
+
+    def authorize(user: Permissions, _context: RequestContext, _request: Request) -> ResponsePatch:
+        def hide(response: Any) -> None:
+            setattr(response, field, [each for each in getattr(response, field) if is_permitted(user, each)])
+
+        return hide
+
+    return authorize
+
+
+def name_of(context: RequestContext, part: Any) -> str:
+    """Return the name of a part of a request.
+
+    Args:
+        context: The context of the request.
+        part: A name, or a topic that the request gives by name or by id.
+
+    Returns:
+        The name; empty if there is no topic with this id.
+    """
+    if isinstance(part, str):
+        return part
+    name: str | None = part.topic if hasattr(part, "topic") else part.name
+    topic_id = getattr(part, "topic_id", NIL)
+    if name or topic_id == NIL:
+        return name or ""
+    topic = context.find_topic(None, topic_id)
+    return "" if topic is None else topic.name
+
+
+def split_unauthorized(request: Any, field: str, is_permitted: Callable[[Any], bool]) -> list[Any]:
+    """Remove the unauthorized items from a request's list, and return them."""
+    items = getattr(request, field)
+    refused = [each for each in items if not is_permitted(each)]
+    if refused:
+        setattr(request, field, [each for each in items if is_permitted(each)])
+    return refused
+
+
+def add_refused(
+    refused: list[Any], field: str, error: ErrorCode | Callable[[Any], ErrorCode], **values: Any
+) -> ResponsePatch | None:
+    """Return a function that adds refused items to a list of the response; None if there are none.
+
+    Args:
+        refused: The items of the request.
+        field: The list in the response.
+        error: The error of all of them, or a function that returns the error of one.
+        **values: Further values of the fields; see `refuse`.
+
+    Returns:
+        The function.
+    """
+    if not refused:
+        return None
+
+    def add(response: Response) -> None:
+        (table,) = (each.struct for each in fields_of(type(response)) if each.name == field)
+        assert table is not None
+        for part in refused:
+            code = error if isinstance(error, ErrorCode) else error(part)
+            getattr(response, field).append(refuse(table, part, code, **values))
+
+    return add
+
+
+def refuse(table: type[_S], part: Any, error: ErrorCode, **values: Any) -> _S:
+    """Return the answer to a refused part of a request, made from its table.
+
+    It has the names and numbers of the part. If it has no error code, the items of its list have one each, as the
+    partitions of a topic do.
+
+    Args:
+        table: The class of the answer: a response, or an item of one.
+        part: The request or its part; a name or a partition's number if the request has nothing else.
+        error: The error.
+        **values: The values of fields whose default is not suitable, here and in the items of its list.
+
+    Returns:
+        The answer.
+    """
+    fields = fields_of(table)
+    code = next((each.name for each in fields if each.name.endswith("error_code")), "")
+
+    def value_of(each: Field) -> Any:
+        if each.name == code:
+            return error
+        if each.name in values:
+            return values[each.name]
+        if each.is_array and each.struct is not None and not code:
+            return [refuse(each.struct, item, error, **values) for item in _items_of(part)]
+        if isinstance(each.default, list):
+            return []
+        return _identity_of(part, each.name, each.default)
+
+    return table(**{each.name: value_of(each) for each in fields})
+
+
+def _items_of(part: Struct) -> list[Any]:
+    """Return the value of the first list in a part of a request."""
+    found: list[Any] = getattr(part, next(each.name for each in fields_of(type(part)) if each.is_array))
+    return found
+
+
+def _identity_of(part: Any, name: str, default: Any) -> Any:
+    """Return the name or number that identifies a part of a request; the default if a field says something else."""
+    if name in _NAMES and isinstance(part, str):
+        return part
+    if name in _NUMBERS:
+        return part if isinstance(part, int) else next(getattr(part, each) for each in _NUMBERS if hasattr(part, each))
+    return getattr(part, name, default) if name in {*_NAMES, *_OTHER_IDENTITIES} else default
