@@ -26,8 +26,8 @@ from dafka.kafka.protocol.messages.configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource,
 )
-from dafka.kafka.protocol.messages.elections import ElectableTopic, ElectLeadersRequest
 from dafka.kafka.protocol.messages.logs import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from dafka.kafka.protocol.messages.reassignments import ElectableTopic, ElectLeadersRequest
 from dafka.kafka.protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicConfig,

@@ -11,7 +11,7 @@ from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
 from dafka.kafka.apis.shared.authorization import CLUSTER_REFUSED, refuse, require_each
 from dafka.kafka.apis.shared.registry import Decision, RequestContext, handles
-from dafka.kafka.protocol.messages.elections import (
+from dafka.kafka.protocol.messages.reassignments import (
     ElectLeadersRequest,
     ElectLeadersResponse,
     PartitionElectionResult,

@@ -4,6 +4,7 @@ Each message is a class in `dafka.kafka.protocol.messages`; its table there says
 """
 
 from dafka.kafka.protocol.apis import ADVERTISED, REQUESTS, RESPONSES, advertise
+from dafka.kafka.protocol.constants import ApiKey
 from dafka.kafka.protocol.frames import (
     FRAME_BYTES_MAX,
     FrameSplitter,
@@ -17,7 +18,6 @@ from dafka.kafka.protocol.frames import (
     read_correlation_id,
     read_request_header,
 )
-from dafka.kafka.protocol.keys import ApiKey
 from dafka.kafka.protocol.reading import ITEMS_MAX
 from dafka.kafka.protocol.tables import NIL, Message, Request, Response, Struct, Versions
 

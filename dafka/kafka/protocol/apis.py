@@ -6,12 +6,11 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.kafka.protocol.keys import ApiKey
+from dafka.kafka.protocol.constants import ApiKey
 from dafka.kafka.protocol.messages import (  # noqa: F401 (their classes register themselves)
     cluster,
     configs,
     connections,
-    elections,
     groups,
     logs,
     membership,

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.errors import EncodingError, UnsupportedRequestError, WireError
 from dafka.kafka.protocol.apis import DESCRIBED, REQUESTS, advertise
-from dafka.kafka.protocol.keys import ApiKey
+from dafka.kafka.protocol.constants import ApiKey
 from dafka.kafka.protocol.reading import ITEMS_MAX, read_uvarint, reader_of
 from dafka.kafka.protocol.tables import NO_VERSIONS, Message, Request, Response, Versions
 from dafka.kafka.protocol.writing import Buffer, writer_of

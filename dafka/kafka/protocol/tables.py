@@ -22,7 +22,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple, TypeAlias, dataclass_tr
 
 import attrs
 
-from dafka.kafka.protocol.keys import ApiKey
+from dafka.kafka.protocol.constants import ApiKey
 
 VERSION_MAX = 2**15 - 1
 """The largest version that a header can contain; in a table, that of the message."""

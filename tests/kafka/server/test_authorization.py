@@ -14,7 +14,6 @@ from dafka.kafka.protocol import NIL, RESPONSES, ApiKey, Request
 from dafka.kafka.protocol.messages import (
     cluster,
     configs,
-    elections,
     groups,
     logs,
     membership,
@@ -132,8 +131,8 @@ REASSIGN = reassignments.AlterPartitionReassignmentsRequest(
         )
     ]
 )
-ELECT = elections.ElectLeadersRequest(topic_partitions=[elections.ElectableTopic(topic="t", partitions=[0])])
-ELECT_ALL = elections.ElectLeadersRequest(topic_partitions=None)
+ELECT = reassignments.ElectLeadersRequest(topic_partitions=[reassignments.ElectableTopic(topic="t", partitions=[0])])
+ELECT_ALL = reassignments.ElectLeadersRequest(topic_partitions=None)
 END = transactions.EndTxnRequest(transactional_id="x", producer_id=1, producer_epoch=0, committed=True)
 ADD_OFFSETS = transactions.AddOffsetsToTxnRequest(transactional_id="x", producer_id=1, producer_epoch=0, group_id="g")
 IDEMPOTENT = transactions.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dafka.kafka.protocol.keys import ApiKey
+from dafka.kafka.protocol.constants import ApiKey
 from dafka.kafka.protocol.tables import NIL, Boolean, Int8, Int16, Int32, Request, Response, String, Struct, Uuid, field
 
 
