@@ -1,4 +1,4 @@
-"""Writes what is made from the code: pages in docs/reference/, and the descriptions of settings that a broker serves.
+"""Writes what is made from the code: pages and tables in docs/, and the descriptions of settings that a broker serves.
 
 python docs/generate.py            writes them
 python docs/generate.py --check    exits with 1 if they are out of date
@@ -20,6 +20,7 @@ import attrs
 import click
 from http_page import http_page
 from kafka_page import kafka_page
+from replication_page import replication_page
 from websocket_page import websocket_page
 
 from dafka.cli import main as command_line
@@ -252,6 +253,7 @@ def main(arguments: list[str]) -> int:
         "conformance-clauses.md": clauses_page,
         "http.md": http_page,
         "kafka.md": kafka_page,
+        "../explanation/replication-safety.md": replication_page,
         "../spec/websocket.md": websocket_page,
         "../../dafka/http/api/setting_descriptions.json": setting_descriptions,
     }

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from dafka.broker.core.replication.divergence import Rule
 from dafka.broker.core.replication.epoch_tree import EpochTree
 from dafka.broker.core.replication.records import NO_EPOCH, EpochEnd, LeaderAndEpoch, Vote, VoteRequest
-from dafka.broker.core.replication.settings import Availability
 
 
 class Election:
@@ -14,17 +14,17 @@ class Election:
 
     Args:
         vote_request: The vote request of this replica.
-        availability: What the sides of a partitioned network can do.
+        rule: What the sides of a partitioned network can do.
 
     Attributes:
         vote_request: The vote request of this replica.
         votes: The votes, by replica. This replica votes last.
     """
 
-    def __init__(self, vote_request: VoteRequest, availability: Availability) -> None:
+    def __init__(self, vote_request: VoteRequest, rule: Rule) -> None:
         self.vote_request = vote_request
         self.votes: dict[str, Vote] = {}
-        self._availability = availability
+        self._rule = rule
 
     @property
     def leader_epoch(self) -> LeaderAndEpoch:
@@ -32,11 +32,16 @@ class Election:
         return self.vote_request.leader_epoch
 
     @property
+    def is_transfer(self) -> bool:
+        """Whether it replaces a living leader by a preferred one."""
+        return self.vote_request.is_transfer
+
+    @property
     def has_own_vote(self) -> bool:
         """Whether this replica's own vote is durable."""
         return self.vote_request.leader_epoch.leader in self.votes
 
-    def has_quorum(self, writable: Collection[str]) -> bool:
+    def has_quorum(self, writable: frozenset[str]) -> bool:
         """Return whether enough of the requested voters have voted, if this replica votes too.
 
         Args:
@@ -45,17 +50,15 @@ class Election:
         Returns:
             Whether they have.
         """
-        voters, voted = set(self.vote_request.voters), self.votes.keys() | {self.vote_request.leader_epoch.leader}
-        if self._availability is Availability.BRANCH:
-            return voted >= voters.intersection(writable)
-        return 2 * len(voted & voters) > len(voters)
+        voted = self.votes.keys() | {self.vote_request.leader_epoch.leader}
+        return self._rule.has_quorum(self.vote_request.voters, voted, writable)
 
     def has_quorum_of_former_voters(self, epoch_tree: EpochTree) -> bool:
         """Return whether a quorum of each former voter set has voted.
 
         Such a set can have committed records that no vote includes.
         """
-        if self._availability is Availability.BRANCH:
+        if self._rule.can_diverge:
             return True
         voter_sets = self.former_replica_sets(epoch_tree)
         for each in self.votes.values():
@@ -85,8 +88,8 @@ class Election:
         Returns:
             The ends.
         """
-        can_diverge = self._availability is Availability.BRANCH
-        return [late.get(broker, each.log_end) if can_diverge else each.log_end for broker, each in self.votes.items()]
+        late = late if self._rule.can_diverge else {}
+        return [late.get(broker, each.log_end) for broker, each in self.votes.items()]
 
     def knows_epoch_starts(self, epoch_tree: EpochTree, log_ends: Collection[EpochEnd]) -> bool:
         """Return whether the epoch tree has all epochs that the votes and some log ends name."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Set as AbstractSet
-
+from dafka.broker.core.replication.divergence import Rule
 from dafka.broker.core.replication.epoch_tree import EpochTree
 from dafka.broker.core.replication.progress import FollowerProgress
 from dafka.broker.core.replication.records import NO_EPOCH_END, EpochEnd
-from dafka.broker.core.replication.settings import Availability
 
 
 class HighWatermark:
@@ -17,25 +15,25 @@ class HighWatermark:
         broker: The address of this broker.
         epoch_tree: The leader epochs of the log.
         acks: The acknowledgements of the replicas.
-        availability: What the sides of a partitioned network can do.
+        rule: What the sides of a partitioned network can do.
 
     Attributes:
         offset: The offset up to which readers can read.
     """
 
-    def __init__(self, broker: str, epoch_tree: EpochTree, acks: FollowerProgress, availability: Availability) -> None:
+    def __init__(self, broker: str, epoch_tree: EpochTree, acks: FollowerProgress, rule: Rule) -> None:
         self.offset = 0
         self._broker = broker
         self._epoch_tree = epoch_tree
         self._acks = acks
-        self._availability = availability
+        self._rule = rule
         self._marked = NO_EPOCH_END
 
     def reset(self) -> None:
         """Start again at 0, after the local log was deleted or read again."""
         self.offset, self._marked = 0, NO_EPOCH_END
 
-    def move(self, log_end: EpochEnd, acknowledged: EpochEnd, writable: AbstractSet[str]) -> bool:
+    def move(self, log_end: EpochEnd, acknowledged: EpochEnd, writable: frozenset[str]) -> bool:
         """Advance as far as enough replicas have acknowledged.
 
         Args:
@@ -57,17 +55,14 @@ class HighWatermark:
         self.offset, self._marked = offset, EpochEnd(leader_epoch, offset)
         return True
 
-    def acknowledged_end(self, replicas: tuple[str, ...], acknowledged: EpochEnd, writable: AbstractSet[str]) -> int:
+    def acknowledged_end(self, replicas: tuple[str, ...], acknowledged: EpochEnd, writable: frozenset[str]) -> int:
         """Return the offset that enough replicas have acknowledged in this epoch; -1 if there are not enough."""
         acks = dict(self._acks.ends)
         if acknowledged.leader_epoch == self._acks.leader_epoch:
             acks[self._broker] = max(acknowledged.end_offset, acks.get(self._broker, -1))
         if self._broker not in acks:
             return -1
-        if self._availability is Availability.MAJORITY:
-            return sorted((acks.get(each, -1) for each in replicas), reverse=True)[len(replicas) // 2]
-        required = writable & set(replicas)
-        return min(end for each, end in acks.items() if each == self._broker or each in required)
+        return self._rule.committed_end(acks, self._broker, replicas, writable)
 
     def _follow(self, log_end: EpochEnd) -> None:
         """Go back to where the log diverged. Only logs with the availability "branch" can diverge."""

@@ -14,6 +14,9 @@ class LocalEpochs:
     Args:
         epoch_tree: The leader epochs of the log.
         first: The first leader epoch, which begins without an index record.
+
+    Attributes:
+        latest: The latest leader epoch of which anything is stored.
     """
 
     def __init__(self, epoch_tree: EpochTree, first: LeaderAndEpoch) -> None:
@@ -24,14 +27,14 @@ class LocalEpochs:
     def restore(self, ends: Mapping[LeaderAndEpoch, int]) -> None:
         """Replace the stored epochs: each with the offset after its last index record."""
         self._ends = {self._first: 0, **ends}
-        self._latest = max(self._ends)
+        self.latest = max(self._ends)
         self._complete: set[LeaderAndEpoch] = set()
         self._latest_complete = NO_EPOCH
 
     def add(self, leader_epoch: LeaderAndEpoch, end_offset: int) -> None:
         """Record that an epoch is stored up to an offset."""
         self._ends[leader_epoch] = max(end_offset, self._ends.get(leader_epoch, 0))
-        self._latest = max(leader_epoch, self._latest)
+        self.latest = max(leader_epoch, self.latest)
 
     def end_of(self, leader_epoch: LeaderAndEpoch) -> int:
         """Return the offset up to which an epoch is stored; 0 if it is not."""
@@ -57,7 +60,7 @@ class LocalEpochs:
 
     def log_end(self) -> EpochEnd:
         """Return the end of the log: the latest complete epoch, and its end."""
-        if self._latest > self._latest_complete:
+        if self.latest > self._latest_complete:
             later = [each for each in self._ends if each > self._latest_complete]
             for leader_epoch in sorted(later, reverse=True):
                 if self.is_complete(leader_epoch):

@@ -137,7 +137,7 @@ class ReplicatedLogs:
             return []
         is_own = broker == self._address
         replica = self._wake_up(log)
-        found = replica.written(record) if is_own else replica.receive(broker, record)
+        found = replica.elections.written(record) if is_own else replica.receive(broker, record)
         actions = self._actions(log, found)
         return [*actions, *self.fetch_missing([log])] if isinstance(record, EpochStart) else actions
 
@@ -173,7 +173,7 @@ class ReplicatedLogs:
         log = self._logs[name] = ReplicatedLog(topic.name, topic.topic_id, number, name, replica, local_log)
         control = self._control.get(name, ())
         own = [record for broker, record in control if broker == self._address]
-        replica.restore(own, [(broker, record) for broker, record in control if broker != self._address])
+        replica.elections.restore(own, [(broker, record) for broker, record in control if broker != self._address])
         for partition, checkpoint in (checkpoints or {}).items():
             if found := self.find_partition(partition):
                 local_log.restore(found[1], checkpoint)
@@ -288,7 +288,7 @@ class ReplicatedLogs:
         self._advanced_at = now
         actions: list[LogAction] = []
         for log in active:
-            found = log.replica.advance(now)
+            found = log.replica.elections.advance(now)
             if found or not log.replica.is_settled:
                 actions += self._actions(log, found)
         return actions
@@ -296,7 +296,7 @@ class ReplicatedLogs:
     def _wake_up(self, log: ReplicatedLog) -> Replica:
         """Return the replica of a log, and wake it up if it was settled."""
         if log not in self._active:
-            log.replica.idle(self._advanced_at)
+            log.replica.elections.idle(self._advanced_at)
         return log.replica
 
     @property
@@ -312,22 +312,22 @@ class ReplicatedLogs:
     def set_preferences(
         self, log: ReplicatedLog, preferred: tuple[str, ...], ineligible_leaders: frozenset[str]
     ) -> None:
-        """Set the brokers that are preferred as leaders of a log; see `Replica.set_preferences`."""
-        if log.replica.set_preferences(preferred, ineligible_leaders):
+        """Set the brokers that are preferred as leaders of a log; see `LeaderPreference`."""
+        if log.replica.preference.set(preferred, ineligible_leaders):
             self._touch(log)
 
     def transfer_leadership(self, log: ReplicatedLog) -> list[LogAction]:
-        """Request the leadership of a log, if this broker is preferred; see `Replica.transfer_leadership`."""
-        return self._actions(log, self._wake_up(log).transfer_leadership())
+        """Request the leadership of a log, if this broker is preferred; see `Elections.transfer_leadership`."""
+        return self._actions(log, self._wake_up(log).elections.transfer_leadership())
 
     def change_replicas(self, log: ReplicatedLog, replicas: Iterable[str]) -> list[LogAction]:
-        """Change the replicas of a log that this broker leads; see `Replica.change_replicas`."""
-        return self._actions(log, self._wake_up(log).change_replicas(replicas))
+        """Change the replicas of a log that this broker leads; see `Elections.change_replicas`."""
+        return self._actions(log, self._wake_up(log).elections.change_replicas(replicas))
 
     def renumber(self, number: int) -> None:
         """Set the number of this broker, which has changed."""
         for log in self._logs.values():
-            log.replica.renumber(number)
+            log.replica.elections.renumber(number)
 
     def keeps(self, partition: Partition) -> bool | None:
         """Return whether this broker is a replica of a partition; None if the partition is not of a replicated log."""

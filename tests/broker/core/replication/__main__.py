@@ -1,12 +1,17 @@
-"""Runs many seeds of the simulated brokers: `python -m tests.broker.core.replication --seeds 10000`."""
+"""Runs many seeds of the simulated brokers: `python -m tests.broker.core.replication --seeds 10000`.
+
+It prints how often replicas have taken each transition of their table, by the state that they left.
+"""
 
 from __future__ import annotations
 
 import argparse
 import sys
 import time
+from collections import Counter
 
 from dafka.broker.core.replication.settings import Availability
+from dafka.broker.core.replication.transitions import Transition
 from tests.broker.core.replication.running import run_seed
 
 
@@ -18,17 +23,24 @@ def main() -> int:
     parser.add_argument("--availability", choices=[each.value for each in Availability], help="one policy only")
     arguments = parser.parse_args()
     failed = 0
+    transitions: Counter[tuple[Transition, str]] = Counter()
     for availability in Availability:
         if arguments.availability in {None, availability.value}:
             started, acknowledged = time.monotonic(), 0
             for seed in range(arguments.first, arguments.first + arguments.seeds):
                 try:
-                    acknowledged += run_seed(seed, availability).acknowledged()
+                    world = run_seed(seed, availability)
                 except AssertionError as error:
                     failed += 1
                     print(f"{availability.value}, seed {seed}: {error!r}", flush=True)
+                else:
+                    acknowledged += world.acknowledged()
+                    transitions.update(world.transitions)
             seconds = time.monotonic() - started
             print(f"{availability.value}: {arguments.seeds} seeds, {acknowledged} records, {seconds:.0f} s", flush=True)
+    for transition in Transition:
+        for source in transition.value.sources:
+            print(f"{transition.name:20}{source:20}{transitions[transition, source]:12,}")
     print(f"{failed} failed")
     return 1 if failed else 0
 

@@ -25,6 +25,8 @@ from dafka.broker.core.replication.leader_lease import LeaseRounds, RoundAnswer
 from dafka.broker.core.replication.records import ControlRecord, EpochEnd, EpochStart, LeaderAndEpoch
 from dafka.broker.core.replication.replica import Replica
 from dafka.broker.core.replication.replicated_logs import is_obsolete
+from dafka.broker.core.replication.states import State
+from dafka.broker.core.replication.transitions import Transition
 from tests.broker.core.replication.history import Violation
 from tests.broker.core.replication.read_log import Indexed, ReadLog
 
@@ -54,9 +56,8 @@ class KeptLog:
         self.world = broker.world
         self.history = self.world.histories[name]
         self.branches = broker.branches.setdefault(name, {})
-        self.replica = self.world.make_replica(
-            name, broker.name, broker.number, self.history.replicas, self.world.settings
-        )
+        self.replica = Replica(name, broker.name, broker.number, self.history.replicas, self.world.settings)
+        self.replica.elections.on_transition = self.check_transition
         self.copying: set[LeaderAndEpoch] = set()
         self.dropped = 0
         self.led: LeaderAndEpoch | None = None
@@ -75,28 +76,35 @@ class KeptLog:
         if self.world.compacts:
             found = [(maker, each) for maker, each in found if not is_obsolete(each, latest)]
         own = [each for maker, each in found if maker == self.broker.name]
-        self.replica.restore(own, [(maker, each) for maker, each in found if maker != self.broker.name])
+        self.replica.elections.restore(own, [(maker, each) for maker, each in found if maker != self.broker.name])
         self._restore_held()
         self.act([*self.replica.resume(), *self.replica.set_alive({self.broker.name}, self.broker.clock)])
+
+    def check_transition(self, transition: Transition, state: State, effects: tuple[ReplicaAction, ...]) -> None:
+        """Count a transition, which the table must have."""
+        before = self.replica.elections.state
+        self.world.transitions[transition, before.name] += 1
+        if not transition.value.allows(before.name, state.name, effects):
+            raise Violation(f"{transition.name} from {before} to {state} with {effects} is not in the table")
 
     def wake_up(self) -> Replica:
         """Return the replica, which something happens to, and which may have been settled until now."""
         if not self.is_restless:
             self.is_restless = True
-            self.replica.idle(self.broker.ticked_at)
+            self.replica.elections.idle(self.broker.ticked_at)
         return self.replica
 
     def let_time_pass(self, *, has_changed: bool) -> None:
         """Tell the replica which brokers are alive, if that has changed; otherwise advance it, unless it is settled."""
         broker, replica = self.broker, self.replica
-        if replica.set_preferences((), broker.balancer.ineligible_leaders(self.name)):
+        if replica.preference.set((), broker.balancer.ineligible_leaders(self.name)):
             self.wake_up()
         if has_changed:
             self.act(self.wake_up().set_alive(broker.brokers.alive, broker.clock, broker.brokers.unwritable))
         elif self.is_restless or not replica.is_settled:
             self.wake_up()
             self.is_restless = False
-            self.act(replica.advance(broker.clock))
+            self.act(replica.elections.advance(broker.clock))
 
     def _restore_held(self) -> None:
         self.replica.restore_local({branch: start + len(ids) for branch, (start, ids) in self.branches.items()})
@@ -159,9 +167,10 @@ class KeptLog:
         branch = self.led
         if branch is None or not self.can_append:
             return False
-        log = self._led_log(branch)
-        for each in ids:
-            log.append(each)
+        if self.world.keeps_indexes:
+            log = self._led_log(branch)
+            for each in ids:
+                log.append(each)
         self.waiting.extend((self.appended_end + place, each) for place, each in enumerate(ids))
         self.appended_end += len(ids)
         self.appending += 1
@@ -230,8 +239,10 @@ class KeptLog:
 
     def copy_branches(self, other: KeptLog) -> None:
         """Copy what another broker holds more."""
-        for branch in other.branches:
-            self.copy_branch(other, branch)
+        branches = self.branches
+        for branch, (_, ids) in other.branches.items():
+            if branch not in branches or len(branches[branch][1]) < len(ids):
+                self.copy_branch(other, branch)
 
     def copy_branch(self, other: KeptLog, branch: LeaderAndEpoch) -> None:
         """Copy a branch, as far as another broker holds it, if this one is a replica."""
@@ -479,7 +490,7 @@ class Broker:
         brokers = self.brokers
         for change in self.balancer.advance(brokers.all(), brokers.alive, placed, self.clock, brokers.unwritable):
             kept = self.logs[change.log]
-            kept.act(kept.wake_up().change_replicas(change.replicas))
+            kept.act(kept.wake_up().elections.change_replicas(change.replicas))
 
     def hear(self, other: Broker, description: BrokerRegistration, number: int, *, can_write: bool) -> None:
         """Take in a sign of life, which is a round: answer it, unless promises are being written."""
@@ -528,7 +539,7 @@ class Broker:
                 self.world.later(self.world.draw.expovariate(5), self.start)
                 return
             kept = self.logs[record.log]
-            kept.act(kept.wake_up().written(record))
+            kept.act(kept.wake_up().elections.written(record))
             for other in self.world.brokers.values():
                 if other is not self:
                     self.world.send(self, other, partial(other.copy_control, self, self.name))
@@ -548,11 +559,10 @@ class Broker:
 
     def copy_control(self, other: Broker, maker: str) -> None:
         """Copy the control records that a broker has made, as far as another one holds them."""
-        if maker in {self.name, *self.copying} or self.is_full or (self.name, maker) in self.world.deaf:
+        theirs, first = other.control.get(maker, ()), len(self.control.get(maker, ()))
+        if len(theirs) <= first or maker in {self.name, *self.copying} or (self.name, maker) in self.world.deaf:
             return
-        theirs, mine = other.control.get(maker, []), self.control.get(maker, [])
-        first = len(mine)
-        if len(theirs) <= first or self.world.is_skipped():
+        if self.is_full or self.world.is_skipped():
             return
         fresh = theirs[first:]
         if self.world.draw.random() < 0.3:

@@ -1,11 +1,9 @@
-"""Planted bugs: replicas with one mistake each, which the simulation must notice."""
+"""Planted bugs: one mistake each, which the simulation must notice."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Collection, Iterable
-from collections.abc import Set as AbstractSet
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import attrs
 import pytest
@@ -13,6 +11,7 @@ import pytest
 from dafka.broker.core.log.entries import BatchEntry, MarkerEntry, names_offset
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.producer_batches import TransactionRuns
+from dafka.broker.core.replication.divergence import MajorityRule
 from dafka.broker.core.replication.effects import (
     Acknowledge,
     AdvanceHighWatermark,
@@ -21,6 +20,8 @@ from dafka.broker.core.replication.effects import (
     WriteControl,
 )
 from dafka.broker.core.replication.election import Election
+from dafka.broker.core.replication.election_triggers import ElectionTriggers
+from dafka.broker.core.replication.elections import Elections
 from dafka.broker.core.replication.epoch_tree import EpochTree
 from dafka.broker.core.replication.high_watermark import HighWatermark
 from dafka.broker.core.replication.leader_lease import LeaseRounds
@@ -34,345 +35,333 @@ from dafka.broker.core.replication.records import (
     VoteRequest,
 )
 from dafka.broker.core.replication.replica import Replica
-from dafka.broker.core.replication.settings import Availability, ReplicaSettings
+from dafka.broker.core.replication.settings import Availability
+from dafka.broker.core.replication.transitions import Transition
+
+Bug: TypeAlias = Callable[[pytest.MonkeyPatch], None]
+"""Changes the product in one place."""
 
 
-class AcknowledgesDespitePromise(Replica):
-    """Acknowledges records of a branch although it has promised to follow a later one."""
+def acknowledge_despite_votes(patch: pytest.MonkeyPatch) -> None:
+    """Acknowledge records of an epoch after a vote for a later one."""
+    acknowledge = Replica._acknowledge
 
-    def _acknowledge(self) -> list[ReplicaAction]:
-        held = self.local_epochs
+    def acknowledge_all(self: Replica) -> list[ReplicaAction]:
+        local = self.local_epochs
         log_end = max(
-            (EpochEnd(each, end) for each, end in held._ends.items() if held.is_complete(each)), default=NO_EPOCH_END
+            (EpochEnd(each, end) for each, end in local._ends.items() if local.is_complete(each)), default=NO_EPOCH_END
         )
         if log_end.leader_epoch.leader in {"", self._broker}:
-            return super()._acknowledge()
+            return acknowledge(self)
         return [Acknowledge(log_end.leader_epoch, log_end.end_offset)]
 
+    patch.setattr(Replica, "_acknowledge", acknowledge_all)
 
-class HidesItsTip(Replica):
-    """Promises without saying what it holds."""
 
-    def _vote_for(self, vote_request: VoteRequest) -> list[ReplicaAction]:
-        actions = super()._vote_for(vote_request)
+def hide_log_ends(patch: pytest.MonkeyPatch) -> None:
+    """Vote without naming the end of the log."""
+    vote_for = Elections._vote_for
+
+    def vote_without_end(self: Elections, *args: Any) -> list[ReplicaAction]:
         return [
             WriteControl(attrs.evolve(each.record, log_end=NO_EPOCH_END))
             if isinstance(each, WriteControl) and isinstance(each.record, Vote)
             else each
-            for each in actions
+            for each in vote_for(self, *args)
         ]
 
-
-class _Candidate(Replica):
-    """Counts the promises to follow its claims as `Kind` does."""
-
-    Kind: type[Election]
-
-    def _request_votes_with(self, *args: Any, **kwargs: Any) -> list[ReplicaAction]:
-        actions = super()._request_votes_with(*args, **kwargs)
-        assert self._election is not None
-        self._election = self.Kind(self._election.vote_request, self.availability)
-        return actions
+    patch.setattr(Elections, "_vote_for", vote_without_end)
 
 
-class CountsHalf(_Candidate):
-    """Begins a branch with the promises of fewer than half of the replicas."""
-
-    class Kind(Election):
-        def has_quorum(self, writable: Collection[str]) -> bool:
-            return len(self.votes) + 1 >= len(self.vote_request.replicas) // 2
-
-        def has_quorum_of_former_voters(self, table: EpochTree) -> bool:
-            return True
+def count_half(patch: pytest.MonkeyPatch) -> None:
+    """Begin an epoch with the votes of fewer than half of the replicas."""
+    patch.setattr(
+        Election, "has_quorum", lambda self, _writable: len(self.votes) + 1 >= len(self.vote_request.replicas) // 2
+    )
+    patch.setattr(Election, "has_quorum_of_former_voters", lambda _self, _tree: True)
 
 
-class ContinuesTheShortest(Replica):
-    """Continues the shortest tip."""
+def continue_the_shortest(patch: pytest.MonkeyPatch) -> None:
+    """Continue the shortest log."""
 
-    def _choose_parent(self, log_ends: list[EpochEnd]) -> EpochEnd:
+    def choose_shortest(_self: MajorityRule, log_ends: list[EpochEnd], _tree: EpochTree) -> EpochEnd:
         return min(log_ends, key=lambda each: (each.leader_epoch.epoch, each.end_offset))
 
-
-class ContinuesItsOwn(Replica):
-    """Continues what it holds itself."""
-
-    def _choose_parent(self, log_ends: list[EpochEnd]) -> EpochEnd:
-        return self.local_epochs.log_end()
+    patch.setattr(MajorityRule, "choose_parent", choose_shortest)
 
 
-class ForgetsPromises(Replica):
-    """Forgets at a restart what it has promised."""
+def continue_own_log(patch: pytest.MonkeyPatch) -> None:
+    """Continue the log of the candidate."""
 
-    def restore(self, own: Any, others: Any) -> None:
-        super().restore([each for each in own if not isinstance(each, Vote)], others)
-        self._vote_record.own = None
+    def own_log_end(self: Election, _late: object) -> list[EpochEnd]:
+        return [vote.log_end for broker, vote in self.votes.items() if broker == self.leader_epoch.leader]
 
-
-class ForgetsWhatItHolds(Replica):
-    """Forgets at a restart what it holds of other leaders' branches."""
-
-    def restore_local(self, held: dict[LeaderAndEpoch, int]) -> None:
-        super().restore_local({each: end for each, end in held.items() if each.leader == self._broker})
+    patch.setattr(Election, "log_ends", own_log_end)
 
 
-class LeadsDespitePromise(Replica):
-    """Does not step down when it promises to follow another leader."""
+def forget_votes(patch: pytest.MonkeyPatch) -> None:
+    """Forget at a restart what this broker has voted for."""
+    restore = Elections.restore
 
-    def _consider(self, vote_request: VoteRequest) -> list[ReplicaAction]:
-        led_epoch = self.led_epoch
-        actions: list[ReplicaAction] = [
-            each for each in super()._consider(vote_request) if not isinstance(each, StepDown)
-        ]
-        self.led_epoch = led_epoch
+    def restore_others(self: Elections, own: list[ControlRecord], others: Any) -> None:
+        restore(self, [each for each in own if not isinstance(each, Vote)], others)
+
+    patch.setattr(Elections, "restore", restore_others)
+
+
+def forget_local_log(patch: pytest.MonkeyPatch) -> None:
+    """Forget at a restart what is stored of other leaders' epochs."""
+    restore = Replica.restore_local
+
+    def restore_own(self: Replica, ends: dict[LeaderAndEpoch, int]) -> None:
+        restore(self, {each: end for each, end in ends.items() if each.leader == self._broker})
+
+    patch.setattr(Replica, "restore_local", restore_own)
+
+
+def lead_despite_votes(patch: pytest.MonkeyPatch) -> None:
+    """Continue to lead after a vote for another leader."""
+    consider = Elections._consider
+
+    def consider_and_lead(self: Elections, vote_request: VoteRequest) -> list[ReplicaAction]:
+        state = self.state
+        actions: list[ReplicaAction] = [each for each in consider(self, vote_request) if not isinstance(each, StepDown)]
+        if state.led_epoch is not None:
+            self.state = state
         return actions
 
+    patch.setattr(Elections, "_consider", consider_and_lead)
 
-class CommitsTheFastest(Replica):
-    """Lets readers read what the fastest replica has acknowledged."""
 
-    def _move_high_watermark(self) -> list[ReplicaAction]:
-        found = max(self._acks.ends.values(), default=0)
-        if self.led_epoch is None or self._broker not in self._acks.ends or found <= self.high_watermark:
+def commit_the_fastest(patch: pytest.MonkeyPatch) -> None:
+    """Commit what the fastest replica has acknowledged."""
+
+    def move_high_watermark(self: Replica) -> list[ReplicaAction]:
+        acks = self._peers.progress.ends
+        found = max(acks.values(), default=0)
+        if self.led_epoch is None or self._broker not in acks or found <= self.high_watermark:
             return []
         self._mark.offset = found
         return [AdvanceHighWatermark(found)]
 
+    patch.setattr(Replica, "_move_high_watermark", move_high_watermark)
 
-class CommitsItsOwn(Replica):
-    """Lets readers read what is durable at the leader."""
 
-    def _move_high_watermark(self) -> list[ReplicaAction]:
-        found = self._acks.ends.get(self._broker, 0)
+def commit_own_log(patch: pytest.MonkeyPatch) -> None:
+    """Commit what is durable at the leader."""
+
+    def move_high_watermark(self: Replica) -> list[ReplicaAction]:
+        found = self._peers.progress.ends.get(self._broker, 0)
         if self.led_epoch is None or found <= self.high_watermark:
             return []
         self._mark.offset = found
         return [AdvanceHighWatermark(found)]
 
-
-class _Gapped(LocalEpochs):
-    """Takes a branch for complete although records before it are not held."""
-
-    def is_complete(self, branch: LeaderAndEpoch) -> bool:
-        return branch in self._ends and self._epoch_tree.chain(EpochEnd(branch, self._ends[branch])) is not None
+    patch.setattr(Replica, "_move_high_watermark", move_high_watermark)
 
 
-class AcknowledgesWithGaps(Replica):
-    """Acknowledges a branch although it lacks records before it."""
+def acknowledge_with_gaps(patch: pytest.MonkeyPatch) -> None:
+    """Acknowledge an epoch although records before it are not stored."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.local_epochs = _Gapped(self.epoch_tree, self._first)
+    def is_complete(self: LocalEpochs, epoch: LeaderAndEpoch) -> bool:
+        return epoch in self._ends and self._epoch_tree.chain(EpochEnd(epoch, self._ends[epoch])) is not None
 
-
-class PromisesBackwards(Replica):
-    """Promises to follow a claim that is older than what it has promised, whoever leads."""
-
-    def _voted_epoch(self) -> int:
-        return -1
-
-    def _follows_another(self, vote_request: VoteRequest) -> bool:
-        return False
+    patch.setattr(LocalEpochs, "is_complete", is_complete)
 
 
-class PromisesOnlyOnce(Replica):
-    """Promises at most one claim."""
-
-    def _consider(self, vote_request: VoteRequest) -> list[ReplicaAction]:
-        return [] if self._vote_record.own is not None else super()._consider(vote_request)
-
-
-class AsksTheNewReplicas(_Candidate):
-    """Begins a branch with the promises of its own replicas alone, when replicas change."""
-
-    class Kind(Election):
-        def has_quorum_of_former_voters(self, table: EpochTree) -> bool:
-            return True
+def vote_backwards(patch: pytest.MonkeyPatch) -> None:
+    """Vote for epochs earlier than the last vote, whoever leads."""
+    patch.setattr(Elections, "_voted_epoch", lambda _self: -1)
+    patch.setattr(Elections, "_follows_another", lambda _self, _vote_request: False)
 
 
-class SharesEpochs(Replica):
-    """Chooses the epochs that others choose, too."""
-
-    def advance(self, now: float) -> list[ReplicaAction]:
-        self._number = 0
-        return super().advance(now)
-
-
-class CountsOldAcknowledgements(Replica):
-    """Counts acknowledgements of other branches."""
-
-    def acknowledged(self, broker: str, branch: LeaderAndEpoch, end_offset: int) -> list[ReplicaAction]:
-        return super().acknowledged(broker, self.led_epoch or branch, end_offset)
+def vote_only_once(patch: pytest.MonkeyPatch) -> None:
+    """Vote for at most one request."""
+    consider = Elections._consider
+    patch.setattr(
+        Elections,
+        "_consider",
+        lambda self, vote_request: [] if self.votes.own is not None else consider(self, vote_request),
+    )
 
 
-class KeepsOldPromises(Replica):
-    """Counts promises of an earlier claim for the next one."""
-
-    def _record(self, broker: str, record: ControlRecord) -> None:
-        super()._record(broker, record)
-        if isinstance(record, Vote) and self._election is not None:
-            self._election.votes[broker] = record
+def ask_new_replicas_only(patch: pytest.MonkeyPatch) -> None:
+    """Begin an epoch with the votes of its own replicas alone, when replicas change."""
+    patch.setattr(Election, "has_quorum_of_former_voters", lambda _self, _tree: True)
 
 
-class AppendsTooEarly(Replica):
-    """Appends before it holds the records before its branch."""
+def share_epochs(patch: pytest.MonkeyPatch) -> None:
+    """Use the epochs that others use, too."""
+    next_epoch = Elections._next_epoch
 
-    @property
-    def may_append(self) -> bool:
-        return self.led_epoch is not None
+    def next_shared_epoch(self: Elections) -> LeaderAndEpoch:
+        self.renumber(0)
+        return next_epoch(self)
 
-
-class NeverResigns(Replica):
-    """Goes on leading although it hears of nobody."""
-
-    def _is_cut_off(self, now: float) -> bool:
-        return False
+    patch.setattr(Elections, "_next_epoch", next_shared_epoch)
 
 
-class NeverClaimsAgain(Replica):
-    """Claims once."""
+def count_old_acknowledgements(patch: pytest.MonkeyPatch) -> None:
+    """Count acknowledgements of other epochs."""
+    acknowledged = Replica.acknowledged
 
-    def advance(self, now: float) -> list[ReplicaAction]:
-        return [] if self._election is not None else super().advance(now)
+    def acknowledged_any(self: Replica, broker: str, epoch: LeaderAndEpoch, end_offset: int) -> list[ReplicaAction]:
+        return acknowledged(self, broker, self.led_epoch or epoch, end_offset)
 
-
-class ForgetsFormerReplicas(_Candidate):
-    """Does not ask the replicas of earlier branches, which may hold what no replica of the latest one does."""
-
-    class Kind(Election):
-        def former_replica_sets(self, table: EpochTree) -> set[tuple[str, ...]]:
-            assert table.latest is not None
-            return {table.latest.replicas}
+    patch.setattr(Replica, "acknowledged", acknowledged_any)
 
 
-class LetsReadersReadBeyondItsEnd(Replica):
-    """Lets readers read what others have acknowledged, without holding it."""
+def keep_old_votes(patch: pytest.MonkeyPatch) -> None:
+    """Count votes for an earlier request for the next one."""
+    record = Elections._record
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        acks = self._acks
+    def record_any(self: Elections, broker: str, control: ControlRecord) -> None:
+        record(self, broker, control)
+        if isinstance(control, Vote) and self.state.election is not None:
+            self.state.election.votes[broker] = control
 
-        class Beyond(LocalEpochs):
-            def log_end(self) -> EpochEnd:
-                log_end = super().log_end()
-                if sys._getframe(1).f_code.co_name == "_move_high_watermark":
-                    return EpochEnd(log_end.leader_epoch, max([log_end.end_offset, *acks.ends.values()]))
-                return log_end
-
-        self.local_epochs = Beyond(self.epoch_tree, self._first)
+    patch.setattr(Elections, "_record", record_any)
 
 
-class IgnoresRows(Replica):
-    """Misses the branches that began while the broker was down, or that it has refused to follow.
+def append_too_early(patch: pytest.MonkeyPatch) -> None:
+    """Append before the records before the epoch are stored."""
+    patch.setattr(Elections, "is_complete", property(lambda self: self.state.led_epoch is not None))
 
-    Short waits between claims bring this out.
+
+def never_resign(patch: pytest.MonkeyPatch) -> None:
+    """Continue to lead without hearing others."""
+    patch.setattr(ElectionTriggers, "is_cut_off", lambda _self, _now: False)
+
+
+def never_request_again(patch: pytest.MonkeyPatch) -> None:
+    """Request votes once."""
+    advance = Elections.advance
+    patch.setattr(Elections, "advance", lambda self, now: [] if self.state.election is not None else advance(self, now))
+
+
+def forget_former_replicas(patch: pytest.MonkeyPatch) -> None:
+    """Do not ask the replicas of earlier epochs, which can have what no replica of the latest one has."""
+
+    def latest_replicas(_self: Election, tree: EpochTree) -> set[tuple[str, ...]]:
+        assert tree.latest is not None
+        return {tree.latest.replicas}
+
+    patch.setattr(Election, "former_replica_sets", latest_replicas)
+
+
+def read_beyond_the_end(patch: pytest.MonkeyPatch) -> None:
+    """Commit what others have acknowledged although it is not stored here."""
+    move = HighWatermark.move
+
+    def move_beyond(self: HighWatermark, log_end: EpochEnd, *args: Any) -> bool:
+        end_offset = max([log_end.end_offset, *self._acks.ends.values()])
+        return move(self, EpochEnd(log_end.leader_epoch, end_offset), *args)
+
+    patch.setattr(HighWatermark, "move", move_beyond)
+
+
+def ignore_epoch_starts(patch: pytest.MonkeyPatch) -> None:
+    """Miss the epochs that began while the broker was down, or that it has refused to vote for.
+
+    Short waits between requests bring this out.
     """
+    init, receive = Elections.__init__, Elections.receive
 
-    def __init__(self, log: str, broker: str, number: int, replicas: Iterable[str], settings: ReplicaSettings) -> None:
-        super().__init__(log, broker, number, replicas, attrs.evolve(settings, election_timeout_s=0.5))
+    def init_with_short_waits(self: Elections, log: str, broker: str, number: int, settings: Any, *args: Any) -> None:
+        init(self, log, broker, number, attrs.evolve(settings, election_timeout_s=0.5), *args)
 
-    def resume(self) -> list[ReplicaAction]:
-        return super().resume() if self.latest.leader_epoch.leader == self._broker else []
-
-    def receive(self, broker: str, record: ControlRecord) -> list[ReplicaAction]:
+    def receive_only_requests(self: Elections, broker: str, record: ControlRecord) -> list[ReplicaAction]:
         if isinstance(record, VoteRequest):
-            return super().receive(broker, record)
+            return receive(self, broker, record)
         self._record(broker, record)
-        return [*self._begin_if_elected(), *self._acknowledge()]
+        return self._count_votes()
+
+    patch.setattr(Elections, "__init__", init_with_short_waits)
+    patch.setattr(Elections, "receive", receive_only_requests)
+    patch.setattr(Elections, "_follow_epoch_start", lambda _self, _start: [])
 
 
-class ResumesDespitePromise(Replica):
-    """Leads again after a restart although it has promised to follow another leader."""
+def resume_despite_votes(patch: pytest.MonkeyPatch) -> None:
+    """Lead again after a restart although the broker has voted for another leader."""
 
-    def resume(self) -> list[ReplicaAction]:
-        if self.latest.leader_epoch.leader == self._broker and self.local_epochs.is_complete(self.latest.leader_epoch):
-            return self._begin_leading(self.latest)
-        return []
+    def resume(self: Elections) -> list[ReplicaAction]:
+        start = self.peers.latest
+        is_own = start.leader_epoch.leader == self._broker and self._local_epochs.is_complete(start.leader_epoch)
+        return self._lead(Transition.RESUME, start) if is_own else []
 
-
-class _Marking(Replica):
-    """Moves its high watermark as `Mark` does."""
-
-    Mark: type[HighWatermark]
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self._mark = self.Mark(self._broker, self.epoch_tree, self._acks, self.availability)
+    patch.setattr(Elections, "resume", resume)
 
 
-class CountsTheDead(_Marking):
-    """Waits for the acknowledgements of replicas that are dead."""
+def count_the_dead(patch: pytest.MonkeyPatch) -> None:
+    """Wait for the acknowledgements of replicas that are dead."""
 
-    class Mark(HighWatermark):
-        def acknowledged_end(
-            self, replicas: tuple[str, ...], acknowledged: EpochEnd, writable: AbstractSet[str]
-        ) -> int:
-            return min((self._acks.ends.get(each, -1) for each in replicas), default=-1)
+    def slowest_end(self: HighWatermark, voters: tuple[str, ...], *_: object) -> int:
+        return min((self._acks.ends.get(each, -1) for each in voters), default=-1)
 
-
-class WaitsForNobody(_Candidate):
-    """Begins a branch with its own promise alone, although others are alive."""
-
-    class Kind(Election):
-        def has_quorum(self, writable: Collection[str]) -> bool:
-            return True
-
-        def has_quorum_of_former_voters(self, table: EpochTree) -> bool:
-            return True
+    patch.setattr(HighWatermark, "acknowledged_end", slowest_end)
 
 
-class StaysWithFullLeaders(Replica):
-    """Takes a leader whose disk is full for one that leads."""
-
-    def set_alive(
-        self, brokers: Collection[str], now: float, unwritable: frozenset[str] = frozenset()
-    ) -> list[ReplicaAction]:
-        return super().set_alive(brokers, now)
+def wait_for_nobody(patch: pytest.MonkeyPatch) -> None:
+    """Begin an epoch with the candidate's own vote alone, although others are alive."""
+    patch.setattr(Election, "has_quorum", lambda _self, _writable: True)
+    patch.setattr(Election, "has_quorum_of_former_voters", lambda _self, _tree: True)
 
 
-class CountsJoiningReplicas(_Marking):
-    """Lets readers read what replicas have acknowledged that still join, and that others do not ask."""
-
-    class Mark(HighWatermark):
-        def acknowledged_end(
-            self, replicas: tuple[str, ...], acknowledged: EpochEnd, writable: AbstractSet[str]
-        ) -> int:
-            learners = () if self._epoch_tree.latest is None else self._epoch_tree.latest.learners
-            return super().acknowledged_end((self._broker, *learners) if learners else replicas, acknowledged, writable)
+def stay_with_full_leaders(patch: pytest.MonkeyPatch) -> None:
+    """Treat a leader whose disk is full like one that can write."""
+    set_alive = Elections.set_alive
+    patch.setattr(
+        Elections, "set_alive", lambda self, alive, now, _unwritable: set_alive(self, alive, now, frozenset())
+    )
 
 
-PLANTED: list[tuple[Availability, type[Replica], int]] = [
-    (Availability.MAJORITY, AcknowledgesDespitePromise, 0),
-    (Availability.MAJORITY, HidesItsTip, 0),
-    (Availability.MAJORITY, CountsHalf, 0),
-    (Availability.MAJORITY, ContinuesTheShortest, 0),
-    (Availability.MAJORITY, ContinuesItsOwn, 15),
-    (Availability.MAJORITY, ForgetsPromises, 59),
-    (Availability.MAJORITY, ForgetsWhatItHolds, 0),
-    (Availability.MAJORITY, LeadsDespitePromise, 0),
-    (Availability.MAJORITY, CommitsTheFastest, 0),
-    (Availability.MAJORITY, CommitsItsOwn, 0),
-    (Availability.MAJORITY, AcknowledgesWithGaps, 0),
-    (Availability.MAJORITY, PromisesBackwards, 700),
-    (Availability.MAJORITY, PromisesOnlyOnce, 3),
-    (Availability.MAJORITY, AsksTheNewReplicas, 35),
-    (Availability.MAJORITY, CountsOldAcknowledgements, 18),
-    (Availability.MAJORITY, KeepsOldPromises, 2),
-    (Availability.MAJORITY, AppendsTooEarly, 3),
-    (Availability.MAJORITY, NeverResigns, 94),
-    (Availability.MAJORITY, NeverClaimsAgain, 114),
-    (Availability.MAJORITY, WaitsForNobody, 0),
-    (Availability.MAJORITY, ForgetsFormerReplicas, 1620),
-    (Availability.MAJORITY, LetsReadersReadBeyondItsEnd, 0),
-    (Availability.MAJORITY, ResumesDespitePromise, 45),
-    (Availability.MAJORITY, CountsTheDead, 0),
-    (Availability.MAJORITY, IgnoresRows, 2),
-    (Availability.MAJORITY, StaysWithFullLeaders, 0),
-    (Availability.MAJORITY, CountsJoiningReplicas, 35),
-    (Availability.BRANCH, StaysWithFullLeaders, 0),
-    (Availability.BRANCH, SharesEpochs, 1),
-    (Availability.BRANCH, PromisesOnlyOnce, 15),
+def count_learners(patch: pytest.MonkeyPatch) -> None:
+    """Commit what learners have acknowledged, which others do not ask for their votes."""
+    acknowledged_end = HighWatermark.acknowledged_end
+
+    def learners_end(
+        self: HighWatermark, voters: tuple[str, ...], acknowledged: EpochEnd, writable: frozenset[str]
+    ) -> int:
+        learners = () if self._epoch_tree.latest is None else self._epoch_tree.latest.learners
+        counted = (self._broker, *learners) if learners else voters
+        return acknowledged_end(self, counted, acknowledged, writable)
+
+    patch.setattr(HighWatermark, "acknowledged_end", learners_end)
+
+
+PLANTED: list[tuple[Availability, Bug, int]] = [
+    (Availability.MAJORITY, acknowledge_despite_votes, 0),
+    (Availability.MAJORITY, hide_log_ends, 0),
+    (Availability.MAJORITY, count_half, 0),
+    (Availability.MAJORITY, continue_the_shortest, 0),
+    (Availability.MAJORITY, continue_own_log, 15),
+    (Availability.MAJORITY, forget_votes, 59),
+    (Availability.MAJORITY, forget_local_log, 0),
+    (Availability.MAJORITY, lead_despite_votes, 0),
+    (Availability.MAJORITY, commit_the_fastest, 0),
+    (Availability.MAJORITY, commit_own_log, 0),
+    (Availability.MAJORITY, acknowledge_with_gaps, 0),
+    (Availability.MAJORITY, vote_backwards, 700),
+    (Availability.MAJORITY, vote_only_once, 3),
+    (Availability.MAJORITY, ask_new_replicas_only, 35),
+    (Availability.MAJORITY, count_old_acknowledgements, 18),
+    (Availability.MAJORITY, keep_old_votes, 3),
+    (Availability.MAJORITY, append_too_early, 3),
+    (Availability.MAJORITY, never_resign, 112),
+    (Availability.MAJORITY, never_request_again, 114),
+    (Availability.MAJORITY, wait_for_nobody, 0),
+    (Availability.MAJORITY, forget_former_replicas, 1620),
+    (Availability.MAJORITY, read_beyond_the_end, 0),
+    (Availability.MAJORITY, resume_despite_votes, 45),
+    (Availability.MAJORITY, count_the_dead, 0),
+    (Availability.MAJORITY, ignore_epoch_starts, 3),
+    (Availability.MAJORITY, stay_with_full_leaders, 0),
+    (Availability.MAJORITY, count_learners, 35),
+    (Availability.BRANCH, stay_with_full_leaders, 0),
+    (Availability.BRANCH, share_epochs, 1),
+    (Availability.BRANCH, vote_only_once, 15),
 ]
-"""Each bug, under which policy it shows, and a seed from which on it was found."""
+"""Each bug of replicas, under which policy it shows, and a seed from which on it was found."""
 
 
 def forget_first_records_of_other_leaders(patch: pytest.MonkeyPatch) -> None:
@@ -397,7 +386,7 @@ def keep_transactions_of_other_branches_out(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TransactionRuns, "add", add_own)
 
 
-PLANTED_IN_LOGS: list[tuple[Callable[[pytest.MonkeyPatch], None], int]] = [
+PLANTED_IN_LOGS: list[tuple[Bug, int]] = [
     (forget_first_records_of_other_leaders, 4),
     (keep_transactions_of_other_branches_out, 4),
 ]
@@ -416,7 +405,7 @@ def hold_leases_too_long(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LeaseRounds, "heard_since", lambda self, broker: heard_since(self, broker) + 1)
 
 
-PLANTED_IN_LEASES: list[tuple[Callable[[pytest.MonkeyPatch], None], int]] = [
+PLANTED_IN_LEASES: list[tuple[Bug, int]] = [
     (count_answers_before_their_promises, 2),
     (hold_leases_too_long, 2),
 ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dafka.broker.core.replication.replica import Replica
 from dafka.broker.core.replication.settings import Availability
 from tests.broker.core.replication.brokers import Broker
 from tests.broker.core.replication.history import Violation
@@ -27,13 +26,12 @@ REBALANCING_S = 40.0
 PRODUCING_S = FAULTS_S + SPLIT_S + SETTLING_S + 2 * ONE_MOMENT_S + MOVING_S + FULL_S
 
 
-def run_seed(seed: int, availability: Availability, make_replica: Callable[..., Replica] = Replica) -> World:
+def run_seed(seed: int, availability: Availability) -> World:
     """Run one seed.
 
     Args:
         seed: Determines everything that happens.
         availability: What the sides of a split may do.
-        make_replica: Makes the replicas.
 
     Returns:
         The world at its end.
@@ -42,9 +40,9 @@ def run_seed(seed: int, availability: Availability, make_replica: Callable[..., 
         Violation: A promise is broken.
     """
     if seed % 4 == 3:
-        world = World(seed, availability, 4 + seed % 2, 3, 2, balances=True, make_replica=make_replica)
+        world = World(seed, availability, 4 + seed % 2, 3, 2, balances=True)
     else:
-        world = World(seed, availability, 3 if seed % 3 else 5, make_replica=make_replica)
+        world = World(seed, availability, 3 if seed % 3 else 5)
         if seed % 6 == 0:
             world.place_on(3)
     faults = Faults(world)
@@ -347,7 +345,7 @@ class Faults:
         for broker in self._brokers():
             for kept in broker.logs.values() if broker.is_running else ():
                 replicas = self.draw.sample(names, self.draw.choice([3, len(names)]))
-                kept.act(kept.wake_up().change_replicas(replicas))
+                kept.act(kept.wake_up().elections.change_replicas(replicas))
 
     def _move_and_crash(self) -> None:
         self._move()
@@ -372,7 +370,7 @@ class Faults:
             if leader.is_up:
                 replicas = (leader.name, slow, *self.draw.sample(further, min(1, len(further))))
                 current = leader.logs[kept.name]
-                current.act(current.wake_up().change_replicas(replicas))
+                current.act(current.wake_up().elections.change_replicas(replicas))
 
         def crash() -> None:
             self.world.stalled.difference_update(others)

@@ -6,7 +6,15 @@ from itertools import pairwise
 
 import pytest
 
-from dafka.broker.core.replication.effects import Acknowledge, AdvanceHighWatermark, Lead, ReplicaAction, WriteControl
+from dafka.broker.core.replication.effects import (
+    Acknowledge,
+    AdvanceHighWatermark,
+    Lead,
+    ReplicaAction,
+    StepDown,
+    WriteControl,
+)
+from dafka.broker.core.replication.election_triggers import JOINED_S
 from dafka.broker.core.replication.records import (
     ControlRecord,
     EpochEnd,
@@ -16,7 +24,7 @@ from dafka.broker.core.replication.records import (
     VoteRequest,
     next_epoch,
 )
-from dafka.broker.core.replication.replica import JOINED_S, Replica
+from dafka.broker.core.replication.replica import Replica
 from dafka.broker.core.replication.settings import Availability, ReplicaSettings
 from dafka.protocol.rendezvous import rank_nodes
 
@@ -26,7 +34,7 @@ SETTINGS = ReplicaSettings(election_timeout_s=0.5, preferred_leader_after_s=30.0
 
 def make_replica(broker: str, replicas: tuple[str, ...] = REPLICAS) -> Replica:
     replica = Replica("log", broker, REPLICAS.index(broker), replicas, SETTINGS)
-    replica.restore([], [])
+    replica.elections.restore([], [])
     replica.restore_local({})
     return replica
 
@@ -136,10 +144,10 @@ def test_a_leader_that_is_drained_is_replaced_soon() -> None:
     times = [0.0, 0.4, 0.5, 1.0]
     found = make_replica(other, replicas)
     assert claimed_at(found, times) is None
-    found.set_preferences((), frozenset({preferred}))
+    found.preference.set((), frozenset({preferred}))
     assert claimed_at(found, [10 + each for each in times]) == 10.5
     third = make_replica(last, replicas)
-    third.set_preferences((), frozenset({preferred}))
+    third.preference.set((), frozenset({preferred}))
     assert claimed_at(third, times) is None
 
 
@@ -147,7 +155,7 @@ def test_a_drained_replica_leads_if_no_other_is_alive() -> None:
     [preferred, *_] = rank_nodes("log", REPLICAS)
     others = tuple(each for each in REPLICAS if each != preferred)
     replica = make_replica(others[0], (preferred, *others))
-    replica.set_preferences((), frozenset(REPLICAS))
+    replica.preference.set((), frozenset(REPLICAS))
     actions: list[ReplicaAction] = []
     for now in (0.0, 1.0):
         actions += replica.set_alive(others, now)
@@ -168,7 +176,7 @@ class Group:
         self.actions: dict[str, list[ReplicaAction]] = {each: [] for each in brokers}
         self.listening = set(brokers)
         for name, replica in self.replicas.items():
-            replica.restore([], [])
+            replica.elections.restore([], [])
             replica.restore_local({})
             self.act(name, replica.resume())
 
@@ -177,7 +185,7 @@ class Group:
         self.actions[broker] += actions
         for action in actions:
             if isinstance(action, WriteControl):
-                self.act(broker, self.replicas[broker].written(action.record))
+                self.act(broker, self.replicas[broker].elections.written(action.record))
                 for other in sorted(self.listening - {broker}):
                     self.act(other, self.replicas[other].receive(broker, action.record))
 
@@ -255,7 +263,7 @@ def test_a_record_outlives_a_change_of_replicas_that_its_holder_does_not_live_to
     assert group.replicas["b0"].high_watermark == 5
     group.listening = {"b0", "b1", "b3"}
     group.vote_request("b0", "b0", "b1", "b3")
-    group.act("b0", group.replicas["b0"].change_replicas(("b0", "b1", "b3")))
+    group.act("b0", group.replicas["b0"].elections.change_replicas(("b0", "b1", "b3")))
     changed = group.replicas["b0"].led_epoch
     assert changed is not None
     assert changed.epoch > 0
@@ -282,7 +290,7 @@ def test_a_broker_that_is_no_replica_may_drop_its_records_when_the_replicas_have
     group = Group(*REPLICAS, "b3")
     group.store(FIRST, 5, *REPLICAS)
     group.act("b0", group.replicas["b0"].set_alive((*REPLICAS, "b3"), 0.0))
-    group.act("b0", group.replicas["b0"].change_replicas(("b0", "b1", "b3")))
+    group.act("b0", group.replicas["b0"].elections.change_replicas(("b0", "b1", "b3")))
     branch = group.replicas["b0"].led_epoch
     assert branch is not None
     assert not group.replicas["b2"].may_drop
@@ -314,7 +322,7 @@ def test_a_claim_waits_for_promises_before_it_is_made_again() -> None:
         for action in replica.set_alive(alive, now):
             assert isinstance(action, WriteControl)
             vote_requests.append(now)
-            replica.written(action.record)
+            replica.elections.written(action.record)
     assert vote_requests == [0.0, 0.5, 1.5, 3.5]
 
 
@@ -328,7 +336,7 @@ def test_brokers_that_come_and_go_do_not_make_a_replica_claim_again_and_again() 
         for action in replica.set_alive(alive, now):
             assert isinstance(action, WriteControl)
             vote_requests.append(now)
-            replica.written(action.record)
+            replica.elections.written(action.record)
     waits = [after - before for before, after in pairwise(vote_requests)]
     assert waits[0] < 1.0
     assert min(waits[-3:]) > 1.9
@@ -352,17 +360,17 @@ def test_a_leader_has_time_to_read_what_is_before_its_branch() -> None:
     replica.receive(leader, before)
     (action,) = replica.set_alive((preferred, other), 10.0)
     assert isinstance(action, WriteControl)
-    replica.written(action.record)
+    replica.elections.written(action.record)
     replica.set_alive((preferred, other), 10.4)
     branch = action.record.leader_epoch
     (own,) = replica.receive(
         other, Vote("log", branch, EpochEnd(before.leader_epoch, 5), (REPLICAS,), before.leader_epoch)
     )
     assert isinstance(own, WriteControl)
-    (row,) = replica.written(own.record)
+    (row,) = replica.elections.written(own.record)
     assert isinstance(row, WriteControl)
     assert isinstance(row.record, EpochStart)
-    assert replica.written(row.record) == [Lead(row.record)]
+    assert replica.elections.written(row.record) == [Lead(row.record)]
     assert not replica.may_append
     times = (11.1, 12.3, 12.5)
     assert next(now for now in times if replica.set_alive((preferred, other), now)) == 12.5
@@ -411,19 +419,19 @@ def test_a_replica_that_joins_counts_for_majorities_when_it_holds_the_log() -> N
     leader.restore_local({FIRST: 10})
     leader.resume()
     leader.set_alive(alive, 0.0)
-    [write] = leader.change_replicas(alive)
+    [write] = leader.elections.change_replicas(alive)
     assert isinstance(write, WriteControl)
     vote_request = write.record
     assert isinstance(vote_request, VoteRequest)
     assert (vote_request.replicas, vote_request.learners, vote_request.voters) == (alive, ("b3",), REPLICAS)
-    assert leader.written(vote_request) == []
+    assert leader.elections.written(vote_request) == []
     branch = vote_request.leader_epoch
     assert leader.receive("b3", Vote("log", branch, EpochEnd(FIRST, 0), (REPLICAS,), FIRST)) == []
     *_, vote = leader.receive("b1", Vote("log", branch, EpochEnd(FIRST, 10), (REPLICAS,), FIRST))
     assert isinstance(vote, WriteControl)
     row = EpochStart("log", branch, EpochEnd(FIRST, 10), alive, ("b3",))
-    assert leader.written(vote.record) == [WriteControl(row)]
-    assert leader.written(row) == [Lead(row)]
+    assert leader.elections.written(vote.record) == [WriteControl(row)]
+    assert leader.elections.written(row) == [Lead(row)]
     leader.stored(branch, 12)
     assert leader.acknowledged("b3", branch, 11) == []
     assert leader.acknowledged("b1", branch, 12) == [AdvanceHighWatermark(12)]
@@ -543,7 +551,7 @@ def claim_after(leader: str, broker: str) -> tuple[Replica, WriteControl]:
 
 def test_a_replica_follows_its_own_claim_when_enough_others_do() -> None:
     replica, vote_request = claim_after("b0", "b1")
-    assert replica.written(vote_request.record) == []
+    assert replica.elections.written(vote_request.record) == []
     assert replica.acknowledged_log_end == EpochEnd(LeaderAndEpoch(0, "b0"), 10)
     replica.stored(LeaderAndEpoch(0, "b0"), 12)
     assert replica.acknowledged_log_end == EpochEnd(LeaderAndEpoch(0, "b0"), 12), "it follows the leader still"
@@ -553,14 +561,14 @@ def test_a_replica_follows_its_own_claim_when_enough_others_do() -> None:
 
 def test_a_new_branch_continues_the_latest_one_and_not_the_longest() -> None:
     replica, vote_request = claim_after("b0", "b1")
-    replica.written(vote_request.record)
+    replica.elections.written(vote_request.record)
     latest = LeaderAndEpoch(1024, "b0")
     replica.receive("b0", EpochStart("log", latest, EpochEnd(FIRST, 4), REPLICAS))
     voted = replica.receive(
         "b2", Vote("log", vote_request.record.leader_epoch, EpochEnd(latest, 5), (REPLICAS,), latest)
     )
     (vote,) = [each for each in voted if isinstance(each, WriteControl)]
-    rows = [each.record for each in replica.written(vote.record) if isinstance(each, WriteControl)]
+    rows = [each.record for each in replica.elections.written(vote.record) if isinstance(each, WriteControl)]
     assert rows == [EpochStart("log", vote_request.record.leader_epoch, EpochEnd(latest, 5), REPLICAS)]
 
 
@@ -576,7 +584,7 @@ def test_a_promise_names_the_voters_of_every_branch_that_may_have_begun() -> Non
 
 def test_a_claim_is_withdrawn_when_the_leader_is_heard_again() -> None:
     replica, vote_request = claim_after("b0", "b1")
-    replica.written(vote_request.record)
+    replica.elections.written(vote_request.record)
     replica.set_alive(REPLICAS, 6.1)
     vote = Vote("log", vote_request.record.leader_epoch, EpochEnd(LeaderAndEpoch(0, "b0"), 10), (REPLICAS,))
     assert votes(replica.receive("b2", vote)) == []
@@ -596,7 +604,7 @@ def test_a_leader_that_does_not_get_what_is_before_its_branch_gives_way_to_other
             for action in replica.set_alive(REPLICAS, now):
                 assert isinstance(action, WriteControl)
                 found.append((now, action.record))
-                replica.written(action.record)
+                replica.elections.written(action.record)
         return found
 
     (_, resignation), *later = records_of(stuck, {LeaderAndEpoch(0, last): 4})
@@ -623,3 +631,14 @@ def test_repeated_acknowledgements_do_not_make_a_replica_claim_sooner() -> None:
             if repeats:
                 assert replica.repeat_acknowledgement() == [Acknowledge(LeaderAndEpoch(0, "b0"), 10)]
     assert vote_requests[True] == vote_requests[False]
+
+
+def test_a_leader_that_is_cut_off_resigns_once_and_then_requests_a_later_epoch() -> None:
+    leader = lead_followed_by_one()
+    (step_down, resignation) = [each for now in range(1, 10) for each in leader.set_alive({"b0"}, float(now))]
+    assert isinstance(step_down, StepDown)
+    assert isinstance(resignation, WriteControl)
+    assert isinstance(resignation.record, Vote), "no other one is written while this one is not durable"
+    (request,) = [each for now in range(10, 20) for each in leader.set_alive(REPLICAS, float(now))][:1]
+    assert isinstance(request, WriteControl)
+    assert request.record.leader_epoch > resignation.record.leader_epoch

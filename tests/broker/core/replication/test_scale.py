@@ -38,7 +38,7 @@ class Cluster:
             replicas = tuple(self.names[(log * 3 + place) % count] for place in range(3))
             for number, name in enumerate(self.names):
                 replica = Replica(f"log/{log}", name, number, replicas, SETTINGS)
-                replica.restore([], [])
+                replica.elections.restore([], [])
                 replica.restore_local({})
                 self.logs.setdefault(name, {})[f"log/{log}"] = replica
         for name, logs in self.logs.items():
@@ -66,7 +66,7 @@ class Cluster:
                 self._acknowledge(broker, log, action.leader_epoch, action.end_offset)
 
     def _write(self, broker: str, log: str, action: WriteControl) -> None:
-        self.act(broker, log, self.logs[broker][log].written(action.record))
+        self.act(broker, log, self.logs[broker][log].elections.written(action.record))
         self.publish(broker, lambda name: self.act(name, log, self.logs[name][log].receive(broker, action.record)))
 
     def _store(self, broker: str, log: str, branch: LeaderAndEpoch, end_offset: int) -> None:

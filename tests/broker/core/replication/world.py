@@ -8,14 +8,14 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import count
 
-from dafka.broker.core.replication.replica import Replica
 from dafka.broker.core.replication.settings import Availability, ReplicaSettings
+from dafka.broker.core.replication.transitions import Transition
 from tests.broker.core.replication.brokers import Broker
 from tests.broker.core.replication.history import History
 from tests.broker.core.replication.transactions import Transactions
 
 TRANSACTIONS_EVERY = 5
-"""Which part of the seeds has transactions: with "majority", every fifth one from the seed 4 on."""
+"""Which part of the seeds has real index records, and transactions with "majority": every fifth one, from seed 4 on."""
 
 LEASES_EVERY = 4
 """Which part of the seeds has processes that are stopped, and clocks that run as those of leases do."""
@@ -31,7 +31,9 @@ class World:
         log_count: The number of logs.
         reserve_count: How many further brokers may start later.
         balances: Whether brokers balance their logs.
-        make_replica: Makes the replicas.
+
+    Attributes:
+        transitions: How often replicas have taken each transition, by the state that they have left.
     """
 
     def __init__(
@@ -42,12 +44,10 @@ class World:
         log_count: int = 1,
         reserve_count: int = 0,
         balances: bool = False,
-        make_replica: Callable[..., Replica] = Replica,
     ) -> None:
         self.draw = random.Random(seed)
         self.transaction_draw = random.Random(f"transactions {seed}")
         self.now = 0.0
-        self.make_replica = make_replica
         self.availability = availability
         self.settings = ReplicaSettings(availability=availability, preferred_leader_after_s=3.0)
         self.balances = balances
@@ -66,6 +66,7 @@ class World:
         self.drops = False
         self.compacts = False
         self.has_transactions = availability is Availability.MAJORITY and seed % TRANSACTIONS_EVERY == 4
+        self.keeps_indexes = seed % TRANSACTIONS_EVERY == 4
         self.has_leases = availability is Availability.MAJORITY and seed % LEASES_EVERY == 2
         self.rewrite_entries = self.transaction_draw.choice([0, 20, 2000])
         self.slow_s = 0.01
@@ -73,6 +74,7 @@ class World:
         self.skipped = 0.0
         self.sent = 0
         self.messages: Counter[str] = Counter()
+        self.transitions: Counter[tuple[Transition, str]] = Counter()
 
     def place_on(self, replica_count: int) -> None:
         """Place logs on some of the brokers, before they start."""

@@ -1,0 +1,205 @@
+"""What one replica of a log knows of the others: who is alive, what they have voted for, and what they store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dafka.broker.core.replication.divergence import Rule
+from dafka.broker.core.replication.epoch_tree import EpochTree
+from dafka.broker.core.replication.leader_preference import LeaderPreference
+from dafka.broker.core.replication.local_epochs import LocalEpochs
+from dafka.broker.core.replication.progress import FollowerProgress
+from dafka.broker.core.replication.records import EpochStart
+from dafka.broker.core.replication.states import Leader
+from dafka.broker.core.replication.vote_record import VoteRecord
+
+
+class Peers:
+    """The replicas of one log, as one broker sees them.
+
+    Args:
+        log: The name of the log.
+        broker: The address of this broker.
+        first: The start of the first leader epoch.
+        epoch_tree: The leader epochs of the log.
+        local_epochs: The leader epochs that this replica stores.
+        votes: The votes of all replicas.
+        rule: What the sides of a partitioned network can do.
+
+    Attributes:
+        alive: The living brokers.
+        writable: Those of them that can write.
+        known: All brokers that are or were replicas, or that a vote request names.
+        preference: The preferred order of leaders.
+        progress: What the replicas have acknowledged.
+    """
+
+    def __init__(
+        self,
+        log: str,
+        broker: str,
+        first: EpochStart,
+        epoch_tree: EpochTree,
+        local_epochs: LocalEpochs,
+        votes: VoteRecord,
+        rule: Rule,
+    ) -> None:
+        self.alive: frozenset[str] = frozenset()
+        self.writable = self.alive
+        self.known = set(first.replicas)
+        self.preference = LeaderPreference(log)
+        self.progress = FollowerProgress()
+        self._broker = broker
+        self._first = first.leader_epoch
+        self._epoch_tree = epoch_tree
+        self._local_epochs = local_epochs
+        self._votes = votes
+        self._rule = rule
+
+    @property
+    def latest(self) -> EpochStart:
+        """The start of the latest leader epoch."""
+        assert self._epoch_tree.latest is not None
+        return self._epoch_tree.latest
+
+    @property
+    def leader(self) -> str:
+        """The leader; empty if there is none."""
+        leader_epoch = self.latest.leader_epoch
+        return "" if self._votes.epoch_of(leader_epoch.leader) > leader_epoch.epoch else leader_epoch.leader
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether others follow this broker, and it has voted for no later epoch, even if that vote is not durable."""
+        latest = self.latest.leader_epoch
+        return latest.leader == self._broker and self._votes.own_epoch <= latest.epoch
+
+    # Who is alive
+
+    @property
+    def is_quorum_active(self) -> bool:
+        """Whether more than half of the voters are alive."""
+        voters = self.latest.voters
+        return 2 * len(self.alive.intersection(voters)) > len(voters)
+
+    @property
+    def can_elect(self) -> bool:
+        """Whether the writable brokers include enough voters to begin an epoch."""
+        return self._rule.can_elect(self.latest.voters, self.writable)
+
+    @property
+    def is_replaceable(self) -> bool:
+        """Whether this broker cannot write, and enough others can, so that they can have elected another leader."""
+        return self._broker in self.alive - self.writable and self.can_elect
+
+    @property
+    def is_joining(self) -> bool:
+        """Whether this broker still copies the log to become a replica, and the others have a quorum without it."""
+        latest = self.latest
+        others = self.alive.intersection(latest.voters) - {self._broker}
+        is_needed = latest.leader_epoch.leader == self._broker or 2 * len(others) <= len(latest.voters)
+        if self._broker not in latest.replicas or is_needed:
+            return False
+        start = self._epoch_tree.starts.get(self._local_epochs.log_end().leader_epoch)
+        return start is None or self._broker not in start.replicas
+
+    def rank_writable(self) -> list[str]:
+        """Return the living voters that can write, the most preferred leader first."""
+        return self.preference.rank_writable(self.latest.voters, self.writable)
+
+    def rank(self) -> int:
+        """Return how many living voters are preferred to this one as leaders."""
+        order = self.rank_writable()
+        return order.index(self._broker) if self._broker in order else len(order)
+
+    # What they have voted for
+
+    def is_superseded(self, leader: Leader) -> bool:
+        """Return whether a replica has voted for a later epoch than the one that this replica leads."""
+        return any(leader.is_superseded_by(self._votes.epoch_of(each)) for each in self.latest.replicas)
+
+    def has_quorum_without(self, leader: Leader, candidate: str) -> bool:
+        """Return whether more than half of the voters are alive and still follow this leader, without a candidate.
+
+        A broker that comes back can have voted for a later epoch than the one it knew, and request votes before it
+        knows the leader. This alone is no reason to follow it.
+        """
+        voters = self.latest.voters
+        others = self.alive.intersection(voters) - {candidate}
+        return 2 * sum(not leader.is_superseded_by(self._votes.epoch_of(each)) for each in others) > len(voters)
+
+    def has_rival(self) -> bool:
+        """Return whether another epoch has a living leader that does not follow the latest epoch yet."""
+        if not self._rule.can_diverge:
+            return False
+        latest = self.latest.leader_epoch
+        return any(
+            start.leader_epoch.leader in self.alive and self._votes.epoch_of(start.leader_epoch.leader) < latest.epoch
+            for start in self._epoch_tree.leaves()
+            if start.leader_epoch != latest
+        )
+
+    # What they store
+
+    def acknowledged_end(self, broker: str, leader: Leader) -> int:
+        """Return the offset up to which a replica has acknowledged the led epoch; -1 if it has not.
+
+        The first epoch begins without an index record, so it has nothing to acknowledge.
+        """
+        return self.progress.ends.get(broker, 0 if leader.led_epoch == self._first else -1)
+
+    def in_sync(self, leader: Leader, end_offset: int, now: float, within_s: float) -> tuple[str, ...]:
+        """Return the living replicas that are in sync with this leader.
+
+        Args:
+            leader: The state of this replica.
+            end_offset: The offset up to which a replica in sync has acknowledged the epoch.
+            now: The time.
+            within_s: How long ago any other replica in sync was caught up, in seconds.
+
+        Returns:
+            The replicas, including this one.
+        """
+        return tuple(
+            each
+            for each in self._epoch_tree.starts[leader.led_epoch].replicas
+            if each == self._broker
+            or (
+                each in self.alive
+                and (
+                    self.acknowledged_end(each, leader) >= end_offset
+                    or now - self.progress.caught_up_at(each) <= within_s
+                )
+            )
+        )
+
+    def followed_since(self, leader: Leader, heard_since: Callable[[str], float]) -> float:
+        """Return since when more than half of the voters are known to hear this leader and to follow no other one.
+
+        Args:
+            leader: The state of this replica.
+            heard_since: Returns since when a broker is known to hear this one.
+
+        Returns:
+            The time; infinity if no other broker is needed, minus infinity if they are not known to hear it.
+        """
+        voters = self.latest.voters
+        times = sorted(
+            (
+                float("inf") if each == self._broker else heard_since(each)
+                for each in voters
+                if each == self._broker
+                or (
+                    self.acknowledged_end(each, leader) >= 0 and not leader.is_superseded_by(self._votes.epoch_of(each))
+                )
+            ),
+            reverse=True,
+        )
+        return times[len(voters) // 2] if len(voters) // 2 < len(times) else float("-inf")
+
+    def have_acknowledged_latest(self) -> bool:
+        """Return whether more than half of the voters have acknowledged records of the latest epoch."""
+        latest = self.latest
+        if self.progress.leader_epoch != latest.leader_epoch:
+            return False
+        return 2 * self.progress.acknowledged_count(latest.voters) > len(latest.voters)
