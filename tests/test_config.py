@@ -14,7 +14,7 @@ from dafka.cli.group_reset import parse_target
 from dafka.cli.record_lines import parse_timestamp
 from dafka.config import BeaconConfig, Config, ConsumerConfig, NodeConfig, ProducerConfig, StoreConfig, TowerConfig
 from dafka.config.configuration import SECTIONS, change_section
-from dafka.config.loading import FORMER_NAMES, variable_name
+from dafka.config.loading import variable_name
 from dafka.config.values import parse_duration_ms, parse_size_bytes, parse_time_ms
 from dafka.errors import ConfigError
 from dafka.text import format_time, parse_time
@@ -251,35 +251,6 @@ MILLISECONDS = "expected a number of milliseconds from 1 up, or a duration such 
 )
 def test_mistake_in_the_file_is_named_in_one_sentence(text: str, named: str, tmp_path: Path) -> None:
     assert refused(text, tmp_path).startswith(named)
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("[beacon]\ninterval = 500", "[beacon] interval has a new name: write interval_ms"),
-        ("[tower]\nsub_address = 'tcp://*:1'", "[tower] sub_address has a new name: write sub"),
-        ('[consumer]\noffset.reset = "earliest"', "[consumer] offset.reset has a new name: write offset_reset"),
-        ('[consumer]\n"offset.reset" = "earliest"', "[consumer] offset.reset has a new name: write offset_reset"),
-        ('[consumer.offset]\nreset = "earliest"', "[consumer] offset.reset has a new name: write offset_reset"),
-    ],
-)
-def test_former_name_in_a_file_is_refused_with_the_new_one(old: str, new: str, tmp_path: Path) -> None:
-    assert refused(old, tmp_path) == new
-
-
-@pytest.mark.parametrize(("section", "name"), [each for each in FORMER_NAMES if "." not in each[1]])
-def test_former_variable_is_refused_with_the_new_one(section: str, name: str) -> None:
-    old, new = variable_name(section, name), variable_name(section, FORMER_NAMES[section, name])
-    expected = f"^the environment variable {old} has a new name: set {new} instead$"
-    with pytest.raises(ConfigError, match=expected):
-        Config.load(environ={old: "5"})
-    with pytest.raises(ConfigError, match=expected):
-        Config.load(environ={"DAFKA_BEACON_TIMEOUT_MS": "5000", old: "5"})
-
-
-@pytest.mark.parametrize("key", FORMER_NAMES)
-def test_every_former_name_has_a_setting_today(key: tuple[str, str]) -> None:
-    assert FORMER_NAMES[key] in attrs.fields_dict(SECTIONS[key[0]])
 
 
 @pytest.mark.parametrize(

@@ -151,15 +151,7 @@ def open_consumer(
 ) -> Opening[Consumer]:
     """Open a consumer; see `dafka.open_consumer`, whose arguments and exceptions it has.
 
-    Args:
-        topics: The topics to follow; more can be added with `Consumer.subscribe`.
-        config: The configuration; the defaults if None.
-        positions: By partition, the sequence of the first record to receive.
-        start: The time from which on to receive records.
-        group: The name of a group to be a member of.
-
-    Returns:
-        The consumer, which `async with` or `await` opens. Leaving the block, or `aclose`, closes it.
+    `async with` or `await` opens the consumer. Leaving the block, or `aclose`, closes it.
     """
     return Opening(
         Consumer, partial(roles.open_consumer, topics, config, positions=positions, start=start, group=group)

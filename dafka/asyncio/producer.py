@@ -82,13 +82,6 @@ def open_producer(
 ) -> Opening[Producer]:
     """Open a producer; see `dafka.open_producer`, whose arguments and exceptions it has.
 
-    Args:
-        topic: The topic.
-        config: The configuration; the defaults if None.
-        address: The address of the partition to continue, 32 upper-case hexadecimal digits; random if None.
-        next_sequence: The sequence of the next record.
-
-    Returns:
-        The producer, which `async with` or `await` opens. Leaving the block, or `aclose`, waits for outstanding ACKs.
+    `async with` or `await` opens the producer. Leaving the block, or `aclose`, waits for outstanding ACKs.
     """
     return Opening(Producer, partial(roles.open_producer, topic, config, address=address, next_sequence=next_sequence))

@@ -100,11 +100,6 @@ class Range:
 def open_reader(topics: Iterable[str] = (), config: Config | None = None) -> Opening[Reader]:
     """Open a reader; see `dafka.open_reader`, whose arguments and exceptions it has.
 
-    Args:
-        topics: The topics to survey: those whose partitions `Reader.ends` returns.
-        config: The settings; by default those of `Config()`.
-
-    Returns:
-        The reader, which `async with` or `await` opens. Leaving the block, or `aclose`, closes it.
+    `async with` or `await` opens the reader. Leaving the block, or `aclose`, closes it.
     """
     return Opening(Reader, partial(roles.open_reader, topics, config))

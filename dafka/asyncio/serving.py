@@ -46,25 +46,17 @@ class Tower(Hosted[roles.Tower]):
 
 
 def serve_store(config: Config | None = None) -> Opening[Store]:
-    """Run a store in the background; see `dafka.serve_store`, whose exceptions it has.
+    """Run a store in the background; see `dafka.serve_store`, whose argument and exceptions it has.
 
-    Args:
-        config: The configuration; the defaults if None.
-
-    Returns:
-        The store, which `async with` or `await` opens. Leaving the block, or `aclose`, ends it when it has written
-        what it has received.
+    `async with` or `await` opens the store. Leaving the block, or `aclose`, ends it when it has written all that it has
+    received.
     """
     return Opening(Store, partial(run_store, config))
 
 
 def serve_tower(config: Config | None = None) -> Opening[Tower]:
-    """Run a tower in the background; see `dafka.serve_tower`, whose exceptions it has.
+    """Run a tower in the background; see `dafka.serve_tower`, whose argument and exceptions it has.
 
-    Args:
-        config: The configuration; the defaults if None.
-
-    Returns:
-        The tower, which `async with` or `await` opens. Leaving the block, or `aclose`, ends it.
+    `async with` or `await` opens the tower. Leaving the block, or `aclose`, ends it.
     """
     return Opening(Tower, partial(run_tower, config))

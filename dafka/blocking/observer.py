@@ -26,11 +26,6 @@ class Observer(Node[roles.Observer]):
 def open_observer(topics: Iterable[str] = (), config: Config | None = None) -> Observer:
     """Open an observer; see `dafka.open_observer`, whose arguments and exceptions it has.
 
-    Args:
-        topics: The topics to look at; by default all.
-        config: The settings; by default those of `Config()`. Its discovery must be by towers.
-
-    Returns:
-        The observer. Leaving its `with` block, or `close`, closes it.
+    The observer is open. Leaving its `with` block, or `close`, closes it.
     """
     return Observer(partial(roles.open_observer, topics, config))

@@ -97,13 +97,6 @@ def open_producer(
 ) -> Producer:
     """Open a producer; see `dafka.open_producer`, whose arguments and exceptions it has.
 
-    Args:
-        topic: The topic.
-        config: The configuration; the defaults if None.
-        address: The address of the partition to continue, 32 upper-case hexadecimal digits; random if None.
-        next_sequence: The sequence of the next record.
-
-    Returns:
-        The producer. Leaving its `with` block, or `close`, waits for outstanding ACKs.
+    The producer is open. Leaving its `with` block, or `close`, waits for outstanding ACKs.
     """
     return Producer(partial(roles.open_producer, topic, config, address=address, next_sequence=next_sequence))

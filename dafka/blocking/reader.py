@@ -82,11 +82,6 @@ class Range:
 def open_reader(topics: Iterable[str] = (), config: Config | None = None) -> Reader:
     """Open a reader; see `dafka.open_reader`, whose arguments and exceptions it has.
 
-    Args:
-        topics: The topics to survey: those whose partitions `Reader.ends` returns.
-        config: The settings; by default those of `Config()`.
-
-    Returns:
-        The reader. Leaving its `with` block, or `close`, closes it.
+    The reader is open. Leaving its `with` block, or `close`, closes it.
     """
     return Reader(partial(roles.open_reader, topics, config))

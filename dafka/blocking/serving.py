@@ -46,24 +46,16 @@ class Tower(Hosted[roles.Tower]):
 
 
 def serve_store(config: Config | None = None) -> Store:
-    """Run a store in the background; see `dafka.serve_store`, whose exceptions it has.
+    """Run a store in the background; see `dafka.serve_store`, whose argument and exceptions it has.
 
-    Args:
-        config: The configuration; the defaults if None.
-
-    Returns:
-        The store. Leaving its `with` block, or `close`, ends it when it has written what it has received.
+    The store is open. Leaving its `with` block, or `close`, ends it when it has written all that it has received.
     """
     return Store(partial(run_store, config))
 
 
 def serve_tower(config: Config | None = None) -> Tower:
-    """Run a tower in the background; see `dafka.serve_tower`, whose exceptions it has.
+    """Run a tower in the background; see `dafka.serve_tower`, whose argument and exceptions it has.
 
-    Args:
-        config: The configuration; the defaults if None.
-
-    Returns:
-        The tower. Leaving its `with` block, or `close`, ends it.
+    The tower is open. Leaving its `with` block, or `close`, ends it.
     """
     return Tower(partial(run_tower, config))

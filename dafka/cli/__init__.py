@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from difflib import get_close_matches
 from importlib import import_module
-from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -32,7 +31,7 @@ COMMANDS = {
     ),
     "cluster": ("dafka.cli.kafka.cluster", "List the brokers of a cluster, and drain them before they are taken away."),
     "group": ("dafka.cli.kafka.group", "List, describe and reset groups of consumers, and delete those of a broker."),
-    "storage": ("dafka.cli.storage", "Inspect, copy, trim, delete, migrate and move records."),
+    "storage": ("dafka.cli.storage", "Inspect, copy, trim, delete and move records."),
     "keys": ("dafka.cli.keys", "Manage the keys of a closed cluster."),
     "user": ("dafka.cli.users", "Manage the users of a broker: their passwords, and what they may do."),
     "health": ("dafka.cli.status", "Ask a running command whether it is healthy."),
@@ -49,19 +48,6 @@ A module is loaded when its command runs, so that `dafka --help` and a wrong com
 NEED_PYTHON = ("spark", "demo", "bench")
 """Commands that need packages for which the binary of `make binary` is too small, or a Python for processes of their
 own."""
-
-FORMER_OPTIONS = {
-    "--authorized": "--authorized-keys",
-    "--grace": "--grace-ms",
-    "--key": "--key-file",
-    "--metrics": "--metrics-listen",
-    "--retain-age": "--retention-ms",
-    "--retain-bytes": "--retention-bytes",
-    "--retain-records": "--retention-records",
-    "--timeout": "--close-timeout-ms",
-    "--tower-key": "--tower-keys",
-}
-"""Options from before version 0.2, and their names today."""
 
 
 class _LazyGroup(click.Group):
@@ -110,16 +96,6 @@ class _LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
 
-    def invoke(self, ctx: click.Context) -> Any:
-        """Name today's option where a former one was used."""
-        try:
-            return super().invoke(ctx)
-        except click.NoSuchOption as error:
-            new = FORMER_OPTIONS.get(error.option_name)
-            if new is None or error.ctx is None or not _has_option(error.ctx.command, new):
-                raise
-            raise UsageMistake(f"the option {error.option_name} has a new name: use {new}") from None
-
 
 def _package_of(name: str) -> str:
     """Return what to install for a command: the extra with its name, but for `dafka bench` a distribution."""
@@ -128,10 +104,6 @@ def _package_of(name: str) -> str:
 
 def _is_left_out(name: str) -> bool:
     return name in NEED_PYTHON and bool(getattr(sys, "frozen", False))  # PyInstaller sets it
-
-
-def _has_option(command: click.Command, flag: str) -> bool:
-    return any(flag in parameter.opts for parameter in command.params)
 
 
 def _show_version(context: click.Context) -> None:

@@ -28,15 +28,6 @@ FORMAT_BYTES = 2**22
 """The size of the records that are formatted at a time."""
 
 
-class _OutputChoice(click.Choice[str]):
-    """The values of `--output`; a former one is refused with the new one."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if value == "content":
-            raise UsageMistake("--output content has a new name: use --output value")
-        return super().convert(value, param, ctx)
-
-
 @click.command()
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
 @selection_options
@@ -54,7 +45,7 @@ class _OutputChoice(click.Choice[str]):
 )
 @click.option(
     "--output",
-    type=_OutputChoice(["value", "full", "json"]),
+    type=click.Choice(["value", "full", "json"]),
     help="Print the value alone; after topic, partition, sequence, timestamp, key and headers; or all as a JSON "
     "object.  [default: value]",
 )

@@ -1,9 +1,8 @@
 """Reads settings from TOML files and environment variables, and explains unknown names.
 
 A setting has one name everywhere: `interval_ms` of the section `[beacon]` is the environment variable
-`DAFKA_BEACON_INTERVAL_MS` and the attribute `Config.beacon.interval_ms`. A setting's name from an earlier version is
-refused, and the error gives the new one. An unknown name in a file is refused; an unknown variable is ignored, with a
-warning.
+`DAFKA_BEACON_INTERVAL_MS` and the attribute `Config.beacon.interval_ms`. An unknown name in a file is
+refused; an unknown variable is ignored, with a warning.
 """
 
 from __future__ import annotations
@@ -30,19 +29,6 @@ PREFIX = "DAFKA_"
 
 OTHER_VARIABLES = frozenset({"DAFKA_ACCELERATOR"})
 """Environment variables with the prefix that are not settings."""
-
-FORMER_NAMES = {
-    ("beacon", "interval"): "interval_ms",
-    ("beacon", "timeout"): "timeout_ms",
-    ("beacon", "sub_address"): "tower_sub",
-    ("beacon", "pub_address"): "tower_pub",
-    ("beacon", "address"): "advertise",
-    ("tower", "sub_address"): "sub",
-    ("tower", "pub_address"): "pub",
-    ("producer", "head_interval"): "head_interval_ms",
-    ("consumer", "offset.reset"): "offset_reset",
-}
-"""Names from before version 0.2, most of them libdafka's, and today's name in the same section."""
 
 _LOG = logging.getLogger("dafka.config")
 
@@ -150,8 +136,6 @@ def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
 
 
 def _explain_unknown(section: str, name: str, kind: type[Any]) -> str:
-    if (section, name) in FORMER_NAMES:
-        return f"[{section}] {name} has a new name: write {FORMER_NAMES[section, name]}"
     names = list(attrs.fields_dict(kind))
     advice = _did_you_mean(name, names, "{}") or f"expected one of {', '.join(names)}"
     return f"unknown setting {name!r} in [{section}]: {advice}"
@@ -173,10 +157,9 @@ def read_environment(environ: Mapping[str, str], sections: Sections) -> tuple[Va
         The settings, and the names of the unknown variables with the prefix `DAFKA_`, some with a suggested name.
 
     Raises:
-        ConfigError: if a variable has a setting's former name, or an invalid value.
+        ConfigError: if a variable has a value that its setting cannot have.
     """
     known = {variable_name(section, name): (section, name) for section, name in _all_names(sections)}
-    former = {variable_name(*old): variable_name(old[0], new) for old, new in FORMER_NAMES.items()}
     values: Values = {}
     unknown = []
     for variable, text in environ.items():
@@ -185,8 +168,6 @@ def read_environment(environ: Mapping[str, str], sections: Sections) -> tuple[Va
         if variable in known:
             section, name = known[variable]
             values.setdefault(section, {})[name] = parse_value(sections[section], name, text, variable)
-        elif variable in former:
-            raise ConfigError(f"the environment variable {variable} has a new name: set {former[variable]} instead")
         else:
             advice = _did_you_mean(variable, known, "{}")
             unknown.append(f"{variable} ({advice})" if advice else variable)

@@ -70,25 +70,8 @@ def test_usage_errors_of_the_parser(arguments: list[str], error: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "old", "new"),
-    [
-        (["store", "--grace", "10s"], "--grace", "--grace-ms"),
-        (["tower", "--key", "tower.key"], "--key", "--key-file"),
-        (["up", "--metrics", "9464"], "--metrics", "--metrics-listen"),
-        (["store", "--retain-age", "7d"], "--retain-age", "--retention-ms"),
-        (["produce", "t", "--timeout", "10"], "--timeout", "--close-timeout-ms"),
-        (["keys", "authorize", "k", "--authorized", "list"], "--authorized", "--authorized-keys"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_former_option_is_refused_with_the_new_one(arguments: list[str], old: str, new: str) -> None:
-    assert run_here(*arguments) == (2, f"the option {old} has a new name: use {new}")
-
-
-@pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["--output", "content"], "--output content has a new name: use --output value"),
         (["--output", "full", "--format", "%s"], "--format: expected this or --output, not both"),
         (
             ["--output", "json", "--null-as", "x"],
@@ -237,7 +220,6 @@ def test_usage_errors(tmp_path: Path, arguments: list[str], error: str) -> None:
         ("interval_ms = 3", "'interval_ms' is outside of a section; write it below the line of its section, [beacon]"),
         ("[beacons]", "unknown section [beacons]: did you mean [beacon]?"),
         ("[beacon]\nintervall_ms = 3", "unknown setting 'intervall_ms' in [beacon]: did you mean interval_ms?"),
-        ("[beacon]\ninterval = 3", "[beacon] interval has a new name: write interval_ms"),
         ("[beacon]\ninterval_ms = 'often'", "[beacon] interval_ms: expected a number of milliseconds from 1 up, or a"),
         ("[beacon", "config.toml is not TOML: "),
     ],

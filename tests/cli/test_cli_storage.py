@@ -517,7 +517,7 @@ def test_help_lists_the_commands_in_order() -> None:
     text = CliRunner().invoke(main, ["storage", "--help"], terminal_width=100).output
     rows = text.partition("Commands:\n")[2].splitlines()
     listed = [row.split()[0] for row in rows]
-    assert listed == ["info", "verify", "copy", "export", "import", "trim", "delete", "migrate", "move", "objects"]
+    assert listed == ["info", "verify", "copy", "export", "import", "trim", "delete", "move", "objects"]
     assert all(row.endswith(".") and not row.endswith("...") for row in rows)
     for command in listed:
         assert CliRunner().invoke(main, ["storage", command, "-h"]).exit_code == 0

@@ -32,7 +32,6 @@ _PRELOADED = (
     "rich.console",
     "rich.progress",
     "rich.table",
-    "sqlite_utils",
     "structlog",
     "trio.testing",
     "xdist.plugin",

@@ -118,7 +118,7 @@ async def test_newer_version_is_refused(folder: Path) -> None:
     for read_only in (False, True):
         error = await failure(folder, read_only=read_only)
         assert type(error) is StorageFormatError
-        assert str(error) == f"{folder} has version 3, expected at most 2; upgrade dafka"
+        assert str(error) == f"{folder} has version 3, expected 2; use the dafka that wrote it"
 
 
 @pytest.mark.parametrize(

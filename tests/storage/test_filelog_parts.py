@@ -8,12 +8,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from crc32c import crc32c
 
 from dafka.batches import encode_batch, with_base_offset
 from dafka.records import Partition
 from dafka.storage.filelog import catalog
-from dafka.storage.filelog.batch_segment import BatchSegment
 from dafka.storage.filelog.blocks import Block
 from dafka.storage.filelog.catalog import (
     CHANGING,
@@ -29,77 +27,16 @@ from dafka.storage.filelog.catalog import (
     decode_slot,
     encode_slot,
 )
-from dafka.storage.filelog.entry_segment import (
-    FLAG_FIRST,
-    FLAG_MORE,
-    HEADER,
-    HEADER_BYTES,
-    MAGIC,
-    EntrySegment,
-    parse_header,
-    read_body,
-)
 from dafka.storage.filelog.files import FilePool, is_temporary_file, make_folders, read_file, remove_folders, write_at
 from dafka.storage.filelog.index import SegmentIndex, decode_rows, decode_times, is_beginning
 from dafka.storage.filelog.partition import Head, PartitionLog, is_segment_name, partition_seed, segment_seed
 from dafka.storage.filelog.segment import HEADER_READ_BYTES, ReadBuffer, Segment
-from dafka.storage.filelog.stored import ROW_BYTES, StoredRow, StoredRows, decode_row, drop_replaced, repair_rows
-from dafka.storage.filelog.versions import as_segment
-from tests.storage.old_filelog import Run, encode_append
+from dafka.storage.filelog.stored import ROW_BYTES, StoredRow, StoredRows, decode_row
+from dafka.storage.filelog.stored_repair import drop_replaced, repair_rows
 
 SEED = segment_seed(partition_seed(b"t", b"A"), 7)
 NAMES = [(b"t", b"A"), (b"t", b"B"), (b"", b"\xff")]
 HEAD = Head(earliest=3, end=9, content_bytes=5, earliest_at=1, latest_at=2, base=3, length=99, base_at=1)
-
-
-def encoded(*runs: Run, position: int = 0) -> bytes:
-    return encode_append(runs, position, SEED)
-
-
-def with_header(fields: tuple[int, ...], position: int = 0) -> bytes:
-    """Return a header with these fields and a valid CRC."""
-    data = HEADER.pack(*fields, 0)[:-4]
-    return data + crc32c(data, (SEED + position) & (2**32 - 1)).to_bytes(4, "big")
-
-
-# Entries
-
-
-def test_an_entry_is_read_where_it_was_written_and_nowhere_else() -> None:
-    data = encoded(Run(7, [b"a", b"", b"bcd"], 50), position=100)
-    entry = parse_header(data, 0, 100, SEED)
-    assert entry is not None
-    assert (entry.first_sequence, entry.end_sequence, entry.records, entry.stored_at) == (7, 10, 3, 50)
-    assert (entry.flags, entry.content_bytes, entry.next_position) == (FLAG_FIRST, 4, 100 + len(data))
-    contents = read_body(entry, data, HEADER_BYTES)
-    assert contents is not None
-    assert list(contents) == [b"a", b"", b"bcd"]
-    assert parse_header(data, 0, 101, SEED) is None
-    assert parse_header(data, 0, 100, SEED + 1) is None
-
-
-@pytest.mark.parametrize(
-    ("fields", "is_valid"),
-    [
-        ((MAGIC, FLAG_FIRST | FLAG_MORE, 4, 7, 1, 50, 0), True),
-        ((MAGIC + 1, FLAG_FIRST, 4, 7, 1, 50, 0), False),
-        ((MAGIC, 4, 4, 7, 1, 50, 0), False),
-        ((MAGIC, FLAG_FIRST, 3, 7, 1, 50, 0), False),
-        ((MAGIC, FLAG_FIRST, 8, 7, 2, 50, 0), True),
-        ((MAGIC, FLAG_FIRST, 4, 7, 0, 50, 0), False),
-    ],
-)
-def test_a_header_must_be_possible_even_if_its_crc_is_right(fields: tuple[int, ...], is_valid: bool) -> None:
-    assert (parse_header(with_header(fields), 0, 0, SEED) is not None) is is_valid
-
-
-def test_each_byte_of_an_entry_is_protected() -> None:
-    data = encoded(Run(7, [b"abc"], 50))
-    for at in range(len(data)):
-        damaged = bytearray(data)
-        damaged[at] ^= 1
-        entry = parse_header(bytes(damaged), 0, 0, SEED)
-        assert entry is None or read_body(entry, bytes(damaged), HEADER_BYTES) is None
 
 
 # Segments
@@ -122,7 +59,7 @@ def open_log(path: Path, base: int = 7, end: int = 10**9) -> Segment:
     pool = FilePool(os.O_RDWR)
     opened.callback(pool.close)
     with pool.open_file(str(path)) as fd:
-        return as_segment(log, base, end, fd, path.stat().st_size, pool, build_index)
+        return Segment(log, base, end, fd, path.stat().st_size, pool, build_index)
 
 
 def build_index(segment: Segment) -> SegmentIndex:
@@ -152,38 +89,14 @@ def firsts(segment: Segment) -> list[int]:
     return [block.first_sequence for block in segment.iterate(segment.open_buffer(10), 0, 7)]
 
 
-def test_the_form_of_a_segment_is_known_even_if_it_is_damaged(path: Path) -> None:
-    for data, form in ((encoded(Run(7, [b"abc"], 50)), EntrySegment), (batches(10)[0], BatchSegment)):
-        for at in range(len(data)):
-            path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
-            assert type(open_log(path)) is form, at
-
-
-def test_entries_after_damage_are_found(path: Path) -> None:
-    data = b""
-    for number in range(5):
-        data += encoded(Run(7 + 2 * number, [b"a" * 40, b"b"], 50 + number), position=len(data))
-    damaged = bytearray(data)
-    damaged[2 * len(data) // 5 + 5] ^= 1
-    path.write_bytes(bytes(damaged))
-    assert firsts(open_log(path)) == [7, 9, 13, 15]
-    path.write_bytes(bytes(damaged[:-1]))
-    assert firsts(open_log(path)) == [7, 9, 13], "an entry must end within the limit"
-
-
-@pytest.mark.parametrize("form", [EntrySegment, BatchSegment])
 @pytest.mark.parametrize(
     "gap", [9, 60, HEADER_READ_BYTES - 1, HEADER_READ_BYTES, HEADER_READ_BYTES + 1, 3 * HEADER_READ_BYTES]
 )
-def test_a_block_after_a_gap_of_any_size_is_found(gap: int, form: type[Segment], path: Path) -> None:
+def test_a_block_after_a_gap_of_any_size_is_found(gap: int, path: Path) -> None:
     """The gap is searched in pieces. The block may begin with a piece, or across the border of two."""
-    run = Run(7, [b"a"], 50)
     for more in range(0, 70, 7):
-        begin = bytes([0xDA if form is EntrySegment else 0, 0xF1]) + b"?" * (gap + more - 2)
-        data = encoded(run, position=len(begin)) if form is EntrySegment else batches(10)[0]
-        path.write_bytes(begin + data)
+        path.write_bytes(b"?" * (gap + more) + batches(10)[0])
         segment = open_log(path)
-        assert type(segment) is form
         found = list(segment.iterate(segment.open_buffer(10), 0, 7))
         assert [(each.position, each.first_sequence, each.records) for each in found] == [(gap + more, 7, 1)]
 

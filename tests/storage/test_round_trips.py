@@ -126,18 +126,3 @@ async def test_a_line_has_every_part_of_a_record() -> None:
         b'"headers": [{"name": "a", "value": "1"}], "value": "0"}',
         b'{"topic": "orders", "partition": "A", "sequence": 1, "stored_at": 9, "timestamp": 7, "value": null}',
     ]
-
-
-async def test_exports_of_earlier_versions_are_imported() -> None:
-    async def old() -> AsyncIterator[list[bytes]]:
-        yield [
-            b'{"topic": "orders", "partition": "A", "sequence": 3, "stored_at": 30, "content": "three"}',
-            b'{"topic": "orders", "partition": "A", "sequence": 4, "stored_at": 40, "content_base64": "/wA="}',
-        ]
-
-    storage = MemoryStorage()
-    assert (await import_lines(storage, old())).records == 2
-    assert await read_everything(storage) == [
-        Record(PARTITION, 3, b"three", stored_at=30),
-        Record(PARTITION, 4, b"\xff\0", stored_at=40),
-    ]

@@ -7,7 +7,6 @@ import click
 from dafka.cli.storage.cold import move, objects
 from dafka.cli.storage.deletion import delete
 from dafka.cli.storage.inspection import info, verify
-from dafka.cli.storage.migration import migrate
 from dafka.cli.storage.transfer import copy, export, import_
 from dafka.cli.storage.trimming import trim
 
@@ -21,11 +20,11 @@ class _Group(click.Group):
 
 @click.group(cls=_Group)
 def storage() -> None:
-    """Inspect, copy, trim, delete, migrate and move records.
+    """Inspect, copy, trim, delete and move records.
 
     A storage is given as a URL, such as sqlite:dafka.db or filelog:FOLDER.
     """
 
 
-for command in (info, verify, copy, export, import_, trim, delete, migrate, move, objects):
+for command in (info, verify, copy, export, import_, trim, delete, move, objects):
     storage.add_command(command)

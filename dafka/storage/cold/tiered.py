@@ -41,7 +41,6 @@ from dafka.storage.cold.options import ColdOptions
 from dafka.storage.cold.reader import SegmentReader
 from dafka.storage.cold.remote import RetryingObjectStore
 from dafka.storage.cold.segments import RECORDS_FOLDER, Segment
-from dafka.storage.migration import Migrates, Migration
 from dafka.storage.plugin_helpers import now_ms
 from dafka.storage.tiers import TierStatistics
 
@@ -101,8 +100,6 @@ class TieredStorage:
         if isinstance(hot, CompactsPartitions):
             self.find_compactable = self._find_compactable
             self.compact = self._compact
-        if isinstance(hot, Migrates):
-            self.migrate = self._migrate
 
     @property
     def repairs(self) -> Sequence[Damage]:
@@ -413,11 +410,6 @@ class TieredStorage:
             await trio.lowlevel.checkpoint()
             return Compacted()
         return await self.hot.compact(partition, end_sequence, find_removed, throttle)
-
-    async def _migrate(self) -> Migration:
-        """See `Migrates.migrate`."""
-        assert isinstance(self.hot, Migrates)
-        return await self.hot.migrate()
 
     # Reading
 

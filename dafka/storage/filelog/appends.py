@@ -10,10 +10,10 @@ import attrs
 from dafka.batches import encode_records, iter_batches
 from dafka.errors import BatchError, EncodingError, StorageError
 from dafka.records import Partition, RecordBatch, join
-from dafka.storage.filelog.batch_segment import SEQUENCE_END_MAX
 from dafka.storage.filelog.blocks import Block
 from dafka.storage.filelog.index import OFFSET_MAX
 from dafka.storage.filelog.partition import Head, PartitionLog
+from dafka.storage.filelog.segment import SEQUENCE_END_MAX
 from dafka.storage.filelog.stored import ROW_BYTES, StoredRow
 from dafka.storage.plugin_helpers import split_by_time
 
@@ -105,8 +105,7 @@ def plan_append(
     if size > OFFSET_MAX:
         raise StorageError(f"{log.partition}: expected at most {OFFSET_MAX} bytes of records at once, not {size}")
     is_full = head.length > 0 and (
-        log.is_tail_old
-        or head.length + size > min(segment_bytes, OFFSET_MAX)
+        head.length + size > min(segment_bytes, OFFSET_MAX)
         or end_sequence - head.base > OFFSET_MAX
         or rows[0].stored_at - head.base_at >= segment_ms
     )

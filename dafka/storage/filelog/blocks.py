@@ -10,7 +10,7 @@ from dafka.records import NO_TIMESTAMP
 
 
 class Block(NamedTuple):
-    """Records that are stored and checked together, by their header: a record batch, or an entry of version 1.
+    """A record batch, by its header: records that are stored and checked together.
 
     Attributes:
         position: Its position in the segment.
@@ -19,9 +19,6 @@ class Block(NamedTuple):
         records: The number of its records, including those that compaction has removed.
         crc: The CRC of the rest of the block.
         max_timestamp: The largest timestamp of its records.
-        stored_at: Version 1: when the records were stored.
-        content_bytes: Version 1: the total size of the records.
-        flags: Version 1: its place in the append.
     """
 
     position: int
@@ -30,9 +27,6 @@ class Block(NamedTuple):
     records: int
     crc: int
     max_timestamp: int = NO_TIMESTAMP
-    stored_at: int = 0
-    content_bytes: int = 0
-    flags: int = 0
 
     @property
     def end_sequence(self) -> int:

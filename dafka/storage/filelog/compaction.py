@@ -30,7 +30,6 @@ from dafka.storage.filelog.files import file_size, temporary_path, write_at
 from dafka.storage.filelog.partition import PartitionLog
 from dafka.storage.filelog.segment import BODY_READ_BYTES
 from dafka.storage.filelog.stored import StoredRow
-from dafka.storage.filelog.versions import is_of_batches
 from dafka.storage.filelog.writer import LogWriter
 
 STEP_BYTES = 2**18
@@ -118,7 +117,7 @@ class SegmentCompaction:
     def _rewrite_part(self) -> None:
         log = self._log
         with self._writer.reader.open_segment(log, log.head, self._base) as segment:
-            if segment.base != self._base or not is_of_batches(segment):
+            if segment.base != self._base:
                 self._give_up()
                 return
             if self._fd < 0:

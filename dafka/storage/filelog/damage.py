@@ -26,7 +26,6 @@ from dafka.storage.filelog.positions import POSITIONS_FOLDER, PositionFiles
 from dafka.storage.filelog.reading import LogReader
 from dafka.storage.filelog.segment import Segment
 from dafka.storage.filelog.stored import ROW_BYTES, StoredRows
-from dafka.storage.filelog.versions import is_of_batches
 from dafka.storage.tiers import TIER_FOLDER
 
 _KNOWN_FILES = {MARKER_FILE, LOCK_FILE, TOPICS_FOLDER, POSITIONS_FOLDER, NAMES_FILE, HEADS_FILE, TIER_FOLDER}
@@ -104,8 +103,6 @@ def _check_segment(segment: Segment, head: Head, end: int) -> Iterator[Damage]:
         yield _lost(log, path, built.end_sequence, end)
     elif built.length != segment.limit:
         yield Damage(path, f"{segment.limit - built.length} bytes follow the last record")
-    if not is_of_batches(segment):
-        return
     files = (read_file(log.index_path(base)), read_file(log.time_index_path(base)))
     # The files of the active segment were written when the storage was last closed.
     is_right = is_beginning(files, built) if base == head.base else files == built.encode()

@@ -36,8 +36,6 @@ class SegmentIndex:
         rows: First sequence, position and last sequence of the indexed blocks.
         times: For some of the rows, in order: the largest timestamp so far, and the last sequence of its block.
         largest: The largest timestamp, and the last sequence of its block.
-        content_bytes: Version 1: the total size of the records.
-        last_stored_at: Version 1: when the last record was stored.
     """
 
     base: int
@@ -46,8 +44,6 @@ class SegmentIndex:
     rows: list[tuple[int, int, int]] = attrs.Factory(list)
     times: list[tuple[int, int]] = attrs.Factory(list)
     largest: tuple[int, int] = (NO_TIMESTAMP, 0)
-    content_bytes: int = 0
-    last_stored_at: int = 0
 
     @classmethod
     def empty(cls, base: int) -> SegmentIndex:
@@ -65,8 +61,6 @@ class SegmentIndex:
                 self.times.append(self.largest)
         self.end_sequence = block.end_sequence
         self.length = block.next_position
-        self.content_bytes += block.content_bytes
-        self.last_stored_at = block.stored_at
 
     def locate_sequence(self, sequence: int) -> tuple[int, int]:
         """Return the first sequence and the position of an indexed block at or before a sequence."""

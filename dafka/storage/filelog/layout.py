@@ -26,9 +26,6 @@ TOPICS_FOLDER = "topics"
 FORMAT = "dafka file log"
 VERSION = 2
 
-VERSIONS = (1, VERSION)
-"""The versions that can be read. In version 1, segments consist of entries. Writing upgrades to version 2."""
-
 PART_LENGTH_MAX = 200
 """The maximum length of a part of a path, in bytes. File systems allow 255; the rest is for suffixes."""
 
@@ -50,14 +47,9 @@ def read_identity(folder: str) -> str:
         The node address of the storage.
 
     Raises:
-        StorageFormatError: If the folder holds no file log, or one of a newer version.
+        StorageFormatError: If the folder holds no file log, or one of another version.
         StorageError: If the folder does not exist.
     """
-    return _read_marker(folder)[1]
-
-
-def _read_marker(folder: str) -> tuple[int, str]:
-    """Return the version and the identity."""
     path = f"{folder}/{MARKER_FILE}"
     if not os.path.isdir(folder):
         if os.path.lexists(folder):
@@ -74,9 +66,9 @@ def _read_marker(folder: str) -> tuple[int, str]:
         is_valid = False
     if not is_valid:
         raise StorageFormatError(f"{folder} cannot be opened: {MARKER_FILE} is damaged, or not that of a file log")
-    if version not in VERSIONS:
-        raise StorageFormatError(f"{folder} has version {version}, expected at most {VERSION}; upgrade dafka")
-    return int(version), str(identity)
+    if version != VERSION:
+        raise StorageFormatError(f"{folder} has version {version}, expected {VERSION}; use the dafka that wrote it")
+    return str(identity)
 
 
 def prepare_folder(folder: str) -> None:
@@ -102,22 +94,23 @@ def prepare_folder(folder: str) -> None:
 
 
 def create_identity(folder: str) -> str:
-    """Make an empty folder a file log, or upgrade one to this version, which older releases refuse.
+    """Make an empty folder a file log.
 
     Args:
         folder: The folder.
 
     Returns:
-        The identity of the file log.
+        The identity of the file log, also of one that exists.
 
     Raises:
         StorageFormatError: As `read_identity` does.
         OSError: If the folder cannot be read or changed.
     """
-    version, identity = (0, new_address()) if _is_empty(folder) else _read_marker(folder)
-    if version != VERSION:
-        document = {"format": FORMAT, "version": VERSION, "identity": identity, "crc32c": _crc(VERSION, identity)}
-        replace_file(f"{folder}/{MARKER_FILE}", json.dumps(document).encode() + b"\n")
+    if not _is_empty(folder):
+        return read_identity(folder)
+    identity = new_address()
+    document = {"format": FORMAT, "version": VERSION, "identity": identity, "crc32c": _crc(VERSION, identity)}
+    replace_file(f"{folder}/{MARKER_FILE}", json.dumps(document).encode() + b"\n")
     return identity
 
 

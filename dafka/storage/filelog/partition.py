@@ -83,7 +83,6 @@ class PartitionLog:
         "bases",
         "folder",
         "is_tail_dirty",
-        "is_tail_old",
         "lock",
         "partition",
         "seed",
@@ -103,8 +102,6 @@ class PartitionLog:
         """Protects changes of an index, and the listing of segments."""
         self.is_tail_dirty = False
         """Whether the end of the active segment holds a failed append that could not be truncated."""
-        self.is_tail_old = False
-        """Whether the active segment is of version 1, so that the next append begins another one."""
         self.stored_length = -1
         """The size of the `.stored` file of the active segment; -1 if it has not been checked."""
         self.segment_content_bytes = 0
@@ -113,8 +110,7 @@ class PartitionLog:
         self._info: PartitionInfo | None = None
 
     def forget_tail(self) -> None:
-        """Forget the state of the active segment, because it is being replaced."""
-        self.is_tail_old = False
+        """Forget what is known of the active segment, because another one takes its place."""
         self.stored_length = -1
 
     @property

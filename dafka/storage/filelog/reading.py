@@ -26,7 +26,6 @@ from dafka.storage.filelog.files import FilePool, read_file
 from dafka.storage.filelog.index import SegmentIndex, decode_rows, decode_times
 from dafka.storage.filelog.partition import Head, PartitionLog
 from dafka.storage.filelog.segment import BODY_READ_BYTES, ReadBuffer, Segment
-from dafka.storage.filelog.versions import as_segment, is_of_batches
 
 READ_RECORDS_MAX = 2**15
 """The maximum number of records in one read; it limits reads of empty records."""
@@ -203,7 +202,7 @@ class LogReader:
             self.drop_segment(log, base)  # the writer has deleted the partition, and begun it again
         with self.pool.open_file(path) as fd:
             limit = head.length if base == head.base else os.fstat(fd).st_size
-            yield as_segment(log, base, end, fd, limit, self.pool, self.get_index)
+            yield Segment(log, base, end, fd, limit, self.pool, self.get_index)
 
     def _read_segment(self, segment: Segment, first_sequence: int, count: int, bytes_max: int) -> RecordBatch:
         buffer = segment.open_buffer(
@@ -319,8 +318,6 @@ def _read_index(segment: Segment) -> SegmentIndex:
     """Return the index of a segment of record batches as its files have it; an empty one if they are invalid."""
     log, base = segment.log, segment.base
     index = SegmentIndex.empty(base)
-    if not is_of_batches(segment):
-        return index
     rows = decode_rows(read_file(log.index_path(base)), base)
     times = decode_times(read_file(log.time_index_path(base)), base)
     if rows is None or times is None:

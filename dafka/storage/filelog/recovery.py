@@ -17,7 +17,6 @@ import attrs
 from dafka.records import Partition, decode_text
 from dafka.storage.base import Damage
 from dafka.storage.filelog.catalog import GOOD, VACANT, CatalogReader, CatalogWriter
-from dafka.storage.filelog.entry_segment import SEQUENCE_END_MAX
 from dafka.storage.filelog.files import FilePool, file_size, read_file
 from dafka.storage.filelog.index import is_beginning
 from dafka.storage.filelog.layout import TOPICS_FOLDER, walk_names
@@ -34,9 +33,8 @@ from dafka.storage.filelog.partition import (
 )
 from dafka.storage.filelog.reading import LogReader, count_segment_bytes
 from dafka.storage.filelog.segment import Segment
-from dafka.storage.filelog.stored import drop_bad_rows, repair_stored_file
+from dafka.storage.filelog.stored_repair import drop_bad_rows, repair_stored_file
 from dafka.storage.filelog.syncing import Syncer
-from dafka.storage.filelog.versions import as_segment, is_of_batches
 from dafka.storage.filelog.writer import LogWriter
 from dafka.storage.plugin_helpers import now_ms
 
@@ -102,7 +100,7 @@ class Recovery:
             if not sizes[base]:  # the process was killed after creating the segment, or the segment was never used
                 self._drop_segment(log, base)
         self._drop_stray_files(log)
-        head = Head(end=SEQUENCE_END_MAX, base=log.bases[-1], length=sizes[log.bases[-1]])
+        head = Head(end=_UNKNOWN_END, base=log.bases[-1], length=sizes[log.bases[-1]])
         indexes = [self.reader.load_index(log, head, base) for base in log.bases[:-1]]
         if indexes and not head.length and stored_earliest < head.base != indexes[-1].end_sequence:
             self._drop_segment(log, head.base)  # created by an incomplete reset
@@ -149,7 +147,7 @@ class Recovery:
         """Scan the active segment after its known part, and truncate an incomplete append."""
         path = log.log_path(known.base)
         with self.pool.open_file(path) as fd:
-            segment = as_segment(log, known.base, SEQUENCE_END_MAX, fd, size, self.pool, self.reader.get_index)
+            segment = Segment(log, known.base, _UNKNOWN_END, fd, size, self.pool, self.reader.get_index)
             tail = segment.scan_tail(known.length, known.end)
             if self.is_writer:
                 for position, first_sequence, end_sequence in tail.damaged:
@@ -174,8 +172,8 @@ class Recovery:
             )
 
     def _repair_stored_file(self, segment: Segment, latest_at: int, head: Head) -> None:
-        """Fill in times of storing that are missing after a power failure or damage."""
-        if self.is_writer and is_of_batches(segment):
+        """Fill in when records were stored if a power failure or damage has left that out."""
+        if self.is_writer:
             drop_bad_rows(segment)
             repair_stored_file(segment, latest_at, partial(self._find_later_time, segment, head))
 
@@ -222,7 +220,7 @@ class Recovery:
             with self.reader.open_segment(log, head, base) as segment:
                 paths = (log.index_path(base), log.time_index_path(base))
                 files = (read_file(paths[0]), read_file(paths[1]))
-                if not is_of_batches(segment) or not any(map(os.path.lexists, paths)):
+                if not any(map(os.path.lexists, paths)):
                     continue
                 index = self.reader.get_index(segment)
             if not (is_beginning(files, index) if base == head.base else files == index.encode()):
@@ -236,6 +234,9 @@ class Recovery:
         end_sequence = max(end_sequence, first_sequence + 1)
         self.damages.append(Damage(location, reason, log.partition, first_sequence, end_sequence))
 
+
+_UNKNOWN_END = 2**64 - 1
+"""The end of a segment until it is scanned: more than any sequence."""
 
 _logger = logging.getLogger("dafka.storage")
 

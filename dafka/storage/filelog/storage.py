@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import ClassVar, TypeVar
 
-import attrs
 import trio
 
 from dafka.errors import StorageError, StorageLostError
@@ -34,13 +33,11 @@ from dafka.storage.filelog.damage import find_folder_damage, find_partition_dama
 from dafka.storage.filelog.files import FilePool
 from dafka.storage.filelog.follower import PartitionFollower
 from dafka.storage.filelog.layout import LOCK_FILE, MARKER_FILE, create_identity, prepare_folder, read_identity
-from dafka.storage.filelog.migration import find_old_segments, migrate_segment
 from dafka.storage.filelog.partition import Head, PartitionLog
 from dafka.storage.filelog.positions import POSITIONS_FOLDER, PositionFiles
 from dafka.storage.filelog.reading import LogReader
 from dafka.storage.filelog.recovery import open_writer
 from dafka.storage.filelog.writer import LogWriter
-from dafka.storage.migration import Migration
 from dafka.storage.plugin_helpers import FileIdentity, int_at_least, now_ms, parse_location, writer_lock
 
 READ_THREADS = 4
@@ -333,18 +330,6 @@ class FilelogStorage:
             return found
 
         return await self._read(check)
-
-    async def migrate(self) -> Migration:
-        """See `Migrates.migrate`. Appends run between the segments."""
-        writer = self._writable()
-        done = Migration()
-        for log, base in await self._read(lambda: list(find_old_segments(writer))):
-            found = await self._write(partial(migrate_segment, log=log, base=base))
-            if isinstance(found, int):
-                done = attrs.evolve(done, files=done.files + 1, records=done.records + found)
-            else:
-                done = attrs.evolve(done, left=(*done.left, found))
-        return done
 
     async def save_positions(self, name: str, positions: Mapping[Partition, int]) -> None:
         """See `Storage.save_positions`."""

@@ -1,8 +1,8 @@
 """When the records of a segment were stored, and their size: a file beside the segment, with a row for each append.
 
-Rows are written before their records, but synced later. After a power failure, rows may be missing, and a row may
-describe more records than there are. `repair_rows` then makes the file match its segment again. Damaged rows are
-skipped: their records get the time of the next valid row.
+The rows are written before the records, and synced with less haste than they. After a power failure rows may be
+missing, and a row may describe more records than there are. `stored_repair` then makes the file fit its segment again.
+Damaged rows are passed over: their records count as stored when those of the next good row were.
 """
 
 from __future__ import annotations
@@ -15,9 +15,6 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from dafka.storage.filelog.blocks import StoredRun
-from dafka.storage.filelog.files import replace_file, write_at
-from dafka.storage.filelog.segment import Segment
-from dafka.storage.plugin_helpers import now_ms
 
 _ROW = struct.Struct(">QqQ")
 ROW_BYTES = _ROW.size + 4
@@ -132,89 +129,3 @@ class StoredRows:
     def _decode(self, data: bytes) -> StoredRow | None:
         row = decode_row(data, self._seed)
         return row if row is not None and row.end_sequence > self._base else None
-
-
-def repair_rows(
-    fd: int,
-    base: int,
-    seed: int,
-    end_sequence: int,
-    count_bytes: Callable[[int, int], int],
-    latest_at: int,
-    find_later_time: Callable[[], int],
-) -> tuple[int, StoredRow]:
-    """Make the rows match their segment.
-
-    Args:
-        fd: The descriptor of the file.
-        base: The first sequence of the segment.
-        seed: The seed of the segment's CRCs.
-        end_sequence: The end of the segment.
-        count_bytes: Returns the total size of the records of a range.
-        latest_at: The earliest possible time of storing of the last record; 0 if unknown.
-        find_later_time: Returns the time for records without a row if no record before them has a time.
-
-    Returns:
-        The size of the file, in bytes, and its last row.
-
-    Raises:
-        OSError: If the file cannot be read or changed.
-    """
-    rows = StoredRows(fd, base, seed)
-    size = os.fstat(fd).st_size
-    kept, last, missing = 0, StoredRow(base, 0, 0), b""
-    if end_sequence > base:
-        kept = rows.find_sequence(end_sequence - 1)
-        row = rows.row_at(kept) if kept < rows.count else None
-        if row is not None and row.end_sequence == end_sequence and row.stored_at >= latest_at:
-            kept, last = kept + 1, row
-        else:
-            before = rows.last_before(kept)
-            stored_at = max(latest_at, before.stored_at if row is None else row.stored_at) or find_later_time()
-            content_bytes = before.content_bytes + count_bytes(before.end_sequence, end_sequence)
-            last = StoredRow(end_sequence, stored_at, content_bytes)
-            missing = last.encode(seed)
-    if kept * ROW_BYTES < size:
-        os.ftruncate(fd, kept * ROW_BYTES)
-    if missing:
-        write_at(fd, [missing], kept * ROW_BYTES)
-    return kept * ROW_BYTES + len(missing), last
-
-
-def drop_bad_rows(segment: Segment) -> None:
-    """Rewrite the `.stored` file of a segment without rows that are damaged or contradict others. Raises `OSError`.
-
-    After a power failure, the file may contain a row of an append that was rolled back, next to the row of the later
-    append that replaced it.
-    """
-    log, base = segment.log, segment.base
-    path, seed = log.stored_path(base), log.segment_seed(base)
-    with segment.pool.open_file(path, is_created=True) as fd:
-        rows = StoredRows(fd, base, seed)
-        good = drop_replaced([row for _, row in rows.iterate(0)])
-    if len(good) < rows.count:
-        replace_file(path, b"".join([row.encode(seed) for row in good]))
-        segment.pool.drop(path)
-
-
-def drop_replaced(rows: list[StoredRow]) -> list[StoredRow]:
-    """Drop each row with an earlier time than a row before it, or with an end that a later row also has or precedes."""
-    in_time: list[StoredRow] = []
-    for row in rows:
-        if not in_time or row.stored_at >= in_time[-1].stored_at:
-            in_time.append(row)
-    kept: list[StoredRow] = []
-    for row in reversed(in_time):
-        if not kept or row.end_sequence < kept[-1].end_sequence:
-            kept.append(row)
-    return kept[::-1]
-
-
-def repair_stored_file(
-    segment: Segment, latest_at: int, find_later_time: Callable[[], int] = now_ms
-) -> tuple[int, StoredRow]:
-    """Make the `.stored` file of a segment of record batches match it; see `repair_rows`. Raises `OSError`."""
-    log, base = segment.log, segment.base
-    with segment.pool.open_file(log.stored_path(base), is_created=True) as fd:
-        seed = log.segment_seed(base)
-        return repair_rows(fd, base, seed, segment.end_sequence, segment.count_bytes, latest_at, find_later_time)

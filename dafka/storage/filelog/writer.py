@@ -38,9 +38,9 @@ from dafka.storage.filelog.partition import (
     write_earliest_file,
 )
 from dafka.storage.filelog.reading import LogReader
-from dafka.storage.filelog.stored import ROW_BYTES, repair_stored_file
+from dafka.storage.filelog.stored import ROW_BYTES
+from dafka.storage.filelog.stored_repair import repair_stored_file
 from dafka.storage.filelog.syncing import Syncer
-from dafka.storage.filelog.versions import is_of_batches
 from dafka.storage.plugin_helpers import now_ms
 
 
@@ -284,13 +284,10 @@ class LogWriter:
         """Check, once after opening, how the active segment can be continued."""
         head = log.head
         with self.reader.open_segment(log, head, head.base) as segment:
-            log.is_tail_old = not is_of_batches(segment)
-            log.stored_length = 0
-            if not log.is_tail_old:
-                before = file_size(log.stored_path(head.base))
-                log.stored_length, last = repair_stored_file(segment, head.latest_at)
-                log.segment_content_bytes = last.content_bytes
-                log.head = head._replace(closed_bytes=max(head.closed_bytes + log.stored_length - before, 0))
+            before = file_size(log.stored_path(head.base))
+            log.stored_length, last = repair_stored_file(segment, head.latest_at)
+            log.segment_content_bytes = last.content_bytes
+            log.head = head._replace(closed_bytes=max(head.closed_bytes + log.stored_length - before, 0))
 
     def _new_log(self, partition: Partition) -> PartitionLog:
         return self._vacant.get(partition) or PartitionLog(partition, self.topics_folder)
@@ -314,9 +311,8 @@ class LogWriter:
             if log.is_tail_dirty:
                 with self.pool.open_file(log.log_path(log.head.base)) as fd:
                     os.ftruncate(fd, log.head.length)
-                if not log.is_tail_old:
-                    with self.pool.open_file(log.stored_path(log.head.base), is_created=True) as fd:
-                        os.ftruncate(fd, log.stored_length)
+                with self.pool.open_file(log.stored_path(log.head.base), is_created=True) as fd:
+                    os.ftruncate(fd, log.stored_length)
                 log.is_tail_dirty = False
             append.is_prepared = True
             if append.begins_segment:
@@ -394,7 +390,6 @@ class LogWriter:
             self.reader.extend_cached_index(log, head.base, append.blocks)
         log.stored_length = append.stored_position + ROW_BYTES * len(append.rows)
         log.segment_content_bytes = append.rows[-1].content_bytes if append.rows else 0
-        log.is_tail_old = log.is_tail_old and not append.begins_segment
         log.head = head
         if append.is_new:
             self._vacant.pop(log.partition, None)
@@ -464,7 +459,7 @@ class LogWriter:
         with suppress(OSError):
             with self.reader.open_segment(log, log.head, base) as segment:
                 index = self.reader.get_index(segment)
-                is_needed = is_of_batches(segment) and index.length > ROW_EVERY_BYTES
+                is_needed = index.length > ROW_EVERY_BYTES
             if is_needed:
                 for path, data in zip((log.index_path(base), log.time_index_path(base)), index.encode(), strict=True):
                     before = file_size(path)

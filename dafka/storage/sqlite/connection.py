@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from dafka.errors import StorageError, StorageFormatError
 from dafka.records import decode_text
-from dafka.storage.sqlite.schema import SCHEMA_VERSION, read_version
+from dafka.storage.sqlite.schema import has_tables
 
 BUSY_TIMEOUT_S = 30.0
 """How long a connection waits for a lock of another process."""
@@ -86,18 +86,15 @@ def reject_other_files(path: str) -> None:
         suppress(sqlite3.Error, UnicodeError),  # opening the store reports the same error
         closing(connect(path, read_only=True)) as connection,
     ):
-        read_version(connection, path)
+        has_tables(connection, path)
 
 
-def prepare_database(path: str, *, read_only: bool) -> int:
-    """Create the file or upgrade its schema, unless `read_only`.
+def prepare_database(path: str, *, read_only: bool) -> None:
+    """Create the file with its tables if it is missing or empty, unless `read_only`.
 
     Args:
         path: The path of the file.
         read_only: Whether the file must exist and must not be changed.
-
-    Returns:
-        The schema version of the file.
 
     Raises:
         StorageError: If the file is missing and `read_only` is true, or SQLite cannot open it.
@@ -106,17 +103,16 @@ def prepare_database(path: str, *, read_only: bool) -> int:
     if read_only and not Path(path).exists():
         raise StorageError(f"{path} does not exist")
     with storage_errors(path), closing(connect(path, read_only=read_only)) as connection:
-        version = read_version(connection, path)
+        is_store = has_tables(connection, path)
         if read_only:
-            if not version:
+            if not is_store:
                 raise StorageFormatError(f"{path} is not a dafka store, but an empty database")
-            return version
-        if not version:
+            return
+        if not is_store:
             connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
         connection.execute("PRAGMA journal_mode = WAL")
-        if version < SCHEMA_VERSION:
+        if not is_store:
             # Imported here because sqlite-utils takes longer to load than a store takes to open.
             from dafka.storage.sqlite.migrations import migrate  # noqa: PLC0415
 
             migrate(connection)
-        return SCHEMA_VERSION

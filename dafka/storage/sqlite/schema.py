@@ -31,15 +31,8 @@ APPLICATION_ID = 0x4441464B
 SCHEMA_VERSION = 4
 """`PRAGMA user_version`, incremented by every migration that affects readers."""
 
-EARLIEST_STORED_AT = """
-    (SELECT stored_at FROM records WHERE partition_id = partitions.id AND sequence = partitions.earliest_sequence)
-"""
-"""Computes in version 1 what version 2 keeps in the column `earliest_stored_at`."""
-
-LATEST_STORED_AT = """
-    (SELECT stored_at FROM records WHERE partition_id = partitions.id AND sequence = partitions.end_sequence - 1)
-"""
-"""Computes what version 2 keeps in the column `latest_stored_at`; NULL if the record is no longer held."""
+# A process that is killed while it creates a store may leave only the table of the migrations.
+_COUNT_TABLES = "SELECT count(*) FROM sqlite_master WHERE tbl_name != '_sqlite_migrations'"
 
 RECORD_BYTES = f"(ifnull(length(content), 0) + ifnull(length(key), 0) + {HEADERS_BYTES})"
 """Computes the size of a record, as the column `content_bytes` counts it."""
@@ -51,45 +44,19 @@ IS_DAMAGED = """
 """
 """Whether a record cannot be read: a column has a type that the store never writes."""
 
-_VIEWS = {
-    "records": (
-        3,
-        """
-        SELECT partition_id, sequence, stored_at, content, NULL AS key, NULL AS headers, NULL AS timestamp
-        FROM main.records
-        """,
-    ),
-}
-"""Temporary views that show older tables with the current columns, and the version that introduced these columns."""
 
-
-def _partitions_view(version: int) -> str:
-    """Return the statement that shows the table `partitions` of an older version as one of this version."""
-    times = "earliest_stored_at, latest_stored_at"
-    if version < 2:
-        times = f"{EARLIEST_STORED_AT} AS earliest_stored_at, {LATEST_STORED_AT} AS latest_stored_at"
-    return f"""
-        SELECT id, topic, address, earliest_sequence, end_sequence, content_bytes, {times}, 0 AS compacted_end
-        FROM main.partitions
-    """
-
-
-# A process that is killed while it creates a store may leave only the table of the migrations.
-_COUNT_TABLES = "SELECT count(*) FROM sqlite_master WHERE tbl_name != '_sqlite_migrations'"
-
-
-def read_version(connection: sqlite3.Connection, path: str) -> int:
-    """Read the schema version of a database.
+def has_tables(connection: sqlite3.Connection, path: str) -> bool:
+    """Return whether a database has the tables of a store.
 
     Args:
         connection: The database.
         path: Its path, for error messages.
 
     Returns:
-        The version; 0 for an empty database, which can become a store.
+        False for an empty database, which can become a store.
 
     Raises:
-        StorageFormatError: If the file is not a store, or has a newer schema version.
+        StorageFormatError: If the file is not a store, or has another schema version.
     """
     try:
         application_id, version, tables = (
@@ -103,27 +70,12 @@ def read_version(connection: sqlite3.Connection, path: str) -> int:
     if application_id != APPLICATION_ID:
         if tables or application_id:
             raise StorageFormatError(f"{path} is not a dafka store, but the database of another program")
-        return 0
-    if version > SCHEMA_VERSION:
+        return False
+    if version != SCHEMA_VERSION:
         raise StorageFormatError(
-            f"{path} has schema version {version}, expected at most {SCHEMA_VERSION}; upgrade dafka"
+            f"{path} has schema version {version}, expected {SCHEMA_VERSION}; use the dafka that wrote it"
         )
-    return int(version)
-
-
-def create_views(connection: sqlite3.Connection, version: int) -> None:
-    """Make a connection read a file of an older version as if it had this version."""
-    for name, (since, select) in _VIEWS.items():
-        if version < since:
-            connection.execute(f"CREATE TEMP VIEW {name} AS {select}")
-    if version < 4:
-        connection.execute(f"CREATE TEMP VIEW partitions AS {_partitions_view(version)}")
-
-
-def drop_views(connection: sqlite3.Connection) -> None:
-    """Make a connection read the tables directly, after a writer has upgraded the file."""
-    for name in (*_VIEWS, "partitions"):
-        connection.execute(f"DROP VIEW IF EXISTS temp.{name}")
+    return True
 
 
 def to_column(text: str, field: str) -> str | bytes:

@@ -38,16 +38,12 @@ from dafka.storage.sqlite.connection import connect, prepare_database, reject_ot
 from dafka.storage.sqlite.damage import find_damage
 from dafka.storage.sqlite.reading import find_sequence_by_time, read_records
 from dafka.storage.sqlite.schema import (
-    SCHEMA_VERSION,
     SEQUENCE_MAX,
     PartitionRow,
     PartitionTable,
-    create_views,
     delete_partition,
-    drop_views,
     from_column,
     insert_partition,
-    read_version,
     select_identity,
     to_columns,
     update_partition,
@@ -99,8 +95,8 @@ async def open_sqlite(location: str, *, read_only: bool = False) -> AsyncIterato
 
 
 def _open(path: str, synchronous: str | None) -> SqliteStorage:
-    version = prepare_database(path, read_only=synchronous is None)
-    storage = SqliteStorage(path, version, synchronous)
+    prepare_database(path, read_only=synchronous is None)
+    storage = SqliteStorage(path, synchronous)
     with storage_errors(path):
         try:
             storage.load()
@@ -115,16 +111,14 @@ class SqliteStorage:
 
     Args:
         path: The path of the file, which `prepare_database` has prepared.
-        version: Its schema version.
         synchronous: The value of `PRAGMA synchronous`; None to open the file for reading only.
     """
 
     repairs: Sequence[Damage] = ()
 
-    def __init__(self, path: str, version: int, synchronous: str | None) -> None:
+    def __init__(self, path: str, synchronous: str | None) -> None:
         self._path = path
         self._synchronous = synchronous
-        self._version = version
         self._table = PartitionTable()
         self._read_limiter = trio.CapacityLimiter(1)
         self._write_limiter = trio.CapacityLimiter(1)
@@ -362,9 +356,7 @@ class SqliteStorage:
             self._log.remove_files()
 
     def _connect(self) -> sqlite3.Connection:
-        connection = connect(self._path, read_only=self._synchronous is None)
-        create_views(connection, self._version)
-        return connection
+        return connect(self._path, read_only=self._synchronous is None)
 
     def _check_not_removed(self) -> None:
         """Check that the files are in place, because SQLite also writes to removed files (two `stat` calls)."""
@@ -375,13 +367,6 @@ class SqliteStorage:
     async def _read(self, query: Callable[[sqlite3.Connection], _T]) -> _T:
         def run() -> _T:
             with storage_errors(self._path):
-                found = query(self._reader)
-                if self._version == SCHEMA_VERSION or read_version(self._reader, self._path) == self._version:
-                    return found
-                # A writer has upgraded the file, and may have appended records that the views do not show.
-                self._version = read_version(self._reader, self._path)
-                drop_views(self._reader)
-                create_views(self._reader, self._version)
                 return query(self._reader)
 
         return await trio.to_thread.run_sync(run, limiter=self._read_limiter)

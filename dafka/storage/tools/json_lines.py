@@ -10,8 +10,6 @@ surrogates, `\udc80` to `\udcff` (PEP 383). Where compaction has removed records
 their number:
 
     {"topic": "orders", "partition": "4F0C", "sequence": 8, "compacted": 120}
-
-Exports of earlier versions have `content` instead of `value`; imports accept both.
 """
 
 from __future__ import annotations
@@ -67,8 +65,6 @@ _FIELDS = {
     "headers",
     "value",
     "value_base64",
-    "content",
-    "content_base64",
 }
 
 
@@ -288,7 +284,7 @@ class _LineReader:
             if skipped < removed:
                 self._add_removed(partition, sequence + skipped, removed - skipped, stored_at)
             return
-        value = _read_value(record)
+        value = _read_bytes(record, "value")
         key = _read_bytes(record, "key") if record.keys() & {"key", "key_base64"} else None
         headers = _read_headers(record["headers"]) if "headers" in record else ()
         if self._check_sequence(partition, sequence, 1):
@@ -361,14 +357,6 @@ def _read_number(record: dict[str, Any], field: str, maximum: int, minimum: int 
     if type(number) is not int or not minimum <= number <= maximum:
         raise ValueError(f"{field}: expected a whole number from {minimum} to {maximum}, not {json.dumps(number)}")
     return number
-
-
-def _read_value(record: dict[str, Any]) -> bytes | None:
-    if not record.keys() & {"content", "content_base64"}:
-        return _read_bytes(record, "value")
-    if record.keys() & {"value", "value_base64"}:
-        raise ValueError("expected only one of value, value_base64, content, content_base64")
-    return _read_bytes(record, "content")
 
 
 def _read_bytes(record: dict[str, Any], name: str) -> bytes | None:
