@@ -17,12 +17,22 @@ end of the process, a producer that is still open waits for its records for at m
 reports on stderr how many were not stored.
 """
 
-from dafka.asyncio.consumer import Consumer, open_consumer
 from dafka.asyncio.node import EventFeed, Opening
-from dafka.asyncio.observer import Observer, open_observer
-from dafka.asyncio.producer import Producer, open_producer
-from dafka.asyncio.reader import Range, Reader, open_reader
-from dafka.asyncio.serving import Store, Tower, serve_store, serve_tower
+from dafka.asyncio.roles import (
+    Consumer,
+    Observer,
+    Producer,
+    Range,
+    Reader,
+    Store,
+    Tower,
+    open_consumer,
+    open_observer,
+    open_producer,
+    open_reader,
+    serve_store,
+    serve_tower,
+)
 
 __all__ = [
     "Consumer",

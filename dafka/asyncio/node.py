@@ -3,40 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-import warnings
-import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from types import TracebackType
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import trio
 
 from dafka.clients.hosted_node import Call, HostedNode
+from dafka.clients.hosted_role import HostedRole, show_as
 from dafka.errors import WrongContextError
 from dafka.protocol import Event
 from dafka.roles import EventFeed as TrioEventFeed
-from dafka.roles import Health
 from dafka.roles.role import NodeRole
 
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
 _RoleT = TypeVar("_RoleT")
 _NodeRoleT = TypeVar("_NodeRoleT", bound=NodeRole)
+_HostedT = TypeVar("_HostedT", bound="Hosted[Any]")
 _HostedT_co = TypeVar("_HostedT_co", bound="Hosted[Any]", covariant=True)
 
 
-class Hosted(Generic[_RoleT]):
+class Hosted(HostedRole[_RoleT]):
     """An open role, which runs in the Trio thread."""
 
-    def __init__(self, hosted: HostedNode[_RoleT]) -> None:
-        """Show an open role. Programs call `open_consumer` and its like instead."""
-        self._hosted = hosted
-        self._role = hosted.opened.result()
-        self._is_closed = False
-        hosted.warning = weakref.WeakMethod(self._warn_unclosed)
+    _HOW_TO_CLOSE = "use `async with`, or call its aclose()"
 
     async def aclose(self) -> None:
         """Leave the block, as its normal end does. May be called again.
@@ -44,9 +38,8 @@ class Hosted(Generic[_RoleT]):
         Raises:
             UnacknowledgedError: A producer got no ACK for `[producer] close_timeout_ms`, and some are outstanding.
         """
-        if self._is_closed or self._hosted.thread.is_foreign():
+        if not self._begin_closing():
             return
-        self._is_closed = True
         self._hosted.thread.check_here()
         self._hosted.close()
         try:
@@ -57,24 +50,8 @@ class Hosted(Generic[_RoleT]):
         self._hosted.closed.result()
 
     async def _abandon(self) -> None:
-        if not self._is_closed and not self._hosted.thread.is_foreign():
-            self._is_closed = True
-            if not self._hosted.leave():
-                await _wait_closed(self._hosted)
-
-    def __del__(self) -> None:
-        hosted = getattr(self, "_hosted", None)
-        if hosted is None or self._is_closed or hosted.is_closed or hosted.thread.is_foreign():
-            return
-        try:
-            self._warn_unclosed()
-        finally:
-            hosted.leave()
-
-    def _warn_unclosed(self) -> None:
-        if not self._is_closed:
-            message = f"unclosed {type(self).__name__.lower()}: use `async with`, or call its aclose()"
-            warnings.warn(message, ResourceWarning, source=self, stacklevel=2)
+        if self._begin_closing() and not self._hosted.leave():
+            await _wait_closed(self._hosted)
 
     async def _ask(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Call a synchronous function in the Trio thread."""
@@ -94,6 +71,30 @@ class Hosted(Generic[_RoleT]):
             await _wait_done(self._hosted.closed, lambda: None)
             raise self._hosted.ended_error()
         return call.future.result()
+
+
+def asks(method: Callable[Concatenate[Any, _P], _T]) -> Callable[Concatenate[Any, _P], Coroutine[Any, Any, _T]]:
+    """Return a method that calls a synchronous one of a role in the Trio thread, for the body of its class."""
+    name = method.__name__
+
+    async def ask(self: Hosted[Any], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        function: Callable[_P, _T] = getattr(self._role, name)
+        return await self._ask(function, *args, **kwargs)
+
+    return show_as(method, ask)
+
+
+def waits(
+    method: Callable[Concatenate[Any, _P], Awaitable[_T]],
+) -> Callable[Concatenate[Any, _P], Coroutine[Any, Any, _T]]:
+    """Return a method that runs an asynchronous one of a role in the Trio thread, for the body of its class."""
+    name = method.__name__
+
+    async def wait(self: Hosted[Any], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        function: Callable[_P, Awaitable[_T]] = getattr(self._role, name)
+        return await self._wait(partial(function, *args, **kwargs))
+
+    return show_as(method, wait)
 
 
 class Opening(Generic[_HostedT_co]):
@@ -139,6 +140,25 @@ async def _open(
         await _wait_closed(hosted)
         raise
     return kind(hosted)
+
+
+def opens(
+    kind: Callable[[HostedNode[_RoleT]], _HostedT], block: Callable[_P, AbstractAsyncContextManager[_RoleT]]
+) -> Callable[_P, Opening[_HostedT]]:
+    """Return a function that opens a role for asyncio, as `block` does it for Trio.
+
+    Args:
+        kind: The class of the role for asyncio.
+        block: The function for Trio.
+
+    Returns:
+        The function. It has the arguments, the exceptions and the documentation of `block`.
+    """
+
+    def prepare(*args: _P.args, **kwargs: _P.kwargs) -> Opening[_HostedT]:
+        return Opening(kind, partial(block, *args, **kwargs))
+
+    return show_as(block, prepare, Opening[kind])  # type: ignore[valid-type]
 
 
 def _check_in_asyncio() -> None:
@@ -212,21 +232,10 @@ class Node(Hosted[_NodeRoleT]):
         """The events of the node since it was opened; an async iterable, which ends when the node is closed."""
         return EventFeed(self, self._role.events)
 
-    async def wait_settled(self) -> None:
-        """Wait until the node has found the nodes of a running cluster, and is connected to them."""
-        await self._wait(self._role.wait_settled)
-
-    async def unheard_towers(self) -> tuple[str, ...]:
-        """Return the endpoints of the towers if none of them is heard; empty if one is, or if there are none."""
-        return await self._ask(self._role.unheard_towers)
-
-    async def health(self) -> Health:
-        """Return the node's health: whether it has found its cluster, and hears a tower."""
-        return await self._ask(self._role.health)
-
-    async def discarded(self) -> dict[str, int]:
-        """Return the messages discarded so far, by reason."""
-        return await self._ask(self._role.discarded)
+    wait_settled = waits(NodeRole.wait_settled)
+    unheard_towers = asks(NodeRole.unheard_towers)
+    health = asks(NodeRole.health)
+    discarded = asks(NodeRole.discarded)
 
 
 class EventFeed:
@@ -238,7 +247,14 @@ class EventFeed:
         self._feed = feed
 
     def __aiter__(self) -> AsyncIterator[Event]:
-        return _EventIterator(self._wait_event)
+        seen = 0
+
+        async def wait_next() -> Event:
+            nonlocal seen
+            event, seen = await self._wait_event(seen)
+            return event
+
+        return Iteration(wait_next)
 
     async def _wait_event(self, seen: int) -> tuple[Event, int]:
         """Wait for an event. Once the node is closed, return those that are left."""
@@ -255,14 +271,18 @@ class EventFeed:
             raise StopAsyncIteration from None
 
 
-class _EventIterator:
-    def __init__(self, wait_event: Callable[[int], Awaitable[tuple[Event, int]]]) -> None:
-        self._wait_event = wait_event
-        self._seen = 0
+class Iteration(Generic[_T]):
+    """An iterator that can be used again after a task was cancelled while it waited, unlike a generator.
 
-    def __aiter__(self) -> _EventIterator:
+    Args:
+        take: Waits for the next element, or raises `StopAsyncIteration`.
+    """
+
+    def __init__(self, take: Callable[[], Awaitable[_T]]) -> None:
+        self._take = take
+
+    def __aiter__(self) -> Iteration[_T]:
         return self
 
-    async def __anext__(self) -> Event:
-        event, self._seen = await self._wait_event(self._seen)
-        return event
+    async def __anext__(self) -> _T:
+        return await self._take()

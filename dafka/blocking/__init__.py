@@ -17,12 +17,22 @@ stderr how many were not stored. A node cannot be used in a process that was for
 one there.
 """
 
-from dafka.blocking.consumer import Consumer, open_consumer
 from dafka.blocking.node import EventFeed
-from dafka.blocking.observer import Observer, open_observer
-from dafka.blocking.producer import Producer, open_producer
-from dafka.blocking.reader import Range, Reader, open_reader
-from dafka.blocking.serving import Store, Tower, serve_store, serve_tower
+from dafka.blocking.roles import (
+    Consumer,
+    Observer,
+    Producer,
+    Range,
+    Reader,
+    Store,
+    Tower,
+    open_consumer,
+    open_observer,
+    open_producer,
+    open_reader,
+    serve_store,
+    serve_tower,
+)
 
 __all__ = [
     "Consumer",

@@ -3,50 +3,33 @@
 from __future__ import annotations
 
 import time
-import warnings
-import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from types import TracebackType
-from typing import Generic, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import attrs
 import trio
 
 from dafka.clients.hosted_node import Call, CallCancelledError, HostedNode
+from dafka.clients.hosted_role import HostedRole, show_as
 from dafka.errors import WrongContextError
 from dafka.protocol import Event
 from dafka.roles import EventFeed as TrioEventFeed
-from dafka.roles import Health
 from dafka.roles.role import NodeRole
 
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
 _RoleT = TypeVar("_RoleT")
+_HostedT = TypeVar("_HostedT", bound="Hosted[Any]")
 _NodeRoleT = TypeVar("_NodeRoleT", bound=NodeRole)
 
 
-class Hosted(Generic[_RoleT]):
+class Hosted(HostedRole[_RoleT]):
     """An open role, which runs in the Trio thread."""
 
-    def __init__(self, block: Callable[[], AbstractAsyncContextManager[_RoleT]]) -> None:
-        """Open the role. Programs call `open_consumer` and its like instead."""
-        self._is_closed = False
-        self._hosted = hosted = HostedNode(block, type(self).__name__.lower())
-        try:
-            error = hosted.opened.exception()
-        except BaseException:
-            self._is_closed = True
-            hosted.abandon()
-            _wait_closed(hosted)
-            raise
-        if error is not None:
-            self._is_closed = True
-            _wait_closed(hosted)
-            raise error
-        self._role = hosted.opened.result()
-        hosted.warning = weakref.WeakMethod(self._warn_unclosed)
+    _HOW_TO_CLOSE = "use `with`, or call its close()"
 
     def close(self) -> None:
         """Leave the block, as its normal end does. May be called again.
@@ -54,9 +37,8 @@ class Hosted(Generic[_RoleT]):
         Raises:
             UnacknowledgedError: A producer got no ACK for `[producer] close_timeout_ms`, and some are outstanding.
         """
-        if self._is_closed or self._hosted.thread.is_foreign():
+        if not self._begin_closing():
             return
-        self._is_closed = True
         self._hosted.thread.check_here()
         self._hosted.close()
         try:
@@ -77,24 +59,8 @@ class Hosted(Generic[_RoleT]):
     ) -> None:
         if error is None:
             self.close()
-        elif not self._is_closed and not self._hosted.thread.is_foreign():
-            self._is_closed = True
-            if not self._hosted.leave():
-                _wait_closed(self._hosted)
-
-    def __del__(self) -> None:
-        hosted = getattr(self, "_hosted", None)
-        if hosted is None or self._is_closed or hosted.is_closed or hosted.thread.is_foreign():
-            return
-        try:
-            self._warn_unclosed()
-        finally:
-            hosted.leave()
-
-    def _warn_unclosed(self) -> None:
-        if not self._is_closed:
-            message = f"unclosed {type(self).__name__.lower()}: use `with`, or call its close()"
-            warnings.warn(message, ResourceWarning, source=self, stacklevel=2)
+        elif self._begin_closing() and not self._hosted.leave():
+            _wait_closed(self._hosted)
 
     def _ask(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Call a synchronous function in the Trio thread."""
@@ -166,6 +132,57 @@ def _wait_closed(hosted: HostedNode[_RoleT]) -> None:
         hosted.thread.join()
 
 
+def asks(method: Callable[Concatenate[Any, _P], _T]) -> Callable[Concatenate[Any, _P], _T]:
+    """Return a method that calls a synchronous one of a role in the Trio thread, for the body of its class."""
+    name = method.__name__
+
+    def ask(self: Hosted[Any], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        function: Callable[_P, _T] = getattr(self._role, name)
+        return self._ask(function, *args, **kwargs)
+
+    return show_as(method, ask)
+
+
+def waits(method: Callable[Concatenate[Any, _P], Awaitable[_T]]) -> Callable[Concatenate[Any, _P], _T]:
+    """Return a method that runs an asynchronous one of a role in the Trio thread, without a limit of its own."""
+    name = method.__name__
+
+    def wait(self: Hosted[Any], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        function: Callable[_P, Awaitable[_T]] = getattr(self._role, name)
+        return self._wait(None, partial(function, *args, **kwargs))
+
+    return show_as(method, wait)
+
+
+def opens(
+    kind: Callable[[HostedNode[_RoleT]], _HostedT], block: Callable[_P, AbstractAsyncContextManager[_RoleT]]
+) -> Callable[_P, _HostedT]:
+    """Return a function that opens a role for plain threads, as `block` does it for Trio.
+
+    Args:
+        kind: The class of the role for plain threads.
+        block: The function for Trio.
+
+    Returns:
+        The function. It has the arguments, the exceptions and the documentation of `block`.
+    """
+
+    def open_role(*args: _P.args, **kwargs: _P.kwargs) -> _HostedT:
+        hosted = HostedNode(partial(block, *args, **kwargs), getattr(kind, "__name__", "node").lower())
+        try:
+            error = hosted.opened.exception()
+        except BaseException:
+            hosted.abandon()
+            _wait_closed(hosted)
+            raise
+        if error is not None:
+            _wait_closed(hosted)
+            raise error
+        return kind(hosted)
+
+    return show_as(block, open_role, kind)
+
+
 class Node(Hosted[_NodeRoleT]):
     """A role that is a node of the mesh."""
 
@@ -188,17 +205,9 @@ class Node(Hosted[_NodeRoleT]):
         """Wait until the node has found the nodes of a running cluster, and is connected to them."""
         self._wait(timeout_s, self._role.wait_settled)
 
-    def unheard_towers(self) -> tuple[str, ...]:
-        """Return the endpoints of the towers if none of them is heard; empty if one is, or if there are none."""
-        return self._ask(self._role.unheard_towers)
-
-    def health(self) -> Health:
-        """Return the node's health: whether it has found its cluster, and hears a tower."""
-        return self._ask(self._role.health)
-
-    def discarded(self) -> dict[str, int]:
-        """Return the messages discarded so far, by reason."""
-        return self._ask(self._role.discarded)
+    unheard_towers = asks(NodeRole.unheard_towers)
+    health = asks(NodeRole.health)
+    discarded = asks(NodeRole.discarded)
 
 
 class EventFeed:

@@ -502,7 +502,7 @@ async def open_consumer(
     start: Time | None = None,
     group: str | None = None,
 ) -> AsyncIterator[Consumer]:
-    """Open a consumer, for use as an async context manager.
+    """Open a consumer for the length of a block.
 
     In each partition it begins at the position in `positions`, or else at the one saved under its name, or else at
     `start`, or else as `[consumer] offset_reset` specifies. With `latest`, it receives every record published after the

@@ -419,7 +419,7 @@ class Producer(NodeRole):
 async def open_producer(
     topic: str, config: Config | None = None, *, address: str | None = None, next_sequence: int = 0
 ) -> AsyncIterator[Producer]:
-    """Open a producer, for use as an async context manager.
+    """Open a producer for the length of a block.
 
     Leaving the block normally waits for outstanding ACKs (`Producer.wait_acknowledged`), and then, at most `[producer]
     close_timeout_ms`, for nodes of other implementations that have fetched records within the last seconds: they fetch

@@ -21,6 +21,7 @@ from dafka.wire.directory import (
     encode_pages,
     inbox_topic,
 )
+from dafka.wire.fields import FieldType
 from dafka.wire.messages import (
     MESSAGES,
     Ack,
@@ -33,7 +34,6 @@ from dafka.wire.messages import (
     DirectRecordBatchMessage,
     DirectTopics,
     Fetch,
-    FieldType,
     GetHeads,
     GetPosition,
     GetTopics,

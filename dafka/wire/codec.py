@@ -17,12 +17,12 @@ from typing import Any
 from dafka.errors import EncodingError, WireError
 from dafka.records import TEXT_BYTES_MAX, decode_text, encode_text
 from dafka.wire.constants import SIGNATURE, VERSION, Dialect
+from dafka.wire.fields import FieldType
 from dafka.wire.messages import (
     MESSAGES,
     Ack,
     DirectRecord,
     DirectRecordBatchMessage,
-    FieldType,
     Message,
     Record,
     RecordBatchMessage,

@@ -19,6 +19,7 @@ FUNCTIONS = ["open_consumer", "open_observer", "open_producer", "open_reader", "
 INTERNAL = {
     "EventFeed": {"log", "rename", "put", "end", "log_unanswered", "wait_event", "kept_event"},
     "Range": {"next_sequences"},
+    "Store": {"act", "report_opened", "run"},
     "Tower": {"run"},
 }
 """What the classes for Trio have for other parts of dafka."""

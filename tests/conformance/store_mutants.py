@@ -20,7 +20,7 @@ from dafka.protocol.ordering.fetch_planner import FetchPlanner
 from dafka.records import Partition, RecordBatch
 from dafka.storage.sqlite import SqliteStorage
 from dafka.wire import Command, batch, codec
-from dafka.wire.messages import FieldType
+from dafka.wire.fields import FieldType
 from dafka.wire.primitives import FrameReader
 from dafka_conformance.model import Dialect
 from tests.conformance.mutant_process import process_target
