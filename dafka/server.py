@@ -10,7 +10,7 @@ import trio
 
 from dafka.broker.broker import Broker, open_broker
 from dafka.broker.connections.memory import Memory
-from dafka.broker.connections.security import ListenerSecurity
+from dafka.broker.connections.security import ServerSecurity
 from dafka.broker.connections.tcp_server import open_listening
 from dafka.broker.node import BrokerNode
 from dafka.config import DEFAULT_KAFKA_LISTEN, Config
@@ -88,7 +88,7 @@ async def serve_listeners(
     kafka_listen, http_listen = config.kafka.listen, config.http.listen
     if not http_listen:
         kafka_listen = kafka_listen or DEFAULT_KAFKA_LISTEN
-    security = ListenerSecurity(config.clients)
+    security = ServerSecurity(config.clients)
     with unwrap_group():
         async with AsyncExitStack() as stack:
             enter = stack.enter_async_context

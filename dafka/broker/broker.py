@@ -16,7 +16,7 @@ from dafka.broker.access.logins import Logins
 from dafka.broker.connections.connection_quotas import ConnectionQuotas
 from dafka.broker.connections.machine_memory import find_memory_bytes
 from dafka.broker.connections.memory import Memory
-from dafka.broker.connections.security import ListenerSecurity
+from dafka.broker.connections.security import ServerSecurity
 from dafka.broker.connections.stopping import Stopping
 from dafka.broker.coordinator.coordinator_shard import CoordinatorShard
 from dafka.broker.coordinator.coordinators import Coordinators
@@ -49,22 +49,22 @@ UNPACKING_BYTES_MAX = 2**26
 """Memory for decompressing records of clients, in bytes."""
 
 
-class ListenerCounters(Protocol):
+class ServerCounters(Protocol):
     """Counters that every server has."""
 
     sent_bytes: int
     consumed: Counter[str]
 
 
-class Listener(Protocol):
+class ClientServer(Protocol):
     """The part of a server that status pages and metrics read."""
 
     @property
-    def crowd(self) -> ConnectionQuotas:
+    def quotas(self) -> ConnectionQuotas:
         """Its connections."""
 
     @property
-    def counters(self) -> ListenerCounters:
+    def counters(self) -> ServerCounters:
         """Its counters."""
 
 
@@ -87,7 +87,7 @@ class Broker:
         stopping: Whether it is stopping.
     """
 
-    def __init__(self, node: BrokerNode, config: Config, security: ListenerSecurity) -> None:
+    def __init__(self, node: BrokerNode, config: Config, security: ServerSecurity) -> None:
         """Create the broker. Programs call `open_broker` instead."""
         self.node = node
         self.config = config
@@ -95,7 +95,7 @@ class Broker:
         self.memory = Memory(config.broker.memory or find_memory_bytes() // 4)
         self.unpacking = self.memory.room(UNPACKING_BYTES_MAX)
         self._reads: WeakValueDictionary[str, trio.CapacityLimiter] = WeakValueDictionary()
-        self.listeners: list[Listener] = []
+        self.listeners: list[ClientServer] = []
         self.logins = Logins()
         self.stopping = Stopping()
         self._coordinators = Coordinators(node, self._make_shard)
@@ -201,7 +201,7 @@ class Broker:
 
 
 @asynccontextmanager
-async def open_broker(config: Config, security: ListenerSecurity) -> AsyncIterator[Broker]:
+async def open_broker(config: Config, security: ServerSecurity) -> AsyncIterator[Broker]:
     """Run a broker with its coordinators for the duration of a block.
 
     Args:

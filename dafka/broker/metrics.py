@@ -106,7 +106,7 @@ class BrokerMetrics:
         broker = self._broker
         elections = 0
         for name in broker.log_table.topics:
-            for number, starts in enumerate(broker.branches(name)):
+            for number, starts in enumerate(broker.epoch_starts(name)):
                 elections += sum(
                     each.leader_epoch.epoch > 0 and each.leader_epoch.leader == broker.address for each in starts
                 )

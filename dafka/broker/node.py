@@ -309,7 +309,7 @@ class BrokerNode:
 
     # Replicas
 
-    def branches(self, topic: str) -> list[list[EpochStart]]:
+    def epoch_starts(self, topic: str) -> list[list[EpochStart]]:
         """Return the epoch starts of each log of a topic, by epoch."""
         found = self.log_table.topics.get(topic)
         numbers = range(0 if found is None else found.log_count)

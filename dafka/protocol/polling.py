@@ -71,7 +71,7 @@ class StorePoll:
         """Wait the shortest time before the next repetition."""
         self._next_retry_s = self._retry_s
 
-    def note_asked(self, now: float, retry_s: float | None = None) -> None:
+    def record_asked(self, now: float, retry_s: float | None = None) -> None:
         """Schedule the next repetition: the question has just been sent.
 
         Args:
@@ -82,7 +82,7 @@ class StorePoll:
         self._next_retry_s *= self._retry_factor
 
     def take_retry(self, now: float) -> bool:
-        """Return whether to repeat the question now. If so, no repetition is due until `note_asked`."""
+        """Return whether to repeat the question now. If so, no repetition is due until `record_asked`."""
         self._checked_at = now
         if now < self.retry_due:
             return False
@@ -157,7 +157,7 @@ class PendingPeers:
         self.addresses.discard(address)
         self._connected.discard(address)
 
-    def note_subscription(self, topic: str) -> None:
+    def record_subscription(self, topic: str) -> None:
         """Record that a peer subscribed to a topic. If that is a node's address, the node has connected."""
         self.addresses.discard(topic)
         if len(self._connected) < self._peers_max:
@@ -219,7 +219,7 @@ class LastingQuestion:
         """Whether the question was asked, and will be repeated."""
         return self._due < float("inf")
 
-    def note_asked(self, now: float, interval_s: float = LASTING_INTERVAL_S) -> None:
+    def record_asked(self, now: float, interval_s: float = LASTING_INTERVAL_S) -> None:
         """Restart the schedule: the question has just been sent, to a node that may not have received it."""
         self._number = 0
         self._schedule(now, interval_s)

@@ -253,7 +253,7 @@ class Group:
         while not member.is_over:
             reader.watch_members()
             now = trio.current_time()
-            actions = member.note_stores(reader.stores, now)
+            actions = member.record_stores(reader.stores, now)
             actions += member.acknowledged(producer._machine.ends_by_store, now)
             partitions = list(holder.known_partitions())
             if len(partitions) != known:

@@ -111,7 +111,7 @@ class Observer(NodeRole):
                 (wire.WELCOME, wire.BEACON),
                 partial(self._hear_tower, endpoint),
                 lambda _: None,
-                partial(self._note_refusal, endpoint),
+                partial(self._record_refusal, endpoint),
             )
 
     def _hear_tower(self, endpoint: str, messages: list[list[bytes]]) -> None:
@@ -120,9 +120,9 @@ class Observer(NodeRole):
         for frames in messages:
             with suppress(WireError):
                 beacon = wire.TowerBeacon.decode(frames, has_key=self._security is not None)
-                nodes.note_beacon(endpoint, beacon, trio.current_time())
+                nodes.record_beacon(endpoint, beacon, trio.current_time())
 
-    def _note_refusal(self, endpoint: str, event: RefusedByPeer) -> None:
+    def _record_refusal(self, endpoint: str, event: RefusedByPeer) -> None:
         self._machine.node_table.tower_refused(endpoint, str(event))
 
     def _close(self) -> None:
@@ -132,7 +132,7 @@ class Observer(NodeRole):
     def _on_event(self, event: Event) -> None:
         super()._on_event(event)
         if isinstance(event, (PeerJoined, PeerLeft)):
-            self._machine.note_discovery(event, trio.current_time())
+            self._machine.record_discovery(event, trio.current_time())
             self._node.act(())
 
     def _on_change(self) -> None:
@@ -155,7 +155,7 @@ class Observer(NodeRole):
         def receive(messages: list[list[bytes]]) -> None:
             self._node.act(self._machine.receive_from_store(address, decoder.decode(messages), trio.current_time()))
 
-        def note_connected(_: str) -> None:
+        def record_connected(_: str) -> None:
             self._machine.store_connected(trio.current_time())
             self._node.act(())
 
@@ -164,7 +164,7 @@ class Observer(NodeRole):
 
         prefixes = self._machine.listening_prefixes()
         with scope, suppress(TransportError):
-            await listen(self._context, self._security, peer, prefixes, receive, note_connected, ignore_refusal)
+            await listen(self._context, self._security, peer, prefixes, receive, record_connected, ignore_refusal)
 
 
 @trio_block

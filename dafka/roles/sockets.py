@@ -112,7 +112,7 @@ class NodeSockets:
         """Send messages in this node's dialect, after applying waiting subscriptions, which may change it."""
         if self._dialect.may_change and any(isinstance(message, _REQUESTS) for message in messages):
             while found := self._mesh.publisher.receive_nowait():
-                self._early_subscriptions += self._note_subscriptions(found)
+                self._early_subscriptions += self._record_subscriptions(found)
                 self._early_arrived.set()
         self._linger.publish(messages)
 
@@ -213,16 +213,16 @@ class NodeSockets:
             for part in self._decoder.decode_in_parts(items):
                 messages = self._identity.verify_messages(part, source)
                 if self._decoder.dialects - {self._encoder.dialect}:
-                    self._note_other_dialect()
+                    self._record_other_dialect()
                 # The node drops records beyond its memory limit before more are unpacked.
                 node.receive(messages, trio.current_time())
                 del part, messages  # else they would be kept while more is unpacked
             before, self._hostile = self._hostile, self._hostile_count(node)
             self._mesh.subscriber.report_discards(source, self._hostile - before)
 
-    def _note_other_dialect(self) -> None:
+    def _record_other_dialect(self) -> None:
         """Adopt the dialect that peers use, or report it once."""
-        self._dialect.note_heard(self._decoder.dialects)
+        self._dialect.record_heard(self._decoder.dialects)
         self._use_dialect()
         if self._dialect.is_fixed and not self._is_dialect_reported:
             self._is_dialect_reported = True
@@ -240,7 +240,7 @@ class NodeSockets:
 
     async def _receive_subscriptions(self, node: Node) -> None:
         while True:
-            subscriptions = self._note_subscriptions(await self._mesh.publisher.receive_numbered())
+            subscriptions = self._record_subscriptions(await self._mesh.publisher.receive_numbered())
             early, self._early_subscriptions = self._early_subscriptions, []
             node.receive_subscriptions(early + subscriptions, trio.current_time())
 
@@ -253,14 +253,14 @@ class NodeSockets:
             if early:
                 node.receive_subscriptions(early, trio.current_time())
 
-    def _note_subscriptions(self, messages: Sequence[NumberedMessage]) -> list[wire.Subscription]:
+    def _record_subscriptions(self, messages: Sequence[NumberedMessage]) -> list[wire.Subscription]:
         """Decode subscriptions, and use the dialect that they make necessary."""
         for number, frames in messages:
-            self._head_listeners.note_subscription(number, frames[0])
+            self._head_listeners.record_subscription(number, frames[0])
         decoded = [(number, wire.decode_subscription(frames[0])) for number, frames in messages]
         found = [(number, each) for number, each in decoded if each is not None]
         if not self._dialect.is_fixed:
-            self._dialect.note_subscriptions(found)
+            self._dialect.record_subscriptions(found)
             self._use_dialect()
         return [each for _, each in found]
 

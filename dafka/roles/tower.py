@@ -113,7 +113,7 @@ class Tower:
 
     async def run(self) -> None:
         """Pass beacons on, and enforce the limits on connections, until cancelled."""
-        self._accepted.on_first_message(self._note_own_host)
+        self._accepted.on_first_message(self._record_own_host)
         self._accepted.on_ended(self._forget_connection)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._forward_beacons)
@@ -134,7 +134,7 @@ class Tower:
         connection = self._accepted.find(source.connection)
         return attrs.evolve(source, connection=NO_CONNECTION if connection is None else connection.number)
 
-    def _note_own_host(self, connection: AcceptedConnection) -> None:
+    def _record_own_host(self, connection: AcceptedConnection) -> None:
         """Learn from a node's connection the address at which other machines reach this one."""
         ends = self._accepted.identify(connection)
         ambiguous = None if ends is None else self._machine.reached_at(ends.own_host)

@@ -113,7 +113,7 @@ class Pass:
     done: Compacted
 
 
-async def note_keys(
+async def map_keys(
     storage: Storage,
     partition: Partition,
     first_sequence: int,
@@ -193,7 +193,7 @@ async def compact_partition(
     if end <= clean_end or not total or found.dirty_bytes < policy.dirty_ratio * total:
         return None
     latest = LatestKeys(policy.keys_max)
-    noted_to = await note_keys(storage, partition, clean_end, end, latest, throttle)
+    noted_to = await map_keys(storage, partition, clean_end, end, latest, throttle)
     stored_before = time_ms - policy.tombstone_ms
 
     def find_removed(batch: RecordBatch) -> bytes:

@@ -124,7 +124,7 @@ class AcceptedConnections:
         identity = find_connection(connection.descriptor)
         # libzmq reports the end of a connection before it closes the descriptor. If no end is reported after the
         # descriptor was examined, it was not reused for another connection.
-        self._note_waiting_events()
+        self._record_waiting_events()
         return identity if self._by_number.get(connection.number) is connection else None
 
     def end(self, connection: AcceptedConnection) -> Connection | None:
@@ -139,14 +139,14 @@ class AcceptedConnections:
 
     def update(self) -> None:
         """Process the connections that were accepted and ended since the last call, and enforce the limit."""
-        if self._note_waiting_events():
+        if self._record_waiting_events():
             self._enforce_limit(trio.current_time())
 
     async def drop_all(self) -> None:
         """End all connections, which libzmq does when a socket is unbound, and listen again."""
         endpoint = self.socket.endpoint
         self.socket.unbind(endpoint)
-        self._note_waiting_events()
+        self._record_waiting_events()
         self._forget_all()
         pause = REBIND_S
         while not _try_bind(self.socket, endpoint):
@@ -157,7 +157,7 @@ class AcceptedConnections:
         """Process connections and enforce the limit on their number, until cancelled."""
         while True:
             with trio.CancelScope(deadline=self._silence_deadline()) as self._timer:
-                self._note_events(await self._monitor.receive_many())
+                self._record_events(await self._monitor.receive_many())
             self._enforce_limit(trio.current_time())
 
     def close(self) -> None:
@@ -166,15 +166,15 @@ class AcceptedConnections:
         self._monitor.close(0)
         self._forget_all()
 
-    def _note_waiting_events(self) -> bool:
+    def _record_waiting_events(self) -> bool:
         """Process all waiting events; return whether there were any."""
         has_events = False
         while messages := self._monitor.receive_nowait():
-            self._note_events(messages)
+            self._record_events(messages)
             has_events = True
         return has_events
 
-    def _note_events(self, messages: Sequence[Sequence[bytes]]) -> None:
+    def _record_events(self, messages: Sequence[Sequence[bytes]]) -> None:
         now = trio.current_time()
         for frames in messages:
             event, descriptor = EVENT_HEADING.unpack(frames[0])

@@ -91,7 +91,7 @@ class PlaintextSubscriber:
         self._probations = SuspectPeers()
         self._changes: deque[ConnectionChange] = deque()
         self._changes_lot = trio.lowlevel.ParkingLot()
-        self._main = _PeerSocket(context, options, self._note_change)
+        self._main = _PeerSocket(context, options, self._record_change)
         self._probation: _PeerSocket | None = None
         self._probation_opened = trio.Event()
         self._waiting_groups: deque[tuple[Messages, PeerEndpoint]] = deque()
@@ -225,7 +225,7 @@ class PlaintextSubscriber:
             return self._main.socket
         if self._probation is None:
             options = self._options | {"rcvhwm": PROBATION_QUEUE}
-            self._probation = _PeerSocket(self._context, options, self._note_change)
+            self._probation = _PeerSocket(self._context, options, self._record_change)
             for prefix in self._prefixes.elements():
                 self._probation.socket.subscribe(prefix)
             self._probation_opened.set()
@@ -234,13 +234,13 @@ class PlaintextSubscriber:
     def _review_due(self, now: float) -> float:
         return now + REVIEW_INTERVAL_S if len(self._probations) else float("inf")
 
-    def _note_change(self, change: ConnectionChange) -> None:
+    def _record_change(self, change: ConnectionChange) -> None:
         self._changes.append(change)
         self._changes_lot.unpark_all()
 
     def _next_group(self) -> tuple[Messages, PeerEndpoint]:
         messages, source = self._waiting_groups.popleft()
-        self._main.socket.note_returned(messages)
+        self._main.socket.record_returned(messages)
         return messages, source
 
     async def _pause_restricted(self) -> None:
@@ -292,7 +292,7 @@ class _PeerSocket:
     def group_by_peer(self, messages: list[SourcedMessage]) -> list[tuple[Messages, PeerEndpoint]]:
         """Return messages, grouped by the peer that sent them."""
         while events := self._monitor.receive_nowait():
-            self._note_events(events)
+            self._record_events(events)
         groups: dict[int, Messages] = {}
         for descriptor, frames in messages:
             groups.setdefault(descriptor, []).append(frames)
@@ -301,14 +301,14 @@ class _PeerSocket:
     async def watch(self) -> None:
         """Record new connections, until cancelled."""
         while True:
-            self._note_events(await self._monitor.receive_many())
+            self._record_events(await self._monitor.receive_many())
 
     def close(self) -> None:
         """Close the socket and its monitor."""
         self.socket.close(0)
         self._monitor.close(0)
 
-    def _note_events(self, events: list[list[bytes]]) -> None:
+    def _record_events(self, events: list[list[bytes]]) -> None:
         for frames in events:
             event, descriptor = EVENT_HEADING.unpack(frames[0])
             endpoint = frames[-1].decode("utf-8", "replace")

@@ -146,7 +146,7 @@ class PublisherSocket(BaseSocket):
             if connection is not None and self._subscriptions.accept_message(
                 connection, frames[0], trio.current_time()
             ):
-                accepted += self._note_subscription(connection.number, frames[0])
+                accepted += self._record_subscription(connection.number, frames[0])
             count += 1
             if count >= DRAIN_COUNT_MAX and accepted:
                 break
@@ -156,7 +156,7 @@ class PublisherSocket(BaseSocket):
         """Return whether a message with this topic frame reaches any subscriber."""
         return self._table.is_wanted(topic_frame)
 
-    def _note_subscription(self, connection: int, frame: bytes) -> list[NumberedMessage]:
+    def _record_subscription(self, connection: int, frame: bytes) -> list[NumberedMessage]:
         """Apply a subscription in libzmq for the connection of the last message. Return the frames to pass on.
 
         The end of a subscription is passed on only if no other connection has the same subscription.

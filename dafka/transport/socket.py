@@ -293,7 +293,7 @@ class RunSocket(BaseSocket):
         if self._is_streaming:
             await trio.sleep(GATHER_S)
         items = await self._receive(self.receive_nowait)
-        self.note_returned(items)
+        self.record_returned(items)
         self._is_streaming = STREAM_COUNT_MIN <= self._returned_count < self.count_max
         return items
 
@@ -304,7 +304,7 @@ class RunSocket(BaseSocket):
             count_max: The maximum number of messages to receive; by default the limit of `receive_many`.
 
         Returns:
-            The messages. The caller passes them to `note_returned` if it left out `count_max`.
+            The messages. The caller passes them to `record_returned` if it left out `count_max`.
         """
         if count_max is None:
             self.adjust_count_max()
@@ -323,7 +323,7 @@ class RunSocket(BaseSocket):
         held, self._held = self._held, []
         return [(_source_number(frames[0]), [frame.bytes for frame in frames]) for frames in held]
 
-    def note_returned(self, items: list[list[bytes] | EncodedRun]) -> None:
+    def record_returned(self, items: list[list[bytes] | EncodedRun]) -> None:
         """Record the messages that are being handled until the next call that receives or adjusts `count_max`."""
         self._returned_count = sum(len(item.contents) if isinstance(item, EncodedRun) else 1 for item in items)
         self._returned_items = len(items)

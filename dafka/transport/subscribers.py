@@ -111,7 +111,7 @@ class CurveSubscriber:
         self._sockets: dict[str, _KeySocket] = {}
         self._nursery: trio.Nursery | None = None
         self._deliver, self._deliveries = trio.open_memory_channel[tuple[Messages, PeerEndpoint]](0)
-        self._note_change, self._changes = trio.open_memory_channel[ConnectionChange](math.inf)
+        self._record_change, self._changes = trio.open_memory_channel[ConnectionChange](math.inf)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Receive from every socket until cancelled, and then close them."""
@@ -188,7 +188,7 @@ class CurveSubscriber:
     def _open_socket(self, key: str) -> _KeySocket:
         socket = RunSocket(self._context.socket(zmq.SocketType.SUB))
         socket.set_options(**self._options)
-        key_socket = _KeySocket(socket, key, self._security, self._report, self._note_change.send_nowait)
+        key_socket = _KeySocket(socket, key, self._security, self._report, self._record_change.send_nowait)
         for prefix in self._prefixes.elements():
             socket.subscribe(prefix)
         self._sockets[key] = key_socket
@@ -230,7 +230,7 @@ class _KeySocket:
         self.endpoints: dict[str, bool] = {}
         """By endpoint, whether it is connected; if not, it waits until the key is authorized."""
         self.scope = trio.CancelScope()
-        self.connector = Connector(socket, security, self._note_made, self._on_refused, self._note_lost)
+        self.connector = Connector(socket, security, self._record_made, self._on_refused, self._record_lost)
         self._security = security
         self._report = report
         self._on_change = on_change
@@ -242,7 +242,7 @@ class _KeySocket:
             return
         self.endpoints[endpoint] = False
         self._report(PeerNotAuthorized(endpoint, self.key, str(self._security.authorized.path)))
-        self._note_unusable(endpoint)
+        self._record_unusable(endpoint)
 
     def disconnect(self, endpoint: str) -> None:
         if self.endpoints.pop(endpoint, False):
@@ -259,15 +259,15 @@ class _KeySocket:
 
     def _on_refused(self, event: RefusedByPeer) -> None:
         self._report(event)
-        self._note_unusable(event.endpoint)
+        self._record_unusable(event.endpoint)
 
-    def _note_made(self, endpoint: str) -> None:
+    def _record_made(self, endpoint: str) -> None:
         self._on_change(ConnectionChange(PeerEndpoint(endpoint, self.key), is_made=True))
 
-    def _note_unusable(self, endpoint: str) -> None:
+    def _record_unusable(self, endpoint: str) -> None:
         """Report an impossible connection as made and lost, so that the node does not wait for it."""
-        self._note_made(endpoint)
-        self._note_lost(endpoint)
+        self._record_made(endpoint)
+        self._record_lost(endpoint)
 
-    def _note_lost(self, endpoint: str) -> None:
+    def _record_lost(self, endpoint: str) -> None:
         self._on_change(ConnectionChange(PeerEndpoint(endpoint, self.key), is_made=False))

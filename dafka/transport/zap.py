@@ -74,7 +74,7 @@ class ZapHandler:
         Raises the exceptions of `BaseSocket.bind`.
         """
         self._security.require_keys(accepted.socket)
-        accepted.on_handshake(self._note_handshake)
+        accepted.on_handshake(self._record_handshake)
         self._bound.append(accepted)
         return accepted.socket.bind(endpoint)
 
@@ -91,7 +91,7 @@ class ZapHandler:
             requests = await self._socket.receive_many()
             self._socket.send_many([reply for reply in map(self._reply, requests) if reply])
 
-    def _note_handshake(self, handshake: Handshake) -> None:
+    def _record_handshake(self, handshake: Handshake) -> None:
         """Report a handshake that failed before the peer showed a key. libzmq does not ask the handler about those."""
         if handshake.outcome is Outcome.NO_CURVE:
             self._refuse_peer("", "", NO_KEY)

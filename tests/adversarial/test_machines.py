@@ -193,7 +193,7 @@ def test_endpoints_that_never_answer_wait_in_a_queue() -> None:
     assert connections.begin_connecting(b, 0.0) == []
     assert connections.begin_connecting(c, 0.5) is None
     assert not connections.remove_peer(c)
-    connections.note_changes([ConnectionChange(a, is_made=True)], 0.5)
+    connections.record_changes([ConnectionChange(a, is_made=True)], 0.5)
     assert connections.add_peer(d)
     assert connections.begin_connecting(d, 0.5) == []
     assert connections.add_peer(e)

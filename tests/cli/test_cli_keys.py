@@ -104,12 +104,12 @@ def test_a_list_is_replaced_by_a_file_of_the_same_folder(folder: Path, monkeypat
     replaced: list[tuple[Path, Path]] = []
     replace = os.replace
 
-    def note_and_replace(source: str, target: Path) -> None:
+    def record_and_replace(source: str, target: Path) -> None:
         replaced.append((Path(source).resolve(), target.resolve()))
         replace(source, target)
 
     keys("new", "a.key")
-    monkeypatch.setattr(os, "replace", note_and_replace)
+    monkeypatch.setattr(os, "replace", record_and_replace)
     assert keys("authorize", "a.key", "--authorized-keys", "list").exit_code == 0
     ((source, target),) = replaced
     assert (source.parent, target) == (folder.resolve(), (folder / "list").resolve())

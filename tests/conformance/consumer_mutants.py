@@ -283,7 +283,7 @@ def _believe_lower_heads(monkeypatch: pytest.MonkeyPatch) -> None:
     def learn(self: Cursor, end_sequence: int) -> None:
         self.known_end = max(end_sequence, self.next_sequence)
 
-    monkeypatch.setattr(Cursor, "note_known_end", learn)
+    monkeypatch.setattr(Cursor, "record_known_end", learn)
 
 
 def _one_direct_head(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,12 +47,12 @@ class Bench:
                 "sequence": sequence,
                 "content": content,
             }
-            self.message_checks.note_sent(Role.PRODUCER, Message("RECORD", topic, values))
+            self.message_checks.record_sent(Role.PRODUCER, Message("RECORD", topic, values))
 
     def fetch(self, sequence: int, count: int, partition: bytes = P, role: Role = Role.CONSUMER) -> None:
         self.known_records.add_fetch(C, partition, sequence, count)
         values: dict[str, Value] = {"address": C, "subject": TOPIC, "sequence": sequence, "count": count}
-        self.message_checks.note_sent(role, Message("FETCH", partition, values))
+        self.message_checks.record_sent(role, Message("FETCH", partition, values))
 
     def receive(self, name: str, topic: bytes, **values: Value) -> None:
         fields: dict[str, Value] = {
@@ -236,7 +236,7 @@ def test_message_of_another_role() -> None:
 
 def test_hello_without_topics() -> None:
     bench = Bench(Role.CONSUMER)
-    bench.message_checks.note_sent(Role.STORE, Message("STORE-HELLO", ME, {"address": S}))
+    bench.message_checks.record_sent(Role.STORE, Message("STORE-HELLO", ME, {"address": S}))
     bench.receive("CONSUMER-HELLO", S, subjects=())
     assert bench.clauses == ["consumer-hello.not-empty"]
     bench.receive("CONSUMER-HELLO", b"", subjects=(TOPIC,))
@@ -325,7 +325,7 @@ def test_messages_that_a_malformed_message_may_have_caused_are_left_to_the_scena
     bench.receive("CONSUMER-HELLO", b"nobody")
     assert set(bench.clauses) == {"topic.CONSUMER-HELLO", "grammar.traffic"}
     bench.findings.clear()
-    bench.message_checks.note_malformed()
+    bench.message_checks.record_malformed()
     bench.receive("CONSUMER-HELLO", b"nobody")
     assert bench.findings == []
     bench.message_checks.begin_scenario()

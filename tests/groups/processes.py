@@ -178,7 +178,7 @@ class Process:
     def _look(self) -> None:
         """Note what a node notices by and by: stores, partitions."""
         linked = sum(each.is_up and self._world.is_linked(self.host, each.name) for each in self._world.stores)
-        self._carry_out(self.member.note_stores(linked, self.clock()))
+        self._carry_out(self.member.record_stores(linked, self.clock()))
         self._carry_out(self.member.partitions_known(self._known(), self.clock()))
         if self._world.is_calm and not self._busy:
             self._save()

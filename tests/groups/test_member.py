@@ -126,7 +126,7 @@ def test_one_store_of_three_confirms_nothing() -> None:
 def test_without_a_setting_more_than_half_of_the_stores_seen_must_confirm() -> None:
     bench = Bench(FIRST, stores=0)
     assert bench.member.quorum == 1
-    bench.note(bench.member.note_stores(2, 0.0))
+    bench.note(bench.member.record_stores(2, 0.0))
     assert bench.member.quorum == 2
     bench.hear(SECOND, MemberRecord(lease_ms=1000, stores=5, is_full=True), 0.0)
     assert bench.member.quorum == 3
@@ -134,10 +134,10 @@ def test_without_a_setting_more_than_half_of_the_stores_seen_must_confirm() -> N
 
 def test_a_node_that_joins_again_remembers_how_many_stores_there_are() -> None:
     bench = Bench(FIRST, stores=0)
-    bench.note(bench.member.note_stores(3, 0.0))
+    bench.note(bench.member.record_stores(3, 0.0))
     settings = GroupSettings(topics=(TOPIC,), lease_s=LEASE_S)
     next_member = GroupMember("c", settings, bench.view, lambda partition: 0)
-    next_member.note_stores(1, 10.0)
+    next_member.record_stores(1, 10.0)
     assert next_member.quorum == 2
 
 

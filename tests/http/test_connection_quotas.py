@@ -41,7 +41,7 @@ async def test_many_idle_connections_hold_up_nobody() -> None:
         assert web.broker.web is not None
         idle = [await trio.open_tcp_stream("127.0.0.1", web.port) for _ in range(IDLE)]
         with trio.fail_after(DEADLINE_S):
-            while len(web.broker.web.crowd) < IDLE:
+            while len(web.broker.web.quotas) < IDLE:
                 assert await web.is_alive()
             for stream in idle:
                 await stream.send_all(b"GET /topics HTTP/1.1\r\nHost: localhost\r\n\r\n")

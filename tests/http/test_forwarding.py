@@ -173,7 +173,7 @@ async def test_subscription_goes_back_to_where_the_branches_part(monkeypatch: py
             LeaderAndEpoch(2, pair.first.broker.node.address),
         )
         rows = [EpochStart("", second, NO_EPOCH_END, ()), EpochStart("", first, EpochEnd(second, 2), ())]
-        monkeypatch.setattr(pair.first.broker.node, "branches", lambda _topic: [rows])
+        monkeypatch.setattr(pair.first.broker.node, "epoch_starts", lambda _topic: [rows])
         pair.leaderships.lead(0, pair.first, epoch=2)
         (record,) = await client.take(1)
         assert (record["offset"], record["value"]) == (2, "C")
@@ -559,16 +559,16 @@ async def test_clients_use_up_no_connections_between_brokers(users: Path, tmp_pa
     config = Config().with_clients(users=str(users)).with_broker(secret_file=str(secret))
     config = config.with_http(connections_max=60)
     async with open_pair(config=config) as pair:
-        crowd = web_of(pair.second).crowd
+        quotas = web_of(pair.second).quotas
         writer = {"Authorization": "Basic d3JpdGVyOnB3"}
         assert (await pair.first.request("POST", f"/topics/{TOPIC}/records", b"a", **writer)).status == 200
-        before = crowd.admitted
+        before = quotas.admitted
         async with trio.open_nursery() as nursery:
             for _ in range(50):
                 nursery.start_soon(get_often, pair, "/topics?sizes=true", 4, writer)
                 await trio.lowlevel.checkpoint()
-        assert crowd.admitted - before <= CONNECTIONS_MAX
-        assert crowd.refused == 0
+        assert quotas.admitted - before <= CONNECTIONS_MAX
+        assert quotas.refused == 0
         assert (await pair.first.request("POST", f"/topics/{TOPIC}/records", b"a", **writer)).status == 200
 
 

@@ -379,7 +379,7 @@ async def test_a_client_that_goes_ends_its_stream() -> None:
         await stream.send_all(head("Accept: text/event-stream", target="/topics/orders/records"))
         with trio.fail_after(DEADLINE_S):
             assert b"retry: " in await _receive_until(stream, b"retry: ")
-            assert len(web.broker.web.crowd) == 1
+            assert len(web.broker.web.quotas) == 1
             await stream.aclose()
             while not web.broker.web.counters.disconnected["gone"]:
                 assert await web.is_alive()

@@ -228,10 +228,10 @@ async def test_waiting_ends_when_the_client_has_gone() -> None:
             assert (await web.exchange(head.encode(), eof=True)).startswith(b"HTTP/1.1 200 ")
             stream = await trio.open_tcp_stream("127.0.0.1", web.port)
             await stream.send_all(head.encode())
-            while len(web.broker.web.crowd) < 1:
+            while len(web.broker.web.quotas) < 1:
                 await trio.lowlevel.checkpoint()
             await stream.aclose()
-            while len(web.broker.web.crowd):
+            while len(web.broker.web.quotas):
                 await trio.lowlevel.checkpoint()
 
 

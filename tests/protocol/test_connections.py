@@ -65,7 +65,7 @@ def test_the_queue_moves_on_when_a_peer_answers_or_leaves() -> None:
         manager.add_peer(each)
         assert manager.begin_connecting(each, 0.0) is None
     assert manager.next_queued(0.0) is None
-    manager.note_changes(made(A), 0.1)
+    manager.record_changes(made(A), 0.1)
     assert manager.deadline() == 0.0
     assert manager.next_queued(0.1) == C
     assert manager.begin_connecting(C, 0.1) == []
@@ -77,16 +77,16 @@ def test_the_queue_moves_on_when_a_peer_answers_or_leaves() -> None:
 
 def test_a_node_settles_when_every_peer_that_was_found_has_answered() -> None:
     manager = make_manager(A, B)
-    manager.note_changes(made(A, B), 0.5)
+    manager.record_changes(made(A, B), 0.5)
     assert not manager.try_settle(100.0), "there may be others"
     assert manager.deadline() == inf
     manager = make_manager(A, B)
     manager.peers_found(1.0)
     assert manager.deadline() == 1.0 + CONNECT_S
-    manager.note_changes(made(A), 1.1)
+    manager.record_changes(made(A), 1.1)
     assert not manager.try_settle(1.1)
-    manager.note_changes(lost(A), 1.2)  # it has answered all the same
-    manager.note_changes(made(B), 1.2)
+    manager.record_changes(lost(A), 1.2)  # it has answered all the same
+    manager.record_changes(made(B), 1.2)
     assert manager.try_settle(1.2)
     assert manager.is_settled
     assert manager.deadline() == inf
@@ -103,7 +103,7 @@ def test_a_node_does_not_wait_long_for_peers_that_do_not_answer() -> None:
 def test_a_node_does_not_wait_for_a_peer_that_has_left() -> None:
     manager = make_manager(A, B)
     manager.peers_found(1.0)
-    manager.note_changes(made(A), 1.0)
+    manager.record_changes(made(A), 1.0)
     manager.remove_peer(B)
     assert manager.try_settle(1.0)
 
@@ -111,13 +111,13 @@ def test_a_node_does_not_wait_for_a_peer_that_has_left() -> None:
 def test_a_connection_that_has_lasted_shows_that_its_peer_lives() -> None:
     manager = make_manager(A, B)
     assert not manager.shows_life(A, 0.0)
-    manager.note_changes(made(A, B), 1.0)
+    manager.record_changes(made(A, B), 1.0)
     assert not manager.shows_life(A, 0.99 + STEADY_S), "another node may have taken the endpoint before"
     assert manager.shows_life(A, 1.0 + STEADY_S)
-    manager.note_changes(lost(A), 50.0)
+    manager.record_changes(lost(A), 50.0)
     assert not manager.shows_life(A, 50.0 + STEADY_S)
-    manager.note_changes(made(A), 51.0)
-    manager.note_changes(made(A), 52.0)
+    manager.record_changes(made(A), 51.0)
+    manager.record_changes(made(A), 52.0)
     assert not manager.shows_life(A, 50.99 + STEADY_S), "another node may listen there now"
     assert manager.shows_life(A, 51.0 + STEADY_S)
     assert manager.shows_life(B, 50.0)
@@ -127,15 +127,15 @@ def test_a_connection_that_has_lasted_shows_that_its_peer_lives() -> None:
 
 def test_what_was_known_of_an_endpoint_is_forgotten_with_its_peer() -> None:
     manager = make_manager(A, connecting_max=1)
-    manager.note_changes([*made(A), *lost(A), *made(A)], 1.0)
+    manager.record_changes([*made(A), *lost(A), *made(A)], 1.0)
     assert manager.remove_peer(A)
-    manager.note_changes(made(A), 2.0)  # late
+    manager.record_changes(made(A), 2.0)  # late
     assert manager.add_peer(A)
     assert manager.begin_connecting(A, 3.0) == []
     assert not manager.shows_life(A, 3.0 + STEADY_S)
     manager.peers_found(3.0)
     assert not manager.try_settle(3.0), "the new peer has not answered"
-    manager.note_changes(lost(A), 3.0)  # of the former connection
-    manager.note_changes(made(A), 3.0)
+    manager.record_changes(lost(A), 3.0)  # of the former connection
+    manager.record_changes(made(A), 3.0)
     assert manager.shows_life(A, 3.0 + STEADY_S)
     assert manager.try_settle(3.0)

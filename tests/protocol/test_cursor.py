@@ -83,8 +83,8 @@ def test_overlapping_kept_batches_count_each_byte_once() -> None:
 
 def test_records_of_a_known_head_are_missing() -> None:
     cursor = Cursor(2)
-    cursor.note_known_end(7)
-    cursor.note_known_end(4)
+    cursor.record_known_end(7)
+    cursor.record_known_end(4)
     assert cursor.first_gap() == (2, 7)
 
 
@@ -133,7 +133,7 @@ def test_in_any_order_each_record_is_ready_once_and_gaps_are_known(
         received |= set(range(first, end))
         known_end = max(known_end, end)
         if index < len(heads):
-            cursor.note_known_end(heads[index])
+            cursor.record_known_end(heads[index])
             known_end = max(known_end, heads[index])
         next_sequence = begin
         while next_sequence in received:

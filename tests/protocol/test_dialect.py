@@ -23,7 +23,7 @@ STORE = [
 
 
 def subscribe(choice: DialectChoice, connection: int, *wanted: tuple[Command, str], active: bool = True) -> None:
-    choice.note_subscriptions([(connection, Subscription(*each, active=active)) for each in wanted])
+    choice.record_subscriptions([(connection, Subscription(*each, active=active)) for each in wanted])
 
 
 @pytest.mark.parametrize("first", READER)
@@ -83,9 +83,9 @@ def test_a_reader_that_leaves_may_come_back() -> None:
 
 def test_hearing_libdafka_is_enough_and_lasts() -> None:
     choice = DialectChoice(NodeConfig())
-    choice.note_heard({Dialect.RFC46})
+    choice.record_heard({Dialect.RFC46})
     assert choice.may_change
-    choice.note_heard({Dialect.RFC46, Dialect.LIBDAFKA})
+    choice.record_heard({Dialect.RFC46, Dialect.LIBDAFKA})
     subscribe(choice, 1, *STORE)
     assert choice.dialect is Dialect.LIBDAFKA
 
@@ -94,7 +94,7 @@ def test_hearing_libdafka_is_enough_and_lasts() -> None:
 def test_an_explicit_dialect_stays(dialect: Dialect) -> None:
     choice = DialectChoice(NodeConfig(wire=dialect.value))
     subscribe(choice, 1, *READER)
-    choice.note_heard(set(Dialect))
+    choice.record_heard(set(Dialect))
     assert (choice.dialect, choice.may_change, choice.is_fixed) == (dialect, False, True)
 
 

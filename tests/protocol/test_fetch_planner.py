@@ -30,7 +30,7 @@ def make_planner(
 
 def missing(end: int, first: int = 0) -> Cursor:
     cursor = Cursor(first)
-    cursor.note_known_end(end)
+    cursor.record_known_end(end)
     return cursor
 
 
@@ -58,7 +58,7 @@ def test_a_page_without_a_known_end_is_whole() -> None:
     assert planner.plan_fetch(A, cursor, 0.0) == (8, 10)
     arrive(cursor, 8, 12)
     assert planner.plan_fetch(A, cursor, 0.1) is None
-    cursor.note_known_end(14)
+    cursor.record_known_end(14)
     assert planner.plan_fetch(A, cursor, 0.2) == (12, 2)
 
 
@@ -79,7 +79,7 @@ def test_partitions_that_nobody_answers_give_their_places_to_others() -> None:
 def test_the_rate_of_some_partitions_is_limited() -> None:
     planner, cursor = make_planner(), missing(1000)
     planner.limit_rate({A}.__contains__, 1000)
-    planner.note_record_size(A, 10, 1)
+    planner.record_size(A, 10, 1)
     assert planner.plan_fetch(A, cursor, 0.0) == (0, 25)
     assert planner.plan_fetch(A, cursor, 0.0) is None, "the first page has not arrived"
     arrive(cursor, 0, 25)
@@ -89,14 +89,14 @@ def test_the_rate_of_some_partitions_is_limited() -> None:
     assert planner.expire_pages(0.6) == [A]
     assert planner.attempts(A) == 0
     assert planner.plan_fetch(A, cursor, 0.6) == (50, 25)
-    planner.note_record_size(B, 10, 1)
+    planner.record_size(B, 10, 1)
     assert planner.plan_fetch(B, missing(1000), 0.6) == (0, 50)
 
 
 def test_a_partition_that_is_held_back_gives_its_place_to_another_one() -> None:
     planner, cursor = make_planner(partitions_max=1), missing(1000)
     planner.limit_rate({A}.__contains__, 100)
-    planner.note_record_size(A, 10, 1)
+    planner.record_size(A, 10, 1)
     for first in (0, 2):
         assert planner.plan_fetch(A, cursor, 0.0) == (first, 2)
         arrive(cursor, first, first + 2)
@@ -110,7 +110,7 @@ def test_a_partition_that_is_held_back_gives_its_place_to_another_one() -> None:
 @pytest.mark.parametrize(("record_bytes", "count"), [(1, 100), (20, 50), (300, 3), (5000, 1)])
 def test_later_pages_have_as_many_records_as_fit(record_bytes: int, count: int) -> None:
     planner = make_planner()
-    planner.note_record_size(A, record_bytes * 7, 7)
+    planner.record_size(A, record_bytes * 7, 7)
     assert planner.plan_fetch(A, missing(1000), 0.0) == (0, count)
 
 
@@ -274,5 +274,5 @@ def test_dropped_records_are_fetched_again() -> None:
     planner, cursor = make_planner(page_records_first=100), missing(1000)
     planner.plan_fetch(A, cursor, 0.0)
     arrive(cursor, 0, 10)
-    planner.note_dropped(A, 10)
+    planner.record_dropped(A, 10)
     assert planner.plan_fetch(A, cursor, 0.1) == (10, 100)

@@ -162,7 +162,7 @@ def test_partitions_that_must_be_kept_do_not_hold_up_others(obstacle: str) -> No
 def test_the_signs_of_a_partition_are_forgotten_with_it() -> None:
     ended = EndedPartitions(CONFIG, lambda _: False, {})
     ended.start(1.0)
-    ended.note_heard(HELLO, 5.0)
+    ended.record_heard(HELLO, 5.0)
     assert ended.heard_at(HELLO) == 5.0
     ended.remove(HELLO)
     assert ended.heard_at(HELLO) == 1.0
@@ -171,9 +171,9 @@ def test_the_signs_of_a_partition_are_forgotten_with_it() -> None:
 def test_a_partition_whose_end_is_not_known_has_not_ended() -> None:
     """Retention may trim records in the storage before the machine notes that they are durable."""
     ended = EndedPartitions(CONFIG, lambda _: False, {})
-    ended.note_range(HELLO, 5, 0)
+    ended.record_range(HELLO, 5, 0)
     assert HELLO not in ended
-    ended.note_range(HELLO, 5, 5)
+    ended.record_range(HELLO, 5, 5)
     assert HELLO in ended
 
 

@@ -45,12 +45,12 @@ def test_an_answer_counts_for_its_question_and_earlier_ones() -> None:
 def test_a_question_is_repeated_once_it_is_due() -> None:
     poll = make_poll()
     assert not poll.take_retry(100.0), "nothing was asked"
-    poll.note_asked(0.0)
+    poll.record_asked(0.0)
     assert poll.deadline() == 0.5
     assert not poll.take_retry(0.4)
     assert poll.take_retry(0.5)
     assert not poll.take_retry(0.6), "it was not asked again"
-    poll.note_asked(1.0, 5.0)
+    poll.record_asked(1.0, 5.0)
     assert poll.deadline() == 6.0
 
 
@@ -60,7 +60,7 @@ def test_waits_between_repetitions_grow_until_they_are_restarted() -> None:
     for restart in (False, False, False, True):
         if restart:
             poll.restart_retries()
-        poll.note_asked(0.0)
+        poll.record_asked(0.0)
         waits.append(poll.retry_due)
     assert waits == [0.5, 1.0, 2.0, 0.5]
 
@@ -91,7 +91,7 @@ def test_a_discovered_node_is_pending_until_it_connects_or_leaves() -> None:
     for address in ("A", "B", ""):
         pending.add_node(address)
     assert pending.addresses == {"A", "B"}
-    pending.note_subscription("A")
+    pending.record_subscription("A")
     pending.remove_node("B")
     assert pending.addresses == set()
     pending.add_node("A")

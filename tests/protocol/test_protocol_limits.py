@@ -37,7 +37,7 @@ def resolver(*stores: str) -> GapResolver:
     made = GapResolver()
     made.node_settled()
     for address in stores:
-        made.note_subscription(store(address), "ME")
+        made.record_subscription(store(address), "ME")
     return made
 
 
@@ -84,7 +84,7 @@ def test_answers_count_until_the_position_moves() -> None:
 
 def test_before_it_has_settled_nothing_is_answered() -> None:
     made = GapResolver()
-    made.note_subscription(store("S"), "ME")
+    made.record_subscription(store("S"), "ME")
     made.add_answer(answer("S", 5), 0)
     assert (made.answered_partitions(), made.take_newly_answered()) == ([], [])
     made.node_settled()
@@ -96,7 +96,7 @@ def test_neither_the_own_address_nor_an_empty_one_is_a_store(topic: str) -> None
     assert resolver(topic).stores == set()
     other = wire.Subscription(Command.RECORD, "S")
     made = resolver()
-    made.note_subscription(other, "ME")
+    made.record_subscription(other, "ME")
     assert made.stores == set()
 
 
@@ -107,7 +107,7 @@ def test_a_node_that_leaves_and_returns_counts_as_a_store_again() -> None:
     assert made.stores == set()
     made.add_node("S")
     assert made.stores == {"S"}
-    made.note_subscription(store("S", active=False), "ME")
+    made.record_subscription(store("S", active=False), "ME")
     made.add_node("S")
     assert made.stores == set()
 
@@ -156,7 +156,7 @@ def test_room_for_answers_is_free_again_when_a_partition_is_forgotten(monkeypatc
 
 def missing(end: int, first: int = 0) -> Cursor:
     cursor = Cursor(first)
-    cursor.note_known_end(end)
+    cursor.record_known_end(end)
     return cursor
 
 
@@ -185,11 +185,11 @@ def test_repeated_fetches_for_new_peers_are_limited_each_second(monkeypatch: pyt
 def test_a_page_is_not_repeated_while_other_answers_arrive_for_a_limited_time() -> None:
     plan, cursor = planner(retry_ms=500, retry_max_ms=2000), missing(100)
     assert plan.plan_fetch(A, cursor, 0.0) == (0, 10)
-    plan.note_answer(0.4)
+    plan.record_answer(0.4)
     assert plan.expire_pages(0.5) == []
     assert plan.deadline() == 0.9
     for now in (0.8, 1.2, 1.6, 1.9):
-        plan.note_answer(now)
+        plan.record_answer(now)
         assert plan.expire_pages(now) == []
     assert plan.expire_pages(1.99) == []
     assert plan.expire_pages(2.0) == [A], "patience ends after retry_max_ms"
@@ -217,7 +217,7 @@ def test_partitions_that_have_proven_themselves_have_as_much_room_again() -> Non
 def test_pages_of_all_partitions_share_the_records_in_flight() -> None:
     plan = planner(page_bytes_max=1000, page_records_max=60)
     for partition in (A, B):
-        plan.note_record_size(partition, 20, 2)
+        plan.record_size(partition, 20, 2)
     assert plan.plan_fetch(A, missing(500), 0.0) == (0, 60)
     assert plan.plan_fetch(B, missing(500), 0.0) == (0, 30)
     plan.forget_partition(A)
@@ -227,10 +227,10 @@ def test_pages_of_all_partitions_share_the_records_in_flight() -> None:
 def test_dropped_records_move_a_page_back_and_never_forward() -> None:
     plan, cursor = planner(), missing(100)
     assert plan.plan_fetch(A, cursor, 0.0) == (0, 10)
-    plan.note_dropped(A, 50)
-    plan.note_dropped(B, 0)
+    plan.record_dropped(A, 50)
+    plan.record_dropped(B, 0)
     assert plan.plan_fetch(A, cursor, 0.0) is None
-    plan.note_dropped(A, 3)
+    plan.record_dropped(A, 3)
     assert plan.plan_fetch(A, cursor, 0.0) == (3, 10)
 
 
@@ -269,10 +269,10 @@ def test_a_forgotten_partition_leaves_nothing_behind() -> None:
     made = Reassembler("ME", FetchConfig(), unproven_max=1)
     made.follow_partition(A, 0, since=0.0)
     assert not made.has_room()
-    made.note_known_end(A, 20)
+    made.record_known_end(A, 20)
     made.add_batch(run(5, 9, A))
     assert len(made.due_fetches(0.0)) == 1
-    made.note_known_end(A, 30)
+    made.record_known_end(A, 30)
     made.forget_partition(A)
     assert made.has_room()
     assert made.ahead_bytes == 0
@@ -370,7 +370,7 @@ def test_a_poll_repeats_its_question_with_growing_waits() -> None:
     assert poll.deadline() == float("inf")
     waits, now = [], 0.0
     for _ in range(4):
-        poll.note_asked(now)
+        poll.record_asked(now)
         waits.append(poll.retry_due - now)
         assert not poll.take_retry(poll.retry_due - 0.01)
         now = poll.retry_due
@@ -378,9 +378,9 @@ def test_a_poll_repeats_its_question_with_growing_waits() -> None:
         assert poll.retry_due == float("inf"), "no repetition until it is asked again"
     assert waits == [1.0, 2.0, 4.0, 8.0]
     poll.restart_retries()
-    poll.note_asked(100.0)
+    poll.record_asked(100.0)
     assert poll.retry_due == 101.0
-    poll.note_asked(100.0, 0.25)
+    poll.record_asked(100.0, 0.25)
     assert poll.retry_due == 100.25
 
 
@@ -428,8 +428,8 @@ def test_a_node_is_pending_until_it_connects() -> None:
     for address in ("", "A", "B"):
         pending.add_node(address)
     assert pending.addresses == {"A", "B"}
-    pending.note_subscription("A")
-    pending.note_subscription("B")
+    pending.record_subscription("A")
+    pending.record_subscription("B")
     assert pending.addresses == set()
     for address in ("A", "B"):
         pending.add_node(address)
@@ -457,12 +457,12 @@ def test_a_bucket_never_holds_more_than_its_burst_and_may_be_overdrawn() -> None
 def test_subscribers_are_remembered_up_to_the_limit() -> None:
     known = SubscriberSet(Command.DIRECT_HEAD, 2)
     for topic in ("", "A", "B", "C"):
-        known.note_subscription(wire.Subscription(Command.DIRECT_HEAD, topic))
-    known.note_subscription(wire.Subscription(Command.HEAD, "D"))
+        known.record_subscription(wire.Subscription(Command.DIRECT_HEAD, topic))
+    known.record_subscription(wire.Subscription(Command.HEAD, "D"))
     assert list(known) == ["A", "B"]
-    known.note_subscription(wire.Subscription(Command.HEAD, "A", active=False))
-    known.note_subscription(wire.Subscription(Command.DIRECT_HEAD, "A", active=False))
-    known.note_subscription(wire.Subscription(Command.DIRECT_HEAD, "C"))
+    known.record_subscription(wire.Subscription(Command.HEAD, "A", active=False))
+    known.record_subscription(wire.Subscription(Command.DIRECT_HEAD, "A", active=False))
+    known.record_subscription(wire.Subscription(Command.DIRECT_HEAD, "C"))
     assert list(known) == ["B", "C"]
     assert "A" not in known
 
@@ -471,5 +471,5 @@ def test_only_a_node_that_understands_it_is_told_the_earliest_record() -> None:
     responder = EarliestResponder(10)
     fetch = wire.Fetch("P", "C", "t", 3, 9)
     assert responder.answer(fetch, "ME", 7, 6) is None
-    responder.note_subscription(wire.Subscription(Command.DIRECT_EARLIEST, "C"))
+    responder.record_subscription(wire.Subscription(Command.DIRECT_EARLIEST, "C"))
     assert responder.answer(fetch, "ME", 7, 6) == wire.DirectEarliest("C", "ME", "P", "t", 7, 6)

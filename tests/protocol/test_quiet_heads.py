@@ -150,7 +150,7 @@ class Peers:
     def connect(self, number: int, *prefixes: bytes) -> None:
         self.open.add(number)
         for prefix in prefixes:
-            self.listeners.note_subscription(number, b"\1" + prefix)
+            self.listeners.record_subscription(number, b"\1" + prefix)
 
     def need_regular_heads(self) -> bool:
         return self.listeners.need_regular_heads()
@@ -197,9 +197,9 @@ def test_a_subscription_to_direct_earliest_counts_for_its_own_connection_only() 
 def test_peers_that_take_no_heads_and_connections_that_have_ended_do_not_count() -> None:
     peers = Peers()
     peers.connect(1, b"KP", b"FP", b"Ghello")
-    peers.listeners.note_subscription(-1, b"\1H")
-    peers.listeners.note_subscription(1, b"\0H")
-    peers.listeners.note_subscription(1, b"")
+    peers.listeners.record_subscription(-1, b"\1H")
+    peers.listeners.record_subscription(1, b"\0H")
+    peers.listeners.record_subscription(1, b"")
     assert not peers.need_regular_heads()
 
 

@@ -19,7 +19,7 @@ ME = "CONSUMER"
 def make_reassembler(end: int = 0, **settings: int) -> Reassembler:
     reassembler = Reassembler(ME, FetchConfig(**settings))
     reassembler.follow_partition(HELLO, 0)
-    reassembler.note_known_end(HELLO, end)
+    reassembler.record_known_end(HELLO, end)
     return reassembler
 
 
@@ -63,7 +63,7 @@ def test_fetches_name_the_partition_and_the_requestor() -> None:
 def test_missing_records_are_fetched_once() -> None:
     reassembler = make_reassembler(5)
     assert len(reassembler.due_fetches(0.0)) == 1
-    reassembler.note_known_end(HELLO, 5)
+    reassembler.record_known_end(HELLO, 5)
     assert reassembler.due_fetches(0.1) == []
     assert reassembler.fetches_sent == 1
 
@@ -125,7 +125,7 @@ def test_every_partition_gets_its_turn_when_no_node_answers() -> None:
     reassembler = Reassembler(ME, FetchConfig(partitions_max=2))
     for partition in partitions:
         reassembler.follow_partition(partition, 0)
-        reassembler.note_known_end(partition, 3)
+        reassembler.record_known_end(partition, 3)
     asked = [fetch.partition for fetch in reassembler.due_fetches(0.0)]
     assert len(asked) == 2
     for _ in range(4):
@@ -140,7 +140,7 @@ def test_a_complete_partition_makes_room_for_the_next() -> None:
     reassembler = make_reassembler(5, partitions_max=1)
     reassembler.due_fetches(0.0)
     reassembler.follow_partition(other, 0)
-    reassembler.note_known_end(other, 4)
+    reassembler.record_known_end(other, 4)
     assert reassembler.due_fetches(0.1) == []
     reassembler.add_batch(run(0, 5))
     assert reassembler.due_fetches(0.2) == [wire.Fetch("OTHER", ME, "hello", 0, 4)]

@@ -56,15 +56,15 @@ class Census:
         self.machine.start(self.now)
 
     def join(self, address: str, role: str = "", place: str = "tcp://10.0.0.1:7000") -> None:
-        self.machine.note_discovery(PeerJoined(address, PeerEndpoint.parse(place)), self.now)
+        self.machine.record_discovery(PeerJoined(address, PeerEndpoint.parse(place)), self.now)
         for command in COMMANDS.get(role, ()):
             self.machine.receive_subscriptions(subscription(command, address), self.now)
 
     def leave(self, address: str, place: str = "tcp://10.0.0.1:7000") -> None:
-        self.machine.note_discovery(PeerLeft(address, PeerEndpoint.parse(place)), self.now)
+        self.machine.record_discovery(PeerLeft(address, PeerEndpoint.parse(place)), self.now)
 
     def see(self, address: str, tower: str = TOWER, endpoint: str = "tcp://10.0.0.1:7000", key: str = "") -> None:
-        self.machine.node_table.note_beacon(tower, TowerBeacon(address, endpoint, key), self.now)
+        self.machine.node_table.record_beacon(tower, TowerBeacon(address, endpoint, key), self.now)
 
     def hear(self, sequence: int, partition: Partition = PRODUCER) -> None:
         self.machine.receive([head(sequence, partition)], self.now)
@@ -623,7 +623,7 @@ def test_a_recorded_cluster_of_libdafka_is_understood(
     for event in events:
         frames = [bytes.fromhex(frame) for frame in event["frames"]]
         if event["kind"] == "beacon" and len(frames) == 3:
-            machine.node_table.note_beacon(TOWER, TowerBeacon.decode(frames), event["t"])
+            machine.node_table.record_beacon(TOWER, TowerBeacon.decode(frames), event["t"])
         elif event["kind"] == "subscription":
             found = decode_subscription(frames[0])
             assert found is not None

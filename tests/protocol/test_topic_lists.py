@@ -105,7 +105,7 @@ class Play:
         self.now = 100.0
         self.dropped = 0
         self.machine.start(self.now)
-        self.machine.note_discovery(PeerJoined(STORE, PeerEndpoint("tcp://10.0.0.1:7000")), self.now)
+        self.machine.record_discovery(PeerJoined(STORE, PeerEndpoint("tcp://10.0.0.1:7000")), self.now)
         commands = [Command.CONSUMER_HELLO, Command.DIRECT_EARLIEST, *([Command.GET_TOPICS] if lists else [])]
         for command in commands:
             self.machine.receive_subscriptions(subscription(command, STORE), self.now)

@@ -134,11 +134,11 @@ async def test_many_records_are_compressed_together_while_others_run(
     threads = []
     compress = wire.BatchEncoder.compress
 
-    def note_thread(encoder: wire.BatchEncoder, batch: RecordBatch) -> RecordBatch:
+    def record_thread(encoder: wire.BatchEncoder, batch: RecordBatch) -> RecordBatch:
         threads.append(threading.current_thread())
         return compress(encoder, batch)
 
-    monkeypatch.setattr(wire.BatchEncoder, "compress", note_thread)
+    monkeypatch.setattr(wire.BatchEncoder, "compress", record_thread)
     async with dafka_cluster.producer("hello", config) as producer, open_listener(producer, b"Bhello") as mesh:
         first = producer.statistics().next_sequence
         await producer.send_many(values[:1])

@@ -183,7 +183,7 @@ class Cluster:
         connection = self._heard_by.get((node.name, name))
         if connection is not None and connection.is_up:
             connection.subscribed_at = max(connection.subscribed_at, self.clock.now + self.network.delay())
-            self.clock.at(connection.subscribed_at, self._note_subscription, name, connection, [frame])
+            self.clock.at(connection.subscribed_at, self._record_subscription, name, connection, [frame])
 
     def wake(self, node: SimulatedNode, delay: float) -> None:
         """Let a node look at what has arrived, after a delay in seconds."""
@@ -305,7 +305,7 @@ class Cluster:
             connection.arrives_at = self.clock.now
             node.arrive_from_tower(number, [WELCOME])
             prefixes = [b"\1" + prefix for prefix in sorted(node.tower_prefixes[number])]
-            self._note_subscription(tower, connection, prefixes)
+            self._record_subscription(tower, connection, prefixes)
 
     def _part(self) -> None:
         """Break the connections to towers that cannot be reached."""
@@ -318,13 +318,13 @@ class Cluster:
         self._connection_numbers.remove(connection.number)
         if pair[1] in self._towers:
             self._towers[pair[1]].connection_ended(connection.number, self.clock.now)
-        self._note_subscription(pair[1], connection, [b"\0" + prefix for prefix in sorted(connection.prefixes)])
+        self._record_subscription(pair[1], connection, [b"\0" + prefix for prefix in sorted(connection.prefixes)])
         connection.is_ended = True
         number = self.tower_names.index(pair[1])
         unsubscriptions = [b"\0" + each for each in self._tower_prefixes(pair[1])]
         connection.node.arrive_tower_subscriptions(number, unsubscriptions)
 
-    def _note_subscription(self, name: str, connection: _TowerConnection, frames: Sequence[bytes]) -> None:
+    def _record_subscription(self, name: str, connection: _TowerConnection, frames: Sequence[bytes]) -> None:
         tower = self._towers.get(name)
         if tower is None or connection.is_ended:
             return

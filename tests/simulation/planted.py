@@ -140,7 +140,7 @@ def heads_are_told_to_stores_before_durable(patch: Patch) -> None:
 
 def heads_are_exchanged_only_when_a_connection_begins(patch: Patch) -> None:
     patch.setattr("dafka.protocol.answering.head_rounds.HeadRounds.schedule", lambda *_: None)
-    patch.setattr("dafka.protocol.polling.LastingQuestion.note_asked", lambda *_: None)
+    patch.setattr("dafka.protocol.polling.LastingQuestion.record_asked", lambda *_: None)
     patch.setattr(HeadExchange, "_announce_producer", lambda *_: [])
 
 
@@ -181,7 +181,7 @@ def stores_tell_each_other_of_ended_partitions(patch: Patch) -> None:
 
 def partitions_of_running_producers_are_forgotten(patch: Patch) -> None:
     patch.setattr(EndedPartitions, "__contains__", lambda self, partition: partition in self._empty)
-    patch.setattr(EndedPartitions, "note_heard", lambda *_: None)
+    patch.setattr(EndedPartitions, "record_heard", lambda *_: None)
 
 
 # Producers
@@ -295,8 +295,8 @@ def overlaps_are_taken_whole(patch: Patch) -> None:
 
 
 def heads_are_understood_one_too_low(patch: Patch) -> None:
-    learn = Reassembler.note_known_end
-    patch.setattr(Reassembler, "note_known_end", lambda self, partition, end: learn(self, partition, end - 1))
+    learn = Reassembler.record_known_end
+    patch.setattr(Reassembler, "record_known_end", lambda self, partition, end: learn(self, partition, end - 1))
 
 
 def lost_fetch_is_never_repeated(patch: Patch) -> None:
@@ -400,12 +400,12 @@ def unanswered_question_is_never_repeated(patch: Patch) -> None:
 
 
 def moved_node_is_not_followed(patch: Patch) -> None:
-    note_peer = PeerTable._note_peer
+    record_peer = PeerTable._record_peer
 
-    def note_first(self: PeerTable, beacon: Any, expires: float) -> Any:
-        return [] if (beacon.address, beacon.key) in self._peers else note_peer(self, beacon, expires)
+    def record_first(self: PeerTable, beacon: Any, expires: float) -> Any:
+        return [] if (beacon.address, beacon.key) in self._peers else record_peer(self, beacon, expires)
 
-    patch.setattr(PeerTable, "_note_peer", note_first)
+    patch.setattr(PeerTable, "_record_peer", record_first)
 
 
 def two_at_an_endpoint_are_connected_twice(patch: Patch) -> None:
@@ -433,13 +433,13 @@ def nodes_that_joined_are_not_announced(patch: Patch) -> None:
 
 
 def restarted_tower_is_not_asked(patch: Patch) -> None:
-    inbox = NodeDirectory.note_inbox
+    inbox = NodeDirectory.record_inbox
 
-    def note_only(self: NodeDirectory, address: str, **arguments: Any) -> None:
+    def record_only(self: NodeDirectory, address: str, **arguments: Any) -> None:
         inbox(self, address, **arguments)
         self._asked.clear()
 
-    patch.setattr(NodeDirectory, "note_inbox", note_only)
+    patch.setattr(NodeDirectory, "record_inbox", record_only)
     patch.setattr(DirectoryClient, "connected", lambda self, now: self._register(now))
     patch.setattr(DirectoryClient, "ask", lambda *_: [])
 

@@ -403,16 +403,16 @@ def test_a_catalog_is_closed_once_it_is_durable(writer: CatalogWriter, monkeypat
     seen: list[tuple[str, str]] = []
     sync, write = os.fsync, os.pwritev
 
-    def note_sync(fd: int) -> None:
+    def record_sync(fd: int) -> None:
         seen.append(("sync", names[fd]))
         sync(fd)
 
-    def note_write(fd: int, buffers: list[bytes], position: int) -> int:
+    def record_write(fd: int, buffers: list[bytes], position: int) -> int:
         seen.append(("write", names[fd]))
         return write(fd, buffers, position)
 
-    monkeypatch.setattr(os, "fsync", note_sync)
-    monkeypatch.setattr(os, "pwritev", note_write)
+    monkeypatch.setattr(os, "fsync", record_sync)
+    monkeypatch.setattr(os, "pwritev", record_write)
     writer.write_slot(1, seed_of(1), CHANGING, HEAD)
     assert seen == [("write", "heads")]
     writer.close(is_clean=True)

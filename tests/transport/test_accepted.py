@@ -161,7 +161,7 @@ async def test_a_descriptor_reused_within_one_batch_of_events_is_another_connect
     with listener.open_peer():
         await listener.wait_count(1)
         (first,) = listener.accepted._connections.values()
-        listener.accepted._note_events(
+        listener.accepted._record_events(
             [
                 [EVENT_HEADING.pack(zmq.EVENT_DISCONNECTED, first.descriptor), b""],
                 [EVENT_HEADING.pack(zmq.EVENT_ACCEPTED, first.descriptor), b""],
@@ -172,7 +172,7 @@ async def test_a_descriptor_reused_within_one_batch_of_events_is_another_connect
         assert found is not None
         assert found.number != first.number
         # Even if the end of the former connection is not reported, it is not taken for the new one.
-        listener.accepted._note_events([[EVENT_HEADING.pack(zmq.EVENT_ACCEPTED, first.descriptor), b""]])
+        listener.accepted._record_events([[EVENT_HEADING.pack(zmq.EVENT_ACCEPTED, first.descriptor), b""]])
         assert listener.ended == [first.number, found.number]
 
 

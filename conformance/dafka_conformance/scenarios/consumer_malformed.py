@@ -70,7 +70,7 @@ class _MalformedSender:
         self._sent[address] = _Malformed(name, fault)
         # If the consumer accepts the message, that is the only fault to report; its answer is not another one.
         role = Role.STORE if name == "STORE-HELLO" else Role.PRODUCER
-        self._testbed.message_checks.note_sent(role, message)
+        self._testbed.message_checks.record_sent(role, message)
         self._testbed.message_checks.peers[address] = role
         await self._testbed.wait_subscribed(self._producer, name, message.topic)
         frames = change(self._testbed.grammar.formats.encode(message, self._testbed.dialect))

@@ -125,7 +125,7 @@ async def envelope(testbed: Testbed) -> None:
     await _expect_ack(testbed, producer, len(MIXED) - 1, "batch.taken", "sent in a batch")
     consumer = await testbed.add_peer("C")
     # `MessageChecks` would report another content under direct-record.content: it is the envelope's clause here.
-    testbed.message_checks.note_malformed()
+    testbed.message_checks.record_malformed()
     for each in await fetch_back(testbed, consumer, producer.partition, 0, len(MIXED) - 1):
         sequence, content = each.message.get_number("sequence"), each.message.get_bytes("content")
         sent, shown = MIXED[sequence], testbed.trace.show(content)

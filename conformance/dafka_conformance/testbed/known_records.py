@@ -85,7 +85,7 @@ class KnownRecords:
         """Return the FETCHes of one node for one partition."""
         return self._requests.get((requestor, partition), [])
 
-    def note_answer(self, requestor: bytes, partition: bytes, sequence: int) -> int | None:
+    def record_answer(self, requestor: bytes, partition: bytes, sequence: int) -> int | None:
         """Add a DIRECT-RECORD of the target, and return the sequence of the previous one; None for the first."""
         key = (requestor, partition)
         before = self._last_answer.get(key)

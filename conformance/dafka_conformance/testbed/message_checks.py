@@ -113,7 +113,7 @@ class MessageChecks:
         self.message_names = set()
         self._has_malformed = False
 
-    def note_malformed(self) -> None:
+    def record_malformed(self) -> None:
         """Record that the target was sent a malformed message in this scenario.
 
         If it does not discard the message, it sends messages to and about nodes that do not exist. The scenario reports
@@ -121,7 +121,7 @@ class MessageChecks:
         """
         self._has_malformed = True
 
-    def note_sent(self, role: Role, message: Message) -> None:
+    def record_sent(self, role: Role, message: Message) -> None:
         """Add a message that a scripted peer sent to the target."""
         self._has_sent_large |= message.get_number("sequence") >= _LARGE
         self._recognizer.accept(role, message)
@@ -130,7 +130,7 @@ class MessageChecks:
         """Return how many records the target has published in a partition."""
         return self._next_sequence.get(partition, 0)
 
-    def note_position(self, frames: Sequence[bytes]) -> bool:
+    def record_position(self, frames: Sequence[bytes]) -> bool:
         """Record a DIRECT-POSITION; it is judged on the connection that subscribed to it. False for other messages."""
         is_position = bool(frames) and frames[0][:1] == _POSITION_ID
         if is_position:
@@ -341,7 +341,7 @@ class MessageChecks:
         requests = list(self._known_records.fetch_requests(message.topic, address))
         if not requests:
             return  # the recognizer reports an answer without a request
-        before = self._known_records.note_answer(message.topic, address, sequence)
+        before = self._known_records.record_answer(message.topic, address, sequence)
         if not any(request.covers(sequence) for request in requests):
             asked = ", ".join(f"{each.sequence}..{each.sequence + each.count - 1}" for each in requests[-3:])
             text = f"DIRECT-RECORD {sequence} was not requested: the FETCHes were for {asked}"

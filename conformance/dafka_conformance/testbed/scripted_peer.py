@@ -147,7 +147,7 @@ class ScriptedPeer:
         if self.role is Role.STORE and self._dialect is Dialect.LIBDAFKA:
             # In libdafka, this subscription introduces the store, as STORE-HELLO does in the RFC.
             for address in self._message_checks.addresses:
-                self._message_checks.note_sent(self.role, Message("STORE-HELLO", address, {"address": self.address}))
+                self._message_checks.record_sent(self.role, Message("STORE-HELLO", address, {"address": self.address}))
 
     def disconnect(self, endpoint: str) -> None:
         """Disconnect from a node of the target that has ended: its endpoint may soon be another node's."""
@@ -187,7 +187,7 @@ class ScriptedPeer:
         self._add_known(message := Message(name, topic, values))
         frames = self._grammar.formats.encode(message, self._dialect)
         self._trace.add_message(self.label, self._target_label, message, frames)
-        self._message_checks.note_sent(self.role, message)
+        self._message_checks.record_sent(self.role, message)
         self._pub.send_many([frames])
 
     def ask_position(self, store: bytes, partition: Partition, time_ms: int) -> None:
@@ -200,7 +200,7 @@ class ScriptedPeer:
 
     def send_frames(self, frames: Sequence[bytes], label: str, fault: str = "") -> None:
         """Send frames that are not a valid message."""
-        self._message_checks.note_malformed()
+        self._message_checks.record_malformed()
         index = self._trace.add_frames(self.label, self._target_label, label, frames)
         if fault:
             self._trace.events[index].fields = (("deliberately", fault),)
@@ -235,12 +235,12 @@ class ScriptedPeer:
             self._trace.add_message(self.label, self._target_label, message, frames)
             batch.append(frames)
             if len(batch) >= BATCH_COUNT:
-                self._message_checks.note_sent(self.role, message)
+                self._message_checks.record_sent(self.role, message)
                 self._pub.send_many(batch)
                 batch = []
                 await trio.lowlevel.checkpoint()
         if message is not None:
-            self._message_checks.note_sent(self.role, message)
+            self._message_checks.record_sent(self.role, message)
             self._pub.send_many(batch)
         await trio.lowlevel.checkpoint()
 
@@ -271,7 +271,7 @@ class ScriptedPeer:
             partition.add(sequence, content)
             self._known_records.add_sent(partition.address, partition.topic, sequence, content)
             alike = Message(single, topic, {**header, "sequence": sequence, "content": content})
-            self._message_checks.note_sent(self.role, alike)
+            self._message_checks.record_sent(self.role, alike)
         batch = write_batch(first, records, compression)
         message = Message(name, topic, {**header, "content": batch})
         frames = batch_formats().encode(message, Dialect.RFC46)

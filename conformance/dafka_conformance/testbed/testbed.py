@@ -292,7 +292,7 @@ class Testbed(TargetNodes):
     async def _listen(self) -> None:
         while True:
             for frames in await self._listener.receive_many():
-                if self.message_checks.note_position(frames):
+                if self.message_checks.record_position(frames):
                     continue
                 received = self.message_checks.check_message(frames, self.label)
                 if received is None:

@@ -102,7 +102,7 @@ class Memory:
         """Record that the broker no longer waits for a client."""
         self._holders.pop(scope, None)
 
-    def make_room(self, pool: MemoryPool, size: int) -> int:
+    def reclaim(self, pool: MemoryPool, size: int) -> int:
         """Disconnect the clients that the broker has waited for, or that were too slow, for the longest time.
 
         Args:
@@ -268,7 +268,7 @@ class MemoryPool:
         needed = min(sum(each.size for waiters in self._waiting.values() for each in waiters), self._bytes_max)
         missing = max((each.missing_bytes for each in self._begun), default=0)
         needed += max(missing - max(self.left_bytes, 0), 0)
-        if self._memory.make_room(self, needed) < needed or not self._begun:
+        if self._memory.reclaim(self, needed) < needed or not self._begun:
             return
         used: Counter[str] = Counter()
         for each in self._begun:
@@ -290,7 +290,7 @@ class MemoryPool:
         """
         half = self.left_bytes // 2
         if half < accepted:
-            self._memory.make_room(self, accepted - half)
+            self._memory.reclaim(self, accepted - half)
         granted = min(accepted, max(half, SMALL_BYTES))
         self.take_now(granted)
         return granted

@@ -20,7 +20,7 @@ REFRESH_S = 1.0
 _LOGGER = logging.getLogger("dafka.broker")
 
 
-class ListenerSecurity:
+class ServerSecurity:
     """The users and the certificate of a broker.
 
     Args:

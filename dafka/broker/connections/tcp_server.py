@@ -14,7 +14,7 @@ import attrs
 import trio
 
 from dafka.broker.connections.connection_quotas import ConnectionQuotas
-from dafka.broker.connections.security import ListenerSecurity, is_loopback
+from dafka.broker.connections.security import ServerSecurity, is_loopback
 from dafka.broker.connections.stopping import Stopping
 from dafka.config import split_listen_address
 from dafka.errors import AddressInUseError
@@ -81,7 +81,7 @@ class AcceptedClient:
 
 
 @asynccontextmanager
-async def open_listening(listen: str, security: ListenerSecurity, clients: str) -> AsyncIterator[list[socket.socket]]:
+async def open_listening(listen: str, security: ServerSecurity, clients: str) -> AsyncIterator[list[socket.socket]]:
     """Bind an address for clients for the duration of a block. `accept_clients` begins to listen.
 
     Args:

@@ -17,7 +17,7 @@ from dafka.broker.node import BrokerNode
 from dafka.records import SEQUENCE_MAX
 
 
-def name_branch(broker: BrokerNode, partition: TopicPartition, offset: OffsetToCommit) -> OffsetToCommit:
+def name_epoch(broker: BrokerNode, partition: TopicPartition, offset: OffsetToCommit) -> OffsetToCommit:
     """Return a position with the leader epoch in which it is valid, if the client does not name it.
 
     The clients on this broker's side of a split read the latest epoch that this broker knows.
@@ -28,7 +28,7 @@ def name_branch(broker: BrokerNode, partition: TopicPartition, offset: OffsetToC
     return offset._replace(leader_epoch=tree.epoch_at(tree.latest.leader_epoch, offset.offset))
 
 
-def follow_branches(broker: BrokerNode, partition: TopicPartition, fetched: FetchedOffset) -> FetchedOffset:
+def follow_divergences(broker: BrokerNode, partition: TopicPartition, fetched: FetchedOffset) -> FetchedOffset:
     """Return a position; the start of the divergence if the log does not contain the position's epoch up to it."""
     tree = _find_tree(broker, partition)
     if tree is None or tree.latest is None or fetched.leader_epoch < 0:

@@ -9,7 +9,7 @@ import attrs
 
 from dafka.broker.coordinator.coordinator_shard import CoordinatorError, CoordinatorShard
 from dafka.broker.coordinator.coordinators import Coordinators, ask_shards
-from dafka.broker.coordinator.group_positions import follow_branches, name_branch
+from dafka.broker.coordinator.group_positions import follow_divergences, name_epoch
 from dafka.broker.coordinator.participants import TransactionParticipants
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.coordinator import CommitRequest, DeleteOffsetsResult, FetchedOffset, GroupCoordinator
@@ -158,7 +158,7 @@ class GroupCoordinators:
         return {
             partition: _NOT_COMMITTED
             if self._is_of_other_topic(partition, fetched)
-            else follow_branches(self._broker, partition, fetched)
+            else follow_divergences(self._broker, partition, fetched)
             for partition, fetched in found.items()
         }
 
@@ -238,7 +238,7 @@ class GroupCoordinators:
     def _name_topics(self, request: CommitRequest) -> CommitRequest:
         """Return a request whose offsets name their topic id and leader epoch."""
         offsets = {
-            partition: name_branch(self._broker, partition, each)._replace(topic_id=self._id_of(partition.topic))
+            partition: name_epoch(self._broker, partition, each)._replace(topic_id=self._id_of(partition.topic))
             for partition, each in request.offsets.items()
         }
         return attrs.evolve(request, offsets=offsets)

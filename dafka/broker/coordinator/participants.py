@@ -73,19 +73,19 @@ class TransactionParticipants:
         post: The messages to and from other brokers.
     """
 
-    def __init__(self, broker: BrokerNode, coordinators: Coordinators, post: BrokerMessenger) -> None:
+    def __init__(self, broker: BrokerNode, coordinators: Coordinators, messenger: BrokerMessenger) -> None:
         self._broker = broker
         self._coordinators = coordinators
-        self._post = post
+        self._messenger = messenger
         self._begun: dict[Log, KnownTransactions] = {}
         self._shard_epochs: dict[int, int] = {}
         self._ended: dict[int, trio.Event] = {}
         self._requests = itertools.count()
-        post.on(Begin, self._on_begin)
-        post.on(Ask, self._on_ask)
-        post.on(Refuse, self._on_refuse)
-        post.on(End, self._on_end)
-        post.on(Ended, self._on_ended)
+        messenger.on(Begin, self._on_begin)
+        messenger.on(Ask, self._on_ask)
+        messenger.on(Refuse, self._on_refuse)
+        messenger.on(End, self._on_end)
+        messenger.on(Ended, self._on_ended)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Answer messages of other brokers until cancelled."""
@@ -111,7 +111,7 @@ class TransactionParticipants:
                 self._record_begun(log, participant, producer)
             elif log.leadership.leader:
                 begin = Begin(shard.log.number, shard.epoch, producer, participant, log.leadership.epoch)
-                self._post.send(log.leadership.leader, begin)
+                self._messenger.send(log.leadership.leader, begin)
 
     async def end(self, shard: CoordinatorShard, ending: WriteMarkers) -> None:
         """End a transaction at all its logs and groups, on any broker, and notify the coordinator."""
@@ -220,7 +220,7 @@ class TransactionParticipants:
             if len(begun.asked) >= REFUSED_MAX:
                 begun.asked.clear()
             begun.asked[key] = now
-            self._post.send(coordinator.leadership.leader, Ask(name, producer, participant, begun.epoch))
+            self._messenger.send(coordinator.leadership.leader, Ask(name, producer, participant, begun.epoch))
         return ErrorCode.NOT_ENOUGH_REPLICAS
 
     async def _end_at(self, shard: CoordinatorShard, participant: TransactionParticipant, ending: WriteMarkers) -> None:
@@ -253,7 +253,7 @@ class TransactionParticipants:
         try:
             leader, epoch = log.leadership.leader, log.leadership.epoch
             if leader:
-                self._post.send(
+                self._messenger.send(
                     leader, End(shard.log.number, shard.epoch, producer, participant, epoch, is_commit, request)
                 )
             with trio.move_on_after(RETRY_S):
@@ -311,13 +311,13 @@ class TransactionParticipants:
         return written
 
     def _on_begin(self, _sender: str, message: Begin) -> None:
-        log = self._log_of(message.place)
+        log = self._log_of(message.participant)
         if log is not None and self._is_current(log, message):
-            self._record_begun(log, message.place, message.producer)
+            self._record_begun(log, message.participant, message.producer)
 
     def _on_ask(self, sender: str, message: Ask) -> None:
         """Answer whether a log or group takes part in a transaction, once that is durable."""
-        name, producer, participant = message.transactional_id, message.producer, message.place
+        name, producer, participant = message.transactional_id, message.producer, message.participant
         shard = self._shard_of(name)
         if shard is None:
             return
@@ -328,23 +328,23 @@ class TransactionParticipants:
                 name, producer, TopicPartition(participant.topic, participant.number)
             )
         about = shard.log.number, shard.epoch, producer, participant, message.place_epoch
-        shard.execute([partial(self._post.send, sender, Refuse(*about, error) if error else Begin(*about))])
+        shard.execute([partial(self._messenger.send, sender, Refuse(*about, error) if error else Begin(*about))])
 
     def _on_refuse(self, _sender: str, message: Refuse) -> None:
-        log = self._log_of(message.place)
+        log = self._log_of(message.participant)
         if log is not None and self._is_current(log, message):
-            begun, key = self._begun_in(log), (message.place, message.producer)
+            begun, key = self._begun_in(log), (message.participant, message.producer)
             begun.asked.pop(key, None)
             if len(begun.refused) >= REFUSED_MAX:
                 begun.refused.clear()
             begun.refused[key] = message.error, trio.current_time()
 
     def _on_end(self, sender: str, message: End) -> None:
-        log = self._log_of(message.place)
+        log = self._log_of(message.participant)
         if log is None or not self._is_current(log, message):
             return
         try:
-            wait = self._begin_end(log, message.place, message.producer, is_commit=message.is_commit)
+            wait = self._begin_end(log, message.participant, message.producer, is_commit=message.is_commit)
         except (NotLeaderError, CoordinatorError):
             return  # the coordinator repeats its request
         self._nursery.start_soon(self._answer_end, sender, message.request, wait)
@@ -354,7 +354,7 @@ class TransactionParticipants:
             await wait()
         except (NotLeaderError, CoordinatorError):
             return
-        self._post.send(sender, Ended(request))
+        self._messenger.send(sender, Ended(request))
 
     def _on_ended(self, _sender: str, message: Ended) -> None:
         ended = self._ended.get(message.request)

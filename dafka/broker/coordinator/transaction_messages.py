@@ -40,7 +40,7 @@ class _OfCoordinator(Message):
     slot: int
     slot_epoch: int
     producer: Producer
-    place: TransactionParticipant
+    participant: TransactionParticipant
     place_epoch: int
 
 
@@ -83,5 +83,5 @@ class Ask(Message):
     KIND = "ask"
     transactional_id: str
     producer: Producer
-    place: TransactionParticipant
+    participant: TransactionParticipant
     place_epoch: int

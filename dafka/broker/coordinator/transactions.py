@@ -56,16 +56,16 @@ class TransactionCoordinators:
     """
 
     def __init__(
-        self, coordinators: Coordinators, participants: TransactionParticipants, post: BrokerMessenger
+        self, coordinators: Coordinators, participants: TransactionParticipants, messenger: BrokerMessenger
     ) -> None:
         self._coordinators = coordinators
         self._participants = participants
-        self._post = post
+        self._messenger = messenger
         self._requests = itertools.count()
         self._given: dict[int, trio.Event] = {}
         self._ids: dict[int, int] = {}
-        post.on(IdAsked, self._on_id_asked)
-        post.on(IdGiven, self._on_id_given)
+        messenger.on(IdAsked, self._on_id_asked)
+        messenger.on(IdGiven, self._on_id_given)
 
     async def init_producer_id(
         self, transactional_id: str | None, transaction_timeout_ms: int = 0, expected: Producer | None = None
@@ -161,7 +161,7 @@ class TransactionCoordinators:
         request, given = next(self._requests), trio.Event()
         if leader:
             self._given[request] = given
-            self._post.send(leader, IdAsked(request))
+            self._messenger.send(leader, IdAsked(request))
             with trio.move_on_after(ID_WAIT_S):
                 await given.wait()
             del self._given[request]
@@ -177,7 +177,7 @@ class TransactionCoordinators:
                 if isinstance(action, Answer):
                     assert isinstance(action.result, InitProducerResult)
                     given = IdGiven(message.request, action.result.producer.producer_id)
-                    steps.append(partial(self._post.send, sender, given))
+                    steps.append(partial(self._messenger.send, sender, given))
                 else:
                     steps.append(action)
             shard.execute(steps)

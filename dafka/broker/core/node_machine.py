@@ -246,7 +246,7 @@ class BrokerMachine(StoreMachine):
         if self._is_written_here(partition) or not self._follow_partition(partition, now, is_live=False):
             return
         if end:
-            self.reassembler.note_known_end(partition, end)
+            self.reassembler.record_known_end(partition, end)
         elif self.next_sequence(partition) == self.stored.durable_end(partition):  # more is about to be stored
             self.reassembler.expect_more(partition)
 
@@ -352,5 +352,5 @@ class BrokerMachine(StoreMachine):
             return super()._follow_partition(partition, now, is_live=is_live)
         if is_kept:
             self.reassembler.follow_partition(partition, 0, now)
-            self._ended.note_heard(partition, now)
+            self._ended.record_heard(partition, now)
         return is_kept

@@ -107,13 +107,13 @@ class AppendOutcomes:
         post: The messages to and from other brokers.
     """
 
-    def __init__(self, broker: BrokerNode, post: BrokerMessenger) -> None:
+    def __init__(self, broker: BrokerNode, messenger: BrokerMessenger) -> None:
         self._broker = broker
-        self._post = post
+        self._messenger = messenger
         self._searches: dict[tuple[str, str], _Search] = {}
         self._has_searches = trio.Event()
-        post.on(FindRecords, self._on_find_records)
-        post.on(FoundRecords, self._on_found_records)
+        messenger.on(FindRecords, self._on_find_records)
+        messenger.on(FoundRecords, self._on_found_records)
 
     async def find(self, appended: PendingAppend, *, all_replicas: bool = True) -> int:
         """Wait until enough replicas are known to have records, and return their offset.
@@ -184,7 +184,7 @@ class AppendOutcomes:
             if leader and leader != self._broker.address:
                 asked[leader].append(Wanted(name, address, min(search.wanted), search.end))
         for leader, wanted in asked.items():
-            self._post.send(leader, FindRecords(tuple(wanted)))
+            self._messenger.send(leader, FindRecords(tuple(wanted)))
 
     def _on_find_records(self, sender: str, message: FindRecords) -> None:
         answers = []
@@ -198,7 +198,7 @@ class AppendOutcomes:
                 found_runs = tuple(Run(run.first_sequence, run.record_count, run.offset) for run in runs)
                 answers.append(Found(each.log, each.address, found_runs))
         if answers:
-            self._post.send(sender, FoundRecords(tuple(answers)))
+            self._messenger.send(sender, FoundRecords(tuple(answers)))
 
     def _on_found_records(self, _sender: str, message: FoundRecords) -> None:
         for each in message.records:

@@ -223,7 +223,7 @@ async def list_branches(request: Request) -> AnyResponse:
     logs = find_logs(request.broker, topic)
     found: list[dict[str, Any]] = [
         {"log": log.number, "branches": describe_epochs(node, epoch_starts)}
-        for log, epoch_starts in zip(logs, node.branches(topic), strict=False)
+        for log, epoch_starts in zip(logs, node.epoch_starts(topic), strict=False)
     ]
     return respond({"logs": found})
 

@@ -118,7 +118,7 @@ def _count(request: Request, statistics: StoreStatistics) -> dict[str, int]:
             for coordinator in broker.groups.coordinators()
             for group in coordinator.list_groups()
         ),
-        "clients": sum(len(each.crowd) for each in broker.listeners),
+        "clients": sum(len(each.quotas) for each in broker.listeners),
         "peers": statistics.peers,
     }
 

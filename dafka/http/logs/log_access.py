@@ -32,7 +32,7 @@ from dafka.records import RecordBatch
 
 
 @attrs.frozen(eq=False)
-class PendingAppend:
+class PendingBatches:
     """Record batches that are being appended.
 
     Attributes:
@@ -213,7 +213,7 @@ class LogAccess:
         if self._remote is not None:
             await self._remote.wait_capacity()
 
-    def append(self, log: Log, batches: Sequence[Batch], records: RecordBatch | None = None) -> PendingAppend:
+    def append(self, log: Log, batches: Sequence[Batch], records: RecordBatch | None = None) -> PendingBatches:
         """Append record batches of a client to a log.
 
         Args:
@@ -235,9 +235,9 @@ class LogAccess:
             except NotLeaderError:
                 pass  # this broker has just stopped leading it
         sent = self._forward(log).append(log, batches)
-        return PendingAppend(log, sent.record_count, sent.ended.is_set, sent.wait_offset)
+        return PendingBatches(log, sent.record_count, sent.ended.is_set, sent.wait_offset)
 
-    def _append_here(self, log: Log, batches: Sequence[Batch], records: RecordBatch | None) -> PendingAppend:
+    def _append_here(self, log: Log, batches: Sequence[Batch], records: RecordBatch | None) -> PendingBatches:
         appended = append_batches(self.broker, log, batches, records=records)
 
         async def wait_offset() -> int | None:
@@ -251,7 +251,7 @@ class LogAccess:
                 return await self._forward(log).append(log, batches).wait_offset()
             return None if offset < 0 else offset
 
-        return PendingAppend(log, appended.record_count, appended.is_durable, wait_offset)
+        return PendingBatches(log, appended.record_count, appended.is_durable, wait_offset)
 
     async def delete_before(self, log: Log, offset: int) -> int:
         """Delete the records of a log before an offset. Return the log's new start offset."""

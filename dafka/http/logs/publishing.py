@@ -27,7 +27,7 @@ from dafka.broker.log.appending import (
 )
 from dafka.broker.log.durable_waits import DurableWaits
 from dafka.errors import ConfigError, EncodingError, StorageError
-from dafka.http.logs.log_access import LogAccess, PendingAppend
+from dafka.http.logs.log_access import LogAccess, PendingBatches
 from dafka.http.server.errors import WebError, log_not_found, topic_not_found
 from dafka.records import RecordBatch
 
@@ -71,7 +71,7 @@ class Publication:
         waits: The waits for durable records. They end if the storage keeps failing.
     """
 
-    def __init__(self, topic: str, parts: Sequence[PendingAppend | Published], waits: DurableWaits) -> None:
+    def __init__(self, topic: str, parts: Sequence[PendingBatches | Published], waits: DurableWaits) -> None:
         self._topic = topic
         self._parts = parts
         self._waits = waits
@@ -257,7 +257,7 @@ class Publisher:
 
     def _append(
         self, log: Log, batches: Sequence[Batch], records: RecordBatch | None = None
-    ) -> PendingAppend | Published:
+    ) -> PendingBatches | Published:
         try:
             return self._access.append(log, batches, records)
         except AppendRefusedError as refused:

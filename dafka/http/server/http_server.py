@@ -87,7 +87,7 @@ class HttpServer:
         self.broker = broker
         self.url = ""
         http, security = broker.config.http, broker.security
-        self.crowd = ConnectionQuotas(http.connections_max, http.connections_per_address_max)
+        self.quotas = ConnectionQuotas(http.connections_max, http.connections_per_address_max)
         self.receiving = broker.memory.room(http.receiving_bytes_max)
         self.answers = broker.memory.room(http.answers_bytes_max)
         self.counters = HttpCounters()

@@ -50,7 +50,7 @@ class HttpMetrics:
         return list(make_families(COUNTERS, GAUGES, self._count(topics) | self._measure()))
 
     def _count(self, topics: TopicLabels) -> Samples:
-        counters, quotas, authenticator = self._web.counters, self._web.crowd, self._web.authenticator
+        counters, quotas, authenticator = self._web.counters, self._web.quotas, self._web.authenticator
         records: Counter[tuple[str, ...]] = Counter()
         if topics.topics_max:
             for direction, by_topic in (("produced", counters.produced), ("consumed", counters.consumed)):
@@ -72,7 +72,7 @@ class HttpMetrics:
 
     def _measure(self) -> Samples:
         return {
-            "dafka_http_connections": {(): len(self._web.crowd)},
+            "dafka_http_connections": {(): len(self._web.quotas)},
             "dafka_http_websocket_connections": {(): self._web.counters.websocket_connections},
             "dafka_http_receiving_bytes": {(): self._web.receiving.taken_bytes},
         }

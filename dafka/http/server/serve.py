@@ -50,7 +50,7 @@ async def serve_http(
         await nursery.start(web.remote.run)
         nursery.start_soon(web.survey_cache.run)
         nursery.start_soon(web.verification.run)
-        await accept_clients(sockets, web.crowd, web.broker.stopping, serve_client, task_status=task_status)
+        await accept_clients(sockets, web.quotas, web.broker.stopping, serve_client, task_status=task_status)
         nursery.cancel_scope.cancel()
 
 

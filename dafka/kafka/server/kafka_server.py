@@ -67,7 +67,7 @@ class KafkaServer:
         kafka = broker.config.kafka
         self.fetch_sessions = FetchSessions[FetchPartition](lambda: 1 + secrets.randbelow(2**31 - 1))
         self.counters = Counters()
-        self.crowd = ConnectionQuotas(kafka.connections_max, kafka.connections_per_address_max)
+        self.quotas = ConnectionQuotas(kafka.connections_max, kafka.connections_per_address_max)
         self.receiving = broker.memory.room(kafka.receiving_bytes_max)
         self.answers = broker.memory.room(kafka.answers_bytes_max)
         self.refusals = RecentReports()

@@ -94,8 +94,8 @@ class KafkaMetrics:
             "dafka_kafka_errors": {
                 (api.name, error_name(code)): count for (api, code), count in counters.errors.items()
             },
-            "dafka_kafka_accepted_connections": {(): self._server.crowd.admitted},
-            "dafka_kafka_refused_connections": {(): self._server.crowd.refused},
+            "dafka_kafka_accepted_connections": {(): self._server.quotas.admitted},
+            "dafka_kafka_refused_connections": {(): self._server.quotas.refused},
             "dafka_kafka_disconnected_clients": {(reason,): n for reason, n in counters.disconnected.items()},
             "dafka_kafka_bytes": {("received",): counters.received_bytes, ("sent",): counters.sent_bytes},
             "dafka_kafka_records": dict(records),
@@ -121,7 +121,7 @@ class KafkaMetrics:
         phases = [each.phase for each in broker.transactions.known()]
         is_open = {TransactionPhase.ONGOING, TransactionPhase.PREPARE_COMMIT, TransactionPhase.PREPARE_ABORT}
         return {
-            "dafka_kafka_connections": {(): len(self._server.crowd)},
+            "dafka_kafka_connections": {(): len(self._server.quotas)},
             "dafka_kafka_receiving_bytes": {(): self._server.receiving.taken_bytes},
             "dafka_kafka_groups": dict(states),
             "dafka_kafka_group_lag_records": dict(lag),

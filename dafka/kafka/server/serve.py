@@ -38,7 +38,7 @@ async def serve_kafka(
     server.broker.node.membership.update_registration(
         kafka_listener=advertised or find_listener(host, port, server.broker.node)
     )
-    await accept_clients(sockets, server.crowd, server.broker.stopping, serve, task_status=task_status)
+    await accept_clients(sockets, server.quotas, server.broker.stopping, serve, task_status=task_status)
 
 
 def find_listener(host: str, port: int, node: BrokerNode) -> str:

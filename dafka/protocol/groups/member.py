@@ -216,7 +216,7 @@ class GroupMember:
         """Publish the first record."""
         return self._advance(now)
 
-    def note_stores(self, count: int, now: float) -> list[GroupAction]:
+    def record_stores(self, count: int, now: float) -> list[GroupAction]:
         """Record how many stores are connected."""
         self._view.own_stores = max(self._view.own_stores, count)
         return self._advance(now)

@@ -106,7 +106,7 @@ class GroupReaderMachine:
                 actions += self._receive_run(message, now)
             elif isinstance(message, wire.Ack):
                 if message.subject == self._topic and message.partition in self._watched:
-                    self._note_end(Partition(message.subject, message.partition), message.sequence + 1)
+                    self._record_end(Partition(message.subject, message.partition), message.sequence + 1)
             elif isinstance(message, wire.DirectHead):
                 if message.requestor == self.address and message.subject == self._topic:
                     self._receive_head(message)
@@ -124,7 +124,7 @@ class GroupReaderMachine:
         actions: list[Action] = []
         for subscription in subscriptions:
             stores = self.stores
-            self._gap_resolver.note_subscription(subscription, self.address)
+            self._gap_resolver.record_subscription(subscription, self.address)
             if not subscription.active:
                 continue
             if self.stores > stores and self._is_surveying and self._may_ask(subscription.topic, now):
@@ -183,12 +183,12 @@ class GroupReaderMachine:
         if run.requestor != self.address or batch.partition not in self._reassembler.cursors:
             self.discarded["not asked for"] += len(batch)
             return []
-        self._reassembler.note_answer(now)
+        self._reassembler.record_answer(now)
         return [Deliver(ready) for ready in self._reassembler.add_batch(batch)]
 
     def _receive_head(self, head: wire.DirectHead) -> None:
         partition = Partition(head.subject, head.address)
-        if self._note_end(partition, head.sequence + 1):
+        if self._record_end(partition, head.sequence + 1):
             self._ends[partition] = max(self._ends.get(partition, 0), head.sequence + 1)
 
     def _receive_earliest(self, message: wire.DirectEarliest) -> None:
@@ -199,7 +199,7 @@ class GroupReaderMachine:
         reason = self._reassembler.receive_earliest(message)
         self.discarded.update([reason] if reason else [])
 
-    def _note_end(self, partition: Partition, end_sequence: int) -> bool:
+    def _record_end(self, partition: Partition, end_sequence: int) -> bool:
         """Record how many records of a member exist. A member that was unknown is read from shortly before the end."""
         cursors = self._reassembler.cursors
         if end_sequence > SEQUENCE_MAX:
@@ -210,7 +210,7 @@ class GroupReaderMachine:
                 self.discarded[MANY_PARTITIONS] += 1
                 return False
             self._reassembler.follow_partition(partition, max(end_sequence - READ_BACK_RECORDS, 0))
-        self._reassembler.note_known_end(partition, end_sequence)
+        self._reassembler.record_known_end(partition, end_sequence)
         return True
 
     def _skip_unrecoverable(self, *, only_new: bool = False) -> list[Action]:

@@ -133,7 +133,7 @@ class ConsumerMachine:
         known_end = cursor.known_end
         self.reassembler.forget_partition(partition)
         self.reassembler.follow_partition(partition, sequence)
-        self.reassembler.note_known_end(partition, known_end)
+        self.reassembler.record_known_end(partition, known_end)
         return self._due_fetches(now)
 
     def resume(self, selected: Collection[Partition | str], now: float) -> list[Action]:
@@ -171,8 +171,8 @@ class ConsumerMachine:
         actions: list[Action] = []
         heads: set[str] = set()
         for subscription in subscriptions:
-            self.reassembler.gap_resolver.note_subscription(subscription, self.address)
-            self.timed_start.note_subscription(subscription)
+            self.reassembler.gap_resolver.record_subscription(subscription, self.address)
+            self.timed_start.record_subscription(subscription)
             if not subscription.active:
                 continue
             if subscription.command is Command.CONSUMER_HELLO and subscription.topic and self.topics:
@@ -239,11 +239,11 @@ class ConsumerMachine:
 
     def records_buffered(self, memory_bytes: int) -> None:
         """Record that records wait for the program."""
-        self.room.note_buffered(memory_bytes)
+        self.room.record_buffered(memory_bytes)
 
     def records_taken(self, memory_bytes: int, now: float) -> list[Action]:
         """Record that the program took records that waited, or dropped them, and fetch more if that makes room."""
-        return self._due_fetches(now) if self.room.note_taken(memory_bytes) else []
+        return self._due_fetches(now) if self.room.record_taken(memory_bytes) else []
 
     def deadline(self) -> float:
         """Return when to call `tick`."""
@@ -269,17 +269,17 @@ class ConsumerMachine:
             self.discarded[ABSURD_SEQUENCE] += len(batch)
             return []
         if not self._follow_partition(partition, batch.first_sequence, now, is_live=run.requestor is None):
-            return self._note_unbegun(partition, batch.end_sequence, now, batch.first_sequence)
+            return self._record_unbegun(partition, batch.end_sequence, now, batch.first_sequence)
         actions = []
         if run.requestor is None:
-            actions = self._note_heard(partition, now)
+            actions = self._record_heard(partition, now)
         else:
-            self.reassembler.note_answer(now)
+            self.reassembler.record_answer(now)
         if self.reassembler.is_paused(partition) or not self.room.has_room(is_live=run.requestor is None):
             self.reassembler.drop_batch(batch)
             return actions
         for ready in self.reassembler.add_batch(batch):
-            self.room.note_arriving(ready.memory_bytes)
+            self.room.record_arriving(ready.memory_bytes)
             actions.append(Deliver(ready))
         return actions
 
@@ -293,11 +293,11 @@ class ConsumerMachine:
             self.discarded[ABSURD_SEQUENCE] += 1
             return []
         if not self._follow_partition(partition, head.sequence + 1, now, is_live=not is_direct):
-            return self._note_unbegun(partition, head.sequence + 1, now)
-        self.reassembler.note_known_end(partition, head.sequence + 1)
+            return self._record_unbegun(partition, head.sequence + 1, now)
+        self.reassembler.record_known_end(partition, head.sequence + 1)
         if is_direct or not (partition in self._producers or self._is_present(partition.address)):
             return []
-        return self._note_heard(partition, now)
+        return self._record_heard(partition, now)
 
     def _skip_unrecoverable(self, *, only_new: bool = False) -> list[Action]:
         """Continue after records that no node holds any more."""
@@ -333,13 +333,13 @@ class ConsumerMachine:
         self.reassembler.follow_partition(partition, begin, None if is_given else now)
         return True
 
-    def _note_unbegun(
+    def _record_unbegun(
         self, partition: Partition, end_sequence: int, now: float, first_live: int | None = None
     ) -> list[Action]:
         """Remember the end of a partition that is not followed, perhaps because its beginning is not known yet."""
-        if not self.timed_start.note_records(partition, end_sequence, first_live) or first_live is None:
+        if not self.timed_start.record_received(partition, end_sequence, first_live) or first_live is None:
             return []
-        return self._note_heard(partition, now) if self._is_present(partition.address) else []
+        return self._record_heard(partition, now) if self._is_present(partition.address) else []
 
     def _begin_partitions(self, now: float) -> list[Action]:
         """Follow the partitions whose beginning the stores have reported, and ask about the others."""
@@ -347,7 +347,7 @@ class ConsumerMachine:
 
     def _begin(self, partition: Partition, sequence: int, known_end: int, since: float | None = None) -> None:
         self.reassembler.follow_partition(partition, sequence, since)
-        self.reassembler.note_known_end(partition, known_end)
+        self.reassembler.record_known_end(partition, known_end)
 
     def _has_room(self, partition: Partition, now: float, *, is_live: bool) -> bool:
         """Return whether one more partition can be followed. If not, ask for the heads again later."""
@@ -369,8 +369,8 @@ class ConsumerMachine:
         gap_resolver = self.reassembler.gap_resolver
         return gap_resolver.has_node(address) or gap_resolver.has_node("")
 
-    def _note_heard(self, partition: Partition, now: float) -> list[Action]:
-        return [Notify(PartitionHeard(partition))] if self._producers.note_heard(partition, now) else []
+    def _record_heard(self, partition: Partition, now: float) -> list[Action]:
+        return [Notify(PartitionHeard(partition))] if self._producers.record_heard(partition, now) else []
 
     def _get_heads(self, topic: str, now: float) -> Action:
         self.topics[topic] = now + GET_HEADS_INTERVAL
@@ -387,7 +387,7 @@ class ConsumerMachine:
             self.discarded[TOO_OFTEN] += 1
             return []
         if not self._heads_question.is_asked:
-            self._heads_question.note_asked(now)
+            self._heads_question.record_asked(now)
         return [Publish(wire.ConsumerHello(store, self.address, tuple(self.topics)))]
 
     def _ask_next_store(self, now: float) -> list[Action]:

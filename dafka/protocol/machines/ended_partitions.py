@@ -60,7 +60,7 @@ class EndedPartitions:
             self._heard_at[partition] = now - min(max(seconds, 0.0), credit_max)
         self._idle_s.clear()
 
-    def note_heard(self, partition: Partition, now: float) -> None:
+    def record_heard(self, partition: Partition, now: float) -> None:
         """Record a message about a partition, from its producer or from another store that holds records of it."""
         self._heard_at[partition] = now
 
@@ -68,7 +68,7 @@ class EndedPartitions:
         """Return the time of the last message about a partition."""
         return self._heard_at.get(partition, self._started_at)
 
-    def note_range(self, partition: Partition, earliest: int, end: int) -> None:
+    def record_range(self, partition: Partition, earliest: int, end: int) -> None:
         """Record the range of records that the store holds of a partition."""
         if earliest < end or not end:
             self._empty.pop(partition, None)

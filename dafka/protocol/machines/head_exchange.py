@@ -118,7 +118,7 @@ class HeadExchange:
 
     def ask_all_heads(self, now: float) -> list[Action]:
         """Ask libdafka stores for all heads, now and repeatedly."""
-        self._all_heads_question.note_asked(now)
+        self._all_heads_question.record_asked(now)
         return [Publish(wire.GetHeads(ALL_TOPICS, self._address))]
 
     def stop_asking_all_heads(self) -> None:

@@ -193,7 +193,7 @@ class Node:
 
     def connections_changed(self, changes: Sequence[ConnectionChange], now: float) -> None:
         """Record that connections to peers were made, for the first time or again, or were lost."""
-        self._connections.note_changes(changes, now)
+        self._connections.record_changes(changes, now)
         for change in changes:
             if not change.is_made and (late := self._late.pop(change.peer, None)) is not None:
                 self._peer_left(late, now)

@@ -47,7 +47,7 @@ class PartitionRoom:
             self._limits.forget_partition(partition)
             reason = MANY_UNPROVEN
         if reason in {MANY_PARTITIONS, MANY_UNPROVEN}:
-            self._note_full(reason, now)
+            self._record_full(reason, now)
         return reason
 
     def partition_followed(self, now: float) -> None:
@@ -58,9 +58,9 @@ class PartitionRoom:
     def check(self, now: float) -> None:
         """Check whether the store accepts more partitions; while it does not, check again each second."""
         if self._count_living(now) >= self._config.partitions_max:
-            self._note_full(MANY_PARTITIONS, now)
+            self._record_full(MANY_PARTITIONS, now)
         elif not self._reassembler.has_room():
-            self._note_full(MANY_UNPROVEN, now)
+            self._record_full(MANY_UNPROVEN, now)
         elif self._full_reason:
             self._full_reason = ""
             self._check_due = float("inf")
@@ -90,7 +90,7 @@ class PartitionRoom:
             return followed
         return followed - min(self._ended.count(now), limit)
 
-    def _note_full(self, reason: str, now: float) -> None:
+    def _record_full(self, reason: str, now: float) -> None:
         self._check_due = now + ROOM_CHECK_S
         if not self._full_reason:
             is_total = reason == MANY_PARTITIONS

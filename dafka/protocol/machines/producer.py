@@ -260,9 +260,9 @@ class ProducerMachine:
         """Take subscriptions. A peer that subscribes to this topic's HEADs has just connected, and gets one."""
         is_new = False
         for subscription in subscriptions:
-            self._earliest_responder.note_subscription(subscription)
-            self._listeners.note_subscription(subscription)
-            self._stranded_detector.note_subscription(subscription)
+            self._earliest_responder.record_subscription(subscription)
+            self._listeners.record_subscription(subscription)
+            self._stranded_detector.record_subscription(subscription)
             is_new = is_new or (subscription.active and subscription.covers(Command.HEAD, self.partition.topic))
         if not is_new or not self._published_end:
             return []
@@ -381,7 +381,7 @@ class ProducerMachine:
         # Records that a store has acknowledged are held by stores. Dropped records beyond that are lost.
         unrecoverable_end = earliest if self.stored_end <= fetch.sequence else 0
         if not unrecoverable_end:
-            self._stranded_detector.note_fetch(fetch, now)
+            self._stranded_detector.record_fetch(fetch, now)
         answer = self._earliest_responder.answer(fetch, self.partition.address, earliest, unrecoverable_end)
         return [] if answer is None else [Publish(answer)]
 
@@ -401,7 +401,7 @@ class ProducerMachine:
             self.discarded["too many stores"] += 1
             return []
         self._stores[ack.address] = max(self._stores.get(ack.address, 0), end_sequence)
-        self._stranded_detector.note_ack(ack.address, end_sequence)
+        self._stranded_detector.record_ack(ack.address, end_sequence)
         self._restart_silence_timer(now)
         if 0 < self._config.min_stores <= len(self._stores):
             confirmed = heapq.nlargest(self._config.min_stores, self._stores.values())[-1]

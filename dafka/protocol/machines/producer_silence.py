@@ -35,7 +35,7 @@ class ProducerSilence:
         """Return whether the producer of a partition was ever heard."""
         return partition in self._producers
 
-    def note_heard(self, partition: Partition, now: float) -> bool:
+    def record_heard(self, partition: Partition, now: float) -> bool:
         """Record a message of the producer, and return whether it was reported as silent."""
         producer = self._producers.get(partition)
         if producer is None:

@@ -102,7 +102,7 @@ class ReaderMachine:
         """Subscribe to messages to this node, and if it surveys topics, to all ACKs, which name the topic."""
         prefixes = [wire.subscription_prefix(command, self.address) for command in _OWN_COMMANDS]
         if self._topics:
-            self._heads_poll.note_asked(now)
+            self._heads_poll.record_asked(now)
             prefixes.append(wire.subscription_prefix(Command.ACK))
         return [Subscribe(prefix) for prefix in prefixes]
 
@@ -110,7 +110,7 @@ class ReaderMachine:
         """Begin to fetch records that are known to exist; one range of a partition at a time."""
         self._ranges[partition] = first_sequence, end_sequence
         self._reassembler.follow_partition(partition, first_sequence)
-        self._reassembler.note_known_end(partition, end_sequence)
+        self._reassembler.record_known_end(partition, end_sequence)
         return self._fetches(now)
 
     def forget_range(self, partition: Partition) -> None:
@@ -148,11 +148,11 @@ class ReaderMachine:
 
     def records_buffered(self, memory_bytes: int) -> None:
         """Record that records wait for the program."""
-        self.room.note_buffered(memory_bytes)
+        self.room.record_buffered(memory_bytes)
 
     def records_taken(self, memory_bytes: int, now: float) -> list[Action]:
         """Record that the program took records that waited, or dropped them, and fetch more if that makes room."""
-        return self._fetches(now) if self.room.note_taken(memory_bytes) else []
+        return self._fetches(now) if self.room.record_taken(memory_bytes) else []
 
     def receive(self, messages: Iterable[wire.BatchedMessage], now: float) -> list[Action]:
         """Process fetched records and the answers of stores; discard and count everything else."""
@@ -162,10 +162,10 @@ class ReaderMachine:
                 actions += self._receive_run(message, now)
             elif isinstance(message, wire.Ack):
                 partition = Partition(message.subject, message.partition)
-                self._note_end(partition, message.address, message.sequence + 1, now)
+                self._record_end(partition, message.address, message.sequence + 1, now)
             elif isinstance(message, wire.DirectHead):
                 if self._is_addressed(message.requestor):
-                    self._note_end(Partition(message.subject, message.address), "", message.sequence + 1, now)
+                    self._record_end(Partition(message.subject, message.address), "", message.sequence + 1, now)
             elif isinstance(message, wire.StoreHello):
                 actions += self._receive_hello(message, now)
             elif isinstance(message, wire.DirectEarliest):
@@ -186,11 +186,11 @@ class ReaderMachine:
         is_asking_again = False
         for subscription in subscriptions:
             stores = self.stores
-            self._gap_resolver.note_subscription(subscription, self.address)
-            self._position_query.note_subscription(subscription)
+            self._gap_resolver.record_subscription(subscription, self.address)
+            self._position_query.record_subscription(subscription)
             if not subscription.active:
                 continue
-            self._pending_peers.note_subscription(subscription.topic)
+            self._pending_peers.record_subscription(subscription.topic)
             is_new_store = self.stores > stores
             is_asking_again |= is_new_store or subscription.command is Command.FETCH
             if is_new_store and self._may_greet(subscription.topic, now):
@@ -237,7 +237,7 @@ class ReaderMachine:
             stores = self._gap_resolver.stores
             for store in sorted(stores if self._is_ready else self._heads_poll.unanswered(stores)):
                 actions += self._greet(store)
-            self._heads_poll.note_asked(now, REFRESH_INTERVAL_S if self._is_ready else None)
+            self._heads_poll.record_asked(now, REFRESH_INTERVAL_S if self._is_ready else None)
         return actions + self._fetches(now)
 
     def deadline(self) -> float:
@@ -254,7 +254,7 @@ class ReaderMachine:
             if batch.partition not in self._held_ends:  # else the end query fetched it, and an ACK gives the end
                 self.discarded["not asked for"] += len(batch)
             return []
-        self._reassembler.note_answer(now)
+        self._reassembler.record_answer(now)
         batch = batch.between(*self._ranges[batch.partition])
         if not len(batch):
             return []
@@ -262,7 +262,7 @@ class ReaderMachine:
             self._reassembler.drop_batch(batch)
             return []
         found = self._reassembler.add_batch(batch)
-        self.room.note_arriving(sum(ready.memory_bytes for ready in found))
+        self.room.record_arriving(sum(ready.memory_bytes for ready in found))
         return [Deliver(ready) for ready in found]
 
     def _receive_hello(self, message: wire.StoreHello, now: float) -> list[Action]:
@@ -299,7 +299,7 @@ class ReaderMachine:
             actions += [Deliver(run) for run in self._reassembler.reset_to(partition, end_sequence)]
         return actions
 
-    def _note_end(self, partition: Partition, store: str, end_sequence: int, now: float) -> None:
+    def _record_end(self, partition: Partition, store: str, end_sequence: int, now: float) -> None:
         if end_sequence > SEQUENCE_MAX:
             self.discarded[ABSURD_SEQUENCE] += 1
             return

@@ -158,8 +158,8 @@ class StoreMachine:
         """Take subscriptions, which show that a peer has connected: greet it, send it ACKs, or ask it for heads."""
         actions: list[Action] = []
         for subscription in subscriptions:
-            self.reassembler.gap_resolver.note_subscription(subscription, self.address)
-            self._peers.note_subscription(subscription)
+            self.reassembler.gap_resolver.record_subscription(subscription, self.address)
+            self._peers.record_subscription(subscription)
             command, topic = subscription.command, subscription.topic
             if not subscription.active:
                 if command is Command.GET_HEADS and not topic:
@@ -190,7 +190,7 @@ class StoreMachine:
         """Append records of an own partition; see `next_sequence`."""
         if batch.partition not in self.reassembler.cursors:
             self.reassembler.follow_partition(batch.partition, batch.first_sequence)
-        self._ended.note_heard(batch.partition, now)
+        self._ended.record_heard(batch.partition, now)
         return [Append(ready) for ready in self.reassembler.add_batch(batch)]
 
     def next_sequence(self, partition: Partition) -> int:
@@ -232,7 +232,7 @@ class StoreMachine:
             if partition in self.reassembler.cursors:
                 count += max(sequence - self.stored.earliest.get(partition, 0), 0)
                 self.stored.set_earliest(partition, sequence)
-                self._ended.note_range(partition, sequence, self.stored.durable_end(partition))
+                self._ended.record_range(partition, sequence, self.stored.durable_end(partition))
         return count
 
     def position_reset(self, partition: Partition, next_sequence: int) -> list[Action]:
@@ -319,7 +319,7 @@ class StoreMachine:
     def _set_durable(self, partition: Partition, end: int) -> None:
         if end:
             self.stored.set_durable_end(partition, end)
-            self._ended.note_range(partition, self.stored.earliest.get(partition, 0), end)
+            self._ended.record_range(partition, self.stored.earliest.get(partition, 0), end)
 
     def _is_written_here(self, partition: Partition) -> bool:
         """Return whether this node has all records of a partition before any other one."""
@@ -338,7 +338,7 @@ class StoreMachine:
         if not self._follow_partition(partition, now, is_live=run.requestor is None):
             return []
         if run.requestor is not None:
-            self.reassembler.note_answer(now)
+            self.reassembler.record_answer(now)
         limit = self._config.store.pending_bytes_max * (1 if run.requestor is None else 2)
         if self.pending_bytes >= limit:
             self.reassembler.drop_batch(batch)
@@ -363,7 +363,7 @@ class StoreMachine:
             return []
         if isinstance(head, wire.DirectHead):
             self._heads.head_received(head, now)
-        self.reassembler.note_known_end(partition, head.sequence + 1)
+        self.reassembler.record_known_end(partition, head.sequence + 1)
         # A producer that announces records that are durable already may have missed their ACK (erratum 9).
         is_durable = head.sequence < self.stored.durable_end(partition)
         return self._acknowledge(partition) if isinstance(head, wire.Head) and is_durable else []
@@ -422,7 +422,7 @@ class StoreMachine:
         If there is no room for it, its topic's heads are requested again when there is.
         """
         if partition in self.reassembler.cursors:
-            self._ended.note_heard(partition, now)
+            self._ended.record_heard(partition, now)
             return True
         if not self.reassembler.has_room():
             for idle in self.reassembler.idle_partitions(now):
@@ -434,7 +434,7 @@ class StoreMachine:
             self.discarded[reason] += 1
             return False
         self.reassembler.follow_partition(partition, 0, now)
-        self._ended.note_heard(partition, now)
+        self._ended.record_heard(partition, now)
         self.room.partition_followed(now)
         return True
 

@@ -37,19 +37,19 @@ class StorePeers:
         self._gap_resolver = gap_resolver
         self._producers: set[str] = set()
 
-    def note_subscription(self, subscription: wire.Subscription) -> None:
+    def record_subscription(self, subscription: wire.Subscription) -> None:
         """Record the kind of a peer: a producer subscribes to ACKs; a node that takes heads, to DIRECT-HEADs."""
-        self.earliest_responder.note_subscription(subscription)
+        self.earliest_responder.record_subscription(subscription)
         if subscription.command is Command.ACK:
             if not subscription.active:
                 self._producers.discard(subscription.topic)
             elif len(self._producers) < self._peers_max:
                 self._producers.add(subscription.topic)
         elif subscription.topic != self._address:
-            self.head_subscribers.note_subscription(subscription)
-            self.record_subscribers.note_subscription(subscription)
-            self.topics_subscribers.note_subscription(subscription)
-            self.position_subscribers.note_subscription(subscription)
+            self.head_subscribers.record_subscription(subscription)
+            self.record_subscribers.record_subscription(subscription)
+            self.topics_subscribers.record_subscription(subscription)
+            self.position_subscribers.record_subscription(subscription)
 
     def is_store(self, address: str) -> bool:
         """Return whether a node is a connected store."""

@@ -53,9 +53,9 @@ class StrandedDetector:
         self._holder_at = 0.0
         self._due = float("inf")
 
-    def note_subscription(self, subscription: wire.Subscription) -> None:
+    def record_subscription(self, subscription: wire.Subscription) -> None:
         """Record a peer's subscription, to any command, or that it ended. Stores subscribe to CONSUMER-HELLO."""
-        self._connected_stores.note_subscription(subscription)
+        self._connected_stores.record_subscription(subscription)
 
     def peer_joined(self, address: str) -> None:
         """Record a node that discovery found."""
@@ -66,7 +66,7 @@ class StrandedDetector:
         """Record that discovery lost a node."""
         self._nodes.discard(address)
 
-    def note_fetch(self, fetch: wire.Fetch, now: float) -> None:
+    def record_fetch(self, fetch: wire.Fetch, now: float) -> None:
         """Record that a node asks for records that only stores can have."""
         if not self._after_s or fetch.address not in self._connected_stores:
             return
@@ -81,7 +81,7 @@ class StrandedDetector:
         """Return whether every connected store has acknowledged all records before a sequence."""
         return all(self._stored_ends.get(store, 0) >= end_sequence for store in self._connected_stores)
 
-    def note_ack(self, address: str, end_sequence: int) -> None:
+    def record_ack(self, address: str, end_sequence: int) -> None:
         """Record that a store has acknowledged all records before a sequence."""
         lack = self._lacking.get(address)
         if lack is not None and end_sequence > lack.sequence:

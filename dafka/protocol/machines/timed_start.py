@@ -76,7 +76,7 @@ class TimedStart:
             self.remove_partition(partition)
         return removed
 
-    def note_records(self, partition: Partition, end_sequence: int, first_live: int | None = None) -> bool:
+    def record_received(self, partition: Partition, end_sequence: int, first_live: int | None = None) -> bool:
         """Remember the range of a waiting partition's records.
 
         Args:
@@ -94,11 +94,11 @@ class TimedStart:
         self._known_ends[partition] = max(self._known_ends[partition], end_sequence)
         return True
 
-    def note_subscription(self, subscription: wire.Subscription) -> None:
+    def record_subscription(self, subscription: wire.Subscription) -> None:
         """Record a peer's subscription, to any command, or that it ended."""
-        self.query.note_subscription(subscription)
+        self.query.record_subscription(subscription)
         if subscription.active:
-            self.pending_peers.note_subscription(subscription.topic)
+            self.pending_peers.record_subscription(subscription.topic)
 
     def begin_partitions(self, begin: Callable[[Partition, int, int, float | None], None], now: float) -> list[Action]:
         """Begin the partitions whose first record the stores have reported, and ask about the others.

@@ -126,7 +126,7 @@ class TowerMachine:
             if forwarded is not None:
                 published.append(forwarded)
         published += self._directory.take_messages(now)
-        self._note_news(now)
+        self._record_news(now)
         return published
 
     def connection_ended(self, number: int, now: float) -> None:
@@ -180,7 +180,9 @@ class TowerMachine:
             is_active, prefix = frame[:1] == b"\1", frame[1:]
             if prefix[:1] == wire.INBOX:
                 if 1 < len(prefix) <= TEXT_BYTES_MAX + 1:
-                    self._directory.note_inbox(decode_text(prefix[1:]), is_open=is_active, inboxes_max=self._nodes_max)
+                    self._directory.record_inbox(
+                        decode_text(prefix[1:]), is_open=is_active, inboxes_max=self._nodes_max
+                    )
                     self._restart_pulses(now)
             elif prefix[:1] in (b"", wire.BEACON):
                 if not is_active:
@@ -189,7 +191,7 @@ class TowerMachine:
                     self._first_form_prefixes.add(prefix)
                     self._introduction_due = max(now, self._introduced_at + INTRODUCTIONS_S)
         published = self._introductions(now) + self._directory.take_messages(now)
-        self._note_news(now)
+        self._record_news(now)
         return published
 
     def tick(self, now: float) -> list[list[bytes]]:
@@ -198,7 +200,7 @@ class TowerMachine:
             self._directory.remove_node(address)
         published = self._introductions(now) + self._directory.take_messages(now)
         self._tick_due = float("inf")
-        self._note_news(now)
+        self._record_news(now)
         return published + self._due_pulse(now)
 
     def _register(self, frames: Sequence[bytes], source: MessageSource, now: float) -> list[bytes] | None:
@@ -250,7 +252,7 @@ class TowerMachine:
         self._pulses.restart()
         self._pulse_due = min(self._pulse_due, now + self._pulses.shortest_s)
 
-    def _note_news(self, now: float) -> None:
+    def _record_news(self, now: float) -> None:
         """Schedule the next pulse and tick after something may have changed."""
         if self._directory.has_requests:
             self._tick_due = min(self._tick_due, now + self._tick_s)

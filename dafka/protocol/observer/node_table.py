@@ -151,7 +151,7 @@ class NodeTable:
         """Record that a tower rejects the observer."""
         self._towers[tower].refusal = reason
 
-    def note_beacon(self, tower: str, beacon: wire.TowerBeacon, now: float) -> None:
+    def record_beacon(self, tower: str, beacon: wire.TowerBeacon, now: float) -> None:
         """Record that a tower has passed on the beacon of a node."""
         entry = self._find(beacon.address, now)
         if entry is None or (entry.is_joined and entry.endpoint.key != beacon.key):
@@ -163,7 +163,7 @@ class NodeTable:
         first_seen = now if former is None else former.first_seen
         entry.sightings[tower] = Sighting(tower, beacon.endpoint, first_seen, now)
 
-    def note_discovery(self, report: PeerJoined | PeerLeft, now: float) -> NodeEntry | None:
+    def record_discovery(self, report: PeerJoined | PeerLeft, now: float) -> NodeEntry | None:
         """Record that discovery found or lost a node; return its entry, or None if there is no room for it."""
         entry = self._find(report.address, now)
         if entry is None:
@@ -174,7 +174,7 @@ class NodeTable:
             entry.last_seen = now
         return entry
 
-    def note_subscription(self, subscription: wire.Subscription) -> NodeEntry | None:
+    def record_subscription(self, subscription: wire.Subscription) -> NodeEntry | None:
         """Record that a node subscribes to a command with its address, as nodes do when they connect.
 
         Subscriptions of nodes that are not known yet are kept, until they unsubscribe. The roles of a node

@@ -61,27 +61,27 @@ class PollSchedule:
         self.is_over = False
         self.poll.restart_retries()
         self._last_at = None
-        self.note_node(now)
+        self.record_node(now)
         self.ask_soon(now, 0.0)
 
     def node_settled(self, now: float) -> None:
         """Allow questions: the nodes that were running before are connected."""
         self._settled_at = now
-        self.note_node(now)
+        self.record_node(now)
         # By then, a node that was too busy to answer this node's beacon has sent its next beacon.
         self.poll.restart_quiet(now, self._interval)
         self.ask_soon(now, 0.0)
 
-    def note_node(self, now: float) -> None:
+    def record_node(self, now: float) -> None:
         """Record news of a node."""
         self.poll.restart_patience(now)
-        self.note_news(now)
+        self.record_news(now)
 
-    def note_news(self, now: float) -> None:
+    def record_news(self, now: float) -> None:
         """Record a new topic or partition."""
         self.poll.restart_quiet(now)
 
-    def note_progress(self) -> None:
+    def record_progress(self) -> None:
         """Record that a producer has announced more records since the last question."""
         self._has_moved = True
 
@@ -142,7 +142,7 @@ class PollSchedule:
 
     def _ask(self, now: float) -> bool:
         self.poll.question += 1
-        self.poll.note_asked(now)
+        self.poll.record_asked(now)
         self._has_moved = False
         self._ask_due = float("inf")
         return True

@@ -157,12 +157,12 @@ class SurveyMachine:
         self._schedule.begin_round(now)
         return self.tick(now)
 
-    def note_discovery(self, report: PeerJoined | PeerLeft, now: float) -> None:
+    def record_discovery(self, report: PeerJoined | PeerLeft, now: float) -> None:
         """Record that discovery found or lost a node."""
-        entry = self.node_table.note_discovery(report, now)
+        entry = self.node_table.record_discovery(report, now)
         if entry is None:
             return
-        self._schedule.note_node(now)
+        self._schedule.record_node(now)
         if not entry.is_joined:
             self._drop_store(report.address)
         elif entry.is_store:
@@ -176,7 +176,7 @@ class SurveyMachine:
         """Process HEADs. `receive_from_store` processes the answers of stores."""
         for message in messages:
             if isinstance(message, wire.Head):
-                self._note_head(message, now)
+                self._record_head(message, now)
             elif not isinstance(message, wire.DirectEarliest):
                 self.discarded["unexpected command"] += 1
         self._schedule.check_soon(now)
@@ -193,9 +193,9 @@ class SurveyMachine:
             elif store not in self.stores:
                 self.discarded["not asked for"] += 1
             elif isinstance(message, wire.DirectHead):
-                self._note_held(store, message, now)
+                self._record_held(store, message, now)
             elif isinstance(message, wire.DirectTopics):
-                actions += self._note_page(store, message, now)
+                actions += self._record_page(store, message, now)
             elif message.address == store and message.partition == self.address and message.subject.isdecimal():
                 # A store may claim a question that was not asked yet; it then counts as answered when it is asked.
                 self._schedule.poll.add_answer(store, int(message.subject))
@@ -209,22 +209,22 @@ class SurveyMachine:
             if not topic:
                 continue
             if command in OWN_COMMANDS:
-                entry = self.node_table.note_subscription(subscription)
+                entry = self.node_table.record_subscription(subscription)
                 if entry is not None and entry.is_store and entry.is_joined:
                     self._add_store(topic, entry, now)
                 continue
-            self._note_topic(topic, now)
+            self._record_topic(topic, now)
             if command in _CONSUMER_COMMANDS and topic in self._topics:
                 (set.add if subscription.active else set.discard)(self._topics[topic], command)
         self._schedule.check_soon(now)
         return []
 
     def peer_joined(self, address: str, now: float) -> list[Action]:
-        """Do nothing: `note_discovery` is called with more details."""
+        """Do nothing: `record_discovery` is called with more details."""
         return []
 
     def peer_left(self, address: str, now: float) -> list[Action]:
-        """Do nothing: `note_discovery` is called with more details."""
+        """Do nothing: `record_discovery` is called with more details."""
         return []
 
     def node_settled(self, now: float) -> list[Action]:
@@ -301,7 +301,7 @@ class SurveyMachine:
             if entry is not None and entry.lists_topics and not self._lists[store].is_complete:
                 yield store
 
-    def _note_page(self, store: str, page: wire.DirectTopics, now: float) -> list[Action]:
+    def _record_page(self, store: str, page: wire.DirectTopics, now: float) -> list[Action]:
         """Record one page of a store's topics, and return the question for the next one."""
         topics = self._lists[store]
         if page.address != store or page.after != topics.after or topics.is_complete or self._named:
@@ -310,7 +310,7 @@ class SurveyMachine:
         topics.pages += 1
         for topic in page.subjects:
             topics.has_news = topics.has_news or topic not in self._topics
-            if self._note_topic(topic, now, is_listed=True):
+            if self._record_topic(topic, now, is_listed=True):
                 self._stored.add(topic)
         if topics.pages == 1:
             topics.topics_held = len(page.subjects) + page.remaining
@@ -318,7 +318,7 @@ class SurveyMachine:
         # A store that never ends its list must not keep this node busy.
         if page.remaining and page.subjects and topics.pages < PAGES_MAX:
             topics.after = page.subjects[-1]
-            self._schedule.note_node(now)
+            self._schedule.record_node(now)
             return [Publish(wire.GetTopics(store, self.address, topics.after))]
         topics.is_complete = True
         if topics.has_news:
@@ -334,7 +334,7 @@ class SurveyMachine:
         self.stores[address] = entry.endpoint
         self._lists[address] = _TopicList()
         self._schedule.poll.forget_answers(address)
-        self._schedule.note_node(now)
+        self._schedule.record_node(now)
         self._schedule.ask_soon(now)
 
     def _drop_store(self, address: str) -> None:
@@ -343,7 +343,7 @@ class SurveyMachine:
             for known in self._partitions.values():
                 known.held.pop(address, None)
 
-    def _note_head(self, head: wire.Head, now: float) -> None:
+    def _record_head(self, head: wire.Head, now: float) -> None:
         entry = self.node_table.entries.get(head.address)
         if entry is not None:
             entry.publishes = True
@@ -354,13 +354,13 @@ class SurveyMachine:
             return
         if not known.head_end:
             # Only answers to a later question can be compared with this head.
-            self._schedule.note_news(now)
+            self._schedule.record_news(now)
             self._schedule.ask_soon(now)
             known.question = self._schedule.poll.question + 1
-        self._schedule.note_progress()
+        self._schedule.record_progress()
         known.head_end = head.sequence + 1
 
-    def _note_held(self, store: str, head: wire.DirectHead, now: float) -> None:
+    def _record_held(self, store: str, head: wire.DirectHead, now: float) -> None:
         known = self._learn(Partition(head.subject, head.address), now)
         if known is not None:
             known.held[store] = _Held(head.sequence + 1, known.head_end, self._schedule.number)
@@ -373,13 +373,13 @@ class SurveyMachine:
             self._limits[f"only {PARTITIONS_MAX} partitions are shown: there are more"] = None
             return None
         is_asked_for = partition.topic in self._topics
-        if not self._note_topic(partition.topic, now):
+        if not self._record_topic(partition.topic, now):
             return None
-        self._schedule.note_news(now)
+        self._schedule.record_news(now)
         question = self._schedule.poll.question + (0 if is_asked_for else 1)
         return self._partitions.setdefault(partition, _Known(question))
 
-    def _note_topic(self, topic: str, now: float, *, is_listed: bool = False) -> bool:
+    def _record_topic(self, topic: str, now: float, *, is_listed: bool = False) -> bool:
         """Record a topic; return whether it is observed. Topics of a list are requested when the list is complete."""
         if topic in self._topics or self._named:
             return topic in self._topics
@@ -387,7 +387,7 @@ class SurveyMachine:
             self._limits[f"only {TOPICS_MAX} topics are shown: there are more"] = None
             return False
         self._topics[topic] = set()
-        self._schedule.note_news(now)
+        self._schedule.record_news(now)
         if not is_listed:
             self._schedule.ask_soon(now)
         return True

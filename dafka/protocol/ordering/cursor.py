@@ -41,7 +41,7 @@ class Cursor:
         """Whether records have arrived in order."""
         return self.next_sequence > self._begin
 
-    def note_known_end(self, end_sequence: int) -> None:
+    def record_known_end(self, end_sequence: int) -> None:
         """Record that the records before this sequence exist."""
         self.known_end = max(self.known_end, end_sequence)
 
@@ -56,7 +56,7 @@ class Cursor:
         Returns:
             The batches that are now in order.
         """
-        self.note_known_end(batch.end_sequence)
+        self.record_known_end(batch.end_sequence)
         if batch.end_sequence <= self.next_sequence:
             return []
         if batch.first_sequence > self.next_sequence:
@@ -70,7 +70,7 @@ class Cursor:
 
     def reset_to(self, next_sequence: int) -> list[RecordBatch]:
         """Give up the records before `next_sequence`; return the batches ahead of them that are now in order."""
-        self.note_known_end(next_sequence)
+        self.record_known_end(next_sequence)
         self.next_sequence = next_sequence
         ready: list[RecordBatch] = []
         self._release(ready)

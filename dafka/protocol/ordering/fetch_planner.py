@@ -117,7 +117,7 @@ class FetchPlanner:
         page = self._active.get(partition)
         return page.attempts if page is not None else self._unanswered.get(partition, 0)
 
-    def note_record_size(self, partition: Partition, content_bytes: int, count: int) -> None:
+    def record_size(self, partition: Partition, content_bytes: int, count: int) -> None:
         """Record the size of a partition's records, which determines the size of its pages."""
         self._record_bytes[partition] = max(content_bytes // count, 1)
 
@@ -167,11 +167,11 @@ class FetchPlanner:
             self._renewals += page.asked_end > page.progress
             page.asked_end = page.progress
 
-    def note_answer(self, now: float) -> None:
+    def record_answer(self, now: float) -> None:
         """Record that fetched records of any partition arrived, new or not."""
         self._answered_at = now
 
-    def note_dropped(self, partition: Partition, first_sequence: int) -> None:
+    def record_dropped(self, partition: Partition, first_sequence: int) -> None:
         """Fetch the records from this sequence on again at the next plan: they arrived and were dropped."""
         page = self._active.get(partition)
         if page is not None:

@@ -68,7 +68,7 @@ class GapResolver:
         """Return whether discovery knows a node."""
         return address in self._nodes
 
-    def note_subscription(self, subscription: wire.Subscription, own_address: str) -> None:
+    def record_subscription(self, subscription: wire.Subscription, own_address: str) -> None:
         """Recognize a store by its subscription to CONSUMER-HELLO with its own address."""
         if subscription.command is Command.DIRECT_EARLIEST and subscription.topic:
             if not subscription.active:

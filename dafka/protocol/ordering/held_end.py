@@ -140,7 +140,7 @@ class HeldEndQuery:
         return min((question.poll.deadline() for question in self._questions.values()), default=float("inf"))
 
     def _ask(self, partition: Partition, now: float) -> list[Action]:
-        self._questions[partition].poll.note_asked(now)
+        self._questions[partition].poll.record_asked(now)
         actions: list[Action] = [Publish(wire.Fetch(partition.address, self._address, partition.topic, 0, 1))]
         # Not GET-HEADS: producers answer it too, and their records may not be stored.
         hello = (partition.topic,)

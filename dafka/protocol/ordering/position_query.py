@@ -91,7 +91,7 @@ class PositionQuery:
         self._unasked.pop(partition, None)
         self._changed.pop(partition, None)
 
-    def note_subscription(self, subscription: wire.Subscription) -> None:
+    def record_subscription(self, subscription: wire.Subscription) -> None:
         """Recognize a store that answers by its subscription to GET-POSITION with its address."""
         if subscription.command is not Command.GET_POSITION or subscription.topic in {"", self._address}:
             return

@@ -122,19 +122,19 @@ class Reassembler:
         ready = cursor.add_batch(batch, self._ahead_bytes_max - self.ahead_bytes)
         self.ahead_bytes += cursor.ahead_bytes - ahead_bytes
         if cursor.first_gap() is not None:
-            self._planner.note_record_size(batch.partition, batch.content_bytes, len(batch))
+            self._planner.record_size(batch.partition, batch.content_bytes, len(batch))
         if ready:
             self._unproven.pop(batch.partition, None)
         self._changed[batch.partition] = None
         return ready
 
-    def note_answer(self, now: float) -> None:
+    def record_answer(self, now: float) -> None:
         """Record that fetched records arrived, new or not."""
-        self._planner.note_answer(now)
+        self._planner.record_answer(now)
 
-    def note_known_end(self, partition: Partition, end_sequence: int) -> None:
+    def record_known_end(self, partition: Partition, end_sequence: int) -> None:
         """Record that the records before this sequence of a followed partition exist."""
-        self.cursors[partition].note_known_end(end_sequence)
+        self.cursors[partition].record_known_end(end_sequence)
         self._changed[partition] = None
 
     def expect_more(self, partition: Partition) -> None:
@@ -142,14 +142,14 @@ class Reassembler:
         cursor = self.cursors[partition]
         if cursor.first_gap() is None:
             self._planner.open_end(partition)
-            self.note_known_end(partition, cursor.next_sequence + 1)
+            self.record_known_end(partition, cursor.next_sequence + 1)
 
     def drop_batch(self, batch: RecordBatch) -> None:
         """Remember records as missing: there is no room for them now."""
         cursor = self.cursors[batch.partition]
-        cursor.note_known_end(batch.end_sequence)
+        cursor.record_known_end(batch.end_sequence)
         if batch.end_sequence > cursor.next_sequence:
-            self._planner.note_dropped(batch.partition, max(batch.first_sequence, cursor.next_sequence))
+            self._planner.record_dropped(batch.partition, max(batch.first_sequence, cursor.next_sequence))
         self._changed[batch.partition] = None
 
     def receive_earliest(self, message: wire.DirectEarliest) -> str:

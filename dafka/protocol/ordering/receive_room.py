@@ -43,19 +43,19 @@ class ReceiveRoom:
         """Return whether a batch that has arrived can be kept."""
         return self.has_half if is_live else self.held_bytes < self._bytes_max
 
-    def note_arriving(self, memory_bytes: int) -> None:
-        """Add ordered records for which `note_buffered` will be called later."""
+    def record_arriving(self, memory_bytes: int) -> None:
+        """Add ordered records for which `record_buffered` will be called later."""
         self._arriving_bytes += memory_bytes
 
     def end_arrival(self) -> None:
-        """Forget arriving records: `note_buffered` is now called for all of them."""
+        """Forget arriving records: `record_buffered` is now called for all of them."""
         self._arriving_bytes = 0
 
-    def note_buffered(self, memory_bytes: int) -> None:
+    def record_buffered(self, memory_bytes: int) -> None:
         """Record that records wait for the program."""
         self.buffered_bytes += memory_bytes
 
-    def note_taken(self, memory_bytes: int) -> bool:
+    def record_taken(self, memory_bytes: int) -> bool:
         """Record that records no longer wait. Return whether fetching is possible now and was not before."""
         had_half = self.has_half
         self.buffered_bytes -= memory_bytes

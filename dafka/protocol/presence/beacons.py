@@ -323,7 +323,7 @@ class BeaconMachine:
         if changes:
             self._changed_at = now
             reports += changes
-            self._note_remote_peer(beacon.endpoint)
+            self._record_remote_peer(beacon.endpoint)
         return bool(changes)
 
     def _report_settled(self, now: float) -> list[BeaconAction]:
@@ -356,7 +356,7 @@ class BeaconMachine:
         reports += changes
         for change in changes:
             if isinstance(change, PeerJoined):
-                self._note_remote_peer(change.endpoint.endpoint)
+                self._record_remote_peer(change.endpoint.endpoint)
         if client.is_complete:
             if self._remote_peer and not had_remote_peer and is_local(client.own_endpoint):
                 reports += client.ask(now)  # the tower may have learned a better address since
@@ -369,7 +369,7 @@ class BeaconMachine:
             self._is_loopback_reported = True
             reports.append(IntroducedAtLoopback(endpoint, self._remote_peer))
 
-    def _note_remote_peer(self, endpoint: str) -> None:
+    def _record_remote_peer(self, endpoint: str) -> None:
         if self._remote_peer or is_local(endpoint):
             return
         parts = split_tcp_endpoint(endpoint)

@@ -110,7 +110,7 @@ class ConnectionManager:
             return False
         return True
 
-    def note_changes(self, changes: Iterable[ConnectionChange], now: float) -> None:
+    def record_changes(self, changes: Iterable[ConnectionChange], now: float) -> None:
         """Record that connections were made or lost."""
         for change in changes:
             endpoint = change.peer

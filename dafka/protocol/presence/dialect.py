@@ -59,25 +59,25 @@ class DialectChoice:
         """The addresses of nodes of this project: they understand ACKs in RFC 46's dialect, which name their store."""
         return self._own_kind
 
-    def note_subscriptions(self, subscriptions: Iterable[tuple[int, wire.Subscription]]) -> None:
+    def record_subscriptions(self, subscriptions: Iterable[tuple[int, wire.Subscription]]) -> None:
         """Record subscriptions of peers, each with the number of its connection; -1 if that is unknown."""
         if self._is_fixed:
             return
         for connection, subscription in subscriptions:
             if subscription.active:
-                self._note_subscription(connection, subscription)
+                self._record_subscription(connection, subscription)
         if self._readers or self._is_heard:
             self.dialect = Dialect.LIBDAFKA
         else:
             self.dialect = Dialect.RFC46
 
-    def note_heard(self, dialects: Container[Dialect]) -> None:
+    def record_heard(self, dialects: Container[Dialect]) -> None:
         """Record the dialects in which peers have sent messages."""
         if not self._is_fixed and Dialect.LIBDAFKA in dialects:
             self._is_heard = True
             self.dialect = Dialect.LIBDAFKA
 
-    def _note_subscription(self, connection: int, subscription: wire.Subscription) -> None:
+    def _record_subscription(self, connection: int, subscription: wire.Subscription) -> None:
         command, topic = subscription.command, subscription.topic
         if command is Command.DIRECT_EARLIEST and topic:
             _add(self._own_kind, topic, self._peers_max)

@@ -28,7 +28,7 @@ class HeadListeners:
         self._foreign: set[int] = set()
         self._own_kind: set[int] = set()
 
-    def note_subscription(self, connection: int, frame: bytes) -> None:
+    def record_subscription(self, connection: int, frame: bytes) -> None:
         """Record a subscription frame of a peer (ZeroMQ RFC 29).
 
         Args:

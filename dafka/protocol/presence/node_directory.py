@@ -66,7 +66,7 @@ class NodeDirectory:
                 return
         encoded = entry.encode()
         self._by_role[entry.role][entry.address] = encoded
-        self._note_change(entry.role, encoded, is_joined=True)
+        self._record_change(entry.role, encoded, is_joined=True)
         if listed is None:
             self._nodes[entry.address] = _Listed(entry, encoded, roles)
             return
@@ -86,7 +86,7 @@ class NodeDirectory:
         """Return the nodes that use the second form. The tower announces them to the others in the first form."""
         return [listed.entry for listed in self._nodes.values() if listed.wanted is not None]
 
-    def note_inbox(self, address: str, *, is_open: bool, inboxes_max: int) -> None:
+    def record_inbox(self, address: str, *, is_open: bool, inboxes_max: int) -> None:
         """Record that a node has subscribed to its directory pages, or that the last subscription to them has ended."""
         if not is_open:
             self._inboxes.discard(address)
@@ -153,7 +153,7 @@ class NodeDirectory:
 
     def _remove_from_role(self, listed: _Listed) -> None:
         del self._by_role[listed.entry.role][listed.entry.address]
-        self._note_change(listed.entry.role, listed.encoded, is_joined=False)
+        self._record_change(listed.entry.role, listed.encoded, is_joined=False)
 
-    def _note_change(self, role: Role, encoded: bytes, *, is_joined: bool) -> None:
+    def _record_change(self, role: Role, encoded: bytes, *, is_joined: bool) -> None:
         self._changes.setdefault(role, []).append((is_joined, encoded))

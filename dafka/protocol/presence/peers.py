@@ -70,11 +70,11 @@ class PeerTable:
 
     def heard(self, beacon: wire.TowerBeacon, now: float) -> list[PeerChange]:
         """Handle a beacon, and return the changes: none, unless the node is new or has restarted on another port."""
-        return self._note_peer(beacon, now + self._timeout)
+        return self._record_peer(beacon, now + self._timeout)
 
     def listed(self, entry: wire.DirectoryEntry, tower: int) -> list[PeerChange]:
         """Record that a tower lists a node, and return the changes as `heard` does."""
-        changes = self._note_peer(entry, float("-inf"))
+        changes = self._record_peer(entry, float("-inf"))
         peer = self._peers.get((entry.address, entry.key))
         if peer is not None:
             peer.listed_by[tower] = entry.role
@@ -122,7 +122,7 @@ class PeerTable:
             for address, peer in left
         ]
 
-    def _note_peer(self, beacon: wire.TowerBeacon | wire.DirectoryEntry, expires: float) -> list[PeerChange]:
+    def _record_peer(self, beacon: wire.TowerBeacon | wire.DirectoryEntry, expires: float) -> list[PeerChange]:
         address, endpoint = beacon.address, beacon.peer_endpoint
         if address == self._own_address:
             return []

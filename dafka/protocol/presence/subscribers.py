@@ -29,7 +29,7 @@ class SubscriberSet:
     def __iter__(self) -> Iterator[str]:
         return iter(self._subscribers)
 
-    def note_subscription(self, subscription: wire.Subscription) -> None:
+    def record_subscription(self, subscription: wire.Subscription) -> None:
         """Record a peer's subscription, to any command, or that it ended."""
         if subscription.command is not self._command or not subscription.topic:
             return
@@ -54,9 +54,9 @@ class EarliestResponder:
         """Return whether a node understands DIRECT-EARLIEST, as nodes of this project do."""
         return address in self._subscribers
 
-    def note_subscription(self, subscription: wire.Subscription) -> None:
+    def record_subscription(self, subscription: wire.Subscription) -> None:
         """Record a peer's subscription, to any command, or that it ended."""
-        self._subscribers.note_subscription(subscription)
+        self._subscribers.record_subscription(subscription)
 
     def answer(
         self, fetch: wire.Fetch, own_address: str, sequence: int, unrecoverable_end: int

@@ -119,16 +119,16 @@ class Offloader:
                 moved += 1
                 info = await self._hot.find_partition(partition) or PartitionInfo()
         except (ObjectStoreError, StorageBusyError) as error:
-            self._note_failure(partition, error)
+            self._record_failure(partition, error)
             raise
         except StorageError as error:  # of this partition, such as damage
-            self._note_failure(partition, error)
+            self._record_failure(partition, error)
             return moved, info.content_bytes
         else:
             self.counts.last_error = ""
         return moved, 0
 
-    def _note_failure(self, partition: Partition, error: StorageError) -> None:
+    def _record_failure(self, partition: Partition, error: StorageError) -> None:
         self.counts.failures += 1
         if str(error) != self.counts.last_error:
             _logger.warning("%s: records stay in the hot storage for now: %s", partition, error)

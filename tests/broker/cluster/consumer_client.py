@@ -123,7 +123,7 @@ class ConsumerClient:
             return
         begun = now()
         self._history.add("note", begun, self._options.member, f"commits {offsets}")
-        self._note_commit(begun, offsets, is_done=False)  # it may be done although no answer comes
+        self._record_commit(begun, offsets, is_done=False)  # it may be done although no answer comes
         self._history.flush()
         topic = self._options.topic
         given = [
@@ -139,7 +139,7 @@ class ConsumerClient:
             self._history.add("note", now(), self._options.member, f"not committed: {error}")
             return
         done = {each.partition: offsets[each.partition] for each in answered if each.error is None}
-        self._note_commit(begun, done, is_done=True)
+        self._record_commit(begun, done, is_done=True)
         self._committed.update((log, due[log]) for log in done)
 
     def _told_epoch(self, log: int, epoch: int | None) -> int:
@@ -147,7 +147,7 @@ class ConsumerClient:
         is_told = log % 2 == 1 or self._options.names_epochs
         return -1 if epoch is None or not is_told else epoch
 
-    def _note_commit(self, begun: float, offsets: dict[int, int], *, is_done: bool) -> None:
+    def _record_commit(self, begun: float, offsets: dict[int, int], *, is_done: bool) -> None:
         group, member = self._options.group, self._options.member
         for log, offset in offsets.items():
             self._history.add("commit", begun, now(), group, member, log, is_done, offset, log=log)

@@ -11,7 +11,7 @@ import trio
 
 from dafka import Config
 from dafka.broker.broker import Broker, open_broker
-from dafka.broker.connections.security import ListenerSecurity
+from dafka.broker.connections.security import ServerSecurity
 from dafka.broker.core.coordination.state_records import SHARDS, shard_of
 from dafka.testing.cluster import open_cluster
 
@@ -85,7 +85,7 @@ class Brokers:
         stopped = trio.Event()
         with trio.CancelScope() as scope:
             settings = self._config.with_store(storage=f"sqlite:{self._folder}/{name}.db")
-            async with open_broker(settings, ListenerSecurity(settings.clients)) as broker:
+            async with open_broker(settings, ServerSecurity(settings.clients)) as broker:
                 self.running[name] = broker
                 self._scopes[name] = scope, stopped
                 task_status.started()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dafka.broker.coordinator.group_positions import follow_branches, name_branch
+from dafka.broker.coordinator.group_positions import follow_divergences, name_epoch
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.coordinator import FetchedOffset, OffsetToCommit
 from dafka.broker.core.metadata.topics import Topic
@@ -64,16 +64,16 @@ def fetched(offset: int, epoch: int) -> FetchedOffset:
     ],
 )
 def test_groups_go_on_where_branches_part(position: FetchedOffset, found: FetchedOffset) -> None:
-    assert follow_branches(make_broker(*ROWS), PLACE, position) == found
+    assert follow_divergences(make_broker(*ROWS), PLACE, position) == found
     for broker in (make_broker(), make_broker(*ROWS, availability="majority")):
-        assert follow_branches(broker, PLACE, position) == position
+        assert follow_divergences(broker, PLACE, position) == position
 
 
 def test_positions_get_the_epoch_of_the_branch_that_clients_read() -> None:
     broker = make_broker(*ROWS)
-    told = [name_branch(broker, PLACE, OffsetToCommit(offset)).leader_epoch for offset in (0, 100, 101, 150, 151)]
+    told = [name_epoch(broker, PLACE, OffsetToCommit(offset)).leader_epoch for offset in (0, 100, 101, 150, 151)]
     assert told == [0, 0, 1025, 1025, 2049]
     during_the_split = make_broker(*ROWS[:2])
-    assert name_branch(during_the_split, PLACE, OffsetToCommit(120)).leader_epoch == 1024
-    assert name_branch(broker, PLACE, OffsetToCommit(120, 1024)).leader_epoch == 1024
-    assert name_branch(make_broker(*ROWS, availability="majority"), PLACE, OffsetToCommit(120)).leader_epoch == -1
+    assert name_epoch(during_the_split, PLACE, OffsetToCommit(120)).leader_epoch == 1024
+    assert name_epoch(broker, PLACE, OffsetToCommit(120, 1024)).leader_epoch == 1024
+    assert name_epoch(make_broker(*ROWS, availability="majority"), PLACE, OffsetToCommit(120)).leader_epoch == -1

@@ -40,16 +40,16 @@ class Network:
         self.posts = {address: self.make(address) for address in addresses}
 
     def make(self, address: str) -> BrokerMessenger:
-        post = BrokerMessenger(address, lambda value: self.sent.append((address, value)))
-        post.on(Say, lambda sender, message: self.received.append((address, sender, message)))
-        return post
+        messenger = BrokerMessenger(address, lambda value: self.sent.append((address, value)))
+        messenger.on(Say, lambda sender, message: self.received.append((address, sender, message)))
+        return messenger
 
     def deliver(self) -> None:
         while self.sent:
             sender, value = self.sent.pop(0)
-            for address, post in self.posts.items():
+            for address, messenger in self.posts.items():
                 if address != sender:
-                    post.receive(sender, value)
+                    messenger.receive(sender, value)
 
 
 def test_messages_arrive_in_order_at_one_broker() -> None:
@@ -92,7 +92,7 @@ def test_messages_do_not_wait_without_limit() -> None:
 
 def test_what_cannot_be_read_is_discarded() -> None:
     network = Network("a")
-    post = network.posts["a"]
+    messenger = network.posts["a"]
     values = [
         None,
         b"",
@@ -104,11 +104,11 @@ def test_what_cannot_be_read_is_discarded() -> None:
         b"[" * 100_000,
     ]
     for value in values:
-        post.receive("b", value)
-    assert post.discarded == len(values)
-    post.receive("b", b'{"to":"a","life":1,"kind":"say","fields":{},"version":2}')
-    post.receive("b", b'{"to":"c","life":1,"kind":"say","fields":{},"version":1}')
-    assert (post.discarded, network.received) == (len(values), [])
+        messenger.receive("b", value)
+    assert messenger.discarded == len(values)
+    messenger.receive("b", b'{"to":"a","life":1,"kind":"say","fields":{},"version":2}')
+    messenger.receive("b", b'{"to":"c","life":1,"kind":"say","fields":{},"version":1}')
+    assert (messenger.discarded, network.received) == (len(values), [])
 
 
 def test_mistakes_of_a_handler_are_not_taken_for_malformed_messages() -> None:
@@ -122,22 +122,28 @@ def test_mistakes_of_a_handler_are_not_taken_for_malformed_messages() -> None:
 
 async def test_every_kind_of_message_with_a_wrong_or_missing_field_is_refused() -> None:
     async with open_broker_service() as broker:
-        post = broker._messenger
+        messenger = broker._messenger
         received: list[Message] = []
         tried = 0
-        for kind, (message, _) in list(post._handlers.items()):
-            post._handlers[kind] = message, lambda _sender, each: received.append(each)
-            sample = {"version": 1, "to": "", "life": post._incarnation, "kind": kind, "fields": make_sample(message)}
-            post.receive("other", json.dumps(sample).encode())
+        for kind, (message, _) in list(messenger._handlers.items()):
+            messenger._handlers[kind] = message, lambda _sender, each: received.append(each)
+            sample = {
+                "version": 1,
+                "to": "",
+                "life": messenger._incarnation,
+                "kind": kind,
+                "fields": make_sample(message),
+            }
+            messenger.receive("other", json.dumps(sample).encode())
             for wrong in spoil_fields(sample):
                 is_other = isinstance(wrong.get("kind"), str) and wrong["kind"] != kind
-                if is_other or (kind.startswith("life") and wrong.get("life") != post._incarnation):
+                if is_other or (kind.startswith("life") and wrong.get("life") != messenger._incarnation):
                     continue  # an unknown kind is of a newer version; these two are for any life
-                before = post.discarded
-                post.receive("other", json.dumps(wrong).encode())
-                assert post.discarded == before + 1, wrong
+                before = messenger.discarded
+                messenger.receive("other", json.dumps(wrong).encode())
+                assert messenger.discarded == before + 1, wrong
                 tried += 1
-        assert [each.KIND for each in received] == list(post._handlers)
+        assert [each.KIND for each in received] == list(messenger._handlers)
         assert tried > 100
 
 
@@ -185,12 +191,12 @@ async def test_no_well_formed_message_ends_a_broker(seed: int) -> None:
             values: Any = {bool: [True, False], int: numbers, str: texts, ErrorCode: list(ErrorCode)}[kind]
             return draw.choice(values)
 
-        post = broker._messenger
+        messenger = broker._messenger
         for _ in range(300):
-            kind, (message, _) = draw.choice(list(post._handlers.items()))
-            sent = {"version": 1, "to": "", "life": post._incarnation, "kind": kind, "fields": make(message)}
+            kind, (message, _) = draw.choice(list(messenger._handlers.items()))
+            sent = {"version": 1, "to": "", "life": messenger._incarnation, "kind": kind, "fields": make(message)}
             broker.node.on_message("other", json.dumps(sent).encode())
-        assert post.discarded == 0
+        assert messenger.discarded == 0
         await broker.node.storage.wait_durable()
         with trio.fail_after(DEADLINE_S):
             await append_batches(broker, log, [make_batch(b"further")]).wait_offset()
@@ -228,8 +234,8 @@ async def test_messages_of_former_leaders_end_no_transaction() -> None:
         log = broker.node.find_log("orders", 0)
         assert log is not None
         sent: list[dict[str, Any]] = []
-        post: Any = broker._messenger
-        post.send = lambda _to, message: sent.append({"kind": message.KIND, **attrs.asdict(message)})
+        messenger: Any = broker._messenger
+        messenger.send = lambda _to, message: sent.append({"kind": message.KIND, **attrs.asdict(message)})
 
         def end(slot_epoch: int, place_epoch: int, request: int) -> None:
             fields = {

@@ -39,15 +39,15 @@ class Broker:
         self.watchers = LogWaiters()
         log = SimpleNamespace(topic=TOPIC.name, number=0)
         self.replicator = SimpleNamespace(logs=SimpleNamespace(find={NAME: log}.get))
-        self.post = BrokerMessenger(address, self._publish)
-        self.outcomes = AppendOutcomes(self, self.post)  # type: ignore[arg-type]
+        self.messenger = BrokerMessenger(address, self._publish)
+        self.outcomes = AppendOutcomes(self, self.messenger)  # type: ignore[arg-type]
         self.others: list[Broker] = []
         self.sequence = 0
         self.lead(1)
 
     def _publish(self, value: bytes) -> None:
         for each in self.others:
-            each.post.receive(self.address, value)
+            each.messenger.receive(self.address, value)
 
     @property
     def log(self) -> Log:

@@ -158,7 +158,7 @@ async def read_from(broker: BrokerNode, log: Log, offset: int) -> list[bytes]:
     return [value or b"" for data in found for value in decode_batch(data, bytes_max=2**30).values]
 
 
-def note_read_indexes(monkeypatch: pytest.MonkeyPatch, module: str) -> list[Partition]:
+def record_read_indexes(monkeypatch: pytest.MonkeyPatch, module: str) -> list[Partition]:
     """Return the partition of each index record that a module of the broker reads from now on."""
     found: list[Partition] = []
 

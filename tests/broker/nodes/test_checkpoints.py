@@ -15,9 +15,9 @@ from dafka.storage import DeletesPartitions, open_storage
 from tests.broker.nodes.broker_cluster import (
     BrokerCluster,
     distinct,
-    note_read_indexes,
     open_broker_cluster,
     read,
+    record_read_indexes,
     wait_until,
 )
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.trio
 def records_read(monkeypatch: pytest.MonkeyPatch) -> list[Partition]:
     """The partition of each index record that a broker has read to start."""
     monkeypatch.setattr("dafka.broker.replication.checkpoints.WRITE_S", 0.05)
-    return note_read_indexes(monkeypatch, "replica_loader")
+    return record_read_indexes(monkeypatch, "replica_loader")
 
 
 def log_of(broker: BrokerNode) -> ReplicatedLog:

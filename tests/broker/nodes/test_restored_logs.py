@@ -36,9 +36,9 @@ from tests.broker.nodes.broker_cluster import (
     append,
     distinct,
     make_batch,
-    note_read_indexes,
     open_broker_cluster,
     read,
+    record_read_indexes,
     wait_until,
 )
 
@@ -51,7 +51,7 @@ BATCHES = 12
 @pytest.fixture
 def records_read(monkeypatch: pytest.MonkeyPatch) -> list[Partition]:
     """The partition of each index record that was read to restore logs."""
-    return note_read_indexes(monkeypatch, "index_reader")
+    return record_read_indexes(monkeypatch, "index_reader")
 
 
 def batch(number: int) -> BatchEntry:

@@ -426,9 +426,9 @@ async def test_brokers_that_an_operator_has_named_keep_a_log_until_one_of_them_d
         await brokers[0].create_topic("orders", 8, placement=[named] * 8).wait()
         await cluster.wait_led("orders", 8)
         await wait_until(lambda: {broker.address for broker, _ in cluster.logs("orders")} == {named[0]})
-        before = list(map(len, brokers[0].branches("orders")))
+        before = list(map(len, brokers[0].epoch_starts("orders")))
         await trio.sleep(1.0)  # some plans are made meanwhile, which leave these logs alone
-        assert list(map(len, brokers[0].branches("orders"))) == before
+        assert list(map(len, brokers[0].epoch_starts("orders"))) == before
         assert {log.leadership.replicas for _, log in cluster.logs("orders")} == {named}
         await cluster.stop("b")
 

@@ -58,16 +58,16 @@ class Window:
         self.page.set_default_timeout(WAIT_MS)
         self.complaints: list[str] = []
         self.foreign: list[str] = []
-        self.page.on("console", self._note_message)
+        self.page.on("console", self._record_message)
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("request", self._note_request)
-        self.page.on("websocket", self._note_request)
+        self.page.on("request", self._record_request)
+        self.page.on("websocket", self._record_request)
 
-    def _note_request(self, request: Any) -> None:
+    def _record_request(self, request: Any) -> None:
         if urlsplit(request.url).netloc != urlsplit(self.url).netloc:
             self.foreign.append(request.url)
 
-    def _note_message(self, message: Any) -> None:
+    def _record_message(self, message: Any) -> None:
         if message.type in {"error", "warning"}:
             self.complaints.append(message.text)
 

@@ -231,7 +231,7 @@ async def test_half_open_connection_gives_everything_back() -> None:
                 await client.stream.send_eof()
                 assert await client.receive_close() in {0, 1006}
         with trio.fail_after(DEADLINE_S):
-            while len(web.broker.web.crowd):  # noqa: ASYNC110
+            while len(web.broker.web.quotas):  # noqa: ASYNC110
                 await trio.sleep(0.01)
         assert not web.broker.node.watchers
 
@@ -245,7 +245,7 @@ async def test_connection_that_is_cut_anywhere_is_forgotten(data: bytes) -> None
         assert await is_serving(web)
         assert web.broker.web is not None
         with trio.fail_after(DEADLINE_S):
-            while len(web.broker.web.crowd):  # noqa: ASYNC110
+            while len(web.broker.web.quotas):  # noqa: ASYNC110
                 await trio.sleep(0.01)
 
 

@@ -165,30 +165,30 @@ async def test_clients_that_read_nothing_end_when_others_wait(autojump_clock: tr
 
 
 async def test_new_client_takes_the_place_of_the_oldest_silent_one() -> None:
-    crowd = ConnectionQuotas(3)
-    scopes = [crowd.admit("a") for _ in range(3)]
+    quotas = ConnectionQuotas(3)
+    scopes = [quotas.admit("a") for _ in range(3)]
     for each in (scopes[0], scopes[2]):
         assert each is not None
-        crowd.mark_served(each)
-    assert crowd.admit("a") is not None
+        quotas.mark_served(each)
+    assert quotas.admit("a") is not None
     assert [each.cancel_called for each in scopes if each] == [False, True, False]
     replaced = scopes[1]
     assert replaced is not None
-    crowd.leave(replaced, "a")  # it was counted out when its place was taken
-    assert len(crowd) == 3
+    quotas.leave(replaced, "a")  # it was counted out when its place was taken
+    assert len(quotas) == 3
 
 
 async def test_addresses_have_a_limit_of_their_own() -> None:
-    crowd = ConnectionQuotas(10, 2)
+    quotas = ConnectionQuotas(10, 2)
     for _ in range(2):
-        scope = crowd.admit("a")
+        scope = quotas.admit("a")
         assert scope is not None
-        crowd.mark_served(scope)
-    assert crowd.admit("a") is None
-    assert crowd.admit("b") is not None
+        quotas.mark_served(scope)
+    assert quotas.admit("a") is None
+    assert quotas.admit("b") is not None
     assert scope is not None
-    crowd.leave(scope, "a")
-    assert crowd.admit("a") is not None
+    quotas.leave(scope, "a")
+    assert quotas.admit("a") is not None
 
 
 def test_large_request_is_received_in_pieces() -> None:

@@ -324,13 +324,13 @@ def test_renewed_certificate_is_used_without_a_restart(tmp_path: Path) -> None:
 
 
 def test_listening_elsewhere_needs_authentication_or_the_operators_word(users: Path) -> None:
-    from dafka.broker.connections.security import ListenerSecurity
+    from dafka.broker.connections.security import ServerSecurity
 
     with pytest.raises(ConfigError, match=r"0\.0\.0\.0 from elsewhere.*--users.*--allow-unauthenticated on"):
-        ListenerSecurity(Config().clients).check_exposure("0.0.0.0")
-    ListenerSecurity(Config().clients).check_exposure("127.0.0.1")
-    ListenerSecurity(Config().with_clients(allow_unauthenticated="on").clients).check_exposure("0.0.0.0")
-    ListenerSecurity(Config().with_clients(users=str(users)).clients).check_exposure("0.0.0.0")
+        ServerSecurity(Config().clients).check_exposure("0.0.0.0")
+    ServerSecurity(Config().clients).check_exposure("127.0.0.1")
+    ServerSecurity(Config().with_clients(allow_unauthenticated="on").clients).check_exposure("0.0.0.0")
+    ServerSecurity(Config().with_clients(users=str(users)).clients).check_exposure("0.0.0.0")
 
 
 @pytest.mark.parametrize(

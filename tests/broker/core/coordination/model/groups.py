@@ -190,7 +190,7 @@ class Client:
 
         def noted(errors: dict[TopicPartition, ErrorCode]) -> None:
             if not errors[log]:
-                self.world.note_acknowledged(log, value)
+                self.world.record_acknowledged(log, value)
 
         def answered(errors: dict[TopicPartition, ErrorCode]) -> None:
             noted(errors)
@@ -276,7 +276,7 @@ class GroupWorld:
                 self.accepted[log].append(committed.offset)
         return actions
 
-    def note_acknowledged(self, log: TopicPartition, value: int) -> None:
+    def record_acknowledged(self, log: TopicPartition, value: int) -> None:
         self.acknowledged[log] = max(self.acknowledged.get(log, 0), self.accepted[log].index(value))
 
     def execute(self, actions: list[Action]) -> None:
