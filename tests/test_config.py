@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 import pytest
 
-from dafka.cli.group_reset import parse_target
+from dafka.cli.groups import parse_target
 from dafka.cli.record_lines import parse_timestamp
 from dafka.config import BeaconConfig, Config, ConsumerConfig, NodeConfig, ProducerConfig, StoreConfig, TowerConfig
 from dafka.config.configuration import SECTIONS, change_section

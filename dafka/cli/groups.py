@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
+import attrs
 import click
 
-from dafka.cli.group_reset import Target
 from dafka.cli.runner import run
 from dafka.cli.terminal import UsageMistake, counted, print_table
 from dafka.config import Config
@@ -16,9 +16,31 @@ from dafka.records import Partition
 from dafka.roles import GroupDescription, MemberDescription, describe_group, list_groups, open_reader, reset_group
 from dafka.roles.arguments import ephemeral
 from dafka.roles.group_tools import find_ends
+from dafka.text import parse_time
 
 EARLIEST_S = 5.0
 """Seconds that stores have to say which records they still hold."""
+
+
+@attrs.frozen
+class Target:
+    """Where a group is reset to: a time as ListOffsets takes it, or an offset."""
+
+    time_ms: int | None = None
+    offset: int = 0
+
+
+def parse_target(text: str) -> Target:
+    """Return where a group is reset to; raise `ValueError` with what was expected."""
+    if text in {"earliest", "latest"}:
+        return Target(time_ms=EARLIEST if text == "earliest" else LATEST)
+    if text.isascii() and text.isdecimal():
+        return Target(offset=int(text))
+    try:
+        return Target(time_ms=max(parse_time(text), 0))
+    except ValueError:
+        expected = "expected earliest, latest, an offset, or a time such as 2026-11-23T07:00Z"
+        raise ValueError(f"{expected}, not {text!r}") from None
 
 
 def list_cluster_groups(config: Config, *, as_json: bool) -> None:

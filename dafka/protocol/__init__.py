@@ -5,6 +5,9 @@ Other layers import these names from here. All other names of the package are in
 
 from dafka.protocol.actions import (
     ResetPosition,
+    SendToTower,
+    SubscribeAtTower,
+    UnsubscribeAtTower,
 )
 from dafka.protocol.answering.fetch_responder import (
     FetchResponder,
@@ -19,7 +22,6 @@ from dafka.protocol.events import (
     Event,
     FetchUnanswered,
     ForeignDialect,
-    PartitionHalted,
     PartitionReplaced,
     PartitionsAssigned,
     PartitionSilent,
@@ -27,14 +29,7 @@ from dafka.protocol.events import (
     PartitionsRevoked,
     PeerJoined,
     PeerLeft,
-    RecordsCompacted,
-    RecordsDropped,
-    RecordsMissing,
     RecordsUnrecoverable,
-    StorageFailed,
-    StorageLost,
-    StorageRepaired,
-    StoreFull,
     StoresSilent,
     TowerHostUnresolved,
     TowersHeard,
@@ -87,10 +82,15 @@ from dafka.protocol.presence.identity import (
     KeyIdentity,
     PeerIdentity,
 )
-from dafka.protocol.presence.tower_actions import (
-    SendToTower,
-    SubscribeAtTower,
-    UnsubscribeAtTower,
+from dafka.protocol.store_events import (
+    PartitionHalted,
+    RecordsCompacted,
+    RecordsDropped,
+    RecordsMissing,
+    StorageFailed,
+    StorageLost,
+    StorageRepaired,
+    StoreFull,
 )
 from dafka.protocol.trust import (
     AddressConflict,

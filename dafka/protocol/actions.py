@@ -69,3 +69,30 @@ class Effect:
 
 
 Action: TypeAlias = Effect | Publish | Subscribe | Unsubscribe | Deliver | Append | ResetPosition | Notify
+
+
+@attrs.frozen
+class SendToTower:
+    """Send a message to one tower."""
+
+    tower: int
+    frames: list[bytes]
+
+
+@attrs.frozen
+class SubscribeAtTower:
+    """Receive messages of one tower that begin with a prefix."""
+
+    tower: int
+    prefix: bytes
+
+
+@attrs.frozen
+class UnsubscribeAtTower:
+    """Undo one `SubscribeAtTower`."""
+
+    tower: int
+    prefix: bytes
+
+
+TowerAction: TypeAlias = SendToTower | SubscribeAtTower | UnsubscribeAtTower

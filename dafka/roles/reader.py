@@ -107,7 +107,7 @@ class Reader(NodeRole):
         if partition in self._queried:
             raise ValueError(f"{partition} is being queried already; wait for its result")
         self._queried.add(partition)
-        self._node.act(self._machine.query_held_end(partition, trio.current_time()))
+        self._node.act(self._machine.held_ends.add_partition(partition, trio.current_time()))
         try:
             await self._wait_settled()
             with trio.move_on_after(timeout_s):
@@ -115,7 +115,7 @@ class Reader(NodeRole):
             found = self._current_held_end(partition, min_stores)
         finally:
             self._queried.discard(partition)
-            actions = self._machine.end_held_end_query(partition)
+            actions = self._machine.held_ends.remove_partition(partition)
             if not self._is_closed:
                 self._node.act(actions)
         if isinstance(found, Incomplete):
@@ -241,7 +241,7 @@ class Reader(NodeRole):
         self.check_settled()
 
     def _current_held_end(self, partition: Partition, min_stores: int) -> int | Incomplete:
-        return self._machine.held_end(partition, min_stores, trio.current_time())
+        return self._machine.held_ends.held_end(partition, min_stores, trio.current_time())
 
     def _unanswered(
         self, partition: Partition, timeout_s: float, min_stores: int, missing: Incomplete

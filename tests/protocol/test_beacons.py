@@ -10,6 +10,7 @@ import pytest
 from dafka import wire
 from dafka.config import Config
 from dafka.protocol import BeaconMachine, IntroducedAtLoopback
+from dafka.protocol.actions import SendToTower, SubscribeAtTower
 from dafka.protocol.events import PeerJoined, PeerLeft, TowersHeard, TowersSilent
 from dafka.protocol.presence.beacons import (
     NEW_NODE_BEACONS_BURST,
@@ -21,7 +22,6 @@ from dafka.protocol.presence.beacons import (
     Settled,
 )
 from dafka.protocol.presence.directory_client import INTERVAL_MIN_S, JITTER, PULSES_MAX
-from dafka.protocol.presence.tower_actions import SendToTower, SubscribeAtTower
 
 HERE, LOCAL, REMOTE = "tcp://127.0.0.1:4001", "tcp://10.0.0.1:4002", "tcp://10.0.0.2:4003"
 

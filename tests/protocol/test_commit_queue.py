@@ -13,8 +13,8 @@ from dafka import wire
 from dafka.config import Config
 from dafka.protocol import StoreMachine
 from dafka.protocol.actions import Action, Append, Notify, Publish, ResetPosition
-from dafka.protocol.events import StorageFailed, StorageRecovered
 from dafka.protocol.machines.commit_queue import DELETED_TOGETHER, CommitQueue, DeletePartitions
+from dafka.protocol.store_events import StorageFailed, StorageRecovered
 from dafka.records import Partition
 from tests.protocol.helpers import HELLO, direct, live, run
 

@@ -14,7 +14,7 @@ import trio
 
 from dafka import Config, Producer
 from dafka.protocol import StorageFailed
-from dafka.protocol.events import StorageRecovered
+from dafka.protocol.store_events import StorageRecovered
 from dafka.storage import open_storage
 from dafka.storage.tools.verify import verify_storage
 from dafka.testing import open_cluster

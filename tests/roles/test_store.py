@@ -18,7 +18,7 @@ from dafka.errors import (
     UnacknowledgedError,
 )
 from dafka.protocol import StorageFailed, TowersHeard
-from dafka.protocol.events import StorageRecovered
+from dafka.protocol.store_events import StorageRecovered
 from dafka.records import RECORD_MEMORY_BYTES
 from dafka.storage import open_storage
 from dafka.storage.memory import MemoryStorage

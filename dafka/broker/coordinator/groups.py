@@ -224,7 +224,7 @@ class GroupCoordinators:
     async def wait_committed(self) -> None:
         """Wait until the state of the groups here is durable, or the storage fails."""
         with suppress(CoordinatorError):
-            await self._coordinators.read(lambda _slot: [])
+            await self._coordinators.read(lambda _shard: [])
 
     def forget_topic(self, topic: Topic) -> None:
         """Start deleting the offsets of a deleted topic."""

@@ -327,7 +327,7 @@ class TransactionParticipants:
             error = shard.transactions.check_partition(
                 name, producer, TopicPartition(participant.topic, participant.number)
             )
-        about = shard.log.number, shard.epoch, producer, participant, message.place_epoch
+        about = shard.log.number, shard.epoch, producer, participant, message.participant_epoch
         shard.execute([partial(self._messenger.send, sender, Refuse(*about, error) if error else Begin(*about))])
 
     def _on_refuse(self, _sender: str, message: Refuse) -> None:
@@ -363,9 +363,9 @@ class TransactionParticipants:
 
     def _is_current(self, log: Log, message: _OfCoordinator) -> bool:
         """Return whether a coordinator's message names the current leader epochs of both logs."""
-        shard, epoch = message.slot, message.slot_epoch
+        shard, epoch = message.shard, message.shard_epoch
         latest = self._shard_epochs[shard] = max(self._shard_epochs.get(shard, epoch), epoch)
-        is_led = log.leadership.is_led and log.leadership.epoch == message.place_epoch
+        is_led = log.leadership.is_led and log.leadership.epoch == message.participant_epoch
         return is_led and epoch == latest
 
     def _record_begun(self, log: Log, participant: TransactionParticipant, producer: Producer) -> None:

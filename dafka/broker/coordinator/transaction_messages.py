@@ -30,18 +30,18 @@ class _OfCoordinator(Message):
     """A message from the coordinator of a transaction to the leader of a participant.
 
     Attributes:
-        slot: The number of the coordinator's shard.
-        slot_epoch: The leader epoch of its log.
+        shard: The number of the coordinator's shard.
+        shard_epoch: The leader epoch of its log.
         producer: The producer.
         place: The participant.
-        place_epoch: The leader epoch of its log.
+        participant_epoch: The leader epoch of its log.
     """
 
-    slot: int
-    slot_epoch: int
+    shard: int
+    shard_epoch: int
     producer: Producer
     participant: TransactionParticipant
-    place_epoch: int
+    participant_epoch: int
 
 
 @attrs.frozen
@@ -84,4 +84,4 @@ class Ask(Message):
     transactional_id: str
     producer: Producer
     participant: TransactionParticipant
-    place_epoch: int
+    participant_epoch: int

@@ -44,15 +44,15 @@ AnyMessage = TypeVar("AnyMessage", bound=Message)
 class _Incarnation(Message):
     """Announces the sender's current incarnation."""
 
-    KIND = "life"
-    life: int
+    KIND = "incarnation"
+    incarnation: int
 
 
 @attrs.frozen
 class _IncarnationRequest(_Incarnation):
     """Announces the sender's current incarnation, and requests the receiver's."""
 
-    KIND = "life?"
+    KIND = "incarnation?"
 
 
 @attrs.define
@@ -126,20 +126,26 @@ class BrokerMessenger:
         if version > MESSAGE_VERSION or to not in {"", self._address} or kind not in self._handlers:
             return None
         message, handler = self._handlers[kind]
-        if not issubclass(message, _Incarnation) and _check(int, envelope["life"]) != self._incarnation:
+        if not issubclass(message, _Incarnation) and _check(int, envelope["incarnation"]) != self._incarnation:
             return None
         return _check(message, envelope["fields"]), handler
 
     def _meet(self, sender: str, message: _Incarnation) -> None:
         peer = self._peers.setdefault(sender, _Peer())
-        peer.incarnation, waiting, peer.waiting = message.life, peer.waiting, []
+        peer.incarnation, waiting, peer.waiting = message.incarnation, peer.waiting, []
         if isinstance(message, _IncarnationRequest):
             self._put(sender, None, _Incarnation(self._incarnation))
         for each in waiting:
             self._put(sender, peer.incarnation, each)
 
     def _put(self, to: str, incarnation: int | None, message: Message) -> None:
-        envelope = {"version": MESSAGE_VERSION, "to": to, "life": incarnation, "kind": message.KIND, "fields": message}
+        envelope = {
+            "version": MESSAGE_VERSION,
+            "to": to,
+            "incarnation": incarnation,
+            "kind": message.KIND,
+            "fields": message,
+        }
         self._publish(json.dumps(envelope, default=_fields, separators=(",", ":")).encode())
 
 

@@ -20,7 +20,7 @@ ASK_AGAIN_S = 0.5
 class TransferLeadership(Message):
     """Asks the preferred replica of a log to lead it."""
 
-    KIND = "take-over"
+    KIND = "transfer-leadership"
     log: str
 
 

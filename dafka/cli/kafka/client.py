@@ -1,10 +1,11 @@
-"""A small client of Kafka's protocol: one connection, one request at a time."""
+"""A small client of Kafka's protocol: one connection to each broker, one request at a time."""
 
 from __future__ import annotations
 
 import itertools
 import socket
 import ssl
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
@@ -25,17 +26,20 @@ from dafka.kafka.protocol import (
     decode_response,
     encode_request,
 )
+from dafka.kafka.protocol.messages.cluster import MetadataRequest, MetadataRequestTopic
 from dafka.kafka.protocol.messages.connections import (
     ApiVersionsRequest,
     SaslAuthenticateRequest,
     SaslHandshakeRequest,
 )
+from dafka.kafka.protocol.messages.membership import FindCoordinatorRequest
 
 TIMEOUT_S = 30.0
 """How long a broker may take to answer."""
 
 CLIENT_ID = "dafka"
 _READ_BYTES = 2**16
+_GROUP = 0
 
 
 class BrokerUnreachable(click.ClickException):
@@ -136,6 +140,55 @@ class KafkaClient:
             raise UsageMistake(f"the broker at {self._access} does not serve {key.name}")
         return self._exchange(request, version)
 
+    def find_metadata(self, topics: Sequence[str] | None) -> Any:
+        """Return the response with the brokers, and with topics and their logs; all topics if None."""
+        asked = None if topics is None else [MetadataRequestTopic(name=name) for name in dict.fromkeys(topics)]
+        return self.ask(MetadataRequest(topics=asked, allow_auto_topic_creation=False))
+
+    def connect_all(self) -> list[KafkaClient]:
+        """Return a connection to each broker of the cluster."""
+        brokers = self.find_metadata([]).brokers
+        return [self] if len(brokers) < 2 else [self.connect(each.host, each.port) for each in brokers]
+
+    def connect_coordinator(self, group: str) -> KafkaClient:
+        """Return a connection to the broker that coordinates a group.
+
+        Args:
+            group: The group.
+
+        Returns:
+            The connection.
+
+        Raises:
+            UsageMistake: No broker coordinates the group at present, or the user may not use it.
+        """
+        if len(self.find_metadata([]).brokers) < 2:
+            return self
+        answer = self.ask(FindCoordinatorRequest(key=group, key_type=_GROUP, coordinator_keys=[group]))
+        found = answer.coordinators[0] if answer.coordinators else answer
+        check_error(found.error_code, f"group {group!r}", found.error_message)
+        return self.connect(found.host, found.port)
+
+    def connect_leaders(self, logs: Sequence[tuple[str, int]]) -> dict[tuple[str, int], KafkaClient]:
+        """Return a connection to the leader of each log.
+
+        Args:
+            logs: The logs, by topic and number.
+
+        Returns:
+            The connections. A log without a leader has this one, over which its broker says so.
+        """
+        response = self.find_metadata([topic for topic, _ in logs])
+        brokers = {each.node_id: each for each in response.brokers}
+        leaders = {
+            (topic.name, part.partition_index): part.leader_id for topic in response.topics for part in topic.partitions
+        }
+        found = {}
+        for log in logs:
+            leader = brokers.get(leaders.get(log, -1))
+            found[log] = self if leader is None or len(brokers) < 2 else self.connect(leader.host, leader.port)
+        return found
+
     def _exchange(self, request: Request, version: int) -> Response:
         number = next(self._numbers)
         try:
@@ -229,7 +282,7 @@ _EXPLAINED: dict[int, str] = {
 
 
 def _connect(access: Access) -> socket.socket:
-    context = _make_context(access) if access.has_tls else None
+    context = make_context(access.authority, access.certificate, access.key) if access.has_tls else None
     try:
         found = socket.create_connection((access.host, access.port), TIMEOUT_S)
     except OSError as error:
@@ -246,12 +299,25 @@ def _connect(access: Access) -> socket.socket:
         raise BrokerUnreachable(f"{access} does not speak TLS: {error}") from None
 
 
-def _make_context(access: Access) -> ssl.SSLContext:
+def make_context(authority: str, certificate: str = "", key: str = "") -> ssl.SSLContext:
+    """Return the context of TLS with these files, as `Access` has them.
+
+    Args:
+        authority: A file with the authorities of the broker's certificate; empty for those of the system.
+        certificate: A file with the client's own certificate; empty for none.
+        key: A file with its key; empty if it is in the file of the certificate.
+
+    Returns:
+        The context.
+
+    Raises:
+        UsageMistake: A file cannot be read, or is malformed.
+    """
     try:
-        context = ssl.create_default_context(cafile=access.authority or None)
-        if access.certificate:
-            context.load_cert_chain(access.certificate, access.key or None)
+        context = ssl.create_default_context(cafile=authority or None)
+        if certificate:
+            context.load_cert_chain(certificate, key or None)
     except OSError as error:
-        names = ", ".join(filter(None, (access.authority, access.certificate, access.key)))
+        names = ", ".join(filter(None, (authority, certificate, key)))
         raise UsageMistake(f"cannot load the certificates of {names}: {error.strerror or error}") from None
     return context

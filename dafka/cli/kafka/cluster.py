@@ -11,8 +11,8 @@ import click
 from rich.filesize import decimal
 
 from dafka.cli.kafka.client import BrokerUnreachable
-from dafka.cli.kafka.http_client import HttpClient, http_options
-from dafka.cli.kafka.options import json_option
+from dafka.cli.kafka.http_client import HttpClient
+from dafka.cli.kafka.options import http_options, json_option
 from dafka.cli.options import DURATION
 from dafka.cli.terminal import print_table
 

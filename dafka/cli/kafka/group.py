@@ -8,9 +8,13 @@ from typing import Any
 
 import click
 
-from dafka.cli.group_reset import Target, parse_target
-from dafka.cli.groups import describe_cluster_group, list_cluster_groups, reset_cluster_group
-from dafka.cli.kafka.brokers import connect_all, connect_coordinator
+from dafka.cli.groups import (
+    Target,
+    describe_cluster_group,
+    list_cluster_groups,
+    parse_target,
+    reset_cluster_group,
+)
 from dafka.cli.kafka.client import KafkaClient, check_error
 from dafka.cli.kafka.options import client_options, client_or_node_options, json_option
 from dafka.cli.kafka.topic import LogRange, find_offsets, find_ranges
@@ -45,7 +49,7 @@ def group() -> None:
 def list_groups(as_json: bool, client: KafkaClient) -> None:
     """List the groups."""
     groups: dict[str, Any] = {}
-    for broker in connect_all(client):
+    for broker in client.connect_all():
         response = broker.ask(ListGroupsRequest())
         check_error(response.error_code, "groups")
         groups |= {each.group_id: each for each in response.groups}
@@ -64,7 +68,7 @@ def list_groups(as_json: bool, client: KafkaClient) -> None:
 @client_or_node_options(describe_cluster_group)
 def describe(name: str, as_json: bool, client: KafkaClient) -> None:
     """Show the members of a group, how far it has come, and its lag."""
-    coordinator = connect_coordinator(client, name)
+    coordinator = client.connect_coordinator(name)
     found = _find(coordinator, name)
     committed = _committed(coordinator, name)
     ranges = {(each.topic, each.number): each for each in _ranges(client, committed)}
@@ -125,7 +129,7 @@ def reset(
     An offset that a log does not have becomes the nearest one that it has. If no record is as late as the time, the
     offset is the end of the log.
     """
-    coordinator = connect_coordinator(client, name)
+    coordinator = client.connect_coordinator(name)
     (found,) = coordinator.ask(DescribeGroupsRequest(groups=[name])).groups
     if found.group_state and found.group_state not in _WITHOUT_MEMBERS:
         raise UsageMistake(f"group {name!r}: it has members (it is {found.group_state}): stop them first")
@@ -165,7 +169,7 @@ def delete(names: tuple[str, ...], yes: bool, client: KafkaClient) -> None:
     confirm(f"Delete {shown} with all committed offsets?", yes=yes, declined="nothing was deleted")
     problem: tuple[int, str] | None = None
     for name in names:
-        (found,) = connect_coordinator(client, name).ask(DeleteGroupsRequest(groups_names=[name])).results
+        (found,) = client.connect_coordinator(name).ask(DeleteGroupsRequest(groups_names=[name])).results
         if found.error_code:
             problem = problem or (found.error_code, f"group {name!r}")
         else:

@@ -1,26 +1,18 @@
-"""A small client of a broker's HTTP API, for what Kafka's protocol cannot say, and the options of its commands."""
+"""A small client of a broker's HTTP API, for what Kafka's protocol cannot say."""
 
 from __future__ import annotations
 
-import functools
 import http.client
 import json
 import ssl
 from base64 import b64encode
-from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
-import click
-
-from dafka.cli.kafka.client import BrokerUnreachable
-from dafka.cli.kafka.options import read_password
-from dafka.cli.options import add_options, usage_mistakes
+from dafka.cli.kafka.client import TIMEOUT_S, BrokerUnreachable, make_context
 from dafka.cli.terminal import UsageMistake
 
 DEFAULT_URL = "http://127.0.0.1:8080"
-TIMEOUT_S = 30.0
-"""How long a broker may take to answer."""
 
 _BAD_REQUESTS = range(400, 500)
 
@@ -48,7 +40,7 @@ class HttpClient:
             raise UsageMistake(f"--http: expected a URL such as {DEFAULT_URL}, not {url!r}")
         self._url = f"{parts.scheme}://{parts.netloc}"
         self._host, self._port = host, port
-        self._context = _make_context(authority) if parts.scheme == "https" else None
+        self._context = make_context(authority) if parts.scheme == "https" else None
         self._headers = {"Accept": "application/json"}
         if user:
             self._headers["Authorization"] = "Basic " + b64encode(f"{user}:{password}".encode()).decode()
@@ -103,37 +95,3 @@ def _decode(text: bytes) -> Any:
         return json.loads(text)
     except ValueError:
         return None
-
-
-def _make_context(authority: str) -> ssl.SSLContext:
-    try:
-        return ssl.create_default_context(cafile=authority or None)
-    except OSError as error:
-        raise UsageMistake(f"cannot load the certificates of {authority}: {error.strerror or error}") from None
-
-
-_OPTIONS = (
-    click.option("--http", metavar="URL", default=DEFAULT_URL, show_default=True, help="Where a broker serves HTTP."),
-    click.option(
-        "--tls-ca", type=click.Path(), metavar="FILE", default="", help="The authorities of the broker's certificate."
-    ),
-    click.option("--user", metavar="NAME", default="", help="Authenticate as this user."),
-    click.option(
-        "--password-file",
-        type=click.Path(),
-        metavar="FILE",
-        help="A file whose first line is the password.  [default: ask for it]",
-    ),
-)
-
-
-def http_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of a connection over HTTP to a command, which gets `client`."""
-
-    @functools.wraps(command)
-    def wrapper(*args: Any, http: str, tls_ca: str, user: str, password_file: str | None, **others: Any) -> Any:
-        client = HttpClient(http, tls_ca, user, read_password(password_file) if user else "")
-        with usage_mistakes():
-            return command(*args, client=client, **others)
-
-    return add_options(wrapper, *_OPTIONS)

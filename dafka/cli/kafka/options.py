@@ -13,6 +13,7 @@ import click
 from dafka.broker.access.credentials import MECHANISMS
 from dafka.broker.access.login import PLAIN
 from dafka.cli.kafka.client import Access, KafkaClient
+from dafka.cli.kafka.http_client import DEFAULT_URL, HttpClient
 from dafka.cli.options import add_options, node_options, usage_mistakes
 from dafka.cli.terminal import UsageMistake
 from dafka.config import DEFAULT_KAFKA_LISTEN, Config
@@ -34,6 +35,16 @@ _BROKER_OR_CLUSTER = click.option(
     help="Ask the broker that listens here, about groups of Kafka's clients.  [default: ask the cluster]",
 )
 
+_USER = (
+    click.option("--user", metavar="NAME", default="", help="Authenticate as this user."),
+    click.option(
+        "--password-file",
+        type=click.Path(),
+        metavar="FILE",
+        help="A file whose first line is the password.  [default: ask for it]",
+    ),
+)
+
 _OPTIONS = (
     click.option("--tls", is_flag=True, help="Connect with TLS, and trust the authorities of the system."),
     click.option(
@@ -43,13 +54,7 @@ _OPTIONS = (
         "--tls-certificate", type=click.Path(), metavar="FILE", default="", help="The client's own certificate."
     ),
     click.option("--tls-key", type=click.Path(), metavar="FILE", default="", help="Its key, if it is in another file."),
-    click.option("--user", metavar="NAME", default="", help="Authenticate as this user."),
-    click.option(
-        "--password-file",
-        type=click.Path(),
-        metavar="FILE",
-        help="A file whose first line is the password.  [default: ask for it]",
-    ),
+    *_USER,
     click.option(
         "--mechanism",
         type=click.Choice([*MECHANISMS, PLAIN]),
@@ -57,6 +62,15 @@ _OPTIONS = (
         show_default=True,
         help="How to authenticate.",
     ),
+)
+
+
+_HTTP_OPTIONS = (
+    click.option("--http", metavar="URL", default=DEFAULT_URL, show_default=True, help="Where a broker serves HTTP."),
+    click.option(
+        "--tls-ca", type=click.Path(), metavar="FILE", default="", help="The authorities of the broker's certificate."
+    ),
+    *_USER,
 )
 
 
@@ -70,6 +84,18 @@ def client_options(command: Callable[..., Any]) -> Callable[..., Any]:
             return command(*args, client=client, **given)
 
     return add_options(wrapper, _BROKER, *_OPTIONS)
+
+
+def http_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of a connection over HTTP to a command, which gets `client`."""
+
+    @functools.wraps(command)
+    def wrapper(*args: Any, http: str, tls_ca: str, user: str, password_file: str | None, **others: Any) -> Any:
+        client = HttpClient(http, tls_ca, user, read_password(password_file) if user else "")
+        with usage_mistakes():
+            return command(*args, client=client, **others)
+
+    return add_options(wrapper, *_HTTP_OPTIONS)
 
 
 def client_or_node_options(ask_cluster: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

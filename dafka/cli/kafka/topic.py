@@ -10,10 +10,9 @@ import attrs
 import click
 
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.cli.kafka.brokers import connect_leaders, find_metadata
 from dafka.cli.kafka.client import KafkaClient, check_error
-from dafka.cli.kafka.http_client import HttpClient, http_options
-from dafka.cli.kafka.options import client_options, json_option
+from dafka.cli.kafka.http_client import HttpClient
+from dafka.cli.kafka.options import client_options, http_options, json_option
 from dafka.cli.options import parsed_type
 from dafka.cli.terminal import UsageMistake, confirm, print_table, yes_option
 from dafka.internal_topics import check_no_system_topic
@@ -142,7 +141,7 @@ def create(
 @client_options
 def list_topics(as_json: bool, client: KafkaClient) -> None:
     """List the topics."""
-    found = sorted(find_metadata(client, None).topics, key=lambda each: each.name)
+    found = sorted(client.find_metadata(None).topics, key=lambda each: each.name)
     if as_json:
         for each in found:
             click.echo(json.dumps({"topic": each.name, "logs": len(each.partitions)}))
@@ -322,7 +321,7 @@ def elect(names: tuple[str, ...], client: KafkaClient) -> None:
     """
     topics = None
     if names:
-        found = find_metadata(client, names).topics
+        found = client.find_metadata(names).topics
         for each in found:
             check_error(each.error_code, f"topic {each.name!r}")
         topics = [
@@ -379,7 +378,7 @@ def find_ranges(client: KafkaClient, names: Sequence[str]) -> list[LogRange]:
         UsageMistake: A topic does not exist, or the user may not see it.
     """
     logs = []
-    for each in find_metadata(client, names).topics:
+    for each in client.find_metadata(names).topics:
         check_error(each.error_code, f"topic {each.name!r}")
         logs += [(each.name, number) for number in sorted(part.partition_index for part in each.partitions)]
     log_table = {name: index for index, name in enumerate(names)}
@@ -390,7 +389,7 @@ def find_ranges(client: KafkaClient, names: Sequence[str]) -> list[LogRange]:
 
 def _find_leaders(client: KafkaClient, names: Sequence[str]) -> dict[tuple[str, int], LogLeadership]:
     found = {}
-    for each in find_metadata(client, names).topics:
+    for each in client.find_metadata(names).topics:
         for part in each.partitions:
             leader = part.leader_id if part.leader_id >= 0 else None
             replicas, in_sync = list(part.replica_nodes), list(part.isr_nodes)
@@ -412,7 +411,7 @@ def find_offsets(client: KafkaClient, times: dict[tuple[str, int], int]) -> dict
         UsageMistake: An offset cannot be found.
     """
     by_leader: dict[KafkaClient, dict[str, list[ListOffsetsPartition]]] = {}
-    for log, leader in connect_leaders(client, list(times)).items():
+    for log, leader in client.connect_leaders(list(times)).items():
         asked = ListOffsetsPartition(partition_index=log[1], timestamp=times[log])
         by_leader.setdefault(leader, {}).setdefault(log[0], []).append(asked)
     found = {}

@@ -48,7 +48,7 @@ class DivergenceTracker:
         return offset
 
     def _find_divergence(self, log: Log, first: EpochEnd, second: EpochEnd) -> int | None:
-        tables = self._broker.branches(log.topic)
+        tables = self._broker.epoch_starts(log.topic)
         table = EpochTree(tables[log.number] if log.number < len(tables) else ())
         found = table.common_end(first, second)
         return None if found is None else found.end_offset

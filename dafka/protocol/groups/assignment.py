@@ -11,13 +11,74 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 
+from dafka.protocol.groups.view import GroupView
 from dafka.protocol.rendezvous import rank_nodes, weigh_node
 from dafka.records import Partition
 
 Ranking = Sequence[tuple[bytes, str]]
 """Members with their weights for a partition, the heaviest first."""
+
+
+class GroupAssignment:
+    """The order of the members for each partition: the one that is assigned, then the others by rendezvous hashing.
+
+    Args:
+        address: The address of this member.
+        topics: The topics that it consumes.
+        view: This node's view of the group.
+    """
+
+    def __init__(self, address: str, topics: frozenset[str], view: GroupView) -> None:
+        self._address = address
+        self._topics = topics
+        self._view = view
+        self._rankings: dict[Partition, Ranking] = {}
+        self._members: dict[str, frozenset[str]] = {}
+        self._assigned: dict[Partition, str] = {}
+
+    def update(self, known: Set[Partition]) -> None:
+        """Assign partitions again if the members, or the partitions that any of them knows, have changed.
+
+        All members must compute the same assignment, so it covers all topics of the group, and partitions that only
+        others claim. Each partition that a member knows is eventually claimed by one of them.
+
+        Args:
+            known: The partitions that this member knows.
+        """
+        living = self._view.living()
+        topics = self._topics.union(*(each.topics for each in living))
+        members = {
+            topic: frozenset([*(each.address for each in self._view.living(topic)), *self._own_address(topic)])
+            for topic in topics
+        }
+        partitions = known | {partition for each in living for partition in each.claimed if partition.topic in topics}
+        if members != self._members:
+            self._members = members
+            self._rankings.clear()
+        elif partitions == self._assigned.keys():
+            return
+        self._assigned = assign_partitions({each: self._ranking(each) for each in partitions})
+
+    def rank(self, partition: Partition) -> int:
+        """Return how many members come before this one in a partition's order."""
+        return list(self.order(partition)).index(self._address)
+
+    def order(self, partition: Partition) -> Iterator[str]:
+        """Yield the members in a partition's order."""
+        first = self._assigned[partition]
+        yield first
+        yield from (address for _, address in self._ranking(partition) if address != first)
+
+    def _own_address(self, topic: str) -> tuple[str, ...]:
+        return (self._address,) if topic in self._topics else ()
+
+    def _ranking(self, partition: Partition) -> Ranking:
+        found = self._rankings.get(partition)
+        if found is None:
+            found = self._rankings[partition] = rank_members(partition, self._members[partition.topic])
+        return found
 
 
 def rank_members(partition: Partition, members: Collection[str]) -> Ranking:

@@ -14,11 +14,11 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum, auto
-from typing import TypeAlias
 
 import attrs
 
-from dafka.protocol.groups.assignment import Ranking, assign_partitions, rank_members
+from dafka.protocol.groups.actions import Append, Assign, GroupAction, Lose, Revoke, Survey
+from dafka.protocol.groups.assignment import GroupAssignment
 from dafka.protocol.groups.records import FULL_EVERY_RECORDS, MemberRecord, Position, encode_member_record
 from dafka.protocol.groups.view import NO_POSITION, GroupView, Member
 from dafka.records import Partition
@@ -50,43 +50,6 @@ class Stage(Enum):
     """The program handles its records."""
     RELEASING = auto()
     """Another member claims it, and the program has not saved its position."""
-
-
-@attrs.frozen
-class Append:
-    """Append a record to the member's own partition of the group's topic."""
-
-    value: bytes
-
-
-@attrs.frozen
-class Survey:
-    """Ask the stores for all records of the group, read them, and then call `survey_done`."""
-
-
-@attrs.frozen
-class Assign:
-    """Hand out the records of a partition from this sequence on."""
-
-    partition: Partition
-    sequence: int
-
-
-@attrs.frozen
-class Revoke:
-    """Stop handing out records of a partition, and call `handed_out` with the end of what was handed out."""
-
-    partition: Partition
-
-
-@attrs.frozen
-class Lose:
-    """Stop handing out records of these partitions: other members can handle them now."""
-
-    partitions: tuple[Partition, ...]
-
-
-GroupAction: TypeAlias = Append | Survey | Assign | Revoke | Lose
 
 
 @attrs.define(eq=False)
@@ -157,9 +120,7 @@ class GroupMember:
         self._begin_of = begin_of
         self._topics = frozenset(settings.topics)
         self._partitions: dict[Partition, float] = {}
-        self._rankings: dict[Partition, Ranking] = {}
-        self._ranked_members: dict[str, frozenset[str]] = {}
-        self._assigned: dict[Partition, str] = {}
+        self._assignment = GroupAssignment(address, self._topics, view)
         self._holdings: dict[Partition, _Holding] = {}
         self._positions: dict[Partition, Position] = {}
         self._end = 0
@@ -309,7 +270,7 @@ class GroupMember:
             is_changed = self._is_stale or is_due or self._view.version != self._seen_version
             self._is_stale, self._seen_version = False, self._view.version
             if is_changed:
-                self._update_assignment()
+                self._assignment.update(self._partitions.keys())
             for partition in list(self._holdings if is_changed else self._unsettled):
                 actions += self._advance_holding(partition, self._holdings[partition], now)
             if is_changed:
@@ -417,7 +378,7 @@ class GroupMember:
         for partition, since in self._partitions.items():
             if partition in self._holdings or partition in self._released:
                 continue
-            rank = self._rank(partition)
+            rank = self._assignment.rank(partition)
             if rank and any(each.may_claim(partition) for each in others):
                 self._partitions[partition] = now
             elif now - since >= rank * self._settings.lease_s:
@@ -428,49 +389,8 @@ class GroupMember:
     def _others(self) -> Iterator[Member]:
         return (each for each in self._view.living() if each.address != self.address)
 
-    def _update_assignment(self) -> None:
-        """Assign partitions again if the members, or the partitions that any of them knows, have changed.
-
-        All members must compute the same assignment, so it covers all topics of the group, and partitions that only
-        others claim. Each partition that a member knows is eventually claimed by one of them.
-        """
-        living = self._view.living()
-        topics = self._topics.union(*(each.topics for each in living))
-        members = {
-            topic: frozenset([*(each.address for each in self._view.living(topic)), *self._own_address(topic)])
-            for topic in topics
-        }
-        partitions = self._partitions.keys() | {
-            partition for each in living for partition in each.claimed if partition.topic in topics
-        }
-        if members != self._ranked_members:
-            self._ranked_members = members
-            self._rankings.clear()
-        elif partitions == self._assigned.keys():
-            return
-        self._assigned = assign_partitions({each: self._ranking(each) for each in partitions})
-
-    def _own_address(self, topic: str) -> tuple[str, ...]:
-        return (self.address,) if topic in self._topics else ()
-
-    def _ranking(self, partition: Partition) -> Ranking:
-        found = self._rankings.get(partition)
-        if found is None:
-            found = self._rankings[partition] = rank_members(partition, self._ranked_members[partition.topic])
-        return found
-
-    def _rank(self, partition: Partition) -> int:
-        """Return how many members come before this one in a partition's order."""
-        return list(self._order(partition)).index(self.address)
-
-    def _order(self, partition: Partition) -> Iterator[str]:
-        """Yield the members in a partition's order."""
-        first = self._assigned[partition]
-        yield first
-        yield from (address for _, address in self._ranking(partition) if address != first)
-
     def _is_claimed_by_preferred(self, partition: Partition) -> bool:
-        for address in self._order(partition):
+        for address in self._assignment.order(partition):
             if address == self.address:
                 return False
             if self._view.members[address].may_claim(partition):

@@ -13,9 +13,9 @@ from typing import TypeAlias
 import attrs
 
 from dafka.protocol.actions import Action, Notify, ResetPosition
-from dafka.protocol.events import StorageFailed, StorageRecovered
 from dafka.protocol.machines.store import StoreMachine
 from dafka.protocol.ordering.buffers import BatchBuffer
+from dafka.protocol.store_events import StorageFailed, StorageRecovered
 from dafka.records import Partition, RecordBatch
 
 DELETED_TOGETHER = 4

@@ -68,6 +68,9 @@ class HeadExchange:
         peers: Its peers.
         limits: The rate limits of each peer.
         discarded: Counts the requests that were discarded, by reason.
+
+    Attributes:
+        responder: The heads that wait to be sent to the nodes that have asked for them.
     """
 
     def __init__(
@@ -87,7 +90,7 @@ class HeadExchange:
         self._peers = peers
         self._limits = limits
         self._discarded = discarded
-        self._responder = HeadResponder(stored.durable, self._direct_heads)
+        self.responder = HeadResponder(stored.durable, self._direct_heads)
         self._responder_due = float("inf")
         self._rounds = HeadRounds(address)
         self._all_heads_question = LastingQuestion(address, ALL_HEADS_WAITS_S)
@@ -103,12 +106,8 @@ class HeadExchange:
         is_verified = requestor in self._peers.head_subscribers
         if not self._limits.allow_heads_request(requestor, now):
             self._discarded[TOO_OFTEN] += 1
-        elif not self._responder.add_request(requestor, topics, is_verified=is_verified):
+        elif not self.responder.add_request(requestor, topics, is_verified=is_verified):
             self._discarded[MANY_QUESTIONS] += 1
-
-    def send_after_heads(self, message: wire.DirectEarliest) -> bool:
-        """Send a message once its requestor's heads have been sent; return False if there are none to send."""
-        return self._responder.send_after_heads(message)
 
     def send_all_heads(self, store: str, now: float) -> None:
         """Queue all heads for another store, once more later, and a few in each round."""
@@ -129,10 +128,6 @@ class HeadExchange:
         """Record that a partition was refused: its topic's heads are requested again when there is room."""
         if len(self._refused_topics) < REFUSED_TOPICS_MAX:
             self._refused_topics[topic] = None
-
-    def partition_removed(self, topic: str) -> None:
-        """Record that a partition of a topic was forgotten."""
-        self._responder.partition_removed(topic)
 
     def peer_left(self, address: str, now: float) -> list[Action]:
         """Record that discovery lost a node.
@@ -176,10 +171,10 @@ class HeadExchange:
     def due_heads(self, now: float) -> list[Action]:
         """Send some of the requested heads. The rest follows after incoming messages have been processed."""
         if now < self._responder_due < float("inf"):
-            self._responder_due = min(self._responder_due, now + self._responder.pause_s)
+            self._responder_due = min(self._responder_due, now + self.responder.pause_s)
             return []
-        heads = self._responder.next_heads()
-        self._responder_due = now + self._responder.pause_s
+        heads = self.responder.next_heads()
+        self._responder_due = now + self.responder.pause_s
         return heads
 
     def tick(self, now: float, *, has_room: bool) -> list[Action]:

@@ -19,7 +19,7 @@ from dafka import wire
 from dafka.config import Config
 from dafka.protocol.actions import Action, Deliver, Notify, Publish, Subscribe
 from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING, STORES_MAX
-from dafka.protocol.ordering.held_end import HeldEndQuery, Incomplete
+from dafka.protocol.ordering.held_end import HeldEndQuery
 from dafka.protocol.ordering.position_query import PositionQuery
 from dafka.protocol.ordering.reassembler import Reassembler
 from dafka.protocol.ordering.receive_room import ReceiveRoom
@@ -58,6 +58,7 @@ class ReaderMachine:
         topics: The topics to survey.
 
     Attributes:
+        held_ends: Asks the stores how much of a partition they hold.
         ends: By partition of the surveyed topics, the sequence after the last record that a store has made durable.
         positions: By partition, the answers to `query_positions` so far.
         room: The memory of the records that have arrived and that the program has not taken yet.
@@ -75,7 +76,7 @@ class ReaderMachine:
         self._gap_resolver = self._reassembler.gap_resolver
         self._limits = PeerLimits(config.node)
         self._pending_peers = PendingPeers(config.node.peers_max)
-        self._held_ends = HeldEndQuery(address, config, self._gap_resolver, self._pending_peers)
+        self.held_ends = HeldEndQuery(address, config, self._gap_resolver, self._pending_peers)
         self._position_query = PositionQuery(address, self._gap_resolver, self._pending_peers)
         self._heads_poll = StorePoll(patience_s=PATIENCE_S, retry_s=GREETING_INTERVAL_S)
         self._ranges: dict[Partition, tuple[int, int]] = {}
@@ -121,18 +122,6 @@ class ReaderMachine:
     def position(self, partition: Partition) -> int:
         """Return the next sequence of a range: all records before it were delivered, or are unrecoverable."""
         return self._reassembler.cursors[partition].next_sequence
-
-    def query_held_end(self, partition: Partition, now: float) -> list[Action]:
-        """Begin to ask the stores for the end of a partition; `held_end` returns the result."""
-        return self._held_ends.add_partition(partition, now)
-
-    def held_end(self, partition: Partition, min_stores: int, now: float) -> int | Incomplete:
-        """Return the sequence after the last record that any store holds, or why that is not certain yet."""
-        return self._held_ends.held_end(partition, min_stores, now)
-
-    def end_held_end_query(self, partition: Partition) -> list[Action]:
-        """Stop asking for the end of a partition."""
-        return self._held_ends.remove_partition(partition)
 
     def query_positions(self, partitions: Iterable[Partition], time_ms: int, now: float) -> list[Action]:
         """Begin to ask the stores for the positions of partitions at a time, in milliseconds since 1970."""
@@ -201,7 +190,7 @@ class ReaderMachine:
                 self._reassembler.refetch_unanswered(subscription, now)
         self._update_ready(now)
         actions += self._find_positions(now)
-        return actions + (self._held_ends.ask_again(now) if is_asking_again else []) + self._fetches(now)
+        return actions + (self.held_ends.ask_again(now) if is_asking_again else []) + self._fetches(now)
 
     def peer_joined(self, address: str, now: float) -> list[Action]:
         """Record that discovery found a node. Whether it is a store shows when it has connected."""
@@ -224,12 +213,12 @@ class ReaderMachine:
         self._heads_poll.restart_patience(now)
         self._update_ready(now)
         self._position_query.node_settled(now)
-        return self._held_ends.node_settled(now) + self._find_positions(now) + self._skip_unrecoverable()
+        return self.held_ends.node_settled(now) + self._find_positions(now) + self._skip_unrecoverable()
 
     def tick(self, now: float) -> list[Action]:
         """Repeat unanswered FETCHes, greetings and questions."""
         actions: list[Action] = [Notify(event) for event in self._reassembler.tick(now)]
-        actions += self._skip_unrecoverable() + self._held_ends.tick(now)
+        actions += self._skip_unrecoverable() + self.held_ends.tick(now)
         self._update_ready(now)
         self._position_query.tick(now)
         actions += self._find_positions(now)
@@ -243,7 +232,7 @@ class ReaderMachine:
     def deadline(self) -> float:
         """Return when to call `tick`."""
         due = min(self._reassembler.deadline(), self._heads_poll.deadline())
-        return min(due, self._held_ends.deadline(), self._position_query.deadline())
+        return min(due, self.held_ends.deadline(), self._position_query.deadline())
 
     def _receive_run(self, run: wire.RecordRun, now: float) -> list[Action]:
         batch = run.batch
@@ -251,7 +240,7 @@ class ReaderMachine:
             self.discarded["another requestor"] += len(batch)
             return []
         if batch.partition not in self._ranges:
-            if batch.partition not in self._held_ends:  # else the end query fetched it, and an ACK gives the end
+            if batch.partition not in self.held_ends:  # else the end query fetched it, and an ACK gives the end
                 self.discarded["not asked for"] += len(batch)
             return []
         self._reassembler.record_answer(now)
@@ -274,7 +263,7 @@ class ReaderMachine:
             self._arriving_from.add(store)
         self._reassembler.refetch_unanswered(wire.Subscription(Command.FETCH, ""), now)
         self._position_query.ask_again()
-        return self._greet(store) + self._held_ends.ask_again(now)
+        return self._greet(store) + self.held_ends.ask_again(now)
 
     def _receive_earliest(self, message: wire.DirectEarliest, now: float) -> None:
         is_store = message.address in self._gap_resolver.stores
@@ -284,9 +273,9 @@ class ReaderMachine:
                 self._update_ready(now)
             return
         partition = Partition(message.subject, message.partition)
-        is_answer = message.requestor == self.address and partition in self._held_ends
+        is_answer = message.requestor == self.address and partition in self.held_ends
         if is_answer and is_store and message.sequence == HOLDS_NOTHING:
-            self._held_ends.add_answer(partition, message.address, 0, now)
+            self.held_ends.add_answer(partition, message.address, 0, now)
         if is_answer and partition not in self._ranges:
             return
         reason = self._reassembler.receive_earliest(message)
@@ -303,7 +292,7 @@ class ReaderMachine:
         if end_sequence > SEQUENCE_MAX:
             self.discarded[ABSURD_SEQUENCE] += 1
             return
-        self._held_ends.add_answer(partition, store, end_sequence, now)
+        self.held_ends.add_answer(partition, store, end_sequence, now)
         if partition.topic not in self._topics:
             return
         if partition not in self.ends and len(self.ends) >= self._partitions_max:

@@ -15,7 +15,7 @@ from dafka import wire
 from dafka.config import Config
 from dafka.protocol.actions import Action, Append, Notify, Publish, ResetPosition, Subscribe
 from dafka.protocol.answering.fetch_responder import FetchResponder
-from dafka.protocol.events import PartitionHalted, PartitionsForgotten, RecordsUnrecoverable
+from dafka.protocol.events import RecordsUnrecoverable
 from dafka.protocol.machines.ended_partitions import EndedPartitions
 from dafka.protocol.machines.head_exchange import HeadExchange
 from dafka.protocol.machines.partition_room import PartitionRoom
@@ -25,6 +25,7 @@ from dafka.protocol.machines.stored_partitions import StoredPartitions
 from dafka.protocol.ordering.missing_records import MissingRecords
 from dafka.protocol.ordering.reassembler import Reassembler
 from dafka.protocol.presence.peer_limits import ABSURD_SEQUENCE, MANY_UNPROVEN, TOO_OFTEN, PeerLimits
+from dafka.protocol.store_events import PartitionHalted, PartitionsForgotten
 from dafka.records import SEQUENCE_MAX, Partition, RecordBatch
 from dafka.wire import Command
 
@@ -405,7 +406,7 @@ class StoreMachine:
         self._drop_unproven(partition)
         self._halted.discard(partition)
         self.stored.remove(partition)
-        self._heads.partition_removed(partition.topic)
+        self._heads.responder.partition_removed(partition.topic)
 
     def _drop_unproven(self, partition: Partition) -> None:
         self.reassembler.forget_partition(partition)

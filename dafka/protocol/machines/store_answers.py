@@ -102,4 +102,4 @@ class StoreAnswers:
     def _answer_earliest(self, fetch: wire.Fetch, sequence: int, unrecoverable_end: int) -> list[Action]:
         """Answer after the heads that the node has requested: the answer shows the node that they are complete."""
         answer = self._peers.earliest_responder.answer(fetch, self._address, sequence, unrecoverable_end)
-        return [] if answer is None or self._heads.send_after_heads(answer) else [Publish(answer)]
+        return [] if answer is None or self._heads.responder.send_after_heads(answer) else [Publish(answer)]

@@ -6,8 +6,8 @@ only node that had the records has ended, the store repeatedly reports the numbe
 
 from __future__ import annotations
 
-from dafka.protocol.events import RecordsMissing
 from dafka.protocol.ordering.reassembler import Reassembler
+from dafka.protocol.store_events import RecordsMissing
 
 FIRST_S = 15.0
 """Seconds until the first report, in which more FETCHes go unanswered."""

@@ -20,10 +20,10 @@ import attrs
 from dafka.config import Config
 from dafka.endpoints import is_local, split_tcp_endpoint
 from dafka.errors import WireError
+from dafka.protocol.actions import SendToTower, SubscribeAtTower, TowerAction, UnsubscribeAtTower
 from dafka.protocol.events import PeerJoined, PeerLeft, TowersHeard, TowersSilent
 from dafka.protocol.presence.directory_client import DirectoryClient
 from dafka.protocol.presence.peers import MANY_NODES, PeerTable
-from dafka.protocol.presence.tower_actions import SendToTower, SubscribeAtTower, TowerAction, UnsubscribeAtTower
 from dafka.protocol.token_bucket import TokenBucket
 from dafka.protocol.trust import IntroducedAtLoopback, RefusedByPeer
 from dafka.wire import (

@@ -15,8 +15,8 @@ import attrs
 from dafka import wire
 from dafka.config import BeaconConfig
 from dafka.errors import WireError
+from dafka.protocol.actions import SendToTower, SubscribeAtTower, TowerAction, UnsubscribeAtTower
 from dafka.protocol.presence.peers import MANY_NODES, PeerChange, PeerTable
-from dafka.protocol.presence.tower_actions import SendToTower, SubscribeAtTower, TowerAction, UnsubscribeAtTower
 
 UNANSWERED_FACTOR = 10
 """How many times as often a node registers at first, until the tower has sent the directory."""

@@ -100,14 +100,14 @@ def test_what_cannot_be_read_is_discarded() -> None:
         b"[]",
         b"{}",
         b'{"to":"a"}',
-        b'{"to":"","life":1,"kind":"life","fields":{},"version":1}',
+        b'{"to":"","incarnation":1,"kind":"incarnation","fields":{},"version":1}',
         b"[" * 100_000,
     ]
     for value in values:
         messenger.receive("b", value)
     assert messenger.discarded == len(values)
-    messenger.receive("b", b'{"to":"a","life":1,"kind":"say","fields":{},"version":2}')
-    messenger.receive("b", b'{"to":"c","life":1,"kind":"say","fields":{},"version":1}')
+    messenger.receive("b", b'{"to":"a","incarnation":1,"kind":"say","fields":{},"version":2}')
+    messenger.receive("b", b'{"to":"c","incarnation":1,"kind":"say","fields":{},"version":1}')
     assert (messenger.discarded, network.received) == (len(values), [])
 
 
@@ -130,14 +130,14 @@ async def test_every_kind_of_message_with_a_wrong_or_missing_field_is_refused() 
             sample = {
                 "version": 1,
                 "to": "",
-                "life": messenger._incarnation,
+                "incarnation": messenger._incarnation,
                 "kind": kind,
                 "fields": make_sample(message),
             }
             messenger.receive("other", json.dumps(sample).encode())
             for wrong in spoil_fields(sample):
                 is_other = isinstance(wrong.get("kind"), str) and wrong["kind"] != kind
-                if is_other or (kind.startswith("life") and wrong.get("life") != messenger._incarnation):
+                if is_other or (kind.startswith("incarnation") and wrong.get("incarnation") != messenger._incarnation):
                     continue  # an unknown kind is of a newer version; these two are for any life
                 before = messenger.discarded
                 messenger.receive("other", json.dumps(wrong).encode())
@@ -194,7 +194,13 @@ async def test_no_well_formed_message_ends_a_broker(seed: int) -> None:
         messenger = broker._messenger
         for _ in range(300):
             kind, (message, _) = draw.choice(list(messenger._handlers.items()))
-            sent = {"version": 1, "to": "", "life": messenger._incarnation, "kind": kind, "fields": make(message)}
+            sent = {
+                "version": 1,
+                "to": "",
+                "incarnation": messenger._incarnation,
+                "kind": kind,
+                "fields": make(message),
+            }
             broker.node.on_message("other", json.dumps(sent).encode())
         assert messenger.discarded == 0
         await broker.node.storage.wait_durable()
@@ -237,21 +243,37 @@ async def test_messages_of_former_leaders_end_no_transaction() -> None:
         messenger: Any = broker._messenger
         messenger.send = lambda _to, message: sent.append({"kind": message.KIND, **attrs.asdict(message)})
 
-        def end(slot_epoch: int, place_epoch: int, request: int) -> None:
+        def end(shard_epoch: int, participant_epoch: int, request: int) -> None:
             fields = {
-                "slot": 3,
-                "slot_epoch": slot_epoch,
+                "shard": 3,
+                "shard_epoch": shard_epoch,
                 "producer": producer,
-                "place": ("orders", "", 0),
-                "place_epoch": place_epoch,
+                "participant": ("orders", "", 0),
+                "participant_epoch": participant_epoch,
                 "is_commit": True,
                 "request": request,
             }
-            message = {"version": 1, "to": broker.node.address, "life": broker._messenger._incarnation, "kind": "end"}
+            message = {
+                "version": 1,
+                "to": broker.node.address,
+                "incarnation": broker._messenger._incarnation,
+                "kind": "end",
+            }
             broker.node.on_message("other", json.dumps({**message, "fields": fields}).encode())
 
-        begin = {"slot": 3, "slot_epoch": 7, "producer": producer, "place": ("orders", "", 0), "place_epoch": 0}
-        message = {"version": 1, "to": broker.node.address, "life": broker._messenger._incarnation, "kind": "begin"}
+        begin = {
+            "shard": 3,
+            "shard_epoch": 7,
+            "producer": producer,
+            "participant": ("orders", "", 0),
+            "participant_epoch": 0,
+        }
+        message = {
+            "version": 1,
+            "to": broker.node.address,
+            "incarnation": broker._messenger._incarnation,
+            "kind": "begin",
+        }
         broker.node.on_message("other", json.dumps({**message, "fields": begin}).encode())
         end(6, 0, 1)  # of the slot's former leader
         end(7, 1, 2)  # for another leader of the log
