@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from dafka.records import Partition, RecordBatch
 from dafka.storage import Storage
-from dafka.storage.base import read_range
+from dafka.storage.opening import read_range
 
 REWRITE_RECORDS = 10_000
 """Obsolete records, in addition to as many as there are values, after which a partition is rewritten."""

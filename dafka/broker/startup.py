@@ -25,7 +25,7 @@ from dafka.records import Partition, RecordBatch
 from dafka.roles.sockets import open_sockets
 from dafka.roles.store import describe_held
 from dafka.storage import KeepsRecordBatches, PartitionInfo, Storage, open_storage
-from dafka.storage.base import read_range, read_ranges
+from dafka.storage.opening import read_range, read_ranges
 from dafka.storage.plugin_helpers import now_ms
 from dafka.wire import Role
 

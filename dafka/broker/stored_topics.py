@@ -5,7 +5,8 @@ from __future__ import annotations
 from dafka.broker.core.metadata.topic_table import TopicTable
 from dafka.broker.core.metadata.topics import TOPICS_TOPIC, Deletion, decode_topic
 from dafka.errors import StorageFormatError
-from dafka.storage.base import Storage, read_range
+from dafka.storage.base import Storage
+from dafka.storage.opening import read_range
 
 
 async def read_topics(storage: Storage) -> TopicTable | None:

@@ -8,7 +8,8 @@ from dafka.roles.observer import Observer, open_observer
 from dafka.roles.producer import Producer, ProducerStatistics, open_producer
 from dafka.roles.reader import Range, Reader, open_reader
 from dafka.roles.statistics import Health, Histogram
-from dafka.roles.store import Store, StoreStatistics, serve_store
+from dafka.roles.store import Store, serve_store
+from dafka.roles.store_statistics import StoreStatistics
 from dafka.roles.tower import Tower, TowerStatistics, serve_tower
 
 __all__ = [

@@ -18,7 +18,7 @@ from dafka.roles.events import NodeLog
 from dafka.roles.logging_events import CommitSlow
 from dafka.roles.statistics import Timer
 from dafka.storage import CompactsPartitions, Storage
-from dafka.storage.base import delete_partitions
+from dafka.storage.opening import delete_partitions
 
 SLOW_COMMIT_REPEAT_S = 60.0
 """Seconds after which a slow commit is logged again."""

@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
-import attrs
 import trio
 
 from dafka.config import Config
@@ -36,7 +35,8 @@ from dafka.roles.logging_events import RecordsUnwritten, StorageOpened
 from dafka.roles.position_replies import PositionReplies
 from dafka.roles.role import NodeRole
 from dafka.roles.sockets import NodeSockets, open_sockets
-from dafka.roles.statistics import Health, Histogram
+from dafka.roles.statistics import Health
+from dafka.roles.store_statistics import StoreStatistics, TopicCounts
 from dafka.roles.trio_context import check_in_trio
 from dafka.storage import (
     DeletesPartitions,
@@ -46,7 +46,6 @@ from dafka.storage import (
     PartitionInfo,
     RetentionPolicy,
     Storage,
-    TierStatistics,
     open_storage,
 )
 from dafka.storage.plugin_helpers import now_ms
@@ -60,66 +59,6 @@ FORGET_PAUSE_S = 1.0
 
 REMOVAL_CHECK_S = 1.0
 """Seconds between two checks whether the storage was removed; it may be idle otherwise."""
-
-
-@attrs.frozen
-class TopicCounts:
-    """A topic in a store.
-
-    Attributes:
-        partitions: The number of its partitions that have durable records.
-        records: The records before the end of the durable part of each partition, including dropped ones.
-    """
-
-    partitions: int
-    records: int
-
-
-@attrs.frozen
-class StoreStatistics:
-    """A store's counters since it was opened.
-
-    Attributes:
-        partitions: Partitions that it knows.
-        records_stored: Records made durable.
-        bytes_stored: The bytes of their contents.
-        records_dropped: Records dropped by retention.
-        records_compacted: Superseded records removed by compaction.
-        commits: Transactions of its storage.
-        commit_seconds: The durations of the transactions, in seconds.
-        pending_bytes: Memory of the records received and not yet durable.
-        fetches_sent: FETCHes sent for missing records.
-        fetches_received: FETCHes answered.
-        records_sent: Records sent in answers to FETCHes.
-        bytes_sent: The bytes of their contents.
-        lag: By partition, the number of known records that are not durable here; partitions without lag are left out.
-        missing_records: The part of the lag for which several FETCHes in a row were not answered.
-        is_full: Whether the store accepts no new partitions, or its storage fails.
-        discarded: Messages that were discarded, by reason.
-        peers: Nodes that this one is connected to.
-        topics: The topics that have durable records.
-        cold: The cold tier of its storage; None if there is none.
-    """
-
-    partitions: int
-    records_stored: int
-    bytes_stored: int
-    records_dropped: int
-    commits: int
-    commit_seconds: Histogram
-    pending_bytes: int
-    fetches_sent: int
-    fetches_received: int
-    records_sent: int
-    bytes_sent: int
-    lag: dict[Partition, int]
-    missing_records: int
-    is_full: bool
-    discarded: dict[str, int]
-    peers: int
-    topics: dict[str, TopicCounts] = attrs.field(factory=dict)
-    cold: TierStatistics | None = None
-    records_compacted: int = 0
 
 
 class Store(NodeRole):

@@ -1,22 +1,16 @@
 """Storage of records: the plugin interface, the values it exchanges, and opening a storage by its URL."""
 
-from dafka.storage.base import (
-    READ_BYTES,
+from dafka.storage.base import READ_BYTES, Damage, PartitionInfo, RetentionPolicy, Storage, StorageStatistics
+from dafka.storage.capabilities import (
     Compactable,
     Compacted,
     CompactsPartitions,
-    Damage,
     DeletesPartitions,
     DetectsRemoval,
     KeepsRecordBatches,
-    PartitionInfo,
     ReadsSeveral,
-    RetentionPolicy,
-    Storage,
-    StorageStatistics,
-    open_storage,
-    read_range,
 )
+from dafka.storage.opening import open_storage, read_range
 from dafka.storage.tiers import HasColdTier, TierStatistics
 
 __all__ = [

@@ -21,7 +21,8 @@ import attrs
 from dafka.errors import StorageCorruptError
 from dafka.packed_bytes import PackedContents
 from dafka.records import Partition, RecordBatch
-from dafka.storage.base import Compacted, CompactsPartitions, Storage, Throttle
+from dafka.storage.base import Storage
+from dafka.storage.capabilities import Compacted, CompactsPartitions, Throttle
 
 KEYS_MAX = 500_000
 """The default number of keys that one pass can remember: about 100 MB."""

@@ -17,18 +17,8 @@ import trio
 
 from dafka.errors import StorageError, StorageSequenceError
 from dafka.records import RECORD_MEMORY_BYTES, Partition, RecordBatch, new_address
-from dafka.storage.base import (
-    READ_BYTES,
-    Compactable,
-    Compacted,
-    Damage,
-    FindRemoved,
-    PartitionInfo,
-    RetentionPolicy,
-    Storage,
-    StorageStatistics,
-    Throttle,
-)
+from dafka.storage.base import READ_BYTES, Damage, PartitionInfo, RetentionPolicy, Storage, StorageStatistics
+from dafka.storage.capabilities import Compactable, Compacted, FindRemoved, Throttle
 from dafka.storage.plugin_helpers import int_at_least, now_ms, parse_location, split_by_time
 
 RUN_RECORDS_MAX = 4096

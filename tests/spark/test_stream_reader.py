@@ -23,7 +23,7 @@ from dafka.spark.data_source import DafkaDataSource
 from dafka.spark.schema import COLUMNS
 from dafka.spark.store_source import StoreStreamReader
 from dafka.storage import open_storage
-from dafka.storage.base import delete_partitions
+from dafka.storage.opening import delete_partitions
 from tests.spark.stores import TIME, A, B, batch, content, fill, trim
 
 ORDERS = Partition("orders", A)

@@ -17,11 +17,12 @@ from crc32c import crc32c
 
 from dafka.errors import StorageBusyError, StorageError, StorageFormatError, StorageSequenceError
 from dafka.records import Partition, RecordBatch, new_address
-from dafka.storage.base import PartitionInfo, RetentionPolicy, Storage, StorageStatistics, read_range
+from dafka.storage.base import PartitionInfo, RetentionPolicy, Storage, StorageStatistics
 from dafka.storage.filelog import open_filelog
 from dafka.storage.filelog.files import OPEN_FILES_MAX
 from dafka.storage.filelog.reading import READ_RECORDS_MAX
 from dafka.storage.memory import MemoryStorage
+from dafka.storage.opening import read_range
 from dafka.testing import check_storage
 
 PARTITION = Partition("orders", "A" * 32)

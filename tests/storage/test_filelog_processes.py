@@ -17,8 +17,9 @@ import trio
 from dafka.errors import StorageBusyError
 from dafka.packed_bytes import count_bytes
 from dafka.records import Partition, RecordBatch
-from dafka.storage.base import PartitionInfo, Storage, read_range
+from dafka.storage.base import PartitionInfo, Storage
 from dafka.storage.filelog import open_filelog
+from dafka.storage.opening import read_range
 
 PARTITIONS = [Partition("orders", "A"), Partition("orders", "B")]
 

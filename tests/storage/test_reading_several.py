@@ -8,7 +8,7 @@ import pytest
 
 from dafka.records import Partition, RecordBatch
 from dafka.storage import open_storage, read_range
-from dafka.storage.base import SEVERAL, SEVERAL_BYTES, read_ranges
+from dafka.storage.opening import SEVERAL, SEVERAL_BYTES, read_ranges
 
 
 @pytest.mark.parametrize("url", ["memory:", "sqlite:{}/store.db", "filelog:{}/log"])

@@ -69,8 +69,7 @@ class TransactionParticipants:
     Args:
         broker: The broker.
         coordinators: The shards.
-        producers: The producer state of the logs.
-        post: The messages to and from other brokers.
+        messenger: The messages to and from other brokers.
     """
 
     def __init__(self, broker: BrokerNode, coordinators: Coordinators, messenger: BrokerMessenger) -> None:

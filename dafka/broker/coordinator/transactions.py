@@ -52,7 +52,7 @@ class TransactionCoordinators:
     Args:
         coordinators: The shards.
         participants: The logs and groups that take part.
-        post: The messages to and from other brokers.
+        messenger: The messages to and from other brokers.
     """
 
     def __init__(

@@ -104,7 +104,7 @@ class AppendOutcomes:
 
     Args:
         broker: The broker.
-        post: The messages to and from other brokers.
+        messenger: The messages to and from other brokers.
     """
 
     def __init__(self, broker: BrokerNode, messenger: BrokerMessenger) -> None:

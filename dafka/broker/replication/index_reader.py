@@ -19,7 +19,7 @@ from dafka.broker.core.replication.records import EpochEnd, LeaderAndEpoch
 from dafka.broker.core.replication.replicated_logs import ReplicatedLog
 from dafka.records import SEQUENCE_MAX, Partition, RecordBatch
 from dafka.storage import KeepsRecordBatches, Storage
-from dafka.storage.base import read_range
+from dafka.storage.opening import read_range
 
 
 async def read_index(

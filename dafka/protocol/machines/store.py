@@ -51,6 +51,7 @@ class StoreMachine:
         earliest: By partition, the sequence of the first record in the storage, if it is not 0.
         idle_s: By partition, the seconds since its last record was appended.
         is_own: Returns whether this node produces a partition, so that peers cannot add records to it.
+        stored: The table of stored partitions, which the machine fills; None for a new one, with `earliest`.
 
     Attributes:
         reassembler: The position of each partition, including records on their way to the storage.

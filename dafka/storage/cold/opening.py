@@ -11,12 +11,13 @@ import trio
 from dafka.errors import StorageError
 from dafka.exceptions import unwrap_group
 from dafka.extras import require_extra
-from dafka.storage.base import Storage, open_one_tier
+from dafka.storage.base import Storage
 from dafka.storage.cold.connecting import connect
 from dafka.storage.cold.ledger import ManifestStore
 from dafka.storage.cold.objects import ObjectStoreError
 from dafka.storage.cold.options import ColdOptions, split_tiered, write_tier
 from dafka.storage.cold.remote import RetryingObjectStore
+from dafka.storage.opening import open_one_tier
 from dafka.storage.tiers import tier_folder
 
 

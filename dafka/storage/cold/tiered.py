@@ -17,20 +17,15 @@ import trio
 from dafka.errors import StorageCorruptError, StorageError, StorageSequenceError
 from dafka.records import Partition, RecordBatch
 from dafka.storage.arrow import arrow_schema
-from dafka.storage.base import (
-    READ_BYTES,
+from dafka.storage.base import READ_BYTES, Damage, PartitionInfo, RetentionPolicy, Storage, StorageStatistics
+from dafka.storage.capabilities import (
     Compactable,
     Compacted,
     CompactsPartitions,
-    Damage,
     DeletesPartitions,
     DetectsRemoval,
     FindRemoved,
     KeepsRecordBatches,
-    PartitionInfo,
-    RetentionPolicy,
-    Storage,
-    StorageStatistics,
     Throttle,
 )
 from dafka.storage.cold.contents import ColdRange

@@ -24,7 +24,7 @@ from dafka.batches import (
 )
 from dafka.packed_bytes import Repeated
 from dafka.records import RecordBatch, join
-from dafka.storage.base import Compactable, Compacted, FindRemoved
+from dafka.storage.capabilities import Compactable, Compacted, FindRemoved
 from dafka.storage.filelog.blocks import StoredRun
 from dafka.storage.filelog.files import file_size, temporary_path, write_at
 from dafka.storage.filelog.partition import PartitionLog

@@ -16,18 +16,8 @@ import trio
 
 from dafka.errors import StorageError, StorageLostError
 from dafka.records import Partition, RecordBatch
-from dafka.storage.base import (
-    READ_BYTES,
-    Compactable,
-    Compacted,
-    Damage,
-    FindRemoved,
-    PartitionInfo,
-    RetentionPolicy,
-    Storage,
-    StorageStatistics,
-    Throttle,
-)
+from dafka.storage.base import READ_BYTES, Damage, PartitionInfo, RetentionPolicy, Storage, StorageStatistics
+from dafka.storage.capabilities import Compactable, Compacted, FindRemoved, Throttle
 from dafka.storage.filelog.compaction import SegmentCompaction, find_compactable, find_segments
 from dafka.storage.filelog.damage import find_folder_damage, find_partition_damage
 from dafka.storage.filelog.files import FilePool

@@ -9,7 +9,7 @@ from itertools import compress
 import attrs
 
 from dafka.records import Partition, RecordBatch
-from dafka.storage.base import Compactable, Compacted, FindRemoved
+from dafka.storage.capabilities import Compactable, Compacted, FindRemoved
 from dafka.storage.sqlite.connection import snapshot
 from dafka.storage.sqlite.schema import RECORD_BYTES, PartitionRow, PartitionTable, update_partition
 

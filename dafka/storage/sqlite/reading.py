@@ -7,21 +7,23 @@ fails, or the run is short, the records are read row by row.
 
 from __future__ import annotations
 
-import json
 import sqlite3
-import struct
-from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
-from itertools import accumulate
-from types import NoneType
-
-import attrs
 
 from dafka.errors import StorageCorruptError
 from dafka.packed_bytes import LENGTH_BYTES, PackedContents, Repeated
 from dafka.records import NO_TIMESTAMP, Header, Partition, Record, RecordBatch, record_bytes
 from dafka.storage.base import PartitionInfo
+from dafka.storage.sqlite.columns import (
+    RUN,
+    add_times,
+    add_timestamps,
+    none_if_empty,
+    read_columns,
+    read_lengths,
+    read_timestamps,
+)
 from dafka.storage.sqlite.connection import snapshot
 from dafka.storage.sqlite.headers import decode_headers
 from dafka.storage.sqlite.schema import IS_DAMAGED, SEQUENCE_MAX, PartitionTable, to_columns
@@ -46,11 +48,6 @@ _SELECT = """
 # An aggregate over a range of the key takes the rows in key order. Types are checked through aggregates, because
 # checking each row would double the cost: the minimum of blobs and other types is not a blob, and only a sum of
 # integers is an integer.
-_RUN = """
-    FROM records
-    WHERE partition_id = (SELECT id FROM partitions WHERE topic = ?1 AND address = ?2)
-      AND sequence >= ?3 AND sequence < ?4
-"""
 
 _FIRST_TIMESTAMP = """
     (SELECT timestamp FROM records
@@ -62,7 +59,7 @@ _SELECT_LENGTHS = f"""
     SELECT json_group_array(CASE WHEN key IS NULL AND headers IS NULL THEN length(content) END), max(sequence),
            {_FIRST_TIMESTAMP}, typeof(sum(timestamp)), count(timestamp),
            json_group_array(timestamp - {_FIRST_TIMESTAMP})
-    {_RUN}
+    {RUN}
 """
 
 # A few rows that show whether all rows are likely to be alike: the first, the second, one in the middle, the last.
@@ -74,34 +71,26 @@ _SELECT_SAMPLE = f"""
       AND sequence IN (?3, ?3 + 1, (?3 + ?4) / 2, ?4 - 1)
 """
 
-_SELECT_OTHER_TIMESTAMP = f"SELECT sequence {_RUN} AND timestamp IS NOT ?5 ORDER BY sequence LIMIT 1"
+_SELECT_OTHER_TIMESTAMP = f"SELECT sequence {RUN} AND timestamp IS NOT ?5 ORDER BY sequence LIMIT 1"
 
 # Every blob, and nothing else, is at least as great as the empty blob.
 _SELECT_ALIKE = f"""
     SELECT count(*), CAST(group_concat(content, '') AS BLOB)
-    {_RUN}
+    {RUN}
       AND length(content) = ?5 AND content >= x'' AND timestamp IS ?6 AND key IS NULL AND headers IS NULL
 """
 
 _SELECT_RUN = f"""
-    SELECT count(*), max(sequence), typeof(min(content)), CAST(group_concat(content, '') AS BLOB) {_RUN}
+    SELECT count(*), max(sequence), typeof(min(content)), CAST(group_concat(content, '') AS BLOB) {RUN}
 """
 
-_SELECT_TIMES = f"SELECT count(*), typeof(sum(stored_at)), json_group_array(stored_at) {_RUN}"
 
 _SELECT_SIZES = f"""
     SELECT json_group_array(ifnull(length(content), 0) + ifnull(length(key), 0) + ifnull(length(headers), 0)),
            max(sequence)
-    {_RUN}
+    {RUN}
 """
 
-_SELECT_COLUMNS = f"""
-    SELECT count(*), max(sequence), typeof(sum(stored_at)),
-           typeof(min(content)), json_group_array(length(content)), CAST(group_concat(content, '') AS BLOB),
-           typeof(min(key)), json_group_array(length(key)), CAST(group_concat(key, '') AS BLOB),
-           json_group_array(headers), json_group_array(timestamp)
-    {_RUN}
-"""
 
 _SELECT_READABLE = f"""
     SELECT sequence FROM records
@@ -205,7 +194,7 @@ def _place_records(
         partition,
         first_sequence,
         values,
-        keys=_none_if_empty(keys),
+        keys=none_if_empty(keys),
         headers=headers if any(headers) else None,
         timestamps=timestamps if any(record.timestamp is not None for record in records) else None,
         stored_at=None if next_stored_at is None else times,
@@ -274,9 +263,9 @@ def _make_batch(partition: Partition, records: list[Record], with_times: bool) -
         partition,
         records[0].sequence,
         list(values),
-        keys=_none_if_empty(keys),
+        keys=none_if_empty(keys),
         headers=headers if any(headers) else None,
-        timestamps=_read_timestamps(timestamps),
+        timestamps=read_timestamps(timestamps),
         stored_at=list(times) if with_times else None,
     )
 
@@ -295,30 +284,30 @@ def _read_run(
     try:
         count_held = min(count, info.end_sequence - first_sequence)
         if (run := _read_alike(reader, partition, first_sequence, count_held, bytes_max)) is not None:
-            return _add_times(reader, run) if with_times else run
+            return add_times(reader, run) if with_times else run
         lengths_text, last, *times = reader.execute(_SELECT_LENGTHS, (*key, first_sequence + count)).fetchone()
         is_plain = "null" not in lengths_text
         if not is_plain:
             lengths_text, last = reader.execute(_SELECT_SIZES, (*key, first_sequence + count)).fetchone()
-        lengths, size = _read_lengths(lengths_text, bytes_max)
+        lengths, size = read_lengths(lengths_text, bytes_max)
         kept = len(lengths) // LENGTH_BYTES
         end_sequence = first_sequence + kept
         if kept < RUN_RECORDS_MIN or last < end_sequence - 1:
             return None
         if not is_plain:
-            run = _read_columns(reader, partition, first_sequence, end_sequence)
+            run = read_columns(reader, partition, first_sequence, end_sequence)
         else:
             found, last, kind, data = reader.execute(_SELECT_RUN, (*key, end_sequence)).fetchone()
             if (found, last, kind, len(data)) != (kept, end_sequence - 1, "blob", size):
                 return None
-            timestamps = _add_timestamps(*times)
+            timestamps = add_timestamps(*times)
             run = RecordBatch(
                 partition,
                 first_sequence,
                 PackedContents(data, lengths),
                 timestamps=None if timestamps is None else timestamps[:kept],
             )
-        return _add_times(reader, run) if with_times else run
+        return add_times(reader, run) if with_times else run
     except (sqlite3.DatabaseError, TypeError, ValueError):
         return None
 
@@ -349,102 +338,6 @@ def _read_alike(
         PackedContents(data, length.to_bytes(LENGTH_BYTES, "big") * count),
         timestamps=None if timestamp is None else Repeated(timestamp, count),
     )
-
-
-def _add_times(reader: sqlite3.Connection, run: RecordBatch) -> RecordBatch | None:
-    """Return records with their times of storing. Return None if one of the times is damaged."""
-    key = (*to_columns(run.partition), run.first_sequence, run.end_sequence)
-    found, kind, times_text = reader.execute(_SELECT_TIMES, key).fetchone()
-    return attrs.evolve(run, stored_at=json.loads(times_text)) if (found, kind) == (len(run), "integer") else None
-
-
-def _read_columns(
-    reader: sqlite3.Connection, partition: Partition, first_sequence: int, end_sequence: int
-) -> RecordBatch:
-    """Read records with all of their columns as one row. Raise `ValueError` if one is damaged."""
-    found, last, times_kind, *columns, headers_text, timestamps_text = reader.execute(
-        _SELECT_COLUMNS, (*to_columns(partition), first_sequence, end_sequence)
-    ).fetchone()
-    if (found, last, times_kind) != (end_sequence - first_sequence, end_sequence - 1, "integer"):
-        raise ValueError("records are missing, or a time is damaged")
-    texts = json.loads(headers_text)
-    headers = {text: decode_headers(text) for text in set(texts)}  # many records often share the same headers
-    return RecordBatch(
-        partition,
-        first_sequence,
-        _split_blobs(*columns[:3]),
-        keys=_none_if_empty(_split_blobs(*columns[3:])),
-        headers=[headers[text] for text in texts] if any(headers.values()) else None,
-        timestamps=_read_timestamps(json.loads(timestamps_text)),
-    )
-
-
-def _split_blobs(kind: str, lengths_text: str, data: bytes | None) -> Sequence[bytes | None]:
-    """Return the values of a column: blobs and NULL."""
-    lengths = json.loads(lengths_text)
-    if kind == "null":
-        return [None] * len(lengths)
-    known = [length for length in lengths if length is not None]
-    if kind != "blob" or data is None or len(data) != sum(known):
-        raise ValueError("a content or a key is damaged")
-    packed = PackedContents(data, struct.pack(f">{len(known)}I", *known))
-    if len(known) == len(lengths):
-        return packed
-    blobs = iter(packed)
-    return [None if length is None else next(blobs) for length in lengths]
-
-
-def _read_timestamps(column: Sequence[object]) -> list[int] | None:
-    """Return the timestamps of a batch. Raise `ValueError` if one is not a number."""
-    kinds = set(map(type, column))
-    if kinds == {NoneType}:
-        return None
-    if not kinds <= {int, NoneType}:
-        raise ValueError("a timestamp is damaged")
-    return [NO_TIMESTAMP if timestamp is None else timestamp for timestamp in column]  # type: ignore[misc]
-
-
-def _add_timestamps(first: object, kind: str, known: int, deltas_text: str) -> Sequence[int] | None:
-    """Return the timestamps of a run.
-
-    Args:
-        first: The first one.
-        kind: The type of their sum.
-        known: How many there are.
-        deltas_text: A JSON list of their differences from the first one.
-
-    Returns:
-        The timestamps; None if there are none.
-
-    Raises:
-        ValueError: One is missing, or not a number.
-    """
-    count = deltas_text.count(",") + 1
-    if first is None and known == 0:
-        return None
-    if type(first) is not int or kind != "integer" or known != count:
-        raise ValueError("timestamps are missing or damaged")
-    if deltas_text == f"[{'0,' * (count - 1)}0]":
-        return Repeated(first, count)
-    return [first + delta for delta in json.loads(deltas_text)]
-
-
-def _none_if_empty(column: Sequence[bytes | None]) -> Sequence[bytes | None] | None:
-    return column if any(each is not None for each in column) else None
-
-
-def _read_lengths(text: str, bytes_max: int) -> tuple[bytes, int]:
-    """Return the lengths, from the first, whose sum is at most `bytes_max`, packed, and their sum."""
-    count = text.count(",") + 1
-    first = text[1:-1].partition(",")[0]
-    if first.isdecimal() and text == f"[{f'{first},' * (count - 1)}{first}]":
-        length = int(first)
-        kept = min(count, bytes_max // length if length else count)
-        return struct.pack(">I", length) * kept, length * kept
-    lengths = json.loads(text)
-    ends = list(accumulate(lengths, initial=0))
-    kept = max(bisect_right(ends, bytes_max) - 1, 0)
-    return struct.pack(f">{kept}I", *lengths[:kept]), ends[kept]
 
 
 def _raise_if_damaged(

@@ -20,18 +20,8 @@ import trio
 
 from dafka.errors import StorageCorruptError, StorageError, StorageSequenceError
 from dafka.records import Partition, RecordBatch
-from dafka.storage.base import (
-    READ_BYTES,
-    Compactable,
-    Compacted,
-    Damage,
-    FindRemoved,
-    PartitionInfo,
-    RetentionPolicy,
-    Storage,
-    StorageStatistics,
-    Throttle,
-)
+from dafka.storage.base import READ_BYTES, Damage, PartitionInfo, RetentionPolicy, Storage, StorageStatistics
+from dafka.storage.capabilities import Compactable, Compacted, FindRemoved, Throttle
 from dafka.storage.plugin_helpers import FileIdentity, now_ms, one_of, parse_location, writer_lock
 from dafka.storage.sqlite.compaction import DELETE_RECORDS_MAX, choose_removed, delete_records, find_compactable
 from dafka.storage.sqlite.connection import connect, prepare_database, reject_other_files, storage_errors, transaction

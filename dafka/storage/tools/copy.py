@@ -15,7 +15,8 @@ import trio
 from dafka.errors import StorageCorruptError, StorageError, StorageSequenceError, StorageUnsupportedError
 from dafka.exceptions import unwrap_group
 from dafka.records import Partition, RecordBatch, join
-from dafka.storage.base import READ_BYTES, CompactsPartitions, PartitionInfo, Storage
+from dafka.storage.base import READ_BYTES, PartitionInfo, Storage
+from dafka.storage.capabilities import CompactsPartitions
 from dafka.storage.tools.partitions import ProgressCallback, read_next, select_partitions
 
 GROUP_BYTES = READ_BYTES

@@ -34,7 +34,8 @@ from dafka.records import (
     encode_text,
     record_bytes,
 )
-from dafka.storage.base import READ_BYTES, CompactsPartitions, Storage
+from dafka.storage.base import READ_BYTES, Storage
+from dafka.storage.capabilities import CompactsPartitions
 from dafka.storage.plugin_helpers import now_ms
 from dafka.storage.tools.partitions import ProgressCallback, read_next, select_partitions
 

@@ -15,7 +15,7 @@ from dafka.broker.log.compaction import LogCompaction
 from dafka.broker.node import BrokerNode
 from dafka.config import Config
 from dafka.records import Partition
-from dafka.storage.base import Compactable, CompactsPartitions
+from dafka.storage.capabilities import Compactable, CompactsPartitions
 from dafka.storage.compaction import CompactionPolicy
 from tests.broker.nodes.broker_cluster import PATIENCE_S, open_broker_cluster, wait_until
 
