@@ -25,7 +25,7 @@ from dafka.cli import main
 from dafka.cli.storage import common, deletion
 from dafka.errors import StorageBusyError, StorageCorruptError, StorageError
 from dafka.records import Partition, RecordBatch
-from dafka.storage import READ_BYTES, Damage, PartitionInfo, Storage, base
+from dafka.storage import READ_BYTES, Damage, PartitionInfo, Storage, opening
 from dafka.storage.memory import MemoryStorage
 
 ORDERS = Partition("orders", "A")
@@ -83,7 +83,7 @@ class Corrupt(MemoryStorage):
 @pytest.fixture
 def shelf(monkeypatch: pytest.MonkeyPatch) -> Shelf:
     shelf = Shelf()
-    monkeypatch.setattr(base, "load_plugin", shelf.load_plugin)
+    monkeypatch.setattr(opening, "load_plugin", shelf.load_plugin)
     return shelf
 
 

@@ -18,7 +18,7 @@ HEADS_REQUESTS = 3
 
 @dataclass
 class Partition:
-    """A consumer's view of the records of one producer."""
+    """What a consumer knows of the records of one producer."""
 
     next: int  # the sequence of the next record to deliver
     head: int = -1  # the sequence of the last record that is known to exist
@@ -90,7 +90,7 @@ class Consumer(Node):
         self.send(Message("FETCH", address, self.address, self.topic, partition.next, count))
 
     def fetch_all(self) -> None:
-        """Request missing records of all partitions again if no node has answered."""
+        """Request missing records of all partitions again, if nobody has answered."""
         for address, partition in self.partitions.items():
             self.fetch(address, partition)
 

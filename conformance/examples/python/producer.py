@@ -57,7 +57,7 @@ class Producer(Node):
         return Message(name, topic, self.address, self.topic, sequence, content=content)
 
     def send_head(self) -> None:
-        """Send all peers the last record's sequence, so that peers that missed the record can fetch it."""
+        """Tell all peers the last record's sequence, so that those that missed it can fetch it."""
         if self.next > 0:
             self.send(self.message("HEAD", self.topic, self.next - 1))
 
