@@ -12,14 +12,8 @@ from dafka import Config, Consumer, Producer, Store
 from dafka.testing.cluster import Cluster, open_cluster
 from dafka.transport import Socket, open_context
 from tests.adversarial import NODE_ATTACKS, TOWER_ATTACKS, Target, generate
-from tests.roles.helpers import (
-    DEADLINE_S,
-    contents,
-    open_unverified_peer,
-    receive_partition,
-    wait_subscribed,
-    wait_until,
-)
+from tests.roles.helpers import DEADLINE_S, contents, open_unverified_peer, receive_partition, wait_subscribed
+from tests.waiting import wait_until
 
 TOPIC = "orders"
 MESSAGES = 300

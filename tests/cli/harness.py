@@ -25,7 +25,7 @@ _ON_TERMINAL = "import os, sys; os.login_tty(os.dup(0)); os.execv(sys.argv[1], s
 _T = TypeVar("_T")
 
 
-def wait_until(look: Callable[[], _T | None], what: Callable[[], str]) -> _T:
+def wait_for(look: Callable[[], _T | None], what: Callable[[], str]) -> _T:
     """Return the first result of `look` that is not None; fail with `what` if that takes too long."""
     deadline = time.monotonic() + DEADLINE_S
     while (found := look()) is None:
@@ -74,7 +74,7 @@ class Running:
             assert is_there or self.process.poll() is None, self.errors
             return found if is_there else None
 
-        return wait_until(look, lambda: self.errors)
+        return wait_for(look, lambda: self.errors)
 
     def wait_errors(self, text: str) -> None:
         """Wait for a text on standard error."""
@@ -84,7 +84,7 @@ class Running:
             assert found or self.process.poll() is None, self.errors
             return found or None
 
-        wait_until(look, lambda: self.errors)
+        wait_for(look, lambda: self.errors)
 
     def wait(self) -> Ended:
         status = self.process.wait(DEADLINE_S)
@@ -199,7 +199,7 @@ class Terminal:
         os.write(self._master, keys)
 
     def wait_for(self, text: bytes) -> None:
-        wait_until(lambda: text in self._read() or None, lambda: repr(self.seen))
+        wait_for(lambda: text in self._read() or None, lambda: repr(self.seen))
 
     def wait(self) -> int:
         """Wait for the exit status."""
@@ -208,7 +208,7 @@ class Terminal:
             self._read()
             return self.process.poll()
 
-        status = wait_until(look, lambda: repr(self.seen))
+        status = wait_for(look, lambda: repr(self.seen))
         self._read()
         return status
 

@@ -16,7 +16,7 @@ from dafka_bench.jobs import JOBS
 from dafka_bench.report import notes, to_json, to_svg, to_table
 from dafka_bench.results import Failure, Measurement, Results, Sample, percentiles
 from dafka_bench.systems import Libdafka
-from tests.cli.harness import Dafka, Running, wait_until
+from tests.cli.harness import Dafka, Running, wait_for
 
 OURS = ("--system", "dafka", "--storage", "memory", "--wire", "libdafka", "--accelerator", "off", "--rounds", "1")
 NAME = "dafka memory libdafka pure"
@@ -81,7 +81,7 @@ def test_a_time_out_of_nodes_names_how_many_are_stored(dafka: Dafka, tmp_path: P
 
 def test_an_interrupt_leaves_no_process_and_no_folder(dafka: Dafka, tmp_path: Path) -> None:
     running: Running = dafka.start("bench", "produce", *OURS)
-    wait_until(
+    wait_for(
         lambda: any("dafka_bench.run_client" in line for line in dafka.processes().values()) or None,
         lambda: running.errors,
     )

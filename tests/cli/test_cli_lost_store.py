@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.harness import Dafka, wait_until
+from tests.cli.harness import Dafka, wait_for
 
 
 def stored_records(dafka: Dafka, url: str) -> int:
@@ -29,12 +29,12 @@ def test_records_flow_again_after_the_only_stores_file_was_deleted(dafka: Dafka,
     os.close(reader)
     with os.fdopen(writer, "wb", buffering=0) as pipe:
         pipe.write(b"before\n")
-        wait_until(lambda: stored_records(dafka, url) == 1 or None, lambda: up.errors)
+        wait_for(lambda: stored_records(dafka, url) == 1 or None, lambda: up.errors)
         for each in path.parent.glob("s.db*"):
             each.unlink()
         pipe.write(b"while it is away\n")
         producer.wait_errors("continuing as the new partition")
-        wait_until(lambda: stored_records(dafka, url) or None, lambda: up.errors)
+        wait_for(lambda: stored_records(dafka, url) or None, lambda: up.errors)
         pipe.write(b"after\n")
     ended = producer.wait()
     assert ended.status == 0

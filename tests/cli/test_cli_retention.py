@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.cli.harness import Dafka, wait_until
+from tests.cli.harness import Dafka, wait_for
 
 LINES = [f"{sequence}\n" for sequence in range(500)]
 
@@ -19,7 +19,7 @@ def test_consume_logs_which_records_are_gone(dafka: Dafka) -> None:
         dropped = re.findall(r"Retention dropped (\d+) records of 1 partition", up.errors)
         return sum(map(int, dropped)) == 400 or None
 
-    wait_until(look, lambda: up.errors)
+    wait_for(look, lambda: up.errors)
     ended = dafka.node("consume", "hello", "--from-beginning", "--count", "100")
     assert (ended.status, ended.output) == (0, "".join(LINES[400:]).encode())
     line = ended.errors.splitlines()[-1]  # before it, the consumer may say that it waits for the gone producer

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.harness import FREE, Dafka, Running, open_terminal, wait_until
+from tests.cli.harness import FREE, Dafka, Running, open_terminal, wait_for
 
 both_signals = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 
@@ -108,7 +108,7 @@ def test_early_interrupt_leaves_no_traceback(dafka: Dafka, tower: list[str], com
     for delay in [0.0, *(seeded.uniform(0, 0.4) for _ in range(5))]:
         running = dafka.start(*command, *options, command=SCRIPT, stdin=subprocess.PIPE)
         running.wait_output(1)
-        wait_until(partial(is_harmless, running), lambda: "SIGINT stays caught")
+        wait_for(partial(is_harmless, running), lambda: "SIGINT stays caught")
         time.sleep(delay)
         ended = running.end(signal.SIGINT)
         assert ended.errors in ("", "Interrupted: 0 published, 0 of them not acknowledged\n")
@@ -143,7 +143,7 @@ def test_interrupted_demo_leaves_no_process_and_no_file(dafka: Dafka, tmp_path: 
     """Two signals come at once, because `timeout` signals the process and then its group."""
     (tmp_path / "input").write_bytes(b"".join(b"%d\n" % sequence for sequence in range(300_000)))
     demo = dafka.start("demo", "--file", str(tmp_path / "input"))
-    wait_until(lambda: any(" produce " in line for line in dafka.processes().values()) or None, lambda: demo.errors)
+    wait_for(lambda: any(" produce " in line for line in dafka.processes().values()) or None, lambda: demo.errors)
     demo.process.send_signal(signal.SIGTERM)
     ended = demo.end(signal.SIGINT)
     assert ended.status in (128 + signal.SIGTERM, 128 + signal.SIGINT)

@@ -23,7 +23,7 @@ from dafka.roles import Producer
 from dafka.storage.memory import MemoryStorage
 from dafka.testing import open_cluster
 from tests.cli.harness import Dafka
-from tests.roles.helpers import wait_until
+from tests.waiting import wait_until
 
 
 def test_repeated_runs_continue_one_partition(cluster: Dafka, tmp_path: Path) -> None:

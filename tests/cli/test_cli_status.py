@@ -22,7 +22,7 @@ from dafka.protocol import ClusterSurvey, NodeView, PartitionView
 from dafka.protocol.observer.cluster_survey import HolderView, NodeState, TopicView
 from dafka.records import Partition, RecordBatch, new_address
 from dafka.storage import open_storage
-from tests.cli.harness import DEADLINE_S, Dafka, Running, open_terminal, wait_until
+from tests.cli.harness import DEADLINE_S, Dafka, Running, open_terminal, wait_for
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "status.md"
 
@@ -89,7 +89,7 @@ def test_page_shows_the_real_output(dafka: Dafka) -> None:
         has_left = len(seen["nodes"]) == 3  # the producer of orders
         return seen if has_left and is_stored and not seen["faults"] and seen["topics"][0]["stored"] else None
 
-    found = wait_until(look, lambda: payments.errors)
+    found = wait_for(look, lambda: payments.errors)
     example = json.loads(block("json"))
     for each in (found, example):
         # The page shows the store alone.
@@ -214,15 +214,15 @@ def test_stopped_store_is_a_fault_until_it_continues(dafka: Dafka) -> None:
         found = last_json(watch)
         return "nothing seen" if found is None else " ".join(found["faults"])
 
-    wait_until(lambda: not faults() or None, lambda: watch.errors + faults())
+    wait_for(lambda: not faults() or None, lambda: watch.errors + faults())
     os.kill(store.process.pid, signal.SIGSTOP)
     try:
-        wait_until(lambda: "has not answered" in faults() or None, faults)
+        wait_for(lambda: "has not answered" in faults() or None, faults)
     finally:
         os.kill(store.process.pid, signal.SIGCONT)
-    wait_until(lambda: not faults() or None, faults)
+    wait_for(lambda: not faults() or None, faults)
     store.end(signal.SIGKILL)
-    wait_until(lambda: "went silent" in faults() or None, faults)
+    wait_for(lambda: "went silent" in faults() or None, faults)
     ended = watch.end()
     assert (ended.status, ended.errors) == (1, "")
 
@@ -238,7 +238,7 @@ def test_missing_store_is_a_fault_with_max_lag(dafka: Dafka) -> None:
         assert (ended.status == 1) == (b"fault: " in ended.output)
         return ended.output.decode() if b"fault: no store was found" in ended.output else None
 
-    output = wait_until(look, lambda: producer.errors)
+    output = wait_for(look, lambda: producer.errors)
     assert re.search(r"^orders +lag unknown +1 +1 +\?$", output, re.MULTILINE)
 
 

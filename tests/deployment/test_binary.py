@@ -17,7 +17,7 @@ import pytest
 from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
-from tests.cli.harness import Dafka, wait_until
+from tests.cli.harness import Dafka, wait_for
 from tests.kafka.server.clients import Confluent, Message
 from tests.operations.test_supervised import Manager, wait_port
 
@@ -173,7 +173,7 @@ def test_sigkill_ends_the_process_that_it_has_started_too(isolated: Dafka) -> No
     assert len(isolated.processes()) > 1
     up.process.kill()
     up.process.wait()
-    wait_until(lambda: not isolated.processes() or None, lambda: repr(isolated.processes()))
+    wait_for(lambda: not isolated.processes() or None, lambda: repr(isolated.processes()))
     isolated.start_up("--storage", "sqlite:/records.db")
 
 

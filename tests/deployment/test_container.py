@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.harness import wait_until
+from tests.cli.harness import wait_for
 from tests.kafka.server.clients import Confluent, Message
 from tests.ports import free_port
 
@@ -79,7 +79,7 @@ def start(image: str, volume: str, port: int, *options: str) -> None:
 
 def wait_healthy(name: str) -> None:
     """Wait until the container's own check succeeds."""
-    wait_until(lambda: podman("healthcheck", "run", name).returncode == 0 or None, lambda: podman("logs", name).stderr)
+    wait_for(lambda: podman("healthcheck", "run", name).returncode == 0 or None, lambda: podman("logs", name).stderr)
 
 
 def test_it_does_not_serve_everybody_unless_it_is_told_to(image: str) -> None:

@@ -82,9 +82,9 @@ class Node:
 
     async def wait(self, *reports: DiscoveryEvent) -> None:
         """Wait until each of these was reported."""
-        await self.wait_until(lambda: set(reports) <= set(self.reports))
+        await self.wait_reports(lambda: set(reports) <= set(self.reports))
 
-    async def wait_until(self, is_reached: Callable[[], bool], seconds: float = 20) -> None:
+    async def wait_reports(self, is_reached: Callable[[], bool], seconds: float = 20) -> None:
         with trio.fail_after(seconds):
             while not is_reached():
                 await self._changed.wait()
@@ -174,7 +174,7 @@ async def test_silent_peer_leaves_and_comes_back() -> None:
             await two.stop()
             await one.wait(two.left)
             await nursery.start(again.run, config)
-            await one.wait_until(lambda: one.reports.count(two.joined) == 2)
+            await one.wait_reports(lambda: one.reports.count(two.joined) == 2)
             changes = [report for report in one.reports if isinstance(report, (PeerJoined, PeerLeft))]
             assert changes == [two.joined, two.left, two.joined]
 
@@ -277,13 +277,13 @@ async def test_silence_of_all_towers_and_its_end_are_reported() -> None:
         return [type(report) for report in node.reports]
 
     async with running(node, config=config):
-        await node.wait_until(lambda: kinds() == [TowersSilent])
+        await node.wait_reports(lambda: kinds() == [TowersSilent])
         silent = node.reports[0]
         assert isinstance(silent, TowersSilent)
         assert 0.3 <= silent.seconds < 1
         async with open_tower(*endpoints):
-            await node.wait_until(lambda: TowersHeard in kinds() and Settled in kinds())
-        await node.wait_until(lambda: kinds().count(TowersSilent) == 2)
+            await node.wait_reports(lambda: TowersHeard in kinds() and Settled in kinds())
+        await node.wait_reports(lambda: kinds().count(TowersSilent) == 2)
         assert [kind for kind in kinds() if kind is not Settled] == [TowersSilent, TowersHeard, TowersSilent]
 
 
@@ -441,7 +441,7 @@ async def test_a_node_on_the_towers_machine_is_introduced_at_an_address_that_oth
         ports = [endpoint.rpartition(":")[2] for endpoint in (tower.sub_endpoint, tower.pub_endpoint)]
         config = config_at([(f"tcp://127.0.0.1:{ports[0]}", f"tcp://127.0.0.1:{ports[1]}")], AN_HOUR_MS, AN_HOUR_MS)
         async with running(one, two, config=config):
-            await one.wait_until(lambda: any(isinstance(report, PeerJoined) for report in one.reports))
+            await one.wait_reports(lambda: any(isinstance(report, PeerJoined) for report in one.reports))
             (joined,) = [report for report in one.reports if isinstance(report, PeerJoined)]
             host = joined.endpoint.endpoint.removeprefix("tcp://").removesuffix(":7002")
             # Listening succeeds only at an address of this machine.

@@ -14,7 +14,8 @@ from dafka import Config, Consumer, Partition, Producer
 from dafka.errors import ConfigError
 from dafka.events import PartitionsAssigned, PartitionsLost, PartitionsRevoked
 from dafka.testing import Cluster
-from tests.roles.helpers import DEADLINE_S, wait_event, wait_until
+from tests.roles.helpers import DEADLINE_S, wait_event
+from tests.waiting import wait_until
 
 LEASE_MS = 1000
 PRODUCERS = 6

@@ -11,7 +11,8 @@ from dafka import Config, Producer
 from dafka.errors import ConfigError
 from dafka.roles import describe_group, list_groups, reset_group
 from dafka.testing import Cluster
-from tests.roles.helpers import DEADLINE_S, wait_until
+from tests.roles.helpers import DEADLINE_S
+from tests.waiting import wait_until
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ from tests.kafka.server.secured import PASSWORD, write_user_file
 DEADLINE_S = 60
 
 
-async def wait_until(ask: Callable[[], Awaitable[Answer]], accept: Callable[[Any], bool]) -> Any:
+async def wait_answer(ask: Callable[[], Awaitable[Answer]], accept: Callable[[Any], bool]) -> Any:
     """Ask until an answer is accepted."""
     with trio.fail_after(DEADLINE_S):
         while True:
@@ -90,7 +90,7 @@ async def test_the_overview_counts_what_the_broker_has_and_does() -> None:
         assert first["storage"]["free_bytes"] is None
         assert "history" not in first
         await publish(web, "orders", 50)
-        found = await wait_until(
+        found = await wait_answer(
             lambda: web.get("/overview?history=true"),
             lambda found: any(each["records_in_per_s"] > 0 for each in found["history"]),
         )
@@ -113,7 +113,7 @@ async def test_nodes_appear_with_whose_records_they_store(tmp_path: Path) -> Non
                 pairs = {(each["from"], each["to"]) for each in found["connections"] if each["kind"] == "stored"}
                 return found["is_complete"] and wanted <= pairs
 
-            found = await wait_until(lambda: web.get("/nodes"), accept)
+            found = await wait_answer(lambda: web.get("/nodes"), accept)
         roles = {each["address"]: each["roles"] for each in found["nodes"]}
         assert roles[own] == ["broker"]
         assert roles[store.address] == ["store"]
@@ -134,10 +134,10 @@ async def test_the_observer_ends_when_nobody_asks(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("dafka.http.server.survey_cache.UNASKED_S", 0.5)
     monkeypatch.setattr("dafka.http.server.survey_cache.open_observer", open_watched)
     async with open_web() as web:
-        await wait_until(lambda: web.get("/nodes"), lambda found: found["is_complete"])
+        await wait_answer(lambda: web.get("/nodes"), lambda found: found["is_complete"])
         with trio.fail_after(DEADLINE_S):
             await ended.wait()
-        await wait_until(lambda: web.get("/nodes"), lambda found: found["is_complete"])
+        await wait_answer(lambda: web.get("/nodes"), lambda found: found["is_complete"])
 
 
 def _node(address: str, role: str, state: NodeState = NodeState.UP) -> NodeView:
@@ -192,9 +192,9 @@ async def test_a_plugin_that_fails_does_not_end_the_broker(monkeypatch: pytest.M
     monkeypatch.setattr("dafka.http.server.survey_cache.open_observer", lambda *_: 1 / 0)
     async with open_web() as web:
         await web.request("POST", "/storage/verification")
-        done = await wait_until(lambda: web.get("/storage/verification"), lambda found: found["state"] == "failed")
+        done = await wait_answer(lambda: web.get("/storage/verification"), lambda found: found["state"] == "failed")
         assert done["error"] == "the broker's log has the reason"
-        found = await wait_until(lambda: web.get("/nodes"), lambda found: bool(found["note"]))
+        found = await wait_answer(lambda: web.get("/nodes"), lambda found: bool(found["note"]))
         assert [each["is_self"] for each in found["nodes"]] == [True]
 
 
@@ -210,7 +210,7 @@ async def test_the_storage_is_described_and_verified(tmp_path: Path) -> None:
         started = await web.request("POST", "/storage/verification")
         assert started.status == 202
         assert started.document["state"] == "running"
-        done = await wait_until(
+        done = await wait_answer(
             lambda: web.get("/storage/verification"), lambda found: bool(found["state"] != "running")
         )
         assert (done["state"], done["damages"], done["error"]) == ("done", [], "")
@@ -224,7 +224,7 @@ async def test_the_cold_tier_is_described(tmp_path: Path) -> None:
     )
     async with open_web(f"filelog:{tmp_path}/log", config) as web:
         await publish(web, "orders", 200)
-        found = await wait_until(lambda: web.get("/storage"), lambda found: bool(found["cold"]["objects"]))
+        found = await wait_answer(lambda: web.get("/storage"), lambda found: bool(found["cold"]["objects"]))
         assert found["cold"]["place"] == f"file://{tmp_path}/bucket"
         assert found["cold"]["records"] > 0
         assert (found["cold"]["damaged"], found["cold"]["trouble"]) == (0, "")
@@ -238,7 +238,7 @@ async def test_damage_is_found_and_named_in_the_overview(tmp_path: Path) -> None
             if b"record 7" in content:
                 path.write_bytes(content.replace(b"record 7", b"record X"))
         await web.request("POST", "/storage/verification")
-        done = await wait_until(lambda: web.get("/storage/verification"), lambda found: found["state"] == "done")
+        done = await wait_answer(lambda: web.get("/storage/verification"), lambda found: found["state"] == "done")
         assert [each["topic"] for each in done["damages"]] == ["orders"]
         problems = (await web.get("/overview")).document["problems"]
         assert any("damaged" in each for each in problems)
@@ -289,12 +289,12 @@ async def test_partitions_name_the_other_stores_that_hold_them() -> None:
         async with open_producer("orders", web.config) as producer:
             await producer.send(b"record")
             await producer.wait_stored()
-            await wait_until(lambda: web.get("/topics"), lambda found: found["topic_count"] == 1)
+            await wait_answer(lambda: web.get("/topics"), lambda found: found["topic_count"] == 1)
 
             def accept(found: Any) -> bool:
                 return any(each["stores"] for each in found["partitions"])
 
-            found = await wait_until(lambda: web.get("/topics/orders/partitions"), accept)
+            found = await wait_answer(lambda: web.get("/topics/orders/partitions"), accept)
         [partition] = [each for each in found["partitions"] if each["address"] == producer.partition.address]
         assert [each["store"] for each in partition["stores"]] == [store.address]
         listed = (await web.get("/topics?sizes=true")).document["topics"]

@@ -18,7 +18,8 @@ from dafka import Config, ProducerRecord, Record, open_consumer, open_observer, 
 from dafka.events import DialectAdopted
 from dafka.roles import open_reader
 from tests.libdafka.tools import START_S, needs_tools, open_program, open_tower
-from tests.roles.helpers import contents, receive, wait_event, wait_until
+from tests.roles.helpers import contents, receive, wait_event
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600), needs_tools]
 

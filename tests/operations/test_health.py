@@ -18,7 +18,7 @@ from dafka.roles import Health
 from dafka.roles import store as store_module
 from dafka.storage.memory import MemoryStorage
 from dafka.testing import open_cluster
-from tests.roles.helpers import wait_until
+from tests.waiting import wait_until
 
 
 async def wait_for(store: Store, health: Health) -> None:

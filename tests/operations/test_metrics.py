@@ -31,7 +31,7 @@ from dafka.roles import ConsumerStatistics, Health, Histogram
 from dafka.testing import open_cluster
 from dafka.transport import choose_loops
 from dafka.wire import Command
-from tests.roles.helpers import wait_until
+from tests.waiting import wait_until
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "operate.md"
 

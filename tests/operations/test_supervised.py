@@ -21,7 +21,7 @@ from dafka import BeaconConfig, Config, NodeConfig, Partition, open_producer
 from dafka.cli import main
 from dafka.records import RecordBatch
 from dafka.storage import open_storage
-from tests.cli.harness import FREE, Dafka, Running, wait_until
+from tests.cli.harness import FREE, Dafka, Running, wait_for
 
 NOWHERE = ("--tower-sub", "tcp://127.0.0.1:9", "--tower-pub", "tcp://127.0.0.1:9")
 LINES = [b"%d" % number for number in range(100_000)]
@@ -45,7 +45,7 @@ class Manager:
                 self._received += self._socket.recv(4096).decode().split("\n")
             return assignment in self._received or None
 
-        wait_until(look, lambda: repr(self._received))
+        wait_for(look, lambda: repr(self._received))
         return self._received
 
     def close(self) -> None:
@@ -66,7 +66,7 @@ def wait_port(running: Running) -> int:
             return None
         return int(lines[-1].rpartition(":")[2].partition("/")[0])
 
-    return wait_until(look, lambda: running.errors)
+    return wait_for(look, lambda: running.errors)
 
 
 def held(url: str) -> dict[Partition, list[bytes]]:

@@ -18,7 +18,8 @@ from dafka.protocol.store_events import StorageRecovered
 from dafka.storage import open_storage
 from dafka.storage.tools.verify import verify_storage
 from dafka.testing import open_cluster
-from tests.roles.helpers import contents, open_store, wait_event, wait_until
+from tests.roles.helpers import contents, open_store, wait_event
+from tests.waiting import wait_until
 
 SIZE_BYTES = 6 * 2**20
 

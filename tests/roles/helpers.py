@@ -18,6 +18,7 @@ from dafka.discovery import Advertisement, open_discovery
 from dafka.protocol import Event
 from dafka.records import new_address
 from dafka.transport import PublisherSocket, Socket, open_mesh
+from tests.waiting import wait_until
 
 DEADLINE_S = 60
 AN_HOUR_MS = 3_600_000
@@ -75,12 +76,6 @@ async def wait_event(events: EventFeed, kind: type[_E]) -> _E:
             if isinstance(event, kind):
                 return event
     raise AssertionError("the feed ended")
-
-
-async def wait_until(condition: Callable[[], bool]) -> None:
-    with trio.fail_after(DEADLINE_S):
-        while not condition():  # noqa: ASYNC110 (statistics are to be asked)
-            await trio.sleep(0.01)
 
 
 @asynccontextmanager

@@ -27,8 +27,8 @@ from tests.roles.helpers import (
     receive,
     receive_partition,
     wait_event,
-    wait_until,
 )
+from tests.waiting import wait_until
 
 NAMES = ("producer", "consumer", "store", "other")
 

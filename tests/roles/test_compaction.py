@@ -13,7 +13,8 @@ from dafka.protocol import RecordsCompacted, RecordsUnrecoverable
 from dafka.records import ProducerRecord, Record
 from dafka.roles.store_statistics import TopicCounts
 from dafka.testing import Cluster, open_cluster
-from tests.roles.helpers import DEADLINE_S, open_store, wait_event, wait_until
+from tests.roles.helpers import DEADLINE_S, open_store, wait_event
+from tests.waiting import wait_until
 
 COUNT, KEYS = 3000, 50
 

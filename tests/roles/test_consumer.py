@@ -22,8 +22,8 @@ from tests.roles.helpers import (
     contents,
     receive_partition,
     wait_event,
-    wait_until,
 )
+from tests.waiting import wait_until
 
 
 @pytest.fixture

@@ -14,15 +14,9 @@ from dafka.testing import open_cluster
 from dafka.transport import open_mesh
 from dafka.wire import Dialect, Role, codec
 from dafka.wire.batch import iter_frames
-from tests.roles.helpers import (
-    DEADLINE_S,
-    contents,
-    open_store,
-    receive_partition,
-    wait_event,
-    wait_until,
-)
+from tests.roles.helpers import DEADLINE_S, contents, open_store, receive_partition, wait_event
 from tests.roles.libdafka_store import READER, LibdafkaStore, open_libdafka_store
+from tests.waiting import wait_until
 
 FAST = Config().with_beacon(interval_ms=100)
 GONE = Partition("hello", "GONE")

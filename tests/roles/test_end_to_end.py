@@ -19,8 +19,8 @@ from tests.roles.helpers import (
     open_store,
     receive,
     receive_partition,
-    wait_until,
 )
+from tests.waiting import wait_until
 
 COUNT = 5000
 IN_MEMORY = Config().with_producer(min_stores=0)

@@ -10,7 +10,8 @@ import trio
 from dafka import Config, RecordBatch
 from dafka.storage.memory import MemoryStorage
 from dafka.testing import open_cluster
-from tests.roles.helpers import DEADLINE_S, assert_nothing_more, contents, receive_partition, wait_until
+from tests.roles.helpers import DEADLINE_S, assert_nothing_more, contents, receive_partition
+from tests.waiting import wait_until
 
 COUNT, SIZE = 20_000, 200
 

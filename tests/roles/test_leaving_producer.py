@@ -8,9 +8,10 @@ import trio
 from dafka import Config, open_producer
 from dafka.protocol.machines import producer as producer_machine
 from dafka.testing import open_cluster
-from tests.roles.helpers import contents, wait_until
+from tests.roles.helpers import contents
 from tests.roles.libdafka_consumer import LibdafkaConsumer, open_libdafka_consumer
 from tests.roles.libdafka_store import open_libdafka_store
+from tests.waiting import wait_until
 
 COUNT = 200
 SECOND_S = 0.3

@@ -17,7 +17,8 @@ from dafka.protocol import StorageLost
 from dafka.storage import open_storage
 from dafka.storage.memory import MemoryStorage
 from dafka.testing import Cluster, open_cluster
-from tests.roles.helpers import DEADLINE_S, contents, open_store, wait_event, wait_until
+from tests.roles.helpers import DEADLINE_S, contents, open_store, wait_event
+from tests.waiting import wait_until
 
 
 def remove(path: Path) -> None:

@@ -17,7 +17,8 @@ from dafka.protocol import PeerJoined, PeerLeft
 from dafka.transport import Socket, open_context
 from dafka.wire import BEACON
 from tests.roles.closed_cluster import Keys
-from tests.roles.helpers import DEADLINE_S, open_store, wait_until
+from tests.roles.helpers import DEADLINE_S, open_store
+from tests.waiting import wait_until
 
 FREE = "tcp://127.0.0.1:*"
 FIRST_FORM = "first form"

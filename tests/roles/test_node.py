@@ -25,8 +25,8 @@ from tests.roles.helpers import (
     receive_partition,
     wait_event,
     wait_subscribed,
-    wait_until,
 )
+from tests.waiting import wait_until
 
 HUGE = 2**64 - 1
 FAR = 2**61

@@ -29,7 +29,8 @@ from dafka.testing import open_cluster
 from dafka.transport import Mesh, open_mesh
 from dafka.wire import codec
 from tests.roles.closed_cluster import Keys
-from tests.roles.helpers import DEADLINE_S, check_leaves_nothing, contents, open_store, wait_until
+from tests.roles.helpers import DEADLINE_S, check_leaves_nothing, contents, open_store
+from tests.waiting import wait_until
 
 FAST = Config().with_beacon(interval_ms=200)
 

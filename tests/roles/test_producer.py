@@ -35,8 +35,8 @@ from tests.roles.helpers import (
     read_line,
     receive_partition,
     wait_event,
-    wait_until,
 )
+from tests.waiting import wait_until
 
 
 def hasty(config: Config) -> Config:

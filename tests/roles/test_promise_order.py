@@ -15,7 +15,8 @@ from dafka.roles import open_reader
 from dafka.storage.memory import MemoryStorage
 from dafka.storage.sqlite import SqliteStorage
 from dafka.testing import open_cluster
-from tests.roles.helpers import DEADLINE_S, contents, open_store, receive_partition, wait_until
+from tests.roles.helpers import DEADLINE_S, contents, open_store, receive_partition
+from tests.waiting import wait_until
 
 
 async def test_a_stopped_store_writes_everything_that_it_received(monkeypatch: pytest.MonkeyPatch) -> None:

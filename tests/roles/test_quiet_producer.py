@@ -10,7 +10,8 @@ from dafka import Config
 from dafka.testing import open_cluster
 from dafka.transport import Socket, open_context
 from dafka.wire import Command
-from tests.roles.helpers import AN_HOUR_MS, DEADLINE_S, contents, receive_partition, wait_until
+from tests.roles.helpers import AN_HOUR_MS, DEADLINE_S, contents, receive_partition
+from tests.waiting import wait_until
 
 HEADS = 15
 """With growing intervals, the last of these HEADs would be sent after minutes."""

@@ -11,7 +11,8 @@ from dafka.protocol.ordering.held_end import PATIENCE_S
 from dafka.records import new_address
 from dafka.roles import Reader, open_reader
 from dafka.testing import open_cluster
-from tests.roles.helpers import DEADLINE_S, assert_run, check_leaves_nothing, contents, open_store, wait_until
+from tests.roles.helpers import DEADLINE_S, assert_run, check_leaves_nothing, contents, open_store
+from tests.waiting import wait_until
 
 ABSENT = Partition("orders", "ABSENT")
 

@@ -20,7 +20,8 @@ from dafka.records import Partition
 from dafka.roles import open_producer
 from dafka.storage import open_storage
 from dafka.testing import Cluster, open_cluster
-from tests.roles.helpers import DEADLINE_S, contents, wait_event, wait_until
+from tests.roles.helpers import DEADLINE_S, contents, wait_event
+from tests.waiting import wait_until
 
 QUICK = Config().with_beacon(interval_ms=100, timeout_ms=1000).with_producer(new_partition_after_ms=300)
 

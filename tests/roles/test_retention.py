@@ -15,15 +15,8 @@ from dafka.protocol import PartitionHalted, RecordsDropped, RecordsUnrecoverable
 from dafka.storage import RetentionPolicy, open_storage
 from dafka.storage.memory import MemoryStorage
 from dafka.testing import Cluster, open_cluster
-from tests.roles.helpers import (
-    DEADLINE_S,
-    assert_nothing_more,
-    contents,
-    open_store,
-    receive_partition,
-    wait_event,
-    wait_until,
-)
+from tests.roles.helpers import DEADLINE_S, assert_nothing_more, contents, open_store, receive_partition, wait_event
+from tests.waiting import wait_until
 
 COUNT, KEPT = 1000, 100
 

@@ -16,8 +16,9 @@ from dafka.roles import open_reader
 from dafka.roles.store import StoreRetention
 from dafka.storage import made_at
 from dafka.testing import Cluster, open_cluster
-from tests.roles.helpers import AN_HOUR_MS, DEADLINE_S, contents, open_store, receive, receive_partition, wait_until
+from tests.roles.helpers import AN_HOUR_MS, DEADLINE_S, contents, open_store, receive, receive_partition
 from tests.roles.libdafka_store import open_libdafka_store
+from tests.waiting import wait_until
 
 BEGIN_MS = 1_700_000_000_000
 """The time at which the first record of `timed` was made."""

@@ -32,8 +32,8 @@ from tests.roles.helpers import (
     open_store_process,
     receive_partition,
     wait_event,
-    wait_until,
 )
+from tests.waiting import wait_until
 
 QUIET = Config().with_producer(head_interval_ms=AN_HOUR_MS)
 """Nothing is found by waiting for a HEAD."""

@@ -11,7 +11,8 @@ from dafka.errors import ConfigError
 from dafka.records import Partition, RecordBatch
 from dafka.storage import open_storage
 from dafka.testing import open_cluster
-from tests.roles.helpers import open_store, wait_until
+from tests.roles.helpers import open_store
+from tests.waiting import wait_until
 
 SYSTEM = [Partition(topic, "4F0C") for topic in ("$topics", "$logs", "$brokers", "$coordinators")]
 GROUP = Partition("$group/billing", "4F0C")

@@ -16,7 +16,8 @@ from dafka.testing import Cluster, open_cluster
 from dafka.transport import KeyPair, open_context
 from dafka.wire import BEACON, REGISTRATION, NodeBeacon
 from tests.roles.closed_cluster import Keys, Tap, open_tap
-from tests.roles.helpers import DEADLINE_S, contents, open_store, wait_until
+from tests.roles.helpers import DEADLINE_S, contents, open_store
+from tests.waiting import wait_until
 
 TOPIC = "salaries-of-the-board"
 CONTENT = b"nobody-else-is-to-know-"

@@ -21,6 +21,7 @@ from dafka.spark.offsets import PartitionName, StreamOffset, split_ranges
 from dafka.spark.schema import COLUMNS
 from tests.roles.helpers import contents
 from tests.spark.cluster import RunningCluster, cluster, run_cluster
+from tests.waiting import poll_until
 
 __all__ = ["cluster"]
 
@@ -222,12 +223,12 @@ def test_starting_offsets_of_an_unknown_partition(cluster: RunningCluster) -> No
 def test_earliest_is_the_first_record_that_retention_has_kept() -> None:
     with run_cluster() as cluster, cluster.store(retention_records=100, retention_interval_ms=20) as store:
         partition = cluster.publish(1000)
-        wait_until(lambda: store.statistics().records_dropped == 900)
+        poll_until(lambda: store.statistics().records_dropped == 900)
         with open_query(cluster) as query:
             start = query.initial()
             assert start["offsets"] == {"orders": {partition.address: 900}}
             new = cluster.publish(300)
-            wait_until(lambda: store.statistics().records_dropped == 1100)
+            poll_until(lambda: store.statistics().records_dropped == 1100)
             end = query.wait_latest(start, **{partition.address: 1000, new.address: 300})
             assert end["begins"]["orders"][new.address] == 200
             assert query.read(start, end) == {partition.address: records(900, 1000), new.address: records(200, 300)}
@@ -236,7 +237,7 @@ def test_earliest_is_the_first_record_that_retention_has_kept() -> None:
 def test_dropped_records_fail_the_task_or_are_skipped(caplog: pytest.LogCaptureFixture) -> None:
     with run_cluster() as cluster, cluster.store(retention_records=100, retention_interval_ms=20) as store:
         partition = cluster.publish(1000)
-        wait_until(lambda: store.statistics().records_dropped == 900)
+        poll_until(lambda: store.statistics().records_dropped == 900)
         start = document(partition.address, 0, 500)
         end, none = (document(partition.address, 500, each) for each in (950, 800))
         with open_query(cluster) as query, pytest.raises(StorageError) as caught:
@@ -276,7 +277,7 @@ def test_a_second_store_replaces_the_first(tmp_path: Path) -> None:
     with run_cluster() as cluster:
         with cluster.store(f"sqlite:{tmp_path}/one.db"), cluster.store(f"sqlite:{tmp_path}/two.db") as second:
             partition = cluster.publish(10)
-            wait_until(lambda: second.statistics().records_stored == 10)
+            poll_until(lambda: second.statistics().records_stored == 10)
         with cluster.store(f"sqlite:{tmp_path}/two.db"), open_query(cluster) as query:
             start = query.initial()
             assert query.read(start, query.latest(start)) == {partition.address: records(0, 10)}
@@ -399,10 +400,3 @@ def test_pieces_cover_ranges_once() -> None:
     assert covered == [(name, offset) for name, (first, end) in ranges.items() for offset in range(first, end)]
     assert split_ranges({A: (0, 2)}, 10) == [(A, 0, 1), (A, 1, 2)]
     assert split_ranges({}, 10) == []
-
-
-def wait_until(condition: Any) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)

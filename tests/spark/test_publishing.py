@@ -23,8 +23,9 @@ from dafka.spark.rows import RowColumns
 from dafka.storage import open_storage
 from dafka.storage.arrow import arrow_schema
 from dafka.testing import Cluster, open_cluster
-from tests.roles.helpers import contents, wait_until
+from tests.roles.helpers import contents
 from tests.spark.stores import read_records, read_store
+from tests.waiting import wait_until
 
 ONE_TOPIC = RowColumns(0, None, "t")
 TASK = ("test", 0)

@@ -178,7 +178,7 @@ def main(url: str, rounds: int, records: int, keys: int, seed: int) -> None:
         is_appending = number % 2 == 0
         killed_at = expected.end + choose.randint(0, count) if is_appending else inf
         writer = run_writer(url, seed + number, keys, count)
-        reports = writer.wait_until(lambda found, at=killed_at: found["end"] >= at or "is_done" in found)  # type: ignore[misc]
+        reports = writer.read_until(lambda found, at=killed_at: found["end"] >= at or "is_done" in found)  # type: ignore[misc]
         if not is_appending:
             time.sleep(choose.uniform(0, COMPACTING_S))
         writer.kill()

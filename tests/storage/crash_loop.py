@@ -141,7 +141,7 @@ class Child:
             line += byte
         return line
 
-    def wait_until(self, is_reached: Callable[[dict[str, Any]], bool]) -> bytes:
+    def read_until(self, is_reached: Callable[[dict[str, Any]], bool]) -> bytes:
         """Return its reports up to the first one for which a function is true, or up to its end."""
         reports = b""
         while line := self.wait_report():

@@ -13,7 +13,7 @@ from dafka.endpoints import PeerEndpoint
 from dafka.transport import Mesh, open_mesh, slow_peers
 from dafka.transport.slow_peers import SLOW_PEER
 from dafka.wire.batch import iter_frames
-from tests.roles.helpers import wait_until
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("either_loops")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from dafka.broker.broker import Broker, open_broker
 from dafka.broker.connections.security import ServerSecurity
 from dafka.broker.core.coordination.state_records import SHARDS, shard_of
 from dafka.testing.cluster import open_cluster
+from tests.waiting import wait_until
 
 DEADLINE_S = 60
 
@@ -48,20 +49,13 @@ class Brokers:
 
     async def wait_committed(self) -> None:
         """Wait until each slot has one coordinator among the running brokers, which all of them know."""
-        await self.wait_until(self._is_settled, "not every slot has one coordinator")
+        await wait_until(self._is_settled, "not every slot has one coordinator")
 
     def coordinator_of(self, name: str) -> Broker:
         return next(each for each in self.running.values() if shard_of(name) in served(each))
 
     def name_of(self, broker: Broker) -> str:
         return next(name for name, each in self.running.items() if each is broker)
-
-    async def wait_until(self, is_true: Callable[[], bool], message: str) -> None:
-        with trio.move_on_after(DEADLINE_S):
-            while not is_true():  # noqa: ASYNC110
-                await trio.sleep(0.01)
-            return
-        raise AssertionError(message)
 
     def have_joined(self) -> bool:
         """Return whether all brokers count for majorities of all slots, as far as each of them knows."""
@@ -105,7 +99,7 @@ async def open_brokers(folder: Path, *names: str) -> AsyncIterator[Brokers]:
     async with open_cluster(storage=None) as cluster, trio.open_nursery() as nursery:
         brokers = Brokers(cluster.config, folder, nursery)
         await brokers.start(*names)
-        await brokers.wait_until(brokers.have_joined, "brokers still join logs")  # two replicas need each other
+        await wait_until(brokers.have_joined, "brokers still join logs")  # two replicas need each other
         await brokers.wait_committed()
         yield brokers
         nursery.cancel_scope.cancel()

@@ -22,6 +22,7 @@ from dafka.broker.core.topic_partition import TopicPartition
 from dafka.broker.core.transactions.transaction import TransactionPhase
 from dafka.broker.log.appending import AppendedBatches, AppendRefusedError, append_batches
 from tests.broker.coordinator.brokers import DEADLINE_S, Brokers, open_brokers, served
+from tests.waiting import wait_until
 
 PLACE = TopicPartition("orders", 0)
 
@@ -52,7 +53,7 @@ async def open_orders(folder: Path, log_count: int = 1) -> AsyncIterator[Brokers
     """Run three brokers with a topic that all of them know."""
     async with open_brokers(folder, *NAMES) as brokers:
         await next(iter(brokers.running.values())).node.create_topic("orders", log_count).wait()
-        await brokers.wait_until(
+        await wait_until(
             lambda: all(find_leader(brokers, number) is not None for number in range(log_count)), "no leader"
         )
         await brokers.wait_committed()
@@ -123,7 +124,7 @@ async def named(brokers: Brokers, broker: Broker, *, is_here: bool) -> str:
         found[:] = [name for name in map("name-{}".format, range(1000)) if shard_of(name) in shards]
         return bool(found)
 
-    await brokers.wait_until(find, "one broker coordinates everything, or nothing")
+    await wait_until(find, "one broker coordinates everything, or nothing")
     return found[0]
 
 
@@ -203,7 +204,7 @@ async def test_members_stay_in_their_group_when_another_broker_coordinates_it(tm
         async with trio.open_nursery() as nursery:
             nursery.start_soon(wait_join)
             coordinator.node.set_draining(True)
-            await brokers.wait_until(lambda: bool(waiting), "the member that joins waits")
+            await wait_until(lambda: bool(waiting), "the member that joins waits")
         assert waiting[0].error_code is ErrorCode.NOT_COORDINATOR
         await brokers.wait_committed()
         other = brokers.coordinator_of("g")
@@ -285,7 +286,7 @@ async def test_a_decided_transaction_is_completed_by_the_next_coordinator(tmp_pa
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(end)
-            await brokers.wait_until(
+            await wait_until(
                 lambda: any(
                     each.phase is TransactionPhase.PREPARE_COMMIT
                     for slot in coordinator._coordinators.served()
@@ -300,7 +301,7 @@ async def test_a_decided_transaction_is_completed_by_the_next_coordinator(tmp_pa
         await brokers.wait_committed()
         assert ended in ([], [ErrorCode.NOT_COORDINATOR])
         other = brokers.coordinator_of(name)
-        await brokers.wait_until(
+        await wait_until(
             lambda: [each.phase for each in other.transactions.known()] == [TransactionPhase.COMPLETE_COMMIT],
             "the transaction is not completed",
         )
@@ -319,7 +320,7 @@ async def test_a_transaction_goes_on_when_another_broker_leads_its_log(tmp_path:
         assert await coordinator.transactions.add_partitions(name, producer, [PLACE]) is ErrorCode.NONE
         await brokers.stop(brokers.name_of(leader))
         await brokers.wait_committed()
-        await brokers.wait_until(lambda: find_leader(brokers) is not None, "nobody leads the log")
+        await wait_until(lambda: find_leader(brokers) is not None, "nobody leads the log")
         await append(brokers, name, producer, 0)
         with trio.fail_after(DEADLINE_S):
             ended = await brokers.coordinator_of(name).transactions.end_transaction(name, producer, is_commit=False)
@@ -350,7 +351,7 @@ async def test_a_broker_without_a_slot_asks_another_one_for_producer_ids(tmp_pat
         drained.node.set_draining(True)
         found: set[Producer] = set()
         while len(found) < 3:
-            await brokers.wait_until(lambda: not served(drained), "it still serves slots")
+            await wait_until(lambda: not served(drained), "it still serves slots")
             await brokers.wait_committed()
             result = await drained.transactions.init_producer_id(None)
             if not served(drained):  # a broker that is late lets it serve slots once more, for a moment
@@ -367,7 +368,7 @@ async def test_producers_get_ids_where_no_coordinator_is_reached(tmp_path: Path)
         for name in NAMES[1:]:
             await brokers.stop(name)
         (alone,) = brokers.running.values()
-        await brokers.wait_until(lambda: not served(alone), "slots are served")
+        await wait_until(lambda: not served(alone), "slots are served")
         results = [await alone.transactions.init_producer_id(None) for _ in range(2)]
         assert [each.error_code for each in results] == [ErrorCode.NONE] * 2
         first, second = (each.producer.producer_id for each in results)

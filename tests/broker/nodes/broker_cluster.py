@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from dafka.errors import NotLeaderError
 from dafka.records import Partition, RecordBatch
 from dafka.storage import Storage
 from dafka.testing import open_cluster
+from tests.waiting import wait_until
 
 PATIENCE_S = 60
 
@@ -111,13 +112,6 @@ class BrokerCluster:
                         await append(broker, log, *values)
                         return
                 await trio.sleep(0.01)
-
-
-async def wait_until(is_true: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
-    """Wait for a condition."""
-    with trio.fail_after(timeout_s):
-        while not is_true():  # noqa: ASYNC110 (brokers tell of nothing that this waits for)
-            await trio.sleep(0.01)
 
 
 def make_batch(

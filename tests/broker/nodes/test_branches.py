@@ -10,7 +10,8 @@ from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.partition_address import name_log
 from dafka.broker.node import BrokerNode
-from tests.broker.nodes.broker_cluster import BrokerCluster, append, open_broker_cluster, read, wait_until
+from tests.broker.nodes.broker_cluster import BrokerCluster, append, open_broker_cluster, read
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.trio
 

@@ -12,14 +12,8 @@ from dafka.broker.core.replication.replicated_logs import ReplicatedLog
 from dafka.broker.node import BrokerNode
 from dafka.records import Partition
 from dafka.storage import DeletesPartitions, open_storage
-from tests.broker.nodes.broker_cluster import (
-    BrokerCluster,
-    distinct,
-    open_broker_cluster,
-    read,
-    record_read_indexes,
-    wait_until,
-)
+from tests.broker.nodes.broker_cluster import BrokerCluster, distinct, open_broker_cluster, read, record_read_indexes
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.trio
 

@@ -17,7 +17,8 @@ from dafka.config import Config
 from dafka.records import Partition
 from dafka.storage.capabilities import Compactable, CompactsPartitions
 from dafka.storage.compaction import CompactionPolicy
-from tests.broker.nodes.broker_cluster import PATIENCE_S, open_broker_cluster, wait_until
+from tests.broker.nodes.broker_cluster import PATIENCE_S, open_broker_cluster
+from tests.waiting import wait_until
 
 COUNT, KEYS = 200, 9
 

@@ -24,8 +24,8 @@ from tests.broker.nodes.broker_cluster import (
     make_batch,
     open_broker_cluster,
     read,
-    wait_until,
 )
+from tests.waiting import wait_until
 
 NAMES = ("a", "b", "c")
 SCHEMES = ["filelog", "sqlite"]

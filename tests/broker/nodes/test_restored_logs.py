@@ -39,8 +39,8 @@ from tests.broker.nodes.broker_cluster import (
     open_broker_cluster,
     read,
     record_read_indexes,
-    wait_until,
 )
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.trio
 

@@ -27,8 +27,8 @@ from tests.broker.nodes.broker_cluster import (
     open_broker_cluster,
     read,
     read_from,
-    wait_until,
 )
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.trio
 

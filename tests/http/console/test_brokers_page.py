@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.harness import wait_until
+from tests.cli.harness import wait_for
 from tests.http.console.browser import open_window
 from tests.http.console.served import ServedBroker
 
@@ -47,7 +47,7 @@ def test_a_broker_is_drained_after_a_question(browser: Any, brokers: list[Served
         page.get_by_role("button", name="Drain broker 1").click()
         dialog.get_by_role("button", name="Drain the broker").click()
         page.get_by_role("button", name="Stop draining broker 1").wait_for()
-        wait_until(lambda: draining(brokers[1]) == [False, True] or None, lambda: str(draining(brokers[1])))
+        wait_for(lambda: draining(brokers[1]) == [False, True] or None, lambda: str(draining(brokers[1])))
         assert window.find_faults() == []
         page.get_by_role("button", name="Stop draining broker 1").click()
         page.get_by_role("button", name="Drain broker 1").wait_for()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dafka.broker.access.permissions import Permissions
-from tests.cli.harness import wait_until
+from tests.cli.harness import wait_for
 from tests.http.console.browser import Window, open_window
 from tests.http.console.served import ServedBroker, basic, serve_broker
 from tests.kafka.server.secured import EVERYTHING, PASSWORD, write_user_file
@@ -141,7 +141,7 @@ def test_the_cold_tier_is_shown(browser: Any, tmp_path: Path) -> None:
     config.write_text(f'[cold]\nstorage = "file://{tmp_path}/bucket"\n{limits}\n')
     with serve_broker(tmp_path / "log", ("--config", str(config))) as broker:
         broker.publish("orders", ({"value": f"record {number}"} for number in range(200)))
-        wait_until(lambda: broker.request("GET", "/storage")["cold"]["objects"] or None, lambda: "nothing was moved")
+        wait_for(lambda: broker.request("GET", "/storage")["cold"]["objects"] or None, lambda: "nothing was moved")
         with open_window(browser, broker.url) as window:
             window.open("storage", "Storage")
             panel = window.page.get_by_role("region", name="Cold tier")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from dafka import Config
 from tests.kafka.server.clients import AioKafka, Confluent, KafkaPython, Message
 from tests.kafka.server.fixtures import run_broker
 from tests.kafka.server.test_transactions import read_natively
+from tests.waiting import poll_until
 
 DEADLINE_S = 60
 
@@ -75,13 +75,6 @@ def read_all(servers: str, topic: str, isolation: str = "read_committed") -> dic
     return found
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def last_values(found: dict[int, tuple[bytes, bytes | None]]) -> dict[bytes, bytes | None]:
     return dict(found[offset] for offset in sorted(found))
 
@@ -92,7 +85,7 @@ def test_clients_read_the_last_record_of_each_key_at_its_offset(storage: str) ->
         servers = broker.bootstrap_servers
         create_topic(servers, "prices")
         write_all(servers, "prices", count)
-        wait_until(lambda: len(read_all(servers, "prices")) <= 3 * KEYS)
+        poll_until(lambda: len(read_all(servers, "prices")) <= 3 * KEYS)
         found = read_all(servers, "prices")
         assert last_values(found) == {b"key %d" % (n % KEYS): b"%d" % n for n in range(count - KEYS, count)}
         assert all(value == b"%d" % offset for offset, (_, value) in found.items())
@@ -137,7 +130,7 @@ def test_records_of_aborted_transactions_do_not_count_and_open_ones_stay(storage
             found = read_all(servers, "prices", "read_uncommitted")
             return sum((value or b"").endswith(b"of 0") for _, value in found.values()) == 0
 
-        wait_until(is_compacted)
+        poll_until(is_compacted)
         assert last_values(read_all(servers, "prices")) == expected
         opened = Producer({"bootstrap.servers": servers, "transactional.id": "open"})
         opened.init_transactions(DEADLINE_S)
@@ -151,7 +144,7 @@ def test_records_of_aborted_transactions_do_not_count_and_open_ones_stay(storage
         assert sum((value or b"").startswith(b"later") for _, value in uncommitted.values()) == 10
         assert last_values(read_all(servers, "prices")) == expected
         opened.commit_transaction(DEADLINE_S)
-        wait_until(lambda: last_values(read_all(servers, "prices"))[b"key 5"] == b"later 9")
+        poll_until(lambda: last_values(read_all(servers, "prices"))[b"key 5"] == b"later 9")
         assert last_values(read_all(servers, "prices"))[b"key 3"] == b"open"
 
 
@@ -164,8 +157,8 @@ def test_tombstones_go_after_a_while() -> None:
             Confluent().write(servers, topic, [Message(b"1", b"a"), Message(None, b"a"), Message(b"2", b"b")], "none")
             Confluent().write(servers, topic, [Message(b"3", b"b"), Message(b"4", b"c")], "none")
         expected = {3: (b"b", b"3"), 4: (b"c", b"4")}
-        wait_until(lambda: read_all(servers, "prices") == expected)
-        wait_until(lambda: read_all(servers, "kept") == {1: (b"a", None), **expected})
+        poll_until(lambda: read_all(servers, "prices") == expected)
+        poll_until(lambda: read_all(servers, "kept") == {1: (b"a", None), **expected})
 
 
 def test_settings_of_compaction_are_described_and_checked() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import confluent_kafka
@@ -17,6 +16,7 @@ from dafka.storage import CompactsPartitions, open_storage
 from dafka.storage.cold.tiered import TieredStorage
 from dafka.testing import kafka, open_cluster
 from tests.storage.cold.stores import A, B, open_tiered
+from tests.waiting import wait_until
 
 COUNT = 2000
 CONTENTS = [b"%099d." % number for number in range(COUNT)]
@@ -28,12 +28,6 @@ def cold_config(folder: Path) -> Config:
     return Config().with_cold(
         storage=f"file://{folder}/bucket", local_retention_bytes=10_000, segment_bytes=20_000, interval_ms=10
     )
-
-
-async def wait_until(is_so: Callable[[], bool]) -> None:
-    """Wait for what no event tells."""
-    while not is_so():  # noqa: ASYNC110
-        await trio.sleep(0.01)
 
 
 def count_cold(store: Store | None) -> int:
