@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Generator, Iterator
 from fnmatch import fnmatchcase
 
+import hypothesis
 import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
@@ -21,6 +22,10 @@ pytest_plugins = [
     "tests.spark.fixtures",
     "tests.transport.fixtures",
 ]
+
+# How long an example takes says nothing about it: other tests run beside it.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 # A worker gets one module after another: first these, then the others by name. If a long module came last, the other
 # workers would wait for it.

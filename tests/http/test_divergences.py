@@ -30,7 +30,7 @@ def make_follower(availability: str, rows: list[EpochStart], known: list[int]) -
     """Return a log and the follower of one client. `known` has the number of rows that the broker knows at present."""
     log_table = LogTable("here")
     log_table.add_topic(Topic("orders", "id", 1, {"availability": availability}))
-    broker: Any = SimpleNamespace(log_table=log_table, branches=lambda _topic: [rows[: known[0]]])
+    broker: Any = SimpleNamespace(log_table=log_table, epoch_starts=lambda _topic: [rows[: known[0]]])
     return log_table.logs("orders")[0], DivergenceTracker(broker)
 
 

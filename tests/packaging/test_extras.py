@@ -27,7 +27,7 @@ def run_without(missing: list[str], *arguments: str) -> subprocess.CompletedProc
         (
             ["h11", "prometheus_client"],
             ["tower", "--metrics-listen", "127.0.0.1:0", "--sub", "tcp://127.0.0.1:*", "--pub", "tcp://127.0.0.1:*"],
-            "the HTTP server for metrics and health needs h11: pip install 'dafka[metrics]'",
+            "the HTTP server for metrics and health needs prometheus-client: pip install 'dafka[metrics]'",
         ),
         (
             ["structlog"],

@@ -38,7 +38,7 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
     ("notes.txt", {}, "notes.txt: expected a dafka store, an SQLite file or a file log's folder"),
     ("nothing", {}, "nothing: there is nothing here"),
     ("empty", {}, "empty: there is no dafka store among the 0 files and folders here"),
-    ("newer.db", {}, "newer.db has schema version 99, expected at most"),
+    ("newer.db", {}, "newer.db has schema version 99, expected 4"),
     ("memory:", {}, "path memory:: a storage in another process's memory cannot be read"),
     ("", {}, "option path: expected a store, a folder or pattern of stores"),
     ("store.db", {"subscribe": "trades"}, "option subscribe: no store has a topic 'trades'; the stores hold 'orders'"),

@@ -260,7 +260,6 @@ def test_damaged_rows(tmp_path: Path, statement: str) -> None:
 def test_damaged_pages(tmp_path: Path) -> None:
     url = fill(f"sqlite:{tmp_path}/store.db", batch("orders", A, 0, 3000, contents=[bytes(500)] * 3000))
     path = tmp_path / "store.db"
-    damage(path, "PRAGMA user_version = 2")
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
