@@ -1,4 +1,4 @@
-"""Replicates the logs of a broker: heartbeats, control records, elections, leases and the logs that it leads."""
+"""Replicates the logs of a broker: processes what others have written, and executes what its replicas decide."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ MISSED_EPOCHS = 8
 
 
 class Replicator(CommitStage):
-    """The membership of one broker in the cluster, and its replicas.
+    """The replicas of one broker.
 
     As a stage of the commits, it processes the records that are durable, and the control records of this broker.
 
