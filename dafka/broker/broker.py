@@ -121,7 +121,7 @@ class Broker:
             if self._coordinators.has_all:
                 self.participants.abort_orphans()
             nursery.start_soon(self._expire_producers)
-            compaction = LogCompaction(self.node, self.config, self.last_stable_offset, self.aborted_between)
+            compaction = LogCompaction(self.node, self.config)
             nursery.start_soon(compaction.run)
             task_status.started()
 
@@ -143,18 +143,6 @@ class Broker:
         """
         await self.node.delete_topic(name)
         await self.groups.wait_committed()
-
-    def last_stable_offset(self, log: Log) -> int:
-        """Return the last stable offset of a log, the end for readers of committed records."""
-        return log.last_stable_offset
-
-    def aborted_between(self, log: Log, offset: int, end_offset: int) -> list[tuple[int, int]]:
-        """Return the aborted transactions in a range of offsets: producer ids and first offsets.
-
-        They are in the order of their first offsets.
-        """
-        found = log.transactions.aborted_between(offset, end_offset)
-        return [(each.producer_id, each.first_offset) for each in found]
 
     def _make_shard(self, log: Log) -> CoordinatorShard:
         kafka = self.config.kafka

@@ -6,7 +6,6 @@ records in partitions of its own, so that for other nodes they look like the rec
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 
 import attrs
@@ -60,8 +59,6 @@ from dafka.roles.sockets import NodeSockets
 from dafka.roles.store import Store
 from dafka.storage import Storage
 from dafka.storage.plugin_helpers import now_ms
-
-_LOGGER = logging.getLogger("dafka.broker")
 
 CREATION_WAIT_S = 0.25
 """Seconds that a broker waits for another one to create a topic, before it checks whether that one is alive."""
@@ -120,7 +117,6 @@ class BrokerNode:
         pipeline.stages = (offsets, WriteLocalState(state), self._own, self.replicator, self.storage)
         self.inventory = Inventory(machine, storage, log_table, tables.topics.is_orphan)
         self._machine = machine
-        self._replica_count = config.broker.replicas
         self._log_count = config.kafka.log_count
         self._record_bytes_max = config.node.message_bytes_max
 

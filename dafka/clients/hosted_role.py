@@ -1,4 +1,4 @@
-"""What open roles have in common for asyncio and for plain threads, and how their functions show those of `dafka`."""
+"""The common part of open roles for asyncio and for threads. Their functions have the signatures of `dafka`'s."""
 
 from __future__ import annotations
 

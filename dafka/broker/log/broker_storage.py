@@ -32,6 +32,7 @@ class BrokerStorage(CommitStage):
         storage: The storage.
         stored: The durable ends of the partitions.
         waits: The waits of requests, which end when the storage fails.
+        durable: Set when everything that is pending now is durable; another event follows it.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class BrokerStorage(CommitStage):
         self._state = state
         self._offsets = offsets
         self._pending_bytes_max = pending_bytes_max
-        self._durable = trio.Event()
+        self.durable = trio.Event()
         self._writing: trio.Event | None = None
         self._deleted = trio.Event()
         self._capacity = trio.lowlevel.ParkingLot()
@@ -83,7 +84,7 @@ class BrokerStorage(CommitStage):
     def write(self) -> trio.Event:
         """Write everything that is pending now. The returned event is set when it is durable."""
         self._pipeline.wake()
-        return self._durable
+        return self.durable
 
     def write_state(self, topic: str, changes: Iterable[tuple[bytes, bytes | None]]) -> trio.Event:
         """Write state: keys with values; None removes a key. The returned event is set when it is durable."""
@@ -116,7 +117,7 @@ class BrokerStorage(CommitStage):
     async def wait_durable(self) -> None:
         """Wait until everything that is pending now is durable."""
         if self._pipeline.has_work():
-            await self._durable.wait()
+            await self.durable.wait()
 
     async def wait_capacity(self) -> None:
         """Wait until the records that are not durable yet need less than `[store] pending_bytes_max`.
@@ -130,17 +131,12 @@ class BrokerStorage(CommitStage):
             while self._machine.pending_bytes >= self._pending_bytes_max:
                 await self._capacity.park()
 
-    @property
-    def durable(self) -> trio.Event:
-        """An event that is set when everything that is pending now is durable."""
-        return self._durable
-
     # The stage
 
     def prepare(self, commit: Commit) -> None:
         """Begin a new event, for changes that come too late for the transaction."""
         if self._writing is None:
-            self._writing, self._durable = self._durable, trio.Event()
+            self._writing, self.durable = self.durable, trio.Event()
 
     def done(self, commit: Commit) -> None:
         """Wake up the tasks that wait for the transaction."""
@@ -152,8 +148,8 @@ class BrokerStorage(CommitStage):
         """Wake up the tasks that wait for anything else."""
         self.waits.record_success()
         if not self._pipeline.has_work():  # a repeated write includes what arrived meanwhile
-            self._durable.set()
-            self._durable = trio.Event()
+            self.durable.set()
+            self.durable = trio.Event()
         if not self._pipeline.queue.is_deleting:
             self._deleted.set()
             self._deleted = trio.Event()

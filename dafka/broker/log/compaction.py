@@ -9,7 +9,7 @@ transactions stay.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -161,21 +161,11 @@ class LogCompaction:
     Args:
         broker: The broker.
         config: The configuration.
-        last_stable_offset: Returns the offset of a log up to which no transaction is open.
-        aborted_between: Returns the aborted transactions in a range of offsets of a log: producers and first offsets.
     """
 
-    def __init__(
-        self,
-        broker: BrokerNode,
-        config: Config,
-        last_stable_offset: Callable[[Log], int],
-        aborted_between: Callable[[Log, int, int], list[tuple[int, int]]],
-    ) -> None:
+    def __init__(self, broker: BrokerNode, config: Config) -> None:
         self._broker = broker
         self._config = config
-        self._last_stable_offset = last_stable_offset
-        self._aborted_between = aborted_between
 
     async def run(self) -> None:
         """Compact logs until cancelled."""
@@ -224,14 +214,14 @@ class LogCompaction:
     async def _record_keys(self, log: Log, offset: int, policy: CompactionPolicy) -> KeyOffsetMap:
         """Record the keys of a log from an offset on, up to the capacity."""
         superseded = KeyOffsetMap(policy.keys_max, now_ms() - policy.tombstone_ms)
-        end = self._last_stable_offset(log)
+        end = log.last_stable_offset
         superseded.end_offset = offset = max(offset, log.index.start_offset)
         while offset < end:
             batches = await self._broker.reader.read(log, offset, end, NOTE_BYTES)
             if not batches:
                 superseded.end_offset = end
                 break
-            aborted = self._aborted_between(log, offset, read_header(batches[-1]).end_offset)
+            aborted = log.aborted_between(offset, read_header(batches[-1]).end_offset)
             try:
                 is_recorded = await trio.to_thread.run_sync(superseded.note, batches, aborted)
             except BatchError as error:

@@ -31,7 +31,7 @@ class OwnControl:
         return not self._waiting and not self._writing
 
     def write(self, record: ControlRecord) -> None:
-        """Write a record, and remove those of its log that it makes obsolete."""
+        """Write a record, and remove the records of its log that it makes obsolete."""
         key = key_of(record)
         self._waiting.append(record)
         own = self._records[record.log]

@@ -112,7 +112,7 @@ class LogAccess:
             )
 
     def _bounds_here(self, log: Log) -> LogOffsets:
-        end = self.broker.last_stable_offset(log)
+        end = log.last_stable_offset
         offset_max = max(log.high_watermark, log.index.end_offset)
         return LogOffsets(log.index.start_offset, end, log.high_watermark, offset_max)
 

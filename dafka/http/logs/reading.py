@@ -54,7 +54,7 @@ async def find_offset_by_time(broker: Broker, log: Log, timestamp_ms: int) -> in
 
     The time is in milliseconds since 1970. Raises `WebError` if the storage fails.
     """
-    end = broker.last_stable_offset(log)
+    end = log.last_stable_offset
     try:
         at = await broker.node.reader.find_offset_by_time(log, timestamp_ms)
     except StorageError as error:
@@ -125,7 +125,7 @@ async def read_committed(
         WebError: The topic was deleted, or the storage fails.
     """
     offset = max(offset, log.index.start_offset)
-    stable = broker.last_stable_offset(log)
+    stable = log.last_stable_offset
     end = stable if end_offset is None else min(stable, end_offset)
     if log.is_gone:
         raise topic_not_found(log.topic)
@@ -140,7 +140,7 @@ async def read_committed(
             raise topic_not_found(log.topic) from None
         raise WebError("storage_failed", f"the storage fails: {error}") from None
     next_offset = batches[-1][0].end_offset if batches else end
-    committed = _committed(batches, broker.aborted_between(log, offset, next_offset))
+    committed = _committed(batches, log.aborted_between(offset, next_offset))
     return ReadRecords(offset, next_offset, committed, unpacked_bytes)
 
 
@@ -153,7 +153,7 @@ def _committed(
 
 def has_records(broker: Broker, log: Log, offset: int) -> bool:
     """Return whether a log has committed records at an offset or later, or was deleted."""
-    return broker.last_stable_offset(log) > offset or log.is_gone
+    return log.last_stable_offset > offset or log.is_gone
 
 
 async def wait_records(broker: Broker, offsets: Mapping[Log, int]) -> None:

@@ -203,7 +203,7 @@ async def _read_log(
 ) -> PartitionData:
     offset = wanted.partition.fetch_offset
     is_committed = request.isolation_level == READ_COMMITTED
-    stable = context.broker.last_stable_offset(log)
+    stable = log.last_stable_offset
     part = _part(wanted, ErrorCode.NONE)
     part.high_watermark, part.last_stable_offset = log.high_watermark, stable
     part.log_start_offset = log.index.start_offset
@@ -228,7 +228,7 @@ async def _read_log(
     part.records = b"".join(batches)
     if is_committed:
         returned_end = read_header(batches[-1]).end_offset if batches else offset
-        aborted = context.broker.aborted_between(log, offset, returned_end)
+        aborted = log.aborted_between(offset, returned_end)
         part.aborted_transactions = [AbortedTransaction(producer_id=pid, first_offset=first) for pid, first in aborted]
     return part
 

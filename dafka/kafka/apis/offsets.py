@@ -56,7 +56,7 @@ async def _find_offset(
     if answer.error_code:
         return answer
     is_committed = request.isolation_level == READ_COMMITTED
-    end = broker.last_stable_offset(log) if is_committed else log.high_watermark
+    end = log.last_stable_offset if is_committed else log.high_watermark
     try:
         if asked.timestamp == LATEST:
             answer.offset = end

@@ -238,15 +238,15 @@ async def test_transaction_ends_in_the_logs_and_groups_of_all_brokers(tmp_path: 
                 await trio.sleep(0.01)
         assert error is ErrorCode.NONE
         for number in leaders:
-            broker, log = led_log(brokers, number)
-            assert (broker.last_stable_offset(log), log.high_watermark) == (0, 1)
+            _, log = led_log(brokers, number)
+            assert (log.last_stable_offset, log.high_watermark) == (0, 1)
         with trio.fail_after(DEADLINE_S):
             ended = await coordinator.transactions.end_transaction(name, producer, is_commit=is_commit)
         assert ended is ErrorCode.NONE
         for number in leaders:
-            broker, log = led_log(brokers, number)
-            assert (broker.last_stable_offset(log), log.high_watermark) == (2, 2)
-            aborted = broker.aborted_between(log, 0, 2)
+            _, log = led_log(brokers, number)
+            assert (log.last_stable_offset, log.high_watermark) == (2, 2)
+            aborted = log.aborted_between(0, 2)
             assert aborted == ([] if is_commit else [(producer.producer_id, 0)])
         committed = await group_coordinator.groups.fetch_offsets(group, [PLACE], require_stable=True)
         assert committed[PLACE].offset == (7 if is_commit else -1)
@@ -295,7 +295,7 @@ async def test_a_decided_transaction_is_completed_by_the_next_coordinator(tmp_pa
                 ),
                 "the transaction is not decided",
             )
-            assert leader.last_stable_offset(log) == 0
+            assert log.last_stable_offset == 0
             await brokers.stop(brokers.name_of(coordinator))
             nursery.cancel_scope.cancel()
         await brokers.wait_committed()
@@ -305,9 +305,9 @@ async def test_a_decided_transaction_is_completed_by_the_next_coordinator(tmp_pa
             lambda: [each.phase for each in other.transactions.known()] == [TransactionPhase.COMPLETE_COMMIT],
             "the transaction is not completed",
         )
-        broker, log = led_log(brokers)
-        assert broker.last_stable_offset(log) == log.high_watermark
-        assert broker.aborted_between(log, 0, log.high_watermark) == []
+        _, log = led_log(brokers)
+        assert log.last_stable_offset == log.high_watermark
+        assert log.aborted_between(0, log.high_watermark) == []
         assert await other.transactions.end_transaction(name, producer, is_commit=True) is ErrorCode.NONE
 
 
@@ -325,9 +325,9 @@ async def test_a_transaction_goes_on_when_another_broker_leads_its_log(tmp_path:
         with trio.fail_after(DEADLINE_S):
             ended = await brokers.coordinator_of(name).transactions.end_transaction(name, producer, is_commit=False)
         assert ended is ErrorCode.NONE
-        broker, log = led_log(brokers)
-        assert broker.last_stable_offset(log) == log.high_watermark
-        assert broker.aborted_between(log, 0, log.high_watermark) == [(producer.producer_id, 0)]
+        _, log = led_log(brokers)
+        assert log.last_stable_offset == log.high_watermark
+        assert log.aborted_between(0, log.high_watermark) == [(producer.producer_id, 0)]
 
 
 async def test_no_producer_id_is_given_twice(tmp_path: Path) -> None:

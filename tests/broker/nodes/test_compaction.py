@@ -53,7 +53,7 @@ def is_right(found: dict[int, bytes], end: int) -> bool:
 
 
 async def compact(broker: BrokerNode, log: Log) -> None:
-    compaction = LogCompaction(broker, Config(), lambda log: log.high_watermark, lambda *_: [])
+    compaction = LogCompaction(broker, Config())
     await compaction.compact_log(log, CompactionPolicy(dirty_ratio=0))
 
 

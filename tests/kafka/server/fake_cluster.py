@@ -164,7 +164,6 @@ class FakeCluster:
             memory=Memory(2**30),
             listeners=[],
             outcomes=SimpleNamespace(find=self.broker.find_outcome),
-            last_stable_offset=lambda log: log.high_watermark,
             reads_of=lambda _source: trio.CapacityLimiter(1),
         )
         self.listener = KafkaServer(cast(Any, broker))

@@ -31,7 +31,7 @@ GROUPS_TOPIC = "$groups"
 """The kind of state for group membership."""
 
 OFFSETS_TOPIC = "$offsets"
-"""The kind of state for committed offsets, and those of open transactions."""
+"""The kind of state for committed offsets and for offsets of open transactions."""
 
 TRANSACTIONS_TOPIC = "$transactions"
 """The kind of state for transactions, and the producer ids already assigned."""

@@ -48,7 +48,7 @@ class Log:
         index_partition: The partition of the index.
         index: The offsets of the records.
         high_watermark: The offset after the last durable record.
-        producers: The producers with an id and their last batches, including those that are not durable yet.
+        producers: The producers with an id and their last batches, also before these are durable.
         producer_batches: The durable batches of producers that are needed after a restart.
         transactions: The transactions that are durable here.
         transaction_runs: The records of transactions; empty if the storage stores record batches.
@@ -125,6 +125,14 @@ class Log:
     def last_stable_offset(self) -> int:
         """The last stable offset: the end of what readers of committed records get."""
         return self.transactions.last_stable_offset(self.high_watermark)
+
+    def aborted_between(self, offset: int, end_offset: int) -> list[tuple[int, int]]:
+        """Return the aborted transactions in a range of offsets: producer ids and first offsets.
+
+        They are in the order of their first offsets.
+        """
+        found = self.transactions.aborted_between(offset, end_offset)
+        return [(each.producer_id, each.first_offset) for each in found]
 
     @property
     def is_end_known(self) -> bool:

@@ -99,14 +99,14 @@ class Elections:
         self._number = number
 
     def record_new_epoch(self, leader_epoch: LeaderAndEpoch) -> None:
-        """Record that this replica acknowledges records of an epoch, after those of another one."""
+        """Record that this replica acknowledges records of another epoch from now on."""
         self._acknowledged_epoch = leader_epoch
         self._timer.record_new_epoch()
 
     # Events
 
     def restore(self, own: Iterable[ControlRecord], others: Iterable[tuple[str, ControlRecord]]) -> None:
-        """Restore the control records that this broker has made, and those of others that it stores.
+        """Restore the stored control records of this broker and of the others.
 
         Args:
             own: This broker's own, in their order.
@@ -153,7 +153,7 @@ class Elections:
         return self._lead(Transition.LEAD, record)
 
     def set_alive(self, alive: frozenset[str], now: float, unwritable: frozenset[str]) -> list[ReplicaAction]:
-        """Set the living brokers, this one among them, and those of them that cannot write."""
+        """Set the living brokers, including this one, and the brokers among them that cannot write."""
         if self.peers.alive != alive:
             self._timer.shorten_wait(now, self.peers.rank())
         self.peers.alive, self.peers.writable = alive, alive - unwritable

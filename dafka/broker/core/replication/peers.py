@@ -28,7 +28,7 @@ class Peers:
 
     Attributes:
         alive: The living brokers.
-        writable: Those of them that can write.
+        writable: The living brokers that can write.
         known: All brokers that are or were replicas, or that a vote request names.
         preference: The preferred order of leaders.
         progress: What the replicas have acknowledged.
