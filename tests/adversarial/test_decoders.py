@@ -33,7 +33,7 @@ FRAMES = st.lists(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(frames=FRAMES)
 def test_frames_are_a_message_or_a_wire_error(frames: list[bytes]) -> None:
     for decode in (wire.decode, wire.NodeBeacon.decode, wire.TowerBeacon.decode):
@@ -43,7 +43,7 @@ def test_frames_are_a_message_or_a_wire_error(frames: list[bytes]) -> None:
         wire.decode_subscription(frame)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(drained=st.lists(FRAMES, max_size=20))
 def test_the_batch_decoder_never_raises_and_counts_what_it_discards(drained: list[list[bytes]]) -> None:
     decoder = wire.BatchDecoder()

@@ -34,7 +34,7 @@ def written(
 
 
 @needs_compiled
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(records=RECORDS, bytes_max=st.integers(0, 100), count_max=st.integers(1, 10))
 def test_both_write_and_read_the_same(records: Records, bytes_max: int, count_max: int) -> None:
     assert isinstance(COMPILED, CompiledCodec)

@@ -51,7 +51,7 @@ def test_more_records_than_one_batch_may_have_are_encoded_in_parts(monkeypatch: 
     assert list(join([decode_records(batch.partition, data, bytes_max=BYTES_MAX) for data in encoded])) == list(batch)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(records=RECORDS, compression=st.sampled_from(COMPRESSIONS))
 def test_any_records_come_back(records: Records, compression: Compression) -> None:
     batch = records.encode(2**40, compression=compression)

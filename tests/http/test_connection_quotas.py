@@ -137,7 +137,7 @@ BYTES = st.one_of(
 async def test_the_broker_lives_whatever_is_sent() -> None:
     tried: list[bytes] = []
 
-    @settings(max_examples=300, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=300, database=None, suppress_health_check=list(HealthCheck))
     @given(BYTES)
     def collect(sent: bytes) -> None:
         tried.append(sent)

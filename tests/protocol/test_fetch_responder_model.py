@@ -53,7 +53,7 @@ class Model:
         self.promised.setdefault(key, set()).update(range(fetch.sequence, fetch.sequence + fetch.count))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(fetches | reads, max_size=40))
 def test_every_record_that_was_fetched_is_sent_and_nothing_else(steps: list[tuple[wire.Fetch, bool] | int]) -> None:
     responder = FetchResponder(lambda _: HELD, 1000)

@@ -127,7 +127,7 @@ class Cluster:
         heapq.heappush(self._due, (self.now + self._latency_s, next(self._numbers), action))
 
 
-@settings(deadline=None, max_examples=12)
+@settings(max_examples=12)
 @given(
     latency_s=st.sampled_from([0.0, 0.1, 0.7]),
     joins_at=st.sampled_from([0.0, 0.5, 1.9, 2.0, 3.0, 3.9, 4.0]),

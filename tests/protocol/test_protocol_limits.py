@@ -243,7 +243,7 @@ def test_a_batch_that_begins_within_a_kept_one_adds_only_the_rest(first: int) ->
     assert cursor.add_batch(run(0, 3), 2**20) == [run(0, 3), run(3, 6), run(6, 8)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.tuples(st.sampled_from([A, B]), st.integers(0, 30), st.integers(1, 8), st.integers(0, 4)), max_size=25)
 )

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.datasource import (
     EqualNullSafe,
@@ -119,7 +119,6 @@ def read(pushed: PushedFilters) -> list[Row]:
     return found
 
 
-@settings(deadline=None)
 @given(FILTERS)
 def test_pushed_and_remaining_filters_select_exactly_the_rows(filters: list[Filter]) -> None:
     pushed = PushedFilters()

@@ -121,7 +121,7 @@ def to_table(of: RecordBatch) -> pa.Table:
     return pa.Table.from_batches([to_arrow(of, COLUMNS.names)]).combine_chunks()
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
 @given(st.lists(st.binary(max_size=5) | st.integers(0, 3000).map(bytes), min_size=1, max_size=80), st.data())
 def test_the_driver_and_the_storage_return_the_same(
     tmp_path_factory: pytest.TempPathFactory, contents: list[bytes], data: st.DataObject

@@ -266,7 +266,5 @@ def test_random_operations_match_the_model(storage_url: str, does_reopen: bool, 
         reopens = does_reopen
         exact = is_exact
 
-    checks = settings(
-        max_examples=40, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck), database=None
-    )
+    checks = settings(max_examples=40, stateful_step_count=40, suppress_health_check=list(HealthCheck), database=None)
     run_state_machine_as_test(Machine, settings=checks)

@@ -34,7 +34,7 @@ def test_a_message_survives_the_wire(kind: type[Message], dialect: Dialect, data
     assert decode(encode(message, dialect)) == (message, dialect)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(drains=st.lists(traffic(), min_size=1, max_size=3))
 def test_the_batch_decoder_agrees_with_the_codec(drains: list[list[Frames]]) -> None:
     decoder, reference = BatchDecoder(), Reference()
@@ -44,7 +44,7 @@ def test_the_batch_decoder_agrees_with_the_codec(drains: list[list[Frames]]) -> 
     assert decoder.dialects == reference.dialects
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(drained=traffic())
 def test_a_batch_decoder_that_forgets_headers_loses_no_record(drained: list[Frames]) -> None:
     decoder, reference = BatchDecoder(), Reference()
@@ -65,7 +65,7 @@ def runs(dialect: Dialect) -> st.SearchStrategy[RecordRun]:
 
 
 @pytest.mark.parametrize("dialect", Dialect)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(data=st.data())
 def test_the_batch_encoder_agrees_with_the_codec(dialect: Dialect, data: st.DataObject) -> None:
     others = [messages(kind, dialect) for kind in MESSAGES[4:]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dafka.broker.core.log.entries import RunEntry
@@ -73,7 +73,6 @@ class Leaders:
         return found
 
 
-@settings(deadline=None)
 @given(STEPS)
 def test_no_record_is_healed_twice(steps: list[tuple[str, int, int]]) -> None:
     leaders, end = Leaders(), 0

@@ -308,7 +308,7 @@ def test_every_move_has_a_reason() -> None:
 TOPICS = st.lists(st.tuples(st.integers(1, 8), st.integers(1, 4)), min_size=1, max_size=5)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.integers(100, 10**6), min_size=1, max_size=7), TOPICS, st.booleans())
 def test_new_logs_stay_where_they_are(free: list[int], topics: list[tuple[int, int]], are_new: bool) -> None:
     """The balancer proposes no move, however much space the brokers have, also if all of them have just come."""
@@ -323,7 +323,7 @@ def test_new_logs_stay_where_they_are(free: list[int], topics: list[tuple[int, i
     assert max(loads) - min(loads) <= 1
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.sampled_from(["r1", "r2", "r3"]), min_size=1, max_size=7), TOPICS, st.integers())
 def test_logs_move_only_when_something_has_changed(racks: list[str], topics: list[tuple[int, int]], seed: int) -> None:
     """Racks, logs that are deleted, and brokers that were stopped for a moment leave loads that differ."""
@@ -346,7 +346,7 @@ def test_logs_move_only_when_something_has_changed(racks: list[str], topics: lis
     assert cluster.changes == 0
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @example(4, [(5, 2)])  # one broker leads all the logs that it keeps
 @given(st.integers(1, 5), st.lists(st.tuples(st.integers(1, 6), st.integers(1, 3)), min_size=1, max_size=3))
 def test_further_broker_gets_its_share_with_the_fewest_moves(count: int, topics: list[tuple[int, int]]) -> None:
