@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -227,12 +227,12 @@ def _accept_truncated(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _take_first_frame(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take the first of several content frames."""
-    decode = wire.BatchDecoder.decode
+    decode = wire.BatchDecoder.decode_in_parts
 
-    def decoded(self: wire.BatchDecoder, messages: Iterable[Sequence[bytes]]) -> list[Any]:
+    def decoded(self: wire.BatchDecoder, messages: Iterable[Sequence[bytes]]) -> Iterator[list[Any]]:
         return decode(self, [frames[:3] for frames in batch.iter_frames(messages)])
 
-    monkeypatch.setattr(wire.BatchDecoder, "decode", decoded)
+    monkeypatch.setattr(wire.BatchDecoder, "decode_in_parts", decoded)
 
 
 def _crash(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -203,12 +203,14 @@ def crash(patch: Patch) -> None:
 
 def decode_with(change: Callable[[Sequence[bytes]], Sequence[bytes]], patch: Patch) -> None:
     """Change every message before it is decoded; drop it if no frames are left."""
-    decode = batch.BatchDecoder.decode
+    decode = batch.BatchDecoder.decode_in_parts
 
-    def decode_changed(self: batch.BatchDecoder, messages: Iterable[Sequence[bytes]]) -> list[wire.BatchedMessage]:
+    def decode_changed(
+        self: batch.BatchDecoder, messages: Iterable[Sequence[bytes]]
+    ) -> Iterator[list[wire.BatchedMessage]]:
         return decode(self, [changed for changed in map(change, batch.iter_frames(messages)) if changed])
 
-    patch.setattr(batch.BatchDecoder, "decode", decode_changed)
+    patch.setattr(batch.BatchDecoder, "decode_in_parts", decode_changed)
 
 
 def drop_empty(frames: Sequence[bytes]) -> Sequence[bytes]:

@@ -99,8 +99,8 @@ def test_limited_micro_batches_and_progress(pipeline: Pipeline) -> None:
     progress = [each for each in query.recentProgress if each["numInputRows"]]
     assert [each["numInputRows"] for each in progress] == [16, 16, 8]
     (source,) = progress[0]["sources"]
-    assert json.loads(source["endOffset"]) == {"orders": {A: 12, B: 4}}
-    assert json.loads(source["latestOffset"]) == {"orders": {A: 30, B: 10}}
+    assert json.loads(source["endOffset"])["offsets"] == {"orders": {A: 12, B: 4}}
+    assert json.loads(source["latestOffset"])["offsets"] == {"orders": {A: 30, B: 10}}
     assert pipeline.found() == {("orders", A): list(range(30)), ("orders", B): list(range(10))}
 
 
