@@ -91,8 +91,15 @@ def _leftovers(before: Running) -> list[threading.Thread | int]:
         and each not in POOLED_THREADS
         and not each.name.startswith(KEPT_THREADS)
         and not isinstance(each, LIBRARY_THREADS)
+        and not _serves_spark(each)
     ]
     return [*threads, *(each for each in now.processes - before.processes if _is_left(each))]
+
+
+def _serves_spark(thread: threading.Thread) -> bool:
+    """Return whether py4j keeps a thread for Spark's calls of Python functions, as long as the session lasts."""
+    owner = getattr(getattr(thread, "_target", None), "__self__", None)
+    return type(owner).__module__.startswith("py4j.")
 
 
 def _children() -> Iterator[int]:
