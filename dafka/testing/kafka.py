@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import tempfile
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 import attrs
 import trio
+from anyio.from_thread import start_blocking_portal
 
 from dafka.config import Config
 from dafka.errors import TransportError
@@ -52,44 +52,22 @@ def kafka(storage: str | None = None, config: Config | None = None, *, port: int
         with folders as folder, kafka(f"filelog:{folder}", config, port=port) as running:
             yield running
         return
-    found: list[RunningKafka] = []
-    errors: list[BaseException] = []
-    started = threading.Event()
-    stopping = trio.Event()
-    tokens: list[trio.lowlevel.TrioToken] = []
+    serving = _serve(storage, config, port)
+    with start_blocking_portal("trio") as portal, portal.wrap_async_context_manager(serving) as running:
+        yield running
 
+
+@asynccontextmanager
+async def _serve(storage: str, config: Config | None, port: int) -> AsyncIterator[RunningKafka]:
     # Programs that only import this module, such as pytest with its plugin, start faster without the broker.
     from dafka.server import ServingBroker, serve_listeners  # noqa: PLC0415
 
-    async def serve() -> None:
-        tokens.append(trio.lowlevel.current_trio_token())
+    with unwrap_group():
         async with open_cluster(config, storage=None) as cluster, trio.open_nursery() as nursery:
             listening = cluster.config.with_store(storage=storage).with_kafka(listen=f"127.0.0.1:{port}")
-            broker: ServingBroker = await nursery.start(serve_listeners, listening)
-            found.append(RunningKafka(broker.bootstrap_servers, cluster.config))
-            started.set()
-            await stopping.wait()
+            with trio.move_on_after(START_S) as starting:
+                broker: ServingBroker = await nursery.start(serve_listeners, listening)
+            if starting.cancelled_caught:
+                raise TransportError(f"the broker has not started within {START_S:.0f} s")
+            yield RunningKafka(broker.bootstrap_servers, cluster.config)
             nursery.cancel_scope.cancel()
-
-    def run() -> None:
-        try:
-            with unwrap_group():
-                trio.run(serve)
-        except BaseException as error:
-            errors.append(error)
-        finally:
-            started.set()
-
-    thread = threading.Thread(target=run, name="dafka-kafka", daemon=True)
-    thread.start()
-    try:
-        if not started.wait(START_S):
-            raise TransportError(f"the broker has not started within {START_S:.0f} s")
-        if found:
-            yield found[0]
-    finally:
-        if tokens and thread.is_alive():
-            tokens[0].run_sync_soon(stopping.set)
-        thread.join(START_S)
-        if errors:
-            raise errors[0]

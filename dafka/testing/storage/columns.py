@@ -188,12 +188,3 @@ async def _check_sizes(storage: Storage) -> None:
     await storage.apply_retention(RetentionPolicy(bytes_max=0), partition.topic)
     info = await read_info(storage, partition)
     assert (info.count, info.content_bytes) == (0, 0), f"a limit of 0 bytes left {info!r}"
-
-
-COLUMN_CHECKS = (
-    _check_whole_records,
-    _check_each_column_alone,
-    _check_empty_columns,
-    _check_timestamps,
-    _check_sizes,
-)

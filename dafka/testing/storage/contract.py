@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
+from types import ModuleType
 from typing import TypeAlias
 
 from trio.testing import assert_checkpoints
 
 from dafka.records import Partition, RecordBatch, encode_text, new_address
 from dafka.storage import DeletesPartitions, PartitionInfo, RetentionPolicy, Storage
-from dafka.testing.storage.columns import COLUMN_CHECKS, expect_records, holds_whole_records, make_records, to_batch
+from dafka.testing.storage import columns, records, times, trims
+from dafka.testing.storage.columns import expect_records, holds_whole_records, make_records, to_batch
 from dafka.testing.storage.expectations import (
     expect_contents,
     expect_refused,
@@ -24,11 +26,9 @@ from dafka.testing.storage.expectations import (
     new_partition,
     read_times,
 )
-from dafka.testing.storage.records import RECORD_CHECKS
-from dafka.testing.storage.times import TIME_CHECKS
-from dafka.testing.storage.trims import DELETE_CHECKS, TRIM_CHECKS
 
 OpenStorage: TypeAlias = Callable[[], AbstractAsyncContextManager[Storage]]
+_Check: TypeAlias = Callable[[Storage], Awaitable[None]]
 
 
 async def check_storage(open_storage_fn: OpenStorage, *, reopens: bool) -> None:
@@ -49,6 +49,11 @@ async def check_storage(open_storage_fn: OpenStorage, *, reopens: bool) -> None:
     if reopens:
         await _check_records_are_kept_when_closed(open_storage_fn)
         await _check_identity_is_kept_when_closed(open_storage_fn)
+
+
+def _checks_of(module: ModuleType) -> list[_Check]:
+    """Return the checks of a module, in order."""
+    return [check for name, check in vars(module).items() if name.startswith("_check_")]
 
 
 async def _check_every_call_is_a_checkpoint(storage: Storage) -> None:
@@ -133,15 +138,11 @@ async def _check_identity(storage: Storage) -> None:
     assert storage.identity == storage.identity, "the identity changes"
 
 
-_CHECKS: tuple[Callable[[Storage], Awaitable[None]], ...] = (
+_CHECKS: tuple[_Check, ...] = (
     _check_every_call_is_a_checkpoint,
-    *RECORD_CHECKS,
-    *TRIM_CHECKS,
-    *TIME_CHECKS,
-    *COLUMN_CHECKS,
+    *(check for part in (records, trims, times, columns) for check in _checks_of(part)),
     _check_statistics,
     _check_found_partitions,
-    *DELETE_CHECKS,
     _check_nothing_is_damaged,
     _check_positions,
     _check_identity,
@@ -181,8 +182,8 @@ async def _check_records_are_kept_when_closed(open_storage_fn: OpenStorage) -> N
         await expect_contents(storage, partition, make_contents(4, 6), 4)
         if is_whole:
             await expect_records(storage, whole[0].partition, whole)
-        times = await read_times(storage, timed, 0)
-        assert times == [1_000, 1_000, 2_000], f"opened again, records stored at 1000 and 2000 have times {times!r}"
+        stored_at = await read_times(storage, timed, 0)
+        assert stored_at == [1_000, 1_000, 2_000], f"opened again, records stored at 1000 and 2000 have {stored_at!r}"
         assert await storage.load_positions(name) == {partition: 6}, (
             "positions are lost when the storage is opened again"
         )

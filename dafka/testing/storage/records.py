@@ -228,24 +228,3 @@ async def _check_cancelled_append_is_all_or_nothing(storage: Storage) -> None:
     await storage.append([make_batch(first, end, 1, size=100), make_batch(second, end, 1)])
     await expect_contents(storage, first, make_contents(0, end + 1, size=100))
     await expect_contents(storage, second, make_contents(0, end + 1))
-
-
-RECORD_CHECKS = (
-    _check_append_and_read,
-    _check_append_is_all_or_nothing,
-    _check_gap_is_refused,
-    _check_overlap_is_refused,
-    _check_partition_may_begin_anywhere,
-    _check_reads_are_bounded,
-    _check_ranges_are_read_lazily,
-    _check_reads_past_either_end,
-    _check_empty_contents,
-    _check_batch_without_records,
-    _check_large_content,
-    _check_every_byte,
-    _check_every_topic,
-    _check_many_partitions,
-    _check_partitions_are_listed,
-    _check_tasks_take_turns,
-    _check_cancelled_append_is_all_or_nothing,
-)

@@ -91,12 +91,3 @@ async def _check_find_time(storage: Storage) -> None:
 
 def _timed(partition: Partition, first_sequence: int, times: list[int]) -> RecordBatch:
     return attrs.evolve(make_batch(partition, first_sequence, len(times)), stored_at=times)
-
-
-TIME_CHECKS = (
-    _check_time_of_storing,
-    _check_given_times_are_kept,
-    _check_a_time_for_each_record,
-    _check_times_never_go_back,
-    _check_find_time,
-)

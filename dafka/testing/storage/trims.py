@@ -210,18 +210,3 @@ async def _check_last_append(storage: Storage) -> None:
         await storage.trim(partition, earliest)
         last_append_at = (await storage.partitions(partition.topic))[partition].last_append_at
         assert last_append_at in {None, 2_000}, f"records stored until 2000 were last appended at {last_append_at}"
-
-
-TRIM_CHECKS = (
-    _check_trim,
-    _check_trim_of_everything,
-    _check_trim_of_nothing,
-    _check_reset,
-    _check_reset_goes_forward,
-    _check_reset_creates_a_partition,
-    _check_retention_keeps_what_it_must,
-    _check_retention_of_nothing,
-    _check_retention_is_of_every_topic,
-)
-
-DELETE_CHECKS = (_check_delete, _check_last_append)
