@@ -50,20 +50,11 @@ def escape_name(name: str) -> str:
 
 
 def to_arrow(batch: RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
-    """Convert a batch of records to an Arrow batch.
+    """Convert columns of a batch of records, which needs `stored_at` for those with times, to an Arrow batch.
 
     Packed values are converted without copying each one. Records that compaction has removed are left out. A timestamp
-    that is unknown, or that Spark cannot represent, is replaced by the time of storing.
-
-    Args:
-        batch: The records; they need `stored_at` if `needs_stored_at` returns true.
-        columns: The columns to return.
-
-    Returns:
-        The Arrow batch.
-
-    Raises:
-        pa.ArrowInvalid: If a time of storing is out of range for Spark.
+    that is unknown, or that Spark cannot represent, is replaced by the time of storing. Raise `pa.ArrowInvalid` if a
+    time of storing is out of range for Spark.
     """
     converted = pa.RecordBatch.from_arrays([_to_array(batch, name) for name in columns], schema=arrow_schema(columns))
     if batch.compacted is None:
@@ -192,17 +183,7 @@ def to_raw_array(batch: RecordBatch, name: str) -> pa.Array:
 
 
 def to_records(partition: Partition, first_sequence: int, table: pa.Table, *, with_times: bool) -> RecordBatch:
-    """Return the records of a table that `to_arrow` made. The columns that identify the records may be missing.
-
-    Args:
-        partition: The partition of the records.
-        first_sequence: The sequence of the first row; each following row has the next one.
-        table: The rows.
-        with_times: Whether the batch should include `stored_at`.
-
-    Returns:
-        The records.
-    """
+    """Return the records of a table that `to_arrow` made, from a sequence on. Identifying columns may be missing."""
     columns = {name: _to_chunk(table.column(name)) for name in table.column_names}
     return RecordBatch(
         partition,

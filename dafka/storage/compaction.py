@@ -11,6 +11,7 @@ reader that reads a partition from its beginning within that time learns of ever
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from hashlib import blake2b
 from itertools import repeat
 from operator import gt
@@ -35,11 +36,7 @@ NOTE_RECORDS_MAX = 2000
 
 
 class LatestKeys:
-    """The last position, such as the sequence, of each key.
-
-    Args:
-        keys_max: The maximum number of keys. The last call of `add` may exceed it.
-    """
+    """The last position, such as the sequence, of each key. The last call of `add` may exceed the maximum of keys."""
 
     def __init__(self, keys_max: int = KEYS_MAX) -> None:
         self._keys_max = keys_max
@@ -88,27 +85,19 @@ def find_tombstones(batch: RecordBatch, stored_before: int) -> bytes:
 
 @attrs.frozen(kw_only=True)
 class CompactionPolicy:
-    """How a topic is compacted.
-
-    Attributes:
-        dirty_ratio: A pass begins when at least this fraction of a partition's bytes was appended after the last pass.
-        tombstone_ms: How long a tombstone stays after it was stored, in milliseconds.
-        keys_max: The number of different keys that one pass can remember.
-    """
+    """How a topic is compacted."""
 
     dirty_ratio: float = 0.5
+    """A pass begins when at least this fraction of a partition's bytes was appended after the last pass."""
     tombstone_ms: int = 24 * 3600 * 1000
+    """How long a tombstone stays after it was stored, in milliseconds."""
     keys_max: int = KEYS_MAX
+    """The number of different keys that one pass can remember."""
 
 
 @attrs.frozen
 class Pass:
-    """The result of a pass.
-
-    Attributes:
-        clean_end: The sequence up to which the partition is now compacted.
-        done: What was read and removed.
-    """
+    """The result of a pass: what was removed, and the sequence up to which the partition is now compacted."""
 
     clean_end: int
     done: Compacted
@@ -122,21 +111,9 @@ async def map_keys(
     latest: LatestKeys,
     throttle: Throttle,
 ) -> int:
-    """Remember the keys of a range of a partition, as far as they fit.
+    """Add the keys of a range of a partition, as far as they fit. Return the sequence after the last added one.
 
-    Args:
-        storage: The storage.
-        partition: The partition.
-        first_sequence: The sequence of the first record.
-        end_sequence: The sequence after the last one.
-        latest: The keys to add to.
-        throttle: Waits after each step.
-
-    Returns:
-        The sequence after the last record whose key was added.
-
-    Raises:
-        StorageError: If the storage fails. Damaged records are skipped.
+    Raise `StorageError` if the storage fails. Damaged records are skipped.
     """
     sequence = first_sequence
     while sequence < end_sequence and latest.has_room:
@@ -168,22 +145,10 @@ async def compact_partition(
     *,
     end_max: int | None = None,
 ) -> Pass | None:
-    """Compact a partition if enough was appended since the last pass.
+    """Compact a partition if enough was appended since the last pass, which ended at `clean_end`.
 
-    Args:
-        storage: The storage, which can compact.
-        partition: The partition.
-        clean_end: The sequence up to which it was compacted before; 0 if it never was.
-        policy: How it is compacted.
-        time_ms: The current time in milliseconds since 1970, for the age of tombstones.
-        throttle: Waits after each step.
-        end_max: Records from this sequence on are not compacted; None for no limit.
-
-    Returns:
-        What was done; None if no pass was due.
-
-    Raises:
-        StorageError: If the storage fails. Damaged records are kept.
+    Records from `end_max` on are not compacted. Damaged records are kept. Return None if no pass was due. Raise
+    `StorageError` if the storage fails.
     """
     assert isinstance(storage, CompactsPartitions)
     found = await storage.find_compactable(partition, clean_end)
@@ -196,25 +161,14 @@ async def compact_partition(
     latest = LatestKeys(policy.keys_max)
     noted_to = await map_keys(storage, partition, clean_end, end, latest, throttle)
     stored_before = time_ms - policy.tombstone_ms
-
-    def find_removed(batch: RecordBatch) -> bytes:
-        return choose(batch, latest, stored_before, noted_to)
-
-    done = await storage.compact(partition, noted_to, find_removed, throttle)
-    return Pass(noted_to, done)
+    find_removed = partial(choose, latest=latest, stored_before=stored_before, end_sequence=noted_to)
+    return Pass(noted_to, await storage.compact(partition, noted_to, find_removed, throttle))
 
 
 def choose(batch: RecordBatch, latest: LatestKeys, stored_before: int, end_sequence: int) -> bytes:
     """Return for each record of a batch 1 if a pass removes it, else 0.
 
-    Args:
-        batch: The records.
-        latest: The last sequence of each key that the pass has remembered.
-        stored_before: Tombstones that were stored before this time are removed, in milliseconds since 1970.
-        end_sequence: The sequence after the last record whose key the pass has remembered.
-
-    Returns:
-        A byte for each record.
+    The pass has remembered the keys up to `end_sequence`, and removes tombstones that were stored before a time.
     """
     if batch.keys is None or batch.first_sequence >= end_sequence:
         return bytes(len(batch))

@@ -18,17 +18,12 @@ CHUNK_RECORDS = 10_000
 
 @attrs.frozen
 class SearchStep:
-    """The result of one step of a search.
-
-    Attributes:
-        found: The sequence of the first record that was made at the time or later; None if it is not among the records
-            examined.
-        next_sequence: The sequence at which to continue.
-        is_over: Whether there are no more records.
-    """
+    """The result of one step of a search."""
 
     found: int | None
+    """The sequence of the first record that was made at the time or later; None if it was not examined yet."""
     next_sequence: int
+    """The sequence at which to continue."""
     is_over: bool = False
 
 
@@ -37,20 +32,8 @@ async def search_made_at(
 ) -> SearchStep:
     """Search the next records of a partition for the first one that was made at a time or later.
 
-    A record without a timestamp counts as made when it was stored. Damaged records are skipped.
-
-    Args:
-        storage: The storage.
-        partition: The partition.
-        time_ms: The time, in milliseconds since 1970.
-        first_sequence: The first record to examine; None to begin.
-        end_sequence: The sequence after the last record to examine.
-
-    Returns:
-        What was found, and where to continue.
-
-    Raises:
-        StorageError: The storage fails.
+    A search begins without a first sequence. A record without a timestamp counts as made when it was stored. Damaged
+    records are skipped. Raise `StorageError` if the storage fails.
     """
     if first_sequence is None:
         first_sequence = await storage.find_sequence_by_time(partition, max(time_ms - CLOCK_ERROR_MS, 0))

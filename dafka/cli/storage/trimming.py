@@ -13,8 +13,7 @@ from dafka.internal_topics import check_no_system_topic, is_system_topic
 from dafka.records import Partition
 from dafka.storage import PartitionInfo, RetentionPolicy, Storage, open_storage
 from dafka.storage.plugin_helpers import now_ms
-from dafka.storage.tools.partitions import select_partitions
-from dafka.storage.tools.retention import find_retained_sequence
+from dafka.storage.tools.partitions import find_retained_sequence, select_partitions
 from dafka.text import escape_unprintable
 
 

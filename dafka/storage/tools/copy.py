@@ -6,8 +6,8 @@ is not copied, because the copy is a different store.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
+from itertools import groupby
 
 import attrs
 import trio
@@ -33,48 +33,30 @@ class RecordsDifferError(StorageError):
 
 @attrs.frozen
 class CopySummary:
-    """The result of `copy_storage`.
-
-    Attributes:
-        partitions: The number of partitions that received records.
-        records: The number of records copied.
-        content_bytes: The total size of their values, keys and headers, in bytes.
-        present: The number of records that the target already held.
-        ahead: The partitions with more records in the target than in the source. They were not changed.
-        position_names: The number of consumers whose positions were copied.
-    """
+    """The result of `copy_storage`."""
 
     partitions: int
+    """The number of partitions that received records."""
     records: int
     content_bytes: int
     present: int
+    """The number of records that the target already held."""
     ahead: tuple[Partition, ...]
+    """The partitions with more records in the target than in the source. They were not changed."""
     position_names: int
+    """The number of consumers whose positions were copied."""
 
 
 async def copy_storage(
     source: Storage, target: Storage, *, topics: Sequence[str] | None = None, progress: ProgressCallback | None = None
 ) -> CopySummary:
-    """Copy what the source holds now, and return when it is durable in the target.
+    """Copy what the source holds now of some topics, or all, and return when it is durable in the target.
 
-    Args:
-        source: The storage to read.
-        target: The storage to append to.
-        topics: The topics to copy; None or empty for all topics.
-        progress: Called with the number of records copied and their total.
-
-    Returns:
-        What was copied.
-
-    Raises:
-        RecordsDifferError: If the target holds different records than the source. Nothing was copied.
-        StorageSequenceError: If records between the end of the target and the start of the source are missing.
-            Nothing was copied.
-        StorageUnsupportedError: If the target holds values only, and a record has a key or headers or is a tombstone;
-            or if compaction has removed records from the source, and the target cannot compact. The target holds the
-            records before it.
-        StorageCorruptError: If the source is damaged. The target holds the records before the damage.
-        StorageError: If the source has no partition of a topic, or a medium fails.
+    Raise `RecordsDifferError` if the target holds different records than the source, and `StorageSequenceError` if the
+    records between the end of the target and the start of the source are missing. Nothing was copied then. Raise
+    `StorageUnsupportedError` if the target cannot hold a record, or cannot compact and compaction has removed records
+    from the source, and `StorageCorruptError` if the source is damaged. The target then holds the records before.
+    Raise `StorageError` if the source has no partition of a topic, or a medium fails.
     """
     plan = await _make_plan(source, target, topics)
     for partition, sequence in plan.resets.items():
@@ -87,17 +69,12 @@ async def copy_storage(
 
 @attrs.define
 class _Plan:
-    """The records to copy.
-
-    Attributes:
-        ranges: The first and the end sequence to copy of each partition.
-        resets: The sequence at which to start partitions that have no records in the target.
-        ahead: The partitions with more records in the target than in the source.
-        present: The number of records that the target already holds.
-    """
+    """The records to copy. `ahead` and `present` are those of `CopySummary`."""
 
     ranges: dict[Partition, tuple[int, int]] = attrs.Factory(dict)
+    """The first and the end sequence to copy of each partition."""
     resets: dict[Partition, int] = attrs.Factory(dict)
+    """The sequence at which to start partitions that have no records in the target."""
     ahead: list[Partition] = attrs.Factory(list)
     present: int = 0
 
@@ -168,10 +145,7 @@ async def _copy_records(
     send_groups, groups = trio.open_memory_channel[list[RecordBatch] | StorageError](GROUPS_AHEAD)
     with unwrap_group():
         async with trio.open_nursery() as nursery:
-            can_be_compacted = isinstance(target, CompactsPartitions)
-            nursery.start_soon(
-                partial(_read_ahead, source, plan.ranges, send_groups, can_be_compacted=can_be_compacted)
-            )
+            nursery.start_soon(_read_ahead, source, target, plan.ranges, send_groups)
             async for group in groups:
                 if isinstance(group, StorageError):
                     raise group
@@ -185,55 +159,40 @@ async def _copy_records(
 
 async def _read_ahead(
     source: Storage,
+    target: Storage,
     ranges: dict[Partition, tuple[int, int]],
     groups: trio.MemorySendChannel[list[RecordBatch] | StorageError],
-    *,
-    can_be_compacted: bool,
 ) -> None:
     """Send the records that are read, in groups, and finally the error that stopped reading, if any."""
-    group = _Group()
+    group: list[RecordBatch] = []
+    size = 0
     async with groups:
         try:
             for partition, (first, end) in ranges.items():
                 sequence = first
                 while sequence < end:
                     batch = await read_next(source, partition, sequence, end)
-                    if batch.compacted is not None and not can_be_compacted:
+                    if batch.compacted is not None and not isinstance(target, CompactsPartitions):
                         raise StorageUnsupportedError(
                             f"{partition}: records from {sequence} on were removed by compaction, and the target "
                             "cannot keep the places of such records; copy to sqlite: or filelog:"
                         )
-                    group.add_batch(batch)
-                    if group.memory_bytes >= GROUP_BYTES:
-                        await groups.send(group.take_batches())
+                    group.append(batch)
+                    size += batch.memory_bytes
+                    if size >= GROUP_BYTES:
+                        await groups.send(_join_runs(group))
+                        group, size = [], 0
                     sequence = batch.end_sequence
         except StorageError as error:
-            await groups.send(group.take_batches())
+            await groups.send(_join_runs(group))
             await groups.send(error)
         else:
-            await groups.send(group.take_batches())
+            await groups.send(_join_runs(group))
 
 
-class _Group:
-    """Batches for one append. Consecutive batches of a partition are joined, as a storage may read small pieces."""
-
-    def __init__(self) -> None:
-        self.memory_bytes = 0
-        self._runs: list[list[RecordBatch]] = []
-
-    def add_batch(self, batch: RecordBatch) -> None:
-        self.memory_bytes += batch.memory_bytes
-        if self._runs and self._runs[-1][0].partition == batch.partition:
-            self._runs[-1].append(batch)
-        else:
-            self._runs.append([batch])
-
-    def take_batches(self) -> list[RecordBatch]:
-        """Return the batches added since the last call."""
-        group = [join(run) for run in self._runs]
-        self._runs = []
-        self.memory_bytes = 0
-        return group
+def _join_runs(batches: Iterable[RecordBatch]) -> list[RecordBatch]:
+    """Join consecutive batches of a partition, as a storage may read small pieces."""
+    return [join(list(run)) for _, run in groupby(batches, key=lambda batch: batch.partition)]
 
 
 async def _copy_positions(source: Storage, target: Storage, plan: _Plan, topics: Sequence[str] | None) -> int:

@@ -78,13 +78,7 @@ class JsonLineError(StorageError):
 
 @attrs.frozen
 class ImportSummary:
-    """The result of `import_lines`.
-
-    Attributes:
-        records: The number of records appended.
-        content_bytes: The total size of their values, keys and headers, in bytes.
-        skipped: The number of lines whose records the storage already held.
-    """
+    """The result of `import_lines`: the records that were appended, and those that the storage already held."""
 
     records: int
     content_bytes: int
@@ -92,21 +86,17 @@ class ImportSummary:
 
 
 def format_lines(batch: RecordBatch) -> str:
-    """Format records as lines, with `stored_at` if the batch has it.
+    """Return records as lines, with `stored_at` if the batch has it.
 
-    Args:
-        batch: The records.
-
-    Returns:
-        One line per record, each with a line end. Consecutive records that compaction has removed have one line.
+    Each line has a line end. Consecutive records that compaction has removed have one line.
     """
     if batch.compacted is not None:
         return "".join(_format_compacted(batch))
     # Encoding only the value with `json.dumps` is faster than encoding the whole object.
     head = f'{{"topic": {json.dumps(batch.partition.topic)}, "partition": {json.dumps(batch.partition.address)}, '
-    columns = [_each('"sequence": %d', range(batch.first_sequence, batch.end_sequence))]
+    columns = [(f'"sequence": {sequence}' for sequence in range(batch.first_sequence, batch.end_sequence))]
     if batch.stored_at is not None:
-        columns.append(_each(', "stored_at": %d', batch.stored_at))
+        columns.append(f', "stored_at": {time_ms}' for time_ms in batch.stored_at)
     if batch.timestamps is not None:
         columns.append("" if each == NO_TIMESTAMP else f', "timestamp": {each}' for each in batch.timestamps)
     if batch.keys is not None:
@@ -129,27 +119,13 @@ def _format_compacted(batch: RecordBatch) -> Iterator[str]:
         sequence = run.end_sequence
 
 
-def _each(template: str, numbers: Iterable[int]) -> Iterator[str]:
-    return (template % number for number in numbers)
-
-
 async def export_lines(
     storage: Storage, topics: Sequence[str] | None = None, *, progress: ProgressCallback | None = None
 ) -> AsyncGenerator[bytes]:
-    """Export records as JSON Lines, sorted by topic, partition and sequence.
+    """Yield the records of some topics, or all, as chunks of JSON Lines, sorted by topic, partition and sequence.
 
-    Args:
-        storage: The storage to read.
-        topics: The topics to export; None or empty for all topics.
-        progress: Called with the number of records exported and their total.
-
-    Yields:
-        Chunks of many lines, in ASCII.
-
-    Raises:
-        StorageCorruptError: If a record is damaged. The records before it have been yielded.
-        StorageSequenceError: If records were dropped before they were read.
-        StorageError: If a topic has no partition.
+    Raise `StorageCorruptError` if a record is damaged, after the records before it, `StorageSequenceError` if records
+    were dropped before they were read, and `StorageError` if a topic has no partition.
     """
     partitions = await select_partitions(storage, topics)
     done, total = 0, sum(info.count for info in partitions.values())
@@ -181,19 +157,7 @@ async def import_lines(
     """Append the records in JSON Lines, and return when they are durable.
 
     Lines of different partitions may alternate. Empty lines are ignored. A record without `stored_at` is stored with
-    the current time.
-
-    Args:
-        storage: The storage to append to.
-        lines: Lists of lines.
-        progress: Called with the number of lines done; the total is unknown.
-
-    Returns:
-        What was imported.
-
-    Raises:
-        JsonLineError: If a line is invalid. The lines before it have been imported.
-        StorageError: If the medium fails.
+    the current time. If a line is invalid, raise `JsonLineError` after the lines before it have been imported.
     """
     held = await storage.partitions()
     ends = {partition: info.end_sequence for partition, info in held.items()}
@@ -232,16 +196,16 @@ _REMOVED = ProducerRecord(None, timestamp=NO_TIMESTAMP)
 @attrs.define
 class _Run:
     first_sequence: int
-    records: list[ProducerRecord]
-    stored_at: list[int]
-    is_compacted: bool = False
+    records: list[ProducerRecord] = attrs.Factory(list)
+    stored_at: list[int] = attrs.Factory(list)
 
     def to_batch(self, partition: Partition) -> RecordBatch:
         batch = RecordBatch.from_records(partition, self.first_sequence, self.records, NO_TIMESTAMP)
         assert batch.timestamps is not None
         has_timestamps = any(timestamp != NO_TIMESTAMP for timestamp in batch.timestamps)
         timestamps = batch.timestamps if has_timestamps else None
-        compacted = bytes(each is _REMOVED for each in self.records) if self.is_compacted else None
+        removed = bytes(each is _REMOVED for each in self.records)
+        compacted = removed if 1 in removed else None
         return attrs.evolve(batch, timestamps=timestamps, stored_at=self.stored_at, compacted=compacted)
 
 
@@ -282,38 +246,30 @@ class _LineReader:
         if "compacted" in record:
             removed = _read_number(record, "compacted", COMPACTED_MAX, 1)
             skipped = self._check_sequence(partition, sequence, removed)
-            if skipped < removed:
-                self._add_removed(partition, sequence + skipped, removed - skipped, stored_at)
+            sequence += skipped
+            if skipped < removed and not self._keeps_compacted:
+                raise ValueError(
+                    f"{partition}: sequence {sequence} was removed by compaction, and this storage cannot keep the "
+                    "places of such records; import into sqlite: or filelog:"
+                )
+            self._extend_run(partition, sequence, [_REMOVED] * (removed - skipped), stored_at)
             return
         value = _read_bytes(record, "value")
         key = _read_bytes(record, "key") if record.keys() & {"key", "key_base64"} else None
         headers = _read_headers(record["headers"]) if "headers" in record else ()
-        if self._check_sequence(partition, sequence, 1):
+        if not self._check_sequence(partition, sequence, 1):
+            self._extend_run(partition, sequence, [ProducerRecord(value, key, headers, timestamp)], stored_at)
+
+    def _extend_run(self, partition: Partition, sequence: int, records: list[ProducerRecord], stored_at: int) -> None:
+        if not records:
             return
         run = self._runs.get(partition)
         if run is None:
-            run = self._runs[partition] = _Run(sequence, [], [])
-        found = ProducerRecord(value, key, headers, timestamp)
-        run.records.append(found)
-        run.stored_at.append(stored_at)
-        self._ends[partition] = sequence + 1
-        self.memory_bytes += record_bytes(found) + RECORD_MEMORY_BYTES
-
-    def _add_removed(self, partition: Partition, sequence: int, count: int, stored_at: int) -> None:
-        """Add marks for records that compaction has removed."""
-        if not self._keeps_compacted:
-            raise ValueError(
-                f"{partition}: sequence {sequence} was removed by compaction, and this storage cannot keep the places "
-                "of such records; import into sqlite: or filelog:"
-            )
-        run = self._runs.get(partition)
-        if run is None:
-            run = self._runs[partition] = _Run(sequence, [], [])
-        run.is_compacted = True
-        run.records += [_REMOVED] * count
-        run.stored_at += [stored_at] * count
-        self._ends[partition] = sequence + count
-        self.memory_bytes += RECORD_MEMORY_BYTES * count
+            run = self._runs[partition] = _Run(sequence)
+        run.records += records
+        run.stored_at += [stored_at] * len(records)
+        self._ends[partition] = sequence + len(records)
+        self.memory_bytes += record_bytes(records[0]) + RECORD_MEMORY_BYTES * len(records)
 
     def _check_sequence(self, partition: Partition, sequence: int, count: int) -> int:
         """Return how many records from a sequence on are held already. Raise `ValueError` if there is a gap."""

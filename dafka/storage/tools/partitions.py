@@ -1,4 +1,4 @@
-"""Selecting partitions and reading their records, for the other tools."""
+"""Selecting partitions, reading their records, and finding those that a retention policy keeps, for the other tools."""
 
 from __future__ import annotations
 
@@ -6,24 +6,16 @@ from collections.abc import Callable, Sequence
 
 from dafka.errors import StorageCorruptError, StorageError, StorageSequenceError
 from dafka.records import Partition, RecordBatch
-from dafka.storage.base import PartitionInfo, Storage
+from dafka.storage.base import PartitionInfo, RetentionPolicy, Storage
 
 ProgressCallback = Callable[[int, int | None], None]
 """Called with the number of records done and the total; the total is None if it is unknown."""
 
 
 async def select_partitions(storage: Storage, topics: Sequence[str] | None = None) -> dict[Partition, PartitionInfo]:
-    """Describe partitions, sorted by topic and address.
+    """Describe the partitions of some topics, or of all if none is given, sorted by topic and address.
 
-    Args:
-        storage: The storage to list.
-        topics: The topics whose partitions to return; None or empty for all topics.
-
-    Returns:
-        The partitions, including those without records.
-
-    Raises:
-        StorageError: If a topic has no partition.
+    Raise `StorageError` if a topic has no partition.
     """
     if not topics:
         return dict(sorted((await storage.partitions()).items()))
@@ -37,20 +29,10 @@ async def select_partitions(storage: Storage, topics: Sequence[str] | None = Non
 
 
 async def read_next(storage: Storage, partition: Partition, first_sequence: int, end_sequence: int) -> RecordBatch:
-    """Return the first records of a range that the storage lists as held, with their times.
+    """Return at least the first record of a range that the storage lists as held, with times.
 
-    Args:
-        storage: The storage to read.
-        partition: The partition to read.
-        first_sequence: The sequence of the first record.
-        end_sequence: The sequence after the last record of the range.
-
-    Returns:
-        At least one record.
-
-    Raises:
-        StorageSequenceError: If the records have been dropped since they were listed.
-        StorageCorruptError: If the first record is damaged or missing.
+    Raise `StorageSequenceError` if the records have been dropped since they were listed, and `StorageCorruptError` if
+    the first record is damaged or missing.
     """
     batch = await storage.read(partition, first_sequence, end_sequence - first_sequence, with_times=True)
     if batch is None:
@@ -66,3 +48,33 @@ async def _explain_absence(storage: Storage, partition: Partition, sequence: int
             "were dropped before they were read; run the command again"
         )
     return StorageCorruptError(f"{partition}: sequence {sequence} is listed as held but is missing", sequence + 1)
+
+
+async def find_retained_sequence(
+    storage: Storage, partition: Partition, info: PartitionInfo, policy: RetentionPolicy, now_ms: int
+) -> int:
+    """Return the sequence of the first record of a partition that a policy keeps, or the end if it keeps none.
+
+    A storage may keep more. Raise `StorageError` if the storage fails or a record is damaged.
+    """
+    first = info.earliest_sequence
+    if policy.records_max is not None:
+        first = max(first, info.end_sequence - policy.records_max)
+    if policy.age_ms is not None:
+        first = max(first, await storage.find_sequence_by_time(partition, now_ms - policy.age_ms))
+    if policy.bytes_max is not None:
+        first = max(first, await _sequence_after_bytes(storage, partition, info, info.content_bytes - policy.bytes_max))
+    return min(first, info.end_sequence)
+
+
+async def _sequence_after_bytes(storage: Storage, partition: Partition, info: PartitionInfo, surplus: int) -> int:
+    """Return the sequence after the oldest records whose contents are at least `surplus` bytes."""
+    sequence = info.earliest_sequence
+    while sequence < info.end_sequence and surplus > 0:
+        batch = await read_next(storage, partition, sequence, info.end_sequence)
+        for size in batch.record_sizes():
+            if surplus <= 0:
+                return sequence
+            surplus -= size
+            sequence += 1
+    return sequence

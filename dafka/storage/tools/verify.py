@@ -23,35 +23,21 @@ _LISTING = "found by comparing totals"
 
 @attrs.frozen
 class Verification:
-    """The result of `verify_storage`.
-
-    Attributes:
-        partitions: The number of partitions.
-        records: The number of readable records.
-        content_bytes: The total size of their values, keys and headers, in bytes.
-        damages: The damage in the storage now. Adjacent damage is reported as one.
-        repairs: The damage in `Storage.repairs` that `damages` does not cover.
-    """
+    """The result of `verify_storage`. `records` and `content_bytes` count what is readable."""
 
     partitions: int
     records: int
     content_bytes: int
     damages: tuple[Damage, ...]
+    """The damage in the storage now. Adjacent damage is reported as one."""
     repairs: tuple[Damage, ...]
+    """The damage in `Storage.repairs` that `damages` does not cover."""
 
 
 async def verify_storage(storage: Storage, *, progress: ProgressCallback | None = None) -> Verification:
     """Read every record, and ask the storage for damage that reading does not show.
 
-    Args:
-        storage: The storage to verify.
-        progress: Called with the number of records read and their total.
-
-    Returns:
-        The totals read, and the damage found.
-
-    Raises:
-        StorageError: If the medium cannot be read at all.
+    Raise `StorageError` if the medium cannot be read at all.
     """
     verifier = _Verifier(storage, progress)
     await verifier.compare_statistics()
