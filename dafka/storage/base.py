@@ -178,7 +178,6 @@ class Storage(Protocol):
             StorageSequenceError: If a batch does not continue its partition.
             StorageUnsupportedError: If the storage holds values only, and a record has a key or headers or is a
                 tombstone. Such a storage may drop timestamps.
-            StorageError: If the medium fails.
         """
 
     async def read(
@@ -208,7 +207,6 @@ class Storage(Protocol):
 
         Raises:
             StorageCorruptError: If the record at `first_sequence` is held but damaged.
-            StorageError: If the medium fails.
         """
 
     async def find_sequence_by_time(self, partition: Partition, stored_at: int) -> int:
@@ -220,9 +218,6 @@ class Storage(Protocol):
 
         Returns:
             The sequence; the end of the partition if all records are older; 0 if the partition is unknown.
-
-        Raises:
-            StorageError: If the medium fails.
         """
 
     async def partitions(self, topic: str | None = None) -> dict[Partition, PartitionInfo]:
@@ -233,33 +228,13 @@ class Storage(Protocol):
 
         Returns:
             The partitions, including those whose records have all been dropped.
-
-        Raises:
-            StorageError: If the medium fails.
         """
 
     async def find_partition(self, partition: Partition) -> PartitionInfo | None:
-        """Describe one partition.
-
-        Args:
-            partition: The partition.
-
-        Returns:
-            Its description; None if the partition is unknown.
-
-        Raises:
-            StorageError: If the medium fails.
-        """
+        """Describe one partition. Return None if it is unknown."""
 
     async def statistics(self) -> StorageStatistics:
-        """Return the totals of the storage.
-
-        Returns:
-            The totals over all partitions.
-
-        Raises:
-            StorageError: If the medium fails.
-        """
+        """Return the totals of the storage."""
 
     async def trim(self, partition: Partition, earliest_sequence: int) -> None:
         """Drop the records before a sequence. The end of the partition does not change.
@@ -269,9 +244,6 @@ class Storage(Protocol):
         Args:
             partition: The partition to trim.
             earliest_sequence: The first sequence to keep. Sequences past the end drop every record.
-
-        Raises:
-            StorageError: If the medium fails.
         """
 
     async def reset_to(self, partition: Partition, next_sequence: int) -> None:
@@ -285,7 +257,6 @@ class Storage(Protocol):
 
         Raises:
             StorageSequenceError: If `next_sequence` is before the end of the partition.
-            StorageError: If the medium fails.
         """
 
     async def apply_retention(self, policy: RetentionPolicy, topic: str | None = None) -> dict[Partition, int]:
@@ -300,27 +271,13 @@ class Storage(Protocol):
 
         Returns:
             The new earliest sequence of each partition that lost records.
-
-        Raises:
-            StorageError: If the medium fails.
         """
 
     async def flush(self) -> None:
-        """Make everything that was appended durable, even if the storage's options relax durability.
-
-        Raises:
-            StorageError: If the medium fails.
-        """
+        """Make everything that was appended durable, even if the storage's options relax durability."""
 
     async def find_damage(self) -> list[Damage]:
-        """Check the medium for damage that reading every record does not show. This may take long.
-
-        Returns:
-            The damage found.
-
-        Raises:
-            StorageError: If the medium fails.
-        """
+        """Check the medium for damage that reading every record does not show. This may take long."""
 
     async def save_positions(self, name: str, positions: Mapping[Partition, int]) -> None:
         """Save a consumer's positions durably. Positions in other partitions are kept.
@@ -328,9 +285,6 @@ class Storage(Protocol):
         Args:
             name: The name of the consumer.
             positions: The next sequence to consume of each partition.
-
-        Raises:
-            StorageError: If the medium fails.
         """
 
     async def load_positions(self, name: str) -> dict[Partition, int]:
@@ -341,17 +295,7 @@ class Storage(Protocol):
 
         Returns:
             The next sequence to consume of each partition; empty if the name has never been used.
-
-        Raises:
-            StorageError: If the medium fails.
         """
 
     async def position_names(self) -> list[str]:
-        """Return the names of the consumers that saved positions.
-
-        Returns:
-            The names, sorted.
-
-        Raises:
-            StorageError: If the medium fails.
-        """
+        """Return the names of the consumers that saved positions, sorted."""

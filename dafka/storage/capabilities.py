@@ -1,4 +1,4 @@
-"""What some storages can do beyond the methods of `Storage`."""
+"""What some storages can do beyond the methods of `Storage`. Every method raises `StorageError` if the medium fails."""
 
 from __future__ import annotations
 
@@ -32,9 +32,6 @@ class DeletesPartitions(Protocol):
 
         Args:
             partitions: The partitions to delete.
-
-        Raises:
-            StorageError: If the medium fails.
         """
 
 
@@ -56,7 +53,6 @@ class ReadsSeveral(Protocol):
 
         Raises:
             StorageCorruptError: If the first record of a range is held but damaged.
-            StorageError: If the medium fails.
         """
 
 
@@ -128,9 +124,6 @@ class CompactsPartitions(Protocol):
 
         Returns:
             The part; None if the partition is unknown.
-
-        Raises:
-            StorageError: If the medium fails.
         """
 
     async def compact(

@@ -29,28 +29,25 @@ class _PartitionLog:
     """One partition: runs of records that were stored at the same time."""
 
     def __init__(self, first_sequence: int) -> None:
-        self.earliest_sequence = first_sequence
-        self.end_sequence = first_sequence
+        self.earliest_sequence = self.end_sequence = first_sequence
         self.content_bytes = 0
         self.latest_stored_at = 0
         self.runs: deque[RecordBatch] = deque()
 
     def info(self) -> PartitionInfo:
-        times = (self.runs[0].stored_at, self.runs[-1].stored_at) if self.runs else (None, None)
-        earliest_at, latest_at = (None if time is None else time[0] for time in times)
-        last_at = self.latest_stored_at or None
+        first_at, last_at = (_time_of(self.runs[0]), _time_of(self.runs[-1])) if self.runs else (None, None)
+        append_at = self.latest_stored_at or None
         return PartitionInfo(
-            self.earliest_sequence, self.end_sequence, self.content_bytes, earliest_at, latest_at, last_at
+            self.earliest_sequence, self.end_sequence, self.content_bytes, first_at, last_at, append_at
         )
 
     def append_run(self, run: RecordBatch) -> None:
-        assert run.stored_at is not None
         if not self.runs:
             self.earliest_sequence = run.first_sequence
         self.runs.append(run)
         self.end_sequence = run.end_sequence
         self.content_bytes += run.content_bytes
-        self.latest_stored_at = run.stored_at[0]
+        self.latest_stored_at = _time_of(run)
 
     def read(self, first_sequence: int, count: int, bytes_max: int) -> RecordBatch | None:
         if not self.earliest_sequence <= first_sequence < self.end_sequence:
@@ -59,7 +56,7 @@ class _PartitionLog:
         return self.runs[index].between(first_sequence, first_sequence + count).within(bytes_max)
 
     def find_sequence_by_time(self, stored_at: int) -> int:
-        index = bisect_left(self.runs, stored_at, key=lambda run: run.stored_at[0] if run.stored_at else 0)
+        index = bisect_left(self.runs, stored_at, key=_time_of)
         return self.runs[index].first_sequence if index < len(self.runs) else self.end_sequence
 
     def trim(self, earliest_sequence: int) -> int:
@@ -105,12 +102,16 @@ class _PartitionLog:
         return self.end_sequence
 
 
+def _time_of(run: RecordBatch) -> int:
+    """Return when the records of a run were stored."""
+    assert run.stored_at is not None
+    return run.stored_at[0]
+
+
 class MemoryStorage:
     """A `Storage` in memory; the simplest implementation, and the reference for the others.
 
-    Args:
-        records_max: The maximum number of records in all partitions; None for no limit.
-        bytes_max: The maximum memory of all records, in bytes; None for no limit.
+    It can be limited to a number of records in all partitions, and to the bytes of memory that they take.
     """
 
     repairs: Sequence[Damage] = ()
@@ -131,7 +132,8 @@ class MemoryStorage:
         ends: dict[Partition, int] = {}
         batches = [batch for batch in batches if len(batch)]
         for batch in batches:
-            end = ends.get(batch.partition, self._info(batch.partition).end_sequence)
+            log = self._logs.get(batch.partition)
+            end = ends.get(batch.partition, 0 if log is None else log.end_sequence)
             PartitionInfo(0, end).check_append(batch)
             ends[batch.partition] = batch.end_sequence
         time_ms = now_ms()
@@ -152,9 +154,7 @@ class MemoryStorage:
         await trio.lowlevel.checkpoint()
         log = self._logs.get(partition)
         batch = None if log is None or count < 1 else log.read(first_sequence, count, bytes_max)
-        if batch is None or with_times:
-            return batch
-        return attrs.evolve(batch, stored_at=None)
+        return batch if batch is None or with_times else attrs.evolve(batch, stored_at=None)
 
     async def find_sequence_by_time(self, partition: Partition, stored_at: int) -> int:
         """See `Storage.find_sequence_by_time`."""
@@ -307,10 +307,6 @@ class MemoryStorage:
         self._records -= log.earliest_sequence - before
         return log.earliest_sequence > before
 
-    def _info(self, partition: Partition) -> PartitionInfo:
-        log = self._logs.get(partition)
-        return PartitionInfo() if log is None else log.info()
-
     def _logs_of(self, topic: str | None) -> dict[Partition, _PartitionLog]:
         return {partition: log for partition, log in self._logs.items() if topic is None or partition.topic == topic}
 
@@ -325,15 +321,7 @@ def _keep_last(end_sequence: int, find_removed: FindRemoved, run: RecordBatch) -
 async def open_memory(location: str, *, read_only: bool = False) -> AsyncIterator[Storage]:
     """Open `memory:?records_max=N&bytes_max=N`; see `open_storage`.
 
-    Args:
-        location: The options; a path is not allowed.
-        read_only: Must be false: a new storage is empty.
-
-    Yields:
-        An empty storage.
-
-    Raises:
-        StorageError: If the URL names a path, an option is wrong, or `read_only` is true.
+    Raise `StorageError` if the URL names a path, an option is wrong, or `read_only` is true: a new storage is empty.
     """
     options = {"records_max": int_at_least(1), "bytes_max": int_at_least(1)}
     path, bounds = parse_location("memory", location, options)

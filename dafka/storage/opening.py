@@ -9,10 +9,7 @@ from dafka.errors import StorageError
 from dafka.plugins import load_plugin
 from dafka.records import Partition, RecordBatch
 from dafka.storage.base import Storage
-from dafka.storage.capabilities import (
-    DeletesPartitions,
-    ReadsSeveral,
-)
+from dafka.storage.capabilities import DeletesPartitions, ReadsSeveral
 from dafka.storage.tiers import has_tier
 
 SEVERAL = 256
@@ -41,18 +38,7 @@ def open_storage(url: str, *, read_only: bool = False) -> AbstractAsyncContextMa
 
 
 def open_one_tier(url: str, *, read_only: bool = False) -> AbstractAsyncContextManager[Storage]:
-    """Open a storage without its cold tier, if it has one.
-
-    Args:
-        url: See `open_storage`.
-        read_only: See `open_storage`.
-
-    Returns:
-        See `open_storage`.
-
-    Raises:
-        StorageError: See `open_storage`.
-    """
+    """Open a storage as `open_storage` does, but without its cold tier, if it has one."""
     scheme, separator, location = url.partition(":")
     if not separator:
         raise StorageError(f"storage {url!r}: expected SCHEME:LOCATION, such as sqlite:dafka.db")
@@ -90,18 +76,10 @@ async def read_range(
 
 
 async def read_ranges(storage: Storage, ranges: Mapping[Partition, tuple[int, int]]) -> AsyncIterator[RecordBatch]:
-    """Read ranges of many partitions lazily, some partitions at a time.
+    """Read ranges of many partitions lazily, some partitions at a time, and yield batches as `read_range` does.
 
-    Args:
-        storage: The storage to read.
-        ranges: By partition, the sequence of the first record, and the sequence after the last one.
-
-    Yields:
-        The batches of each partition as `read_range` yields them.
-
-    Raises:
-        StorageCorruptError: If a record in a range is damaged.
-        StorageError: If the medium fails.
+    Each range has a first and an end sequence. Raise `StorageCorruptError` if a record in a range is damaged, and
+    `StorageError` if the medium fails.
     """
     left = [(partition, first, end) for partition, (first, end) in ranges.items() if first < end]
     while left and isinstance(storage, ReadsSeveral):

@@ -5,26 +5,30 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 from urllib.parse import parse_qsl
 
 import attrs
+import trio
 from filelock import FileLock, Timeout
 
 from dafka.errors import StorageBusyError, StorageError, StorageLostError, StorageUnsupportedError
 from dafka.records import RecordBatch
 
 
-def now_ms() -> int:
-    """Return the current time.
+class _Closeable(Protocol):
+    def close(self) -> None: ...
 
-    Returns:
-        Milliseconds since 1970, UTC.
-    """
+
+_Storage = TypeVar("_Storage", bound=_Closeable)
+
+
+def now_ms() -> int:
+    """Return the current time in milliseconds since 1970, UTC."""
     return time.time_ns() // 1_000_000
 
 
@@ -33,17 +37,8 @@ def parse_location(
 ) -> tuple[str, dict[str, Any]]:
     """Split the location part of a storage URL, `PATH?name=value&...`, into its path and its options.
 
-    Args:
-        scheme: The scheme of the URL, for error messages.
-        location: The part of the URL after the scheme.
-        options: For each known option, the function that converts its text. It raises `ValueError` with a message
-            that says what was expected.
-
-    Returns:
-        The path, and the value of each option that was given.
-
-    Raises:
-        StorageError: If an option is unknown or its value is invalid.
+    `options` has a function for each known option, which converts its text, or raises `ValueError` with a message that
+    says what was expected. Raise `StorageError`, which names the scheme, if an option is unknown or its value invalid.
     """
     path, _, query = location.partition("?")
     found: dict[str, Any] = {}
@@ -58,14 +53,7 @@ def parse_location(
 
 
 def int_at_least(minimum: int) -> Callable[[str], int]:
-    """Return a function that converts the text of an option to a whole number.
-
-    Args:
-        minimum: The smallest value that is accepted.
-
-    Returns:
-        A function that raises `ValueError` for any other text.
-    """
+    """Return a function that converts text to a whole number of at least `minimum`, or raises `ValueError`."""
 
     def convert(text: str) -> int:
         if not text.isascii() or not text.isdigit() or int(text) < minimum:
@@ -76,14 +64,7 @@ def int_at_least(minimum: int) -> Callable[[str], int]:
 
 
 def one_of(*choices: str) -> Callable[[str], str]:
-    """Return a function that converts the text of an option to one of several choices, ignoring case.
-
-    Args:
-        *choices: The values that are accepted.
-
-    Returns:
-        A function that raises `ValueError` for any other text.
-    """
+    """Return a function that converts text to one of these choices, ignoring case, or raises `ValueError`."""
 
     def convert(text: str) -> str:
         for choice in choices:
@@ -95,15 +76,9 @@ def one_of(*choices: str) -> Callable[[str], str]:
 
 
 def split_by_time(batch: RecordBatch, time_ms: int, latest_stored_at: int = 0) -> Iterator[RecordBatch]:
-    """Split a batch into runs of records with the same time, and raise times that would decrease.
+    """Split a batch into runs of records with the same `stored_at`, and raise times that would decrease.
 
-    Args:
-        batch: The records to append.
-        time_ms: The time for records without `stored_at`, in milliseconds since 1970.
-        latest_stored_at: The time of the partition's latest record; no run gets an earlier one.
-
-    Yields:
-        Consecutive parts of the batch. `stored_at` of each part holds the same time for all of its records.
+    Records without `stored_at` get `time_ms`. No run gets an earlier time than that of the partition's latest record.
     """
     times = [time_ms] * len(batch) if batch.stored_at is None else batch.stored_at
     first_sequence = batch.first_sequence
@@ -116,14 +91,9 @@ def split_by_time(batch: RecordBatch, time_ms: int, latest_stored_at: int = 0) -
 
 
 def require_only_values(batches: Iterable[RecordBatch], where: str) -> None:
-    """Check that records have values and nothing else, for a storage that cannot hold more. Timestamps are allowed.
+    """Raise `StorageUnsupportedError` if a record has a key or headers, or is a tombstone. Timestamps are allowed.
 
-    Args:
-        batches: The records to append.
-        where: The storage, for the error message.
-
-    Raises:
-        StorageUnsupportedError: If a record has a key or a header, or is a tombstone.
+    The error message names `where`, a storage that holds only values.
     """
     for batch in batches:
         if not batch.has_only_values:
@@ -139,10 +109,9 @@ def require_only_values(batches: Iterable[RecordBatch], where: str) -> None:
 class FileIdentity:
     """The device and inode of a file, to detect that the file was removed or replaced while it was open.
 
-    Args:
-        path: The path of the open file. If there is no file, `OSError` is raised.
-        is_kept_open: Whether to keep the file open: the system may reuse the inode of a removed file that is not open
-            anywhere. False for SQLite databases, whose locks end when any descriptor of the file is closed.
+    The file is kept open if `is_kept_open`, because the system may reuse the inode of a removed file that is not open
+    anywhere. It is false for SQLite databases, whose locks end when any descriptor of the file is closed. Opening
+    raises `OSError` if there is no file.
     """
 
     def __init__(self, path: str, *, is_kept_open: bool = False) -> None:
@@ -152,7 +121,7 @@ class FileIdentity:
         if is_kept_open:
             found = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             self._open = weakref.finalize(self, os.close, found)
-        self._file = _identify(found)
+        self._file = os.stat(found)
 
     def close(self) -> None:
         """Close the file, if it was kept open. The call is optional: an unused object closes its file by itself."""
@@ -163,25 +132,27 @@ class FileIdentity:
     def is_in_place(self) -> bool:
         """Whether the same file is still at the path. True if this cannot be determined."""
         try:
-            return _identify(self._path) == self._file
+            return os.path.samestat(os.stat(self._path), self._file)
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError:
             return True
 
     def check_in_place(self) -> None:
-        """Check that the same file is still at the path.
-
-        Raises:
-            StorageLostError: If it was removed or replaced.
-        """
+        """Raise `StorageLostError` if the file was removed or replaced."""
         if not self.is_in_place:
             raise StorageLostError(f"{self._path} was removed or replaced while it was open")
 
 
-def _identify(file: str | int) -> tuple[int, int]:
-    found = os.stat(file)
-    return found.st_dev, found.st_ino
+@asynccontextmanager
+async def opened_in_thread(open_storage: Callable[[], _Storage]) -> AsyncIterator[_Storage]:
+    """Open a storage in a worker thread for the duration of a block, and close it in one even if it is cancelled."""
+    storage = await trio.to_thread.run_sync(open_storage)
+    try:
+        yield storage
+    finally:
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(storage.close)
 
 
 @contextmanager
@@ -189,16 +160,8 @@ def writer_lock(path: str) -> Iterator[None]:
     """Exclude other writers of a path, including those in other processes, for the duration of a block.
 
     The lock is a lock on the file `PATH.lock`, which is not removed. It ends with the process, even if that is killed.
-
-    Args:
-        path: The path of the storage.
-
-    Yields:
-        None, while the lock is held.
-
-    Raises:
-        StorageBusyError: If another writer holds the lock. The call does not wait for it.
-        StorageError: If the folder of the path does not exist or the lock file cannot be created.
+    Raise `StorageBusyError` if another writer holds the lock; the call does not wait for it. Raise `StorageError` if
+    the folder of the path does not exist or the lock file cannot be created.
     """
     real_path = Path(os.path.realpath(path))
     if not real_path.parent.is_dir():  # FileLock would create the folder

@@ -18,13 +18,9 @@ TIER_FOLDER = "cold"
 
 
 def tier_folder(url: str) -> str | None:
-    """Return the folder where a hot storage keeps the description of its cold tier.
+    """Return the folder, which may not exist, where a hot storage keeps the description of its cold tier.
 
-    Args:
-        url: The URL of the hot storage.
-
-    Returns:
-        The folder, which may not exist; None if the storage is not a file or folder of a known kind.
+    Return None if the storage is not a file or folder of a known kind.
     """
     scheme, _, location = url.partition(":")
     path = location.partition("?")[0].rstrip("/")

@@ -27,7 +27,6 @@ from dafka.storage.filelog.layout import (
     unescape_name,
     walk_names,
 )
-from dafka.storage.filelog.partition import segment_seed
 from tests.batches.samples import BYTES_MAX, SHAPES, Records
 from tests.batches.test_foreign import NAMES, Rows, foreign_batches, rows
 
@@ -167,7 +166,6 @@ async def test_rows_of_times_are_as_documented(tmp_path: Path) -> None:
     assert path.name == "00000000000000000007.log"
     assert os.stat(path).st_mode & 0o777 == 0o644 & ~_umask()
     seed = crc32c(struct.pack(">Q", 7), crc32c(b"ordersA", crc32c(struct.pack(">HH", 6, 1))))
-    assert seed == segment_seed(crc32c(b"ordersA", crc32c(struct.pack(">HH", 6, 1))), 7)
     expected = b""
     for row in ((9, 99, 5), (10, 100, 9)):
         data = struct.pack(">QqQ", *row)

@@ -10,8 +10,7 @@ import attrs
 from dafka.batches import encode_records, iter_batches
 from dafka.errors import BatchError, EncodingError, StorageError
 from dafka.records import Partition, RecordBatch, join
-from dafka.storage.filelog.blocks import Block
-from dafka.storage.filelog.index import OFFSET_MAX
+from dafka.storage.filelog.index import OFFSET_MAX, Block
 from dafka.storage.filelog.partition import Head, PartitionLog
 from dafka.storage.filelog.segment import SEQUENCE_END_MAX
 from dafka.storage.filelog.stored import ROW_BYTES, StoredRow
@@ -22,31 +21,22 @@ TIME_MIN, TIME_MAX = -(2**63), 2**63 - 1
 
 @attrs.define
 class PlannedAppend:
-    """The changes that an append will make to the segment of one partition.
+    """The changes that an append will make to one partition, whose state will then be `head`.
 
-    Attributes:
-        log: The partition.
-        is_new: Whether the partition must be created.
-        head: The state of the partition after the append.
-        begins_segment: Whether a new segment must be created.
-        position: The position in the segment to write to.
-        blocks: The record batches to write.
-        buffers: Their bytes.
-        rows: When the records were stored, for the `.stored` file.
-        is_prepared: Whether the segment has been prepared.
-        is_created: Whether a new segment has been created.
+    `is_prepared` and `is_created` say how far the append has come: whether the segment can be written to, and whether
+    a new segment was created.
     """
 
     log: PartitionLog
     is_new: bool
     head: Head
     begins_segment: bool
-    position: int
-    blocks: list[Block]
-    buffers: list[bytes]
-    rows: list[StoredRow]
-    is_prepared: bool = False
-    is_created: bool = False
+    position: int = 0
+    blocks: Sequence[Block] = ()
+    buffers: Sequence[bytes] = ()
+    rows: Sequence[StoredRow] = ()
+    is_prepared: bool = attrs.field(default=False, init=False)
+    is_created: bool = attrs.field(default=False, init=False)
 
     @property
     def path(self) -> str:
@@ -79,22 +69,7 @@ def plan_append(
     *,
     is_new: bool,
 ) -> PlannedAppend:
-    """Plan an append without changing anything.
-
-    Args:
-        log: The partition.
-        batches: The batches to append, which continue the partition.
-        time_ms: The current time.
-        segment_bytes: The size at which a new segment begins, in bytes.
-        segment_ms: The age at which a new segment begins, in milliseconds.
-        is_new: Whether the partition must be created.
-
-    Returns:
-        The plan.
-
-    Raises:
-        StorageError: If the records cannot be stored.
-    """
+    """Plan to append batches that continue a partition. Raise `StorageError` if the records cannot be stored."""
     head = log.head
     first_sequence, end_sequence = batches[0].first_sequence, batches[-1].end_sequence
     check_sequences(log.partition, first_sequence, end_sequence)

@@ -156,11 +156,9 @@ class CatalogReader:
 
 
 class CatalogWriter:
-    """The writer of the catalog. Every method raises `OSError`.
+    """The writer of the catalog. `is_synced` says whether segments are synced before their slots are written.
 
-    Args:
-        folder: The folder of the file log.
-        is_synced: Whether segments are synced before their slots are written.
+    Every method raises `OSError`.
     """
 
     def __init__(self, folder: str, *, is_synced: bool = True) -> None:
@@ -168,12 +166,7 @@ class CatalogWriter:
         self._in_use = IN_USE if is_synced else UNSYNCED
         self._names_fd = self._heads_fd = -1
         self._names_bytes = 0
-        self.count = 0
-
-    @property
-    def bytes(self) -> int:
-        """The size of its files, in bytes."""
-        return self._names_bytes + _HEADER_BYTES + self.count * SLOT_BYTES
+        self._count = 0
 
     def open(self, count: int) -> None:
         """Continue the existing catalog, which must be complete, and mark it as in use, durably."""
@@ -181,7 +174,7 @@ class CatalogWriter:
         self._names_fd = os.open(f"{self._folder}/{NAMES_FILE}", flags)
         self._heads_fd = os.open(f"{self._folder}/{HEADS_FILE}", flags)
         self._names_bytes = os.fstat(self._names_fd).st_size
-        self.count = count
+        self._count = count
         self._mark(self._in_use)
 
     def create(self, slots: Sequence[tuple[Name, int, Head]]) -> None:
@@ -195,30 +188,21 @@ class CatalogWriter:
         """Add slots for partitions that are being created, and return the number of the first one."""
         slots = b"".join(encode_slot(partition_seed(*name), CHANGING, Head()) for name in names)
         frames = b"".join(map(_frame, names))
-        write_at(self._heads_fd, [slots], _HEADER_BYTES + self.count * SLOT_BYTES)
+        write_at(self._heads_fd, [slots], _HEADER_BYTES + self._count * SLOT_BYTES)
         write_at(self._names_fd, [frames], self._names_bytes)
-        first = self.count
+        first = self._count
         self._names_bytes += len(frames)
-        self.count += len(names)
+        self._count += len(names)
         return first
 
     def undo_add_slots(self) -> None:
         """Restore the lengths of both files after a failed `add_slots`."""
-        os.ftruncate(self._heads_fd, _HEADER_BYTES + self.count * SLOT_BYTES)
+        os.ftruncate(self._heads_fd, _HEADER_BYTES + self._count * SLOT_BYTES)
         os.ftruncate(self._names_fd, self._names_bytes)
 
     def write_slot(self, slot: int, seed: int, state: int, head: Head) -> None:
         """Write one slot."""
         write_at(self._heads_fd, [encode_slot(seed, state, head)], _HEADER_BYTES + slot * SLOT_BYTES)
-
-    def forget_slot(self, slot: int) -> None:
-        """Make one slot invalid, so that the files are read instead until it is written again."""
-        write_at(self._heads_fd, [bytes(SLOT_BYTES)], _HEADER_BYTES + slot * SLOT_BYTES)
-
-    def sync(self) -> None:
-        """Make the catalog durable."""
-        os.fsync(self._names_fd)
-        os.fsync(self._heads_fd)
 
     def close(self, *, is_clean: bool) -> None:
         """Close the files, and mark the catalog as closed if `is_clean`: if all partitions are durable."""
@@ -226,7 +210,8 @@ class CatalogWriter:
             return
         try:
             if is_clean:
-                self.sync()
+                os.fsync(self._names_fd)
+                os.fsync(self._heads_fd)
                 self._mark(CLOSED)
         finally:
             os.close(self._heads_fd)

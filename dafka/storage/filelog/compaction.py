@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from itertools import pairwise
 
 import attrs
@@ -25,11 +24,11 @@ from dafka.batches import (
 from dafka.packed_bytes import Repeated
 from dafka.records import RecordBatch, join
 from dafka.storage.capabilities import Compactable, Compacted, FindRemoved
-from dafka.storage.filelog.blocks import StoredRun
-from dafka.storage.filelog.files import file_size, temporary_path, write_at
+from dafka.storage.filelog.files import file_size, remove_files, temporary_path, write_at
 from dafka.storage.filelog.partition import PartitionLog
+from dafka.storage.filelog.reading import LogReader
 from dafka.storage.filelog.segment import BODY_READ_BYTES
-from dafka.storage.filelog.stored import StoredRow
+from dafka.storage.filelog.stored import StoredRow, StoredRun
 from dafka.storage.filelog.writer import LogWriter
 
 STEP_BYTES = 2**18
@@ -56,17 +55,10 @@ def find_segments(log: PartitionLog, end_sequence: int) -> list[int]:
 
 
 class SegmentCompaction:
-    """The compaction of one segment. Every method raises `OSError`.
+    """The compaction of the segment with this base. Every method raises `OSError`."""
 
-    Args:
-        writer: The writer of the file log.
-        log: The partition.
-        base: The first sequence of the segment.
-        find_removed: Decides which records to remove.
-    """
-
-    def __init__(self, writer: LogWriter, log: PartitionLog, base: int, find_removed: FindRemoved) -> None:
-        self._writer = writer
+    def __init__(self, reader: LogReader, log: PartitionLog, base: int, find_removed: FindRemoved) -> None:
+        self._reader = reader
         self._log = log
         self._base = base
         self._find_removed = find_removed
@@ -95,15 +87,15 @@ class SegmentCompaction:
             self._give_up()
             return 0
 
-    def finish(self) -> Compacted:
+    def finish(self, writer: LogWriter) -> Compacted:
         """Replace the segment with the temporary file. Must not be called during another change of the file log."""
         log, base = self._log, self._base
-        is_there = self._writer.find_log(log.partition) is log and base in log.list_bases() and base != log.head.base
+        is_there = writer.find_log(log.partition) is log and base in log.list_bases() and base != log.head.base
         if not self._done.records_removed or not is_there:
             return Compacted(self._done.bytes_read)
         seed = log.segment_seed(base)
         rows = b"".join([row.encode(seed) for row in self._rows])
-        self._writer.replace_segment(log, base, self._path, rows, self._done.bytes_removed)
+        writer.replace_segment(log, base, self._path, rows, self._done.bytes_removed)
         return self._done
 
     def close(self) -> None:
@@ -111,12 +103,11 @@ class SegmentCompaction:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-            with suppress(FileNotFoundError):
-                os.unlink(self._path)
+            remove_files([self._path])
 
     def _rewrite_part(self) -> None:
         log = self._log
-        with self._writer.reader.open_segment(log, log.head, self._base) as segment:
+        with self._reader.open_segment(log, log.head, self._base) as segment:
             if segment.base != self._base:
                 self._give_up()
                 return

@@ -9,8 +9,8 @@ from itertools import pairwise
 from dafka.errors import StorageError
 from dafka.storage.base import Damage
 from dafka.storage.filelog.catalog import HEADS_FILE, NAMES_FILE, CatalogReader, decode_slot
-from dafka.storage.filelog.files import is_temporary_file, read_file
-from dafka.storage.filelog.index import SegmentIndex, is_beginning
+from dafka.storage.filelog.files import is_temporary_file
+from dafka.storage.filelog.index import SegmentIndex, is_beginning, read_index_files
 from dafka.storage.filelog.layout import LOCK_FILE, MARKER_FILE, TOPICS_FOLDER, read_identity, walk_names
 from dafka.storage.filelog.partition import (
     EARLIEST_FILE,
@@ -94,7 +94,7 @@ def find_partition_damage(log: PartitionLog, reader: LogReader) -> Iterator[Dama
 
 def _check_segment(segment: Segment, head: Head, end: int) -> Iterator[Damage]:
     log, base, path = segment.log, segment.base, segment.path
-    built = SegmentIndex.empty(base)
+    built = SegmentIndex(base)
     for block in segment.iterate(segment.open_buffer(), 0, base):
         if block.first_sequence != built.end_sequence:
             yield _lost(log, f"{path} at byte {built.length}", built.end_sequence, block.first_sequence)
@@ -103,11 +103,11 @@ def _check_segment(segment: Segment, head: Head, end: int) -> Iterator[Damage]:
         yield _lost(log, path, built.end_sequence, end)
     elif built.length != segment.limit:
         yield Damage(path, f"{segment.limit - built.length} bytes follow the last record")
-    files = (read_file(log.index_path(base)), read_file(log.time_index_path(base)))
+    files = read_index_files(log, base)
     # The files of the active segment were written when the storage was last closed.
     is_right = is_beginning(files, built) if base == head.base else files == built.encode()
     if files != (None, None) and not is_right:
-        yield Damage(log.index_path(base), "damaged: it is not used, and can be deleted")
+        yield Damage(log.index_paths(base)[0], "damaged: it is not used, and can be deleted")
     if segment.limit and not _is_stored_file_whole(segment, min(end, built.end_sequence)):
         yield Damage(log.stored_path(base), "damaged: the times of some records are those of others")
 

@@ -6,9 +6,11 @@ import os
 import shutil
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
+
+import attrs
 
 OPEN_FILES_MAX = 256
 """The maximum number of open files: far below the usual limit of a process, which is 1,024."""
@@ -18,13 +20,11 @@ TEMPORARY_SUFFIX = ".tmp"
 _BUFFERS_MAX = 1024  # IOV_MAX of every system in use
 
 
+@attrs.define(eq=False)
 class _File:
-    __slots__ = ("fd", "is_dropped", "users")
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-        self.users = 0
-        self.is_dropped = False
+    fd: int
+    users: int = 0
+    is_dropped: bool = False
 
 
 class FilePool:
@@ -38,20 +38,13 @@ class FilePool:
 
     @contextmanager
     def open_file(self, path: str, *, is_created: bool = False) -> Iterator[int]:
-        """Yield the descriptor of a file, which stays open at least for the duration of the block. Raises `OSError`.
-
-        Args:
-            path: The file.
-            is_created: Whether to create a missing file.
-
-        Yields:
-            The descriptor.
-        """
+        """Yield the descriptor of a file, which stays open at least for the duration of the block. Raises `OSError`."""
         with self._lock:
             file = self._files.get(path)
             if file is None:
                 # Opened under the lock: a file that was unlinked and dropped must not be added again.
-                file = self._files[path] = _File(self._open(path, is_created=is_created))
+                flags = self._flags | os.O_CREAT if is_created else self._flags
+                file = self._files[path] = _File(os.open(path, flags, 0o644))
             else:
                 self._files.move_to_end(path)
             file.users += 1
@@ -65,9 +58,6 @@ class FilePool:
                 if file.is_dropped and not file.users:
                     os.close(file.fd)
 
-    def _open(self, path: str, *, is_created: bool) -> int:
-        return os.open(path, self._flags | os.O_CREAT if is_created else self._flags, 0o644)
-
     def open_paths(self) -> list[str]:
         """Return the paths of the files that are open."""
         with self._lock:
@@ -75,13 +65,9 @@ class FilePool:
 
     def is_in_place(self, path: str) -> bool:
         """Return whether the open file is still at its path. Only for use while no other thread unlinks files."""
-        with self.open_file(path) as fd:
-            opened = os.fstat(fd)
-            try:
-                found = os.stat(path)
-            except (FileNotFoundError, NotADirectoryError):
-                return False
-            return (found.st_dev, found.st_ino) == (opened.st_dev, opened.st_ino)
+        with self.open_file(path) as fd, suppress(FileNotFoundError, NotADirectoryError):
+            return os.path.samestat(os.stat(path), os.fstat(fd))
+        return False
 
     def drop(self, path: str) -> None:
         """Drop a file that was unlinked, or whose path may now belong to another file."""
@@ -155,6 +141,13 @@ def replace_file(path: str, data: bytes, *, is_durable: bool = True) -> None:
         raise
     if is_durable:
         sync_folder(os.path.dirname(path))
+
+
+def remove_files(paths: Iterable[str]) -> None:
+    """Remove files, if they exist. Raises `OSError`."""
+    for path in paths:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
 
 
 def sync_folder(path: str) -> None:

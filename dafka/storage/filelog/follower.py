@@ -6,15 +6,14 @@ without a catalog, once all of it is in the segment.
 
 from __future__ import annotations
 
-import os
 import threading
 from contextlib import suppress
 
 from dafka.records import Partition, decode_text
 from dafka.storage.filelog.catalog import CHANGING, GOOD, CatalogReader, decode_slot
 from dafka.storage.filelog.files import FilePool
-from dafka.storage.filelog.layout import TOPICS_FOLDER, walk_names
-from dafka.storage.filelog.partition import Head, PartitionLog, find_bases, read_earliest_file
+from dafka.storage.filelog.layout import TOPICS_FOLDER
+from dafka.storage.filelog.partition import Head, PartitionLog, find_bases, read_earliest_file, walk_partitions
 from dafka.storage.filelog.reading import LogReader
 from dafka.storage.filelog.recovery import Recovery
 
@@ -29,7 +28,7 @@ class PartitionFollower:
         self.reader = LogReader(pool, self.refresh_log)
         self._topics_folder = f"{folder}/{TOPICS_FOLDER}"
         self._catalog = CatalogReader(folder)
-        self._recovery = Recovery(self.reader, pool, is_writer=False)
+        self._recovery = Recovery(self.reader, is_writer=False)
         self._listed: list[PartitionLog] = []
         self._slots: list[bytes] = []
         self._logs: dict[Partition, PartitionLog] = {}
@@ -131,20 +130,12 @@ class PartitionFollower:
 
     def _list_by_files(self, topic: str | None) -> list[PartitionLog]:
         held = []
-        for topic_name, folder in walk_names(self._topics_folder):
-            name = decode_text(topic_name)
-            if topic is None or topic == name:
-                for address_name, path in walk_names(folder):
-                    if os.path.isdir(path) and (log := self._find_by_files(Partition(name, decode_text(address_name)))):
-                        held.append(log)
+        for partition in walk_partitions(self._topics_folder, topic):
+            log = self._logs.get(partition) or PartitionLog(partition, self._topics_folder)
+            if self._scan_files(log):
+                self._logs[partition] = log
+                held.append(log)
         return held
-
-    def _find_by_files(self, partition: Partition) -> PartitionLog | None:
-        log = self._logs.get(partition) or PartitionLog(partition, self._topics_folder)
-        if not self._scan_files(log):
-            return None
-        self._logs[partition] = log
-        return log
 
 
 def _is_unchanged(log: PartitionLog) -> bool:

@@ -1,7 +1,7 @@
-"""The index of a segment: where to begin to search for a sequence.
+"""The blocks of a segment, and its index: where to begin to search for a sequence.
 
-The index of a segment of record batches is kept in two files in Kafka's format, which Kafka's tools can read. They are
-caches that are checked before use. The index of a segment of version 1 is only built in memory.
+The index is kept in two files in Kafka's format, which Kafka's tools can read. They are caches that are checked before
+use.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from itertools import pairwise
+from typing import NamedTuple
 
 import attrs
 
 from dafka.records import NO_TIMESTAMP
-from dafka.storage.filelog.blocks import Block
+from dafka.storage.filelog.files import file_size, read_file, replace_file
+from dafka.storage.filelog.partition import PartitionLog
 
 ROW_EVERY_BYTES = 64 * 1024
 """The approximate distance between two rows of an index, in bytes; finding a record reads the headers between them."""
@@ -25,30 +27,42 @@ _ROW = struct.Struct(">II")
 _TIME_ROW = struct.Struct(">qI")
 
 
+class Block(NamedTuple):
+    """A record batch at a position of a segment, by its header: records that are stored and checked together."""
+
+    position: int
+    size: int
+    first_sequence: int
+    records: int
+    """The number of its records, including those that compaction has removed."""
+    crc: int
+    """The CRC of the rest of the block."""
+    max_timestamp: int = NO_TIMESTAMP
+
+    @property
+    def end_sequence(self) -> int:
+        """The sequence after the last record."""
+        return self.first_sequence + self.records
+
+    @property
+    def next_position(self) -> int:
+        """The position after it."""
+        return self.position + self.size
+
+
 @attrs.define
 class SegmentIndex:
-    """An index of the first `length` bytes of a segment.
-
-    Attributes:
-        base: The first sequence of the segment.
-        end_sequence: The sequence after the last record that is indexed.
-        length: The size of the indexed part, in bytes.
-        rows: First sequence, position and last sequence of the indexed blocks.
-        times: For some of the rows, in order: the largest timestamp so far, and the last sequence of its block.
-        largest: The largest timestamp, and the last sequence of its block.
-    """
+    """An index of the first `length` bytes of a segment, whose records end at `end_sequence`."""
 
     base: int
-    end_sequence: int
+    end_sequence: int = attrs.Factory(lambda self: self.base, takes_self=True)
     length: int = 0
     rows: list[tuple[int, int, int]] = attrs.Factory(list)
+    """The first sequence, position and last sequence of the indexed blocks."""
     times: list[tuple[int, int]] = attrs.Factory(list)
+    """For some of the rows, in order: the largest timestamp so far, and the last sequence of its block."""
     largest: tuple[int, int] = (NO_TIMESTAMP, 0)
-
-    @classmethod
-    def empty(cls, base: int) -> SegmentIndex:
-        """Return the index of a segment without records."""
-        return cls(base, base)
+    """The largest timestamp, and the last sequence of its block."""
 
     def add_block(self, block: Block) -> None:
         """Add the next block of the segment."""
@@ -93,6 +107,21 @@ def decode_times(data: bytes | None, base: int) -> list[tuple[int, int]] | None:
         return None
     times = [(timestamp, base + offset) for timestamp, offset in _TIME_ROW.iter_unpack(data)]
     return times if _increases([time[0] for time in times]) and _increases([time[1] for time in times]) else None
+
+
+def read_index_files(log: PartitionLog, base: int) -> tuple[bytes | None, bytes | None]:
+    """Return the contents of the two files with the index of a segment; None for a missing one. Raises `OSError`."""
+    path, time_path = log.index_paths(base)
+    return read_file(path), read_file(time_path)
+
+
+def write_index(log: PartitionLog, index: SegmentIndex, *, is_durable: bool) -> int:
+    """Write the files of an index, and return by how many bytes they have grown. Raises `OSError`."""
+    grown = 0
+    for path, data in zip(log.index_paths(index.base), index.encode(), strict=True):
+        grown += len(data) - file_size(path)
+        replace_file(path, data, is_durable=is_durable)
+    return grown
 
 
 def is_beginning(data: tuple[bytes | None, bytes | None], index: SegmentIndex) -> bool:

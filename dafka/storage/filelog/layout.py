@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Iterator, Sequence
+from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from crc32c import crc32c
 
@@ -32,23 +32,12 @@ PART_LENGTH_MAX = 200
 EMPTY = "%"
 CONTINUED = "+"
 
-_PLAIN = re.compile(rb"[A-Za-z0-9_-]([A-Za-z0-9_.-]*[A-Za-z0-9_-])?")
-_SAFE = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
-_ESCAPED = re.compile(rb"%([0-9A-F]{2})")
-
 
 def read_identity(folder: str) -> str:
-    """Return the identity of the file log in a folder.
+    """Return the identity, a node address, of the file log in a folder.
 
-    Args:
-        folder: The folder.
-
-    Returns:
-        The node address of the storage.
-
-    Raises:
-        StorageFormatError: If the folder holds no file log, or one of another version.
-        StorageError: If the folder does not exist.
+    Raise `StorageFormatError` if the folder holds no file log or one of another version, and `StorageError` if it does
+    not exist.
     """
     path = f"{folder}/{MARKER_FILE}"
     if not os.path.isdir(folder):
@@ -74,13 +63,8 @@ def read_identity(folder: str) -> str:
 def prepare_folder(folder: str) -> None:
     """Create the folder of a writer if it is missing, in a folder that exists.
 
-    Args:
-        folder: The folder.
-
-    Raises:
-        StorageFormatError: If the folder holds something else.
-        StorageError: If the parent folder does not exist.
-        OSError: If the folder cannot be created or read.
+    Raise `StorageFormatError` if the folder holds something else, `StorageError` if its parent does not exist, and
+    `OSError` if it cannot be created or read.
     """
     parent = os.path.dirname(os.path.abspath(folder))
     if not os.path.lexists(folder):
@@ -94,18 +78,7 @@ def prepare_folder(folder: str) -> None:
 
 
 def create_identity(folder: str) -> str:
-    """Make an empty folder a file log.
-
-    Args:
-        folder: The folder.
-
-    Returns:
-        The identity of the file log, also of one that exists.
-
-    Raises:
-        StorageFormatError: As `read_identity` does.
-        OSError: If the folder cannot be read or changed.
-    """
+    """Make a folder a file log if it is empty, and return the identity of the file log. Raises like `read_identity`."""
     if not _is_empty(folder):
         return read_identity(folder)
     identity = new_address()
@@ -125,14 +98,7 @@ def _crc(version: object, identity: object) -> int:
 def encode_name(name: str) -> bytes:
     """Return the bytes of a topic, an address, or a consumer's name.
 
-    Args:
-        name: The name as text.
-
-    Returns:
-        The name as bytes.
-
-    Raises:
-        StorageError: If `decode_text` would not return the same text.
+    Raise `StorageError` if `decode_text` would not return the same text.
     """
     try:
         data = name.encode("utf-8", "surrogateescape")
@@ -146,20 +112,17 @@ def encode_name(name: str) -> bytes:
 
 def escape_name(name: bytes) -> str:
     """Return a name in safe characters, of any length."""
-    if _PLAIN.fullmatch(name):
-        return name.decode("ascii")
-    if not name:
-        return EMPTY
-    last = len(name) - 1
-    return "".join(
-        chr(byte) if byte in _SAFE or (byte == ord(".") and 0 < index < last) else f"%{byte:02X}"
-        for index, byte in enumerate(name)
-    )
+    text = quote_from_bytes(name, safe="").replace("~", "%7E")
+    if text.startswith("."):
+        text = "%2E" + text[1:]
+    if text.endswith("."):
+        text = text[:-1] + "%2E"
+    return text or EMPTY
 
 
 def unescape_name(text: str) -> bytes:
     """Return the name that `escape_name` escaped. Raises `ValueError` for any other text."""
-    name = b"" if text == EMPTY else _ESCAPED.sub(lambda found: bytes.fromhex(found[1].decode()), text.encode("ascii"))
+    name = b"" if text == EMPTY else unquote_to_bytes(text)
     if escape_name(name) != text:
         raise ValueError(f"{text!r} is not an escaped name")
     return name
@@ -183,21 +146,14 @@ def parts_to_name(parts: Sequence[str]) -> bytes:
     return name
 
 
-def walk_names(folder: str, suffix: str = "", unexpected: list[str] | None = None) -> Iterator[tuple[bytes, str]]:
+def walk_names(
+    folder: str, suffix: str = "", unexpected: list[str] | None = None, parts: tuple[str, ...] = ()
+) -> Iterator[tuple[bytes, str]]:
     """Yield each name under a folder, with its path; nothing if the folder does not exist.
 
-    Args:
-        folder: The folder to search.
-        suffix: If empty, names are folders; otherwise they are files with this suffix.
-        unexpected: A list that receives the paths that do not encode a name.
-
-    Yields:
-        The name and its path.
+    Names are folders, or files with a suffix. `unexpected` receives the paths that do not encode a name. `parts` are
+    the parts of long names before the folder.
     """
-    yield from _walk(folder, (), suffix, [] if unexpected is None else unexpected)
-
-
-def _walk(folder: str, parts: tuple[str, ...], suffix: str, unexpected: list[str]) -> Iterator[tuple[bytes, str]]:
     try:
         with os.scandir(folder) as found:
             entries = [(entry.name, entry.path, entry.is_dir(follow_symlinks=False)) for entry in found]
@@ -205,13 +161,14 @@ def _walk(folder: str, parts: tuple[str, ...], suffix: str, unexpected: list[str
         return
     for entry_name, path, is_folder in sorted(entries):
         if is_folder and entry_name.endswith(CONTINUED):
-            yield from _walk(path, (*parts, entry_name), suffix, unexpected)
+            yield from walk_names(path, suffix, unexpected, (*parts, entry_name))
             continue
         try:
             if is_folder == bool(suffix) or not entry_name.endswith(suffix):
                 raise ValueError
             name = parts_to_name((*parts, entry_name.removesuffix(suffix)))
         except ValueError:
-            unexpected.append(path)
+            if unexpected is not None:
+                unexpected.append(path)
         else:
             yield name, path

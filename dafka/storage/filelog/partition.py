@@ -11,14 +11,16 @@ import os
 import struct
 import threading
 from bisect import bisect_right
+from collections.abc import Iterator
 from typing import NamedTuple
 
+import attrs
 from crc32c import crc32c
 
-from dafka.records import Partition
+from dafka.records import Partition, decode_text
 from dafka.storage.base import PartitionInfo
 from dafka.storage.filelog.files import read_file, replace_file
-from dafka.storage.filelog.layout import encode_name, name_to_parts
+from dafka.storage.filelog.layout import encode_name, name_to_parts, walk_names
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
@@ -35,79 +37,56 @@ BASE_DIGITS = 20
 
 
 class Head(NamedTuple):
-    """The state of a partition, as its slot in the catalog stores it.
-
-    Attributes:
-        earliest: The sequence of the first record held.
-        end: The sequence of the next record.
-        content_bytes: The total size of the contents.
-        earliest_at: The time of the first record held; 0 before the first append.
-        latest_at: The time of the latest record ever appended; 0 before the first append.
-        base: The first sequence of the active segment.
-        length: The size of the valid part of the active segment, in bytes.
-        base_at: The time of the first record of the active segment.
-        closed_bytes: The size of the partition's other files, in bytes.
-    """
+    """The state of a partition, as its slot in the catalog stores it. Times are 0 before the first append."""
 
     earliest: int = 0
     end: int = 0
     content_bytes: int = 0
     earliest_at: int = 0
     latest_at: int = 0
+    """The time of the latest record ever appended, even if it has been dropped."""
     base: int = 0
+    """The first sequence of the active segment."""
     length: int = 0
+    """The size of the valid part of the active segment, in bytes."""
     base_at: int = 0
+    """The time of the first record of the active segment."""
     closed_bytes: int = 0
+    """The size of the partition's other files, in bytes."""
 
     def info(self) -> PartitionInfo:
         """Return the public description."""
-        if self.earliest == self.end:
-            return PartitionInfo(self.earliest, self.end, last_append_at=self.latest_at or None)
-        return PartitionInfo(
-            self.earliest, self.end, self.content_bytes, self.earliest_at, self.latest_at, self.latest_at
-        )
+        earliest, end, content_bytes, earliest_at, latest_at, *_ = self
+        if earliest == end:
+            return PartitionInfo(earliest, end, last_append_at=latest_at or None)
+        return PartitionInfo(earliest, end, content_bytes, earliest_at, latest_at, latest_at)
 
 
+@attrs.define(init=False, eq=False, weakref_slot=False)
 class PartitionLog:
-    """A partition of the file log. It uses little memory, because a file log can have very many.
+    """A partition of the file log. It uses little memory, because a file log can have very many."""
 
-    Args:
-        partition: The partition.
-        topics: The folder of all topics.
-        slot: The slot of the partition in the catalog; -1 if it has none yet.
-    """
+    partition: Partition
+    folder: str
+    seed: int
+    slot: int
+    """The slot of the partition in the catalog; -1 if it has none yet."""
+    bases: tuple[int, ...] = ()
+    is_tail_dirty: bool = False
+    """Whether the end of the active segment holds a failed append that could not be truncated."""
+    stored_length: int = -1
+    """The size of the `.stored` file of the active segment; -1 if it has not been checked."""
+    segment_content_bytes: int = 0
+    """The total size of the records of the active segment, if that file has been checked."""
+    lock: threading.Lock = attrs.field(factory=threading.Lock)
+    """Protects changes of an index, and the listing of segments."""
+    _head: Head = attrs.field(factory=Head)
+    _info: PartitionInfo | None = None
 
-    __slots__ = (
-        "_head",
-        "_info",
-        "bases",
-        "folder",
-        "is_tail_dirty",
-        "lock",
-        "partition",
-        "seed",
-        "segment_content_bytes",
-        "slot",
-        "stored_length",
-    )
-
-    def __init__(self, partition: Partition, topics: str, slot: int = -1) -> None:
-        self.partition = partition
-        topic, address = self.name
-        self.folder = "/".join((topics, *name_to_parts(topic), *name_to_parts(address)))
-        self.seed = partition_seed(topic, address)
-        self.slot = slot
-        self.bases: tuple[int, ...] = ()
-        self.lock = threading.Lock()
-        """Protects changes of an index, and the listing of segments."""
-        self.is_tail_dirty = False
-        """Whether the end of the active segment holds a failed append that could not be truncated."""
-        self.stored_length = -1
-        """The size of the `.stored` file of the active segment; -1 if it has not been checked."""
-        self.segment_content_bytes = 0
-        """The total size of the records of the active segment, if that file has been checked."""
-        self._head = Head()
-        self._info: PartitionInfo | None = None
+    def __init__(self, partition: Partition, topics_folder: str, slot: int = -1) -> None:
+        topic, address = encode_name(partition.topic), encode_name(partition.address)
+        folder = "/".join((topics_folder, *name_to_parts(topic), *name_to_parts(address)))
+        self.__attrs_init__(partition, folder, partition_seed(topic, address), slot)
 
     def forget_tail(self) -> None:
         """Forget what is known of the active segment, because another one takes its place."""
@@ -145,25 +124,22 @@ class PartitionLog:
         """Return the path of a segment."""
         return f"{self.folder}/{base:0{BASE_DIGITS}}{LOG_SUFFIX}"
 
-    def index_path(self, base: int) -> str:
-        """Return the path of the index of a segment."""
-        return f"{self.folder}/{base:0{BASE_DIGITS}}{INDEX_SUFFIX}"
-
-    def time_index_path(self, base: int) -> str:
-        """Return the path of the index of timestamps of a segment."""
-        return f"{self.folder}/{base:0{BASE_DIGITS}}{TIME_INDEX_SUFFIX}"
-
     def stored_path(self, base: int) -> str:
         """Return the path of the file that says when the records of a segment were stored."""
         return f"{self.folder}/{base:0{BASE_DIGITS}}{STORED_SUFFIX}"
 
-    def side_paths(self, base: int) -> list[str]:
-        """Return the paths of the files that accompany a segment."""
-        return [self.stored_path(base), self.index_path(base), self.time_index_path(base)]
+    def index_paths(self, base: int) -> tuple[str, str]:
+        """Return the paths of the two files with the index of a segment: offsets and timestamps."""
+        path = f"{self.folder}/{base:0{BASE_DIGITS}}"
+        return path + INDEX_SUFFIX, path + TIME_INDEX_SUFFIX
+
+    def segment_paths(self, base: int) -> list[str]:
+        """Return the paths of a segment and the files that accompany it."""
+        return [self.log_path(base), self.stored_path(base), *self.index_paths(base)]
 
     def segment_seed(self, base: int) -> int:
-        """Return the seed of the CRCs of a segment and its `.stored` file."""
-        return segment_seed(self.seed, base)
+        """Return the seed of the CRCs of the `.stored` file of a segment."""
+        return crc32c(base.to_bytes(8, "big"), self.seed)
 
     def list_bases(self) -> tuple[int, ...]:
         """Return the first sequences of the segments, in order. Raises `OSError`."""
@@ -192,9 +168,13 @@ def partition_seed(topic: bytes, address: bytes) -> int:
     return crc32c(topic + address, crc32c(struct.pack(">HH", len(topic), len(address))))
 
 
-def segment_seed(seed: int, base: int) -> int:
-    """Return the seed of a segment's CRCs, in a partition with this seed."""
-    return crc32c(base.to_bytes(8, "big"), seed)
+def walk_partitions(topics_folder: str, topic: str | None = None) -> Iterator[Partition]:
+    """Yield the partitions that have a folder, or those of a topic."""
+    for topic_name, folder in walk_names(topics_folder):
+        name = decode_text(topic_name)
+        if topic is None or topic == name:
+            for address, _ in walk_names(folder):
+                yield Partition(name, decode_text(address))
 
 
 def find_bases(folder: str) -> tuple[int, ...]:
@@ -208,10 +188,10 @@ def find_bases(folder: str) -> tuple[int, ...]:
 
 def is_segment_name(name: str, suffix: str) -> bool:
     """Return whether a file has the name of a segment, or of an accompanying file, depending on the suffix."""
-    digits = name[:BASE_DIGITS]
+    digits = name.removesuffix(suffix)
     return (
-        len(name) == BASE_DIGITS + len(suffix)
-        and name.endswith(suffix)
+        name.endswith(suffix)
+        and len(digits) == BASE_DIGITS
         and digits.isascii()
         and digits.isdigit()
         and int(digits) < 2**64
@@ -219,17 +199,9 @@ def is_segment_name(name: str, suffix: str) -> bool:
 
 
 def read_earliest_file(folder: str) -> tuple[int, int] | None:
-    """Read the file `earliest` of a partition.
+    """Return the earliest sequence and the time of the latest record from the file `earliest` of a partition.
 
-    Args:
-        folder: The folder of the partition.
-
-    Returns:
-        The earliest sequence and the time of the latest record; None if there is no such file.
-
-    Raises:
-        ValueError: If the file is damaged.
-        OSError: If it cannot be read.
+    Return None if there is no such file. Raise `ValueError` if it is damaged, `OSError` if it cannot be read.
     """
     data = read_file(f"{folder}/{EARLIEST_FILE}")
     if data is None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import threading
-from bisect import bisect_right
+from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
@@ -21,9 +21,8 @@ from dafka.batches.encoding import RECORD_OVERHEAD_BYTES_MAX
 from dafka.errors import StorageCorruptError
 from dafka.packed_bytes import Repeated
 from dafka.records import RecordBatch, join
-from dafka.storage.filelog.blocks import Block
-from dafka.storage.filelog.files import FilePool, read_file
-from dafka.storage.filelog.index import SegmentIndex, decode_rows, decode_times
+from dafka.storage.filelog.files import FilePool
+from dafka.storage.filelog.index import Block, SegmentIndex, decode_rows, decode_times, read_index_files
 from dafka.storage.filelog.partition import Head, PartitionLog
 from dafka.storage.filelog.segment import BODY_READ_BYTES, ReadBuffer, Segment
 
@@ -63,9 +62,7 @@ class _PartialRead(NamedTuple):
 class LogReader:
     """Reads partitions through a pool of open files.
 
-    Args:
-        pool: The open files.
-        refresh: Updates a partition that another process writes; None for the writer's own reader.
+    `refresh` updates a partition that another process writes; it is None for the writer's own reader.
     """
 
     def __init__(self, pool: FilePool, refresh: Callable[[PartitionLog], None] | None = None) -> None:
@@ -78,7 +75,7 @@ class LogReader:
         self._partial_read_bytes = 0
 
     def read_records(
-        self, log: PartitionLog, first_sequence: int, count: int, bytes_max: int, *, with_times: bool
+        self, log: PartitionLog, first_sequence: int, count: int, bytes_max: int, *, with_times: bool = False
     ) -> RecordBatch | None:
         """See `Storage.read`. Raises `OSError`."""
         for attempt in range(ATTEMPTS):
@@ -112,7 +109,7 @@ class LogReader:
         if stored_at <= head.earliest_at:
             return head.earliest
         bases = [base for base in log.list_bases() if head.earliest < base <= head.base]
-        first = bisect_right(bases, False, key=lambda base: self._segment_stored_at(log, head, base) >= stored_at)
+        first = bisect_left(bases, stored_at, key=lambda base: self.find_stored_at(log, head, base, head.latest_at))
         start = max(bases[first - 1] if first else 0, head.earliest)
         try:
             with self.open_segment(log, head, start) as segment:
@@ -120,12 +117,15 @@ class LogReader:
         except FileNotFoundError:
             return min(max(log.find_segment(head, start)[1], log.head.earliest), head.end)
 
-    def find_stored_at(self, log: PartitionLog, head: Head, sequence: int) -> int:
-        """Return the time of a record; if it is damaged, that of a later one or of the earliest. Raises `OSError`."""
+    def find_stored_at(self, log: PartitionLog, head: Head, sequence: int, default: int) -> int:
+        """Return the time of a record, or of a later one if it is damaged; the default if the segment is missing.
+
+        Raises `OSError`.
+        """
         with suppress(FileNotFoundError), self.open_segment(log, head, sequence) as segment:
             for run in segment.runs(sequence):
                 return run.stored_at
-        return head.earliest_at
+        return default
 
     def find_last_stored_at(self, log: PartitionLog, head: Head, base: int) -> int:
         """Return the time of the last record of a segment; if it is missing, that of the partition's first record."""
@@ -153,10 +153,10 @@ class LogReader:
         """Return the index of an open segment: from the cache, its files, or the headers. Raises `OSError`."""
         with segment.log.lock:
             path = segment.path
-            index = self._cached_index(path) or _read_index(segment)
+            index = self.find_cached_index(segment.log, segment.base) or _read_index(segment)
             # A longer index, from a concurrent append, is valid, too.
             if index.length > segment.limit and segment.base != segment.log.head.base:
-                index = SegmentIndex.empty(segment.base)  # the cached one is for a file that compaction has replaced
+                index = SegmentIndex(segment.base)  # the cached one is for a file that compaction has replaced
             if index.length < segment.limit:
                 for block in segment.iterate(segment.open_buffer(), index.length, index.end_sequence):
                     index.add_block(block)
@@ -167,19 +167,24 @@ class LogReader:
     def start_index(self, log: PartitionLog, base: int) -> None:
         """Cache the index of a new segment."""
         with log.lock:
-            self._cache_index(log.log_path(base), SegmentIndex.empty(base))
+            self._cache_index(log.log_path(base), SegmentIndex(base))
 
-    def extend_cached_index(self, log: PartitionLog, base: int, blocks: list[Block]) -> None:
+    def extend_cached_index(self, log: PartitionLog, base: int, blocks: Sequence[Block]) -> None:
         """Add appended blocks to the index of a segment, if it is cached and ends where they begin."""
         with log.lock:
-            index = self._cached_index(log.log_path(base))
+            index = self.find_cached_index(log, base)
             if index is not None and index.length == blocks[0].position:
                 for block in blocks:
                     index.add_block(block)
 
     def find_cached_index(self, log: PartitionLog, base: int) -> SegmentIndex | None:
         """Return the index of a segment if it is cached."""
-        return self._cached_index(log.log_path(base))
+        path = log.log_path(base)
+        with self._lock:
+            index = self._indexes.get(path)
+            if index is not None:
+                self._indexes.move_to_end(path)
+            return index
 
     def drop_segment(self, log: PartitionLog, base: int) -> None:
         """Drop the cached data of a segment that was removed, or may have been replaced."""
@@ -256,19 +261,6 @@ class LogReader:
         block = None if position is None else segment.block_at(buffer, position, sequence)
         return segment.locate(buffer, sequence) if block is None else block
 
-    def _segment_stored_at(self, log: PartitionLog, head: Head, base: int) -> int:
-        with suppress(FileNotFoundError), self.open_segment(log, head, base) as segment:
-            for run in segment.runs(base):
-                return run.stored_at
-        return head.latest_at
-
-    def _cached_index(self, path: str) -> SegmentIndex | None:
-        with self._lock:
-            index = self._indexes.get(path)
-            if index is not None:
-                self._indexes.move_to_end(path)
-            return index
-
     def _cache_index(self, path: str, index: SegmentIndex) -> None:
         with self._lock:
             self._indexes[path] = index
@@ -317,16 +309,16 @@ def count_segment_bytes(segment: Segment, first_sequence: int, end_sequence: int
 def _read_index(segment: Segment) -> SegmentIndex:
     """Return the index of a segment of record batches as its files have it; an empty one if they are invalid."""
     log, base = segment.log, segment.base
-    index = SegmentIndex.empty(base)
-    rows = decode_rows(read_file(log.index_path(base)), base)
-    times = decode_times(read_file(log.time_index_path(base)), base)
+    index = SegmentIndex(base)
+    data, times_data = read_index_files(log, base)
+    rows, times = decode_rows(data, base), decode_times(times_data, base)
     if rows is None or times is None:
         return index
     buffer = segment.open_buffer(HEADER_BYTES)
     for last_sequence, position in rows:
         block = segment.read_header(buffer, position)
         if block is None or block.end_sequence - 1 != last_sequence:
-            return SegmentIndex.empty(base)
+            return SegmentIndex(base)
         index.rows.append((block.first_sequence, position, last_sequence))
         index.end_sequence, index.length = block.end_sequence, block.next_position
     index.times = [time for time in times if time[1] < index.end_sequence]  # one may be of the end at that time

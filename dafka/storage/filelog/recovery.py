@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from functools import partial
 
 import attrs
@@ -17,9 +16,9 @@ import attrs
 from dafka.records import Partition, decode_text
 from dafka.storage.base import Damage
 from dafka.storage.filelog.catalog import GOOD, VACANT, CatalogReader, CatalogWriter
-from dafka.storage.filelog.files import FilePool, file_size, read_file
-from dafka.storage.filelog.index import is_beginning
-from dafka.storage.filelog.layout import TOPICS_FOLDER, walk_names
+from dafka.storage.filelog.files import FilePool, file_size, remove_files
+from dafka.storage.filelog.index import is_beginning, read_index_files
+from dafka.storage.filelog.layout import TOPICS_FOLDER
 from dafka.storage.filelog.partition import (
     BASE_DIGITS,
     EARLIEST_FILE,
@@ -29,6 +28,7 @@ from dafka.storage.filelog.partition import (
     find_bases,
     is_segment_name,
     read_earliest_file,
+    walk_partitions,
     write_earliest_file,
 )
 from dafka.storage.filelog.reading import LogReader, count_segment_bytes
@@ -45,20 +45,15 @@ them."""
 
 @attrs.define
 class Recovery:
-    """Recovers partitions, one after the other. Every method raises `OSError`.
+    """Recovers partitions, one after the other. A writer also truncates incomplete ends, and reports damage.
 
-    Attributes:
-        reader: The reader of the partitions.
-        pool: The open segments.
-        is_writer: Whether to truncate incomplete ends and to report damage; false for readers.
-        damages: The damage found so far.
+    Every method raises `OSError`.
     """
 
     reader: LogReader
-    pool: FilePool
     is_writer: bool
-    damages: list[Damage] = attrs.Factory(list)
-    unsynced: list[PartitionLog] = attrs.Factory(list)
+    damages: list[Damage] = attrs.field(factory=list, init=False)
+    unsynced: list[PartitionLog] = attrs.field(factory=list, init=False)
     """The partitions that a killed process may have written without syncing."""
 
     def resume_partition(self, log: PartitionLog, known: Head) -> bool:
@@ -108,13 +103,8 @@ class Recovery:
             head = head._replace(base=log.bases[-1], length=sizes[log.bases[-1]])
         for index, next_base in zip(indexes, log.bases[1:], strict=True):
             if self.is_writer and index.end_sequence != next_base:
-                self._add_damage(
-                    log,
-                    log.log_path(index.base),
-                    "lost: there is a gap between two segments",
-                    index.end_sequence,
-                    next_base,
-                )
+                reason = "lost: there is a gap between two segments"
+                self._add_damage(log, log.log_path(index.base), reason, index.end_sequence, next_base)
         start = head._replace(end=head.base, length=0)
         for base in log.bases[:-1]:
             with self.reader.open_segment(log, start, base) as segment:
@@ -128,9 +118,9 @@ class Recovery:
         start = start._replace(latest_at=max(start.latest_at, stored_latest_at))
         head = self._scan_tail(log, start, head.length) if head.length else start
         self._drop_bad_indexes(log, head)
-        side_paths = [f"{log.folder}/{EARLIEST_FILE}", *(path for base in log.bases for path in log.side_paths(base))]
-        closed_bytes = sum(sizes[base] for base in log.bases[:-1]) + sum(map(file_size, side_paths))
-        head = head._replace(closed_bytes=closed_bytes)
+        paths = [f"{log.folder}/{EARLIEST_FILE}", *(path for base in log.bases for path in log.segment_paths(base))]
+        paths.remove(log.log_path(head.base))
+        head = head._replace(closed_bytes=sum(map(file_size, paths)))
         earliest = min(max(log.bases[0], stored_earliest), head.end)
         if earliest < stored_earliest and self.is_writer:
             write_earliest_file(log.folder, earliest, head.latest_at)
@@ -138,7 +128,7 @@ class Recovery:
             head = head._replace(earliest=earliest, content_bytes=0)
         else:
             trimmed_bytes = self.reader.count_content_bytes(log, head, log.bases[0], earliest)
-            earliest_at = self.reader.find_stored_at(log, head, earliest)
+            earliest_at = self.reader.find_stored_at(log, head, earliest, head.earliest_at)
             content_bytes = max(head.content_bytes - trimmed_bytes, 0)
             head = head._replace(earliest=earliest, content_bytes=content_bytes, earliest_at=earliest_at)
         log.head = head
@@ -146,8 +136,8 @@ class Recovery:
     def _scan_tail(self, log: PartitionLog, known: Head, size: int) -> Head:
         """Scan the active segment after its known part, and truncate an incomplete append."""
         path = log.log_path(known.base)
-        with self.pool.open_file(path) as fd:
-            segment = Segment(log, known.base, _UNKNOWN_END, fd, size, self.pool, self.reader.get_index)
+        with self.reader.pool.open_file(path) as fd:
+            segment = Segment(log, known.base, _UNKNOWN_END, fd, size, self.reader.pool, self.reader.get_index)
             tail = segment.scan_tail(known.length, known.end)
             if self.is_writer:
                 for position, first_sequence, end_sequence in tail.damaged:
@@ -198,35 +188,25 @@ class Recovery:
     def _drop_segment(self, log: PartitionLog, base: int) -> None:
         log.bases = tuple(other for other in log.bases if other != base)
         if self.is_writer:
-            for path in (log.log_path(base), *log.side_paths(base)):
-                with suppress(FileNotFoundError):
-                    os.unlink(path)
+            remove_files(log.segment_paths(base))
 
     def _drop_stray_files(self, log: PartitionLog) -> None:
         """Remove the accompanying files of missing segments."""
         if not self.is_writer:
             return
         for name in os.listdir(log.folder):
-            if (
-                any(is_segment_name(name, suffix) for suffix in SUFFIXES[1:])
-                and int(name[:BASE_DIGITS]) not in log.bases
-            ):
-                with suppress(FileNotFoundError):
-                    os.unlink(f"{log.folder}/{name}")
+            is_of_segment = any(is_segment_name(name, suffix) for suffix in SUFFIXES[1:])
+            if is_of_segment and int(name[:BASE_DIGITS]) not in log.bases:
+                remove_files([f"{log.folder}/{name}"])
 
     def _drop_bad_indexes(self, log: PartitionLog, head: Head) -> None:
         """Remove the index files that a power failure left incomplete or outdated."""
         for base in log.bases if self.is_writer else ():
-            with self.reader.open_segment(log, head, base) as segment:
-                paths = (log.index_path(base), log.time_index_path(base))
-                files = (read_file(paths[0]), read_file(paths[1]))
-                if not any(map(os.path.lexists, paths)):
-                    continue
-                index = self.reader.get_index(segment)
+            if not any(map(os.path.lexists, log.index_paths(base))):
+                continue
+            files, index = read_index_files(log, base), self.reader.load_index(log, head, base)
             if not (is_beginning(files, index) if base == head.base else files == index.encode()):
-                for path in paths:
-                    with suppress(FileNotFoundError):
-                        os.unlink(path)
+                remove_files(log.index_paths(base))
 
     def _add_damage(
         self, log: PartitionLog, location: str, reason: str, first_sequence: int, end_sequence: int
@@ -248,10 +228,9 @@ def open_writer(
     pool = FilePool(os.O_RDWR)
     catalog = CatalogWriter(folder, is_synced=sync_delay_ms == 0)
     reader = LogReader(pool)
-    writer = LogWriter(
-        f"{folder}/{TOPICS_FOLDER}", {}, catalog, pool, reader, Syncer(pool, sync_delay_ms), segment_bytes, segment_ms
-    )
-    recovery = Recovery(reader, pool, is_writer=True)
+    syncer = Syncer(pool, sync_delay_ms)
+    writer = LogWriter(f"{folder}/{TOPICS_FOLDER}", catalog, pool, reader, syncer, segment_bytes, segment_ms)
+    recovery = Recovery(reader, is_writer=True)
     try:
         writer.add_found_logs(_recover(folder, catalog, recovery, writer))
     except BaseException:
@@ -328,16 +307,10 @@ def _recover_by_folders(
     for slot in range(len(known.names)):
         log, is_held, _ = _recover_slot(known, slot, topics_folder, recovery)
         found[log.partition] = log, is_held
-    for partition in _walk_partitions(topics_folder):
+    for partition in walk_partitions(topics_folder):
         if partition not in found or not found[partition][1]:
             log = PartitionLog(partition, topics_folder)
             found[partition] = log, recovery.rescan_partition(log)
     for slot, (log, _) in enumerate(found.values()):
         log.slot = slot
     return list(found.values())
-
-
-def _walk_partitions(topics_folder: str) -> Iterator[Partition]:
-    for topic, folder in walk_names(topics_folder):
-        for address, _ in walk_names(folder):
-            yield Partition(decode_text(topic), decode_text(address))

@@ -18,11 +18,10 @@ from crc32c import crc32c
 from dafka.batches import HEADER_BYTES, SPAN_MAX, decode_records
 from dafka.errors import BatchError
 from dafka.records import RecordBatch
-from dafka.storage.filelog.blocks import Block, StoredRun, Tail
 from dafka.storage.filelog.files import FilePool
-from dafka.storage.filelog.index import SegmentIndex
+from dafka.storage.filelog.index import Block, SegmentIndex
 from dafka.storage.filelog.partition import PartitionLog
-from dafka.storage.filelog.stored import StoredRows
+from dafka.storage.filelog.stored import StoredRows, StoredRun
 
 HEADER_READ_BYTES = 64 * 1024
 """The size of a read, in bytes, when only headers are needed."""
@@ -66,13 +65,7 @@ def parse_header(data: bytes, offset: int, position: int) -> Block | None:
 
 
 class ReadBuffer:
-    """A buffer with the part of a segment that was read last.
-
-    Args:
-        fd: The descriptor of the segment.
-        limit: The size of the valid part of the file, in bytes.
-        chunk_bytes: The minimum size of a read, in bytes.
-    """
+    """A buffer with the part that was read last of a file, of which `limit` bytes are valid."""
 
     def __init__(self, fd: int, limit: int, chunk_bytes: int) -> None:
         self.data = b""
@@ -103,24 +96,28 @@ class ReadBuffer:
 
 
 @attrs.define
-class Segment:
-    """An open segment. Every method raises `OSError`.
+class Tail:
+    """The result of scanning the end of a segment: how far it is valid, and which blocks before that are damaged."""
 
-    Attributes:
-        log: The partition.
-        base: The sequence of its first record.
-        end_sequence: The sequence after its last record.
-        fd: The descriptor of the file.
-        limit: The size of the valid part of the file, in bytes.
-        pool: The open files.
-        load_index: Returns the index of a segment.
-    """
+    length: int
+    end: int
+    """The sequence after the last record of the valid part."""
+    seen_end: int
+    """The sequence after the last record for which a header was found."""
+    damaged: list[tuple[int, int, int]] = attrs.Factory(list)
+    """The position, first sequence and end sequence of damage within the valid part."""
+
+
+@attrs.define
+class Segment:
+    """An open segment, with the records from `base` up to `end_sequence`. Every method raises `OSError`."""
 
     log: PartitionLog
     base: int
     end_sequence: int
     fd: int
     limit: int
+    """The size of the valid part of the file, in bytes."""
     pool: FilePool
     load_index: Callable[[Segment], SegmentIndex]
 
@@ -166,17 +163,9 @@ class Segment:
         return self.end_sequence
 
     def iterate(self, buffer: ReadBuffer, position: int, sequence: int) -> Iterator[Block]:
-        """Yield the blocks from a position on, by their headers.
+        """Yield the blocks by their headers, from the one on that has this position and first sequence.
 
         Damaged blocks are skipped: the next one then begins with a higher sequence than the end of the one before.
-
-        Args:
-            buffer: The buffer of the segment.
-            position: The position of a block.
-            sequence: Its first sequence.
-
-        Yields:
-            The blocks.
         """
         block = self.block_at(buffer, position, sequence)
         while position < buffer.limit:

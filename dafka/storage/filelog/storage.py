@@ -6,10 +6,12 @@ describes the files.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, closing, contextmanager, suppress
 from functools import partial
+from itertools import pairwise
 from typing import ClassVar, TypeVar
 
 import trio
@@ -23,12 +25,19 @@ from dafka.storage.filelog.damage import find_folder_damage, find_partition_dama
 from dafka.storage.filelog.files import FilePool
 from dafka.storage.filelog.follower import PartitionFollower
 from dafka.storage.filelog.layout import LOCK_FILE, MARKER_FILE, create_identity, prepare_folder, read_identity
-from dafka.storage.filelog.partition import Head, PartitionLog
+from dafka.storage.filelog.partition import PartitionLog
 from dafka.storage.filelog.positions import POSITIONS_FOLDER, PositionFiles
 from dafka.storage.filelog.reading import LogReader
 from dafka.storage.filelog.recovery import open_writer
 from dafka.storage.filelog.writer import LogWriter
-from dafka.storage.plugin_helpers import FileIdentity, int_at_least, now_ms, parse_location, writer_lock
+from dafka.storage.plugin_helpers import (
+    FileIdentity,
+    int_at_least,
+    now_ms,
+    opened_in_thread,
+    parse_location,
+    writer_lock,
+)
 
 READ_THREADS = 4
 """The number of concurrent reads. More would not help: except for waiting for the disk, they need the interpreter
@@ -50,22 +59,10 @@ _T = TypeVar("_T")
 async def open_filelog(location: str, *, read_only: bool = False) -> AsyncIterator[Storage]:
     """Open `filelog:FOLDER?segment_bytes=N&segment_ms=N&fsync=batch|never|MS`; see `open_storage`.
 
-    A writer creates a missing folder, in a folder that exists.
-
-    Args:
-        location: The folder and the options. A new segment begins when the active one reaches `segment_bytes` (64 MiB)
-            or `segment_ms` (7 days). `fsync` says when records are durable: `batch` (the default) when `append`
-            returns; a number, at most that many milliseconds later; `never`, when the system writes them or `flush` is
-            called.
-        read_only: Whether to open the folder for reading only.
-
-    Yields:
-        The storage.
-
-    Raises:
-        StorageBusyError: If another writer has the folder open.
-        StorageFormatError: If the folder is not a file log.
-        StorageError: If an option is wrong or the folder cannot be opened.
+    A writer creates a missing folder, in a folder that exists. A new segment begins when the active one reaches
+    `segment_bytes` (64 MiB) or `segment_ms` (7 days). `fsync` says when records are durable: `batch` (the default) when
+    `append` returns; a number, at most that many milliseconds later; `never`, when the system writes them or `flush` is
+    called. Raise `StorageError` if an option is wrong or the folder cannot be opened.
     """
     options = {"segment_bytes": int_at_least(1), "segment_ms": int_at_least(1), "fsync": _parse_fsync}
     folder, found = parse_location("filelog", location, options)
@@ -80,15 +77,6 @@ async def open_filelog(location: str, *, read_only: bool = False) -> AsyncIterat
             follower.load()
             return FilelogStorage(folder, identity, follower)
 
-    if read_only:
-        storage = await trio.to_thread.run_sync(open_for_reading)
-        try:
-            yield storage
-        finally:
-            with trio.CancelScope(shield=True):
-                await trio.to_thread.run_sync(storage.close)
-        return
-
     def open_locked() -> FilelogStorage:
         with storage_errors(folder):
             identity = create_identity(folder)
@@ -100,15 +88,15 @@ async def open_filelog(location: str, *, read_only: bool = False) -> AsyncIterat
             )
             return FilelogStorage(folder, identity, writer, repairs)
 
+    if read_only:
+        async with opened_in_thread(open_for_reading) as storage:
+            yield storage
+        return
     with storage_errors(folder):
         await trio.to_thread.run_sync(prepare_folder, folder)
     with writer_lock(f"{folder}/{LOCK_FILE.removesuffix('.lock')}"):
-        storage = await trio.to_thread.run_sync(open_locked)
-        try:
+        async with opened_in_thread(open_locked) as storage:
             yield storage
-        finally:
-            with trio.CancelScope(shield=True):
-                await trio.to_thread.run_sync(storage.close)
 
 
 def _parse_fsync(text: str) -> int | None:
@@ -121,14 +109,7 @@ def _parse_fsync(text: str) -> int | None:
 
 
 class FilelogStorage:
-    """A `Storage` in a folder of log files.
-
-    Args:
-        folder: The folder.
-        identity: See `Storage.identity`.
-        source: The writer, or a follower for reading only.
-        repairs: See `Storage.repairs`.
-    """
+    """A `Storage` in a folder of log files, which `source` reads, and also writes unless it is only a follower."""
 
     keeps_record_batches: ClassVar[bool] = True
 
@@ -172,51 +153,44 @@ class FilelogStorage:
         with_times: bool = False,
     ) -> RecordBatch | None:
         """See `Storage.read`."""
-        return await self._read(
-            lambda: self._read_records(partition, first_sequence, count, bytes_max, with_times=with_times)
+        return await self._read_log(
+            partition,
+            lambda log: self._reader.read_records(log, first_sequence, count, bytes_max, with_times=with_times),
         )
 
     async def read_several(
         self, ranges: Sequence[tuple[Partition, int, int]], bytes_max: int
     ) -> list[RecordBatch | None]:
         """See `ReadsSeveral.read_several`."""
-        return await self._read(lambda: [self._read_records(*each, bytes_max) for each in ranges])
 
-    def _read_records(
-        self, partition: Partition, first_sequence: int, count: int, bytes_max: int, *, with_times: bool = False
-    ) -> RecordBatch | None:
-        log = self._source.find_log(partition)
-        if log is None:
-            return None
-        return self._reader.read_records(log, first_sequence, count, bytes_max, with_times=with_times)
+        def read(partition: Partition, first_sequence: int, count: int) -> RecordBatch | None:
+            log = self._source.find_log(partition)
+            return None if log is None else self._reader.read_records(log, first_sequence, count, bytes_max)
+
+        return await self._read(lambda: [read(*each) for each in ranges])
 
     async def find_sequence_by_time(self, partition: Partition, stored_at: int) -> int:
         """See `Storage.find_sequence_by_time`."""
-
-        def find() -> int:
-            log = self._source.find_log(partition)
-            return 0 if log is None else self._reader.find_sequence_by_time(log, stored_at)
-
-        return await self._read(find)
+        return await self._read_log(partition, lambda log: self._reader.find_sequence_by_time(log, stored_at)) or 0
 
     async def partitions(self, topic: str | None = None) -> dict[Partition, PartitionInfo]:
         """See `Storage.partitions`. A writer answers from memory."""
-        if self._writer is not None:
-            await trio.lowlevel.checkpoint()
+
+        def describe() -> dict[Partition, PartitionInfo]:
             return {log.partition: log.info for log in self._source.list_logs(topic)}
-        return await self._read(lambda: {log.partition: log.info for log in self._source.list_logs(topic)})
+
+        if self._writer is None:
+            return await self._read(describe)
+        await trio.lowlevel.checkpoint()
+        return describe()
 
     async def find_partition(self, partition: Partition) -> PartitionInfo | None:
         """See `Storage.find_partition`. A writer answers from memory."""
-
-        def find() -> PartitionInfo | None:
-            log = self._source.find_log(partition)
-            return None if log is None else log.info
-
-        if self._writer is not None:
-            await trio.lowlevel.checkpoint()
-            return find()
-        return await self._read(find)
+        if self._writer is None:
+            return await self._read_log(partition, lambda log: log.info)
+        await trio.lowlevel.checkpoint()
+        log = self._writer.find_log(partition)
+        return None if log is None else log.info
 
     async def statistics(self) -> StorageStatistics:
         """See `Storage.statistics`."""
@@ -273,12 +247,7 @@ class FilelogStorage:
 
     async def find_compactable(self, partition: Partition, clean_end: int) -> Compactable | None:
         """See `CompactsPartitions.find_compactable`. The active segment is not compacted."""
-
-        def find() -> Compactable | None:
-            log = self._source.find_log(partition)
-            return None if log is None else find_compactable(log, clean_end)
-
-        return await self._read(find)
+        return await self._read_log(partition, lambda log: find_compactable(log, clean_end))
 
     async def compact(
         self, partition: Partition, end_sequence: int, find_removed: FindRemoved, throttle: Throttle
@@ -288,24 +257,21 @@ class FilelogStorage:
         await trio.lowlevel.checkpoint()
         log = writer.find_log(partition)
         done = Compacted()
-        for base in [] if log is None else await self._read(partial(find_segments, log, end_sequence)):
-            assert log is not None
-            segment = SegmentCompaction(writer, log, base, find_removed)
-            try:
+        if log is None:
+            return done
+        for base in await self._read(partial(find_segments, log, end_sequence)):
+            with closing(SegmentCompaction(self._reader, log, base, find_removed)) as segment:
                 while count := await self._run(segment.step, self._compaction_limiter):
                     await throttle(count)
-                done = done.plus(await self._write(lambda _, segment=segment: segment.finish()))  # type: ignore[misc]
-            finally:
-                segment.close()
+                done = done.plus(await self._write(segment.finish))
         return done
 
     async def flush(self) -> None:
         """See `Storage.flush`."""
-        writer = self._writer
-        if writer is None:
+        if self._writer is None:
             await trio.lowlevel.checkpoint()
         else:
-            await self._read(writer.syncer.flush)
+            await self._read(self._writer.syncer.flush)
 
     async def find_damage(self) -> list[Damage]:
         """See `Storage.find_damage`."""
@@ -346,23 +312,19 @@ class FilelogStorage:
 
     def close(self) -> None:
         """Make everything durable and close all files. Raise `StorageError` if that fails; all files are closed."""
-        writer = self._writer
-        try:
-            if writer is not None and self._lost is not None:
-                writer.catalog.close(is_clean=False)
-            elif writer is not None:
-                with storage_errors(self._folder):
-                    is_clean = False
-                    try:
-                        writer.close()
+        with ExitStack() as stack:
+            stack.callback(self._file_identity.close)
+            stack.callback(self._reader.pool.close)
+            if self._writer is not None:
+                stack.callback(self._writer.syncer.close)
+                stack.enter_context(storage_errors(self._folder))
+                is_clean = False
+                try:
+                    if self._lost is None:
+                        self._writer.close()
                         is_clean = True
-                    finally:
-                        writer.catalog.close(is_clean=is_clean)
-        finally:
-            if writer is not None:
-                writer.syncer.close()
-            self._reader.pool.close()
-            self._file_identity.close()
+                finally:
+                    self._writer.catalog.close(is_clean=is_clean)
 
     def _check_folder(self) -> None:
         """Check that the folder was not removed. A writer that raises the version replaces the file that marks it."""
@@ -399,6 +361,15 @@ class FilelogStorage:
     async def _read(self, query: Callable[[], _T]) -> _T:
         return await self._run(query, self._read_limiter)
 
+    async def _read_log(self, partition: Partition, query: Callable[[PartitionLog], _T]) -> _T | None:
+        """Return the answer to a query about a partition; None if the partition is unknown."""
+
+        def run() -> _T | None:
+            log = self._source.find_log(partition)
+            return None if log is None else query(log)
+
+        return await self._read(run)
+
     async def _run(self, work: Callable[[], _T], limiter: trio.CapacityLimiter) -> _T:
         def run() -> _T:
             with storage_errors(self._folder):
@@ -427,7 +398,7 @@ def _count_other_file_bytes(folder: str) -> int:
 
 
 def _find_trim_points(reader: LogReader, log: PartitionLog, policy: RetentionPolicy, time_ms: int) -> list[int]:
-    """Yield sequences to trim to, a few segments each time, until a policy is satisfied."""
+    """Return the sequences to trim to, a few segments each time, until a policy is satisfied."""
     earliest = log.head.earliest
     surplus = _find_surplus_end(reader, log, policy, time_ms)
     if surplus <= earliest:
@@ -439,34 +410,23 @@ def _find_trim_points(reader: LogReader, log: PartitionLog, policy: RetentionPol
 def _find_surplus_end(reader: LogReader, log: PartitionLog, policy: RetentionPolicy, time_ms: int) -> int:
     """Return the sequence after the segments that a policy does not keep; the earliest sequence if it keeps all."""
     head = log.head
-    cut_at = None if policy.age_ms is None else time_ms - policy.age_ms
-    if head.earliest == head.end or not _may_drop(head, policy, cut_at):
-        return head.earliest
-    if _drops_all(head, policy, cut_at):
-        return head.end
+    cut_at = -math.inf if policy.age_ms is None else time_ms - policy.age_ms
+    records_max = math.inf if policy.records_max is None else policy.records_max
+    bytes_max = math.inf if policy.bytes_max is None else policy.bytes_max
     earliest, content_bytes = head.earliest, head.content_bytes
-    for base, end in zip(bases := log.list_bases(), bases[1:], strict=False):
+    if earliest == head.end or (
+        head.earliest_at >= cut_at and head.end - earliest <= records_max and content_bytes <= bytes_max
+    ):
+        return earliest
+    if head.latest_at < cut_at or records_max == 0 or (bytes_max == 0 and content_bytes > 0):
+        return head.end
+    for base, end in pairwise(log.list_bases()):
         segment_bytes = reader.count_content_bytes(log, head, max(base, earliest), end)
-        is_old = cut_at is not None and reader.find_last_stored_at(log, head, base) < cut_at
-        is_many = policy.records_max is not None and head.end - end >= policy.records_max
-        is_large = policy.bytes_max is not None and content_bytes - segment_bytes >= policy.bytes_max
-        if not (is_old or is_many or is_large):
+        if not (
+            head.end - end >= records_max
+            or content_bytes - segment_bytes >= bytes_max
+            or reader.find_last_stored_at(log, head, base) < cut_at
+        ):
             break
         earliest, content_bytes = end, content_bytes - segment_bytes
     return earliest
-
-
-def _may_drop(head: Head, policy: RetentionPolicy, cut_at: int | None) -> bool:
-    return (
-        (cut_at is not None and head.earliest_at < cut_at)
-        or (policy.records_max is not None and head.end - head.earliest > policy.records_max)
-        or (policy.bytes_max is not None and head.content_bytes > policy.bytes_max)
-    )
-
-
-def _drops_all(head: Head, policy: RetentionPolicy, cut_at: int | None) -> bool:
-    return (
-        (cut_at is not None and head.latest_at < cut_at)
-        or policy.records_max == 0
-        or (policy.bytes_max == 0 and head.content_bytes > 0)
-    )

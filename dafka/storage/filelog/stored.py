@@ -14,8 +14,6 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from dafka.storage.filelog.blocks import StoredRun
-
 _ROW = struct.Struct(">QqQ")
 ROW_BYTES = _ROW.size + 4
 """The size of a row, in bytes."""
@@ -23,18 +21,23 @@ ROW_BYTES = _ROW.size + 4
 _CHUNK_ROWS = 1024
 
 
-class StoredRow(NamedTuple):
-    """A row of the file.
+class StoredRun(NamedTuple):
+    """Consecutive records that were stored at the same time."""
 
-    Attributes:
-        end_sequence: The sequence after the last record.
-        stored_at: When the records after the previous row were stored.
-        content_bytes: The total size of all records of the segment up to there.
-    """
+    first_sequence: int
+    end_sequence: int
+    stored_at: int
+    content_bytes: int | None
+    """Their total size; None if they must be read to know it."""
+
+
+class StoredRow(NamedTuple):
+    """A row of the file: when the records after the previous row were stored."""
 
     end_sequence: int
     stored_at: int
     content_bytes: int
+    """The total size of all records of the segment up to there."""
 
     def encode(self, seed: int) -> bytes:
         """Return the bytes of the row, for the segment with this seed."""
@@ -50,19 +53,13 @@ def decode_row(data: bytes, seed: int) -> StoredRow | None:
 
 
 class StoredRows:
-    """The rows of a segment. Every method raises `OSError`.
-
-    Args:
-        fd: The descriptor of the file; None if there is no file.
-        base: The first sequence of the segment.
-        seed: The seed of the segment's CRCs.
-    """
+    """The rows of the segment with this base, in a file that may be missing. Every method raises `OSError`."""
 
     def __init__(self, fd: int | None, base: int, seed: int) -> None:
-        self._fd = fd
-        self._base = base
-        self._seed = seed
+        self.base = base
+        self.seed = seed
         self.count = 0 if fd is None else os.fstat(fd).st_size // ROW_BYTES
+        self._fd = fd
 
     def row_at(self, number: int) -> StoredRow | None:
         """Return a row, or None if it is damaged."""
@@ -83,7 +80,7 @@ class StoredRows:
             row = self.row_at(number)
             if row is not None:
                 return row
-        return StoredRow(self._base, 0, 0)
+        return StoredRow(self.base, 0, 0)
 
     def iterate(self, number: int) -> Iterator[tuple[int, StoredRow]]:
         """Yield the good rows from a number on, with their numbers."""
@@ -127,5 +124,5 @@ class StoredRows:
         return os.pread(self._fd, count * ROW_BYTES, number * ROW_BYTES)
 
     def _decode(self, data: bytes) -> StoredRow | None:
-        row = decode_row(data, self._seed)
-        return row if row is not None and row.end_sequence > self._base else None
+        row = decode_row(data, self.seed)
+        return row if row is not None and row.end_sequence > self.base else None

@@ -11,36 +11,32 @@ from dafka.storage.filelog.stored import ROW_BYTES, StoredRow, StoredRows
 from dafka.storage.plugin_helpers import now_ms
 
 
+def repair_stored_file(
+    segment: Segment, latest_at: int, find_later_time: Callable[[], int] = now_ms
+) -> tuple[int, StoredRow]:
+    """Make the `.stored` file of a segment fit it, and return its size in bytes and its last row. Raises `OSError`.
+
+    The last record was stored at `latest_at` or later. If no record with a row comes before records without one, they
+    count as stored at `find_later_time()`.
+    """
+    log, base = segment.log, segment.base
+    with segment.pool.open_file(log.stored_path(base), is_created=True) as fd:
+        rows = StoredRows(fd, base, log.segment_seed(base))
+        return repair_rows(fd, rows, segment.end_sequence, segment.count_bytes, latest_at, find_later_time)
+
+
 def repair_rows(
     fd: int,
-    base: int,
-    seed: int,
+    rows: StoredRows,
     end_sequence: int,
     count_bytes: Callable[[int, int], int],
     latest_at: int,
     find_later_time: Callable[[], int],
 ) -> tuple[int, StoredRow]:
-    """Make the rows fit their segment.
-
-    Args:
-        fd: The descriptor of the file.
-        base: The first sequence of the segment.
-        seed: The seed of the segment's CRCs.
-        end_sequence: The end of the segment.
-        count_bytes: Returns the total size of the records of a range.
-        latest_at: A time that the last record was stored at or after; 0 if none is known.
-        find_later_time: Returns when records without a row count as stored if no record before them has a time.
-
-    Returns:
-        The size of the file, in bytes, and its last row.
-
-    Raises:
-        OSError: If the file cannot be read or changed.
-    """
-    rows = StoredRows(fd, base, seed)
+    """Make the rows of a file fit a segment with this end; see `repair_stored_file`."""
     size = os.fstat(fd).st_size
-    kept, last, missing = 0, StoredRow(base, 0, 0), b""
-    if end_sequence > base:
+    kept, last, missing = 0, StoredRow(rows.base, 0, 0), b""
+    if end_sequence > rows.base:
         kept = rows.find_sequence(end_sequence - 1)
         row = rows.row_at(kept) if kept < rows.count else None
         if row is not None and row.end_sequence == end_sequence and row.stored_at >= latest_at:
@@ -50,7 +46,7 @@ def repair_rows(
             stored_at = max(latest_at, before.stored_at if row is None else row.stored_at) or find_later_time()
             content_bytes = before.content_bytes + count_bytes(before.end_sequence, end_sequence)
             last = StoredRow(end_sequence, stored_at, content_bytes)
-            missing = last.encode(seed)
+            missing = last.encode(rows.seed)
     if kept * ROW_BYTES < size:
         os.ftruncate(fd, kept * ROW_BYTES)
     if missing:
@@ -85,13 +81,3 @@ def drop_replaced(rows: list[StoredRow]) -> list[StoredRow]:
         if not kept or row.end_sequence < kept[-1].end_sequence:
             kept.append(row)
     return kept[::-1]
-
-
-def repair_stored_file(
-    segment: Segment, latest_at: int, find_later_time: Callable[[], int] = now_ms
-) -> tuple[int, StoredRow]:
-    """Make the `.stored` file of a segment of record batches fit it; see `repair_rows`. Raises `OSError`."""
-    log, base = segment.log, segment.base
-    with segment.pool.open_file(log.stored_path(base), is_created=True) as fd:
-        seed = log.segment_seed(base)
-        return repair_rows(fd, base, seed, segment.end_sequence, segment.count_bytes, latest_at, find_later_time)

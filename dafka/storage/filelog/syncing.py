@@ -15,11 +15,9 @@ SYNC_THREADS = 8
 
 
 class Syncer:
-    """Syncs files and folders. Every method but `close` raises `OSError`.
+    """Syncs files and folders `delay_ms` after a write; if it is None, only by `flush`.
 
-    Args:
-        pool: The open files.
-        delay_ms: The delay before a sync in milliseconds; 0 for none. None: only `flush` syncs.
+    Every method but `close` raises `OSError`.
     """
 
     def __init__(self, pool: FilePool, delay_ms: int | None) -> None:
@@ -72,11 +70,9 @@ class Syncer:
                 self._sync_file(path)
             for path in folders:
                 _sync_folder(path)
-            return
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(SYNC_THREADS, "filelog-sync")
-        self._run_all(self._sync_file, files)
-        self._run_all(_sync_folder, folders)
+        else:
+            self._run_all(self._sync_file, files)
+            self._run_all(_sync_folder, folders)
 
     def take_failed(self) -> set[str]:
         """Return the files whose sync has failed since the last call.
@@ -128,7 +124,8 @@ class Syncer:
 
         Linux reports an error of a file once. A sync that is still running could take the error of a later write.
         """
-        assert self._threads is not None
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(SYNC_THREADS, "filelog-sync")
         running = [self._threads.submit(sync, path) for path in paths]
         wait(running)
         for each in running:

@@ -8,8 +8,8 @@ record batches.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 import attrs
 
@@ -23,12 +23,13 @@ from dafka.storage.filelog.files import (
     ancestors,
     file_size,
     make_folders,
+    remove_files,
     remove_folders,
     replace_file,
     sync_folder,
     write_at,
 )
-from dafka.storage.filelog.index import ROW_EVERY_BYTES
+from dafka.storage.filelog.index import ROW_EVERY_BYTES, write_index
 from dafka.storage.filelog.partition import (
     EARLIEST_FILE,
     LOG_SUFFIX,
@@ -46,27 +47,16 @@ from dafka.storage.plugin_helpers import now_ms
 
 @attrs.define
 class LogWriter:
-    """The writer of a file log. If the medium fails, a method raises `OSError` and changes nothing.
-
-    Attributes:
-        topics_folder: The folder of all topics.
-        logs: The partitions, by topic.
-        catalog: The catalog.
-        pool: The open segments.
-        reader: The reader of the same partitions.
-        syncer: Makes the files durable.
-        segment_bytes: The size at which a new segment begins, in bytes.
-        segment_ms: The age at which a new segment begins, in milliseconds.
-    """
+    """The writer of a file log. If the medium fails, a method raises `OSError` and changes nothing."""
 
     topics_folder: str
-    logs: dict[str, dict[Partition, PartitionLog]]
     catalog: CatalogWriter
     pool: FilePool
     reader: LogReader
     syncer: Syncer
     segment_bytes: int
     segment_ms: int
+    _logs: dict[str, dict[Partition, PartitionLog]] = attrs.field(factory=dict, init=False)
     _pending_slots: set[PartitionLog] = attrs.field(factory=set, init=False)
     _vacant: dict[Partition, PartitionLog] = attrs.field(factory=dict, init=False)
     _synced_folders: set[str] = attrs.field(factory=set, init=False)
@@ -79,43 +69,31 @@ class LogWriter:
         for log, is_held in logs:
             if is_held:
                 log.compute_info()
-                self.logs.setdefault(log.partition.topic, {})[log.partition] = log
+                self._logs.setdefault(log.partition.topic, {})[log.partition] = log
             else:
                 self._vacant[log.partition] = log
 
     def sync_logs(self, logs: Sequence[PartitionLog]) -> None:
         """Sync existing partitions: a killed process may have written records without syncing them."""
-        root = os.path.dirname(self.topics_folder)
         paths = [log.log_path(base) for log in logs for base in log.list_bases()]
+        root = os.path.dirname(self.topics_folder)
         self.syncer.sync_now(paths, {folder for path in paths for folder in ancestors(path, root)})
 
     def find_log(self, partition: Partition) -> PartitionLog | None:
         """Return a partition, or None if it is not held."""
-        return self.logs.get(partition.topic, {}).get(partition)
+        return self._logs.get(partition.topic, {}).get(partition)
 
     def list_logs(self, topic: str | None) -> list[PartitionLog]:
         """Return all partitions, or those of a topic. Any thread may call this."""
         if topic is not None:
-            return list(self.logs.get(topic, {}).values())
-        return [log for logs in list(self.logs.values()) for log in list(logs.values())]
+            return list(self._logs.get(topic, {}).values())
+        return [log for logs in list(self._logs.values()) for log in list(logs.values())]
 
     def append(self, batches: Sequence[RecordBatch]) -> None:
         """See `Storage.append`."""
         self.syncer.raise_delayed_error()
         self._write_pending_slots()
-        appends = self._plan_appends(batches)
-        try:
-            folders = self._begin_segments(appends)
-            for append in appends:
-                self._write_rows(append)
-                with self.pool.open_file(append.path) as fd:
-                    write_at(fd, append.buffers, append.position)
-            self._sync_appended(appends, folders)
-        except BaseException:
-            self._roll_back(appends)
-            raise
-        for append in appends:
-            self._commit(append)
+        self._apply(self._plan_appends(batches))
 
     def trim_log(self, log: PartitionLog, earliest_sequence: int) -> bool:
         """See `Storage.trim`. Return whether records were dropped."""
@@ -127,62 +105,42 @@ class LogWriter:
             self._drop_everything(log, earliest)
             return True
         content_bytes = head.content_bytes - self.reader.count_content_bytes(log, head, head.earliest, earliest)
-        earliest_at = self.reader.find_stored_at(log, head, earliest)
+        earliest_at = self.reader.find_stored_at(log, head, earliest, head.earliest_at)
         new_head = head._replace(earliest=earliest, content_bytes=max(content_bytes, 0), earliest_at=earliest_at)
         bases = log.list_bases()
         kept = tuple(base for base, end in zip(bases, (*bases[1:], head.end), strict=True) if end > earliest)
-        self._mark_changing(log)
-        if earliest not in kept:
-            before = file_size(f"{log.folder}/{EARLIEST_FILE}")
-            try:
+        with self._changing(log):
+            if earliest not in kept:
+                before = file_size(f"{log.folder}/{EARLIEST_FILE}")
                 write_earliest_file(log.folder, earliest, head.latest_at)
-            except BaseException:
-                self._write_slot(log, GOOD)
-                raise
-            grown = file_size(f"{log.folder}/{EARLIEST_FILE}") - before
-            new_head = new_head._replace(closed_bytes=head.closed_bytes + grown)
+                grown = file_size(f"{log.folder}/{EARLIEST_FILE}") - before
+                new_head = new_head._replace(closed_bytes=head.closed_bytes + grown)
         self._drop_segments(log, new_head, kept)
         return True
 
     def reset_to(self, partition: Partition, next_sequence: int) -> None:
         """See `Storage.reset_to`."""
         log = self.find_log(partition)
-        if log is None:
-            check_sequences(partition, next_sequence, next_sequence + 1)
-            log = self._new_log(partition)
-            head = Head(next_sequence, next_sequence, base=next_sequence)
-            append = PlannedAppend(log, True, head, True, 0, [], [], [])
-            try:
-                self._sync_appended([append], self._begin_segments([append]))
-            except BaseException:
-                self._roll_back([append])
-                raise
-            self._commit(append)
-            return
-        if next_sequence < log.head.end:
+        if log is not None and next_sequence < log.head.end:
             raise StorageSequenceError(
                 f"{partition}: cannot reset to sequence {next_sequence}, expected {log.head.end} or later"
             )
         check_sequences(partition, next_sequence, next_sequence + 1)
-        if next_sequence != log.head.earliest:
+        if log is None:
+            head = Head(next_sequence, next_sequence, base=next_sequence)
+            self._apply([PlannedAppend(self._new_log(partition), is_new=True, head=head, begins_segment=True)])
+        elif next_sequence != log.head.earliest:
             self._drop_everything(log, next_sequence)
 
     def delete_log(self, log: PartitionLog) -> None:
         """Delete a partition. Its active segment, which determines its end, is removed last."""
-        head = log.head
-        if head.earliest < head.end:
-            self._drop_everything(log, head.end)
-            head = log.head
-        self._mark_changing(log)
-        try:
-            with suppress(FileNotFoundError):
-                os.unlink(f"{log.folder}/{EARLIEST_FILE}")
+        if log.head.earliest < log.head.end:
+            self._drop_everything(log, log.head.end)
+        with self._changing(log):
+            remove_files([f"{log.folder}/{EARLIEST_FILE}"])
             for base in log.list_bases():
                 self._unlink(log, base)
-        except BaseException:
-            self._write_slot(log, GOOD)
-            raise
-        del self.logs[log.partition.topic][log.partition]
+        del self._logs[log.partition.topic][log.partition]
         log.head, log.bases = Head(), ()
         log.forget_tail()
         self._vacant[log.partition] = log
@@ -190,44 +148,19 @@ class LogWriter:
         self._write_slot(log, VACANT)
         self.syncer.sync_written([], [remove_folders(log.folder, self.topics_folder)])
 
-    def replace_segment(
-        self, log: PartitionLog, base: int, path: str, rows: bytes, content_bytes_removed: int = 0
-    ) -> None:
-        """Replace a segment with a durable file that has the same sequences as record batches.
-
-        Args:
-            log: The partition.
-            base: The first sequence of the segment.
-            path: The file.
-            rows: The contents of the `.stored` file.
-            content_bytes_removed: The size of the records that were left out, in bytes.
-        """
-        size = file_size(path)
-        files = [log.log_path(base), *log.side_paths(base)]
-        before = sum(map(file_size, files))
-        if base == log.head.base:  # readers would trust the length in a CHANGING slot
-            self.catalog.forget_slot(log.slot)
-        else:
-            self._mark_changing(log)
-        try:
+    def replace_segment(self, log: PartitionLog, base: int, path: str, rows: bytes, content_bytes_removed: int) -> None:
+        """Replace a closed segment with a durable file of the same sequences, and its `.stored` file with rows."""
+        grown = file_size(path) + len(rows) - sum(map(file_size, log.segment_paths(base)))
+        with self._changing(log):
             replace_file(log.stored_path(base), rows)
-            for index_path in (log.index_path(base), log.time_index_path(base)):
-                with suppress(FileNotFoundError):
-                    os.unlink(index_path)
+            remove_files(log.index_paths(base))
             os.replace(path, log.log_path(base))
-        except BaseException:
-            self._write_slot(log, GOOD)
-            raise
         self.reader.drop_segment(log, base)
-        head = log.head
-        closed_bytes = head.closed_bytes + size + len(rows) - before
-        if base == head.base:
-            log.forget_tail()
-            closed_bytes += head.length - size
-            head = head._replace(length=size)
-        content_bytes = max(head.content_bytes - content_bytes_removed, 0)
-        log.head = head._replace(closed_bytes=max(closed_bytes, 0), content_bytes=content_bytes)
-        log.head = log.head._replace(closed_bytes=log.head.closed_bytes + self._write_index(log, base))
+        grown += self._write_index(log, base)
+        log.head = log.head._replace(
+            closed_bytes=max(log.head.closed_bytes + grown, 0),
+            content_bytes=max(log.head.content_bytes - content_bytes_removed, 0),
+        )
         sync_folder(log.folder)
         self._write_slot(log, GOOD)
 
@@ -292,6 +225,20 @@ class LogWriter:
     def _new_log(self, partition: Partition) -> PartitionLog:
         return self._vacant.get(partition) or PartitionLog(partition, self.topics_folder)
 
+    def _apply(self, appends: Sequence[PlannedAppend]) -> None:
+        try:
+            folders = self._begin_segments(appends)
+            for append in appends:
+                self._write_rows(append)
+                with self.pool.open_file(append.path) as fd:
+                    write_at(fd, append.buffers, append.position)
+            self._sync_appended(appends, folders)
+        except BaseException:
+            self._roll_back(appends)
+            raise
+        for append in appends:
+            self._commit(append)
+
     def _begin_segments(self, appends: Iterable[PlannedAppend]) -> set[str]:
         """Create the new segments, and return the folders that have changed."""
         folders: set[str] = set()
@@ -309,11 +256,7 @@ class LogWriter:
         for append in appends:
             log = append.log
             if log.is_tail_dirty:
-                with self.pool.open_file(log.log_path(log.head.base)) as fd:
-                    os.ftruncate(fd, log.head.length)
-                with self.pool.open_file(log.stored_path(log.head.base), is_created=True) as fd:
-                    os.ftruncate(fd, log.stored_length)
-                log.is_tail_dirty = False
+                self._truncate_tail(log)
             append.is_prepared = True
             if append.begins_segment:
                 if not append.is_new:
@@ -322,7 +265,7 @@ class LogWriter:
                 folders.add(log.folder)
                 if append.is_new:
                     folders.update(self._make_folders(log))
-                _create_segment(append.path)
+                self._create_segment(append.path)
                 append.is_created = True
         return folders
 
@@ -335,6 +278,14 @@ class LogWriter:
         self._synced_folders -= changed
         above = ancestors(log.folder, os.path.dirname(self.topics_folder))
         return {folder for folder in above if folder not in self._synced_folders}
+
+    def _create_segment(self, path: str) -> None:
+        """Create an empty segment, or use an existing empty one."""
+        with self.pool.open_file(path, is_created=True) as fd:
+            if os.fstat(fd).st_size:
+                raise StorageError(
+                    f"{path} is in the way of a new segment: delete the catalog files and open the file log again"
+                )
 
     def _write_rows(self, append: PlannedAppend) -> None:
         """Write the times of storing. They are written before the records, so that each record has one."""
@@ -370,13 +321,18 @@ class LogWriter:
                         os.rmdir(log.folder)
                 self._write_slot(log, VACANT if append.is_new else GOOD)
             else:
-                try:
-                    with self.pool.open_file(append.path) as fd:
-                        os.ftruncate(fd, append.position)
-                    with self.pool.open_file(append.stored_path, is_created=True) as fd:
-                        os.ftruncate(fd, append.stored_position)
-                except OSError:
-                    log.is_tail_dirty = True
+                log.is_tail_dirty = True
+                with suppress(OSError):
+                    self._truncate_tail(log)
+
+    def _truncate_tail(self, log: PartitionLog) -> None:
+        """Remove a failed append from the active segment."""
+        head = log.head
+        with self.pool.open_file(log.log_path(head.base)) as fd:
+            os.ftruncate(fd, head.length)
+        with self.pool.open_file(log.stored_path(head.base), is_created=True) as fd:
+            os.ftruncate(fd, log.stored_length)
+        log.is_tail_dirty = False
 
     def _commit(self, append: PlannedAppend) -> None:
         log, head = append.log, append.head
@@ -393,7 +349,7 @@ class LogWriter:
         log.head = head
         if append.is_new:
             self._vacant.pop(log.partition, None)
-            self.logs.setdefault(log.partition.topic, {})[log.partition] = log
+            self._logs.setdefault(log.partition.topic, {})[log.partition] = log
         self._write_slot(log, GOOD)
         if append.begins_segment and not append.is_new and not before.length:
             # The old segment is empty and begins at another sequence, where it would conflict with later segments.
@@ -406,20 +362,19 @@ class LogWriter:
         bases = log.list_bases()
         path = log.log_path(next_sequence)
         is_created = False
-        self._mark_changing(log)
-        try:
-            if head.base != next_sequence:
-                _create_segment(path)
-                is_created = True
-                self.syncer.sync_written([path], [log.folder])
-            write_earliest_file(log.folder, next_sequence, head.latest_at)
-        except BaseException:
-            if is_created:
-                with suppress(OSError):
-                    os.unlink(path)
-                self.pool.drop(path)
-            self._write_slot(log, GOOD)
-            raise
+        with self._changing(log):
+            try:
+                if head.base != next_sequence:
+                    self._create_segment(path)
+                    is_created = True
+                    self.syncer.sync_written([path], [log.folder])
+                write_earliest_file(log.folder, next_sequence, head.latest_at)
+            except BaseException:
+                if is_created:
+                    with suppress(OSError):
+                        os.unlink(path)
+                    self.pool.drop(path)
+                raise
         new_head = Head(next_sequence, next_sequence, latest_at=head.latest_at, base=next_sequence)
         log.bases = (*bases, next_sequence) if is_created else bases
         self._drop_segments(log, new_head, (next_sequence,))
@@ -435,7 +390,7 @@ class LogWriter:
         self._write_slot(log, CHANGING)
         closed_bytes = head.closed_bytes
         for base in dropped:
-            closed_bytes -= sum(map(file_size, (log.log_path(base), *log.side_paths(base))))
+            closed_bytes -= sum(map(file_size, log.segment_paths(base)))
             self._unlink(log, base)
         if head.earliest == head.end:
             closed_bytes = earliest_file_bytes
@@ -443,11 +398,8 @@ class LogWriter:
         self._write_slot(log, GOOD)
 
     def _unlink(self, log: PartitionLog, base: int) -> None:
-        path = log.log_path(base)
         self._unlinked_in.add(log.folder)
-        for file in (path, *log.side_paths(base)):
-            with suppress(FileNotFoundError):
-                os.unlink(file)
+        remove_files(log.segment_paths(base))
         self.reader.drop_segment(log, base)
 
     def _write_index(self, log: PartitionLog, base: int) -> int:
@@ -455,17 +407,21 @@ class LogWriter:
 
         Errors are ignored: without the files, the next reader rebuilds the index.
         """
-        grown = 0
         with suppress(OSError):
-            with self.reader.open_segment(log, log.head, base) as segment:
-                index = self.reader.get_index(segment)
-                is_needed = index.length > ROW_EVERY_BYTES
-            if is_needed:
-                for path, data in zip((log.index_path(base), log.time_index_path(base)), index.encode(), strict=True):
-                    before = file_size(path)
-                    replace_file(path, data, is_durable=self.syncer.is_immediate)
-                    grown += len(data) - before
-        return grown
+            index = self.reader.load_index(log, log.head, base)
+            if index.length > ROW_EVERY_BYTES:
+                return write_index(log, index, is_durable=self.syncer.is_immediate)
+        return 0
+
+    @contextmanager
+    def _changing(self, log: PartitionLog) -> Iterator[None]:
+        """Mark a partition as changing, and as good again if the block fails."""
+        self._mark_changing(log)
+        try:
+            yield
+        except BaseException:
+            self._write_slot(log, GOOD)
+            raise
 
     def _mark_changing(self, log: PartitionLog) -> None:
         self.catalog.write_slot(log.slot, log.seed, CHANGING, log.head)
@@ -479,22 +435,6 @@ class LogWriter:
                 self._pending_slots.add(log)
 
     def _write_pending_slots(self) -> None:
-        while self._pending_slots:
-            log = self._pending_slots.pop()
-            try:
-                self.catalog.write_slot(log.slot, log.seed, GOOD, log.head)
-            except OSError:
-                self._pending_slots.add(log)
-                raise
-
-
-def _create_segment(path: str) -> None:
-    """Create an empty segment, or use an existing empty one."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        if os.fstat(fd).st_size:
-            raise StorageError(
-                f"{path} is in the way of a new segment: delete the catalog files and open the file log again"
-            )
-    finally:
-        os.close(fd)
+        for log in list(self._pending_slots):
+            self.catalog.write_slot(log.slot, log.seed, GOOD, log.head)
+            self._pending_slots.remove(log)

@@ -89,19 +89,9 @@ def read_timestamps(column: Sequence[object]) -> list[int] | None:
 
 
 def add_timestamps(first: object, kind: str, known: int, deltas_text: str) -> Sequence[int] | None:
-    """Return the timestamps of a run.
+    """Return the timestamps of a run from the first one and a JSON list of differences from it; None if there are none.
 
-    Args:
-        first: The first one.
-        kind: The type of their sum.
-        known: How many there are.
-        deltas_text: A JSON list of their differences from the first one.
-
-    Returns:
-        The timestamps; None if there are none.
-
-    Raises:
-        ValueError: One is missing, or not a number.
+    `kind` is the type of their sum, and `known` their number. Raise `ValueError` if one is missing or not a number.
     """
     count = deltas_text.count(",") + 1
     if first is None and known == 0:

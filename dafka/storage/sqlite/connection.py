@@ -6,7 +6,6 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
-from pathlib import Path
 from urllib.parse import quote
 
 from dafka.errors import StorageError, StorageFormatError
@@ -39,7 +38,12 @@ def storage_errors(path: str) -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, OverflowError, UnicodeError, MemoryError) as error:
-        raise StorageError(f"{path}: {' '.join(str(error).split())}") from error
+        raise StorageError(f"{path}: {describe_error(error)}") from error
+
+
+def describe_error(error: Exception) -> str:
+    """Return the message of an error in one line."""
+    return " ".join(str(error).split())
 
 
 @contextmanager
@@ -67,20 +71,14 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def reject_other_files(path: str) -> None:
-    """Refuse a path that is not a store before a lock file is created next to it.
+    """Raise `StorageFormatError` for a path that is not a store, before a lock file is created next to it.
 
     The file is read through SQLite. If this process opened and closed the file itself, POSIX would release the locks
     that SQLite holds on it, for example those of a writer in this process.
-
-    Args:
-        path: The path to check.
-
-    Raises:
-        StorageFormatError: If the path is a folder or another kind of file.
     """
-    if Path(path).is_dir():
+    if os.path.isdir(path):
         raise StorageFormatError(f"{path} is a folder, not a dafka store")
-    if not Path(path).exists():
+    if not os.path.exists(path):
         return
     with (
         suppress(sqlite3.Error, UnicodeError),  # opening the store reports the same error
@@ -92,15 +90,10 @@ def reject_other_files(path: str) -> None:
 def prepare_database(path: str, *, read_only: bool) -> None:
     """Create the file with its tables if it is missing or empty, unless `read_only`.
 
-    Args:
-        path: The path of the file.
-        read_only: Whether the file must exist and must not be changed.
-
-    Raises:
-        StorageError: If the file is missing and `read_only` is true, or SQLite cannot open it.
-        StorageFormatError: If the file is not a dafka store.
+    Raise `StorageError` if the file is missing and `read_only` is true, or SQLite cannot open it;
+    `StorageFormatError` if it is not a store.
     """
-    if read_only and not Path(path).exists():
+    if read_only and not os.path.exists(path):
         raise StorageError(f"{path} does not exist")
     with storage_errors(path), closing(connect(path, read_only=read_only)) as connection:
         is_store = has_tables(connection, path)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 
+import attrs
+
 from dafka.records import Partition
 from dafka.storage.base import Damage, PartitionInfo
-from dafka.storage.sqlite.connection import snapshot
+from dafka.storage.sqlite.connection import describe_error, snapshot
 from dafka.storage.sqlite.schema import IS_DAMAGED, RECORD_BYTES, PartitionRow, PartitionTable
 
 DAMAGES_MAX = 100
@@ -47,89 +49,83 @@ _INVALID = f"""
 """
 
 
-def find_damage(connection: sqlite3.Connection, table: PartitionTable, path: str) -> Iterator[Damage]:
-    """Yield all damage. Each partition is checked in one snapshot."""
-    try:
-        for (text,) in connection.execute(f"PRAGMA integrity_check({DAMAGES_MAX})"):
-            yield from (Damage(path, line) for line in str(text).splitlines() if line not in ("ok", ""))
-        partitions = list(table.select_infos(connection))
-        (orphans,) = connection.execute(
-            "SELECT count(DISTINCT partition_id) FROM records WHERE partition_id NOT IN (SELECT id FROM partitions)"
-        ).fetchone()
-        if orphans:
-            yield Damage(path, f"there are records of {orphans} partitions without a row")
-    except sqlite3.DatabaseError as error:
-        yield _unreadable(path, error)
-        return
-    for partition in partitions:
+@attrs.frozen
+class DamageFinder:
+    """Checks the file of a store through one connection."""
+
+    connection: sqlite3.Connection
+    table: PartitionTable
+    path: str
+
+    def run(self) -> Iterator[Damage]:
+        """Yield all damage. Each partition is checked in one snapshot."""
         try:
-            with snapshot(connection):
-                damages = list(_check_partition(connection, table, path, partition))
+            for (text,) in self.connection.execute(f"PRAGMA integrity_check({DAMAGES_MAX})"):
+                yield from (Damage(self.path, line) for line in str(text).splitlines() if line not in ("ok", ""))
+            partitions = list(self.table.select_infos(self.connection))
+            (orphans,) = self.connection.execute(
+                "SELECT count(DISTINCT partition_id) FROM records WHERE partition_id NOT IN (SELECT id FROM partitions)"
+            ).fetchone()
+            if orphans:
+                yield Damage(self.path, f"there are records of {orphans} partitions without a row")
         except sqlite3.DatabaseError as error:
-            damages = [_unreadable(path, error, partition)]
-        yield from damages
+            yield _unreadable(self.path, error)
+            return
+        for partition in partitions:
+            try:
+                with snapshot(self.connection):
+                    damages = list(self._check_partition(partition))
+            except sqlite3.DatabaseError as error:
+                damages = [_unreadable(self.path, error, partition)]
+            yield from damages
 
+    def _check_partition(self, partition: Partition) -> Iterator[Damage]:
+        row = self.table.select_one(self.connection, partition)
+        if row is None:
+            return
+        info = row.info
+        count, content_bytes, first, end, invalid = self.connection.execute(
+            _SUMMARIZE, (row.row_id, info.earliest_sequence)
+        ).fetchone()
+        is_compacted = info.compacted_end > info.earliest_sequence
+        if is_compacted or count == info.count:
+            if content_bytes != info.content_bytes:
+                yield self._difference(partition, info, f"{content_bytes} bytes, expected {info.content_bytes}")
+            has_times = not invalid and not is_compacted  # compaction may have removed the first record
+            if has_times and self._read_edge_times(row) != (info.earliest_stored_at, info.latest_stored_at):
+                yield self._difference(partition, info, "different times than the row of the partition")
+        yield from self._check_sequences(partition, row, count, first, end)
+        if invalid:
+            for sequence, after in self.connection.execute(_INVALID, (row.row_id,)):
+                yield Damage(self.path, "the record is damaged, or its time decreases", partition, sequence, after)
 
-def _check_partition(
-    connection: sqlite3.Connection, table: PartitionTable, path: str, partition: Partition
-) -> Iterator[Damage]:
-    row = table.select_one(connection, partition)
-    if row is None:
-        return
-    info = row.info
-    count, content_bytes, first, end, invalid = connection.execute(
-        _SUMMARIZE, (row.row_id, info.earliest_sequence)
-    ).fetchone()
-    if count == info.count or _is_compacted(info):
-        yield from _check_sums(connection, path, partition, row, content_bytes, is_valid=not invalid)
-    if count != info.count:
-        whole_from = max(info.earliest_sequence, min(info.compacted_end, info.end_sequence))
-        for missing, found in connection.execute(_GAPS, (row.row_id, whole_from, info.end_sequence)):
-            yield Damage(path, "missing", partition, missing, found)
-    if first < info.earliest_sequence:
-        yield Damage(path, "present, but before the earliest sequence", partition, first, info.earliest_sequence)
-    if end > info.end_sequence:
-        yield Damage(path, "present, but past the end", partition, info.end_sequence, end)
-    if invalid:
-        for sequence, after in connection.execute(_INVALID, (row.row_id,)):
-            yield Damage(path, "the record is damaged, or its time decreases", partition, sequence, after)
+    def _check_sequences(
+        self, partition: Partition, row: PartitionRow, count: int, first: int, end: int
+    ) -> Iterator[Damage]:
+        info = row.info
+        if count != info.count:
+            whole_from = max(info.earliest_sequence, min(info.compacted_end, info.end_sequence))
+            for missing, found in self.connection.execute(_GAPS, (row.row_id, whole_from, info.end_sequence)):
+                yield Damage(self.path, "missing", partition, missing, found)
+        if first < info.earliest_sequence:
+            reason = "present, but before the earliest sequence"
+            yield Damage(self.path, reason, partition, first, info.earliest_sequence)
+        if end > info.end_sequence:
+            yield Damage(self.path, "present, but past the end", partition, info.end_sequence, end)
 
+    def _difference(self, partition: Partition, info: PartitionInfo, what: str) -> Damage:
+        return Damage(self.path, f"the records have {what}", partition, info.earliest_sequence, info.end_sequence)
 
-def _check_sums(
-    connection: sqlite3.Connection,
-    path: str,
-    partition: Partition,
-    row: PartitionRow,
-    content_bytes: int,
-    *,
-    is_valid: bool,
-) -> Iterator[Damage]:
-    """Compare the row of a partition with the size of its records, and the times of the first and the last one."""
-    info = row.info
-    if content_bytes != info.content_bytes:
-        yield _difference(path, partition, info, f"{content_bytes} bytes, expected {info.content_bytes}")
-    is_known = is_valid and not _is_compacted(info)  # compaction may have removed the first record
-    if is_known and _read_edge_times(connection, row) != (info.earliest_stored_at, info.latest_stored_at):
-        yield _difference(path, partition, info, "different times than the row of the partition")
-
-
-def _is_compacted(info: PartitionInfo) -> bool:
-    return info.compacted_end > info.earliest_sequence
-
-
-def _read_edge_times(connection: sqlite3.Connection, row: PartitionRow) -> tuple[int | None, int | None]:
-    statement = "SELECT stored_at FROM records WHERE partition_id = ? AND sequence = ?"
-    first, last = (
-        connection.execute(statement, (row.row_id, sequence)).fetchone() or (None,)
-        for sequence in (row.info.earliest_sequence, row.info.end_sequence - 1)
-    )
-    return first[0], last[0]
-
-
-def _difference(path: str, partition: Partition, info: PartitionInfo, what: str) -> Damage:
-    return Damage(path, f"the records have {what}", partition, info.earliest_sequence, info.end_sequence)
+    def _read_edge_times(self, row: PartitionRow) -> tuple[int | None, int | None]:
+        """Return the times of the first record of a partition and of the last one."""
+        statement = "SELECT stored_at FROM records WHERE partition_id = ? AND sequence = ?"
+        first, last = (
+            self.connection.execute(statement, (row.row_id, sequence)).fetchone() or (None,)
+            for sequence in (row.info.earliest_sequence, row.info.end_sequence - 1)
+        )
+        return first[0], last[0]
 
 
 def _unreadable(path: str, error: sqlite3.Error, partition: Partition | None = None) -> Damage:
-    reason = " ".join(str(error).split())
+    reason = describe_error(error)
     return Damage(path, reason if partition is None else f"{reason}, at {partition}")

@@ -27,17 +27,7 @@ def encode_headers(headers: Sequence[Header]) -> str | None:
 
 
 def decode_headers(column: object) -> tuple[Header, ...]:
-    """Return the headers that a column stores.
-
-    Args:
-        column: The column, as SQLite returned it.
-
-    Returns:
-        The headers; empty for None.
-
-    Raises:
-        ValueError: If the column was not written by `encode_headers`.
-    """
+    """Return the headers that a column stores. Raise `ValueError` if it was not written by `encode_headers`."""
     if column is None:
         return ()
     if not isinstance(column, str):

@@ -36,14 +36,7 @@ _INSERT_ONE = f"{_INTO} VALUES (?, ?, ?, ?, ?, ?, ?)"
 
 
 def insert_records(writer: sqlite3.Connection, row_id: int, batch: RecordBatch, stored_at: int | Sequence[int]) -> None:
-    """Insert the records of a batch.
-
-    Args:
-        writer: The connection, in a transaction.
-        row_id: The row of the partition.
-        batch: The records.
-        stored_at: When they are stored, in milliseconds since 1970: one time, or the time of each record.
-    """
+    """Insert the records of a batch in the open transaction. They have one time of storing, or each has its own."""
     if batch.compacted is not None:
         for run in batch.held_runs():
             start = run.first_sequence - batch.first_sequence
@@ -124,11 +117,7 @@ def _run_starts(column: array[int]) -> list[int]:
 
 
 class _Rows:
-    """The rows of a statement. Each method binds the values of one column, and returns the expression for one value.
-
-    Args:
-        count: The number of rows.
-    """
+    """The rows of a statement. Each method binds the values of one column, and returns the expression for one value."""
 
     def __init__(self, count: int) -> None:
         self._count = count

@@ -11,6 +11,8 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 
+import attrs
+
 from dafka.errors import StorageCorruptError
 from dafka.packed_bytes import LENGTH_BYTES, PackedContents, Repeated
 from dafka.records import NO_TIMESTAMP, Header, Partition, Record, RecordBatch, record_bytes
@@ -24,9 +26,9 @@ from dafka.storage.sqlite.columns import (
     read_lengths,
     read_timestamps,
 )
-from dafka.storage.sqlite.connection import snapshot
+from dafka.storage.sqlite.connection import describe_error, snapshot
 from dafka.storage.sqlite.headers import decode_headers
-from dafka.storage.sqlite.schema import IS_DAMAGED, SEQUENCE_MAX, PartitionTable, to_columns
+from dafka.storage.sqlite.schema import IS_DAMAGED, SEQUENCE_MAX, PartitionRow, PartitionTable, to_columns
 
 READ_RECORDS_MAX = 10_000
 """The maximum number of records in one read."""
@@ -105,134 +107,236 @@ _SELECT_TIME = """
 """
 
 
-def read_records(
-    reader: sqlite3.Connection,
-    table: PartitionTable,
-    partition: Partition,
-    first_sequence: int,
-    count: int,
-    bytes_max: int,
-    with_times: bool,
-    info: PartitionInfo,
-) -> RecordBatch | None:
-    """See `Storage.read`. `info` gives the average size of the partition's records."""
-    if first_sequence > SEQUENCE_MAX or count < 1:
-        return None
-    # SQLite reads a whole row even if only its length is needed, so limit the rows to those that are likely to fit.
-    fitting = bytes_max * info.count // info.content_bytes if info.content_bytes else count
-    if first_sequence < info.compacted_end:
-        return _read_compacted(reader, table, partition, first_sequence, count, bytes_max, with_times)
-    count = min(count, READ_RECORDS_MAX, max(fitting, 1))
-    if count >= RUN_RECORDS_MIN:
-        run = _read_run(reader, partition, first_sequence, count, bytes_max, with_times, info)
-        if run is not None:
-            return run
-    records, problem = _read_rows(reader, partition, first_sequence, count, bytes_max)
-    if records:
-        return _make_batch(partition, records, with_times)
-    failure = problem if isinstance(problem, sqlite3.Error) else None
-    is_compacted = _raise_if_damaged(reader, table, partition, first_sequence, failure)
-    if is_compacted and problem is None:  # meanwhile
-        return _read_compacted(reader, table, partition, first_sequence, count, bytes_max, with_times)
-    if problem is not None:  # a kind of damage that no query shows
-        raise StorageCorruptError(
-            f"{partition}: sequence {first_sequence} is damaged: {problem}", first_sequence + 1
-        ) from problem
-    return None
+@attrs.frozen
+class RangeRead:
+    """One read of a partition: at most `count` records, of about `bytes_max` bytes, from a sequence on."""
 
+    reader: sqlite3.Connection
+    table: PartitionTable
+    partition: Partition
+    first_sequence: int
+    count: int
+    bytes_max: int
+    with_times: bool
 
-def _read_compacted(
-    reader: sqlite3.Connection,
-    table: PartitionTable,
-    partition: Partition,
-    first_sequence: int,
-    count: int,
-    bytes_max: int,
-    with_times: bool,
-) -> RecordBatch | None:
-    """Read a range from which compaction may have removed records: missing rows are removed records."""
-    with snapshot(reader):  # otherwise a concurrent trim would make all rows look removed
-        row = table.select_one(reader, partition)
-        if row is None or not row.info.earliest_sequence <= first_sequence < row.info.end_sequence:
+    def run(self, info: PartitionInfo) -> RecordBatch | None:
+        """See `Storage.read`. `info` gives the average size of the partition's records."""
+        if self.first_sequence > SEQUENCE_MAX or self.count < 1:
             return None
-        end = min(first_sequence + min(count, READ_RECORDS_MAX), row.info.compacted_end, row.info.end_sequence)
-        records, problem = _read_rows(reader, partition, first_sequence, end - first_sequence, bytes_max, end)
-        after = records[-1].sequence + 1 if records else first_sequence
-        following = reader.execute(_SELECT_TIME, (row.row_id, after, row.info.end_sequence)).fetchone()
-    found, stored_at = following or (end, row.latest_stored_at)
-    if problem is not None and found == first_sequence:
-        failure = problem if isinstance(problem, sqlite3.Error) else None
-        _raise_if_damaged(reader, table, partition, first_sequence, failure)
-        raise StorageCorruptError(f"{partition}: sequence {first_sequence} is damaged: {problem}", first_sequence + 1)
-    end = min(end, found)  # the rows ended before a record that is too large or damaged
-    return _place_records(partition, first_sequence, end, records, stored_at if with_times else None)
+        if self.first_sequence < info.compacted_end:
+            return self._read_compacted()
+        # SQLite reads a whole row even if only its length is needed, so limit the rows to those that are likely to fit.
+        fitting = self.bytes_max * info.count // info.content_bytes if info.content_bytes else self.count
+        count = min(self.count, READ_RECORDS_MAX, max(fitting, 1))
+        if count >= RUN_RECORDS_MIN:
+            run = self._read_run(count, info)
+            if run is not None:
+                return run
+        records, problem = self._read_rows(count)
+        if records:
+            return self._make_batch(records)
+        is_compacted = self._raise_if_damaged(problem)
+        if is_compacted and problem is None:  # meanwhile
+            return self._read_compacted()
+        if problem is not None:  # a kind of damage that no query shows
+            raise self._corrupt_error(problem) from problem
+        return None
 
+    def _read_compacted(self) -> RecordBatch | None:
+        """Read a range from which compaction may have removed records: missing rows are removed records."""
+        first_sequence = self.first_sequence
+        with snapshot(self.reader):  # otherwise a concurrent trim would make all rows look removed
+            row = self._select_partition()
+            if row is None:
+                return None
+            end = min(first_sequence + min(self.count, READ_RECORDS_MAX), row.info.compacted_end, row.info.end_sequence)
+            records, problem = self._read_rows(end - first_sequence, end)
+            after = records[-1].sequence + 1 if records else first_sequence
+            following = self.reader.execute(_SELECT_TIME, (row.row_id, after, row.info.end_sequence)).fetchone()
+        found, stored_at = following or (end, row.latest_stored_at)
+        if problem is not None and found == first_sequence:
+            self._raise_if_damaged(problem)
+            raise self._corrupt_error(problem)
+        end = min(end, found)  # the rows ended before a record that is too large or damaged
+        return self._place_records(end, records, stored_at)
 
-def _place_records(
-    partition: Partition, first_sequence: int, end_sequence: int, records: list[Record], next_stored_at: int | None
-) -> RecordBatch:
-    """Return a batch of a range of sequences with these records.
-
-    It has times if the time of the next record is given.
-    """
-    count = end_sequence - first_sequence
-    mask = bytearray(b"\1" * count)
-    values: list[bytes | None] = [None] * count
-    keys: list[bytes | None] = [None] * count
-    headers: list[tuple[Header, ...]] = [()] * count
-    timestamps = [NO_TIMESTAMP] * count
-    times: list[int] = []
-    for record in records:
-        number = record.sequence - first_sequence
-        mask[number] = 0
-        values[number], keys[number], headers[number] = record.value, record.key, record.headers
-        timestamps[number] = NO_TIMESTAMP if record.timestamp is None else record.timestamp
-        times += [record.stored_at or 0] * (number + 1 - len(times))
-    if next_stored_at is not None:
+    def _place_records(self, end_sequence: int, records: list[Record], next_stored_at: int) -> RecordBatch:
+        """Return the batch with these records up to a sequence. Removed ones have the time of the next record."""
+        count = end_sequence - self.first_sequence
+        mask = bytearray(b"\1" * count)
+        values: list[bytes | None] = [None] * count
+        keys: list[bytes | None] = [None] * count
+        headers: list[tuple[Header, ...]] = [()] * count
+        timestamps = [NO_TIMESTAMP] * count
+        times: list[int] = []
+        for record in records:
+            number = record.sequence - self.first_sequence
+            mask[number] = 0
+            values[number], keys[number], headers[number] = record.value, record.key, record.headers
+            timestamps[number] = NO_TIMESTAMP if record.timestamp is None else record.timestamp
+            times += [record.stored_at or 0] * (number + 1 - len(times))
         times += [next_stored_at] * (count - len(times))
-    return RecordBatch(
-        partition,
-        first_sequence,
-        values,
-        keys=none_if_empty(keys),
-        headers=headers if any(headers) else None,
-        timestamps=timestamps if any(record.timestamp is not None for record in records) else None,
-        stored_at=None if next_stored_at is None else times,
-        compacted=bytes(mask) if 1 in mask else None,
-    )
+        return RecordBatch(
+            self.partition,
+            self.first_sequence,
+            values,
+            keys=none_if_empty(keys),
+            headers=headers if any(headers) else None,
+            timestamps=timestamps if any(record.timestamp is not None for record in records) else None,
+            stored_at=times if self.with_times else None,
+            compacted=bytes(mask) if 1 in mask else None,
+        )
 
+    def _read_rows(
+        self, count: int, end_sequence: int | None = None
+    ) -> tuple[list[Record], sqlite3.Error | ValueError | None]:
+        """Return the records before the first damaged one, and a description of its damage.
 
-def _read_rows(
-    reader: sqlite3.Connection,
-    partition: Partition,
-    first_sequence: int,
-    count: int,
-    bytes_max: int,
-    end_sequence: int | None = None,
-) -> tuple[list[Record], sqlite3.Error | ValueError | None]:
-    """Return the records before the first damaged one, and a description of its damage.
+        If an end is given, records before it may be missing.
+        """
+        first_sequence = self.first_sequence
+        records: list[Record] = []
+        size = 0
+        try:
+            with closing(self.reader.execute(_SELECT, (*to_columns(self.partition), first_sequence, count))) as found:
+                for sequence, *columns in found:
+                    if sequence != first_sequence + len(records) if end_sequence is None else sequence >= end_sequence:
+                        break
+                    record = _read_row(self.partition, sequence, *columns)
+                    size += record_bytes(record)
+                    if records and size > self.bytes_max:
+                        break
+                    records.append(record)
+        except sqlite3.Error as error:
+            if not records and error.sqlite_errorcode & 0xFF not in _DAMAGE:
+                raise
+            return records, error
+        except ValueError as error:
+            return records, error
+        return records, None
 
-    If an end is given, records before it may be missing.
-    """
-    records: list[Record] = []
-    size = 0
-    try:
-        with closing(reader.execute(_SELECT, (*to_columns(partition), first_sequence, count))) as found:
-            for sequence, *columns in found:
-                if sequence != first_sequence + len(records) if end_sequence is None else sequence >= end_sequence:
-                    break
-                record = _read_row(partition, sequence, *columns)
-                size += record_bytes(record)
-                if records and size > bytes_max:
-                    break
-                records.append(record)
-    except sqlite3.Error as error:
-        if not records and error.sqlite_errorcode & 0xFF not in _DAMAGE:
-            raise
-        return records, error
-    except ValueError as error:
-        return records, error
-    return records, None
+    def _make_batch(self, records: list[Record]) -> RecordBatch:
+        values, keys, headers, timestamps, times = zip(
+            *[(each.value, each.key, each.headers, each.timestamp, each.stored_at or 0) for each in records],
+            strict=True,
+        )
+        return RecordBatch(
+            self.partition,
+            self.first_sequence,
+            list(values),
+            keys=none_if_empty(keys),
+            headers=headers if any(headers) else None,
+            timestamps=read_timestamps(timestamps),
+            stored_at=list(times) if self.with_times else None,
+        )
+
+    def _read_run(self, count: int, info: PartitionInfo) -> RecordBatch | None:
+        """Read the records as one row. Return None if there are too few, or if anything is unexpected."""
+        first_sequence = self.first_sequence
+        key = (*to_columns(self.partition), first_sequence)
+        try:
+            run = self._read_alike(min(count, info.end_sequence - first_sequence))
+            if run is not None:
+                return self._with_times(run)
+            lengths_text, last, *times = self.reader.execute(_SELECT_LENGTHS, (*key, first_sequence + count)).fetchone()
+            is_plain = "null" not in lengths_text
+            if not is_plain:
+                lengths_text, last = self.reader.execute(_SELECT_SIZES, (*key, first_sequence + count)).fetchone()
+            lengths, size = read_lengths(lengths_text, self.bytes_max)
+            kept = len(lengths) // LENGTH_BYTES
+            end_sequence = first_sequence + kept
+            if kept < RUN_RECORDS_MIN or last < end_sequence - 1:
+                return None
+            if not is_plain:
+                return self._with_times(read_columns(self.reader, self.partition, first_sequence, end_sequence))
+            found, last, kind, data = self.reader.execute(_SELECT_RUN, (*key, end_sequence)).fetchone()
+            if (found, last, kind, len(data)) != (kept, end_sequence - 1, "blob", size):
+                return None
+            timestamps = add_timestamps(*times)
+            return self._with_times(
+                RecordBatch(
+                    self.partition,
+                    first_sequence,
+                    PackedContents(data, lengths),
+                    timestamps=None if timestamps is None else timestamps[:kept],
+                )
+            )
+        except (sqlite3.DatabaseError, TypeError, ValueError):
+            return None
+
+    def _with_times(self, run: RecordBatch) -> RecordBatch | None:
+        """Return a run with times if they are wanted; None if one of them is damaged."""
+        return add_times(self.reader, run) if self.with_times else run
+
+    def _read_alike(self, count: int) -> RecordBatch | None:
+        """Read records that differ only in the bytes of their values. Return None if they differ more, or are few."""
+        if count < RUN_RECORDS_MIN:
+            return None
+        first_sequence = self.first_sequence
+        key = (*to_columns(self.partition), first_sequence)
+        sample = self.reader.execute(_SELECT_SAMPLE, (*key, first_sequence + count)).fetchone()
+        length, longest, others, timestamp, is_same_time = sample
+        if not length or length != longest or others:
+            return None
+        count = min(count, max(self.bytes_max // length, 1))
+        if not is_same_time:
+            row = self.reader.execute(_SELECT_OTHER_TIMESTAMP, (*key, first_sequence + count, timestamp)).fetchone()
+            count = count if row is None else row[0] - first_sequence
+            if count < ALIKE_RECORDS_MIN:
+                return None
+        wanted = (*key, first_sequence + count, length, timestamp)
+        found, data = self.reader.execute(_SELECT_ALIKE, wanted).fetchone()
+        if found != count or len(data) != count * length:
+            return None
+        return RecordBatch(
+            self.partition,
+            first_sequence,
+            PackedContents(data, length.to_bytes(LENGTH_BYTES, "big") * count),
+            timestamps=None if timestamp is None else Repeated(timestamp, count),
+        )
+
+    def _select_partition(self) -> PartitionRow | None:
+        """Return the row of the partition if it holds the first record."""
+        row = self.table.select_one(self.reader, self.partition)
+        is_held = row is not None and row.info.earliest_sequence <= self.first_sequence < row.info.end_sequence
+        return row if is_held else None
+
+    def _raise_if_damaged(self, problem: sqlite3.Error | ValueError | None) -> bool:
+        """Raise `StorageCorruptError` if the first record is listed as held although it could not be read.
+
+        Return whether compaction may have removed it.
+        """
+        first_sequence = self.first_sequence
+        failure = problem if isinstance(problem, sqlite3.Error) else None
+        with snapshot(self.reader):  # an append between the two queries would look like damage
+            row = self._select_partition()
+            if row is None:
+                return False
+            end_sequence = row.info.end_sequence
+            if failure is None and first_sequence < row.info.compacted_end:
+                return True
+
+            def find_readable(sequence: int) -> int | None:
+                try:
+                    found = self.reader.execute(_SELECT_READABLE, (row.row_id, sequence, end_sequence)).fetchone()
+                except sqlite3.DatabaseError:
+                    return None
+                return end_sequence if found is None else int(found[0])
+
+            readable = find_readable(first_sequence) if failure is None else None
+            if readable is None:
+                readable = _find_next_readable(find_readable, first_sequence, end_sequence)
+        if readable > first_sequence:
+            last = readable - 1
+            which = f"sequence {last} is" if last == first_sequence else f"sequences {first_sequence} to {last} are"
+            reason = "missing" if failure is None else describe_error(failure)
+            raise StorageCorruptError(f"{self.partition}: {which} damaged: {reason}", readable)
+        return False
+
+    def _corrupt_error(self, problem: Exception) -> StorageCorruptError:
+        return StorageCorruptError(
+            f"{self.partition}: sequence {self.first_sequence} is damaged: {problem}", self.first_sequence + 1
+        )
 
 
 def _read_row(
@@ -253,128 +357,6 @@ def _read_row(
     ):
         return Record(partition, sequence, content, key, decode_headers(headers), timestamp, stored_at)
     raise ValueError("a column has a type that a store does not write")
-
-
-def _make_batch(partition: Partition, records: list[Record], with_times: bool) -> RecordBatch:
-    values, keys, headers, timestamps, times = zip(
-        *[(each.value, each.key, each.headers, each.timestamp, each.stored_at or 0) for each in records], strict=True
-    )
-    return RecordBatch(
-        partition,
-        records[0].sequence,
-        list(values),
-        keys=none_if_empty(keys),
-        headers=headers if any(headers) else None,
-        timestamps=read_timestamps(timestamps),
-        stored_at=list(times) if with_times else None,
-    )
-
-
-def _read_run(
-    reader: sqlite3.Connection,
-    partition: Partition,
-    first_sequence: int,
-    count: int,
-    bytes_max: int,
-    with_times: bool,
-    info: PartitionInfo,
-) -> RecordBatch | None:
-    """Read the records as one row. Return None if there are too few, or if anything is unexpected."""
-    key = (*to_columns(partition), first_sequence)
-    try:
-        count_held = min(count, info.end_sequence - first_sequence)
-        if (run := _read_alike(reader, partition, first_sequence, count_held, bytes_max)) is not None:
-            return add_times(reader, run) if with_times else run
-        lengths_text, last, *times = reader.execute(_SELECT_LENGTHS, (*key, first_sequence + count)).fetchone()
-        is_plain = "null" not in lengths_text
-        if not is_plain:
-            lengths_text, last = reader.execute(_SELECT_SIZES, (*key, first_sequence + count)).fetchone()
-        lengths, size = read_lengths(lengths_text, bytes_max)
-        kept = len(lengths) // LENGTH_BYTES
-        end_sequence = first_sequence + kept
-        if kept < RUN_RECORDS_MIN or last < end_sequence - 1:
-            return None
-        if not is_plain:
-            run = read_columns(reader, partition, first_sequence, end_sequence)
-        else:
-            found, last, kind, data = reader.execute(_SELECT_RUN, (*key, end_sequence)).fetchone()
-            if (found, last, kind, len(data)) != (kept, end_sequence - 1, "blob", size):
-                return None
-            timestamps = add_timestamps(*times)
-            run = RecordBatch(
-                partition,
-                first_sequence,
-                PackedContents(data, lengths),
-                timestamps=None if timestamps is None else timestamps[:kept],
-            )
-        return add_times(reader, run) if with_times else run
-    except (sqlite3.DatabaseError, TypeError, ValueError):
-        return None
-
-
-def _read_alike(
-    reader: sqlite3.Connection, partition: Partition, first_sequence: int, count: int, bytes_max: int
-) -> RecordBatch | None:
-    """Read records that differ only in the bytes of their values. Return None if they differ more, or are too few."""
-    if count < RUN_RECORDS_MIN:
-        return None
-    key = (*to_columns(partition), first_sequence)
-    end_sequence = first_sequence + count
-    length, longest, others, timestamp, is_same_time = reader.execute(_SELECT_SAMPLE, (*key, end_sequence)).fetchone()
-    if not length or length != longest or others:
-        return None
-    count = min(count, max(bytes_max // length, 1))
-    if not is_same_time:
-        row = reader.execute(_SELECT_OTHER_TIMESTAMP, (*key, first_sequence + count, timestamp)).fetchone()
-        count = count if row is None else row[0] - first_sequence
-        if count < ALIKE_RECORDS_MIN:
-            return None
-    found, data = reader.execute(_SELECT_ALIKE, (*key, first_sequence + count, length, timestamp)).fetchone()
-    if found != count or len(data) != count * length:
-        return None
-    return RecordBatch(
-        partition,
-        first_sequence,
-        PackedContents(data, length.to_bytes(LENGTH_BYTES, "big") * count),
-        timestamps=None if timestamp is None else Repeated(timestamp, count),
-    )
-
-
-def _raise_if_damaged(
-    reader: sqlite3.Connection,
-    table: PartitionTable,
-    partition: Partition,
-    first_sequence: int,
-    failure: sqlite3.Error | None,
-) -> bool:
-    """Raise `StorageCorruptError` if the record is listed as held although it could not be read.
-
-    Return whether compaction may have removed it.
-    """
-    with snapshot(reader):  # an append between the two queries would look like damage
-        row = table.select_one(reader, partition)
-        if row is None or not row.info.earliest_sequence <= first_sequence < row.info.end_sequence:
-            return False
-        end_sequence = row.info.end_sequence
-        if failure is None and first_sequence < row.info.compacted_end:
-            return True
-
-        def find_readable(sequence: int) -> int | None:
-            try:
-                found = reader.execute(_SELECT_READABLE, (row.row_id, sequence, end_sequence)).fetchone()
-            except sqlite3.DatabaseError:
-                return None
-            return end_sequence if found is None else int(found[0])
-
-        readable = find_readable(first_sequence) if failure is None else None
-        if readable is None:
-            readable = _find_next_readable(find_readable, first_sequence, end_sequence)
-    if readable > first_sequence:
-        missing = readable - first_sequence
-        which = f"sequence {first_sequence} is" if missing == 1 else f"sequences {first_sequence} to {readable - 1} are"
-        reason = "missing" if failure is None else " ".join(str(failure).split())
-        raise StorageCorruptError(f"{partition}: {which} damaged: {reason}", readable)
-    return False
 
 
 def _find_next_readable(find_readable: Callable[[int], int | None], damaged: int, end_sequence: int) -> int:

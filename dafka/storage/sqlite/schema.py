@@ -13,7 +13,7 @@ are TEXT, or BLOB if their bytes are not UTF-8. Times are milliseconds since 197
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from types import NoneType
 from typing import Any
@@ -46,17 +46,9 @@ IS_DAMAGED = """
 
 
 def has_tables(connection: sqlite3.Connection, path: str) -> bool:
-    """Return whether a database has the tables of a store.
+    """Return whether a database has the tables of a store, or is empty and can become a store.
 
-    Args:
-        connection: The database.
-        path: Its path, for error messages.
-
-    Returns:
-        False for an empty database, which can become a store.
-
-    Raises:
-        StorageFormatError: If the file is not a store, or has another schema version.
+    Raise `StorageFormatError`, which names the path, if it is not a store, or has another schema version.
     """
     try:
         application_id, version, tables = (
@@ -111,18 +103,15 @@ _NUMBER_OR_NONE = {int, NoneType}
 
 @attrs.frozen
 class PartitionRow:
-    """A row of the table `partitions`.
-
-    Attributes:
-        row_id: The key of the row.
-        info: The records of the partition that are held.
-        latest_stored_at: The time of the last record ever appended, 0 if there was none. It is kept when the records
-            are dropped, so that times never decrease.
-    """
+    """A row of the table `partitions`."""
 
     row_id: int
     info: PartitionInfo
     latest_stored_at: int = 0
+    """The time of the last record ever appended, 0 if there was none.
+
+    It is kept when the records are dropped, so that times never decrease.
+    """
 
 
 class PartitionTable:
@@ -133,12 +122,12 @@ class PartitionTable:
 
     def select_all(self, reader: sqlite3.Connection) -> dict[Partition, PartitionRow]:
         """Return every row."""
-        return {partition: PartitionRow(row_id, info, at) for partition, row_id, info, at in self._select(reader)}
+        return dict(self._select(reader))
 
     def select_one(self, reader: sqlite3.Connection, partition: Partition) -> PartitionRow | None:
         """Return the row of one partition, or None if there is none."""
         found = list(self._select(reader, "WHERE topic = ? AND address = ?", to_columns(partition)))
-        return PartitionRow(*found[0][1:]) if found else None
+        return found[0][1] if found else None
 
     def select_infos(self, reader: sqlite3.Connection, topic: str | None = None) -> dict[Partition, PartitionInfo]:
         """Return what is held of each partition, or of each partition of a topic."""
@@ -146,16 +135,16 @@ class PartitionTable:
             found = self._select(reader)
         else:
             found = self._select(reader, "WHERE topic = ?", to_columns(Partition(topic, ""))[:1])
-        return {partition: info for partition, _, info, _ in found}
+        return {partition: row.info for partition, row in found}
 
     def _select(
         self, reader: sqlite3.Connection, where: str = "", arguments: tuple[str | bytes, ...] = ()
-    ) -> Iterator[tuple[Partition, int, PartitionInfo, int]]:
+    ) -> Iterator[tuple[Partition, PartitionRow]]:
         statement = f"SELECT {_COLUMNS} FROM partitions {where}"
         with closing(reader.execute(statement, arguments)) as rows:  # a damaged row must not keep the cursor open
             yield from map(self._read_row, rows)
 
-    def _read_row(self, row: tuple[Any, ...]) -> tuple[Partition, int, PartitionInfo, int]:
+    def _read_row(self, row: tuple[Any, ...]) -> tuple[Partition, PartitionRow]:
         row_id, topic, address, earliest, end, content_bytes, earliest_at, latest_at, compacted = row
         partition = self._partitions.get((topic, address))
         if partition is None:
@@ -167,13 +156,9 @@ class PartitionTable:
             or content_bytes < 0
         ):
             raise sqlite3.DataError(f"the row of partition {row_id} is damaged")
-        if earliest == end:
-            info = PartitionInfo(earliest, end, content_bytes, last_append_at=latest_at, compacted_end=compacted)
-        else:
-            info = PartitionInfo(
-                earliest, end, content_bytes, earliest_at, latest_at, latest_at, compacted_end=compacted
-            )
-        return partition, row_id, info, latest_at or 0
+        first_at, last_at = (earliest_at, latest_at) if earliest < end else (None, None)
+        info = PartitionInfo(earliest, end, content_bytes, first_at, last_at, latest_at, compacted_end=compacted)
+        return partition, PartitionRow(row_id, info, latest_at or 0)
 
 
 def _partition(row_id: int, topic: object, address: object) -> Partition:
@@ -217,10 +202,11 @@ def update_partition(writer: sqlite3.Connection, row: PartitionRow) -> None:
     )
 
 
-def delete_partition(writer: sqlite3.Connection, row: PartitionRow) -> None:
-    """Delete a row, and the records that remain of its partition."""
-    writer.execute("DELETE FROM records WHERE partition_id = ?", (row.row_id,))
-    writer.execute("DELETE FROM partitions WHERE id = ?", (row.row_id,))
+def delete_partitions(writer: sqlite3.Connection, rows: Iterable[PartitionRow]) -> None:
+    """Delete rows, and the records that remain of their partitions."""
+    ids = [(row.row_id,) for row in rows]
+    writer.executemany("DELETE FROM records WHERE partition_id = ?", ids)
+    writer.executemany("DELETE FROM partitions WHERE id = ?", ids)
 
 
 def select_identity(reader: sqlite3.Connection) -> str:

@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, closing, nullcontext, suppress
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
 import attrs
@@ -22,16 +21,15 @@ from dafka.errors import StorageCorruptError, StorageError, StorageSequenceError
 from dafka.records import Partition, RecordBatch
 from dafka.storage.base import READ_BYTES, Damage, PartitionInfo, RetentionPolicy, Storage, StorageStatistics
 from dafka.storage.capabilities import Compactable, Compacted, FindRemoved, Throttle
-from dafka.storage.plugin_helpers import FileIdentity, now_ms, one_of, parse_location, writer_lock
-from dafka.storage.sqlite.compaction import DELETE_RECORDS_MAX, choose_removed, delete_records, find_compactable
+from dafka.storage.plugin_helpers import FileIdentity, now_ms, one_of, opened_in_thread, parse_location, writer_lock
 from dafka.storage.sqlite.connection import connect, prepare_database, reject_other_files, storage_errors, transaction
-from dafka.storage.sqlite.damage import find_damage
-from dafka.storage.sqlite.reading import find_sequence_by_time, read_records
+from dafka.storage.sqlite.damage import DamageFinder
+from dafka.storage.sqlite.reading import RangeRead, find_sequence_by_time
 from dafka.storage.sqlite.schema import (
     SEQUENCE_MAX,
     PartitionRow,
     PartitionTable,
-    delete_partition,
+    delete_partitions,
     from_column,
     insert_partition,
     select_identity,
@@ -39,7 +37,15 @@ from dafka.storage.sqlite.schema import (
     update_partition,
 )
 from dafka.storage.sqlite.write_ahead_log import WriteAheadLog
-from dafka.storage.sqlite.writing import TrimLimits, append_batch, trim_step
+from dafka.storage.sqlite.writing import (
+    DELETE_RECORDS_MAX,
+    TrimLimits,
+    append_batch,
+    choose_removed,
+    delete_records,
+    find_compactable,
+    trim_step,
+)
 
 SYNCHRONOUS = ("FULL", "EXTRA", "NORMAL", "OFF")
 """The values of the option `synchronous`; the first one is the default."""
@@ -58,17 +64,8 @@ _T = TypeVar("_T")
 async def open_sqlite(location: str, *, read_only: bool = False) -> AsyncIterator[Storage]:
     """Open `sqlite:PATH?synchronous=FULL`; see `open_storage`. A writer creates a missing file.
 
-    Args:
-        location: The path of the file, and the option `synchronous`: `FULL` (the default), `EXTRA`, `NORMAL` or `OFF`.
-        read_only: Whether to open the file for reading only.
-
-    Yields:
-        The storage.
-
-    Raises:
-        StorageBusyError: If another writer has the file open.
-        StorageFormatError: If the file is not a dafka store.
-        StorageError: If an option is wrong or the file cannot be opened.
+    `synchronous` is `FULL` (the default), `EXTRA`, `NORMAL` or `OFF`. Raise `StorageError` if an option is wrong or the
+    file cannot be opened.
     """
     path, options = parse_location("sqlite", location, {"synchronous": one_of(*SYNCHRONOUS)})
     if not path or "\0" in path:
@@ -76,12 +73,8 @@ async def open_sqlite(location: str, *, read_only: bool = False) -> AsyncIterato
     await trio.to_thread.run_sync(reject_other_files, path)
     synchronous = None if read_only else options.get("synchronous", "FULL")
     with nullcontext() if read_only else writer_lock(path):
-        storage = await trio.to_thread.run_sync(_open, path, synchronous)
-        try:
+        async with opened_in_thread(partial(_open, path, synchronous)) as storage:
             yield storage
-        finally:
-            with trio.CancelScope(shield=True):
-                await trio.to_thread.run_sync(storage.close)
 
 
 def _open(path: str, synchronous: str | None) -> SqliteStorage:
@@ -97,11 +90,9 @@ def _open(path: str, synchronous: str | None) -> SqliteStorage:
 
 
 class SqliteStorage:
-    """A `Storage` in a SQLite file. Call `load` before using it.
+    """A `Storage` in a SQLite file, which `prepare_database` has prepared. Call `load` before using it.
 
-    Args:
-        path: The path of the file, which `prepare_database` has prepared.
-        synchronous: The value of `PRAGMA synchronous`; None to open the file for reading only.
+    `synchronous` is the value of `PRAGMA synchronous`; None to open the file for reading only.
     """
 
     repairs: Sequence[Damage] = ()
@@ -170,7 +161,7 @@ class SqliteStorage:
         row = self._known_rows.get(partition) or self._table.select_one(reader, partition)
         if row is None:
             return None
-        return read_records(reader, self._table, partition, first_sequence, count, bytes_max, with_times, row.info)
+        return RangeRead(reader, self._table, partition, first_sequence, count, bytes_max, with_times).run(row.info)
 
     async def find_sequence_by_time(self, partition: Partition, stored_at: int) -> int:
         """See `Storage.find_sequence_by_time`."""
@@ -219,12 +210,7 @@ class SqliteStorage:
 
         async with self._write_lock:
             rows = {each: self._known_rows[each] for each in partitions if each in self._known_rows}
-
-            def delete(writer: sqlite3.Connection) -> None:
-                for row in rows.values():
-                    delete_partition(writer, row)
-
-            await self._run_transaction(delete)
+            await self._run_transaction(lambda writer: delete_partitions(writer, rows.values()))
             for partition in rows:
                 del self._known_rows[partition]
                 del self._topics[partition.topic][partition]
@@ -263,13 +249,13 @@ class SqliteStorage:
                 done = done.plus(removed)
                 steps += 1
                 if steps % CHECKPOINT_STEPS == 0:
-                    await trio.to_thread.run_sync(self._log.checkpoint, limiter=self._checkpoint_limiter)
+                    await self._checkpoint()
                 await throttle(removed.bytes_removed)
             done = done.plus(Compacted(batch.content_bytes))
             await throttle(batch.content_bytes)
             sequence = batch.end_sequence
         if steps:
-            await trio.to_thread.run_sync(self._log.checkpoint, limiter=self._checkpoint_limiter)
+            await self._checkpoint()
         return done
 
     async def _delete_records(self, partition: Partition, sequences: list[int]) -> Compacted:
@@ -303,7 +289,7 @@ class SqliteStorage:
         def run() -> list[Damage]:
             with storage_errors(self._path), closing(self._connect()) as connection:
                 connection.set_progress_handler(_is_cancelled, PROGRESS_STEPS)
-                damages = list(find_damage(connection, self._table, self._path))
+                damages = list(DamageFinder(connection, self._table, self._path).run())
                 trio.from_thread.check_cancelled()  # a cancelled check must not be reported as damage
                 return damages
 
@@ -317,12 +303,9 @@ class SqliteStorage:
             INSERT INTO positions (name, topic, address, next_sequence, saved_at) VALUES (?, ?, ?, ?, ?)
             ON CONFLICT DO UPDATE SET next_sequence = excluded.next_sequence, saved_at = excluded.saved_at
         """
-
-        def save(writer: sqlite3.Connection) -> _ChangedRows:
-            writer.executemany(statement, rows)
-            return {}
-
-        await self._write(save)
+        self._require_writer()
+        async with self._write_lock:
+            await self._run_transaction(lambda writer: writer.executemany(statement, rows))
 
     async def load_positions(self, name: str) -> dict[Partition, int]:
         """See `Storage.load_positions`."""
@@ -388,8 +371,11 @@ class SqliteStorage:
                 remaining.popleft()
             steps += 1
             if steps % CHECKPOINT_STEPS == 0 or not remaining:
-                await trio.to_thread.run_sync(self._log.checkpoint, limiter=self._checkpoint_limiter)
+                await self._checkpoint()
         return moved
+
+    async def _checkpoint(self) -> None:
+        await trio.to_thread.run_sync(self._log.checkpoint, limiter=self._checkpoint_limiter)
 
     async def _run_transaction(self, change: Callable[[sqlite3.Connection], _T], *, without_sync: bool = False) -> _T:
         """Run a change in a transaction. The caller holds the write lock."""
@@ -445,11 +431,10 @@ class SqliteStorage:
 
 
 def _is_cancelled() -> bool:
-    try:
+    with suppress(trio.Cancelled):
         trio.from_thread.check_cancelled()
-    except trio.Cancelled:
-        return True
-    return False
+        return False
+    return True
 
 
 def _file_sizes(path: str) -> int:
@@ -457,5 +442,5 @@ def _file_sizes(path: str) -> int:
     size = 0
     for file in (os.path.realpath(path), f"{os.path.realpath(path)}-wal"):
         with suppress(FileNotFoundError):
-            size += Path(file).stat().st_size
+            size += os.stat(file).st_size
     return size

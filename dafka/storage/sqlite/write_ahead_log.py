@@ -35,13 +35,9 @@ RETRY_S = (0.1, 2.0)
 
 
 class WriteAheadLog:
-    """The log of one writer. The caller must hold the write lock, except for `checkpoint`.
+    """The log of the database of one writer. The caller must hold the write lock, except for `checkpoint`.
 
-    Args:
-        path: The path of the database.
-        writer: The connection that writes.
-        helper: A connection that only `checkpoint` uses.
-        synchronous: The value of `PRAGMA synchronous`.
+    `helper` is a connection that only `checkpoint` uses, and `synchronous` the value of `PRAGMA synchronous`.
     """
 
     def __init__(self, path: str, writer: sqlite3.Connection, helper: sqlite3.Connection, synchronous: str) -> None:

@@ -1,22 +1,32 @@
-"""Appending records, and dropping the oldest ones.
+"""Appending records, dropping the oldest ones, and removing single ones that compaction has chosen.
 
-Records are dropped in small steps, so that appends do not wait long.
+Records are dropped and removed in small steps, so that appends do not wait long.
 """
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import time
 from collections.abc import Iterable
-from itertools import accumulate
+from itertools import accumulate, compress
 
 import attrs
 
 from dafka.errors import StorageError
 from dafka.records import Partition, RecordBatch
 from dafka.storage.base import PartitionInfo, RetentionPolicy
+from dafka.storage.capabilities import Compactable, Compacted, FindRemoved
+from dafka.storage.sqlite.connection import snapshot
 from dafka.storage.sqlite.inserting import insert_records
-from dafka.storage.sqlite.schema import RECORD_BYTES, SEQUENCE_MAX, PartitionRow, insert_partition, update_partition
+from dafka.storage.sqlite.schema import (
+    RECORD_BYTES,
+    SEQUENCE_MAX,
+    PartitionRow,
+    PartitionTable,
+    insert_partition,
+    update_partition,
+)
 
 
 def append_batch(
@@ -24,17 +34,8 @@ def append_batch(
 ) -> PartitionRow:
     """Insert the records of a batch, and return the changed row of its partition, which the caller must write.
 
-    Args:
-        writer: The connection, in a transaction.
-        row: The row of the partition; None if it must be created.
-        batch: The records to append.
-        time_ms: The time for records without `stored_at`, in milliseconds since 1970.
-
-    Returns:
-        The row of the partition after the append.
-
-    Raises:
-        StorageSequenceError: If the batch does not continue the partition.
+    The row is None if the partition must be created. Records without `stored_at` are stored at `time_ms`. Raise
+    `StorageSequenceError` if the batch does not continue the partition.
     """
     if batch.end_sequence > SEQUENCE_MAX:
         raise StorageError(
@@ -52,19 +53,16 @@ def append_batch(
         earliest_at, latest_at = risen[0], risen[-1]
         insert_records(writer, row.row_id, batch, risen)
     begins = not info.count
-    return PartitionRow(
-        row.row_id,
-        PartitionInfo(
-            batch.first_sequence if begins else info.earliest_sequence,
-            batch.end_sequence,
-            info.content_bytes + batch.content_bytes,
-            earliest_at if begins else info.earliest_stored_at,
-            latest_at,
-            latest_at,
-            compacted_end=info.compacted_end if batch.compacted is None else batch.end_sequence,
-        ),
+    changed = PartitionInfo(
+        batch.first_sequence if begins else info.earliest_sequence,
+        batch.end_sequence,
+        info.content_bytes + batch.content_bytes,
+        earliest_at if begins else info.earliest_stored_at,
         latest_at,
+        latest_at,
+        compacted_end=info.compacted_end if batch.compacted is None else batch.end_sequence,
     )
+    return PartitionRow(row.row_id, changed, latest_at)
 
 
 STEP_S = 0.002
@@ -98,14 +96,7 @@ _SELECT_FIRST = """
 
 @attrs.frozen(kw_only=True)
 class TrimLimits:
-    """Limits that select the records of a partition to drop.
-
-    Attributes:
-        before_sequence: Drop the records before this sequence.
-        before_time: Drop the records stored before this time, in milliseconds since 1970.
-        records_max: Drop the oldest records until at most this many remain.
-        bytes_max: Drop the oldest records until the others are at most this size, in bytes.
-    """
+    """Limits that select the oldest records of a partition to drop, until no limit is exceeded."""
 
     before_sequence: int = 0
     before_time: int = 0
@@ -143,13 +134,7 @@ def trim_step(
 ) -> tuple[dict[Partition, PartitionRow], int]:
     """Drop records for about `STEP_S`, in a transaction of the caller.
 
-    Args:
-        limits: The limits that select the records to drop.
-        partitions: The partitions and their rows.
-        writer: The connection, in a transaction.
-
-    Returns:
-        The rows that changed, which have been written, and the number of partitions that are finished.
+    Return the rows that changed, which have been written, and the number of partitions that are finished.
     """
     deadline = time.perf_counter() + STEP_S
     changed = {}
@@ -185,13 +170,62 @@ def _trim_chunk(writer: sqlite3.Connection, limits: TrimLimits, row: PartitionRo
     writer.execute(_DELETE, (row.row_id, earliest))
     first = writer.execute(_SELECT_FIRST, (row.row_id, earliest, info.end_sequence)).fetchone()
     if first is None:
-        empty = PartitionInfo(
-            info.end_sequence,
-            info.end_sequence,
-            last_append_at=info.last_append_at,
-            compacted_end=info.compacted_end,
-        )
-        return PartitionRow(row.row_id, empty, row.latest_stored_at)
+        end = info.end_sequence
+        rest = PartitionInfo(end, end, last_append_at=info.last_append_at, compacted_end=info.compacted_end)
+        return attrs.evolve(row, info=rest)
     content_bytes = max(info.content_bytes - (dropped_bytes or 0), 0)
     rest = attrs.evolve(info, earliest_sequence=earliest, content_bytes=content_bytes, earliest_stored_at=first[0])
     return attrs.evolve(row, info=rest)
+
+
+DELETE_RECORDS_MAX = 500
+"""The maximum number of records that are removed in one transaction: a few milliseconds of work."""
+
+_CLEAN_BYTES = f"""
+    SELECT ifnull(sum({RECORD_BYTES}), 0) FROM records WHERE partition_id = ? AND sequence >= ? AND sequence < ?
+"""
+
+_DELETE_SINGLE = f"""
+    DELETE FROM records WHERE partition_id = ?1 AND sequence IN (SELECT value FROM json_each(?2))
+    RETURNING {RECORD_BYTES}
+"""
+
+
+def find_compactable(
+    reader: sqlite3.Connection, table: PartitionTable, partition: Partition, clean_end: int
+) -> Compactable | None:
+    """See `CompactsPartitions.find_compactable`."""
+    with snapshot(reader):
+        row = table.select_one(reader, partition)
+        if row is None:
+            return None
+        info = row.info
+        clean = 0
+        if clean_end > info.earliest_sequence:
+            (clean,) = reader.execute(_CLEAN_BYTES, (row.row_id, info.earliest_sequence, clean_end)).fetchone()
+    end = max(info.end_sequence - 1, info.earliest_sequence)
+    return Compactable(end, clean, max(info.content_bytes - clean, 0))
+
+
+def choose_removed(batch: RecordBatch, end_sequence: int, find_removed: FindRemoved) -> list[int]:
+    """Return the sequences of the records of a batch to remove, before an end."""
+    removed = find_removed(batch)[: max(end_sequence - batch.first_sequence, 0)]
+    if batch.compacted is not None:
+        removed = bytes(wanted and not gone for wanted, gone in zip(removed, batch.compacted, strict=False))
+    return [*compress(range(batch.first_sequence, batch.end_sequence), removed)]
+
+
+def delete_records(
+    writer: sqlite3.Connection, row: PartitionRow, sequences: list[int]
+) -> tuple[PartitionRow, Compacted]:
+    """Remove records with these increasing sequences, and write the row of their partition, in the open transaction."""
+    sizes = [size for (size,) in writer.execute(_DELETE_SINGLE, (row.row_id, json.dumps(sequences)))]
+    info = row.info
+    info = attrs.evolve(
+        info,
+        content_bytes=max(info.content_bytes - sum(sizes), 0),
+        compacted_end=max(info.compacted_end, sequences[-1] + 1),
+    )
+    row = attrs.evolve(row, info=info)
+    update_partition(writer, row)
+    return row, Compacted(0, len(sizes), sum(sizes))
