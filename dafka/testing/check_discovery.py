@@ -6,6 +6,7 @@ import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 
+import attrs
 import trio
 
 from dafka.discovery import Advertisement, Discovery, DiscoveryEvent, Settled
@@ -53,23 +54,18 @@ async def check_discovery(
             await reports.wait(lambda: not reports.joined & set(peers), timeout_s, "not all stopped peers have left")
 
 
+@attrs.define(eq=False)
 class _Reports:
-    """The events of one run. Each is checked when it is reported.
+    """The events of one run of a discovery for a node. Each is checked when it is reported."""
 
-    Attributes:
-        joined: The endpoints that have joined and not left.
-        is_settled: Whether `Settled` was reported.
-        problem: A description of the first event that breaks the contract.
-    """
-
-    def __init__(self, advertisement: Advertisement) -> None:
-        """Expect the events of a discovery for this node."""
-        self.joined: set[PeerEndpoint] = set()
-        self.is_settled = False
-        self.problem = ""
-        self.is_over = False
-        self._advertisement = advertisement
-        self._changed = trio.Event()
+    _advertisement: Advertisement
+    joined: set[PeerEndpoint] = attrs.field(factory=set, init=False)
+    """The endpoints that have joined and not left."""
+    is_settled: bool = attrs.field(default=False, init=False)
+    problem: str = attrs.field(default="", init=False)
+    """A description of the first event that breaks the contract."""
+    is_over: bool = attrs.field(default=False, init=False)
+    _changed: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     def take(self, report: DiscoveryEvent) -> None:
         """Take one event; the discovery calls this as `report`."""

@@ -11,17 +11,7 @@ import trio
 from dafka.config import Config
 from dafka.exceptions import unwrap_group
 from dafka.records import Partition
-from dafka.roles import (
-    Consumer,
-    Producer,
-    Store,
-    Time,
-    Tower,
-    open_consumer,
-    open_producer,
-    serve_store,
-    serve_tower,
-)
+from dafka.roles import Consumer, Producer, Store, Time, Tower, open_consumer, open_producer, serve_store, serve_tower
 
 
 @attrs.frozen

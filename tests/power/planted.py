@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from dafka.storage.filelog import catalog, files, layout, positions, writer
+from dafka.storage.filelog import catalog, files, layout, positions
+from dafka.storage.filelog.partition import PartitionLog
 from dafka.storage.filelog.syncing import Syncer
 from dafka.storage.filelog.writer import LogWriter
 from dafka.storage.sqlite.storage import SqliteStorage
@@ -139,7 +140,7 @@ def segments_of_closed_log_come_back(patch: Patch) -> None:
 
 
 def earliest_written_after_segments_are_dropped(patch: Patch) -> None:
-    patch.setattr(writer, "write_earliest_file", lambda folder, sequence, latest_at: None)
+    patch.setattr(PartitionLog, "write_earliest", lambda self, sequence, latest_at: None)
 
 
 BUGS: dict[str, Callable[[Patch], None]] = {

@@ -28,10 +28,9 @@ from dafka.storage.filelog.catalog import (
 )
 from dafka.storage.filelog.files import FilePool, is_temporary_file, make_folders, read_file, remove_folders, write_at
 from dafka.storage.filelog.index import Block, SegmentIndex, decode_rows, decode_times, is_beginning
-from dafka.storage.filelog.partition import Head, PartitionLog, is_segment_name, partition_seed
+from dafka.storage.filelog.partition import Head, PartitionLog, parse_segment_name, partition_seed
 from dafka.storage.filelog.segment import HEADER_READ_BYTES, ReadBuffer, Segment
-from dafka.storage.filelog.stored import ROW_BYTES, StoredRow, StoredRows, decode_row
-from dafka.storage.filelog.stored_repair import drop_replaced, repair_rows
+from dafka.storage.filelog.stored import ROW_BYTES, StoredRow, StoredRows, decode_row, drop_replaced
 
 SEED = PartitionLog(Partition("t", "A"), "topics").segment_seed(7)
 NAMES = [(b"t", b"A"), (b"t", b"B"), (b"", b"\xff")]
@@ -101,11 +100,11 @@ def test_a_block_after_a_gap_of_any_size_is_found(gap: int, path: Path) -> None:
 
 
 def test_segments_have_names_of_twenty_ascii_digits() -> None:
-    assert is_segment_name(f"{7:020}.log", ".log")
-    assert is_segment_name(f"{2**64 - 1:020}.log", ".log")
-    others = ["7.log", f"{7:020}.txt", f"{7:020}.index", f"{7:021}.log", f"{2**64:020}.log", f"{'x' * 20}.log"]
+    assert parse_segment_name(f"{7:020}.log") == (7, ".log")
+    assert parse_segment_name(f"{2**64 - 1:020}.index") == (2**64 - 1, ".index")
+    others = ["7.log", f"{7:020}.txt", f"{7:020}.log.tmp", f"{7:021}.log", f"{2**64:020}.log", f"{'x' * 20}.log"]
     others += [f"{digit * 20}.log" for digit in ("\N{ARABIC-INDIC DIGIT THREE}", "\N{SUPERSCRIPT TWO}")]
-    assert [name for name in others if is_segment_name(name, ".log")] == []
+    assert [name for name in others if parse_segment_name(name) is not None] == []
 
 
 def test_batches_after_any_damaged_byte_are_found(path: Path) -> None:
@@ -255,9 +254,7 @@ def test_rows_are_made_to_fit_their_segment(
 ) -> None:
     path = tmp_path / "7.stored"
     rows = rows_in(path, damaged)
-    fd = os.open(path, os.O_RDWR)
-    size, found = repair_rows(fd, rows, end, lambda first, stop: stop - first, latest_at, lambda: 99)
-    os.close(fd)
+    size, found = rows.fit(end, lambda first, stop: stop - first, latest_at, lambda: 99)
     assert found == last
     assert size == path.stat().st_size
     assert end == 7 or decode_row(path.read_bytes()[-ROW_BYTES:], SEED) == last

@@ -61,13 +61,7 @@ class PlannedAppend:
 
 
 def plan_append(
-    log: PartitionLog,
-    batches: list[RecordBatch],
-    time_ms: int,
-    segment_bytes: int,
-    segment_ms: int,
-    *,
-    is_new: bool,
+    log: PartitionLog, batches: list[RecordBatch], time_ms: int, segment_bytes: int, segment_ms: int, *, is_new: bool
 ) -> PlannedAppend:
     """Plan to append batches that continue a partition. Raise `StorageError` if the records cannot be stored."""
     head = log.head

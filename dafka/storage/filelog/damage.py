@@ -12,16 +12,7 @@ from dafka.storage.filelog.catalog import HEADS_FILE, NAMES_FILE, CatalogReader,
 from dafka.storage.filelog.files import is_temporary_file
 from dafka.storage.filelog.index import SegmentIndex, is_beginning, read_index_files
 from dafka.storage.filelog.layout import LOCK_FILE, MARKER_FILE, TOPICS_FOLDER, read_identity, walk_names
-from dafka.storage.filelog.partition import (
-    EARLIEST_FILE,
-    SUFFIXES,
-    Head,
-    PartitionLog,
-    find_bases,
-    is_segment_name,
-    partition_seed,
-    read_earliest_file,
-)
+from dafka.storage.filelog.partition import EARLIEST_FILE, Head, PartitionLog, parse_segment_name, partition_seed
 from dafka.storage.filelog.positions import POSITIONS_FOLDER, PositionFiles
 from dafka.storage.filelog.reading import LogReader
 from dafka.storage.filelog.segment import Segment
@@ -72,14 +63,14 @@ def find_partition_damage(log: PartitionLog, reader: LogReader) -> Iterator[Dama
     """Yield the damage of a partition. Raises `OSError`."""
     head = log.head
     try:
-        read_earliest_file(log.folder)
+        log.read_earliest()
     except ValueError:
-        yield Damage(f"{log.folder}/{EARLIEST_FILE}", "damaged", log.partition)
+        yield Damage(log.earliest_path, "damaged", log.partition)
     for name in os.listdir(log.folder):
-        is_known = name == EARLIEST_FILE or any(is_segment_name(name, suffix) for suffix in SUFFIXES)
+        is_known = name == EARLIEST_FILE or parse_segment_name(name) is not None
         if not is_known and not is_temporary_file(name):
             yield Damage(f"{log.folder}/{name}", "not a file of a file log")
-    bases = [base for base in find_bases(log.folder) if base <= head.base]
+    bases = [base for base in log.find_bases() if base <= head.base]
     for base, end in zip(bases, [*bases[1:], head.end][: len(bases)], strict=True):
         try:
             with reader.open_segment(log, head, base) as segment:

@@ -13,7 +13,7 @@ from dafka.records import Partition, decode_text
 from dafka.storage.filelog.catalog import CHANGING, GOOD, CatalogReader, decode_slot
 from dafka.storage.filelog.files import FilePool
 from dafka.storage.filelog.layout import TOPICS_FOLDER
-from dafka.storage.filelog.partition import Head, PartitionLog, find_bases, read_earliest_file, walk_partitions
+from dafka.storage.filelog.partition import Head, PartitionLog, walk_partitions
 from dafka.storage.filelog.reading import LogReader
 from dafka.storage.filelog.recovery import Recovery
 
@@ -141,7 +141,7 @@ class PartitionFollower:
 def _is_unchanged(log: PartitionLog) -> bool:
     """Return whether only the active segment can have changed."""
     try:
-        stored_earliest, _ = read_earliest_file(log.folder) or (0, 0)
+        stored_earliest, _ = log.read_earliest() or (0, 0)
     except ValueError:
         return False
-    return bool(log.bases) and find_bases(log.folder) == log.bases and stored_earliest <= log.head.earliest
+    return bool(log.bases) and log.find_bases() == log.bases and stored_earliest <= log.head.earliest

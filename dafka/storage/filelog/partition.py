@@ -8,6 +8,7 @@ the disk.
 from __future__ import annotations
 
 import os
+import re
 import struct
 import threading
 from bisect import bisect_right
@@ -26,14 +27,10 @@ LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
 TIME_INDEX_SUFFIX = ".timeindex"
 STORED_SUFFIX = ".stored"
-SUFFIXES = (LOG_SUFFIX, STORED_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
-"""The files of a segment; all but the first may be missing."""
-
 EARLIEST_FILE = "earliest"
-"""The file that holds the earliest sequence if it is not the first one of a segment."""
 
-BASE_DIGITS = 20
-"""The number of digits of a segment's first sequence in its file name."""
+_SEGMENT_NAME = re.compile(r"([0-9]{20})(\.log|\.stored|\.index|\.timeindex)")
+"""The first sequence of a segment, and the suffix of the file. All files but the first may be missing."""
 
 
 class Head(NamedTuple):
@@ -120,17 +117,22 @@ class PartitionLog:
             if head is self._head:
                 return info
 
+    @property
+    def earliest_path(self) -> str:
+        """The path of the file that holds the earliest sequence if it is not the first one of a segment."""
+        return f"{self.folder}/{EARLIEST_FILE}"
+
     def log_path(self, base: int) -> str:
         """Return the path of a segment."""
-        return f"{self.folder}/{base:0{BASE_DIGITS}}{LOG_SUFFIX}"
+        return f"{self.folder}/{base:020}{LOG_SUFFIX}"
 
     def stored_path(self, base: int) -> str:
         """Return the path of the file that says when the records of a segment were stored."""
-        return f"{self.folder}/{base:0{BASE_DIGITS}}{STORED_SUFFIX}"
+        return f"{self.folder}/{base:020}{STORED_SUFFIX}"
 
     def index_paths(self, base: int) -> tuple[str, str]:
         """Return the paths of the two files with the index of a segment: offsets and timestamps."""
-        path = f"{self.folder}/{base:0{BASE_DIGITS}}"
+        path = f"{self.folder}/{base:020}"
         return path + INDEX_SUFFIX, path + TIME_INDEX_SUFFIX
 
     def segment_paths(self, base: int) -> list[str]:
@@ -146,9 +148,37 @@ class PartitionLog:
         bases = self.bases
         if not bases:
             with self.lock:
-                bases = self.bases or find_bases(self.folder)
+                bases = self.bases or self.find_bases()
                 self.bases = bases
         return bases
+
+    def find_bases(self) -> tuple[int, ...]:
+        """Return the first sequences of the segments in the folder; none if it does not exist. Raises `OSError`."""
+        try:
+            names = os.listdir(self.folder)
+        except (FileNotFoundError, NotADirectoryError):
+            return ()
+        found = filter(None, map(parse_segment_name, names))
+        return tuple(sorted(base for base, suffix in found if suffix == LOG_SUFFIX))
+
+    def read_earliest(self) -> tuple[int, int] | None:
+        """Return the earliest sequence and the time of the latest record from the file `earliest`.
+
+        Return None if there is no such file. Raise `ValueError` if it is damaged, `OSError` if it cannot be read.
+        """
+        data = read_file(self.earliest_path)
+        if data is None:
+            return None
+        text, _, crc = data.rpartition(b" ")
+        if crc != b"%08x\n" % crc32c(text):
+            raise ValueError
+        sequence, latest_at = text.split()
+        return int(sequence), int(latest_at)
+
+    def write_earliest(self, sequence: int, latest_at: int) -> None:
+        """Write the file `earliest` durably. Raises `OSError`."""
+        text = b"%d %d" % (sequence, latest_at)
+        replace_file(self.earliest_path, text + b" %08x\n" % crc32c(text))
 
     def find_segment(self, head: Head, sequence: int) -> tuple[int, int]:
         """Return the base of the segment that should hold a sequence, and the sequence after that segment.
@@ -177,43 +207,7 @@ def walk_partitions(topics_folder: str, topic: str | None = None) -> Iterator[Pa
                 yield Partition(name, decode_text(address))
 
 
-def find_bases(folder: str) -> tuple[int, ...]:
-    """Return the first sequences of the segments in a folder, in order; none if it does not exist. Raises `OSError`."""
-    try:
-        names = os.listdir(folder)
-    except (FileNotFoundError, NotADirectoryError):
-        return ()
-    return tuple(sorted(int(name[:BASE_DIGITS]) for name in names if is_segment_name(name, LOG_SUFFIX)))
-
-
-def is_segment_name(name: str, suffix: str) -> bool:
-    """Return whether a file has the name of a segment, or of an accompanying file, depending on the suffix."""
-    digits = name.removesuffix(suffix)
-    return (
-        name.endswith(suffix)
-        and len(digits) == BASE_DIGITS
-        and digits.isascii()
-        and digits.isdigit()
-        and int(digits) < 2**64
-    )
-
-
-def read_earliest_file(folder: str) -> tuple[int, int] | None:
-    """Return the earliest sequence and the time of the latest record from the file `earliest` of a partition.
-
-    Return None if there is no such file. Raise `ValueError` if it is damaged, `OSError` if it cannot be read.
-    """
-    data = read_file(f"{folder}/{EARLIEST_FILE}")
-    if data is None:
-        return None
-    text, _, crc = data.rpartition(b" ")
-    if crc != b"%08x\n" % crc32c(text):
-        raise ValueError
-    sequence, latest_at = text.split()
-    return int(sequence), int(latest_at)
-
-
-def write_earliest_file(folder: str, sequence: int, latest_at: int) -> None:
-    """Write the file `earliest` durably. Raises `OSError`."""
-    text = b"%d %d" % (sequence, latest_at)
-    replace_file(f"{folder}/{EARLIEST_FILE}", text + b" %08x\n" % crc32c(text))
+def parse_segment_name(name: str) -> tuple[int, str] | None:
+    """Return the first sequence and the suffix of a file of a segment; None if it has another name."""
+    found = _SEGMENT_NAME.fullmatch(name)
+    return (int(found[1]), found[2]) if found is not None and int(found[1]) < 2**64 else None

@@ -225,11 +225,9 @@ class LogReader:
                     break
                 part = part.within(bytes_max).between(sequence, sequence + records_max)
             parts.append(slice_records(current.records, sequence, part.end_sequence))
-            sequence, bytes_max, records_max = (
-                part.end_sequence,
-                bytes_max - part.content_bytes,
-                records_max - len(part),
-            )
+            bytes_max -= part.content_bytes
+            records_max -= len(part)
+            sequence = part.end_sequence
             if sequence < current.records.end_sequence:
                 self._keep_partial_read(segment, sequence, current)
                 break

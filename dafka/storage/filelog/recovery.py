@@ -19,21 +19,9 @@ from dafka.storage.filelog.catalog import GOOD, VACANT, CatalogReader, CatalogWr
 from dafka.storage.filelog.files import FilePool, file_size, remove_files
 from dafka.storage.filelog.index import is_beginning, read_index_files
 from dafka.storage.filelog.layout import TOPICS_FOLDER
-from dafka.storage.filelog.partition import (
-    BASE_DIGITS,
-    EARLIEST_FILE,
-    SUFFIXES,
-    Head,
-    PartitionLog,
-    find_bases,
-    is_segment_name,
-    read_earliest_file,
-    walk_partitions,
-    write_earliest_file,
-)
+from dafka.storage.filelog.partition import LOG_SUFFIX, Head, PartitionLog, parse_segment_name, walk_partitions
 from dafka.storage.filelog.reading import LogReader, count_segment_bytes
 from dafka.storage.filelog.segment import Segment
-from dafka.storage.filelog.stored_repair import drop_bad_rows, repair_stored_file
 from dafka.storage.filelog.syncing import Syncer
 from dafka.storage.filelog.writer import LogWriter
 from dafka.storage.plugin_helpers import now_ms
@@ -73,7 +61,7 @@ class Recovery:
 
     def rescan_partition(self, log: PartitionLog, known: Head | None = None) -> bool:
         """Read the files of a partition; return False if there are none. Missing records of `known` are damage."""
-        log.bases = find_bases(log.folder)
+        log.bases = log.find_bases()
         for base in log.bases:
             self.reader.drop_segment(log, base)
         log.forget_tail()
@@ -118,12 +106,12 @@ class Recovery:
         start = start._replace(latest_at=max(start.latest_at, stored_latest_at))
         head = self._scan_tail(log, start, head.length) if head.length else start
         self._drop_bad_indexes(log, head)
-        paths = [f"{log.folder}/{EARLIEST_FILE}", *(path for base in log.bases for path in log.segment_paths(base))]
+        paths = [log.earliest_path, *(path for base in log.bases for path in log.segment_paths(base))]
         paths.remove(log.log_path(head.base))
         head = head._replace(closed_bytes=sum(map(file_size, paths)))
         earliest = min(max(log.bases[0], stored_earliest), head.end)
         if earliest < stored_earliest and self.is_writer:
-            write_earliest_file(log.folder, earliest, head.latest_at)
+            log.write_earliest(earliest, head.latest_at)
         if earliest == head.end:
             head = head._replace(earliest=earliest, content_bytes=0)
         else:
@@ -164,8 +152,8 @@ class Recovery:
     def _repair_stored_file(self, segment: Segment, latest_at: int, head: Head) -> None:
         """Fill in when records were stored if a power failure or damage has left that out."""
         if self.is_writer:
-            drop_bad_rows(segment)
-            repair_stored_file(segment, latest_at, partial(self._find_later_time, segment, head))
+            segment.drop_bad_rows()
+            segment.repair_rows(latest_at, partial(self._find_later_time, segment, head))
 
     def _find_later_time(self, segment: Segment, head: Head) -> int:
         """Return the first known time in later segments of a partition; the time of recovery if there is none."""
@@ -178,11 +166,11 @@ class Recovery:
 
     def _read_earliest(self, log: PartitionLog) -> tuple[int, int]:
         try:
-            return read_earliest_file(log.folder) or (0, 0)
+            return log.read_earliest() or (0, 0)
         except ValueError:
             reason = "damaged: trimmed records may be held again"
             if self.is_writer:
-                self.damages.append(Damage(f"{log.folder}/{EARLIEST_FILE}", reason))
+                self.damages.append(Damage(log.earliest_path, reason))
             return 0, 0
 
     def _drop_segment(self, log: PartitionLog, base: int) -> None:
@@ -195,8 +183,8 @@ class Recovery:
         if not self.is_writer:
             return
         for name in os.listdir(log.folder):
-            is_of_segment = any(is_segment_name(name, suffix) for suffix in SUFFIXES[1:])
-            if is_of_segment and int(name[:BASE_DIGITS]) not in log.bases:
+            base, suffix = parse_segment_name(name) or (0, LOG_SUFFIX)
+            if suffix != LOG_SUFFIX and base not in log.bases:
                 remove_files([f"{log.folder}/{name}"])
 
     def _drop_bad_indexes(self, log: PartitionLog, head: Head) -> None:

@@ -1,7 +1,7 @@
 """A segment of a partition: Kafka's record batches, one after the other, as Kafka stores them.
 
 Only a whole batch has a CRC, which covers neither its base offset nor its length. A batch is therefore taken for good
-by its header only if the next one follows it, or nothing does; otherwise its CRC decides. Nothing here changes a file.
+by its header only if the next one follows it, or nothing does; otherwise its CRC decides.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from crc32c import crc32c
 from dafka.batches import HEADER_BYTES, SPAN_MAX, decode_records
 from dafka.errors import BatchError
 from dafka.records import RecordBatch
-from dafka.storage.filelog.files import FilePool
+from dafka.storage.filelog.files import FilePool, replace_file
 from dafka.storage.filelog.index import Block, SegmentIndex
 from dafka.storage.filelog.partition import PartitionLog
-from dafka.storage.filelog.stored import StoredRows, StoredRun
+from dafka.storage.filelog.stored import StoredRow, StoredRows, StoredRun, drop_replaced
+from dafka.storage.plugin_helpers import now_ms
 
 HEADER_READ_BYTES = 64 * 1024
 """The size of a read, in bytes, when only headers are needed."""
@@ -245,6 +246,25 @@ class Segment:
                 return row.content_bytes
             row = rows.last_before(number)
         return row.content_bytes + self.count_bytes(row.end_sequence, self.end_sequence)
+
+    def repair_rows(self, latest_at: int, find_later_time: Callable[[], int] = now_ms) -> tuple[int, StoredRow]:
+        """Make the `.stored` file fit the segment; see `StoredRows.fit`."""
+        with self.pool.open_file(self.log.stored_path(self.base), is_created=True) as fd:
+            rows = StoredRows(fd, self.base, self.log.segment_seed(self.base))
+            return rows.fit(self.end_sequence, self.count_bytes, latest_at, find_later_time)
+
+    def drop_bad_rows(self) -> None:
+        """Rewrite the `.stored` file, if there is one, without rows that are damaged or contradict others.
+
+        After a power failure, a row may be there that an append wrote and took back, and that the row of a later append
+        has replaced.
+        """
+        with self._open_rows() as rows:
+            good = drop_replaced([row for _, row in rows.iterate(0)])
+        if len(good) < rows.count:
+            path = self.log.stored_path(self.base)
+            replace_file(path, b"".join([row.encode(rows.seed) for row in good]))
+            self.pool.drop(path)
 
     def read_header(self, buffer: ReadBuffer, position: int) -> Block | None:
         """Return the block at a position if its header is good, and it is within the limit."""

@@ -1,7 +1,7 @@
 """When the records of a segment were stored, and their size: a file beside the segment, with a row for each append.
 
 The rows are written before the records, and synced with less haste than they. After a power failure rows may be
-missing, and a row may describe more records than there are. `stored_repair` then makes the file fit its segment again.
+missing, and a row may describe more records than there are. Recovery then makes the file fit its segment again.
 Damaged rows are passed over: their records count as stored when those of the next good row were.
 """
 
@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from crc32c import crc32c
+
+from dafka.storage.filelog.files import write_at
 
 _ROW = struct.Struct(">QqQ")
 ROW_BYTES = _ROW.size + 4
@@ -103,6 +105,38 @@ class StoredRows:
             yield StoredRun(before.end_sequence, min(row.end_sequence, end_sequence), row.stored_at, content_bytes)
             before = row
 
+    def fit(
+        self,
+        end_sequence: int,
+        count_bytes: Callable[[int, int], int],
+        latest_at: int,
+        find_later_time: Callable[[], int],
+    ) -> tuple[int, StoredRow]:
+        """Make the file fit a segment with this end, whose last record was stored at a time or later.
+
+        `count_bytes` returns the size of the records of a range. Records without a row count as stored at
+        `find_later_time()` if no row comes before them. Return the size of the file in bytes, and its last row.
+        """
+        assert self._fd is not None
+        size = os.fstat(self._fd).st_size
+        kept, last, missing = 0, StoredRow(self.base, 0, 0), b""
+        if end_sequence > self.base:
+            kept = self.find_sequence(end_sequence - 1)
+            row = self.row_at(kept) if kept < self.count else None
+            if row is not None and row.end_sequence == end_sequence and row.stored_at >= latest_at:
+                kept, last = kept + 1, row
+            else:
+                before = self.last_before(kept)
+                stored_at = max(latest_at, before.stored_at if row is None else row.stored_at) or find_later_time()
+                content_bytes = before.content_bytes + count_bytes(before.end_sequence, end_sequence)
+                last = StoredRow(end_sequence, stored_at, content_bytes)
+                missing = last.encode(self.seed)
+        if kept * ROW_BYTES < size:
+            os.ftruncate(self._fd, kept * ROW_BYTES)
+        if missing:
+            write_at(self._fd, [missing], kept * ROW_BYTES)
+        return kept * ROW_BYTES + len(missing), last
+
     def _find(self, is_reached: Callable[[StoredRow], bool]) -> int:
         """Return the number of the first valid row that satisfies a condition, by binary search."""
         low, high = 0, self.count
@@ -126,3 +160,16 @@ class StoredRows:
     def _decode(self, data: bytes) -> StoredRow | None:
         row = decode_row(data, self.seed)
         return row if row is not None and row.end_sequence > self.base else None
+
+
+def drop_replaced(rows: list[StoredRow]) -> list[StoredRow]:
+    """Drop each row with an earlier time than one before it, or with no lower end than one after it."""
+    in_time: list[StoredRow] = []
+    for row in rows:
+        if not in_time or row.stored_at >= in_time[-1].stored_at:
+            in_time.append(row)
+    kept: list[StoredRow] = []
+    for row in reversed(in_time):
+        if not kept or row.end_sequence < kept[-1].end_sequence:
+            kept.append(row)
+    return kept[::-1]

@@ -30,17 +30,9 @@ from dafka.storage.filelog.files import (
     write_at,
 )
 from dafka.storage.filelog.index import ROW_EVERY_BYTES, write_index
-from dafka.storage.filelog.partition import (
-    EARLIEST_FILE,
-    LOG_SUFFIX,
-    STORED_SUFFIX,
-    Head,
-    PartitionLog,
-    write_earliest_file,
-)
+from dafka.storage.filelog.partition import LOG_SUFFIX, STORED_SUFFIX, Head, PartitionLog
 from dafka.storage.filelog.reading import LogReader
 from dafka.storage.filelog.stored import ROW_BYTES
-from dafka.storage.filelog.stored_repair import repair_stored_file
 from dafka.storage.filelog.syncing import Syncer
 from dafka.storage.plugin_helpers import now_ms
 
@@ -111,9 +103,9 @@ class LogWriter:
         kept = tuple(base for base, end in zip(bases, (*bases[1:], head.end), strict=True) if end > earliest)
         with self._changing(log):
             if earliest not in kept:
-                before = file_size(f"{log.folder}/{EARLIEST_FILE}")
-                write_earliest_file(log.folder, earliest, head.latest_at)
-                grown = file_size(f"{log.folder}/{EARLIEST_FILE}") - before
+                before = file_size(log.earliest_path)
+                log.write_earliest(earliest, head.latest_at)
+                grown = file_size(log.earliest_path) - before
                 new_head = new_head._replace(closed_bytes=head.closed_bytes + grown)
         self._drop_segments(log, new_head, kept)
         return True
@@ -137,7 +129,7 @@ class LogWriter:
         if log.head.earliest < log.head.end:
             self._drop_everything(log, log.head.end)
         with self._changing(log):
-            remove_files([f"{log.folder}/{EARLIEST_FILE}"])
+            remove_files([log.earliest_path])
             for base in log.list_bases():
                 self._unlink(log, base)
         del self._logs[log.partition.topic][log.partition]
@@ -218,7 +210,7 @@ class LogWriter:
         head = log.head
         with self.reader.open_segment(log, head, head.base) as segment:
             before = file_size(log.stored_path(head.base))
-            log.stored_length, last = repair_stored_file(segment, head.latest_at)
+            log.stored_length, last = segment.repair_rows(head.latest_at)
             log.segment_content_bytes = last.content_bytes
             log.head = head._replace(closed_bytes=max(head.closed_bytes + log.stored_length - before, 0))
 
@@ -368,7 +360,7 @@ class LogWriter:
                     self._create_segment(path)
                     is_created = True
                     self.syncer.sync_written([path], [log.folder])
-                write_earliest_file(log.folder, next_sequence, head.latest_at)
+                log.write_earliest(next_sequence, head.latest_at)
             except BaseException:
                 if is_created:
                     with suppress(OSError):
@@ -382,7 +374,7 @@ class LogWriter:
     def _drop_segments(self, log: PartitionLog, head: Head, kept: tuple[int, ...]) -> None:
         """Remove segments from the catalog first, so that other processes do not read them, then from the disk."""
         dropped = [base for base in log.list_bases() if base not in kept]
-        earliest_file_bytes = file_size(f"{log.folder}/{EARLIEST_FILE}")
+        earliest_file_bytes = file_size(log.earliest_path)
         if head.base != log.head.base:
             log.forget_tail()
         log.head = head

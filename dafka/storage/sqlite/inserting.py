@@ -37,20 +37,12 @@ _INSERT_ONE = f"{_INTO} VALUES (?, ?, ?, ?, ?, ?, ?)"
 
 def insert_records(writer: sqlite3.Connection, row_id: int, batch: RecordBatch, stored_at: int | Sequence[int]) -> None:
     """Insert the records of a batch in the open transaction. They have one time of storing, or each has its own."""
-    if batch.compacted is not None:
-        for run in batch.held_runs():
-            start = run.first_sequence - batch.first_sequence
-            times = stored_at if isinstance(stored_at, int) else stored_at[start : start + len(run)]
-            insert_records(writer, row_id, run, times)
-        return
-    rest = batch
-    while len(rest):
-        first = rest.first_sequence
-        part = rest.between(first, first + INSERT_RECORDS_MAX).within(INSERT_BYTES_MAX)
-        start = first - batch.first_sequence
-        times = stored_at if isinstance(stored_at, int) else stored_at[start : start + len(part)]
-        _insert_part(writer, row_id, part, times)
-        rest = rest.between(part.end_sequence, rest.end_sequence)
+    for run in batch.held_runs():
+        for first in range(run.first_sequence, run.end_sequence, INSERT_RECORDS_MAX):
+            for part in run.between(first, first + INSERT_RECORDS_MAX).parts(INSERT_BYTES_MAX):
+                start = part.first_sequence - batch.first_sequence
+                times = stored_at if isinstance(stored_at, int) else stored_at[start : start + len(part)]
+                _insert_part(writer, row_id, part, times)
 
 
 def _insert_part(writer: sqlite3.Connection, row_id: int, part: RecordBatch, stored_at: int | Sequence[int]) -> None:

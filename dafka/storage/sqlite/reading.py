@@ -17,15 +17,7 @@ from dafka.errors import StorageCorruptError
 from dafka.packed_bytes import LENGTH_BYTES, PackedContents, Repeated
 from dafka.records import NO_TIMESTAMP, Header, Partition, Record, RecordBatch, record_bytes
 from dafka.storage.base import PartitionInfo
-from dafka.storage.sqlite.columns import (
-    RUN,
-    add_times,
-    add_timestamps,
-    none_if_empty,
-    read_columns,
-    read_lengths,
-    read_timestamps,
-)
+from dafka.storage.sqlite.columns import RUN, add_times, add_timestamps, none_if_empty, read_columns, read_lengths
 from dafka.storage.sqlite.connection import describe_error, snapshot
 from dafka.storage.sqlite.headers import decode_headers
 from dafka.storage.sqlite.schema import IS_DAMAGED, SEQUENCE_MAX, PartitionRow, PartitionTable, to_columns
@@ -117,7 +109,7 @@ class RangeRead:
     first_sequence: int
     count: int
     bytes_max: int
-    with_times: bool
+    with_times: bool = False
 
     def run(self, info: PartitionInfo) -> RecordBatch | None:
         """See `Storage.read`. `info` gives the average size of the partition's records."""
@@ -134,7 +126,7 @@ class RangeRead:
                 return run
         records, problem = self._read_rows(count)
         if records:
-            return self._make_batch(records)
+            return self._make_batch(records[-1].sequence + 1, records)
         is_compacted = self._raise_if_damaged(problem)
         if is_compacted and problem is None:  # meanwhile
             return self._read_compacted()
@@ -158,9 +150,9 @@ class RangeRead:
             self._raise_if_damaged(problem)
             raise self._corrupt_error(problem)
         end = min(end, found)  # the rows ended before a record that is too large or damaged
-        return self._place_records(end, records, stored_at)
+        return self._make_batch(end, records, stored_at)
 
-    def _place_records(self, end_sequence: int, records: list[Record], next_stored_at: int) -> RecordBatch:
+    def _make_batch(self, end_sequence: int, records: list[Record], next_stored_at: int = 0) -> RecordBatch:
         """Return the batch with these records up to a sequence. Removed ones have the time of the next record."""
         count = end_sequence - self.first_sequence
         mask = bytearray(b"\1" * count)
@@ -214,21 +206,6 @@ class RangeRead:
         except ValueError as error:
             return records, error
         return records, None
-
-    def _make_batch(self, records: list[Record]) -> RecordBatch:
-        values, keys, headers, timestamps, times = zip(
-            *[(each.value, each.key, each.headers, each.timestamp, each.stored_at or 0) for each in records],
-            strict=True,
-        )
-        return RecordBatch(
-            self.partition,
-            self.first_sequence,
-            list(values),
-            keys=none_if_empty(keys),
-            headers=headers if any(headers) else None,
-            timestamps=read_timestamps(timestamps),
-            stored_at=list(times) if self.with_times else None,
-        )
 
     def _read_run(self, count: int, info: PartitionInfo) -> RecordBatch | None:
         """Read the records as one row. Return None if there are too few, or if anything is unexpected."""

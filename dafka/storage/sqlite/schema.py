@@ -167,12 +167,14 @@ def _partition(row_id: int, topic: object, address: object) -> Partition:
     return Partition(from_column(topic), from_column(address))
 
 
+def check_sequence(partition: Partition, sequence: int) -> None:
+    """Raise `StorageError` if a sequence is too large for SQLite."""
+    if sequence > SEQUENCE_MAX:
+        raise StorageError(f"{partition}: sequence {sequence} is too large for SQLite, expected at most {SEQUENCE_MAX}")
+
+
 def insert_partition(writer: sqlite3.Connection, partition: Partition, first_sequence: int) -> PartitionRow:
     """Insert the row of a new partition without records."""
-    if first_sequence > SEQUENCE_MAX:
-        raise StorageError(
-            f"{partition}: sequence {first_sequence} is too large for SQLite, expected at most {SEQUENCE_MAX}"
-        )
     statement = """
         INSERT INTO partitions (topic, address, earliest_sequence, end_sequence, content_bytes)
         VALUES (?, ?, ?, ?, 0)

@@ -26,9 +26,9 @@ from dafka.storage.sqlite.connection import connect, prepare_database, reject_ot
 from dafka.storage.sqlite.damage import DamageFinder
 from dafka.storage.sqlite.reading import RangeRead, find_sequence_by_time
 from dafka.storage.sqlite.schema import (
-    SEQUENCE_MAX,
     PartitionRow,
     PartitionTable,
+    check_sequence,
     delete_partitions,
     from_column,
     insert_partition,
@@ -138,30 +138,20 @@ class SqliteStorage:
         with_times: bool = False,
     ) -> RecordBatch | None:
         """See `Storage.read`."""
-        return await self._read(
-            lambda reader: self._select(reader, partition, first_sequence, count, bytes_max, with_times=with_times)
-        )
+        wanted = partition, first_sequence, count, bytes_max, with_times
+        return await self._read(lambda reader: self._select(RangeRead(reader, self._table, *wanted)))
 
     async def read_several(
         self, ranges: Sequence[tuple[Partition, int, int]], bytes_max: int
     ) -> list[RecordBatch | None]:
         """See `ReadsSeveral.read_several`."""
-        return await self._read(lambda reader: [self._select(reader, *each, bytes_max) for each in ranges])
+        return await self._read(
+            lambda reader: [self._select(RangeRead(reader, self._table, *each, bytes_max)) for each in ranges]
+        )
 
-    def _select(
-        self,
-        reader: sqlite3.Connection,
-        partition: Partition,
-        first_sequence: int,
-        count: int,
-        bytes_max: int,
-        *,
-        with_times: bool = False,
-    ) -> RecordBatch | None:
-        row = self._known_rows.get(partition) or self._table.select_one(reader, partition)
-        if row is None:
-            return None
-        return RangeRead(reader, self._table, partition, first_sequence, count, bytes_max, with_times).run(row.info)
+    def _select(self, wanted: RangeRead) -> RecordBatch | None:
+        row = self._known_rows.get(wanted.partition) or self._table.select_one(wanted.reader, wanted.partition)
+        return None if row is None else wanted.run(row.info)
 
     async def find_sequence_by_time(self, partition: Partition, stored_at: int) -> int:
         """See `Storage.find_sequence_by_time`."""
@@ -197,10 +187,7 @@ class SqliteStorage:
 
     async def reset_to(self, partition: Partition, next_sequence: int) -> None:
         """See `Storage.reset_to`."""
-        if next_sequence > SEQUENCE_MAX:
-            raise StorageError(
-                f"{partition}: sequence {next_sequence} is too large for SQLite, expected at most {SEQUENCE_MAX}"
-            )
+        check_sequence(partition, next_sequence)
         while not await self._write(partial(self._reset_empty, partition, next_sequence)):
             await self.trim(partition, next_sequence)
 

@@ -13,7 +13,6 @@ from itertools import accumulate, compress
 
 import attrs
 
-from dafka.errors import StorageError
 from dafka.records import Partition, RecordBatch
 from dafka.storage.base import PartitionInfo, RetentionPolicy
 from dafka.storage.capabilities import Compactable, Compacted, FindRemoved
@@ -21,9 +20,9 @@ from dafka.storage.sqlite.connection import snapshot
 from dafka.storage.sqlite.inserting import insert_records
 from dafka.storage.sqlite.schema import (
     RECORD_BYTES,
-    SEQUENCE_MAX,
     PartitionRow,
     PartitionTable,
+    check_sequence,
     insert_partition,
     update_partition,
 )
@@ -37,10 +36,7 @@ def append_batch(
     The row is None if the partition must be created. Records without `stored_at` are stored at `time_ms`. Raise
     `StorageSequenceError` if the batch does not continue the partition.
     """
-    if batch.end_sequence > SEQUENCE_MAX:
-        raise StorageError(
-            f"{batch.partition}: sequence {batch.end_sequence} is too large for SQLite, expected at most {SEQUENCE_MAX}"
-        )
+    check_sequence(batch.partition, batch.end_sequence)
     if row is None:
         row = insert_partition(writer, batch.partition, batch.first_sequence)
     info = row.info

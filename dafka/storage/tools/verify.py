@@ -45,7 +45,7 @@ async def verify_storage(storage: Storage, *, progress: ProgressCallback | None 
     found = tuple(verifier.damages)
     checked = tuple(_not_covered(await storage.find_damage(), found))
     repairs = tuple(_not_covered(storage.repairs, found + checked))
-    return Verification(verifier.partitions, verifier.records, verifier.content_bytes, found + checked, repairs)
+    return Verification(len(verifier.infos), verifier.records, verifier.content_bytes, found + checked, repairs)
 
 
 def _not_covered(damages: Iterable[Damage], known: tuple[Damage, ...]) -> Iterable[Damage]:
@@ -65,13 +65,12 @@ def _not_covered(damages: Iterable[Damage], known: tuple[Damage, ...]) -> Iterab
 
 class _Verifier:
     def __init__(self, storage: Storage, progress: ProgressCallback | None) -> None:
-        self.partitions = 0
+        self.infos: dict[Partition, PartitionInfo] = {}
         self.records = 0
         self.content_bytes = 0
         self.damages: list[Damage] = []
         self._storage = storage
         self._progress = progress
-        self._infos: dict[Partition, PartitionInfo] = {}
         self._done = 0
         self._total = 0
 
@@ -79,9 +78,9 @@ class _Verifier:
         """Compare the totals of the storage with those of its partitions, unless they change meanwhile."""
         before = await select_partitions(self._storage)
         statistics = await self._storage.statistics()
-        self._infos = await select_partitions(self._storage)
-        self._total = sum(info.count for info in self._infos.values())
-        if before != self._infos:
+        self.infos = await select_partitions(self._storage)
+        self._total = sum(info.count for info in self.infos.values())
+        if before != self.infos:
             return
         for what, given, listed in (
             ("partitions", statistics.partitions, len(before)),
@@ -92,12 +91,11 @@ class _Verifier:
                 self.damages.append(Damage("statistics", f"{given} {what}, but the partitions add up to {listed}"))
 
     async def read_everything(self) -> None:
-        for partition in list(self._infos):
+        for partition in list(self.infos):
             await self._read_partition(partition)
-            self.partitions += 1
 
     async def _read_partition(self, partition: Partition) -> None:
-        info = self._infos[partition]
+        info = self.infos[partition]
         totals = _PartitionTotals()
         damages: list[Damage] = []
         sequence = info.earliest_sequence
@@ -156,8 +154,8 @@ class _Verifier:
         """Return the partition's current earliest sequence, and refresh the limits of the topic's other partitions."""
         current = await self._storage.partitions(partition.topic)
         for other, info in current.items():
-            if other in self._infos:
-                self._infos[other] = info
+            if other in self.infos:
+                self.infos[other] = info
         return current.get(partition, PartitionInfo()).earliest_sequence
 
     def _report_progress(self, records: int) -> None:

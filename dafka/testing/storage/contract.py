@@ -80,21 +80,6 @@ async def _check_every_call_is_a_checkpoint(storage: Storage) -> None:
             await call()
 
 
-async def _check_statistics(storage: Storage) -> None:
-    before = await storage.statistics()
-    partition = new_partition()
-    await storage.append([make_batch(partition, 0, 100, size=50), make_batch(new_partition(), 3, 10)])
-    await storage.trim(partition, 60)
-    after = await storage.statistics()
-    added = (
-        after.partitions - before.partitions,
-        after.records - before.records,
-        after.content_bytes - before.content_bytes,
-    )
-    assert added == (2, 50, 40 * 50 + 13), f"50 records in 2 partitions are counted as {added!r}"
-    assert after.stored_bytes > 0, "a storage that holds records reports 0 stored bytes"
-
-
 async def _check_nothing_is_damaged(storage: Storage) -> None:
     partition = new_partition()
     await storage.append([make_batch(partition, 0, 100)])
@@ -103,16 +88,6 @@ async def _check_nothing_is_damaged(storage: Storage) -> None:
     assert list(storage.repairs) == [], f"an undamaged storage was repaired: {storage.repairs!r}"
     damages = await storage.find_damage()
     assert damages == [], f"find_damage returned damage of an undamaged storage: {damages!r}"
-
-
-async def _check_found_partitions(storage: Storage) -> None:
-    first, second, unknown = (new_partition() for _ in range(3))
-    await storage.append([make_batch(first, 0, 10), make_batch(second, 3, 10)])
-    await storage.trim(second, 13)
-    for partition in (first, second, unknown):
-        found = await storage.find_partition(partition)
-        listed = (await storage.partitions(partition.topic)).get(partition)
-        assert found == listed, f"find_partition returned {found!r}, partitions lists {listed!r}"
 
 
 async def _check_positions(storage: Storage) -> None:
@@ -141,8 +116,6 @@ async def _check_identity(storage: Storage) -> None:
 _CHECKS: tuple[_Check, ...] = (
     _check_every_call_is_a_checkpoint,
     *(check for part in (records, trims, times, columns) for check in _checks_of(part)),
-    _check_statistics,
-    _check_found_partitions,
     _check_nothing_is_damaged,
     _check_positions,
     _check_identity,

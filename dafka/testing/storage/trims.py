@@ -1,4 +1,4 @@
-"""Checks of dropping records: `trim`, `reset_to`, retention, and deleting partitions."""
+"""Checks of dropping records: `trim`, `reset_to`, retention, totals afterward, and deleting partitions."""
 
 from __future__ import annotations
 
@@ -158,6 +158,31 @@ async def _check_retention_is_of_every_topic(storage: Storage) -> None:
     )
     held = {each: info for each, info in (await list_partitions(storage)).items() if info.count}
     assert not held, f"retention of nothing left {held!r}"
+
+
+async def _check_statistics(storage: Storage) -> None:
+    before = await storage.statistics()
+    partition = new_partition()
+    await storage.append([make_batch(partition, 0, 100, size=50), make_batch(new_partition(), 3, 10)])
+    await storage.trim(partition, 60)
+    after = await storage.statistics()
+    added = (
+        after.partitions - before.partitions,
+        after.records - before.records,
+        after.content_bytes - before.content_bytes,
+    )
+    assert added == (2, 50, 40 * 50 + 13), f"50 records in 2 partitions are counted as {added!r}"
+    assert after.stored_bytes > 0, "a storage that holds records reports 0 stored bytes"
+
+
+async def _check_found_partitions(storage: Storage) -> None:
+    first, second, unknown = (new_partition() for _ in range(3))
+    await storage.append([make_batch(first, 0, 10), make_batch(second, 3, 10)])
+    await storage.trim(second, 13)
+    for partition in (first, second, unknown):
+        found = await storage.find_partition(partition)
+        listed = (await storage.partitions(partition.topic)).get(partition)
+        assert found == listed, f"find_partition returned {found!r}, partitions lists {listed!r}"
 
 
 async def _check_delete(storage: Storage) -> None:
