@@ -14,7 +14,7 @@ from obstore import exceptions
 from obstore.store import from_url
 
 from dafka.errors import StorageError
-from dafka.storage.cold.objects import (
+from dafka.storage.cold.object_store import (
     ListedObject,
     ObjectConflictError,
     ObjectMissingError,
@@ -29,19 +29,14 @@ UPLOAD_BYTES_MAX = 256 * 2**20
 """The size up to which that rate is allowed for, in bytes."""
 
 _MESSAGE_LENGTH_MAX = 300
-_CONFIG_ERRORS = (exceptions.UnknownConfigurationKeyError, exceptions.InvalidPathError, ValueError)
 
 
 class BucketStore:
     """Objects in a bucket.
 
-    Args:
-        url: `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX` or `az://CONTAINER/PREFIX`; options of the client follow as
-            `?endpoint=URL&region=NAME`. Credentials are found as the provider's own tools find them.
-        timeout_ms: How long a request may take, in milliseconds. Uploads may take longer, by their size.
-
-    Raises:
-        StorageError: If the URL or an option is not valid.
+    The URL is `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX` or `az://CONTAINER/PREFIX`; options of the client follow as
+    `?endpoint=URL&region=NAME`. Raise `StorageError` if it is not valid. Credentials are found as the provider's own
+    tools find them. Uploads may take longer than the timeout of a request, by their size.
     """
 
     def __init__(self, url: str, timeout_ms: int) -> None:
@@ -50,9 +45,7 @@ class BucketStore:
         self._timeout = timedelta(milliseconds=timeout_ms)
         try:
             self._requests = self._connect(self._timeout)
-        except _CONFIG_ERRORS as error:
-            raise StorageError(f"cold storage {self._place}: {_shorten(error)}") from None
-        except exceptions.BaseError as error:
+        except (exceptions.BaseError, ValueError) as error:
             raise StorageError(f"cold storage {self._place}: {_shorten(error)}") from None
 
     @cached_property

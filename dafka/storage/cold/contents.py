@@ -8,18 +8,13 @@ from collections.abc import Collection, Iterable, Sequence
 import attrs
 
 from dafka.records import Partition
+from dafka.storage.base import PartitionInfo, RetentionPolicy
 from dafka.storage.cold.segments import Segment
 
 
 @attrs.frozen
 class ColdRange:
-    """The records of a partition in the cold tier.
-
-    Attributes:
-        segments: The segments in order; each continues the one before.
-        content_bytes: The total size of the records, in bytes.
-        object_bytes: The total size of the objects.
-    """
+    """The records of a partition in the cold tier: segments in order, each of which continues the one before."""
 
     segments: tuple[Segment, ...]
     content_bytes: int
@@ -57,17 +52,29 @@ class ColdRange:
         number = bisect_left(self.segments, stored_at, key=lambda each: each.last_at)
         return self.segments[number] if number < len(self.segments) else None
 
-    def count_bytes_from(self, sequence: int) -> int:
-        """Return the size of the segments from a sequence on, which must be the first one of a segment."""
-        return sum(each.content_bytes for each in self.segments if each.start >= sequence)
+    def is_apart(self, hot: PartitionInfo) -> bool:
+        """Return whether records between the cold tier and the hot storage are missing: only the latter counts then."""
+        return hot.earliest_sequence > self.end
+
+    def find_surplus(self, both: PartitionInfo, policy: RetentionPolicy, cut_at: int | None) -> Sequence[Segment]:
+        """Return the segments that a policy does not keep, the oldest ones.
+
+        `both` describes the partition in both tiers. Records that were stored before `cut_at` are too old.
+        """
+        records, content_bytes = both.count, both.content_bytes
+        for number, segment in enumerate(self.segments):
+            records -= segment.count
+            content_bytes -= segment.content_bytes
+            is_old = cut_at is not None and segment.last_at < cut_at
+            is_many = policy.records_max is not None and records >= policy.records_max
+            is_large = policy.bytes_max is not None and content_bytes >= policy.bytes_max
+            if not (is_old or is_many or is_large):
+                return self.segments[:number]
+        return self.segments
 
 
 class ColdContents:
-    """The ranges of all partitions. Changing it replaces them, so that a range that was returned stays as it is.
-
-    Args:
-        segments: The segments.
-    """
+    """The ranges of all partitions. Changing it replaces them, so that a range that was returned stays as it is."""
 
     def __init__(self, segments: Iterable[Segment] = ()) -> None:
         self._ranges: dict[str, dict[Partition, ColdRange]] = {}
@@ -79,6 +86,11 @@ class ColdContents:
     def find(self, partition: Partition) -> ColdRange | None:
         """Return what is held of a partition; None if nothing is."""
         return self._ranges.get(partition.topic, {}).get(partition)
+
+    def find_segment(self, partition: Partition, sequence: int) -> Segment | None:
+        """Return the segment with a record; None if there is none."""
+        found = self.find(partition)
+        return None if found is None else found.find(sequence)
 
     def ranges(self, topic: str | None = None) -> dict[Partition, ColdRange]:
         """Return what is held of all partitions, or of those of a topic."""

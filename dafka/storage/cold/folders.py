@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 
-from dafka.storage.cold.objects import (
+from dafka.storage.cold.object_store import (
     ListedObject,
     ObjectConflictError,
     ObjectMissingError,
@@ -22,11 +22,7 @@ from dafka.storage.filelog.files import is_temporary_file, make_folders, replace
 
 
 class FolderStore:
-    """Objects as files in a folder, which is created when it is needed.
-
-    Args:
-        folder: The folder.
-    """
+    """Objects as files in a folder, which is created when it is needed."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder.rstrip("/") or "/"

@@ -37,19 +37,14 @@ _FIELDS = ("first", "end", "start", "content_bytes", "first_at", "last_at", "obj
 
 @attrs.frozen
 class Chunk:
-    """Segments that the root names by one object.
-
-    Attributes:
-        name: The name of the object, which has a hash of what it contains.
-        segments: The segments.
-    """
+    """Segments that the root names by one object. Its name has a hash of what it contains."""
 
     name: str
     segments: tuple[Segment, ...]
 
     @classmethod
     def of(cls, segments: Sequence[Segment]) -> Chunk:
-        """Return a chunk of segments, named by what it contains."""
+        """Return a chunk of segments."""
         digest = sha256(encode_segments(segments)).hexdigest()[:32]
         return cls(f"{CHUNKS_FOLDER}/{digest}.json", tuple(segments))
 
@@ -62,7 +57,7 @@ class Manifest:
         store: The address of the store.
         number: Counts the versions.
         writer: A random mark of the change that made this version, by which its writer recognizes it.
-        chunks: The chunks.
+        chunks: Most segments, in objects of their own.
         latest: The segments that are in no chunk yet.
         dropped: The names of objects that are not needed any more, and may not have been deleted yet.
     """
@@ -86,16 +81,10 @@ class Manifest:
         removed: Collection[Segment] = (),
         deleted: Collection[str] = (),
     ) -> Manifest:
-        """Return the next version.
+        """Return the next version, by a change with a random mark.
 
-        Args:
-            writer: A random mark of the change.
-            added: Segments that the next version has.
-            removed: Segments that it does not have any more.
-            deleted: Names in `dropped` whose objects have been deleted.
-
-        Returns:
-            The next version. The objects of its chunks that this version does not have must be written before its root.
+        The objects of its chunks that this version does not have must be written before its root. `deleted` has names
+        in `dropped` whose objects have been deleted.
         """
         gone = set(removed)
         kept, rest, dissolved = [], [], []
@@ -138,12 +127,7 @@ class Manifest:
 
 @attrs.frozen
 class Root:
-    """A root as it was read, whose chunks have not been read yet.
-
-    Attributes:
-        manifest: The manifest without its chunks.
-        chunk_names: The names of the chunks.
-    """
+    """A root as it was read: a manifest without its chunks, which have not been read yet."""
 
     manifest: Manifest
     chunk_names: tuple[str, ...]
@@ -154,17 +138,9 @@ class Root:
 
 
 def decode_root(data: bytes, place: str) -> Root:
-    """Return what a root says.
+    """Return what a root says that was found at a place.
 
-    Args:
-        data: The object.
-        place: Where it was found, for the error message.
-
-    Returns:
-        The root.
-
-    Raises:
-        StorageFormatError: If it is damaged, is something else, or was written by a newer version.
+    Raise `StorageFormatError` if it is damaged, is something else, or was written by a newer version.
     """
     try:
         document = json.loads(data)
@@ -192,19 +168,7 @@ def encode_segments(segments: Iterable[Segment]) -> bytes:
 
 
 def decode_chunk(name: str, data: bytes, place: str) -> Chunk:
-    """Return a chunk.
-
-    Args:
-        name: Its name, which has a hash of the object.
-        data: The object.
-        place: Where it was found, for the error message.
-
-    Returns:
-        The chunk.
-
-    Raises:
-        StorageFormatError: If it is damaged.
-    """
+    """Return the chunk of an object that was found at a place; raise `StorageFormatError` if it is damaged."""
     if sha256(data).hexdigest()[:32] not in name:
         raise StorageFormatError(f"{place}: a part of the manifest is damaged")
     return Chunk(name, tuple(_from_document(json.loads(data))))

@@ -78,20 +78,15 @@ _CONVERTERS: dict[str, Callable[[str], Any]] = {
     "cold_cache_bytes": int_at_least(0),
     "cold_timeout_ms": int_at_least(1),
 }
+"""Turns the text of each option into its value; raises `ValueError` if it is not valid."""
 
 
 def split_tiered(location: str) -> tuple[str, ColdOptions]:
     """Split the location part of `tiered:HOT?options` into the URL of the hot storage and the options of the cold tier.
 
-    Args:
-        location: The URL of the hot storage, whose options may stand between those of the cold tier. Those that are
-            missing are as when it was last opened, if it was opened with a cold tier before.
-
-    Returns:
-        The URL of the hot storage with its own options, and those of the cold tier.
-
-    Raises:
-        StorageError: If an option is missing or not valid.
+    The options of the hot storage may stand between those of the cold tier. Those of the cold tier that are missing are
+    as when it was last opened, if it was opened with a cold tier before. Raise `StorageError` if one is missing or not
+    valid.
     """
     hot, _, query = location.partition("?")
     own: dict[str, Any] = {}
@@ -117,17 +112,9 @@ def split_tiered(location: str) -> tuple[str, ColdOptions]:
 
 
 def read_tier(hot: str) -> ColdOptions | None:
-    """Return the options of the cold tier that a hot storage has; None if it has none.
+    """Return the options of the cold tier with which a hot storage was last opened; None if it has none.
 
-    Args:
-        hot: The URL of the hot storage.
-
-    Returns:
-        The options with which it was last opened.
-
-    Raises:
-        StorageFormatError: If the file that has them is damaged.
-        StorageError: If it cannot be read.
+    Raise `StorageFormatError` if the file that has them is damaged, and `StorageError` if it cannot be read.
     """
     folder = tier_folder(hot)
     if folder is None:

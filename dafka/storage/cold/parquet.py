@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import json
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 
 import attrs
 import pyarrow as pa
@@ -52,14 +52,7 @@ _LENGTH_BYTES = 4
 
 @attrs.frozen
 class TransactionRun:
-    """Records that are part of a transaction of a client of Kafka.
-
-    Attributes:
-        first: The first sequence.
-        end: The sequence after the last record.
-        producer_id: The number that a broker gave the producer.
-        producer_epoch: Counts the lives of that producer.
-    """
+    """Records that are part of a transaction of a client of Kafka."""
 
     first: int
     end: int
@@ -71,13 +64,8 @@ class TransactionRun:
 class RowGroup:
     """What the index says of a row group.
 
-    Attributes:
-        first: The sequence of the first record.
-        count: The number of records.
-        content_bytes: The total size of the records, in bytes.
-        first_at: When the first one was stored, in ms since 1970.
-        last_at: When the last one was stored, in ms since 1970.
-        crcs: The CRC-32C of each column chunk, in the order of the Parquet schema's leaves.
+    It has the times at which the first and the last record were stored, in milliseconds since 1970, and the CRC-32C of
+    each column chunk, in the order of the Parquet schema's leaves.
     """
 
     first: int
@@ -95,14 +83,7 @@ class RowGroup:
 
 @attrs.frozen
 class ColumnChunk:
-    """One column of a row group in an object.
-
-    Attributes:
-        column: The name of the column.
-        start: The position of its first byte.
-        end: The position after its last byte.
-        crc: Its CRC-32C.
-    """
+    """One column of a row group: its positions in the object, and its CRC-32C."""
 
     column: str
     start: int
@@ -111,17 +92,11 @@ class ColumnChunk:
 
 
 class SegmentWriter:
-    """Collects the records of a segment as the row groups of a Parquet object, in memory.
-
-    Args:
-        partition: The partition.
-    """
+    """Collects the records of a segment as the row groups of a Parquet object, in memory."""
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
         self.content_bytes = 0
-        self.object_bytes = 0
-        self._groups: list[RecordBatch] = []
         self._runs: list[TransactionRun] = []
         self._waiting: list[RecordBatch] = []
         self._waiting_bytes = self._waiting_records = 0
@@ -130,7 +105,7 @@ class SegmentWriter:
 
     def add(self, batch: RecordBatch) -> None:
         """Add records that continue those before; with `stored_at`."""
-        self._runs = _extend_runs(self._runs, batch)
+        _extend_runs(self._runs, batch)
         self.content_bytes += batch.content_bytes
         self._waiting.append(attrs.evolve(batch, encoded=()))
         self._waiting_bytes += batch.content_bytes
@@ -206,12 +181,7 @@ class SegmentWriter:
 
 
 class SegmentIndex:
-    """The tail of an object: where its columns are, and how to verify them.
-
-    Args:
-        segment: The segment.
-        tail: Its tail, which was verified.
-    """
+    """The verified tail of an object: where its columns are, and how to verify them."""
 
     def __init__(self, segment: Segment, tail: bytes) -> None:
         footer_bytes = int.from_bytes(tail[-8:-4], "little") + 8
@@ -246,19 +216,9 @@ class SegmentIndex:
         return [chunk for chunk in self._chunks[number] if chunk.column in columns]
 
     def read_table(self, number: int, pieces: Mapping[int, bytes], columns: Collection[str]) -> pa.Table:
-        """Return columns of a row group.
+        """Return columns of a row group from their verified chunks, by position.
 
-        Args:
-            number: The number of the row group.
-            pieces: The chunks of these columns, which were verified, by their positions.
-            columns: The names of the columns.
-
-        Returns:
-            The table.
-
-        Raises:
-            pa.ArrowException: If the chunks are not what the footer says.
-            OSError: If the chunks are not what the footer says.
+        Raise `pa.ArrowException` or `OSError` if the chunks are not what the footer says.
         """
         file = pa.PythonFile(_Pieces(pieces, self._segment.object_bytes), mode="r")
         parquet = pq.ParquetFile(file, metadata=self._metadata, pre_buffer=False)
@@ -270,41 +230,35 @@ class SegmentIndex:
 
     def with_transactions(self, batch: RecordBatch) -> RecordBatch:
         """Return records with record batches that say which of them are part of transactions, if any are."""
-        return encode_runs(batch, self._runs)
-
-
-def encode_runs(batch: RecordBatch, runs: Sequence[TransactionRun]) -> RecordBatch:
-    """Return records with record batches that say which of them are part of transactions, if any are."""
-    runs = [run for run in runs if run.first < batch.end_sequence and run.end > batch.first_sequence]
-    if not runs:
-        return batch
-    encoded: list[bytes] = []
-    sequence = batch.first_sequence
-    for run in runs:
-        first, end = max(run.first, batch.first_sequence), min(run.end, batch.end_sequence)
-        if first > sequence:
-            encoded += encode_records(batch.between(sequence, first))
-        part = batch.between(first, end)
-        encoded.append(
-            encode_batch(
-                first,
-                part.values,
-                keys=part.keys,
-                headers=part.headers,
-                timestamps=NO_TIMESTAMP if part.timestamps is None else part.timestamps,
-                producer_id=run.producer_id,
-                producer_epoch=run.producer_epoch,
-                is_transactional=True,
+        runs = [run for run in self._runs if run.first < batch.end_sequence and run.end > batch.first_sequence]
+        if not runs:
+            return batch
+        encoded: list[bytes] = []
+        sequence = batch.first_sequence
+        for run in runs:
+            part = batch.between(run.first, run.end)
+            if part.first_sequence > sequence:
+                encoded += encode_records(batch.between(sequence, part.first_sequence))
+            encoded.append(
+                encode_batch(
+                    part.first_sequence,
+                    part.values,
+                    keys=part.keys,
+                    headers=part.headers,
+                    timestamps=NO_TIMESTAMP if part.timestamps is None else part.timestamps,
+                    producer_id=run.producer_id,
+                    producer_epoch=run.producer_epoch,
+                    is_transactional=True,
+                )
             )
-        )
-        sequence = end
-    if sequence < batch.end_sequence:
-        encoded += encode_records(batch.between(sequence, batch.end_sequence))
-    return attrs.evolve(batch, encoded=tuple(encoded))
+            sequence = part.end_sequence
+        if sequence < batch.end_sequence:
+            encoded += encode_records(batch.between(sequence, batch.end_sequence))
+        return attrs.evolve(batch, encoded=tuple(encoded))
 
 
-def _extend_runs(runs: list[TransactionRun], batch: RecordBatch) -> list[TransactionRun]:
-    """Return the runs of transactions with those of further records."""
+def _extend_runs(runs: list[TransactionRun], batch: RecordBatch) -> None:
+    """Add the transactions of further records."""
     for data in batch.encoded:
         header = read_header(data)
         if not header.is_transactional:
@@ -312,10 +266,9 @@ def _extend_runs(runs: list[TransactionRun], batch: RecordBatch) -> list[Transac
         first, end = header.base_offset, header.base_offset + header.count
         run = TransactionRun(first, end, header.producer_id, header.producer_epoch)
         if runs and runs[-1] == attrs.evolve(run, first=runs[-1].first, end=first):
-            runs = [*runs[:-1], attrs.evolve(runs[-1], end=end)]
+            runs[-1] = attrs.evolve(runs[-1], end=end)
         else:
-            runs = [*runs, run]
-    return runs
+            runs.append(run)
 
 
 def _with_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:

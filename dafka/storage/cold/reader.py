@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 import attrs
@@ -11,15 +11,22 @@ import pyarrow as pa
 import trio
 from crc32c import crc32c
 
-from dafka.errors import StorageCorruptError
-from dafka.records import RecordBatch
-from dafka.storage.cold.objects import ObjectMissingError, ObjectStoreError
+from dafka.errors import StorageCorruptError, StorageError
+from dafka.records import Partition, RecordBatch
+from dafka.storage.arrow import arrow_schema
+from dafka.storage.cold.manifest_store import ManifestStore
+from dafka.storage.cold.object_store import ATTEMPTS, ObjectMissingError, ObjectStoreError, RetryingObjectStore
 from dafka.storage.cold.parquet import RECORD_COLUMNS, ColumnChunk, SegmentIndex
-from dafka.storage.cold.remote import ATTEMPTS, RetryingObjectStore
 from dafka.storage.cold.segments import Segment
 
 GAP_BYTES_MAX = 64 * 1024
 """How many bytes between two columns are fetched with them, rather than with a request of their own."""
+
+SEQUENTIAL_READS_MAX = 1024
+"""The maximum number of reads whose end is remembered, to recognize one that continues it."""
+
+READS_AHEAD_MAX = 4
+"""The maximum number of row groups that are fetched before they are asked for, at the same time."""
 
 INDEX_CACHE_BYTES = 16 * 2**20
 """The size of the cache of the tails of objects, in bytes."""
@@ -30,8 +37,7 @@ _T = TypeVar("_T")
 class Cache(Generic[_T]):
     """Values by key, up to a total size; those used last are kept. Each is loaded once, however many tasks wait for it.
 
-    Args:
-        bytes_max: The maximum total size of the values, in bytes. One value is kept even if it is larger.
+    The limit is in bytes. One value is kept even if it is larger.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -69,52 +75,39 @@ class Cache(Generic[_T]):
         return value
 
 
-@attrs.define
-class ReadCounts:
-    """What was read from the objects of a cold tier.
-
-    Attributes:
-        wrong_answers: Pieces of objects that were not what had been written. They were asked for again.
-        damaged: Pieces that stayed wrong, so that their records cannot be read.
-    """
-
-    wrong_answers: int = 0
-    damaged: int = 0
-
-
 class SegmentReader:
-    """Reads segments.
+    """Reads segments. If a program reads record after record, what it will ask for next is fetched before.
 
-    Args:
-        remote: The object store.
-        find_name: Returns the name of a segment's object in it.
-        cache_bytes: The size of the cache of row groups, in bytes.
-
-    Attributes:
-        counts: What was read.
-        groups: The cache of row groups.
+    The counters are those of `TierStatistics`.
     """
 
-    def __init__(self, remote: RetryingObjectStore, find_name: Callable[[str], str], cache_bytes: int) -> None:
-        self.counts = ReadCounts()
+    def __init__(
+        self, object_store: RetryingObjectStore, manifest_store: ManifestStore, nursery: trio.Nursery, cache_bytes: int
+    ) -> None:
         self.groups: Cache[RecordBatch] = Cache(cache_bytes)
+        self.wrong_answers = 0
+        self.damaged = 0
         self._indexes: Cache[SegmentIndex] = Cache(INDEX_CACHE_BYTES)
-        self._remote = remote
-        self._find_name = find_name
+        self._object_store = object_store
+        self._manifest_store = manifest_store
+        self._nursery = nursery
+        self._read_ends: OrderedDict[tuple[Partition, int], None] = OrderedDict()
+        self._reads_ahead = 0
 
     async def read(self, segment: Segment, first_sequence: int, count: int, bytes_max: int) -> RecordBatch:
         """Return records of one row group, from a sequence that the segment has, with their times.
 
-        Raises `StorageCorruptError` if they are damaged or the object is missing, and `ObjectStoreError`.
+        Raise `StorageCorruptError` if they are damaged or the object is missing, and `ObjectStoreError`.
         """
-        index = await self.read_index(segment)
+        index = await self._read_index(segment)
         group = await self._read_group(segment, index, index.find(first_sequence))
         found = group.between(first_sequence, first_sequence + count).within(bytes_max)
+        self._read_ahead(segment, found)
         return index.with_transactions(found)
 
     async def find_sequence_by_time(self, segment: Segment, stored_at: int) -> int:
         """Return the first sequence in a segment that was stored at a time or later; the segment has one."""
-        index = await self.read_index(segment)
+        index = await self._read_index(segment)
         number = index.find_by_time(stored_at)
         if index.groups[number].first_at >= stored_at:
             return index.groups[number].first
@@ -124,8 +117,8 @@ class SegmentReader:
         return group.first_sequence + later
 
     async def cut(self, segment: Segment, start: int) -> Segment:
-        """Return a segment without the records before a sequence that it has. Raises what `read` raises."""
-        index = await self.read_index(segment)
+        """Return a segment without the records before a sequence that it has. Raise what `read` raises."""
+        index = await self._read_index(segment)
         number = index.find(start)
         group = await self._read_group(segment, index, number)
         rest = group.between(start, group.end_sequence)
@@ -133,14 +126,47 @@ class SegmentReader:
         later = sum(each.content_bytes for each in index.groups[number + 1 :])
         return attrs.evolve(segment, start=start, content_bytes=rest.content_bytes + later, first_at=rest.stored_at[0])
 
-    async def read_ahead(self, segment: Segment, sequence: int) -> None:
-        """Load the row group with a sequence into the cache. Raises what `read` raises."""
-        index = await self.read_index(segment)
-        await self._read_group(segment, index, index.find(sequence))
+    async def read_columns(
+        self, segment: Segment, first_sequence: int, end_sequence: int, columns: Sequence[str]
+    ) -> pa.RecordBatch:
+        """Return columns of records of one row group, fetched without the other columns. Raise what `read` raises."""
+        index = await self._read_index(segment)
+        number = index.find(first_sequence)
+        group = index.groups[number]
+        pieces = await self._fetch(segment, index.chunks(number, columns), group.first, group.end)
+        table = await trio.to_thread.run_sync(index.read_table, number, pieces, columns)
+        table = table.slice(first_sequence - group.first, min(end_sequence, group.end) - first_sequence)
+        arrays = [table.column(name).combine_chunks() for name in columns]
+        return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
 
-    async def read_index(self, segment: Segment) -> SegmentIndex:
-        """Return the index of an object. Raises what `read` raises."""
+    def forget(self) -> None:
+        """Empty the caches, so that a check reads what is really there."""
+        self.groups = Cache(self.groups.bytes_max)
+        self._indexes = Cache(INDEX_CACHE_BYTES)
 
+    def _read_ahead(self, segment: Segment, found: RecordBatch) -> None:
+        """Begin to fetch what a reader will ask for next, if it reads record after record."""
+        partition, end = found.partition, found.end_sequence
+        is_sequential = self._read_ends.pop((partition, found.first_sequence), True) is None
+        self._read_ends[partition, end] = None
+        if len(self._read_ends) > SEQUENTIAL_READS_MAX:
+            self._read_ends.popitem(last=False)
+        if is_sequential and self._reads_ahead < READS_AHEAD_MAX:
+            following = segment if end < segment.end else self._manifest_store.contents.find_segment(partition, end)
+            if following is not None:
+                self._reads_ahead += 1
+                self._nursery.start_soon(self._fetch_ahead, following, end)
+
+    async def _fetch_ahead(self, segment: Segment, sequence: int) -> None:
+        try:
+            index = await self._read_index(segment)
+            await self._read_group(segment, index, index.find(sequence))
+        except StorageError:
+            pass  # the reader will meet it
+        finally:
+            self._reads_ahead -= 1
+
+    async def _read_index(self, segment: Segment) -> SegmentIndex:
         async def load() -> tuple[SegmentIndex, int]:
             start = segment.object_bytes - segment.tail_bytes
             tail = ColumnChunk("the index", start, segment.object_bytes, segment.tail_crc)
@@ -149,19 +175,6 @@ class SegmentReader:
             return index, index.memory_bytes
 
         return await self._indexes.get(segment.name, load)
-
-    async def read_table(
-        self, segment: Segment, index: SegmentIndex, number: int, columns: Collection[str]
-    ) -> pa.Table:
-        """Return columns of a row group, which are fetched without the others. Raises what `read` raises."""
-        group = index.groups[number]
-        pieces = await self._fetch(segment, index.chunks(number, columns), group.first, group.end)
-        return await trio.to_thread.run_sync(index.read_table, number, pieces, columns)
-
-    def forget(self) -> None:
-        """Empty the caches, so that a check reads what is really there."""
-        self.groups = Cache(self.groups.bytes_max)
-        self._indexes = Cache(INDEX_CACHE_BYTES)
 
     async def _read_group(self, segment: Segment, index: SegmentIndex, number: int) -> RecordBatch:
         async def load() -> tuple[RecordBatch, int]:
@@ -185,11 +198,11 @@ class SegmentReader:
         A wrong answer is asked for again. If the same one comes each time, the object is damaged, and otherwise the
         object store fails.
         """
-        name = self._find_name(segment.name)
+        name = self._manifest_store.object_name(segment.name)
         answers: list[object] = []
         for attempt in range(ATTEMPTS):
             if attempt:
-                await self._remote.pause(attempt)
+                await self._object_store.pause(attempt)
             try:
                 pieces = await self._fetch_once(name, chunks)
             except ObjectMissingError as error:
@@ -199,11 +212,11 @@ class SegmentReader:
                 if not wrong:
                     return pieces
                 answer = [(each.column, crc32c(pieces[each.start])) for each in wrong]
-            self.counts.wrong_answers += 1
+            self.wrong_answers += 1
             answers.append(answer)
         if any(each != answer for each in answers):
             raise ObjectStoreError(f"{name}: the object store gives a different answer each time")
-        self.counts.damaged += 1
+        self.damaged += 1
         what = (
             answer if isinstance(answer, str) else f"{name} is damaged in {', '.join(column for column, _ in answer)}"
         )
@@ -215,7 +228,7 @@ class SegmentReader:
         pieces: dict[int, bytes] = {}
         for run in _join_ranges(chunks):
             start, end = run[0].start, run[-1].end
-            data = await self._remote.read_range(name, start, end)
+            data = await self._object_store.read_range(name, start, end)
             pieces.update((each.start, data[each.start - start : each.end - start]) for each in run)
         return pieces
 

@@ -41,15 +41,13 @@ class Segment:
     """Consecutive records of a partition in one object.
 
     Attributes:
-        partition: The partition.
         first: The sequence of the first record in the object.
         end: The sequence after the last one.
         start: The sequence of the first record that has not been trimmed.
         content_bytes: The total size of the values, keys and headers of the records from `start` on, in bytes.
         first_at: When the record at `start` was stored, in ms since 1970.
         last_at: When the last record was stored, in ms since 1970.
-        object_bytes: The size of the object.
-        tail_bytes: The size of its end, which says where the columns of each row group are.
+        tail_bytes: The size of the end of the object, which says where the columns of each row group are.
         tail_crc: The CRC-32C of that end.
         digest: The beginning of the SHA-256 of the object, in hexadecimal.
     """

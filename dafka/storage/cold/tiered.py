@@ -6,8 +6,6 @@ those from it on from the hot storage. While the hot storage drops records that 
 
 from __future__ import annotations
 
-import logging
-from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 
 import attrs
@@ -16,7 +14,6 @@ import trio
 
 from dafka.errors import StorageCorruptError, StorageError, StorageSequenceError
 from dafka.records import Partition, RecordBatch
-from dafka.storage.arrow import arrow_schema
 from dafka.storage.base import READ_BYTES, Damage, PartitionInfo, RetentionPolicy, Storage, StorageStatistics
 from dafka.storage.capabilities import (
     Compactable,
@@ -28,45 +25,28 @@ from dafka.storage.capabilities import (
     KeepsRecordBatches,
     Throttle,
 )
-from dafka.storage.cold.contents import ColdRange
-from dafka.storage.cold.ledger import ManifestStore
-from dafka.storage.cold.mover import Offloader
-from dafka.storage.cold.objects import ObjectMissingError
+from dafka.storage.cold.contents import ColdContents, ColdRange
+from dafka.storage.cold.manifest_store import ManifestStore
+from dafka.storage.cold.object_store import ObjectMissingError, RetryingObjectStore
+from dafka.storage.cold.offloader import Offloader
 from dafka.storage.cold.options import ColdOptions
 from dafka.storage.cold.reader import SegmentReader
-from dafka.storage.cold.remote import RetryingObjectStore
 from dafka.storage.cold.segments import RECORDS_FOLDER, Segment
 from dafka.storage.plugin_helpers import now_ms
 from dafka.storage.tiers import TierStatistics
-
-SEQUENTIAL_READS_MAX = 1024
-"""The maximum number of reads whose end is remembered, to recognize one that continues it."""
-
-READS_AHEAD_MAX = 4
-"""The maximum number of row groups that are fetched before they are asked for, at the same time."""
-
-_logger = logging.getLogger("dafka.storage.cold")
 
 
 class TieredStorage:
     """A `Storage` that keeps older records in an object store; see `open_tiered`.
 
     It has the optional parts that its hot storage has.
-
-    Args:
-        hot: The hot storage.
-        remote: The object store.
-        ledger: The manifest of the cold tier.
-        options: The options of the cold tier.
-        nursery: Runs the tasks that read ahead.
-        is_writer: Whether the storage was opened for writing.
     """
 
     def __init__(
         self,
         hot: Storage,
-        remote: RetryingObjectStore,
-        ledger: ManifestStore,
+        object_store: RetryingObjectStore,
+        manifest_store: ManifestStore,
         options: ColdOptions,
         nursery: trio.Nursery,
         *,
@@ -75,17 +55,12 @@ class TieredStorage:
         self.hot = hot
         self.identity = hot.identity
         self.options = options
-        self.reader = SegmentReader(remote, ledger.object_name, options.cold_cache_bytes)
-        self.mover = Offloader(hot, ledger, remote, options, self._commit)
-        self._remote = remote
-        self._ledger = ledger
-        self._nursery = nursery
+        self.reader = SegmentReader(object_store, manifest_store, nursery, options.cold_cache_bytes)
+        self.offloader = Offloader(hot, manifest_store, object_store, options)
+        self._object_store = object_store
+        self._manifest_store = manifest_store
         self._is_writer = is_writer
-        self._tails: dict[Partition, tuple[int, int]] = {}
-        """Partitions that are being moved: the new boundary, and the size of the records behind it in bytes."""
         self._merged: dict[Partition, tuple[PartitionInfo, ColdRange, PartitionInfo]] = {}
-        self._read_ends: OrderedDict[tuple[Partition, int], None] = OrderedDict()
-        self._reads_ahead = 0
         if isinstance(hot, KeepsRecordBatches):
             self.keeps_record_batches = True
         if isinstance(hot, DeletesPartitions):
@@ -104,10 +79,7 @@ class TieredStorage:
     async def append(self, batches: Sequence[RecordBatch]) -> None:
         """See `Storage.append`."""
         await self.hot.append(batches)
-        for batch in batches if self._tails else ():
-            if batch.partition in self._tails:
-                boundary, tail_bytes = self._tails[batch.partition]
-                self._tails[batch.partition] = boundary, tail_bytes + batch.content_bytes
+        self.offloader.count_appended(batches)
 
     async def read(
         self,
@@ -119,14 +91,13 @@ class TieredStorage:
         with_times: bool = False,
     ) -> RecordBatch | None:
         """See `Storage.read`. Records of the cold tier are read from one row group at a time."""
-        segment = self._find_segment(partition, first_sequence)
+        segment = self._contents.find_segment(partition, first_sequence)
         if segment is None:
             found = await self.hot.read(partition, first_sequence, count, bytes_max, with_times=with_times)
             if found is not None or count < 1:
                 return found
-            if not self._is_writer:
-                await self._ledger.follow()
-            segment = self._find_segment(partition, first_sequence)  # they may have been moved meanwhile
+            await self._follow()
+            segment = self._contents.find_segment(partition, first_sequence)  # they may have been moved meanwhile
             if segment is None:
                 return None
         if count < 1:
@@ -136,7 +107,7 @@ class TieredStorage:
 
     async def find_sequence_by_time(self, partition: Partition, stored_at: int) -> int:
         """See `Storage.find_sequence_by_time`."""
-        found = await self._visible(partition)
+        found = await self._find_visible(partition, await self.hot.find_partition(partition))
         segment = None if found is None else found.find_by_time(stored_at)
         if found is None or segment is None:
             sequence = await self.hot.find_sequence_by_time(partition, stored_at)
@@ -148,14 +119,13 @@ class TieredStorage:
     async def partitions(self, topic: str | None = None) -> dict[Partition, PartitionInfo]:
         """See `Storage.partitions`. A writer answers from memory."""
         infos = await self.hot.partitions(topic)
-        if not self._is_writer:
-            await self._ledger.follow()
-        for partition, found in self._ledger.contents.ranges(topic).items():
+        await self._follow()
+        for partition, found in self._contents.ranges(topic).items():
             info = infos.get(partition, PartitionInfo())
             known = self._merged.get(partition)
-            if known is not None and known[0] is info and known[1] is found and partition not in self._tails:
+            if known is not None and known[0] is info and known[1] is found and partition not in self.offloader.tails:
                 infos[partition] = known[2]
-            elif not _is_apart(info, found):
+            elif not found.is_apart(info):
                 infos[partition] = await self._merge(partition, info, found)
                 self._merged[partition] = info, found, infos[partition]
         return infos
@@ -163,12 +133,8 @@ class TieredStorage:
     async def find_partition(self, partition: Partition) -> PartitionInfo | None:
         """See `Storage.find_partition`."""
         info = await self.hot.find_partition(partition)
-        if not self._is_writer:
-            await self._ledger.follow()
-        found = self._ledger.contents.find(partition)
-        if found is None or _is_apart(info or PartitionInfo(), found):
-            return info
-        return await self._merge(partition, info or PartitionInfo(), found)
+        found = await self._find_visible(partition, info)
+        return info if found is None else await self._merge(partition, info or PartitionInfo(), found)
 
     async def statistics(self) -> StorageStatistics:
         """See `Storage.statistics`. The objects of the cold tier count as stored."""
@@ -178,75 +144,53 @@ class TieredStorage:
             len(infos),
             sum(info.count for info in infos),
             sum(info.content_bytes for info in infos),
-            hot.stored_bytes + sum(found.object_bytes for found in self._ledger.contents.ranges().values()),
+            hot.stored_bytes + sum(found.object_bytes for found in self._contents.ranges().values()),
         )
 
     def cold_end(self, partition: Partition) -> int:
         """Return the sequence up to which the records of a partition are in the cold tier; 0 if none are."""
-        found = self._ledger.contents.find(partition)
+        found = self._contents.find(partition)
         return 0 if found is None else found.end
 
     async def read_columns(
         self, partition: Partition, first_sequence: int, end_sequence: int, columns: Sequence[str]
     ) -> pa.RecordBatch | None:
-        """Return columns of records in the cold tier, of one row group. Only these columns are fetched.
+        """Return columns of `dafka.storage.arrow.ARROW_TYPES` of records in the cold tier, of one row group.
 
-        Args:
-            partition: The partition.
-            first_sequence: The sequence of the first record.
-            end_sequence: The sequence after the last one to return.
-            columns: Names of `dafka.storage.arrow.ARROW_TYPES`.
-
-        Returns:
-            The records; None if the cold tier does not have the first one.
-
-        Raises:
-            StorageCorruptError: If the records are damaged.
-            StorageError: If the object store fails.
+        Only these columns are fetched. Return None if the cold tier does not have the first record. Raise
+        `StorageCorruptError` if the records are damaged, and `StorageError` if the object store fails.
         """
-        segment = self._find_segment(partition, first_sequence)
+        segment = self._contents.find_segment(partition, first_sequence)
         if segment is None:
             await trio.lowlevel.checkpoint()
             return None
-        index = await self.reader.read_index(segment)
-        number = index.find(first_sequence)
-        group = index.groups[number]
-        table = await self.reader.read_table(segment, index, number, columns)
-        table = table.slice(first_sequence - group.first, min(end_sequence, group.end) - first_sequence)
-        arrays = [table.column(name).combine_chunks() for name in columns]
-        return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
+        return await self.reader.read_columns(segment, first_sequence, end_sequence, columns)
 
     def object_urls(self, topic: str | None = None) -> list[str]:
         """Return the URLs of the Parquet objects, in the order of their records, for Spark, DuckDB, Polars and others.
 
         The objects have the records of the cold tier, each of them once; the hot storage has the later ones. The first
-        object of a partition may have records that were trimmed, too.
-
-        Args:
-            topic: The topic whose objects to return; None for all topics.
-
-        Returns:
-            The URLs.
+        object of a partition may have records that were trimmed, too. Without a topic, return those of all topics.
         """
         place = self.options.place if "://" in self.options.place else f"file://{self.options.place}"
         return [
-            f"{place}/{self._ledger.object_name(segment.name)}"
-            for _, found in sorted(self._ledger.contents.ranges(topic).items())
+            f"{place}/{self._manifest_store.object_name(segment.name)}"
+            for _, found in sorted(self._contents.ranges(topic).items())
             for segment in found.segments
         ]
 
     def tier_statistics(self) -> TierStatistics:
         """Return what the cold tier holds, and the counters since the storage was opened."""
-        ranges = self._ledger.contents.ranges().values()
-        moved, reads, requests = self.mover.counts, self.reader.counts, self._remote.counts
+        ranges = self._contents.ranges().values()
+        moved, reads, requests = self.offloader, self.reader, self._object_store
         return TierStatistics(
             place=self.options.place,
             segments=sum(len(found.segments) for found in ranges),
             records=sum(found.count for found in ranges),
             content_bytes=sum(found.content_bytes for found in ranges),
             object_bytes=sum(found.object_bytes for found in ranges),
-            moved_records=moved.records,
-            moved_bytes=moved.object_bytes,
+            moved_records=moved.moved_records,
+            moved_bytes=moved.moved_bytes,
             move_failures=moved.failures,
             move_error=moved.last_error,
             due_bytes=moved.due_bytes,
@@ -258,20 +202,20 @@ class TieredStorage:
             cache_hits=self.reader.groups.hits,
             cache_misses=self.reader.groups.misses,
             cached_bytes=self.reader.groups.bytes_held,
-            is_stale=self._ledger.is_stale,
+            is_stale=self._manifest_store.is_stale,
         )
 
     async def trim(self, partition: Partition, earliest_sequence: int) -> None:
         """See `Storage.trim`. Objects whose records are all dropped are deleted."""
         self._require_writer()
-        async with self._ledger.lock:
+        async with self._manifest_store.lock:
             await self._trim_cold(partition, earliest_sequence)
             await self.hot.trim(partition, earliest_sequence)
 
     async def reset_to(self, partition: Partition, next_sequence: int) -> None:
         """See `Storage.reset_to`."""
         self._require_writer()
-        async with self._ledger.lock:
+        async with self._manifest_store.lock:
             info = await self.hot.find_partition(partition) or PartitionInfo()
             if next_sequence < info.end_sequence:
                 raise StorageSequenceError(
@@ -283,18 +227,18 @@ class TieredStorage:
     async def apply_retention(self, policy: RetentionPolicy, topic: str | None = None) -> dict[Partition, int]:
         """See `Storage.apply_retention`. Both tiers count. The cold tier drops whole segments."""
         self._require_writer()
-        async with self._ledger.lock:
-            await self._finish_moves()
+        async with self._manifest_store.lock:
+            await self.offloader.finish_moves()
             infos = await self.partitions(topic)
             cut_at = None if policy.age_ms is None else now_ms() - policy.age_ms
             removed = [
                 segment
-                for partition, found in self._ledger.contents.ranges(topic).items()
+                for partition, found in self._contents.ranges(topic).items()
                 if partition in infos
-                for segment in _find_surplus(found, infos[partition], policy, cut_at)
+                for segment in found.find_surplus(infos[partition], policy, cut_at)
             ]
             if removed:
-                await self._change(removed=removed)
+                await self._manifest_store.change(removed=removed)
             await self.hot.apply_retention(policy, topic)
             after = await self.partitions(topic)
         return {
@@ -310,18 +254,17 @@ class TieredStorage:
     async def find_damage(self) -> list[Damage]:
         """See `Storage.find_damage`. All objects are listed; the cache is emptied, so that records are read anew."""
         damages = list(await self.hot.find_damage())
-        if not self._is_writer:
-            await self._ledger.follow()
+        await self._follow()
         infos = await self.hot.partitions()
-        listed = await self._remote.list(self._ledger.object_name(f"{RECORDS_FOLDER}/"))
+        listed = await self._object_store.list(self._manifest_store.object_name(f"{RECORDS_FOLDER}/"))
         sizes = {each.name: each.size for each in listed}
-        for partition, found in self._ledger.contents.ranges().items():
+        for partition, found in self._contents.ranges().items():
             info = infos.get(partition, PartitionInfo())
-            if _is_apart(info, found):
+            if found.is_apart(info):
                 reason = "the records between the cold tier and the hot storage are missing"
                 damages.append(Damage(self.options.place, reason, partition, found.end, info.earliest_sequence))
             for segment in found.segments:
-                name = self._ledger.object_name(segment.name)
+                name = self._manifest_store.object_name(segment.name)
                 if sizes.get(name) != segment.object_bytes:
                     size = "is missing" if name not in sizes else f"has {sizes[name]} bytes"
                     reason = f"the object {size}, expected {segment.object_bytes} bytes"
@@ -343,35 +286,9 @@ class TieredStorage:
         return await self.hot.position_names()
 
     async def move_due(self) -> int:
-        """Move what is due to the cold tier now, rather than at the next look. Return the number of segments.
-
-        Raises `StorageError` if the object store or the hot storage fails. What was not moved stays where it is.
-        """
+        """Move what is due to the cold tier now, rather than at the next look; see `Offloader.move_due`."""
         self._require_writer()
-        async with self._ledger.lock:
-            if self._ledger.is_stale:
-                await self._ledger.refresh()
-            await self._finish_moves()
-            await self._ledger.delete_dropped(self.mover.writing)
-        return await self.mover.move_due()
-
-    async def keep_moving(self) -> None:
-        """Move what is due again and again, until cancelled. Failures are logged and counted."""
-        reported = ""
-        while True:
-            await trio.sleep(self.options.cold_interval_ms / 1000)
-            try:
-                await self.move_due()
-                reported = ""
-            except StorageError as error:
-                if str(error) != reported:
-                    _logger.warning("Nothing is moved to the cold tier for now: %s", error)
-                reported = str(error)
-
-    async def finish_moves(self) -> None:
-        """Drop from the hot storage what an earlier process has moved and not dropped. Raises `StorageError`."""
-        async with self._ledger.lock:
-            await self._finish_moves()
+        return await self.offloader.move_due()
 
     # Optional parts
 
@@ -379,7 +296,7 @@ class TieredStorage:
         """See `DeletesPartitions.delete_partitions`."""
         assert isinstance(self.hot, DeletesPartitions)
         self._require_writer()
-        async with self._ledger.lock:
+        async with self._manifest_store.lock:
             await self._drop_cold(partitions)
             await self.hot.delete_partitions(partitions)
 
@@ -389,8 +306,8 @@ class TieredStorage:
         Otherwise a tombstone could go while an earlier value of its key stays in an object.
         """
         assert isinstance(self.hot, CompactsPartitions)
-        self.mover.hot_topics.add(partition.topic)
-        if self._ledger.contents.find(partition) is not None:
+        self.offloader.hot_topics.add(partition.topic)
+        if self._contents.find(partition) is not None:
             await trio.lowlevel.checkpoint()
             return None
         return await self.hot.find_compactable(partition, clean_end)
@@ -400,27 +317,28 @@ class TieredStorage:
     ) -> Compacted:
         """See `CompactsPartitions.compact`."""
         assert isinstance(self.hot, CompactsPartitions)
-        self.mover.hot_topics.add(partition.topic)
-        if self._ledger.contents.find(partition) is not None:
+        self.offloader.hot_topics.add(partition.topic)
+        if self._contents.find(partition) is not None:
             await trio.lowlevel.checkpoint()
             return Compacted()
         return await self.hot.compact(partition, end_sequence, find_removed, throttle)
 
     # Reading
 
-    def _find_segment(self, partition: Partition, sequence: int) -> Segment | None:
-        found = self._ledger.contents.find(partition)
-        return None if found is None else found.find(sequence)
+    @property
+    def _contents(self) -> ColdContents:
+        return self._manifest_store.contents
 
-    async def _visible(self, partition: Partition) -> ColdRange | None:
-        """Return what the cold tier has of a partition, unless records between it and the hot storage are missing."""
+    async def _follow(self) -> None:
+        """Take over what the writer has changed, in another process."""
         if not self._is_writer:
-            await self._ledger.follow()
-        found = self._ledger.contents.find(partition)
-        if found is None:
-            return None
-        info = await self.hot.find_partition(partition) or PartitionInfo()
-        return None if _is_apart(info, found) else found
+            await self._manifest_store.follow()
+
+    async def _find_visible(self, partition: Partition, hot: PartitionInfo | None) -> ColdRange | None:
+        """Return what the cold tier has of a partition, unless records between it and the hot storage are missing."""
+        await self._follow()
+        found = self._contents.find(partition)
+        return None if found is None or found.is_apart(hot or PartitionInfo()) else found
 
     async def _read_cold(
         self, segment: Segment, first_sequence: int, count: int, bytes_max: int, *, with_times: bool
@@ -431,34 +349,12 @@ class TieredStorage:
             hot = await self.hot.read(segment.partition, first_sequence, count, bytes_max, with_times=with_times)
             if hot is not None:  # not dropped there yet
                 return hot
-            if not self._is_writer and isinstance(error, StorageCorruptError | ObjectMissingError):
-                await self._ledger.follow()
-            if self._find_segment(segment.partition, first_sequence) is None:  # dropped meanwhile
+            if isinstance(error, StorageCorruptError | ObjectMissingError):
+                await self._follow()
+            if self._contents.find_segment(segment.partition, first_sequence) is None:  # dropped meanwhile
                 return None
             raise
-        self._read_ahead(segment, found)
         return found if with_times else attrs.evolve(found, stored_at=None)
-
-    def _read_ahead(self, segment: Segment, found: RecordBatch) -> None:
-        """Begin to fetch what a reader will ask for next, if it reads record after record."""
-        partition, end = found.partition, found.end_sequence
-        is_sequential = self._read_ends.pop((partition, found.first_sequence), True) is None
-        self._read_ends[partition, end] = None
-        if len(self._read_ends) > SEQUENTIAL_READS_MAX:
-            self._read_ends.popitem(last=False)
-        if is_sequential and self._reads_ahead < READS_AHEAD_MAX:
-            following = segment if end < segment.end else self._find_segment(partition, end)
-            if following is not None:
-                self._reads_ahead += 1
-                self._nursery.start_soon(self._fetch_ahead, following, end)
-
-    async def _fetch_ahead(self, segment: Segment, sequence: int) -> None:
-        try:
-            await self.reader.read_ahead(segment, sequence)
-        except StorageError:
-            pass  # the reader will meet it
-        finally:
-            self._reads_ahead -= 1
 
     async def _merge(self, partition: Partition, info: PartitionInfo, found: ColdRange) -> PartitionInfo:
         """Return the description of a partition that has records in both tiers."""
@@ -476,7 +372,7 @@ class TieredStorage:
 
     async def _count_tail(self, partition: Partition, info: PartitionInfo, found: ColdRange) -> int:
         """Return the size of the records behind the boundary, in bytes."""
-        boundary, tail_bytes = self._tails.get(partition, (0, 0))
+        boundary, tail_bytes = self.offloader.tails.get(partition, (0, 0))
         if boundary == found.end:
             return tail_bytes
         sequence, both = info.earliest_sequence, 0
@@ -500,78 +396,16 @@ class TieredStorage:
         if not self._is_writer:
             raise StorageError("the storage was opened read-only; open it for writing to change it")
 
-    async def _change(self, *, added: Sequence[Segment] = (), removed: Collection[Segment] = ()) -> None:
-        await self._ledger.change(added=added, removed=removed)
-        await self._ledger.delete_dropped(self.mover.writing)
-
-    async def _commit(self, segment: Segment) -> bool:
-        """Add a segment whose object was written, and drop its records from the hot storage.
-
-        Returns whether it was added; it is not if its records were trimmed or deleted meanwhile.
-        """
-        partition = segment.partition
-        async with self._ledger.lock:
-            info = await self.hot.find_partition(partition) or PartitionInfo()
-            found = self._ledger.contents.find(partition)
-            removed: Collection[Segment] = ()
-            if info.earliest_sequence != segment.first or info.end_sequence < segment.end:
-                return False
-            if partition.topic in self.mover.hot_topics:
-                return False
-            if found is not None and found.end != segment.first:
-                if not _is_apart(info, found):
-                    return False
-                removed = found.segments
-            self._tails[partition] = segment.end, info.content_bytes - segment.content_bytes
-            try:
-                await self._change(added=[segment], removed=removed)
-                await self.hot.trim(partition, segment.end)
-            finally:
-                del self._tails[partition]
-        return True
-
-    async def _finish_moves(self) -> None:
-        """Drop from the hot storage what the cold tier has, too."""
-        await self._ledger.save_copy()
-        infos = await self.hot.partitions()
-        for partition, found in self._ledger.contents.ranges().items():
-            info = infos.get(partition, PartitionInfo())
-            if info.end_sequence < found.end:  # an older copy of the hot storage, or one that lost its last records
-                await self.hot.reset_to(partition, found.end)
-            elif info.earliest_sequence < found.end:
-                await self.hot.trim(partition, found.end)
-
     async def _trim_cold(self, partition: Partition, earliest_sequence: int) -> None:
-        found = self._ledger.contents.find(partition)
+        found = self._contents.find(partition)
         if found is None or earliest_sequence <= found.start:
             return
         removed = [segment for segment in found.segments if segment.start < earliest_sequence]
         cut = [segment for segment in removed if segment.end > earliest_sequence]
         added = [await self.reader.cut(segment, earliest_sequence) for segment in cut]
-        await self._change(added=added, removed=removed)
+        await self._manifest_store.change(added=added, removed=removed)
 
     async def _drop_cold(self, partitions: Collection[Partition]) -> None:
-        ranges = [found for each in partitions if (found := self._ledger.contents.find(each)) is not None]
+        ranges = [found for each in partitions if (found := self._contents.find(each)) is not None]
         if ranges:
-            await self._change(removed=[segment for found in ranges for segment in found.segments])
-
-
-def _is_apart(info: PartitionInfo, found: ColdRange) -> bool:
-    """Return whether records between the cold tier and the hot storage are missing, so that only the latter counts."""
-    return info.earliest_sequence > found.end
-
-
-def _find_surplus(
-    found: ColdRange, info: PartitionInfo, policy: RetentionPolicy, cut_at: int | None
-) -> Sequence[Segment]:
-    """Return the segments that a policy does not keep, the oldest ones."""
-    records, content_bytes = info.count, info.content_bytes
-    for number, segment in enumerate(found.segments):
-        records -= segment.count
-        content_bytes -= segment.content_bytes
-        is_old = cut_at is not None and segment.last_at < cut_at
-        is_many = policy.records_max is not None and records >= policy.records_max
-        is_large = policy.bytes_max is not None and content_bytes >= policy.bytes_max
-        if not (is_old or is_many or is_large):
-            return found.segments[:number]
-    return found.segments
+            await self._manifest_store.change(removed=[segment for found in ranges for segment in found.segments])

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-from dafka.storage.cold.objects import ListedObject, ObjectStore, ObjectStoreError, Version
+from dafka.storage.cold.object_store import ListedObject, ObjectStore, ObjectStoreError, Version
 
 _T = TypeVar("_T")
 

@@ -23,7 +23,7 @@ import dafka.storage.cold.tiered
 from dafka.records import Partition, RecordBatch
 from dafka.storage import RetentionPolicy, Storage, open_storage, read_range
 from dafka.storage.cold import opening
-from dafka.storage.cold.connecting import connect
+from dafka.storage.cold.opening import connect
 from dafka.storage.cold.tiered import TieredStorage
 from dafka.storage.filelog import files
 from dafka.storage.tools.verify import verify_storage
@@ -80,7 +80,7 @@ async def work(url: str, moment: int, report: Report) -> None:
     moments = Moments(moment)
     vars(opening)["connect"] = lambda options: FaultyStore(connect(options), moments.pass_one)
     replace_file = moments.around(files.replace_file)
-    for module in (files, dafka.storage.cold.ledger, dafka.storage.cold.options):
+    for module in (files, dafka.storage.cold.manifest_store, dafka.storage.cold.options):
         vars(module)["replace_file"] = replace_file
     async with open_storage(url) as storage:
         assert isinstance(storage, TieredStorage)

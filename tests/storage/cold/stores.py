@@ -12,8 +12,8 @@ from dafka.packed_bytes import pack
 from dafka.records import Partition, RecordBatch
 from dafka.storage import Storage, open_storage, read_range
 from dafka.storage.cold import ColdOptions, opening
-from dafka.storage.cold.connecting import connect
-from dafka.storage.cold.objects import ObjectStore
+from dafka.storage.cold.object_store import ObjectStore
+from dafka.storage.cold.opening import connect
 from dafka.storage.cold.tiered import TieredStorage
 from tests.storage.cold.faults import Fault, FaultyStore
 

@@ -11,8 +11,8 @@ import trio
 
 from dafka.errors import StorageBusyError, StorageCorruptError, StorageError
 from dafka.storage import RetentionPolicy, read_range
-from dafka.storage.cold import remote
-from dafka.storage.cold.objects import ObjectStoreError
+from dafka.storage.cold import object_store
+from dafka.storage.cold.object_store import ObjectStoreError
 from dafka.storage.tools.verify import verify_storage
 from tests.storage.cold.faults import fail
 from tests.storage.cold.stores import A, B, Faults, batch, faults, no_fault, open_tiered, read_all  # noqa: F401
@@ -20,8 +20,8 @@ from tests.storage.cold.stores import A, B, Faults, batch, faults, no_fault, ope
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "FIRST_PAUSE_S", 0)
-    monkeypatch.setattr(remote, "REST_S_MAX", 0)
+    monkeypatch.setattr(object_store, "FIRST_PAUSE_S", 0)
+    monkeypatch.setattr(object_store, "REST_S_MAX", 0)
 
 
 def find_objects(folder: Path) -> list[Path]:
@@ -153,8 +153,8 @@ async def test_a_store_that_is_down_refuses_at_once_and_hot_records_are_read(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(remote, "REST_S_MAX", 1000)
-    monkeypatch.setattr(remote, "REST_S", 1000)
+    monkeypatch.setattr(object_store, "REST_S_MAX", 1000)
+    monkeypatch.setattr(object_store, "REST_S", 1000)
     async with open_tiered(tmp_path) as storage:
         await storage.append([batch(A, 0, 50)])
         await storage.move_due()
@@ -218,7 +218,7 @@ async def test_two_stores_of_one_address_do_not_overwrite_each_other(tmp_path: P
         await storage.append([batch(A, 0, 50)])
         await storage.move_due()
         root = tmp_path / "bucket" / storage.identity / "manifest.json"
-        other = storage._ledger.manifest.change("somebody else")
+        other = storage._manifest_store.manifest.change("somebody else")
         root.write_bytes(other.encode())
         await storage.append([batch(A, 50, 70)])
         with pytest.raises(StorageBusyError, match="two stores with the same address"):

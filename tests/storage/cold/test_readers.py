@@ -149,6 +149,6 @@ async def test_topics_that_are_compacted_stay_hot(tmp_path: Path) -> None:
         await storage.append([RecordBatch(A, 0, CONTENTS[:50]), RecordBatch(B, 0, CONTENTS[:50])])
         assert await storage.find_compactable(A, 0) is not None
         assert await storage.move_due() == 0
-        storage.mover.hot_topics.clear()
+        storage.offloader.hot_topics.clear()
         assert await storage.move_due() > 0
         assert await storage.find_compactable(A, 0) is None

@@ -14,91 +14,71 @@ before it moves records of the same partition.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Collection, Sequence
 
-import attrs
 import trio
 
 from dafka.errors import StorageBusyError, StorageError
 from dafka.internal_topics import is_internal_topic
-from dafka.records import Partition
+from dafka.records import Partition, RecordBatch
 from dafka.storage.base import READ_BYTES, PartitionInfo, RetentionPolicy, Storage
-from dafka.storage.cold.ledger import ManifestStore
-from dafka.storage.cold.objects import ObjectStoreError
+from dafka.storage.cold.manifest_store import ManifestStore
+from dafka.storage.cold.object_store import ObjectStoreError, RetryingObjectStore
 from dafka.storage.cold.options import ColdOptions
 from dafka.storage.cold.parquet import SegmentWriter
-from dafka.storage.cold.remote import RetryingObjectStore
 from dafka.storage.cold.segments import Segment, digest_of, partition_folder
 from dafka.storage.plugin_helpers import now_ms
 
 _logger = logging.getLogger("dafka.storage.cold")
 
 
-@attrs.define
-class MoveCounts:
-    """What was moved since the storage was opened.
-
-    Attributes:
-        segments: Segments that were moved.
-        records: Their records.
-        content_bytes: The size of their records, in bytes.
-        object_bytes: The size of their objects, in bytes.
-        failures: Attempts to move a segment that failed.
-        last_error: Why the latest attempt failed; empty if it succeeded.
-        due_bytes: The size of the records that should have been moved by now, in bytes.
-    """
-
-    segments: int = 0
-    records: int = 0
-    content_bytes: int = 0
-    object_bytes: int = 0
-    failures: int = 0
-    last_error: str = ""
-    due_bytes: int = 0
-
-
 class Offloader:
-    """Moves segments of the partitions that hold more than their local retention.
-
-    Args:
-        hot: The hot storage.
-        ledger: The manifest.
-        remote: The object store.
-        options: The options of the tier.
-        commit: Adds a segment to the manifest, and drops its records from the hot storage.
-
-    Attributes:
-        counts: What was moved.
-        hot_topics: Topics that are compacted, whose records do not move.
-        writing: The names of objects that may be being written now.
-    """
+    """Moves segments of the partitions that hold more than their local retention. `TierStatistics` has its counters."""
 
     def __init__(
-        self,
-        hot: Storage,
-        ledger: ManifestStore,
-        remote: RetryingObjectStore,
-        options: ColdOptions,
-        commit: Callable[[Segment], Awaitable[bool]],
+        self, hot: Storage, manifest_store: ManifestStore, object_store: RetryingObjectStore, options: ColdOptions
     ) -> None:
-        self.counts = MoveCounts()
         self.hot_topics: set[str] = set()
-        self.writing: set[str] = set()
+        """Topics that are compacted, whose records do not move."""
+        self.tails: dict[Partition, tuple[int, int]] = {}
+        """Partitions of which a segment is being committed: the new boundary, and the size of the records behind it."""
+        self.moved_records = 0
+        self.moved_bytes = 0
+        self.failures = 0
+        self.last_error = ""
+        self.due_bytes = 0
         self._hot = hot
-        self._ledger = ledger
-        self._remote = remote
+        self._manifest_store = manifest_store
+        self._object_store = object_store
         self._options = options
-        self._commit = commit
         self._policy = RetentionPolicy(age_ms=options.local_retention_ms, bytes_max=options.local_retention_bytes)
         self._cleaned: set[Partition] = set()
         self._lock = trio.Lock()
 
+    async def keep_moving(self) -> None:
+        """Move what is due again and again, until cancelled. Failures are logged and counted."""
+        reported = ""
+        while True:
+            await trio.sleep(self._options.cold_interval_ms / 1000)
+            try:
+                await self.move_due()
+                reported = ""
+            except StorageError as error:
+                if str(error) != reported:
+                    _logger.warning("Nothing is moved to the cold tier for now: %s", error)
+                reported = str(error)
+
     async def move_due(self) -> int:
         """Move all segments that are due now. Return their number.
 
-        A partition whose records cannot be moved does not keep others from being moved. Raises `StorageError` if the
-        object store or the hot storage fails.
+        A partition whose records cannot be moved does not keep others from being moved. Raise `StorageError` if the
+        object store or the hot storage fails. What was not moved stays where it is.
         """
+        async with self._manifest_store.lock:
+            if self._manifest_store.is_stale:
+                await self._manifest_store.refresh()
+            await self.finish_moves()
+            await self._manifest_store.delete_dropped()
         moved = due_bytes = 0
         async with self._lock:
             for partition, info in (await self._hot.partitions()).items():
@@ -106,8 +86,29 @@ class Offloader:
                     count, left = await self._move_partition(partition, info)
                     moved += count
                     due_bytes += left
-            self.counts.due_bytes = due_bytes
+            self.due_bytes = due_bytes
         return moved
+
+    async def finish_moves(self) -> None:
+        """Drop from the hot storage what the cold tier has, too. The tier must not change meanwhile.
+
+        Raise `StorageError` if the hot storage fails.
+        """
+        await self._manifest_store.save_copy()
+        infos = await self._hot.partitions()
+        for partition, found in self._manifest_store.contents.ranges().items():
+            info = infos.get(partition, PartitionInfo())
+            if info.end_sequence < found.end:  # an older copy of the hot storage, or one that lost its last records
+                await self._hot.reset_to(partition, found.end)
+            elif info.earliest_sequence < found.end:
+                await self._hot.trim(partition, found.end)
+
+    def count_appended(self, batches: Sequence[RecordBatch]) -> None:
+        """Count records that were appended to the hot storage while segments are committed."""
+        for batch in batches if self.tails else ():
+            if batch.partition in self.tails:
+                boundary, tail_bytes = self.tails[batch.partition]
+                self.tails[batch.partition] = boundary, tail_bytes + batch.content_bytes
 
     async def _move_partition(self, partition: Partition, info: PartitionInfo) -> tuple[int, int]:
         """Move the segments of a partition that are due; return their number, and the bytes that are due still."""
@@ -125,14 +126,14 @@ class Offloader:
             self._record_failure(partition, error)
             return moved, info.content_bytes
         else:
-            self.counts.last_error = ""
+            self.last_error = ""
         return moved, 0
 
     def _record_failure(self, partition: Partition, error: StorageError) -> None:
-        self.counts.failures += 1
-        if str(error) != self.counts.last_error:
+        self.failures += 1
+        if str(error) != self.last_error:
             _logger.warning("%s: records stay in the hot storage for now: %s", partition, error)
-        self.counts.last_error = str(error)
+        self.last_error = str(error)
 
     async def _find_due_end(self, partition: Partition, info: PartitionInfo) -> int:
         """Return the sequence up to which a segment is due; 0 if none is."""
@@ -158,21 +159,19 @@ class Offloader:
             return False
         segment, data = made
         await self._clean(partition)
-        self.writing.add(segment.name)
+        self._manifest_store.writing.add(segment.name)
         self._cleaned.discard(partition)
         try:
             await self._write(segment, data)
             is_moved = await self._commit(segment)
         finally:
-            self.writing.discard(segment.name)
+            self._manifest_store.writing.discard(segment.name)
         self._cleaned.add(partition)
         if not is_moved:  # others have trimmed or deleted the records meanwhile
-            await self._remote.delete([self._ledger.object_name(segment.name)])
+            await self._object_store.delete([self._manifest_store.object_name(segment.name)])
             return False
-        self.counts.segments += 1
-        self.counts.records += segment.count
-        self.counts.content_bytes += segment.content_bytes
-        self.counts.object_bytes += segment.object_bytes
+        self.moved_records += segment.count
+        self.moved_bytes += segment.object_bytes
         if self._options.cold_rate_bytes:
             await trio.sleep_until(begun + len(data) / self._options.cold_rate_bytes)
         return True
@@ -196,21 +195,47 @@ class Offloader:
 
     async def _write(self, segment: Segment, data: bytes) -> None:
         """Write an object, and check that it is there."""
-        name = self._ledger.object_name(segment.name)
-        await self._remote.write(name, data)
-        found, _ = await self._remote.read(name)
+        name = self._manifest_store.object_name(segment.name)
+        await self._object_store.write(name, data)
+        found, _ = await self._object_store.read(name)
         if found != data:
             raise ObjectStoreError(
                 f"{name}: {len(data)} bytes with digest {segment.digest} were written, and {len(found)} bytes with "
                 f"digest {digest_of(found)} were read"
             )
 
+    async def _commit(self, segment: Segment) -> bool:
+        """Add a segment whose object was written, and drop its records from the hot storage.
+
+        Return whether it was added; it is not if its records were trimmed or deleted meanwhile.
+        """
+        partition = segment.partition
+        async with self._manifest_store.lock:
+            info = await self._hot.find_partition(partition) or PartitionInfo()
+            found = self._manifest_store.contents.find(partition)
+            removed: Collection[Segment] = ()
+            if info.earliest_sequence != segment.first or info.end_sequence < segment.end:
+                return False
+            if partition.topic in self.hot_topics:
+                return False
+            if found is not None and found.end != segment.first:
+                if not found.is_apart(info):
+                    return False
+                removed = found.segments
+            self.tails[partition] = segment.end, info.content_bytes - segment.content_bytes
+            try:
+                await self._manifest_store.change(added=[segment], removed=removed)
+                await self._hot.trim(partition, segment.end)
+            finally:
+                del self.tails[partition]
+        return True
+
     async def _clean(self, partition: Partition) -> None:
         """Delete the objects of a partition that a process has written and not moved, once."""
         if partition in self._cleaned:
             return
-        found = self._ledger.contents.find(partition)
-        known = set() if found is None else {self._ledger.object_name(each.name) for each in found.segments}
-        listed = await self._remote.list(self._ledger.object_name(partition_folder(partition)))
-        await self._remote.delete(each.name for each in listed if each.name not in known)
+        found = self._manifest_store.contents.find(partition)
+        known = set() if found is None else {self._manifest_store.object_name(each.name) for each in found.segments}
+        listed = await self._object_store.list(self._manifest_store.object_name(partition_folder(partition)))
+        await self._object_store.delete(each.name for each in listed if each.name not in known)
         self._cleaned.add(partition)

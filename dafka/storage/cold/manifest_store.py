@@ -27,8 +27,7 @@ from dafka.storage.cold.manifest import (
     decode_root,
     encode_segments,
 )
-from dafka.storage.cold.objects import ObjectMissingError, ObjectStoreError, Version
-from dafka.storage.cold.remote import RetryingObjectStore
+from dafka.storage.cold.object_store import ObjectMissingError, ObjectStoreError, RetryingObjectStore, Version
 from dafka.storage.cold.segments import Segment, escape_part
 from dafka.storage.filelog.files import make_folders, read_file, replace_file
 
@@ -37,29 +36,21 @@ COPY_FILE = "manifest.json"
 
 
 class ManifestStore:
-    """The manifest of one store.
+    """The manifest of one store, whose address is the folder of its objects.
 
-    Args:
-        remote: The object store.
-        store: The address of the store, which is the folder of its objects.
-        folder: The folder of the copy; None for none.
-        is_writer: Whether this process changes the tier, and so saves the copy.
-
-    Attributes:
-        contents: What the tier holds.
-        manifest: The version of the manifest that is known.
-        is_stale: Whether a newer version may be there, because the object store has not been asked yet.
-        lock: Held while the tier changes.
+    The copy is in a folder, if there is one. A process that changes the tier, a writer, saves it; others follow it.
     """
 
-    def __init__(
-        self, remote: RetryingObjectStore, store: str, folder: str | None = None, *, is_writer: bool = True
-    ) -> None:
+    def __init__(self, object_store: RetryingObjectStore, store: str, folder: str | None, *, is_writer: bool) -> None:
         self.contents = ColdContents()
         self.manifest = Manifest(store=store)
         self.is_stale = True
+        """Whether a newer version may be there, because the object store has not been asked yet."""
         self.lock = trio.Lock()
-        self._remote = remote
+        """Held while the tier changes."""
+        self.writing: set[str] = set()
+        """The names of segments' objects that may be being written now, which are not deleted."""
+        self._object_store = object_store
         self._folder = folder
         self._is_writer = is_writer
         self._version: Version | None = None
@@ -84,8 +75,7 @@ class ManifestStore:
     async def follow(self) -> None:
         """Take over what another process has changed: from the copy, or from the object store if there is no copy.
 
-        Raises:
-            StorageError: If neither can be read.
+        Raise `StorageError` if it cannot be read.
         """
         if self._folder is None:
             await self.refresh()
@@ -101,7 +91,7 @@ class ManifestStore:
         Raises `StorageFormatError` if it is damaged, and `ObjectStoreError`.
         """
         try:
-            data, version = await self._remote.read(self.object_name(ROOT))
+            data, version = await self._object_store.read(self.object_name(ROOT))
         except ObjectMissingError:
             if self._version is not None:
                 raise StorageError(f"{self.object_name(ROOT)}: the manifest of the cold tier is gone") from None
@@ -119,43 +109,40 @@ class ManifestStore:
     async def change(self, *, added: Sequence[Segment] = (), removed: Collection[Segment] = ()) -> None:
         """Add segments, whose objects have been written, and remove others. The caller holds `lock`.
 
-        Args:
-            added: The segments to add.
-            removed: The segments to remove.
-
-        Raises:
-            StorageBusyError: If another process changes the tier of this store.
-            StorageError: If the object store or the disk fails. The change may have been made, which is found later.
+        Raise `StorageBusyError` if another process changes the tier of this store, and `StorageError` if the object
+        store or the disk fails. The change may have been made nevertheless, which is found later.
         """
         if self.is_stale:
             await self.refresh()
         after = self.manifest.change(uuid4().hex, added=added, removed=removed, deleted=self._deleted)
         for chunk in after.chunks:
             if chunk.name not in self._chunks:
-                await self._remote.write(self.object_name(chunk.name), encode_segments(chunk.segments))
+                await self._object_store.write(self.object_name(chunk.name), encode_segments(chunk.segments))
         with trio.CancelScope(shield=True):  # otherwise a change that was made would not be known here
             version = await self._replace_root(after)
             self._take(after, version, (removed, added))
             await self.save_copy()
+        await self.delete_dropped()
 
-    async def delete_dropped(self, kept: Collection[str] = ()) -> None:
+    async def delete_dropped(self) -> None:
         """Delete the objects that the manifest does not need any more, as far as the object store allows it."""
-        names = [name for name in self.manifest.dropped if name not in self._deleted and name not in kept]
+        names = [name for name in self.manifest.dropped if name not in self._deleted and name not in self.writing]
         with suppress(ObjectStoreError):
-            await self._remote.delete(map(self.object_name, names))
+            await self._object_store.delete(map(self.object_name, names))
             self._deleted.update(names)
 
     async def _replace_root(self, after: Manifest) -> Version:
         name = self.object_name(ROOT)
         try:
-            return await self._remote.replace(name, after.encode(), self._version)
+            return await self._object_store.replace(name, after.encode(), self._version)
         except ObjectStoreError:
             self.is_stale = True
-            data, version = await self._read_root(name)
-            found = None if data is None else decode_root(data, name).manifest
-            if found is not None and version is not None and found.writer == after.writer:
-                self.is_stale = False
-                return version  # it was replaced, although the answer did not arrive
+            version: Version | None = None
+            with suppress(ObjectMissingError):
+                data, version = await self._object_store.read(name)
+                if decode_root(data, name).manifest.writer == after.writer:
+                    self.is_stale = False
+                    return version  # it was replaced, although the answer did not arrive
             if version == self._version:
                 self.is_stale = False
                 raise
@@ -163,29 +150,23 @@ class ManifestStore:
                 f"{name} was replaced by another process: two stores with the same address use this cold tier; stop one"
             ) from None
 
-    async def _read_root(self, name: str) -> tuple[bytes | None, Version | None]:
-        try:
-            return await self._remote.read(name)
-        except ObjectMissingError:
-            return None, None
-
     async def _complete(self, data: bytes) -> Manifest:
         """Return the manifest of a root, with its chunks."""
         root = decode_root(data, self.object_name(ROOT))
         if root.manifest.store != self.manifest.store:
             raise StorageFormatError(f"{self.object_name(ROOT)} is the manifest of store {root.manifest.store}")
-        found = dict(self._chunks)
+        chunks = dict(self._chunks)
 
         async def fetch(name: str) -> None:
             place = self.object_name(name)
-            found[name] = decode_chunk(name, (await self._remote.read(place))[0], place)
+            chunks[name] = decode_chunk(name, (await self._object_store.read(place))[0], place)
 
         with unwrap_group():
             async with trio.open_nursery() as nursery:
                 for name in root.chunk_names:
-                    if name not in found:
+                    if name not in chunks:
                         nursery.start_soon(fetch, name)
-        return root.complete(found)
+        return root.complete(chunks)
 
     def _take(
         self,
