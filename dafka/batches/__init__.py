@@ -4,7 +4,7 @@ from dafka.batches.codec import records_codec
 from dafka.batches.columns import Headers, PackedHeaders, RecordColumns, pack_headers
 from dafka.batches.compacted import compression_of, decode_held
 from dafka.batches.decoding import DecodedBatch, decode_batch, unpacked_bytes_max
-from dafka.batches.encoding import batch_bytes_max, encode_batch
+from dafka.batches.encoding import batch_bytes_max, encode_batch, encode_marker
 from dafka.batches.header import (
     HEADER_BYTES,
     SPAN_MAX,
@@ -17,7 +17,6 @@ from dafka.batches.header import (
     scan_batches,
     with_base_offset,
 )
-from dafka.batches.markers import encode_marker
 from dafka.batches.records import (
     COMPRESSED_BYTES_MAX,
     ENCODED_BYTES_MAX,

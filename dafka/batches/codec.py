@@ -10,12 +10,12 @@ import functools
 import importlib
 import os
 from array import array
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import Any, Protocol, cast
 
 from dafka.batches import reading, writing
 from dafka.batches.reading import Columns, RecordsPart
-from dafka.batches.unread import UnreadContents
 from dafka.batches.writing import WrittenRecords
 from dafka.errors import BatchError, ConfigError
 from dafka.packed_bytes import PackedContents, pack
@@ -24,13 +24,10 @@ VARIABLE = "DAFKA_ACCELERATOR"
 
 
 class RecordsCodec(Protocol):
-    """Reads and writes the uncompressed records of batches, and packs contents.
-
-    Attributes:
-        name: `compiled` or `pure Python`.
-    """
+    """Reads and writes the uncompressed records of batches, and packs contents."""
 
     name: str
+    """`compiled` or `pure Python`."""
 
     def read_records(self, batches: Sequence[RecordsPart]) -> Columns:
         """Return the columns of records. See `dafka.batches.reading`."""
@@ -53,6 +50,45 @@ class RecordsCodec(Protocol):
         """Return contents in one piece; raise `TypeError` if one is not a bytes object."""
 
 
+class UnreadContents(PackedContents):
+    """The values of checked record batches, decoded at the first access: a file log stores the batches unchanged.
+
+    Each record has a value, and neither a key nor headers. `size` is the total size of the values, in bytes.
+    """
+
+    def __init__(
+        self, read_records: Callable[[Sequence[RecordsPart]], Columns], parts: Sequence[RecordsPart], size: int
+    ) -> None:
+        self._read_records = read_records
+        self._parts = parts
+        self._count = sum(part.record_count for part in parts)
+        self._size = size
+
+    def __getattr__(self, name: str) -> bytes:
+        """Read the contents when `data` or `lengths` is needed first."""
+        if name not in {"data", "lengths"}:
+            raise AttributeError(name)
+        values, *_ = self._read_records(self._parts)
+        assert isinstance(values, PackedContents)
+        self.data, self.lengths = values.data, values.lengths
+        return self.data if name == "data" else self.lengths
+
+    def __len__(self) -> int:
+        return self._count
+
+    def size(self) -> int:
+        """See `PackedContents.size`."""
+        return self._size
+
+    def join(self, others: Sequence[PackedContents]) -> PackedContents:
+        """See `PackedContents.join`. Unread contents stay unread."""
+        unread = [each for each in (self, *others) if isinstance(each, UnreadContents)]
+        if len(unread) <= len(others):
+            return super().join(others)
+        parts = [*chain.from_iterable(each._parts for each in unread)]
+        return UnreadContents(self._read_records, parts, sum(each.size() for each in unread))
+
+
 class PureCodec:
     """The codec in Python."""
 
@@ -69,11 +105,7 @@ class PureCodec:
 
 
 class CompiledCodec:
-    """The codec in C, from the extension module `_accelerator`.
-
-    Args:
-        module: The module.
-    """
+    """The codec in C, from the extension module `_accelerator`."""
 
     name = "compiled"
 
@@ -111,8 +143,7 @@ class CompiledCodec:
 
     def pack(self, contents: Sequence[bytes]) -> PackedContents:
         """See `RecordsCodec.pack`."""
-        packed: PackedContents = self._pack(contents)
-        return packed
+        return cast(PackedContents, self._pack(contents))
 
 
 def _as_times(times: int | bytes) -> int | array[int]:

@@ -12,19 +12,12 @@ from itertools import compress, repeat
 from operator import not_
 from typing import NamedTuple
 
+import attrs
+
 from dafka.batches.columns import NO_HEADERS, Headers, PackedHeaders, RecordColumns, pack_headers
-from dafka.batches.compression import compress as compress_records
 from dafka.batches.decoding import open_part
-from dafka.batches.encoding import encode_batches
-from dafka.batches.header import (
-    HEADER_BYTES,
-    SPAN_MAX,
-    BatchHeader,
-    Compression,
-    TimestampType,
-    join_batch,
-    read_header,
-)
+from dafka.batches.encoding import PLAIN, compress_batch, encode_batches
+from dafka.batches.header import SPAN_MAX, BatchHeader, Compression, TimestampType, read_header
 from dafka.batches.reading import read_sparse_records
 from dafka.batches.varints import write_natural, write_varint
 from dafka.packed_bytes import Repeated, pack
@@ -34,33 +27,17 @@ _NULL = write_varint(-1)
 
 
 class SparseColumns(NamedTuple):
-    """The records of a compacted batch, with empty items for missing ones.
+    """The records of a compacted batch: an item for each offset that it spans, which is empty where one is missing.
 
-    Attributes:
-        columns: An item for each offset that the batch spans; empty ones where records are missing.
-        compacted: A byte for each offset: 1 where a record is missing.
+    `compacted` has a byte for each offset: 1 where a record is missing.
     """
 
     columns: RecordColumns
     compacted: bytes
 
 
-def decode_sparse(
-    header: BatchHeader, data: bytes | memoryview, *, bytes_max: int = BATCH_BYTES_LIMIT
-) -> SparseColumns:
-    """Return the records of a compacted batch.
-
-    Args:
-        header: The header of the batch.
-        data: The batch.
-        bytes_max: The maximum size of the records when decompressed.
-
-    Returns:
-        The records, with empty items for missing ones.
-
-    Raises:
-        BatchError: The batch is malformed, or larger than allowed.
-    """
+def decode_sparse(header: BatchHeader, data: bytes | memoryview, bytes_max: int) -> SparseColumns:
+    """Return the records of a compacted batch; raise `BatchError` if it is malformed, or decompressed too large."""
     span = header.last_offset_delta + 1
     found = read_sparse_records(open_part(header, data, bytes_max), span)
     values: list[bytes | None] = [None] * span
@@ -101,7 +78,7 @@ def decode_held(
     Raises:
         BatchError: The batch is malformed, or larger than allowed.
     """
-    columns, mask = decode_sparse(header, data, bytes_max=bytes_max)
+    columns, mask = decode_sparse(header, data, bytes_max)
     found = []
     start = mask.find(0)
     while start >= 0:
@@ -113,42 +90,24 @@ def decode_held(
 
 
 def encode_sparse(batch: RecordBatch, compression: Compression, bytes_max: int) -> list[bytes]:
-    """Return compacted records as batches of limited size.
+    """Return compacted records as batches of limited size, which together span the sequences of the records.
 
-    Args:
-        batch: The records.
-        compression: How to compress the records.
-        bytes_max: The maximum size of the values, keys and headers in a batch, unless a single record is larger.
-
-    Returns:
-        The batches, in order. Together they span the sequences of the batch.
-
-    Raises:
-        EncodingError: A batch cannot contain a record.
+    See `encode_batches`.
     """
     encoded: list[bytes] = []
     sequence = batch.first_sequence
     while sequence < batch.end_sequence:
         part = batch.between(sequence, sequence + SPAN_MAX).within(bytes_max)
         sequence = part.end_sequence
-        if part.compacted is not None:
-            encoded.append(_encode_part(part, compression))
-            continue
-        encoded += encode_batches(
-            part.first_sequence,
-            part.values,
-            keys=part.keys,
-            headers=part.headers,
-            timestamps=NO_TIMESTAMP if part.timestamps is None else part.timestamps,
-            compression=compression,
-            bytes_max=bytes_max,
-        )
+        if part.compacted is None:
+            encoded += encode_batches(part, compression, bytes_max)
+        else:
+            encoded.append(_encode_part(part, part.compacted, compression))
     return encoded
 
 
-def _encode_part(part: RecordBatch, compression: Compression) -> bytes:
-    assert part.compacted is not None
-    held = bytes(map(not_, part.compacted))
+def _encode_part(part: RecordBatch, compacted: bytes, compression: Compression) -> bytes:
+    held = bytes(map(not_, compacted))
     times = Repeated(NO_TIMESTAMP, len(part)) if part.timestamps is None else part.timestamps
     timestamps = list(compress(times, held))
     base = timestamps[0] if timestamps else NO_TIMESTAMP
@@ -173,29 +132,9 @@ def _encode_part(part: RecordBatch, compression: Compression) -> bytes:
             )
         )
         records.append(write_varint(len(body)) + body)
-    data = b"".join(records)
-    if compression is not Compression.NONE and len(smaller := compress_records(compression, data)) < len(data):
-        data = smaller
-    else:
-        compression = Compression.NONE
-    header = BatchHeader(
-        part.first_sequence,
-        HEADER_BYTES + len(data),
-        -1,
-        0,
-        compression,
-        TimestampType.CREATE_TIME,
-        False,
-        False,
-        len(part) - 1,
-        base,
-        max(timestamps, default=NO_TIMESTAMP),
-        -1,
-        -1,
-        -1,
-        len(timestamps),
-    )
-    return join_batch(header, data)
+    template = attrs.evolve(PLAIN, compression=compression)
+    latest = max(timestamps, default=NO_TIMESTAMP)
+    return compress_batch(template, part.first_sequence, len(part), len(timestamps), base, latest, b"".join(records))
 
 
 def compression_of(batches: Sequence[bytes]) -> Compression:

@@ -48,15 +48,7 @@ _LZ4_END = bytes(4)
 
 
 def compress(kind: Compression, records: bytes) -> bytes:
-    """Compress records.
-
-    Args:
-        kind: The kind of compression.
-        records: The records of a batch.
-
-    Returns:
-        The data after the header in the batch.
-    """
+    """Return the records of a batch as the data after its header."""
     import cramjam  # noqa: PLC0415 (few batches are compressed)
 
     if kind is Compression.GZIP:
@@ -71,26 +63,17 @@ def compress(kind: Compression, records: bytes) -> bytes:
 
 
 def decompress(kind: Compression, data: bytes | memoryview, bytes_max: int) -> bytes:
-    """Return decompressed records. `bytes_max` limits the memory, regardless of the sizes in the data.
+    """Return the decompressed records of the data after the header in a batch.
 
-    Args:
-        kind: The kind of compression.
-        data: The data after the header in a batch.
-        bytes_max: The maximum size of the result, at most `BATCH_BYTES_LIMIT`.
-
-    Returns:
-        The records.
-
-    Raises:
-        BatchTooLargeError: The result would be larger than that.
-        BatchError: The data is malformed.
+    `bytes_max`, or else `BATCH_BYTES_LIMIT`, limits the memory, regardless of the sizes in the data. Raise
+    `BatchTooLargeError` if the records would be larger, and `BatchError` if the data is malformed.
     """
     import cramjam  # noqa: PLC0415 (few batches are compressed)
 
     bytes_max = min(bytes_max, BATCH_BYTES_LIMIT)
     if kind is Compression.NONE:
         if len(data) > bytes_max:
-            raise _too_large("records", bytes_max)
+            raise _failure("records", bytes_max, BatchTooLargeError)
         return bytes(data)
     functions: dict[Compression, DecompressInto] = {
         Compression.GZIP: cramjam.gzip.decompress_into,
@@ -107,15 +90,7 @@ def decompress(kind: Compression, data: bytes | memoryview, bytes_max: int) -> b
 
 
 def unpacked_bytes_max(kind: Compression, data: bytes | memoryview) -> int:
-    """Return the maximum decompressed size of records, without decompressing them.
-
-    Args:
-        kind: The kind of compression.
-        data: The data after the header in a batch.
-
-    Returns:
-        The size, which may be much too large, and is at most `BATCH_BYTES_LIMIT` for compressed data.
-    """
+    """Return the maximum decompressed size of the data after the header in a batch; see `dafka.batches`."""
     if kind is Compression.NONE:
         return len(data)
     if kind is Compression.ZSTD:
@@ -123,12 +98,8 @@ def unpacked_bytes_max(kind: Compression, data: bytes | memoryview) -> int:
     return min(_RATIO_MAX[kind] * len(data) + _OUTPUT_BYTES_MIN, BATCH_BYTES_LIMIT)
 
 
-def _failure(what: str, bytes_max: int) -> BatchError:
-    return BatchError("records", f"{what} of at most {bytes_max} bytes when decompressed", HEADER_BYTES)
-
-
-def _too_large(what: str, bytes_max: int) -> BatchTooLargeError:
-    return BatchTooLargeError("records", f"{what} of at most {bytes_max} bytes when decompressed", HEADER_BYTES)
+def _failure(what: str, bytes_max: int, kind: type[BatchError] = BatchError) -> BatchError:
+    return kind("records", f"{what} of at most {bytes_max} bytes when decompressed", HEADER_BYTES)
 
 
 def _decompress_stream(function: DecompressInto, kind: Compression, data: bytes | memoryview, bytes_max: int) -> bytes:
@@ -140,7 +111,7 @@ def _decompress_stream(function: DecompressInto, kind: Compression, data: bytes 
         limit = min(limit, _RATIO_MAX[kind] * len(data) + _OUTPUT_BYTES_MIN)
     claimed = _zstd_header(data)[0] if kind is Compression.ZSTD else 0
     if claimed > bytes_max:
-        raise _too_large("zstd data", bytes_max)
+        raise _failure("zstd data", bytes_max, BatchTooLargeError)
     size = min(limit, max(claimed, 4 * len(data), _OUTPUT_BYTES_MIN))
     while True:
         output = bytearray(size)
@@ -148,8 +119,9 @@ def _decompress_stream(function: DecompressInto, kind: Compression, data: bytes 
             count = function(data, output)
         except cramjam.DecompressionError as error:  # the result does not fit, or the data is malformed
             if size >= limit:
-                fail = _too_large if size == bytes_max and _DOES_NOT_FIT in str(error) else _failure
-                raise fail(f"{kind.name.lower()} data", bytes_max) from None
+                is_too_large = size == bytes_max and _DOES_NOT_FIT in str(error)
+                failure = BatchTooLargeError if is_too_large else BatchError
+                raise _failure(f"{kind.name.lower()} data", bytes_max, failure) from None
             size = min(4 * size, limit)
         else:
             return bytes(memoryview(output)[:count])
@@ -221,7 +193,7 @@ def _decompress_snappy_block(data: bytes | memoryview, left: int, bytes_max: int
     try:
         size = cramjam.snappy.decompress_raw_len(data)
         if left < size <= _RATIO_MAX[Compression.SNAPPY] * len(data):
-            raise _too_large("snappy data", bytes_max)
+            raise _failure("snappy data", bytes_max, BatchTooLargeError)
         if size <= min(left, _RATIO_MAX[Compression.SNAPPY] * len(data)):
             output = bytearray(size)
             if cramjam.snappy.decompress_raw_into(data, output) == size:

@@ -60,10 +60,7 @@ def decode_batch(
         BatchError: The batch is malformed, larger than allowed, or compacted (see `dafka.batches.compacted`).
     """
     header = read_header(data) if header is None else header
-    if header.is_compacted:
-        raise BatchError(
-            "last offset delta", f"{header.count - 1}, not {header.last_offset_delta}: a compacted batch", 23
-        )
+    header.check_not_compacted()
     columns = decode_batches([(header, data)], bytes_max=bytes_max, codec=codec)
     return DecodedBatch(columns.values, columns.keys, columns.headers, columns.timestamps, header)
 
@@ -75,19 +72,10 @@ def decode_batches(
     codec: RecordsCodec | None = None,
     is_lazy: bool = False,
 ) -> RecordColumns:
-    """Return the records of consecutive batches in the same columns.
+    """Return the records of consecutive batches in the same columns; see `decode_batch`.
 
-    Args:
-        batches: The header of each batch, and the whole batch.
-        bytes_max: See `decode_batch`; the limit of each batch, and of all compressed batches together.
-        codec: See `decode_batch`.
-        is_lazy: Whether values can be only checked, and read later when they are accessed.
-
-    Returns:
-        The records.
-
-    Raises:
-        BatchError: As `decode_batch`.
+    `bytes_max` limits each batch, and all compressed batches together. If `is_lazy`, values may only be checked, and
+    read later when they are accessed.
     """
     parts = []
     left = bytes_max

@@ -1,7 +1,8 @@
-"""Makes batches of records, and batches of parts of other batches."""
+"""Makes batches of records, batches of parts of other batches, and the control batches that end transactions."""
 
 from __future__ import annotations
 
+import struct
 from array import array
 from collections.abc import Iterable, Sequence
 
@@ -20,7 +21,7 @@ from dafka.batches.header import (
 )
 from dafka.errors import EncodingError
 from dafka.packed_bytes import Repeated
-from dafka.records import BATCH_BYTES_LIMIT
+from dafka.records import BATCH_BYTES_LIMIT, NO_TIMESTAMP, RecordBatch
 
 RECORD_OVERHEAD_BYTES_MAX = 36
 """The maximum size of a record in a batch without its value, its key and its headers, in bytes."""
@@ -28,8 +29,12 @@ RECORD_OVERHEAD_BYTES_MAX = 36
 _SEQUENCES = 2**31
 """Kafka's base sequence continues with 0 after the largest number of 31 bits."""
 
-_PLAIN = BatchHeader(0, 0, -1, 0, Compression.NONE, TimestampType.CREATE_TIME, False, False, 0, 0, 0, -1, -1, -1, 0)
+PLAIN = BatchHeader(0, 0, -1, 0, Compression.NONE, TimestampType.CREATE_TIME, False, False, 0, 0, 0, -1, -1, -1, 0)
 """The fields of a batch's header that do not depend on its records."""
+
+_MARKER_KEY = struct.Struct(">hh")
+_MARKER_VALUE = struct.Struct(">hi")
+_ABORT, _COMMIT = 0, 1
 
 
 def encode_batch(
@@ -92,36 +97,69 @@ def encode_batch(
     return batch
 
 
-def encode_batches(
-    base_offset: int,
-    values: Sequence[bytes | None],
+def encode_batches(records: RecordBatch, compression: Compression, bytes_max: int) -> list[bytes]:
+    """Return records as batches of limited size; raise `EncodingError` if a batch cannot contain one.
+
+    The values, keys and headers in a batch have at most `bytes_max` bytes, and so have its other bytes, unless a single
+    record is larger. A new batch also begins where timestamps are too far apart for one.
+    """
+    template = attrs.evolve(PLAIN, compression=compression)
+    return _encode_columns(template, records.first_sequence, records, bytes_max)
+
+
+def encode_part(header: BatchHeader, start: int, records: RecordBatch) -> bytes:
+    """Return a batch with some of the records of another, decoded one, of which they are those from `start` on.
+
+    It has the compression and the other fields of the other one. Raise `EncodingError` if it cannot contain a record.
+    """
+    sequence = header.base_sequence
+    template = attrs.evolve(header, base_sequence=sequence if sequence < 0 else (sequence + start) % _SEQUENCES)
+    (batch,) = _encode_columns(template, header.base_offset + start, records)
+    return batch
+
+
+def encode_marker(
+    producer_id: int,
+    producer_epoch: int,
+    timestamp_ms: int,
     *,
-    timestamps: int | Sequence[int],
-    keys: Sequence[bytes | None] | None = None,
-    headers: Sequence[Iterable[tuple[str, bytes | None]]] | None = None,
-    compression: Compression = Compression.NONE,
-    bytes_max: int,
-) -> list[bytes]:
-    """Return records as batches of limited size.
+    is_commit: bool,
+    base_offset: int = 0,
+    coordinator_epoch: int = 0,
+) -> bytes:
+    """Return the control batch that ends a transaction in a log.
+
+    It has one record. Its key is a version (16 bits, 0) and a type (16 bits: 0 abort, 1 commit). Its value is a version
+    (16 bits, 0) and the epoch of the coordinator (32 bits).
 
     Args:
-        base_offset: See `encode_batch`.
-        values: See `encode_batch`.
-        timestamps: See `encode_batch`.
-        keys: See `encode_batch`.
-        headers: See `encode_batch`.
-        compression: See `encode_batch`.
-        bytes_max: The maximum size of the values, keys and headers in a batch, and the maximum size of its other bytes,
-            unless a single record is larger.
+        producer_id: The producer.
+        producer_epoch: The epoch of the producer.
+        timestamp_ms: The time.
+        is_commit: Whether the transaction is committed; otherwise it is aborted.
+        base_offset: The offset of the batch in the log.
+        coordinator_epoch: The epoch of the transaction's coordinator.
 
     Returns:
-        The batches, in order. A new one also begins where timestamps are too far apart for one batch.
-
-    Raises:
-        EncodingError: A batch cannot contain one of the arguments.
+        A record batch.
     """
-    template = attrs.evolve(_PLAIN, compression=compression)
-    return _encode(template, base_offset, values, keys, headers, timestamps, bytes_max)
+    return encode_batch(
+        base_offset,
+        [_MARKER_VALUE.pack(0, coordinator_epoch)],
+        keys=[_MARKER_KEY.pack(0, _COMMIT if is_commit else _ABORT)],
+        timestamps=timestamp_ms,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        is_transactional=True,
+        is_control=True,
+    )
+
+
+def _encode_columns(
+    template: BatchHeader, base_offset: int, records: RecordBatch, bytes_max: int | None = None
+) -> list[bytes]:
+    timestamps = NO_TIMESTAMP if records.timestamps is None else records.timestamps
+    return _encode(template, base_offset, records.values, records.keys, records.headers, timestamps, bytes_max)
 
 
 def _encode(
@@ -159,20 +197,25 @@ def _encode(
     batches = []
     for part in written:
         base, latest = (times.value,) * 2 if isinstance(times, Repeated) else (part.base_time, part.max_time)
-        batches.append(_join(template, base_offset, part.record_count, base, latest, part.data))
+        span = part.record_count
+        batches.append(compress_batch(template, base_offset, span, part.record_count, base, latest, part.data))
         base_offset += part.record_count
     return batches
 
 
-def _join(
+def compress_batch(
     template: BatchHeader,
     base_offset: int,
+    span: int,
     count: int,
     base_timestamp: int,
     max_timestamp: int,
     records: bytes,
 ) -> bytes:
-    """Return a batch with uncompressed records."""
+    """Return a batch with uncompressed records, which are compressed if they become smaller.
+
+    The batch spans `span` offsets, more than it has records if it is compacted.
+    """
     if len(records) > BATCH_BYTES_LIMIT:
         raise EncodingError("batch", f"records of at most {BATCH_BYTES_LIMIT} bytes, not {len(records)}")
     compression = template.compression
@@ -191,7 +234,7 @@ def _join(
         template.timestamp_type,
         template.is_transactional,
         template.is_control,
-        count - 1,
+        span - 1,
         base_timestamp,
         max_timestamp,
         template.producer_id,
@@ -200,37 +243,6 @@ def _join(
         count,
     )
     return join_batch(header, records)
-
-
-def encode_part(
-    header: BatchHeader,
-    start: int,
-    values: Sequence[bytes | None],
-    *,
-    timestamps: int | Sequence[int],
-    keys: Sequence[bytes | None] | None = None,
-    headers: Sequence[Iterable[tuple[str, bytes | None]]] | None = None,
-) -> bytes:
-    """Return a batch with some of the records of another, decoded one.
-
-    Args:
-        header: The header of the other batch.
-        start: The index of the first record in it.
-        values: See `encode_batch`.
-        timestamps: See `encode_batch`.
-        keys: See `encode_batch`.
-        headers: See `encode_batch`.
-
-    Returns:
-        The batch, with the compression and the other fields of the other one.
-
-    Raises:
-        EncodingError: A batch cannot contain one of the arguments.
-    """
-    sequence = header.base_sequence
-    template = attrs.evolve(header, base_sequence=sequence if sequence < 0 else (sequence + start) % _SEQUENCES)
-    (batch,) = _encode(template, header.base_offset + start, values, keys, headers, timestamps)
-    return batch
 
 
 def batch_bytes_max(

@@ -109,6 +109,12 @@ class BatchHeader:
         """Whether compaction has removed some of the records, or all of them."""
         return self.count != self.last_offset_delta + 1
 
+    def check_not_compacted(self) -> None:
+        """Raise `BatchError` if compaction has removed some of the records."""
+        if self.is_compacted:
+            expected = f"{self.count - 1}, not {self.last_offset_delta}: a compacted batch"
+            raise BatchError("last offset delta", expected, 23)
+
     @property
     def attributes(self) -> int:
         """The field `attributes`, which combines four fields in its bits."""
@@ -223,10 +229,8 @@ def check_crc(data: bytes | memoryview, position: int = 0, *, may_be_compacted: 
         BatchError: The batch is not whole, has a malformed header, is damaged, or is compacted and must not be.
     """
     header = read_header(data, position)
-    if header.is_compacted and not may_be_compacted:
-        raise BatchError(
-            "last offset delta", f"{header.count - 1}, not {header.last_offset_delta}: a compacted batch", 23
-        )
+    if not may_be_compacted:
+        header.check_not_compacted()
     check_whole(header, len(data) - position)
     # It takes microseconds. Reacquiring the GIL among busy threads would take longer.
     found = crc32c(memoryview(data)[position + _CRC_END : position + header.size], gil_release_mode=0)
@@ -254,33 +258,14 @@ def with_base_offset(data: bytes | memoryview, base_offset: int, *, leader_epoch
 def with_producer(
     header: BatchHeader, data: bytes | memoryview, producer_id: int, producer_epoch: int, base_sequence: int
 ) -> tuple[BatchHeader, bytes]:
-    """Return a batch with the fields of an idempotent producer.
-
-    Args:
-        header: The header of the batch.
-        data: The batch.
-        producer_id: The producer.
-        producer_epoch: Its epoch.
-        base_sequence: The producer's sequence number of the first record.
-
-    Returns:
-        The header and the batch.
-    """
+    """Return a batch with the fields of an idempotent producer, and its header."""
     changed = attrs.evolve(header, producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=base_sequence)
     joined = join_batch(changed, bytes(data[HEADER_BYTES:]))
     return read_header(joined), joined
 
 
 def join_batch(header: BatchHeader, records: bytes) -> bytes:
-    """Return the batch that consists of a header and records, which are already compressed.
-
-    Args:
-        header: The header. Its size and its CRC are calculated.
-        records: The records.
-
-    Returns:
-        The batch.
-    """
+    """Return the batch that consists of a header and compressed records. Its size and its CRC are calculated."""
     packed = _HEADER.pack(
         header.base_offset,
         HEADER_BYTES + len(records) - _LENGTH_END,

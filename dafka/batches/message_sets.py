@@ -63,12 +63,7 @@ class _Message(NamedTuple):
 
 @attrs.frozen
 class MessageSet(RecordColumns):
-    """The messages of a set, including those inside compressed messages.
-
-    Attributes:
-        offsets: The offset of each message.
-        compression: The compression of the first message.
-    """
+    """The messages of a set, including those inside compressed messages, and the compression of the first one."""
 
     offsets: array[int]
     compression: Compression
@@ -80,17 +75,10 @@ def is_message_set(data: bytes | memoryview) -> bool:
 
 
 def decode_message_set(data: bytes | memoryview, *, bytes_max: int) -> MessageSet:
-    """Return the messages of a set. Everything is checked, CRCs included.
+    """Return the messages of a set, at least one. Everything is checked, CRCs included.
 
-    Args:
-        data: The message set.
-        bytes_max: The maximum size of the set, and of all its decompressed data together.
-
-    Returns:
-        The messages, at least one.
-
-    Raises:
-        BatchError: The set is malformed, damaged, or larger than allowed.
+    `bytes_max` limits the size of the set, and of all its decompressed data together. Raise `BatchError` if the set is
+    malformed, damaged, or larger.
     """
     if len(data) > bytes_max:
         raise BatchTooLargeError("message set", f"at most {bytes_max} bytes, not {len(data)}")
@@ -119,17 +107,9 @@ def decode_message_set(data: bytes | memoryview, *, bytes_max: int) -> MessageSe
 
 
 def convert_message_set(data: bytes | memoryview, *, bytes_max: int) -> bytes:
-    """Return the messages of a set as a record batch with the base offset 0.
+    """Return the messages of a set as a record batch with the base offset 0; see `decode_message_set`.
 
-    Args:
-        data: The message set.
-        bytes_max: The maximum size of the set, and of all its decompressed data together.
-
-    Returns:
-        A record batch with the compression of the first message. The offsets of the messages are ignored.
-
-    Raises:
-        BatchError: The set is malformed, damaged, or larger than allowed.
+    It has the compression of the first message. The offsets of the messages are ignored.
     """
     found = decode_message_set(data, bytes_max=bytes_max)
     try:
@@ -141,18 +121,10 @@ def convert_message_set(data: bytes | memoryview, *, bytes_max: int) -> bytes:
 
 
 def encode_message_set(batch: bytes | memoryview, magic: int, *, bytes_max: int = BATCH_BYTES_LIMIT) -> bytes:
-    """Return the records of a record batch as an uncompressed message set. Their headers are left out.
+    """Return the records of a record batch as an uncompressed message set of format 0, without timestamps, or 1.
 
-    Args:
-        batch: The record batch.
-        magic: The format, 0 or 1; format 0 has no timestamps.
-        bytes_max: The maximum size of the records when decompressed.
-
-    Returns:
-        The message set, with the offsets of the batch; nothing for a control batch, which old clients do not know.
-
-    Raises:
-        BatchError: The batch is malformed, or larger than allowed.
+    It has the offsets of the batch, and no headers. Return nothing for a control batch, which old clients do not know.
+    Raise `BatchError` if the batch is malformed, or its records have more than `bytes_max` bytes when decompressed.
     """
     header = read_header(batch)
     if header.is_control:
@@ -223,19 +195,15 @@ def _inner_messages(outer: _Message, data: bytes) -> list[_Message]:
     if not messages or not outer.magic:
         return messages
     base_offset = outer.offset - messages[-1].offset
+    if not all(-(2**63) <= base_offset + message.offset < 2**63 for message in messages):
+        raise BatchError("offset", "a number of 64 bits")
     return [
         message._replace(
-            offset=_checked_offset(base_offset + message.offset),
+            offset=base_offset + message.offset,
             timestamp=outer.timestamp if outer.has_append_time else message.timestamp,
         )
         for message in messages
     ]
-
-
-def _checked_offset(offset: int) -> int:
-    if not -(2**63) <= offset < 2**63:
-        raise BatchError("offset", "a number of 64 bits")
-    return offset
 
 
 def _iter_messages(data: bytes) -> Iterator[_Message]:

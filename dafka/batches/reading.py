@@ -26,13 +26,9 @@ TIMESTAMP_MIN, TIMESTAMP_MAX = -(2**63), 2**63 - 1
 
 
 class RecordsPart(NamedTuple):
-    """The records of one batch.
+    """The uncompressed records of one batch: data with them at its end, and where they begin in it, in bytes.
 
-    Attributes:
-        data: Data with the uncompressed records at its end.
-        position: Where they begin, in bytes.
-        record_count: The number of records. The data is large enough for it.
-        base_timestamp: The time to which their timestamps are relative.
+    The data is large enough for their number. Their timestamps are relative to `base_timestamp`.
     """
 
     data: bytes | memoryview
@@ -156,15 +152,7 @@ class _Reader:
 
 
 class SparseRecords(NamedTuple):
-    """The records of a compacted batch.
-
-    Attributes:
-        deltas: Their offset deltas.
-        values: Their values.
-        keys: The keys that are present, by the number of the record.
-        blocks: The encoded headers that are present, by the number of the record.
-        timestamps: Their timestamps.
-    """
+    """The records of a compacted batch. Keys and encoded headers that are present are by the number of the record."""
 
     deltas: list[int]
     values: list[bytes | None]
@@ -174,17 +162,9 @@ class SparseRecords(NamedTuple):
 
 
 def read_sparse_records(batch: RecordsPart, span: int) -> SparseRecords:
-    """Return the records of a compacted batch, which can be empty.
+    """Return the remaining records of a compacted batch, which spans `span` offsets and can be empty.
 
-    Args:
-        batch: The batch.
-        span: The number of offsets that it spans.
-
-    Returns:
-        The remaining records.
-
-    Raises:
-        BatchError: A record is malformed, or bytes follow the last one.
+    Raise `BatchError` if a record is malformed, or bytes follow the last one.
     """
     reader = _Reader(bytes(batch.data), batch.position, batch.base_timestamp)
     deltas = reader.read_sparse(batch.record_count, span)
@@ -193,16 +173,9 @@ def read_sparse_records(batch: RecordsPart, span: int) -> SparseRecords:
 
 
 def read_records(batches: Iterable[RecordsPart]) -> Columns:
-    """Return the columns of the records that batches contain.
+    """Return the columns of the records that batches contain, at least one. Values and keys are packed if none is None.
 
-    Args:
-        batches: At least one batch.
-
-    Returns:
-        The columns, which have the records of all batches. The values and keys are packed if none of them is None.
-
-    Raises:
-        BatchError: A record is malformed, or is not the next one, or bytes follow the last one.
+    Raise `BatchError` if a record is malformed, or is not the next one, or bytes follow the last one.
     """
     values: list[bytes | None] = []
     keys: dict[int, bytes] = {}

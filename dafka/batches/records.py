@@ -45,15 +45,7 @@ def encode_records(
     while len(rest):
         part = rest.within(PART_BYTES_MAX)
         rest = rest.between(part.end_sequence, rest.end_sequence)
-        encoded += encode_batches(
-            part.first_sequence,
-            part.values,
-            keys=part.keys,
-            headers=part.headers,
-            timestamps=NO_TIMESTAMP if part.timestamps is None else part.timestamps,
-            compression=compression,
-            bytes_max=bytes_max,
-        )
+        encoded += encode_batches(part, compression, bytes_max)
     return tuple(encoded)
 
 
@@ -110,13 +102,14 @@ def decode_run(
         return records if stored_at is None else attrs.evolve(records, stored_at=stored_at)
     is_plain = all(header.compression is Compression.NONE for header, _ in batches)
     columns = decode_batches(batches, bytes_max=bytes_max, is_lazy=is_kept and is_plain)
+    times = columns.timestamps
     return RecordBatch(
         partition,
         batches[0][0].base_offset,
         columns.values,
         keys=columns.keys,
         headers=columns.headers,
-        timestamps=None if _is_without_times(columns.timestamps) else columns.timestamps,
+        timestamps=None if isinstance(times, Repeated) and times.value == NO_TIMESTAMP else times,
         stored_at=stored_at,
         encoded=tuple([bytes(data) for _, data in batches]) if is_kept else (),
     )
@@ -127,7 +120,7 @@ def _decode_one(
 ) -> RecordBatch:
     if not header.is_compacted:
         return decode_run(partition, [(header, data)], bytes_max=bytes_max, is_kept=is_kept)
-    columns, compacted = decode_sparse(header, data, bytes_max=bytes_max)
+    columns, compacted = decode_sparse(header, data, bytes_max)
     return RecordBatch(
         partition,
         header.base_offset,
@@ -165,16 +158,5 @@ def slice_records(batch: RecordBatch, first_sequence: int, end_sequence: int) ->
     if batch.compacted is not None:
         return attrs.evolve(part, encoded=tuple(encode_sparse(part, compression_of(batch.encoded), ENCODED_BYTES_MAX)))
     (data,) = batch.encoded
-    encoded = encode_part(
-        read_header(data),
-        part.first_sequence - batch.first_sequence,
-        part.values,
-        keys=part.keys,
-        headers=part.headers,
-        timestamps=NO_TIMESTAMP if part.timestamps is None else part.timestamps,
-    )
+    encoded = encode_part(read_header(data), part.first_sequence - batch.first_sequence, part)
     return attrs.evolve(part, encoded=(encoded,))
-
-
-def _is_without_times(timestamps: Sequence[int]) -> bool:
-    return isinstance(timestamps, Repeated) and timestamps.value == NO_TIMESTAMP

@@ -42,20 +42,9 @@ def write_uvarint(number: int) -> bytes:
 
 
 def read_varint(data: bytes, position: int, end: int, field: str, bits: int = 32) -> tuple[int, int]:
-    """Read a number that may use more bytes than necessary.
+    """Read a number that may use more bytes than necessary; return it, and the position after it.
 
-    Args:
-        data: Bytes that contain the number.
-        position: Where it starts.
-        end: The end of the data that contains it.
-        field: The name of the number, for the error.
-        bits: The number of bits that it must fit in, 32 or 64.
-
-    Returns:
-        The number, and the position after it.
-
-    Raises:
-        BatchError: The number is incomplete or too large.
+    Raise `BatchError`, which names the field, if it is incomplete or does not fit in 32 or 64 bits.
     """
     if position < end and (byte := data[position]) < 128:
         return byte >> 1 ^ -(byte & 1), position + 1

@@ -27,12 +27,7 @@ def delta_ranges(count: int) -> list[tuple[int, int]]:
 class PlainRecords:
     """The layout of records without key and headers whose times, offset deltas and values have the same sizes.
 
-    Attributes:
-        lead: The bytes before the time.
-        after: The bytes between the offset delta and the value.
-        time_size: The size of the time.
-        delta_size: The size of the offset delta.
-        value_size: The size of the value.
+    `lead` is before the time, and `after` between the offset delta and the value.
     """
 
     lead: bytes
@@ -76,14 +71,7 @@ class PlainRecords:
 
 
 class WrittenRecords(NamedTuple):
-    """The records of one batch.
-
-    Attributes:
-        record_count: Their number.
-        base_time: The time of the first one; 0 if no times were given.
-        max_time: The latest time.
-        data: The encoded records, uncompressed.
-    """
+    """The encoded records of one batch, uncompressed, and the first and the latest time; 0 if no times were given."""
 
     record_count: int
     base_time: int
@@ -99,23 +87,11 @@ def write_records(
     bytes_max: int,
     count_max: int,
 ) -> list[WrittenRecords]:
-    """Encode records.
+    """Encode records as batches of at most `count_max` records, with times relative to the first one of the batch.
 
-    Args:
-        values: Their values.
-        keys: Their keys; None if no record has one.
-        blocks: Their encoded headers; None if no record has any.
-        times: Their times; None if all are equal.
-        bytes_max: The maximum size of the values, keys and encoded headers in a batch, in bytes, unless a single record
-            is larger.
-        count_max: The maximum number of records in a batch.
-
-    Returns:
-        The records of each batch. Times are relative to the batch's first record; a new batch also begins where the
-        difference exceeds 64 bits.
-
-    Raises:
-        TypeError: A value or a key is neither bytes nor None.
+    Keys and encoded headers are None if no record has any, and times if all are equal. The values, keys and headers of
+    a batch have at most `bytes_max` bytes, unless a single record is larger. A new batch also begins where the
+    difference of times exceeds 64 bits. Raise `TypeError` if a value or a key is neither bytes nor None.
     """
     kinds = _kinds(values) | (set() if keys is None else _kinds(keys))
     if not kinds <= {bytes, type(None)}:

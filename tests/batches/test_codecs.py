@@ -11,9 +11,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dafka.batches import codec, decode_batch, pack_headers
-from dafka.batches.codec import PURE, VARIABLE, CompiledCodec, RecordsCodec, load_compiled, records_codec
+from dafka.batches.codec import (
+    PURE,
+    VARIABLE,
+    CompiledCodec,
+    RecordsCodec,
+    UnreadContents,
+    load_compiled,
+    records_codec,
+)
 from dafka.batches.reading import RecordsPart
-from dafka.batches.unread import UnreadContents
 from dafka.batches.writing import WrittenRecords
 from dafka.errors import BatchError, ConfigError
 from dafka.packed_bytes import PackedContents, pack

@@ -7,9 +7,8 @@ import tracemalloc
 import pytest
 
 from dafka.batches import Compression, encode_batch, records_codec
-from dafka.batches.codec import load_compiled
+from dafka.batches.codec import UnreadContents, load_compiled
 from dafka.batches.header import HEADER_BYTES, join_batch, read_header
-from dafka.batches.unread import UnreadContents
 from dafka.records import Partition, join
 from dafka.wire import BatchDecoder, Dialect, DirectRecordBatchMessage, RecordBatchMessage, RecordRun, codec
 from dafka.wire.batch import UNPACKED_BYTES_MAX
