@@ -72,17 +72,11 @@ _Column = tuple[DataType, pa.DataType]
 
 
 class AvroDecoder:
-    """A decoder of the values of one Avro schema, which runs in Spark's workers.
+    """A decoder of the values of one Avro schema, a record, which runs in Spark's workers.
 
-    Args:
-        schema: The schema of the columns, an Avro record.
-        writer_schemas: Other schemas that values may be written with, recognized by their fingerprints.
-
-    Attributes:
-        spark_type: The columns. All are nullable, because a value that cannot be decoded is null.
-
-    Raises:
-        ConfigError: If a schema is not valid, or has types that no column can hold.
+    All its columns, `spark_type`, are nullable, because a value that cannot be decoded is null. Values may be written
+    with other schemas, recognized by their fingerprints. Raise `ConfigError` if a schema is not valid, or has types
+    that no column can hold.
     """
 
     def __init__(self, schema: object, writer_schemas: Sequence[object] = ()) -> None:

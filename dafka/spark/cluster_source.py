@@ -136,15 +136,7 @@ class ClusterTask(InputPartition):
 
 
 class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows a running cluster in a streaming query. It joins the cluster at the first listing.
-
-    Args:
-        options: The options of the query.
-        schema: The columns to return.
-
-    Raises:
-        ConfigError: If an option or a column is not valid.
-    """
+    """Follows a running cluster in a streaming query. It joins the cluster at the first listing."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._query = _ClusterQuery.from_options(options)
@@ -165,14 +157,11 @@ class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         earliest = self._find_earliest(names, EARLIEST_TIMEOUT_S)
         offsets: dict[PartitionName, int] = {}
         for name, offset in requested.items():
-            if offset == LATEST:
-                offsets[name] = ends[name]
-            elif offset != EARLIEST:
-                offsets[name] = min(offset, ends[name])
-                if offset > ends[name]:
-                    _logger.warning(
-                        "Option startingOffsets: %s ends at %d, before %d", format_name(name), ends[name], offset
-                    )
+            end = ends[name]
+            if offset != EARLIEST:
+                offsets[name] = end if offset == LATEST else min(offset, end)
+                if offset > end:
+                    _logger.warning("Option startingOffsets: %s ends at %d, before %d", format_name(name), end, offset)
             elif name in earliest:
                 offsets[name] = earliest[name]
         initial = StreamOffset(offsets=offsets, tasks_min=self._query.tasks_min, timestamp=now_ms())
@@ -308,10 +297,6 @@ class BlockingReader:
     """A `dafka.roles.Reader` for synchronous code such as Spark's: its event loop runs in a thread.
 
     Every method can raise `DafkaError`.
-
-    Args:
-        config: The node's configuration.
-        topics: The topics to follow.
     """
 
     def __init__(self, config: Config, topics: Iterable[str] = ()) -> None:
@@ -348,20 +333,10 @@ class BlockingReader:
     def read(
         self, partition: Partition, first_sequence: int, end_sequence: int, timeout_s: float
     ) -> Iterator[RecordBatch]:
-        """Yield the records of a range in order; records that no store holds any more are left out.
+        """Yield the records of a range in order, with marks for records that compaction has removed.
 
-        Args:
-            partition: The partition.
-            first_sequence: The first record.
-            end_sequence: The sequence after the last record.
-            timeout_s: The time to wait for the next record, in seconds.
-
-        Yields:
-            Batches of consecutive records, with marks for records that compaction has removed.
-
-        Raises:
-            DiscoveryError: If the cluster is not found.
-            StorageError: If no record arrives in time.
+        Records that no store holds any more are left out. Raise `DiscoveryError` if the cluster is not found, and
+        `StorageError` if the next record does not arrive in time.
         """
         records = self._portal.call(self._reader.read, partition, first_sequence, end_sequence)
         try:

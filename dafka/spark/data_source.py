@@ -5,6 +5,9 @@ Spark pickles the class to its workers. The readers and writers are therefore im
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
+
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -16,13 +19,37 @@ from pyspark.sql.types import StructType
 
 from dafka.errors import ConfigError
 from dafka.spark.schema import default_columns
-from dafka.spark.worker import hide_closed_connections
+
+_DAEMON = "pyspark.daemon"
+"""The module that forks Spark's Python workers, in which the data source runs."""
 
 _NO_OPTIONS = (
     "Spark does not pass the options of CREATE TABLE on to a data source in Python: name them in the statement, as in "
     "SELECT * FROM orders WITH (path = 'orders.db'), or make a view, as in CREATE TEMPORARY VIEW orders USING dafka "
     "OPTIONS (path 'orders.db')"
 )
+
+
+def hide_closed_connections() -> None:
+    """Make a worker end without a traceback if Spark has closed its connection.
+
+    Spark closes the connection when it has the result, or does not need it. The daemon then prints a traceback of
+    `BrokenPipeError`, although nothing has failed. It prints other exceptions as before. In a process that is not a
+    worker, this changes nothing.
+    """
+    main = sys.modules["__main__"]
+    spec = getattr(main, "__spec__", None)
+    if spec is None or spec.name != _DAEMON or isinstance(main.__dict__["traceback"], SimpleNamespace):
+        return
+    traceback = main.__dict__["traceback"]
+
+    def print_exc() -> None:
+        if not isinstance(sys.exception(), BrokenPipeError):
+            traceback.print_exc()
+
+    # Replaces only the daemon's name, not the module that other code uses.
+    main.__dict__["traceback"] = SimpleNamespace(print_exc=print_exc, format_exc=traceback.format_exc)
+
 
 hide_closed_connections()  # every worker of the data source imports this module
 

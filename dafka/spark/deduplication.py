@@ -33,11 +33,7 @@ READ_RECORDS_MAX = 10_000
 class Deduplicator:
     """Compares a task's rows for one topic with the records that its partition already has.
 
-    Args:
-        reader: Reads the stored records.
-        partition: The partition that the task publishes to.
-        stored_end: The result of `find_stored_end`: the sequence after the last record that was stored before.
-        config: The node's configuration, which contains the timeout.
+    `stored_end` is the result of `find_stored_end`: the sequence after the last record that was stored before.
     """
 
     def __init__(self, reader: Reader, partition: Partition, stored_end: int, config: Config) -> None:
@@ -49,17 +45,10 @@ class Deduplicator:
         self._digests: Counter[bytes] | None = None
 
     async def drop_published(self, rows: Rows) -> Rows:
-        """Return the task's next rows without those that are already stored.
+        """Return the task's next rows without those that are already stored, in the same order.
 
-        Args:
-            rows: The next rows.
-
-        Returns:
-            The rows to publish, in the same order.
-
-        Raises:
-            InputChangedError: If the task has other rows than before.
-            PublishingError: If the stores do not send their records in time.
+        Raise `InputChangedError` if the task has other rows than before, and `PublishingError` if the stores do not
+        send their records in time.
         """
         if self._digests is None:
             count = min(len(rows), self.stored_end - self._position)
@@ -70,14 +59,12 @@ class Deduplicator:
                 self._position += count
                 return rows[count:]
             self._digests = await self._digest_rest(has_timestamps=_has_timestamps(rows))
-        return self._drop_by_digest(rows, self._digests)
+        digests = self._digests
+        new = [index for index, row in enumerate(rows) if not _take_digest(_as_record(row), digests)]
+        return [rows[index] for index in new]  # type: ignore[return-value]
 
     def check_complete(self) -> None:
-        """Check after the last row that all stored records were among the rows.
-
-        Raises:
-            InputChangedError: If some stored records were not.
-        """
+        """Raise `InputChangedError` after the last row if some stored records were not among the rows."""
         missing = self.stored_end - self._position if self._digests is None else self._digests.total()
         if missing:
             raise self._input_changed(f"{missing} of them are not among its present rows")
@@ -116,10 +103,6 @@ class Deduplicator:
             count = min(max(READ_BYTES * len(stored) // max(sum(map(record_bytes, whole)), 1), 1), READ_RECORDS_MAX)
         return digests
 
-    def _drop_by_digest(self, rows: Rows, digests: Counter[bytes]) -> Rows:
-        new = [index for index, row in enumerate(rows) if not _take_digest(_as_record(row), digests)]
-        return [rows[index] for index in new]  # type: ignore[return-value]
-
     def _input_changed(self, how: str) -> InputChangedError:
         return InputChangedError(
             f"topic {self.partition.topic}: an earlier attempt of this task has published {self.stored_end} records "
@@ -129,19 +112,10 @@ class Deduplicator:
 
 
 async def find_stored_end(reader: Reader, partition: Partition, config: Config) -> int:
-    """Ask the stores for the end of a task's partition.
+    """Return the sequence after the last record of a task's partition that any store holds.
 
-    Args:
-        reader: Asks the stores.
-        partition: The partition.
-        config: The node's configuration, which contains the timeout and the minimum number of stores.
-
-    Returns:
-        The sequence after the last record that any store holds.
-
-    Raises:
-        DiscoveryError: If no tower answers.
-        PublishingError: If too few stores answer in time, or another attempt keeps adding to the partition.
+    Raise `DiscoveryError` if no tower answers, and `PublishingError` if fewer than the minimum number of stores answer
+    in time, or another attempt keeps adding to the partition.
     """
     timeout_s = config.producer.close_timeout_ms / 1000
     try:

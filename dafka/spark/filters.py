@@ -35,13 +35,9 @@ _COMPARISONS = (EqualTo, EqualNullSafe, GreaterThan, GreaterThanOrEqual, LessTha
 class PushedFilters:
     """The records that pass all filters pushed so far.
 
-    Attributes:
-        names: The names that each filter allows, for topics (index 0) and for partitions (index 1).
-        prefixes: The prefixes that each filter requires, for topics and for partitions.
-        start: The first allowed offset.
-        end: The offset after the last allowed one, or None for no limit.
-        since_ms: The first allowed time of storing, in milliseconds since 1970.
-        until_ms: The first time of storing that is no longer allowed, in milliseconds since 1970.
+    Names and prefixes are those that each filter allows, for topics (index 0) and for partitions (index 1). Offsets and
+    times of storing, in milliseconds since 1970, are limited by the first that passes, and the first after it that does
+    not.
     """
 
     names: tuple[list[frozenset[str]], list[frozenset[str]]] = attrs.field(factory=lambda: ([], []))

@@ -66,13 +66,7 @@ def limit_rows(
     partition contributes at least one record, so that a large one does not starve the rest. If there are more
     partitions than `rows_max`, the largest contribute one record each.
 
-    Args:
-        starts: The offset of the next record of each partition.
-        ends: The offset after the last record that is available.
-        rows_max: The limit in records, or None for no limit.
-
-    Returns:
-        The offset after the last record that the micro-batch reads of each partition.
+    Return the offset after the last record that the micro-batch reads of each partition.
     """
     unread = {name: end - starts[name] for name, end in ends.items() if end > starts[name]}
     total = sum(unread.values())
@@ -95,13 +89,7 @@ def limit_rows(
 class StreamOffset:
     """The position of a stream, and all data on which the micro-batch that ends there depends.
 
-    Attributes:
-        offsets: The offset of the next record, by partition.
-        begins: The first offset of each partition that the micro-batch reads.
-        tasks_min: The minimum number of tasks of the micro-batch.
-        timestamp: The time at which the micro-batch was planned, in milliseconds since 1970.
-        unread: The ends of partitions with stored records after this position.
-        stores: By URL, the identity of each store when the micro-batch was planned.
+    The module describes the fields. `unread` has the ends of partitions with stored records after this position.
     """
 
     offsets: Mapping[PartitionName, int]
@@ -150,16 +138,9 @@ class StreamOffset:
         rows_max: int | None,
         tasks_min: int,
     ) -> StreamOffset:
-        """Plan the next micro-batch.
+        """Return the offset at which the next micro-batch ends; this one if there is nothing to read.
 
-        Args:
-            ends: The offset after the last stored record of each partition.
-            earliest: The first offset of new partitions. Other new partitions are read later.
-            rows_max: The limit of the micro-batch in records, or None for no limit.
-            tasks_min: The minimum number of tasks.
-
-        Returns:
-            The offset at which the micro-batch ends; this one if there is nothing to read.
+        `earliest` has the first offset of new partitions. Other new partitions are read later.
         """
         starts = {**earliest, **self.offsets}
         known = {name: end for name, end in ends.items() if name in starts}

@@ -36,15 +36,9 @@ _OFFSET_WORDS = {"earliest": EARLIEST, "latest": LATEST}
 
 
 class Options:
-    """The options of one reader or writer.
+    """The options of one reader or writer, whose purpose error messages state, as in "reading stores".
 
-    Args:
-        given: Values by name, as Spark passes them.
-        allowed: The allowed names.
-        purpose: The purpose of the options, as error messages state it: "reading stores".
-
-    Raises:
-        ConfigError: If a name is not among those allowed.
+    Raise `ConfigError` if a name is not among those allowed.
     """
 
     def __init__(self, given: Mapping[str, str], allowed: Iterable[str], purpose: str) -> None:
@@ -64,19 +58,9 @@ class Options:
         return self._values.get(name, default)
 
     def get_parsed(self, name: str, parser: Callable[[str], _Value], expected: str, default: _Value) -> _Value:
-        """Parse an option.
+        """Return an option as `parser` converts it, or `default` if it is not given.
 
-        Args:
-            name: The option's name.
-            parser: Converts the text; raises `ValueError` if that is impossible.
-            expected: The expected text, as error messages state it: "true or false".
-            default: The value if the option is not given.
-
-        Returns:
-            The result of `parser` for the option's text, or `default`.
-
-        Raises:
-            ConfigError: If `parser` raises `ValueError`.
+        Raise `ConfigError` if `parser` raises `ValueError`; it states what is expected, as in "true or false".
         """
         if name not in self._values:
             return default
@@ -111,16 +95,7 @@ def parse_cluster_config(options: Options) -> Config:
     """Return the configuration of a node that Spark runs, from the options in `CLUSTER_OPTIONS`.
 
     The option `config` names a TOML file. `towers` names towers as the setting `[beacon] tower` does, separated by
-    commas. The other options override the file.
-
-    Args:
-        options: The options of a reader or a writer.
-
-    Returns:
-        The configuration.
-
-    Raises:
-        ConfigError: If the file or an option is not valid.
+    commas. The other options override the file. Raise `ConfigError` if the file or an option is not valid.
     """
     config = Config.load(options.get_text("config") or None)
     if "towers" in options:
@@ -144,12 +119,7 @@ def mention_towers_option() -> Iterator[None]:
 
 @attrs.frozen
 class Subscription:
-    """The topics that a query reads: the named ones, those that match a pattern, or all.
-
-    Attributes:
-        topics: The topics by name, or None if `pattern` decides.
-        pattern: A regular expression for the whole name. If both are None, all topics are read.
-    """
+    """The topics that a query reads: the named ones, or those whose whole name matches a pattern, or all."""
 
     topics: tuple[str, ...] | None
     pattern: re.Pattern[str] | None = None
@@ -180,16 +150,9 @@ class Subscription:
 
 
 def parse_subscription(options: Options) -> Subscription:
-    """Parse the options `subscribe` (names) and `subscribePattern` (a regular expression).
+    """Return the topics that the options `subscribe` (names) and `subscribePattern` (a regular expression) select.
 
-    Args:
-        options: The options of a reader.
-
-    Returns:
-        The topics that they select.
-
-    Raises:
-        ConfigError: If both are given, or one of them is not valid.
+    Raise `ConfigError` if both are given, or one of them is not valid.
     """
     if "subscribe" in options and "subscribePattern" in options:
         raise ConfigError("option subscribePattern: expected this or subscribe, not both")
@@ -212,11 +175,9 @@ def parse_topics(options: Options) -> tuple[str, ...]:
 
 @attrs.frozen
 class RequestedOffsets:
-    """The offsets at which a query should start or end.
+    """The offsets at which a query should start or end: `EARLIEST`, `LATEST` or an offset for each named partition.
 
-    Attributes:
-        default: `EARLIEST` or `LATEST`, for partitions that are not named.
-        by_partition: `EARLIEST`, `LATEST` or an offset for each partition that is named.
+    The default for other partitions is `EARLIEST` or `LATEST`.
     """
 
     default: int
@@ -228,18 +189,10 @@ class RequestedOffsets:
 
 
 def parse_offsets(options: Options, option: str, default: int) -> RequestedOffsets:
-    """Parse an option such as `startingOffsets`.
+    """Return the offsets that an option such as `startingOffsets` requests.
 
-    Args:
-        options: The options of the reader.
-        option: The name of the option.
-        default: `EARLIEST` or `LATEST`, for partitions that the option's JSON does not name.
-
-    Returns:
-        The requested offsets.
-
-    Raises:
-        ConfigError: If the text is neither `earliest` nor `latest` nor JSON of offsets by topic and partition.
+    `default` is that of the option, and of partitions that its JSON does not name. Raise `ConfigError` if the text is
+    neither `earliest` nor `latest` nor JSON of offsets by topic and partition.
     """
     if option not in options:
         return RequestedOffsets(default)

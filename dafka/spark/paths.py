@@ -33,13 +33,8 @@ _SIDE_FILES = ("-wal", "-shm", "-journal")
 class StoreFinder:
     """Finds the stores at the paths of a query, again for each micro-batch.
 
-    Files are inspected again only after they have changed.
-
-    Args:
-        options: The options of a reader. Those in `PATH_OPTIONS` are read.
-
-    Raises:
-        ConfigError: If no path is given, or `paths` is not a JSON list of paths.
+    Files are inspected again only after they have changed. Raise `ConfigError` if no path is given, or `paths` is not a
+    JSON list of paths.
     """
 
     def __init__(self, options: Options) -> None:
@@ -53,14 +48,9 @@ class StoreFinder:
         self._known: dict[str, tuple[object, bool]] = {}
 
     def find_stores(self) -> list[str]:
-        """Find the stores that exist now.
+        """Return the URLs of the stores that exist now, each once.
 
-        Returns:
-            Their URLs, each once.
-
-        Raises:
-            ConfigError: If a path is not valid.
-            StorageError: If there is no store at a path.
+        Raise `ConfigError` if a path is not valid, and `StorageError` if there is no store at a path.
         """
         return list(dict.fromkeys(url for path in self._paths for url in self._find_at(path)))
 

@@ -37,15 +37,9 @@ _logger = logging.getLogger("dafka.spark")
 
 @attrs.frozen
 class StoreRange:
-    """A range of records of one partition, to be read from one store.
+    """A range of records of one partition, to be read from one store, or from its cold tier.
 
-    Attributes:
-        url: The store.
-        partition: The partition.
-        start: The first offset.
-        end: The offset after the last one.
-        record_bytes: The average size of a content in the partition, in bytes.
-        is_cold: Whether the records are in the store's cold tier.
+    `record_bytes` is the average size of a content in the partition.
     """
 
     url: str
@@ -75,21 +69,11 @@ def resolve_offsets(
     is_start: bool,
     fail_on_data_loss: bool,
 ) -> dict[PartitionName, int]:
-    """Resolve the requested offsets of the stored partitions, limited to stored records.
+    """Return the starting or ending offsets that an option requests of stored partitions, limited to stored records.
 
-    Args:
-        option: The option that requests the offsets, for errors.
-        requested: The offsets.
-        stored: The partitions that are read.
-        is_start: Whether these are starting offsets rather than ending offsets.
-        fail_on_data_loss: Whether to raise an error if an offset is not stored; otherwise the nearest one is used.
-
-    Returns:
-        The offset of each partition.
-
-    Raises:
-        ConfigError: If an offset is beyond the end of its partition, or a named partition is in no store.
-        StorageError: If the records at a starting offset are no longer stored.
+    Raise `ConfigError` if an offset is beyond the end of its partition, or a named partition is in no store, and
+    `StorageError` if the records at a starting offset are no longer stored. Unless `fail_on_data_loss`, the nearest
+    offset is used instead.
     """
     for name in sorted(requested.by_partition.keys() - stored.keys()):
         if fail_on_data_loss:
@@ -142,15 +126,8 @@ def divide_ranges(ranges: Iterable[OffsetRange], tasks_min: int) -> list[list[Of
     """Divide ranges into tasks of about equal numbers of records: large ranges are split, small ones share a task.
 
     The result depends only on the arguments: a repeated micro-batch, or a repeated batch with the same offsets, has the
-    same tasks.
-
-    Args:
-        ranges: The ranges to read, none of them empty.
-        tasks_min: The number of tasks, or a divisor of it, so that all cores finish at the same time. There are fewer
-            tasks if they would have fewer than `TASK_RECORDS_MIN` records.
-
-    Returns:
-        The ranges of each task, ordered by partition and offset.
+    same tasks. Their number is a multiple of `tasks_min`, so that all cores finish at the same time, unless they would
+    have fewer than `TASK_RECORDS_MIN` records. No range may be empty.
     """
     ranges = sorted(ranges)
     total = sum(end - start for _, start, end in ranges)

@@ -17,13 +17,10 @@ EXIT_S = 5.0
 
 @contextmanager
 def open_portal() -> Iterator[BlockingPortal]:
-    """Run Trio in a thread for the length of a block.
+    """Run Trio in a thread for the length of a block; yield the portal, which calls functions in the thread.
 
     If the program ends within the block, the tasks in the thread are cancelled. (The thread of anyio's portals would
     keep the interpreter alive.)
-
-    Yields:
-        The portal, which calls functions in the thread.
     """
     opened: Future[BlockingPortal] = Future()
 

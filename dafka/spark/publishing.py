@@ -52,10 +52,7 @@ _NAMESPACE = uuid.UUID("5d3c4bd8-2e0e-4a0c-9d0b-52f2c0f4b6a1")
 class PublishResult:
     """The result of publishing the rows of one task.
 
-    Attributes:
-        records: The number of rows, all of them stored.
-        topics: Their topics, each with a separate partition.
-        already_stored: The number of records that an earlier attempt had published.
+    All rows are stored, those of each topic in a separate partition, and some of them by an earlier attempt.
     """
 
     records: int = 0
@@ -64,7 +61,7 @@ class PublishResult:
 
 
 def derive_address(*identity: str | int) -> str:
-    """Derive a partition's address from values."""
+    """Return the address of a partition, which depends only on these values."""
     return uuid.uuid5(_NAMESPACE, json.dumps(identity)).hex.upper()
 
 
@@ -73,21 +70,11 @@ async def publish(
 ) -> PublishResult:
     """Publish a task's rows, and return when `min_stores` stores have each of them.
 
-    Args:
-        batches: The rows.
-        columns: The columns of a record.
-        config: The node's configuration.
-        identity: Values that identify the task. They are the same in each attempt of it, and differ between tasks.
+    The values of `identity` are the same in each attempt of a task, and differ between tasks.
 
-    Returns:
-        What was published.
-
-    Raises:
-        RowError: If a row has no topic or no timestamp, or a header is null.
-        InputChangedError: If an earlier attempt had other rows.
-        PublishingError: If the stores do not answer in time.
-        DiscoveryError: If no tower answers.
-        StorageError: If another attempt publishes at the same time.
+    Raise `RowError` if a row has no topic or no timestamp, or a header is null; `InputChangedError` if an earlier
+    attempt had other rows; `PublishingError` if the stores do not answer in time; `DiscoveryError` if no tower answers;
+    and `StorageError` if another attempt publishes at the same time.
     """
     with mention_towers_option(), unwrap_group():
         async with trio.open_nursery() as nursery:
@@ -107,17 +94,11 @@ async def publish(
 async def check_division(
     config: Config, identity: Sequence[str | int], topics_by_task: Sequence[frozenset[str]]
 ) -> None:
-    """Check that no earlier attempt has published records in a task that now has no such rows.
+    """Raise `InputChangedError` if an earlier attempt has published records in a task that now has no such rows.
 
-    Args:
-        config: The node's configuration.
-        identity: Values that identify the write or the micro-batch, as for `publish` without the task.
-        topics_by_task: The topics that each task has published to, in the order of the tasks.
-
-    Raises:
-        InputChangedError: If one has.
-        PublishingError: If the stores do not answer in time.
-        DiscoveryError: If no tower answers.
+    `identity` has the values of `publish` without the task. The topics to which each task has published are in the
+    order of the tasks. Raise `PublishingError` if the stores do not answer in time, and `DiscoveryError` if no tower
+    answers.
     """
     topics = sorted(frozenset().union(*topics_by_task))
     known = [*topics_by_task, *[frozenset[str]()] * TASKS_AHEAD]
@@ -151,28 +132,28 @@ async def _read_batches(batches: Iterator[pa.RecordBatch], send: trio.MemorySend
                 await send.send(batch)
 
 
+@attrs.define(eq=False)
 class _TopicPublisher:
     """One topic of a task: its partition, its position, and its producer while that is open."""
 
-    def __init__(self, partition: Partition, config: Config) -> None:
-        self.partition = partition
-        self.config = config
-        self.next_sequence = 0
-        self.deduplicator: Deduplicator | None = None
-        self.producer: Producer | None = None
-        self.closing = trio.Event()
-        self.closed = trio.Event()
+    partition: Partition
+    config: Config
+    next_sequence: int = 0
+    deduplicator: Deduplicator | None = None
+    producer: Producer | None = None
+    closing: trio.Event = attrs.field(factory=trio.Event)
+    closed: trio.Event = attrs.field(factory=trio.Event)
 
 
+@attrs.define(eq=False)
 class _TaskPublisher:
-    def __init__(self, reader: Reader, config: Config, identity: Sequence[str | int], nursery: trio.Nursery) -> None:
-        self._reader = reader
-        self._config = config
-        self._identity = identity
-        self._nursery = nursery
-        self._topics: dict[str, _TopicPublisher] = {}
-        self._open: dict[str, None] = {}
-        self._records = 0
+    _reader: Reader
+    _config: Config
+    _identity: Sequence[str | int]
+    _nursery: trio.Nursery
+    _topics: dict[str, _TopicPublisher] = attrs.field(init=False, factory=dict)
+    _open: dict[str, None] = attrs.field(init=False, factory=dict)
+    _records: int = attrs.field(init=False, default=0)
 
     async def publish(self, rows_by_topic: Iterator[tuple[str, Rows]]) -> None:
         while group := list(itertools.islice(rows_by_topic, PRODUCERS_MAX)):

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import attrs
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructType, TimestampType
+from pyspark.sql.types import BinaryType, DataType, StringType, StructType, TimestampType
 
 from dafka.config import Config
 from dafka.errors import ConfigError
@@ -23,21 +23,21 @@ from dafka.spark.schema import HEADERS
 Rows: TypeAlias = Sequence[bytes | None] | Sequence[ProducerRecord]
 """The records of some rows: only values, if the DataFrame has no other column of a record; otherwise whole records."""
 
-_BYTES = (BinaryType, StringType)
 _OPTIONAL = ("topic", "key", "headers", "timestamp")
+_TYPES: dict[str, tuple[type[DataType], ...]] = {
+    "value": (BinaryType, StringType),
+    "topic": (StringType,),
+    "key": (BinaryType, StringType),
+    "timestamp": (TimestampType,),
+}
 
 
 @attrs.frozen
 class RowColumns:
-    """The columns of a DataFrame to publish.
+    """The columns of a DataFrame to publish, by index; None for parts of a record without a column.
 
-    Attributes:
-        value: The index of the column with the value.
-        topic_column: The index of the column with the topic, or None if all rows have the same topic.
-        topic: The topic of all rows, or empty if each row has its own.
-        key: The index of the column with the key, or None.
-        headers: The index of the column with the headers, or None.
-        timestamp: The index of the column with the timestamp, or None for the time of publishing.
+    Either there is a column of topics, or `topic` is that of all rows. Without a timestamp, records have the time of
+    publishing.
     """
 
     value: int
@@ -49,18 +49,9 @@ class RowColumns:
 
     @classmethod
     def from_schema(cls, schema: StructType, topic: str, config: Config) -> RowColumns:
-        """Find the columns of a DataFrame.
+        """Find the columns of a DataFrame, with a column of topics if `topic` is empty.
 
-        Args:
-            schema: The columns of the DataFrame.
-            topic: The topic of all rows, or empty if there must be a column `topic`.
-            config: The node's configuration, which limits the length of a topic.
-
-        Returns:
-            The columns.
-
-        Raises:
-            ConfigError: If a column is missing, unknown or of another type, or if the topic is not valid.
+        Raise `ConfigError` if a column is missing, unknown or of another type, or if the topic is not valid.
         """
         indices = {field.name.lower(): index for index, field in enumerate(schema.fields)}
         extra = [field.name for field in schema.fields if field.name.lower() not in {"value", *_OPTIONAL}]
@@ -71,15 +62,8 @@ class RowColumns:
             )
         if "value" not in indices:
             raise ConfigError("column value: expected a column of this name with the value, binary or string")
-        _check_type(schema, indices["value"], _BYTES, "binary or string")
-        if "topic" in indices:
-            _check_type(schema, indices["topic"], (StringType,), "string")
-        if "key" in indices:
-            _check_type(schema, indices["key"], _BYTES, "binary or string")
-        if "timestamp" in indices:
-            _check_type(schema, indices["timestamp"], (TimestampType,), "timestamp")
-        if "headers" in indices:
-            _check_headers(schema.fields[indices["headers"]].dataType)
+        for field in schema.fields:
+            _check_type(field.name, field.dataType)
         if topic:
             topic_column = None
             check_topic(topic, config)
@@ -91,16 +75,9 @@ class RowColumns:
         return cls(indices["value"], topic_column, topic, *others)
 
     def split_by_topic(self, batch: pa.RecordBatch) -> Iterator[tuple[str, Rows]]:
-        """Split a batch of rows by their topics.
+        """Yield each topic in a batch of rows with its records, in the order of the rows.
 
-        Args:
-            batch: The rows.
-
-        Yields:
-            Each topic with its records, in the order of the rows.
-
-        Raises:
-            RowError: If a row has no topic or no timestamp, or a header is null.
+        Raise `RowError` if a row has no topic or no timestamp, or a header is null.
         """
         if self.topic_column is None:
             yield self.topic, self._to_records(batch)
@@ -151,14 +128,13 @@ def _to_milliseconds(column: pa.Array) -> list[int]:
     return milliseconds
 
 
-def _check_headers(found: DataType) -> None:
-    expected = HEADERS.simpleString()
-    is_array = isinstance(found, ArrayType) and isinstance(found.elementType, StructType)
-    if not is_array or found.simpleString() != expected:
-        raise ConfigError(f"column headers: expected {expected}, not {found.simpleString()}")
-
-
-def _check_type(schema: StructType, index: int, types: tuple[type[DataType], ...], expected: str) -> None:
-    field = schema.fields[index]
-    if not isinstance(field.dataType, types):
-        raise ConfigError(f"column {field.name}: expected {expected}, not {field.dataType.simpleString()}")
+def _check_type(name: str, found: DataType) -> None:
+    if name.lower() == "headers":
+        expected = HEADERS.simpleString()
+        is_valid = found.simpleString() == expected
+    else:
+        types = _TYPES[name.lower()]
+        expected = " or ".join(each.typeName() for each in types)
+        is_valid = isinstance(found, types)
+    if not is_valid:
+        raise ConfigError(f"column {name}: expected {expected}, not {found.simpleString()}")

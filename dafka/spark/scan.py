@@ -88,17 +88,8 @@ _logger = logging.getLogger("dafka.spark")
 def scan_task(task: StoreTask, columns: Sequence[str], *, fail_on_data_loss: bool) -> Iterator[pa.RecordBatch]:
     """Yield the records of a task as Arrow batches of these columns, in order.
 
-    Args:
-        task: The ranges to read.
-        columns: The columns to return.
-        fail_on_data_loss: Whether to raise an error for records that are damaged or no longer stored; otherwise they
-            are skipped with a warning.
-
-    Yields:
-        The batches.
-
-    Raises:
-        StorageError: If a store cannot be read, or if records are damaged or no longer stored.
+    Raise `StorageError` if a store cannot be read, or if records are damaged or no longer stored. Unless
+    `fail_on_data_loss`, such records are skipped with a warning.
     """
     with closing(_OpenStore()) as opened:
         for each in task.ranges:
@@ -130,14 +121,7 @@ class _OpenStore:
     def use_driver(self, url: str) -> tuple[AdbcStatement, Mapping[str, str]]:
         """Return an ADBC statement, whose queries are single transactions, and the expression for each column.
 
-        Args:
-            url: The store.
-
-        Returns:
-            The statement, and the expressions by the names of the columns.
-
-        Raises:
-            DriverError: If the store cannot be opened.
+        Raise `DriverError` if the store cannot be opened.
         """
         if self._statement is None or self._opened != ("driver", url):
             self.close()

@@ -42,16 +42,9 @@ _TIME_COLUMNS = {"timestamp", "stored_at"}
 
 
 def default_columns(options: Mapping[str, str]) -> StructType:
-    """Return the columns of a query that names none.
+    """Return the columns of a query that names none: all, without `headers` unless the option `includeHeaders` is true.
 
-    Args:
-        options: The options of the query, which may have `includeHeaders`.
-
-    Returns:
-        All columns, without `headers` unless the option is true.
-
-    Raises:
-        ConfigError: If the option is neither true nor false.
+    Raise `ConfigError` if the option is neither true nor false.
     """
     text = {name.lower(): value for name, value in options.items()}.get(HEADERS_OPTION.lower(), "false")
     if text.strip().lower() not in {"true", "false"}:
@@ -66,16 +59,9 @@ def needs_stored_at(columns: Sequence[str]) -> bool:
 
 
 def check_columns(schema: StructType) -> tuple[str, ...]:
-    """Check the columns that a query selects.
+    """Return the names of the columns that a query selects.
 
-    Args:
-        schema: The columns.
-
-    Returns:
-        Their names.
-
-    Raises:
-        ConfigError: If there is none, or one is not a column of a record, or has another type.
+    Raise `ConfigError` if there is none, or one is not a column of a record, or has another type.
     """
     if not len(schema):
         raise ConfigError(f"schema: expected at least one column, of {', '.join(COLUMNS.names)}")

@@ -32,10 +32,7 @@ _logger = logging.getLogger("dafka.spark")
 class TaskCommit(WriterCommitMessage):
     """A task's report to the driver that all of its rows are stored.
 
-    Attributes:
-        result: What it published.
-        task: The number of the task.
-        identity: The values that identify the write or the micro-batch.
+    It has the number of the task, and the values that identify the write or the micro-batch.
     """
 
     result: PublishResult
@@ -44,16 +41,7 @@ class TaskCommit(WriterCommitMessage):
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """The writer of `df.write.format("dafka")`.
-
-    Args:
-        options: The options of the write.
-        schema: The columns of the DataFrame.
-        overwrite: Whether the mode is overwrite, which is refused.
-
-    Raises:
-        ConfigError: If an option or a column is not valid, or the mode is not append.
-    """
+    """The writer of `df.write.format("dafka")`; see `DafkaDataSource.writer`."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         if overwrite:
@@ -83,16 +71,7 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """The writer of `df.writeStream.format("dafka")`.
-
-    Args:
-        options: The options of the query.
-        schema: The columns of the query.
-        overwrite: Whether the output mode is complete, which is refused.
-
-    Raises:
-        ConfigError: If an option or a column is not valid, or the output mode is complete.
-    """
+    """The writer of `df.writeStream.format("dafka")`; see `DafkaDataSource.streamWriter`."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         if overwrite:

@@ -64,24 +64,7 @@ STREAM_OPTIONS = (*SHARED_OPTIONS, "maxOffsetsPerTrigger")
 class StoreQuery:
     """A query on stores: the options and the columns that both readers below share.
 
-    It is made on the driver and pickled for the tasks.
-
-    Args:
-        options: The options of the reader.
-        schema: The columns to return.
-        default_start: `EARLIEST` or `LATEST`, for partitions without a starting offset.
-
-    Attributes:
-        columns: The columns to return.
-        subscription: The topics to read.
-        fail_on_data_loss: Whether lost records are an error rather than skipped.
-        tasks_min: The minimum number of tasks.
-        since_ms: The first time to read, in milliseconds since 1970, or None for no limit.
-        starts: The offsets to start from.
-        finder: Finds the stores.
-
-    Raises:
-        ConfigError: If an option or a column is not valid.
+    It is made on the driver and pickled for the tasks. Raise `ConfigError` if an option or a column is not valid.
     """
 
     def __init__(self, options: Options, schema: StructType, default_start: int) -> None:
@@ -99,18 +82,10 @@ class StoreQuery:
     def select_partitions(
         self, stored: dict[PartitionName, StoredPartition], *, is_first: bool = True
     ) -> dict[PartitionName, StoredPartition]:
-        """Select the stored partitions that the query reads.
+        """Return the stored partitions that the query reads.
 
-        Args:
-            stored: The partitions that the stores hold.
-            is_first: Whether this is the query's first listing, in which each named topic must be stored.
-
-        Returns:
-            The partitions.
-
-        Raises:
-            ConfigError: If a topic is not stored.
-            StorageError: If two partitions have the same escaped name.
+        Raise `ConfigError` if a named topic is not stored at the query's first listing, and `StorageError` if two
+        partitions have the same escaped name.
         """
         if is_first and self.fail_on_data_loss:
             self.subscription.check_topics(stored)
@@ -130,20 +105,10 @@ class StoreQuery:
 
 
 def make_batch_reader(given: Mapping[str, str], schema: StructType) -> DataSourceReader:
-    """Make the reader of a batch query.
+    """Return the reader of a batch query; raise `ConfigError` if an option or a column is not valid.
 
     Filters are pushed down only if the option `pushFilters` is set. Spark 4.3 keeps the filters of the first query on
     a DataFrame, and does not apply them in the next query on it.
-
-    Args:
-        given: The options of the query.
-        schema: The columns to return.
-
-    Returns:
-        The reader.
-
-    Raises:
-        ConfigError: If an option or a column is not valid.
     """
     options = Options(given, BATCH_OPTIONS, "reading stores")
     is_filtering = options.get_bool("pushFilters", False)
@@ -151,15 +116,7 @@ def make_batch_reader(given: Mapping[str, str], schema: StructType) -> DataSourc
 
 
 class StoreBatchReader(DataSourceReader):
-    """Reads stores once.
-
-    Args:
-        options: The options of the query.
-        schema: The columns to return.
-
-    Raises:
-        ConfigError: If an option or a column is not valid.
-    """
+    """Reads stores once."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self._query = StoreQuery(options, schema, EARLIEST)
@@ -237,15 +194,7 @@ class FilteringBatchReader(StoreBatchReader):
 
 
 class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows stores in a streaming query.
-
-    Args:
-        given: The options of the query.
-        schema: The columns to return.
-
-    Raises:
-        ConfigError: If an option or a column is not valid.
-    """
+    """Follows stores in a streaming query."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
         options = Options(given, STREAM_OPTIONS, "following stores")
@@ -276,15 +225,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return where the next micro-batch ends, or `start` if there are no new records.
 
-        Args:
-            start: The document of the offset that the query has reached.
-            limit: The limit of the micro-batch.
-
-        Returns:
-            The document of its end.
-
-        Raises:
-            StorageError: If stores have lost records.
+        Raise `StorageError` if stores have lost records.
         """
         offset = StreamOffset.from_checkpoint(start)
         stored = self._list_partitions()
@@ -318,18 +259,9 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = {name: each.end for name, each in self._list_partitions().items()}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return the tasks of a micro-batch, which depend only on its end.
+        """Return the tasks of a micro-batch, which depend only on its end; raise `StorageError` if records are lost.
 
-        Args:
-            start: The document of its start offset. For the first micro-batch of a restarted query, this is the offset
-                at which a new query would start now.
-            end: The document of its end offset.
-
-        Returns:
-            The tasks.
-
-        Raises:
-            StorageError: If its records are no longer stored.
+        For the first micro-batch of a restarted query, `start` is where a new query would start now.
         """
         if start == end:
             return []
@@ -400,17 +332,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._warn(name, first, earliest, "they are no longer in the stores")
 
     def _report_loss(self, name: PartitionName, first: int, end: int, what: str) -> None:
-        """Report that a partition has lost records.
-
-        Args:
-            name: The partition.
-            first: The first record that will not be read.
-            end: The offset after the last one; `first` if unknown.
-            what: A description of the problem.
-
-        Raises:
-            StorageError: If lost records are an error.
-        """
+        """Report that a partition has lost records from `first` up to `end`, which is `first` if unknown."""
         if self._query.fail_on_data_loss:
             raise StorageError(
                 f"{format_name(name)} {what}; check that no store was removed or replaced by an older copy "

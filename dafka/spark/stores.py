@@ -20,13 +20,7 @@ from dafka.storage.filelog.layout import MARKER_FILE
 
 @attrs.frozen
 class Replica:
-    """One store's copy of a partition.
-
-    Attributes:
-        url: The store.
-        info: The records of the partition that the store holds.
-        cold_end: The sequence up to which they are in the store's cold tier; 0 if none are.
-    """
+    """One store's copy of a partition. The records up to `cold_end` are in the store's cold tier."""
 
     url: str
     info: PartitionInfo
@@ -35,14 +29,10 @@ class Replica:
 
 @attrs.frozen
 class StoredPartition:
-    """A partition in all the stores that hold a part of it.
+    """A partition in all the stores that hold a part of it, the one with the highest end first.
 
-    Attributes:
-        partition: The partition.
-        replicas: The part that each store holds, the one with the highest end first.
-        earliest: The first sequence from which some store holds every record up to `end`.
-        end: The sequence after the last record that any store holds.
-        is_unique: Whether no other partition has the same escaped name (see `escape_name`).
+    From `earliest` on, some store holds every record up to `end`. A partition is unique if no other one has the same
+    escaped name (see `escape_name`).
     """
 
     partition: Partition
@@ -58,14 +48,9 @@ class StoredPartition:
         return info.content_bytes // info.count if info.count else 0
 
     def choose_replicas(self, start: int, end: int) -> list[tuple[str, int, int]]:
-        """Choose the stores to read a range from.
+        """Choose the stores to read a range from, which must be within `earliest` and `end` of the partition.
 
-        Args:
-            start: The first offset, not below `earliest`.
-            end: The offset after the last one, not above `end` of the partition.
-
-        Returns:
-            The URL of each store with the start and the end of its part of the range, in order.
+        Return the URL of each store with the start and the end of its part of the range, in order.
         """
         pieces: list[tuple[str, int, int]] = []
         while end > start:
@@ -78,15 +63,7 @@ class StoredPartition:
         return pieces[::-1]
 
     def choose_tiers(self, start: int, end: int) -> list[tuple[str, int, int, bool]]:
-        """Choose the stores to read a range from, and the tier of each.
-
-        Args:
-            start: See `choose_replicas`.
-            end: See `choose_replicas`.
-
-        Returns:
-            The result of `choose_replicas`, and for each part whether it is in the cold tier of the store.
-        """
+        """Return what `choose_replicas` returns, and for each part whether it is in the cold tier of the store."""
         cold_ends = {replica.url: replica.cold_end for replica in self.replicas}
         pieces = []
         for url, first, last in self.choose_replicas(start, end):
@@ -96,17 +73,7 @@ class StoredPartition:
 
 
 async def list_partitions(storages: Mapping[str, Storage]) -> dict[PartitionName, StoredPartition]:
-    """List the partitions of these stores.
-
-    Args:
-        storages: The stores by URL.
-
-    Returns:
-        The partitions by name.
-
-    Raises:
-        StorageError: If a store cannot be read.
-    """
+    """Return the partitions of these stores by name; raise `StorageError` if a store cannot be read."""
     found: dict[Partition, list[Replica]] = {}
     for url, storage in storages.items():
         for partition, info in (await storage.partitions()).items():
@@ -132,17 +99,7 @@ def merge_replicas(partition: Partition, replicas: list[Replica]) -> StoredParti
 
 @asynccontextmanager
 async def open_stores(urls: Iterable[str]) -> AsyncIterator[dict[str, Storage]]:
-    """Open stores for reading for the length of a block.
-
-    Args:
-        urls: The URLs of the stores.
-
-    Yields:
-        The open stores by URL.
-
-    Raises:
-        StorageError: If a store cannot be opened.
-    """
+    """Open stores for reading for the length of a block; yield them by URL. Raise `StorageError` if one fails."""
     async with AsyncExitStack() as stack:
         yield {url: await stack.enter_async_context(open_storage(url, read_only=True)) for url in urls}
 
@@ -152,10 +109,6 @@ class StoreCache:
 
     Opening stores takes longer than listing their partitions. No lock is held between calls, so the stores' own
     processes are not disturbed. The stores are opened again if the list changes or a file has been replaced.
-
-    Attributes:
-        identities: By URL, the identity of each store in the last listing. Another store at the same URL has another
-            identity.
     """
 
     def __init__(self) -> None:
@@ -163,6 +116,7 @@ class StoreCache:
         self._portal: BlockingPortal | None = None
         self._storages: dict[str, Storage] = {}
         self.identities: dict[str, str] = {}
+        """By URL, the identity of each store in the last listing. Another store at the same URL has another one."""
 
     def list_partitions(self, urls: Sequence[str]) -> dict[PartitionName, StoredPartition]:
         """Return the partitions of these stores by name; raise `StorageError` if a store cannot be read."""
@@ -177,16 +131,9 @@ class StoreCache:
         return self._portal.call(list_partitions, self._storages)
 
     def find_sequence_by_time(self, stored: StoredPartition, stored_at: int) -> int:
-        """Find the first offset that was stored at a time or later, in the replica with the highest end.
+        """Return the first offset that was stored at a time or later, or the end offset if all records are older.
 
-        `list_partitions` must have been called before.
-
-        Args:
-            stored: A partition that `list_partitions` returned.
-            stored_at: The time in milliseconds since 1970.
-
-        Returns:
-            The offset, or the end offset if all records are older.
+        The time is in milliseconds since 1970. The replica with the highest end of the last listing is asked.
         """
         assert self._portal is not None, "list_partitions opens the stores"
         storage = self._storages[stored.replicas[0].url]

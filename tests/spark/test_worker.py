@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from dafka.spark.worker import hide_closed_connections
+from dafka.spark.data_source import hide_closed_connections
 
 
 @pytest.fixture
