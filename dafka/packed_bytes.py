@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import struct
 from array import array
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate, chain, pairwise
@@ -24,14 +23,8 @@ LENGTH_BYTES = 4
 class PackedContents(Sequence[bytes]):
     """A sequence of bytes objects that are created when they are accessed. It equals any sequence of the same contents.
 
-    Args:
-        data: The joined contents.
-        lengths: The length of each content as a big-endian number of 4 bytes. They must add up to the size of the data;
-            this is not checked.
-
-    Attributes:
-        data: The joined contents.
-        lengths: The length of each content as a big-endian number of 4 bytes.
+    `data` has the joined contents, and `lengths` the length of each as a big-endian number of 4 bytes. They must add up
+    to the size of the data; this is not checked.
     """
 
     def __init__(self, data: bytes, lengths: bytes) -> None:
@@ -108,15 +101,7 @@ class PackedContents(Sequence[bytes]):
 
 
 class Repeated(Sequence[int]):
-    """A sequence of equal numbers, such as the timestamps of records that were made together.
-
-    Args:
-        value: The number.
-        count: The length of the sequence.
-
-    Attributes:
-        value: The number.
-    """
+    """A sequence of equal numbers, such as the timestamps of records that were made together."""
 
     def __init__(self, value: int, count: int) -> None:
         self.value = value
@@ -152,17 +137,7 @@ class Repeated(Sequence[int]):
 
 
 def pack(contents: Sequence[bytes]) -> PackedContents:
-    """Pack contents.
-
-    Args:
-        contents: Any contents.
-
-    Returns:
-        The same contents, packed.
-
-    Raises:
-        struct.error: A content has 4 GiB or more.
-    """
+    """Return the same contents, packed; raise `struct.error` if one has 4 GiB or more."""
     if isinstance(contents, PackedContents):
         return contents
     return PackedContents(b"".join(contents), struct.pack(f">{len(contents)}I", *map(len, contents)))
@@ -209,24 +184,3 @@ def _lengths(contents: Sequence[bytes | None]) -> Iterable[int]:
 def content_ends(contents: Sequence[bytes | None]) -> Sequence[int]:
     """Return 0, and the total length of the contents up to each, in bytes."""
     return contents.ends if isinstance(contents, PackedContents) else list(accumulate(_lengths(contents), initial=0))
-
-
-def count_within(contents: Sequence[bytes | None], bytes_max: int) -> int:
-    """Return how many contents, from the first on, have at most `bytes_max` bytes together."""
-    return bisect_right(content_ends(contents), bytes_max) - 1
-
-
-def take_within(contents: Sequence[_Content], start: int, count_max: int, bytes_max: int) -> Sequence[_Content]:
-    """Return contents from `start` on, within two limits, but at least one.
-
-    Args:
-        contents: Any contents.
-        start: The index of the first content to return.
-        count_max: The maximum number of contents to return.
-        bytes_max: The maximum total size of the contents, in bytes.
-
-    Returns:
-        A part of the contents.
-    """
-    part = contents[start : start + count_max]
-    return part if count_bytes(part) <= bytes_max else part[: max(count_within(part, bytes_max), 1)]

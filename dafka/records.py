@@ -53,17 +53,10 @@ TEXT_BYTES_MAX = 255
 
 
 def encode_text(value: str, field: str = "text") -> bytes:
-    """Return the bytes of a topic or an address.
+    """Return the bytes of a topic or an address: at most 255, which `decode_text` turns into the same text.
 
-    Args:
-        value: The topic or address.
-        field: The name to use in the error message.
-
-    Returns:
-        At most 255 bytes, which `decode_text` turns into the same text.
-
-    Raises:
-        EncodingError: The value is not text, is too long, or is text that `decode_text` would not return.
+    Raise `EncodingError`, which names the field, if the value is not text, is too long, or is text that `decode_text`
+    would not return.
     """
     if not isinstance(value, str):
         raise EncodingError(field, f"text, not {type(value).__name__}")
@@ -79,14 +72,7 @@ def encode_text(value: str, field: str = "text") -> bytes:
 
 
 def decode_text(data: bytes) -> str:
-    """Return the topic or address of these bytes. Any bytes are valid.
-
-    Args:
-        data: The bytes from the wire.
-
-    Returns:
-        The text. Bytes that are not UTF-8 become lone surrogates.
-    """
+    """Return the topic or address of these bytes. Any are valid; those that are not UTF-8 become lone surrogates."""
     return data.decode("utf-8", "surrogateescape")
 
 
@@ -296,13 +282,8 @@ class RecordBatch:
         if self.compacted is None:
             yield self
             return
-        first, mask = self.first_sequence, self.compacted
-        start = mask.find(0)
-        while start >= 0:
-            stop = mask.find(1, start)
-            stop = len(mask) if stop < 0 else stop
-            yield self.between(first + start, first + stop)
-            start = mask.find(0, stop)
+        for start, stop in find_held(self.compacted):
+            yield self.between(self.first_sequence + start, self.first_sequence + stop)
 
     def without(self, removed: bytes) -> RecordBatch:
         """Return a batch in which compaction has removed some of the records.
@@ -402,19 +383,13 @@ def record_bytes(record: Record | ProducerRecord) -> int:
 
 
 def join(batches: Sequence[RecordBatch]) -> RecordBatch:
-    """Return consecutive batches of one partition as one batch.
-
-    Args:
-        batches: At least one batch; each continues the previous one.
-
-    Returns:
-        One batch. It has times of storing if all of them have.
-    """
+    """Return consecutive batches of one partition, at least one, as one batch. It has times of storing if all have."""
     first = batches[0]
     if len(batches) == 1:
         return first
     encoded = [batch.encoded for batch in batches]
-    has_times = all(batch.stored_at is not None for batch in batches)
+    stored_at = [batch.stored_at for batch in batches if batch.stored_at is not None]
+    is_compacted = any(batch.compacted is not None for batch in batches)
     return RecordBatch(
         first.partition,
         first.first_sequence,
@@ -424,14 +399,20 @@ def join(batches: Sequence[RecordBatch]) -> RecordBatch:
             batches, lambda batch: batch.headers, lambda count: [()] * count, lambda parts: [*chain(*parts)]
         ),
         timestamps=_join_column(batches, lambda batch: batch.timestamps, partial(Repeated, NO_TIMESTAMP), join_numbers),
-        stored_at=_join_column(batches, lambda batch: batch.stored_at, partial(Repeated, 0), join_numbers)
-        if has_times
-        else None,
+        stored_at=join_numbers(stored_at) if len(stored_at) == len(batches) else None,
         encoded=tuple(chain.from_iterable(encoded)) if all(encoded) else (),
-        compacted=None
-        if all(batch.compacted is None for batch in batches)
-        else b"".join(batch.compacted or bytes(len(batch)) for batch in batches),
+        compacted=b"".join(batch.compacted or bytes(len(batch)) for batch in batches) if is_compacted else None,
     )
+
+
+def find_held(compacted: bytes) -> Iterator[tuple[int, int]]:
+    """Yield the start and the end of each run of records in `RecordBatch.compacted` that compaction has not removed."""
+    start = compacted.find(0)
+    while start >= 0:
+        stop = compacted.find(1, start)
+        stop = len(compacted) if stop < 0 else stop
+        yield start, stop
+        start = compacted.find(0, stop)
 
 
 def _mask(compacted: bytes) -> bytes | None:

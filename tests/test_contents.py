@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 from dafka.packed_bytes import (
     PackedContents,
     Repeated,
+    content_ends,
     count_bytes,
-    count_within,
     join_contents,
     join_numbers,
     pack,
-    take_within,
 )
 
 LISTS = st.lists(st.binary(max_size=5), max_size=12) | st.lists(st.binary(min_size=3, max_size=3), max_size=12)
@@ -59,19 +58,11 @@ def test_packed_and_other_parts_are_joined(parts: list[list[bytes]], packed: int
     assert isinstance(join_contents([pack(part) for part in parts]), PackedContents)
 
 
-@given(contents=LISTS, bytes_max=st.integers(0, 40), start=st.integers(0, 12), count_max=st.integers(1, 13))
-def test_take_within_keeps_both_limits_but_takes_at_least_one(
-    contents: list[bytes], bytes_max: int, start: int, count_max: int
-) -> None:
-    kept = count_within(contents, bytes_max)
-    assert count_bytes(contents[:kept]) <= bytes_max
-    assert kept == len(contents) or count_bytes(contents[: kept + 1]) > bytes_max
-    assert count_within(pack(contents), bytes_max) == kept
-    taken = take_within(contents, start, count_max, bytes_max)
-    assert taken == contents[start : start + len(taken)]
-    assert take_within(pack(contents), start, count_max, bytes_max) == taken
-    rest = contents[start : start + count_max]
-    assert len(taken) == max(count_within(rest, bytes_max), min(len(rest), 1))
+@given(contents=LISTS)
+def test_ends_of_contents_are_the_sums_of_lengths(contents: list[bytes]) -> None:
+    ends = [len(b"".join(contents[:count])) for count in range(len(contents) + 1)]
+    assert content_ends(contents) == ends
+    assert list(content_ends(pack(contents))) == ends
 
 
 def test_numbers_are_joined_in_the_smallest_form() -> None:

@@ -21,7 +21,7 @@ from dafka.batches.header import SPAN_MAX, BatchHeader, Compression, TimestampTy
 from dafka.batches.reading import read_sparse_records
 from dafka.batches.varints import write_natural, write_varint
 from dafka.packed_bytes import Repeated, pack
-from dafka.records import BATCH_BYTES_LIMIT, NO_TIMESTAMP, RecordBatch
+from dafka.records import BATCH_BYTES_LIMIT, NO_TIMESTAMP, RecordBatch, find_held
 
 _NULL = write_varint(-1)
 
@@ -78,15 +78,8 @@ def decode_held(
     Raises:
         BatchError: The batch is malformed, or larger than allowed.
     """
-    columns, mask = decode_sparse(header, data, bytes_max)
-    found = []
-    start = mask.find(0)
-    while start >= 0:
-        stop = mask.find(1, start)
-        stop = len(mask) if stop < 0 else stop
-        found.append((header.base_offset + start, columns[start:stop]))
-        start = mask.find(0, stop)
-    return found
+    columns, compacted = decode_sparse(header, data, bytes_max)
+    return [(header.base_offset + start, columns[start:stop]) for start, stop in find_held(compacted)]
 
 
 def encode_sparse(batch: RecordBatch, compression: Compression, bytes_max: int) -> list[bytes]:

@@ -8,8 +8,7 @@
 They work with the API for Trio, `dafka.asyncio` and `dafka.blocking`.
 """
 
-from dafka.serializers.base import Serializer
-from dafka.serializers.formats import AvroSerializer, JsonSerializer, MsgspecSerializer, ProtobufSerializer
+from dafka.serializers.formats import AvroSerializer, JsonSerializer, MsgspecSerializer, ProtobufSerializer, Serializer
 from dafka.serializers.typed_topic import CONTENT_TYPE, TypedTopic
 
 __all__ = [

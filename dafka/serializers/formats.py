@@ -1,15 +1,15 @@
-"""The serializers of dafka. All except the one for JSON need an extra."""
+"""The interface of serializers, which programs can implement, and those of dafka. Most of these need an extra."""
 
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from io import BytesIO
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Generic, Literal, TypeVar, cast
 
 from dafka.errors import ConfigError, RecordError
 from dafka.extras import require_extra
-from dafka.serializers.base import Serializer
 
 _T = TypeVar("_T")
 
@@ -17,6 +17,43 @@ SINGLE_OBJECT = b"\xc3\x01"
 """The first bytes of Avro's single-object encoding; the schema's fingerprint follows."""
 
 FINGERPRINT_BYTES = 8
+
+
+class Serializer(ABC, Generic[_T]):
+    """Turns objects of one type into the bytes of a record's value, and back."""
+
+    @property
+    @abstractmethod
+    def content_type(self) -> str:
+        """The media type of the bytes, such as `application/json`. Records of a `TypedTopic` carry it as a header."""
+
+    @abstractmethod
+    def dump(self, value: _T) -> bytes:
+        """Return the bytes of an object.
+
+        Args:
+            value: The object.
+
+        Returns:
+            Its bytes.
+
+        Raises:
+            RecordError: The object is not of the serializer's type, or cannot be written.
+        """
+
+    @abstractmethod
+    def load(self, data: bytes) -> _T:
+        """Return the object that bytes encode.
+
+        Args:
+            data: The bytes.
+
+        Returns:
+            The object.
+
+        Raises:
+            RecordError: The bytes are not an object of the serializer's type.
+        """
 
 
 class JsonSerializer(Serializer[_T]):

@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 from dafka.errors import RecordError
 from dafka.records import Header, ProducerRecord, Record, RecordBatch
-from dafka.serializers.base import Serializer
+from dafka.serializers.formats import Serializer
 
 _T = TypeVar("_T")
 
