@@ -12,7 +12,7 @@ import os
 from array import array
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from dafka.batches import reading, writing
 from dafka.batches.reading import Columns, RecordsPart
@@ -21,33 +21,6 @@ from dafka.errors import BatchError, ConfigError
 from dafka.packed_bytes import PackedContents, pack
 
 VARIABLE = "DAFKA_ACCELERATOR"
-
-
-class RecordsCodec(Protocol):
-    """Reads and writes the uncompressed records of batches, and packs contents."""
-
-    name: str
-    """`compiled` or `pure Python`."""
-
-    def read_records(self, batches: Sequence[RecordsPart]) -> Columns:
-        """Return the columns of records. See `dafka.batches.reading`."""
-
-    def check_records(self, batches: Sequence[RecordsPart]) -> Columns:
-        """Return what `read_records` returns. Values can be only checked, and read later when they are accessed."""
-
-    def write_records(
-        self,
-        values: Sequence[bytes | None],
-        keys: Sequence[bytes | None] | None,
-        blocks: PackedContents | None,
-        times: array[int] | None,
-        bytes_max: int,
-        count_max: int,
-    ) -> list[WrittenRecords]:
-        """Return records as batches contain them. See `dafka.batches.writing`."""
-
-    def pack(self, contents: Sequence[bytes]) -> PackedContents:
-        """Return contents in one piece; raise `TypeError` if one is not a bytes object."""
 
 
 class UnreadContents(PackedContents):
@@ -89,22 +62,23 @@ class UnreadContents(PackedContents):
         return UnreadContents(self._read_records, parts, sum(each.size() for each in unread))
 
 
-class PureCodec:
-    """The codec in Python."""
+class RecordsCodec:
+    """Reads and writes the uncompressed records of batches, and packs contents, in Python: the reference."""
 
     name = "pure Python"
     read_records = staticmethod(reading.read_records)
     check_records = staticmethod(reading.read_records)
+    """Returns what `read_records` returns. `CompiledCodec` may only check values, and read them when needed."""
     write_records = staticmethod(writing.write_records)
 
     def pack(self, contents: Sequence[bytes]) -> PackedContents:
-        """See `RecordsCodec.pack`."""
+        """Return contents in one piece; raise `TypeError` if one is not a bytes object."""
         if not {*map(type, contents)} <= {bytes}:
             raise TypeError("expected bytes")
         return pack(contents)
 
 
-class CompiledCodec:
+class CompiledCodec(RecordsCodec):
     """The codec in C, from the extension module `_accelerator`."""
 
     name = "compiled"
@@ -169,7 +143,7 @@ def load_compiled() -> CompiledCodec | str:
     return CompiledCodec(module)
 
 
-PURE = PureCodec()
+PURE = RecordsCodec()
 
 
 @functools.cache

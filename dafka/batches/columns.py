@@ -25,9 +25,6 @@ class PackedHeaders(Sequence[Headers]):
     Args:
         blocks: The headers of each record: their number, and names and values with their lengths. They must be
             well-formed, as `decode_batch` and `pack_headers` return them.
-
-    Attributes:
-        blocks: The headers of each record, encoded.
     """
 
     def __init__(self, blocks: PackedContents) -> None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import attrs
 
-from dafka.batches.columns import NO_HEADERS, Headers, PackedHeaders, RecordColumns, pack_headers
+from dafka.batches.columns import NO_HEADERS, PackedHeaders, RecordColumns, pack_headers
 from dafka.batches.decoding import open_part
 from dafka.batches.encoding import PLAIN, compress_batch, encode_batches
 from dafka.batches.header import SPAN_MAX, BatchHeader, Compression, TimestampType, read_header
@@ -48,17 +48,9 @@ def decode_sparse(header: BatchHeader, data: bytes | memoryview, bytes_max: int)
         values[delta] = value
         mask[delta] = 0
         timestamps[delta] = header.max_timestamp if is_append_time else timestamp
-    keys: list[bytes | None] | None = None
-    if found.keys:
-        keys = [None] * span
-        for number, key in found.keys.items():
-            keys[found.deltas[number]] = key
-    headers: Sequence[Headers] | None = None
-    if found.blocks:
-        blocks = [NO_HEADERS] * span
-        for number, block in found.blocks.items():
-            blocks[found.deltas[number]] = block
-        headers = PackedHeaders(pack(blocks))
+    keys = list(map(found.keys.get, range(span))) if found.keys else None
+    blocks = [found.blocks.get(delta, NO_HEADERS) for delta in range(span)]
+    headers = PackedHeaders(pack(blocks)) if found.blocks else None
     return SparseColumns(RecordColumns(values, keys, headers, timestamps), bytes(mask))
 
 

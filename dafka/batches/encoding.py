@@ -212,9 +212,9 @@ def compress_batch(
     max_timestamp: int,
     records: bytes,
 ) -> bytes:
-    """Return a batch with uncompressed records, which are compressed if they become smaller.
+    """Return the batch of encoded records, compressed as the template has it if that makes it smaller.
 
-    The batch spans `span` offsets, more than it has records if it is compacted.
+    It spans `span` offsets: more than it has records if it is compacted.
     """
     if len(records) > BATCH_BYTES_LIMIT:
         raise EncodingError("batch", f"records of at most {BATCH_BYTES_LIMIT} bytes, not {len(records)}")

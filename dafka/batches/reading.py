@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import repeat
 from typing import NamedTuple, TypeAlias
 
@@ -144,15 +144,15 @@ class _Reader:
         self.values.append(value)
         self.timestamps.append(timestamp)
         if key is not None:
-            self.keys[number] = key
+            self.keys[offset_delta] = key
         if after - position > 1 or data[position]:
-            self.blocks[number] = data[position:after]
+            self.blocks[offset_delta] = data[position:after]
         self.position = after
         return offset_delta
 
 
 class SparseRecords(NamedTuple):
-    """The records of a compacted batch. Keys and encoded headers that are present are by the number of the record."""
+    """The records of a compacted batch. Keys and encoded headers that are present are by the record's offset delta."""
 
     deltas: list[int]
     values: list[bytes | None]
@@ -172,7 +172,7 @@ def read_sparse_records(batch: RecordsPart, span: int) -> SparseRecords:
     return SparseRecords(deltas, reader.values, reader.keys, reader.blocks, reader.timestamps)
 
 
-def read_records(batches: Iterable[RecordsPart]) -> Columns:
+def read_records(batches: Sequence[RecordsPart]) -> Columns:
     """Return the columns of the records that batches contain, at least one. Values and keys are packed if none is None.
 
     Raise `BatchError` if a record is malformed, or is not the next one, or bytes follow the last one.

@@ -21,10 +21,6 @@ class TypedTopic(Generic[_T]):
     Args:
         name: The topic.
         serializer: Turns the values into bytes and back.
-
-    Attributes:
-        name: The topic.
-        serializer: The serializer.
     """
 
     def __init__(self, name: str, serializer: Serializer[_T]) -> None:

@@ -30,8 +30,8 @@ from dafka.spark.offsets import (
     PartitionName,
     StreamOffset,
     format_name,
+    name_partition,
     nest_offsets,
-    now_ms,
     split_ranges,
 )
 from dafka.spark.options import (
@@ -47,7 +47,8 @@ from dafka.spark.options import (
 from dafka.spark.planning import warn_of_skipped
 from dafka.spark.portal import open_portal
 from dafka.spark.schema import HEADERS_OPTION, check_columns
-from dafka.storage.arrow import escape_name, to_arrow
+from dafka.storage.arrow import to_arrow
+from dafka.storage.plugin_helpers import now_ms
 
 READ_OPTIONS = (
     "subscribe",
@@ -238,7 +239,7 @@ class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._reader = reader
         ends = {}
         for partition, end in self._reader.ends().items():
-            name = escape_name(partition.topic), escape_name(partition.address)
+            name = name_partition(partition)
             self._partitions[name] = partition
             ends[name] = end
         return ends
@@ -290,7 +291,7 @@ class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"records {expected} to {found - 1} of {partition} are no longer in any store "
                 "(set failOnDataLoss to false to skip them)"
             )
-        warn_of_skipped((escape_name(partition.topic), escape_name(partition.address)), expected, found)
+        warn_of_skipped(name_partition(partition), expected, found)
 
 
 class BlockingReader:

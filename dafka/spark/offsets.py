@@ -17,13 +17,15 @@ micro-batch of a query, Spark does not even keep the start. The end is a `Stream
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Mapping
 from typing import Any
 
 import attrs
 
 from dafka.errors import ConfigError
+from dafka.records import Partition
+from dafka.storage.arrow import escape_name
+from dafka.storage.plugin_helpers import now_ms
 
 EARLIEST = -2
 """The offset that means the first record held, as in Spark's Kafka source."""
@@ -49,6 +51,11 @@ def nest_offsets(by_partition: Mapping[PartitionName, int]) -> Offsets:
     for (topic, address), offset in sorted(by_partition.items()):
         offsets.setdefault(topic, {})[address] = offset
     return offsets
+
+
+def name_partition(partition: Partition) -> PartitionName:
+    """Return a partition's topic and address, escaped."""
+    return escape_name(partition.topic), escape_name(partition.address)
 
 
 def format_name(name: PartitionName) -> str:
@@ -159,11 +166,6 @@ class StreamOffset:
     def ranges(self) -> dict[PartitionName, tuple[int, int]]:
         """Return the first offset and the end offset of each partition that the micro-batch reads."""
         return {name: (first, self.offsets[name]) for name, first in sorted(self.begins.items())}
-
-
-def now_ms() -> int:
-    """Return the time in milliseconds since 1970."""
-    return int(time.time() * 1000)
 
 
 def split_ranges(ranges: Mapping[PartitionName, tuple[int, int]], count: int) -> list[tuple[PartitionName, int, int]]:

@@ -25,7 +25,7 @@ from adbc_driver_manager import Error as DriverError
 from anyio.from_thread import BlockingPortal
 
 from dafka.errors import StorageCorruptError, StorageError
-from dafka.spark.offsets import format_name
+from dafka.spark.offsets import format_name, name_partition
 from dafka.spark.planning import StoreRange, StoreTask, data_loss_error, warn_of_skipped
 from dafka.spark.portal import open_portal
 from dafka.spark.schema import needs_stored_at
@@ -269,7 +269,7 @@ def _scan_storage(
     opened: _OpenStore, each: StoreRange, start: int, columns: Sequence[str], *, fail_on_data_loss: bool
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of a range from `start` on, as the storage plugin reads them."""
-    name = escape_name(each.partition.topic), escape_name(each.partition.address)
+    name = name_partition(each.partition)
     portal, storage = opened.use_storage(each.url)
     while start < each.end:
         read = partial(storage.read, each.partition, start, each.end - start, with_times=needs_stored_at(columns))

@@ -29,7 +29,6 @@ from dafka.spark.offsets import (
     StreamOffset,
     format_name,
     nest_offsets,
-    now_ms,
 )
 from dafka.spark.options import SUBSCRIPTION_OPTIONS, Options, parse_offsets, parse_subscription
 from dafka.spark.paths import PATH_OPTIONS, StoreFinder
@@ -47,6 +46,7 @@ from dafka.spark.scan import scan_task
 from dafka.spark.schema import HEADERS_OPTION, check_columns
 from dafka.spark.stores import StoreCache, StoredPartition, list_partitions, open_stores
 from dafka.storage import Storage
+from dafka.storage.plugin_helpers import now_ms
 
 SHARED_OPTIONS = (
     *PATH_OPTIONS,

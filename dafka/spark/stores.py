@@ -10,10 +10,9 @@ import attrs
 from anyio.from_thread import BlockingPortal
 
 from dafka.records import Partition
-from dafka.spark.offsets import PartitionName
+from dafka.spark.offsets import PartitionName, name_partition
 from dafka.spark.portal import open_portal
 from dafka.storage import PartitionInfo, Storage, open_storage
-from dafka.storage.arrow import escape_name
 from dafka.storage.cold.tiered import TieredStorage
 from dafka.storage.filelog.layout import MARKER_FILE
 
@@ -82,7 +81,7 @@ async def list_partitions(storages: Mapping[str, Storage]) -> dict[PartitionName
                 found.setdefault(partition, []).append(Replica(url, info, cold_end))
     by_name: dict[PartitionName, StoredPartition] = {}
     for partition, replicas in found.items():
-        name = escape_name(partition.topic), escape_name(partition.address)
+        name = name_partition(partition)
         by_name[name] = attrs.evolve(merge_replicas(partition, replicas), is_unique=name not in by_name)
     return by_name
 
