@@ -7,7 +7,6 @@ replica can change from attempt to attempt; the rows of a task must not.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
@@ -17,7 +16,7 @@ from pyspark.sql.datasource import InputPartition
 from dafka.errors import ConfigError, StorageError
 from dafka.records import Partition
 from dafka.spark.offsets import EARLIEST, LATEST, PartitionName, format_name
-from dafka.spark.options import Options, RequestedOffsets
+from dafka.spark.options import RequestedOffsets
 from dafka.spark.stores import StoredPartition
 
 TASK_RECORDS_MAX = 1_000_000
@@ -156,11 +155,6 @@ def plan_task(stored: Mapping[PartitionName, StoredPartition], ranges: Iterable[
             )
         ]
     )
-
-
-def parse_min_tasks(options: Options) -> int:
-    """Return the option `minPartitions`, the minimum number of tasks; by default the number of local cores."""
-    return options.get_int("minPartitions") or os.cpu_count() or 1
 
 
 def _split(whole: OffsetRange, share: int) -> Iterator[OffsetRange]:

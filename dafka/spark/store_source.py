@@ -8,6 +8,7 @@ after the query has started is read from its first record.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -37,7 +38,6 @@ from dafka.spark.planning import (
     StoreTask,
     data_loss_error,
     divide_ranges,
-    parse_min_tasks,
     plan_task,
     resolve_offsets,
     warn_of_skipped,
@@ -71,7 +71,7 @@ class StoreQuery:
         self.columns = check_columns(schema)
         self.subscription = parse_subscription(options)
         self.fail_on_data_loss = options.get_bool("failOnDataLoss", True)
-        self.tasks_min = parse_min_tasks(options)
+        self.tasks_min = options.get_int("minPartitions") or os.cpu_count() or 1
         self.since_ms = options.get_int("startingTimestamp", minimum=0)
         if self.since_ms is not None and "startingOffsets" in options:
             raise ConfigError("option startingTimestamp: expected this or startingOffsets, not both")

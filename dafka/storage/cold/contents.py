@@ -80,9 +80,6 @@ class ColdContents:
         self._ranges: dict[str, dict[Partition, ColdRange]] = {}
         self.replace((), list(segments))
 
-    def __len__(self) -> int:
-        return sum(map(len, self._ranges.values()))
-
     def find(self, partition: Partition) -> ColdRange | None:
         """Return what is held of a partition; None if nothing is."""
         return self._ranges.get(partition.topic, {}).get(partition)

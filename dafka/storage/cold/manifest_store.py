@@ -85,26 +85,19 @@ class ManifestStore:
             await self.load_copy()
             self._copy_state = state
 
-    async def refresh(self) -> bool:
-        """Take over the manifest of the object store. Return whether it is another version than the one that is known.
-
-        Raises `StorageFormatError` if it is damaged, and `ObjectStoreError`.
-        """
+    async def refresh(self) -> None:
+        """Take over the manifest of the object store. Raise `StorageFormatError` if it is damaged."""
         try:
             data, version = await self._object_store.read(self.object_name(ROOT))
         except ObjectMissingError:
             if self._version is not None:
                 raise StorageError(f"{self.object_name(ROOT)}: the manifest of the cold tier is gone") from None
             self.is_stale = False
-            return False
-        if version == self._version and not self.is_stale:
-            return False
-        is_new = version != self._version
-        if is_new:
+            return
+        if version != self._version:
             self._take(await self._complete(data), version)
             await self.save_copy()
         self.is_stale = False
-        return is_new
 
     async def change(self, *, added: Sequence[Segment] = (), removed: Collection[Segment] = ()) -> None:
         """Add segments, whose objects have been written, and remove others. The caller holds `lock`.
