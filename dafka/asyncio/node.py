@@ -13,7 +13,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 import trio
 
 from dafka.clients.hosted_node import Call, HostedNode
-from dafka.clients.hosted_role import HostedRole, show_as
+from dafka.clients.hosted_role import HostedNodeRole, HostedRole, host, show_as
 from dafka.errors import WrongContextError
 from dafka.protocol import Event
 from dafka.roles import EventFeed as TrioEventFeed
@@ -75,11 +75,9 @@ class Hosted(HostedRole[_RoleT]):
 
 def asks(method: Callable[Concatenate[Any, _P], _T]) -> Callable[Concatenate[Any, _P], Coroutine[Any, Any, _T]]:
     """Return a method that calls a synchronous one of a role in the Trio thread, for the body of its class."""
-    name = method.__name__
 
     async def ask(self: Hosted[Any], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        function: Callable[_P, _T] = getattr(self._role, name)
-        return await self._ask(function, *args, **kwargs)
+        return await self._ask(self._bind(method), *args, **kwargs)
 
     return show_as(method, ask)
 
@@ -88,11 +86,9 @@ def waits(
     method: Callable[Concatenate[Any, _P], Awaitable[_T]],
 ) -> Callable[Concatenate[Any, _P], Coroutine[Any, Any, _T]]:
     """Return a method that runs an asynchronous one of a role in the Trio thread, for the body of its class."""
-    name = method.__name__
 
     async def wait(self: Hosted[Any], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        function: Callable[_P, Awaitable[_T]] = getattr(self._role, name)
-        return await self._wait(partial(function, *args, **kwargs))
+        return await self._wait(partial(self._bind(method), *args, **kwargs))
 
     return show_as(method, wait)
 
@@ -131,7 +127,7 @@ async def _open(
 ) -> _HostedT_co:
     """Open a node in the Trio thread."""
     _check_in_asyncio()
-    hosted = HostedNode(block, getattr(kind, "__name__", "node").lower())
+    hosted = host(kind, block)
     try:
         await _wait_done(hosted.opened, hosted.abandon)
         hosted.opened.result()
@@ -145,15 +141,7 @@ async def _open(
 def opens(
     kind: Callable[[HostedNode[_RoleT]], _HostedT], block: Callable[_P, AbstractAsyncContextManager[_RoleT]]
 ) -> Callable[_P, Opening[_HostedT]]:
-    """Return a function that opens a role for asyncio, as `block` does it for Trio.
-
-    Args:
-        kind: The class of the role for asyncio.
-        block: The function for Trio.
-
-    Returns:
-        The function. It has the arguments, the exceptions and the documentation of `block`.
-    """
+    """Return a function that opens a role with the arguments and exceptions of `block`, a function for Trio."""
 
     def prepare(*args: _P.args, **kwargs: _P.kwargs) -> Opening[_HostedT]:
         return Opening(kind, partial(block, *args, **kwargs))
@@ -185,14 +173,10 @@ async def _wait_closed(hosted: HostedNode[_RoleT]) -> None:
 
 
 async def _wait_called(register: Callable[[Callable[[], None]], object], cancel: Callable[[], object]) -> None:
-    """Wait until another thread calls the function that is registered. If this task is cancelled, keep waiting.
+    """Wait until another thread calls the function that is registered.
 
-    Args:
-        register: Registers a function for the other thread to call.
-        cancel: Called once if this task is cancelled, to shorten the wait. It returns True to end it.
-
-    Raises:
-        asyncio.CancelledError: This task was cancelled, and the function has been called.
+    If this task is cancelled, call `cancel` once, to shorten the wait, and keep waiting; if `cancel` returns True, the
+    wait ends. Either way, raise `asyncio.CancelledError` at its end.
     """
     loop = asyncio.get_running_loop()
     called = asyncio.Event()
@@ -214,23 +198,13 @@ async def _wait_called(register: Callable[[Callable[[], None]], object], cancel:
         raise cancelled
 
 
-class Node(Hosted[_NodeRoleT]):
+class Node(HostedNodeRole[_NodeRoleT], Hosted[_NodeRoleT]):
     """A role that is a node of the mesh."""
-
-    @property
-    def address(self) -> str:
-        """The node's address."""
-        return self._role.address
-
-    @property
-    def endpoint(self) -> str:
-        """The endpoint that other nodes connect to."""
-        return self._role.endpoint
 
     @property
     def events(self) -> EventFeed:
         """The events of the node since it was opened; an async iterable, which ends when the node is closed."""
-        return EventFeed(self, self._role.events)
+        return EventFeed(self)
 
     wait_settled = waits(NodeRole.wait_settled)
     unheard_towers = asks(NodeRole.unheard_towers)
@@ -241,10 +215,10 @@ class Node(Hosted[_NodeRoleT]):
 class EventFeed:
     """The events of one node. Each iteration begins with the oldest event kept, and ends when the node is closed."""
 
-    def __init__(self, node: Node[_NodeRoleT], feed: TrioEventFeed) -> None:
+    def __init__(self, node: Node[Any]) -> None:
         """Show the events of a node. Programs use its `events` instead."""
         self._node = node
-        self._feed = feed
+        self._feed: TrioEventFeed = node._role.events
 
     def __aiter__(self) -> AsyncIterator[Event]:
         seen = 0
@@ -264,11 +238,9 @@ class EventFeed:
             raise
         except Exception as error:
             await _wait_done(self._node._hosted.closed, lambda: None)
-            kept = self._feed.kept_event(seen)
-            if kept is not None:
-                return kept
-            self._node._hosted.check_end_of_events(error)
-            raise StopAsyncIteration from None
+            if (left := self._node._left_event(seen, error)) is None:
+                raise StopAsyncIteration from None
+            return left
 
 
 class Iteration(Generic[_T]):

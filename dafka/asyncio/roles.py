@@ -11,24 +11,19 @@ import trio
 
 from dafka import roles
 from dafka.asyncio.node import Hosted, Iteration, Node, asks, opens, waits
-from dafka.clients import serving
-from dafka.clients.hosted_node import Call, HostedNode
+from dafka.clients import hosted_role
+from dafka.clients.hosted_node import HostedNode
+from dafka.clients.hosted_role import HostedConsumer, HostedProducer, HostedTower
 from dafka.records import Header, Partition, ProducerRecord, Record, RecordBatch
 
 
-class Producer(Node[roles.Producer]):
+class Producer(HostedProducer, Node[roles.Producer]):
     """A producer of one topic, opened by `open_producer`. Several tasks may use it at the same time."""
 
     def __init__(self, hosted: HostedNode[roles.Producer]) -> None:
         """Show an open producer. Programs call `open_producer` instead."""
         super().__init__(hosted)
         self._sending = asyncio.Lock()
-        self._handed_over: Call[range] | None = None
-
-    @property
-    def partition(self) -> Partition:
-        """The topic and the producer's address: the name of its partition."""
-        return self._role.partition
 
     async def send(
         self,
@@ -52,12 +47,9 @@ class Producer(Node[roles.Producer]):
         self._hosted.thread.check_here()
         async with self._sending:
             await self._wait_published()
-            send, attempt = partial(self._role._send_batch, batch), partial(self._role._send_nowait, batch)
-            if not self._role._cannot_refuse(batch):
-                return await self._wait(send, attempt)
-            first = self._role._machine.next_sequence
-            self._handed_over = self._hosted.accept(send, attempt)
-            return range(first, first + len(batch))
+            if (sequences := self._hand_over(batch)) is not None:
+                return sequences
+            return await self._wait(partial(self._role._send_batch, batch), partial(self._role._send_nowait, batch))
 
     async def wait_stored(self) -> None:
         """Wait until `[producer] min_stores` stores have acknowledged every record sent so far."""
@@ -77,22 +69,12 @@ class Producer(Node[roles.Producer]):
             await self._wait_call(self._handed_over, lambda: None)
 
 
-class Consumer(Node[roles.Consumer]):
+class Consumer(HostedConsumer, Node[roles.Consumer]):
     """A consumer of topics, opened by `open_consumer`.
 
     Iterate over it for records, or over `batches()` for batches of them, which is faster. They may be mixed: each
     record is returned once. A consumer is used by one task at a time; `statistics` may be called by any.
     """
-
-    @property
-    def group(self) -> str:
-        """The name of the consumer's group; empty if it is in none."""
-        return self._role.group
-
-    @property
-    def topics(self) -> tuple[str, ...]:
-        """The topics that the consumer is subscribed to."""
-        return self._role.topics
 
     subscribe = asks(roles.Consumer.subscribe)
     unsubscribe = asks(roles.Consumer.unsubscribe)
@@ -114,11 +96,6 @@ class Consumer(Node[roles.Consumer]):
     seek_time = waits(roles.Consumer.seek_time)
     pause = asks(roles.Consumer.pause)
     resume = asks(roles.Consumer.resume)
-
-    @property
-    def paused(self) -> frozenset[Partition | str]:
-        """The partitions and topics that are paused."""
-        return self._role.paused
 
     save_positions = waits(roles.Consumer.save_positions)
     statistics = asks(roles.Consumer.statistics)
@@ -222,18 +199,8 @@ class Store(Node[roles.Store]):
     statistics = asks(roles.Store.statistics)
 
 
-class Tower(Hosted[roles.Tower]):
+class Tower(HostedTower, Hosted[roles.Tower]):
     """A running tower, started by `serve_tower`."""
-
-    @property
-    def sub_endpoint(self) -> str:
-        """The endpoint that nodes send their beacons to."""
-        return self._role.sub_endpoint
-
-    @property
-    def pub_endpoint(self) -> str:
-        """The endpoint that publishes the beacons of all nodes."""
-        return self._role.pub_endpoint
 
     statistics = asks(roles.Tower.statistics)
     health = asks(roles.Tower.health)
@@ -244,5 +211,5 @@ open_producer = opens(Producer, roles.open_producer)
 open_consumer = opens(Consumer, roles.open_consumer)
 open_reader = opens(Reader, roles.open_reader)
 open_observer = opens(Observer, roles.open_observer)
-serve_store = opens(Store, serving.serve_store)
-serve_tower = opens(Tower, serving.serve_tower)
+serve_store = opens(Store, hosted_role.serve_store)
+serve_tower = opens(Tower, hosted_role.serve_tower)

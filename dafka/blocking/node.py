@@ -13,7 +13,7 @@ import attrs
 import trio
 
 from dafka.clients.hosted_node import Call, CallCancelledError, HostedNode
-from dafka.clients.hosted_role import HostedRole, show_as
+from dafka.clients.hosted_role import HostedNodeRole, HostedRole, host, show_as
 from dafka.errors import WrongContextError
 from dafka.protocol import Event
 from dafka.roles import EventFeed as TrioEventFeed
@@ -82,7 +82,8 @@ class Hosted(HostedRole[_RoleT]):
             if isinstance(call.future.exception(), CallCancelledError):
                 raise deadline.error() from None
         except BaseException:
-            _cancel(call)
+            call.cancel()
+            call.future.exception()  # so that it does nothing beside the next call
             raise
         return self._result(call)
 
@@ -96,11 +97,7 @@ class Hosted(HostedRole[_RoleT]):
 
 @attrs.frozen
 class Deadline:
-    """When a call must have ended that waits several times.
-
-    Attributes:
-        timeout_s: How long the whole call may take, in seconds; None without a limit.
-    """
+    """When a call must have ended that waits several times. `timeout_s` is the limit of the whole call, if any."""
 
     timeout_s: float | None
     _end: float
@@ -119,12 +116,6 @@ class Deadline:
         return TimeoutError(f"this has not ended within {self.timeout_s:g} s")
 
 
-def _cancel(call: Call[_T]) -> None:
-    """Cancel a call, and wait until it has ended, so that it does nothing beside the next one."""
-    call.cancel()
-    call.future.exception()
-
-
 def _wait_closed(hosted: HostedNode[_RoleT]) -> None:
     """Wait until a node that is being closed is closed, and the thread has ended if it was the last one."""
     hosted.closed.exception()
@@ -134,22 +125,18 @@ def _wait_closed(hosted: HostedNode[_RoleT]) -> None:
 
 def asks(method: Callable[Concatenate[Any, _P], _T]) -> Callable[Concatenate[Any, _P], _T]:
     """Return a method that calls a synchronous one of a role in the Trio thread, for the body of its class."""
-    name = method.__name__
 
     def ask(self: Hosted[Any], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        function: Callable[_P, _T] = getattr(self._role, name)
-        return self._ask(function, *args, **kwargs)
+        return self._ask(self._bind(method), *args, **kwargs)
 
     return show_as(method, ask)
 
 
 def waits(method: Callable[Concatenate[Any, _P], Awaitable[_T]]) -> Callable[Concatenate[Any, _P], _T]:
     """Return a method that runs an asynchronous one of a role in the Trio thread, without a limit of its own."""
-    name = method.__name__
 
     def wait(self: Hosted[Any], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        function: Callable[_P, Awaitable[_T]] = getattr(self._role, name)
-        return self._wait(None, partial(function, *args, **kwargs))
+        return self._wait(None, partial(self._bind(method), *args, **kwargs))
 
     return show_as(method, wait)
 
@@ -157,18 +144,10 @@ def waits(method: Callable[Concatenate[Any, _P], Awaitable[_T]]) -> Callable[Con
 def opens(
     kind: Callable[[HostedNode[_RoleT]], _HostedT], block: Callable[_P, AbstractAsyncContextManager[_RoleT]]
 ) -> Callable[_P, _HostedT]:
-    """Return a function that opens a role for plain threads, as `block` does it for Trio.
-
-    Args:
-        kind: The class of the role for plain threads.
-        block: The function for Trio.
-
-    Returns:
-        The function. It has the arguments, the exceptions and the documentation of `block`.
-    """
+    """Return a function that opens a role with the arguments and exceptions of `block`, a function for Trio."""
 
     def open_role(*args: _P.args, **kwargs: _P.kwargs) -> _HostedT:
-        hosted = HostedNode(partial(block, *args, **kwargs), getattr(kind, "__name__", "node").lower())
+        hosted = host(kind, partial(block, *args, **kwargs))
         try:
             error = hosted.opened.exception()
         except BaseException:
@@ -183,23 +162,13 @@ def opens(
     return show_as(block, open_role, kind)
 
 
-class Node(Hosted[_NodeRoleT]):
+class Node(HostedNodeRole[_NodeRoleT], Hosted[_NodeRoleT]):
     """A role that is a node of the mesh."""
-
-    @property
-    def address(self) -> str:
-        """The node's address."""
-        return self._role.address
-
-    @property
-    def endpoint(self) -> str:
-        """The endpoint that other nodes connect to."""
-        return self._role.endpoint
 
     @property
     def events(self) -> EventFeed:
         """The events of the node since it was opened; an iterable, which ends when the node is closed."""
-        return EventFeed(self, self._role.events)
+        return EventFeed(self)
 
     def wait_settled(self, *, timeout_s: float | None = None) -> None:
         """Wait until the node has found the nodes of a running cluster, and is connected to them."""
@@ -213,10 +182,10 @@ class Node(Hosted[_NodeRoleT]):
 class EventFeed:
     """The events of one node. Each iteration begins with the oldest event kept, and ends when the node is closed."""
 
-    def __init__(self, node: Node[_NodeRoleT], feed: TrioEventFeed) -> None:
+    def __init__(self, node: Node[Any]) -> None:
         """Show the events of a node. Programs use its `events` instead."""
         self._node = node
-        self._feed = feed
+        self._feed: TrioEventFeed = node._role.events
 
     def __iter__(self) -> Iterator[Event]:
         seen = 0
@@ -232,7 +201,4 @@ class EventFeed:
             raise
         except Exception as error:
             self._node._hosted.closed.exception()
-            kept = self._feed.kept_event(seen)
-            if kept is None:
-                self._node._hosted.check_end_of_events(error)
-            return kept
+            return self._node._left_event(seen, error)

@@ -23,14 +23,7 @@ class CallCancelledError(Exception):
 
 
 class Call(Generic[_T]):
-    """An asynchronous function that runs in the Trio thread.
-
-    Args:
-        thread: The Trio thread.
-
-    Attributes:
-        future: Its result. It gets one even if the call is cancelled.
-    """
+    """An asynchronous function that runs in the Trio thread. Its `future` gets a result even if it is cancelled."""
 
     def __init__(self, thread: TrioThread) -> None:
         self.future: Future[_T] = Future()
@@ -75,17 +68,10 @@ class Call(Generic[_T]):
 
 
 class HostedNode(Generic[_NodeT]):
-    """A node that is being opened, is open, or is closed.
+    """A node that is being opened, is open, or is closed. Its noun is for messages: "consumer".
 
-    Args:
-        block: Opens the node in the Trio thread.
-        noun: The kind of node, for messages: "consumer".
-
-    Attributes:
-        opened: The node, once it is open.
-        closed: Done when the node is closed. It has the exception of closing, or the one that ended the node.
-        thread: The Trio thread.
-        warning: Returns the method that warns that the program has not closed the node, or None if it no longer exists.
+    `closed` has the exception of closing, or the one that ended the node. `warning` returns the method that warns that
+    the program has not closed the node, or None if the method no longer exists.
     """
 
     def __init__(self, block: Callable[[], AbstractAsyncContextManager[_NodeT]], noun: str) -> None:
@@ -122,9 +108,8 @@ class HostedNode(Generic[_NodeT]):
     def leave(self) -> bool:
         """Close the node without waiting, such as after an exception.
 
-        Returns:
-            Whether a producer continues to store accepted records. A message on stderr counts the records that it
-            cannot store.
+        Return whether a producer continues to store accepted records. A message on stderr counts the records that it
+        cannot store.
         """
         producer = self._producer()
         is_owing = producer is not None and (
@@ -172,25 +157,12 @@ class HostedNode(Generic[_NodeT]):
     def start(self, function: Callable[[], Awaitable[_T]], attempt: Callable[[], _T | None] = lambda: None) -> Call[_T]:
         """Start an asynchronous function in the Trio thread. It is cancelled when the node is closed.
 
-        Args:
-            function: The function.
-            attempt: Returns the result without waiting, or None if that is not possible. It saves starting a task.
-
-        Returns:
-            The call.
+        To save starting a task, `attempt` returns the result without waiting, or None if that is not possible.
         """
         return self._start(function, attempt, lambda: self._calls)
 
     def accept(self, function: Callable[[], Awaitable[_T]], attempt: Callable[[], _T | None]) -> Call[_T]:
-        """Start an asynchronous function without requiring the program to wait for it. Closing the node waits for it.
-
-        Args:
-            function: The function.
-            attempt: Returns the result without waiting, or None if that is not possible.
-
-        Returns:
-            The call.
-        """
+        """Start a function as `start` does, without requiring the program to wait. Closing the node waits for it."""
         call = self._start(function, attempt, lambda: self._accepting)
         self._accepted = call.future  # type: ignore[assignment]
         return call
@@ -199,20 +171,6 @@ class HostedNode(Generic[_NodeT]):
         """Return the exception of calls of a node that is closed: the one that ended it, if any."""
         error = self.closed.exception() if self.closed.done() else None
         return error or trio.ClosedResourceError(f"this {self._noun} is closed")
-
-    def check_end_of_events(self, error: Exception) -> None:
-        """Raise the error that ended the events of a closed node, unless the program has closed it.
-
-        The events of a node that ends by itself end before the reason is known.
-
-        Args:
-            error: The error from waiting for an event.
-        """
-        if not isinstance(error, trio.ClosedResourceError):
-            raise error
-        ended = self.ended_error()
-        if not isinstance(ended, trio.ClosedResourceError):
-            raise ended from None
 
     def _start(
         self,

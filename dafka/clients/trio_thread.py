@@ -26,11 +26,7 @@ EXIT_S = 5.0
 
 
 class ThreadNode(Protocol):
-    """A node that is open in the thread.
-
-    Attributes:
-        closed: Done when the node is closed.
-    """
+    """A node that is open in the thread. `closed` is done when it is closed."""
 
     closed: Future[None]
 
@@ -66,11 +62,7 @@ class TrioThread:
         self._thread.start()
 
     def check_here(self) -> None:
-        """Check that the calling thread may wait for this one.
-
-        Raises:
-            WrongContextError: The process was forked, or the calling thread is this one.
-        """
+        """Raise `WrongContextError` if the process was forked, or if this thread would wait for itself."""
         if self.is_foreign():
             raise forked_error(self._pid)
         if threading.get_ident() == self._thread.ident:

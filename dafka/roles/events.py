@@ -14,32 +14,24 @@ from collections.abc import AsyncIterator, Callable, Mapping
 
 import trio
 
-from dafka.protocol import (
-    AddressConflict,
-    AuthorizedKeysUnreadable,
-    EndpointsExposed,
+from dafka.protocol.events import (
+    DialectAdopted,
     Event,
     FetchUnanswered,
-    ForeignDialect,
-    IntroducedAtLoopback,
-    LoopbackOnly,
-    PartitionHalted,
-    PartitionReplaced,
-    PartitionSilent,
-    PartitionsLost,
-    PeerNotAuthorized,
-    PeerRefused,
-    RecordsMissing,
-    RecordsUnrecoverable,
-    RefusedByPeer,
-    StorageFailed,
-    StorageLost,
-    StorageRepaired,
-    StoreFull,
-    StoresSilent,
-    TowerHostAmbiguous,
-    TowerHostUnresolved,
-    TowersSilent,
+    PartitionHeard,
+    PartitionsAssigned,
+    PartitionsRevoked,
+    PeerJoined,
+    PeerLeft,
+    StoresHeard,
+    TowersHeard,
+)
+from dafka.protocol.store_events import (
+    PartitionsForgotten,
+    RecordsCompacted,
+    RecordsDropped,
+    StorageRecovered,
+    StoreHasRoom,
 )
 from dafka.protocol.token_bucket import TokenBucket
 from dafka.records import Partition
@@ -64,41 +56,26 @@ DISCARDS_REPEAT_S = 60.0
 UNANSWERED_INTERVAL_S = 60.0
 """The interval, in seconds, in which one line names an unanswered partition, and another line counts all others."""
 
-_WARNINGS = (
-    RecordsMissing,
-    AuthorizedKeysUnreadable,
-    AddressConflict,
-    EndpointsExposed,
-    FetchUnanswered,
-    ForeignDialect,
-    RefusedByPeer,
-    PeerNotAuthorized,
-    PartitionHalted,
-    PartitionReplaced,
-    PartitionsLost,
-    PartitionSilent,
-    RecordsUnrecoverable,
-    StorageFailed,
-    StorageLost,
-    StorageRepaired,
-    StoreFull,
-    StoresSilent,
-    PeerRefused,
-    TowersSilent,
-    TowerHostUnresolved,
-    IntroducedAtLoopback,
-    LoopbackOnly,
-    TowerHostAmbiguous,
+ROUTINE = (
+    DialectAdopted,
+    PartitionHeard,
+    PartitionsAssigned,
+    PartitionsForgotten,
+    PartitionsRevoked,
+    PeerJoined,
+    PeerLeft,
+    RecordsCompacted,
+    RecordsDropped,
+    StorageRecovered,
+    StoreHasRoom,
+    StoresHeard,
+    TowersHeard,
 )
+"""The events that are logged for information. All others are warnings."""
 
 
 class NodeLog:
-    """The log of one node.
-
-    Args:
-        logger: The logger to use. Its last name is the role, as in `dafka.store`.
-        node: The node's address; empty for a tower, which has none.
-    """
+    """The log of one node. The last name of its logger is the role, as in `dafka.store`; a tower has no address."""
 
     def __init__(self, logger: logging.Logger, node: str = "") -> None:
         self._logger = logger
@@ -145,7 +122,7 @@ class EventFeed:
         self._readers.unpark_all()
         now = time.monotonic()
         bucket = self._buckets.setdefault(type(event), TokenBucket(LINES_PER_S, LINES_BURST, now))
-        level = logging.WARNING if isinstance(event, _WARNINGS) else logging.INFO
+        level = logging.INFO if isinstance(event, ROUTINE) else logging.WARNING
         if isinstance(event, FetchUnanswered) and not self._unanswered.take(event):
             level = logging.DEBUG
         if bucket.try_take(now):
@@ -176,14 +153,7 @@ class EventFeed:
     async def wait_event(self, seen: int) -> tuple[Event, int]:
         """Return the event after the first `seen` ones, and the number of events seen then.
 
-        Args:
-            seen: The number of events seen before.
-
-        Returns:
-            The event, and the new value of `seen`.
-
-        Raises:
-            trio.ClosedResourceError: There is none, and the node is closed.
+        Raise `trio.ClosedResourceError` if there is none, and the node is closed.
         """
         while (kept := self.kept_event(seen)) is None:
             if self._is_ended:
@@ -260,15 +230,7 @@ class DiscardLog:
         self._buckets: dict[str, TokenBucket] = {}
 
     def due_events(self, discarded: Mapping[str, int], now: float) -> list[MessagesDiscarded]:
-        """Return the events to log now.
-
-        Args:
-            discarded: All messages discarded so far, by reason.
-            now: The time in seconds.
-
-        Returns:
-            One event for each reason that is due.
-        """
+        """Return one event for each reason that is due, given all messages discarded so far by reason."""
         events = []
         for reason, total in discarded.items():
             bucket = self._buckets.setdefault(reason, TokenBucket(1 / DISCARDS_REPEAT_S, 1, now))

@@ -16,12 +16,13 @@ Field: TypeAlias = str | int | float | bool | list[str]
 
 
 @attrs.frozen
-class Started:
-    """A node or a tower has started.
+class LogEvent:
+    """An event that is only logged. Its attributes are its fields in a log, and `str(event)` is a sentence."""
 
-    Attributes:
-        endpoints: The endpoints at which it listens.
-    """
+
+@attrs.frozen
+class Started(LogEvent):
+    """A node or a tower has started."""
 
     endpoints: tuple[str, ...]
 
@@ -30,12 +31,8 @@ class Started:
 
 
 @attrs.frozen
-class ClusterFound:
-    """A node has found the nodes that were running before it.
-
-    Attributes:
-        peers: The number of nodes that it is connected to.
-    """
+class ClusterFound(LogEvent):
+    """A node has found the nodes that were running before it."""
 
     peers: int
 
@@ -44,14 +41,8 @@ class ClusterFound:
 
 
 @attrs.frozen
-class StorageOpened:
-    """A store has opened its storage.
-
-    Attributes:
-        storage: The storage's URL.
-        partitions: The number of partitions that it holds.
-        records: The number of records that it holds.
-    """
+class StorageOpened(LogEvent):
+    """A store has opened its storage, a URL."""
 
     storage: str
     partitions: int
@@ -62,13 +53,8 @@ class StorageOpened:
 
 
 @attrs.frozen
-class StorageReopening:
-    """A store reopens a lost storage, or creates it if nothing is left.
-
-    Attributes:
-        storage: The storage's URL.
-        reason: The reason why it cannot be opened yet; empty if no attempt has failed.
-    """
+class StorageReopening(LogEvent):
+    """A store reopens a lost storage, or creates it if nothing is left. The reason is why the last attempt failed."""
 
     storage: str
     reason: str
@@ -80,12 +66,8 @@ class StorageReopening:
 
 
 @attrs.frozen
-class Following:
-    """A consumer has found its cluster, and follows its topics.
-
-    Attributes:
-        topics: The topics.
-    """
+class Following(LogEvent):
+    """A consumer has found its cluster, and follows its topics."""
 
     topics: tuple[str, ...]
 
@@ -94,14 +76,8 @@ class Following:
 
 
 @attrs.frozen
-class CommitSlow:
-    """A transaction of the storage took long.
-
-    Attributes:
-        seconds: The duration of the transaction.
-        records: The number of records that it wrote.
-        bytes: The bytes of their contents.
-    """
+class CommitSlow(LogEvent):
+    """A transaction of the storage took long. The bytes are those of the contents of its records."""
 
     seconds: float
     records: int
@@ -112,14 +88,8 @@ class CommitSlow:
 
 
 @attrs.frozen
-class MessagesDiscarded:
-    """A node has discarded messages.
-
-    Attributes:
-        reason: The reason for discarding them.
-        count: The number of messages discarded for this reason since this was last logged.
-        total: The number of messages discarded for this reason since the node started.
-    """
+class MessagesDiscarded(LogEvent):
+    """A node has discarded messages: `count` since this reason was last logged, `total` since the node started."""
 
     reason: str
     count: int
@@ -131,13 +101,8 @@ class MessagesDiscarded:
 
 
 @attrs.frozen
-class FetchesUnanswered:
-    """More partitions, after one that was logged separately, have missing records that no node sends.
-
-    Attributes:
-        partitions: The number of these partitions since this was last logged.
-        example: The last one of them.
-    """
+class FetchesUnanswered(LogEvent):
+    """More partitions, after one that was logged separately, have missing records that no node sends."""
 
     partitions: int
     example: Partition
@@ -148,12 +113,8 @@ class FetchesUnanswered:
 
 
 @attrs.frozen
-class Stopping:
-    """A command received a signal to end. Its nodes finish their work.
-
-    Attributes:
-        signal: The signal's name.
-    """
+class Stopping(LogEvent):
+    """A command received a signal to end. Its nodes finish their work."""
 
     signal: str
 
@@ -162,12 +123,10 @@ class Stopping:
 
 
 @attrs.frozen
-class RecordsUnwritten:
+class RecordsUnwritten(LogEvent):
     """A store ends without writing the last received records. None of them was acknowledged.
 
-    Attributes:
-        pending_bytes: The memory that they take.
-        reason: The storage's error; empty if the storage was too slow for the grace period.
+    The reason is the storage's error; it is empty if the storage was too slow for the grace period.
     """
 
     pending_bytes: int
@@ -181,7 +140,7 @@ class RecordsUnwritten:
 
 
 @attrs.frozen
-class Stopped:
+class Stopped(LogEvent):
     """A node has closed its sockets."""
 
     def __str__(self) -> str:
@@ -189,12 +148,8 @@ class Stopped:
 
 
 @attrs.frozen
-class MetricsServed:
-    """Metrics and health are served over HTTP.
-
-    Attributes:
-        url: The URL at which they are served.
-    """
+class MetricsServed(LogEvent):
+    """Metrics and health are served over HTTP."""
 
     url: str
 
@@ -203,13 +158,8 @@ class MetricsServed:
 
 
 @attrs.frozen
-class Interrupted:
-    """A signal ended a producing command.
-
-    Attributes:
-        records: The number of records that it published.
-        unacknowledged: The number of them that are unacknowledged.
-    """
+class Interrupted(LogEvent):
+    """A signal ended a producing command."""
 
     records: int
     unacknowledged: int
@@ -219,12 +169,8 @@ class Interrupted:
 
 
 @attrs.frozen
-class ConfigFileUnused:
-    """There is a file with the name of a configuration, but no `--config` names it.
-
-    Attributes:
-        path: The file.
-    """
+class ConfigFileUnused(LogEvent):
+    """There is a file with the name of a configuration, but no `--config` names it."""
 
     path: str
 
@@ -233,36 +179,14 @@ class ConfigFileUnused:
 
 
 @attrs.frozen
-class Failed:
-    """A command ends with an error.
-
-    Attributes:
-        reason: The error's message.
-    """
+class Failed(LogEvent):
+    """A command ends with an error."""
 
     reason: str
 
     def __str__(self) -> str:
         return self.reason
 
-
-LogEvent: TypeAlias = (
-    Started
-    | ClusterFound
-    | StorageOpened
-    | StorageReopening
-    | Following
-    | CommitSlow
-    | MessagesDiscarded
-    | FetchesUnanswered
-    | Stopping
-    | RecordsUnwritten
-    | Stopped
-    | MetricsServed
-    | Interrupted
-    | ConfigFileUnused
-    | Failed
-)
 
 _WITH_PEER_ADDRESS = (PeerJoined, PeerLeft, AddressConflict)
 """Events whose `address` is another node's."""

@@ -27,8 +27,8 @@ from dafka.protocol import (
     RecordsDropped,
     StorageFailed,
 )
-from dafka.roles.events import _WARNINGS as WARNINGS
-from dafka.roles.events import DISCARDS_REPEAT_S, DiscardLog, NodeLog, log_discards
+from dafka.roles import logging_events
+from dafka.roles.events import DISCARDS_REPEAT_S, ROUTINE, DiscardLog, NodeLog, log_discards
 from dafka.roles.logging_events import LogEvent, MessagesDiscarded, Started, event_fields, event_name
 from dafka.storage import memory
 from dafka.testing import open_cluster
@@ -36,6 +36,8 @@ from dafka.testing import open_cluster
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "operate.md"
 PARTITION = Partition("orders", "A" * 32)
 FORGED = Partition('o"r\nd\x1b[31mers\u2028\x00', "B" * 32)
+LOG_EVENTS = [kind for kind in vars(logging_events).values() if isinstance(kind, type) and LogEvent in kind.__bases__]
+EVENTS = [*get_args(Event), *LOG_EVENTS]
 
 
 @attrs.frozen
@@ -168,9 +170,8 @@ async def test_the_events_of_a_store_are_logged_from_start_to_stop(caplog: pytes
 
 
 def test_event_names_are_distinct_lower_case_words() -> None:
-    kinds = [*get_args(Event), *get_args(LogEvent)]
-    names = {event_name(kind) for kind in kinds}
-    assert len(names) == len(kinds)
+    names = {event_name(kind) for kind in EVENTS}
+    assert len(names) == len(EVENTS)
     assert all(name.replace("_", "").isalpha() and name.islower() for name in names)
 
 
@@ -179,14 +180,13 @@ def test_the_page_lists_every_event_with_its_fields() -> None:
     documented = {
         name: set(re.findall(r"\w+", fields.replace("*partition*", "topic, partition"))) for name, fields in rows
     }
-    assert documented == {event_name(kind): fields_of(kind) for kind in (*get_args(Event), *get_args(LogEvent))}
+    assert documented == {event_name(kind): fields_of(kind) for kind in EVENTS}
 
 
 def test_the_page_lists_the_level_of_every_event() -> None:
     levels = dict(re.findall(r"^\| `([a-z_]+)` \| (info|warning|error) \|", PAGE.read_text("utf-8"), re.MULTILINE))
-    warnings = {event_name(kind) for kind in WARNINGS}
-    assert {event_name(kind): levels[event_name(kind)] for kind in get_args(Event)} == {
-        event_name(kind): "warning" if event_name(kind) in warnings else "info" for kind in get_args(Event)
+    assert {kind: levels[event_name(kind)] for kind in get_args(Event)} == {
+        kind: "info" if kind in ROUTINE else "warning" for kind in get_args(Event)
     }
 
 
