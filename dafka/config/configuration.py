@@ -34,18 +34,19 @@ from dafka.errors import ConfigError
 _Settings = ParamSpec("_Settings")
 
 
-def _takes_settings_of(
-    section: Callable[_Settings, object],
-) -> Callable[[Callable[..., Config]], Callable[Concatenate[Config, _Settings], Config]]:
-    """Give a method the keyword parameters of a section's class, so that editors and type checkers know them."""
+def _changes(name: str, section: Callable[_Settings, object]) -> Callable[Concatenate[Config, _Settings], Config]:
+    """Return a method that changes a section. Editors and type checkers know the settings as its keyword parameters."""
 
-    def decorate(method: Callable[..., Config]) -> Callable[Concatenate[Config, _Settings], Config]:
-        own = inspect.signature(method)
-        parameters = [own.parameters["self"], *inspect.signature(section).parameters.values()]
-        method.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
-        return method
+    def change(self: Config, /, *args: _Settings.args, **settings: _Settings.kwargs) -> Config:
+        return change_section(self, name, settings)
 
-    return decorate
+    own = inspect.signature(change)
+    parameters = [own.parameters["self"], *inspect.signature(section).parameters.values()]
+    change.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    change.__name__ = f"with_{name}"
+    change.__qualname__ = f"Config.with_{name}"
+    change.__doc__ = f"Return a copy with some settings of `[{name}]` changed."
+    return change
 
 
 @attrs.frozen(kw_only=True)
@@ -130,116 +131,31 @@ class Config:
         log_unknown_variables(unknown)
         return config
 
-    @_takes_settings_of(NodeConfig)
-    def with_node(self, **settings: Any) -> Config:
-        """Return a copy with some settings of `[node]` changed."""
-        return change_section(self, "node", settings)
-
-    @_takes_settings_of(BeaconConfig)
-    def with_beacon(self, **settings: Any) -> Config:
-        """Return a copy with some settings of `[beacon]` changed."""
-        return change_section(self, "beacon", settings)
-
-    @_takes_settings_of(TowerConfig)
-    def with_tower(self, **settings: Any) -> Config:
-        """Return a copy with some settings of `[tower]` changed."""
-        return change_section(self, "tower", settings)
-
-    @_takes_settings_of(SecurityConfig)
-    def with_security(self, **settings: Any) -> Config:
-        """Return a copy with some settings of `[security]` changed."""
-        return change_section(self, "security", settings)
-
-    @_takes_settings_of(ProducerConfig)
-    def with_producer(self, **settings: Any) -> Config:
-        """Return a copy with some settings of `[producer]` changed."""
-        return change_section(self, "producer", settings)
-
-    @_takes_settings_of(ConsumerConfig)
-    def with_consumer(self, **settings: Any) -> Config:
-        """Return a copy with some settings of `[consumer]` changed."""
-        return change_section(self, "consumer", settings)
-
-    @_takes_settings_of(StoreConfig)
-    def with_store(self, **settings: Any) -> Config:
-        """Return a copy with some settings of `[store]` changed."""
-        return change_section(self, "store", settings)
-
-    @_takes_settings_of(ColdConfig)
-    def with_cold(self, **settings: Any) -> Config:
-        """Return a copy with some settings of `[cold]` changed."""
-        return change_section(self, "cold", settings)
-
-    @_takes_settings_of(BrokerConfig)
-    def with_broker(self, **settings: Any) -> Config:
-        """Return a copy with some settings of `[broker]` changed."""
-        return change_section(self, "broker", settings)
-
-    @_takes_settings_of(KafkaConfig)
-    def with_kafka(self, **settings: Any) -> Config:
-        """Return a copy with some settings of `[kafka]` changed."""
-        return change_section(self, "kafka", settings)
-
-    @_takes_settings_of(HttpConfig)
-    def with_http(self, **settings: Any) -> Config:
-        """Return a copy with some settings of `[http]` changed."""
-        return change_section(self, "http", settings)
-
-    @_takes_settings_of(ClientsConfig)
-    def with_clients(self, **settings: Any) -> Config:
-        """Return a copy with some settings of `[clients]` changed."""
-        return change_section(self, "clients", settings)
-
-    @_takes_settings_of(FetchConfig)
-    def with_fetch(self, **settings: Any) -> Config:
-        """Return a copy with some settings of `[fetch]` changed."""
-        return change_section(self, "fetch", settings)
-
-    @_takes_settings_of(LogConfig)
-    def with_log(self, **settings: Any) -> Config:
-        """Return a copy with some settings of `[log]` changed."""
-        return change_section(self, "log", settings)
-
-    @_takes_settings_of(MetricsConfig)
-    def with_metrics(self, **settings: Any) -> Config:
-        """Return a copy with some settings of `[metrics]` changed."""
-        return change_section(self, "metrics", settings)
+    with_node = _changes("node", NodeConfig)
+    with_beacon = _changes("beacon", BeaconConfig)
+    with_tower = _changes("tower", TowerConfig)
+    with_security = _changes("security", SecurityConfig)
+    with_producer = _changes("producer", ProducerConfig)
+    with_consumer = _changes("consumer", ConsumerConfig)
+    with_store = _changes("store", StoreConfig)
+    with_cold = _changes("cold", ColdConfig)
+    with_broker = _changes("broker", BrokerConfig)
+    with_kafka = _changes("kafka", KafkaConfig)
+    with_http = _changes("http", HttpConfig)
+    with_clients = _changes("clients", ClientsConfig)
+    with_fetch = _changes("fetch", FetchConfig)
+    with_log = _changes("log", LogConfig)
+    with_metrics = _changes("metrics", MetricsConfig)
 
 
 SECTIONS: dict[str, type[Any]] = {
-    "node": NodeConfig,
-    "beacon": BeaconConfig,
-    "tower": TowerConfig,
-    "security": SecurityConfig,
-    "producer": ProducerConfig,
-    "consumer": ConsumerConfig,
-    "store": StoreConfig,
-    "cold": ColdConfig,
-    "broker": BrokerConfig,
-    "kafka": KafkaConfig,
-    "http": HttpConfig,
-    "clients": ClientsConfig,
-    "fetch": FetchConfig,
-    "log": LogConfig,
-    "metrics": MetricsConfig,
+    name: type(section) for name, section in attrs.asdict(Config(), recurse=False).items()
 }
 """The class of each section."""
 
 
 def change_section(config: Config, section: str, settings: Mapping[str, Any]) -> Config:
-    """Return a copy with some settings of one section changed.
-
-    Args:
-        config: the configuration to copy.
-        section: the section's name.
-        settings: the settings to change.
-
-    Returns:
-        The changed copy.
-
-    Raises:
-        ConfigError: if a setting has an invalid value.
-    """
+    """Return a copy with some settings of one section changed. Raise `ConfigError` if a value is invalid."""
     former = {name: getattr(getattr(config, section), name) for name in attrs.fields_dict(SECTIONS[section])}
     return attrs.evolve(config, **{section: _make_section(section, override_settings(section, former, settings))})
 

@@ -34,16 +34,9 @@ _LOG = logging.getLogger("dafka.config")
 
 
 def check_value(kind: type[Any], name: str, value: Any, source: str) -> None:
-    """Check the value of one setting.
+    """Raise `ConfigError` if the value of a setting is invalid.
 
-    Args:
-        kind: the section's class.
-        name: the setting's name.
-        value: the setting's new value.
-        source: the source of the value, as the start of the error: `--grace-ms` or `DAFKA_NODE_GRACE_MS`.
-
-    Raises:
-        ConfigError: if the value is invalid for the setting.
+    The error begins with the source of the value, such as `--grace-ms` or `DAFKA_NODE_GRACE_MS`.
     """
     try:
         kind(**{name: value})
@@ -52,23 +45,9 @@ def check_value(kind: type[Any], name: str, value: Any, source: str) -> None:
 
 
 def parse_value(kind: type[Any], name: str, text: str, source: str) -> str | int:
-    """Parse the text of a setting from the command line or the environment.
-
-    Args:
-        kind: the section's class.
-        name: the setting's name.
-        text: the value as text.
-        source: the source of the text, as the start of the error.
-
-    Returns:
-        The value, with a number as `int`.
-
-    Raises:
-        ConfigError: if the value is invalid for the setting.
-    """
-    is_number = attrs.fields_dict(kind)[name].type in (int, "int")
+    """Parse the text of a setting from the command line or the environment, and check it as `check_value` does."""
     value: str | int = text
-    if is_number:
+    if attrs.fields_dict(kind)[name].type in (int, "int"):
         with suppress(ValueError):  # a duration or a size, or a value that the setting's validator refuses
             value = int(text)
     check_value(kind, name, value, source)
@@ -83,16 +62,8 @@ def variable_name(section: str, name: str) -> str:
 def read_file(path: Path, sections: Sections) -> Values:
     """Read the settings of a TOML file.
 
-    Args:
-        path: the file.
-        sections: the class of each section.
-
-    Returns:
-        The settings by section.
-
-    Raises:
-        ConfigError: if the file cannot be read, is not TOML, or has an unknown section, an unknown setting or an
-            invalid value.
+    Raise `ConfigError` if it cannot be read, is not TOML, or has an unknown section, an unknown setting or an invalid
+    value.
     """
     try:
         with path.open("rb") as file:
@@ -147,19 +118,15 @@ def _did_you_mean(name: str, names: Iterable[str], form: str) -> str:
 
 
 def read_environment(environ: Mapping[str, str], sections: Sections) -> tuple[Values, list[str]]:
-    """Read the settings of environment variables.
+    """Read the settings of environment variables. Raise `ConfigError` if a setting cannot have its value.
 
-    Args:
-        environ: the environment variables.
-        sections: the class of each section.
-
-    Returns:
-        The settings, and the names of the unknown variables with the prefix `DAFKA_`, some with a suggested name.
-
-    Raises:
-        ConfigError: if a variable has a value that its setting cannot have.
+    Also return the names of the unknown variables with the prefix `DAFKA_`, some with a suggested name.
     """
-    known = {variable_name(section, name): (section, name) for section, name in _all_names(sections)}
+    known = {
+        variable_name(section, name): (section, name)
+        for section, kind in sections.items()
+        for name in attrs.fields_dict(kind)
+    }
     values: Values = {}
     unknown = []
     for variable, text in environ.items():
@@ -178,9 +145,3 @@ def log_unknown_variables(unknown: list[str]) -> None:
     """Log a warning about environment variables with the prefix that are not settings."""
     if unknown:
         _LOG.warning("Ignored environment variables that are not settings: %s", ", ".join(unknown))
-
-
-def _all_names(sections: Sections) -> Iterator[tuple[str, str]]:
-    for section, kind in sections.items():
-        for name in attrs.fields_dict(kind):
-            yield section, name

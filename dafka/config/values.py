@@ -39,16 +39,9 @@ _QUANTITY = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?) ?([a-zA-Z]*)")
 
 
 def parse_duration_ms(text: str) -> int:
-    """Convert a text such as `500ms`, `90s`, `1.5h`, `7d` or `2w` to milliseconds.
+    """Convert a text such as `500ms`, `90s`, `1.5h`, `7d` or `2w`, in capitals or not, to milliseconds.
 
-    Args:
-        text: a number with a unit: `ms`, `s`, `m`, `h`, `d` or `w`, in capitals or not.
-
-    Returns:
-        Milliseconds, at least 0.
-
-    Raises:
-        ValueError: if the unit is missing or unknown, or the duration is less than a millisecond but not 0.
+    Raise `ValueError` if the unit is missing or unknown, or the duration is less than a millisecond but not 0.
     """
     try:
         return _parse_quantity(text, _DURATION_UNITS_MS, DURATION_EXPECTED)
@@ -57,17 +50,9 @@ def parse_duration_ms(text: str) -> int:
 
 
 def parse_time_ms(text: str, now_ms: int) -> int:
-    """Convert a text to a time: `2h` ago, or an ISO 8601 time such as `2026-11-23T08:00Z`.
+    """Convert a text to milliseconds since 1970: `2h` ago, or an ISO 8601 time such as `2026-11-23T08:00Z`.
 
-    Args:
-        text: how long ago, as `parse_duration_ms` reads it, or a time as `parse_time` reads it.
-        now_ms: the current time, in milliseconds since 1970.
-
-    Returns:
-        Milliseconds since 1970; 0 for earlier times.
-
-    Raises:
-        ValueError: if it is neither.
+    Earlier times become 0. Raise `ValueError` if it is neither.
     """
     with suppress(ValueError):
         return max(now_ms - _parse_quantity(text, _DURATION_UNITS_MS, DURATION_EXPECTED), 0)
@@ -78,17 +63,10 @@ def parse_time_ms(text: str, now_ms: int) -> int:
 
 
 def parse_size_bytes(text: str) -> int:
-    """Convert a text such as `512KiB`, `1GB`, `10GiB` or `1048576` to bytes.
+    """Convert a text such as `512KiB`, `1GB`, `10GiB` or `1048576`, in capitals or not, to bytes.
 
-    Args:
-        text: a number, with a unit or without. `kB`, `MB`, `GB`, `TB` and `PB` are powers of 1000, `KiB` to `PiB` are
-            powers of 1024, in capitals or not.
-
-    Returns:
-        Bytes, at least 0.
-
-    Raises:
-        ValueError: if the unit is unknown, or the size is less than a byte but not 0.
+    `kB` to `PB` are powers of 1000, `KiB` to `PiB` of 1024. Raise `ValueError` if the unit is unknown, or the size is
+    less than a byte but not 0.
     """
     return _parse_quantity(text, _SIZE_UNITS, SIZE_EXPECTED)
 
@@ -148,22 +126,18 @@ def _refuse(attribute: attrs.Attribute[Any], expected: str, found: object) -> Co
 
 def check_count(minimum: int) -> Validator:
     """Return a validator of whole numbers."""
-    return _check_minimum(minimum, f"a whole number of at least {minimum}")
+    return _check_limits(minimum, None, f"a whole number of at least {minimum}")
 
 
 def check_milliseconds(minimum: int) -> Validator:
     """Return a validator of milliseconds."""
-    return _check_minimum(minimum, f"a number of milliseconds from {minimum} up, or {DURATION_EXPECTED}")
+    return _check_limits(minimum, None, f"a number of milliseconds from {minimum} up, or {DURATION_EXPECTED}")
 
 
 def check_bytes(minimum: int, maximum: int | None = None) -> Validator:
     """Return a validator of sizes in bytes."""
     numbers = f"from {minimum} up" if maximum is None else f"from {minimum} to {maximum}"
     return _check_limits(minimum, maximum, f"a number of bytes {numbers}, or {SIZE_EXPECTED}")
-
-
-def _check_minimum(minimum: int, expected: str) -> Validator:
-    return _check_limits(minimum, None, expected)
 
 
 def _check_limits(minimum: int, maximum: int | None, expected: str) -> Validator:
