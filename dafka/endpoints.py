@@ -39,14 +39,7 @@ class PeerEndpoint:
 
     @classmethod
     def parse(cls, text: str) -> PeerEndpoint:
-        """Split `ENDPOINT` or `ENDPOINT KEY`. Neither part is checked.
-
-        Args:
-            text: The text of one endpoint.
-
-        Returns:
-            The endpoint and the key. The key is empty if the text has none.
-        """
+        """Split `ENDPOINT` or `ENDPOINT KEY`. Neither part is checked."""
         endpoint, _, key = text.strip().partition(" ")
         return cls(endpoint, key.strip())
 
@@ -56,74 +49,37 @@ class PeerEndpoint:
 
 @attrs.frozen
 class ConnectionChange:
-    """A connection to a peer was made, for the first time or again, or was lost.
-
-    Attributes:
-        peer: The peer that this node connects to.
-        is_made: Whether the connection was made; otherwise it was lost.
-    """
+    """A connection of this node to a peer was made, for the first time or again, or was lost."""
 
     peer: PeerEndpoint
     is_made: bool
 
 
 def is_host(text: str) -> bool:
-    """Return whether a text is a host name, an IPv4 address, or an IPv6 address in brackets.
-
-    Args:
-        text: The text to check.
-
-    Returns:
-        Whether it is a host.
-    """
+    """Return whether a text is a host name, an IPv4 address, or an IPv6 address in brackets."""
     return len(text) <= HOST_LENGTH_MAX and _HOST.fullmatch(text) is not None
 
 
 def is_address(host: str) -> bool:
-    """Return whether a host is an IPv4 address, or an IPv6 address in brackets, and not a name.
-
-    Args:
-        host: The host.
-
-    Returns:
-        Whether it is an address.
-    """
+    """Return whether a host is an IPv4 address, or an IPv6 address in brackets, and not a name."""
     return host.startswith("[") or re.fullmatch(r"[0-9.]+", host) is not None
 
 
 def is_port(text: str) -> bool:
-    """Return whether a text is a port number from 1 to 65535 in decimal digits, without leading zeros.
-
-    Args:
-        text: The text to check.
-
-    Returns:
-        Whether it is a port.
-    """
+    """Return whether a text is a port number from 1 to 65535 in decimal digits, without leading zeros."""
     return _PORT.fullmatch(text) is not None and int(text) <= 65535
 
 
 def split_tcp_endpoint(text: str) -> tuple[str, str] | None:
-    """Split `tcp://HOST:PORT`. The two parts are not checked.
-
-    Args:
-        text: The endpoint.
-
-    Returns:
-        The host and the port, or None if the text has another form.
-    """
+    """Split `tcp://HOST:PORT`. The two parts are not checked. Return None if the text has another form."""
     match = _TCP_ENDPOINT.fullmatch(text)
     return None if match is None else (match[1], match[2])
 
 
 def is_local(endpoint: str) -> bool:
-    """Return whether only this machine can reach an endpoint.
+    """Return whether only this machine can reach an endpoint, since it is on a loopback address, or not tcp.
 
-    Args:
-        endpoint: The endpoint. The host of tcp may be a wildcard or a network interface.
-
-    Returns:
-        Whether it is on a loopback address, or not tcp.
+    The host of tcp may be a wildcard or a network interface.
     """
     scheme, _, rest = endpoint.partition("://")
     host = rest.rpartition(":")[0].strip("[]")
@@ -136,29 +92,15 @@ def is_local(endpoint: str) -> bool:
 
 
 def is_ipv6_endpoint(text: str) -> bool:
-    """Return whether a text is a tcp endpoint with an IPv6 address in brackets: `tcp://[::1]:5556`.
-
-    Args:
-        text: The endpoint.
-
-    Returns:
-        Whether it is one.
-    """
+    """Return whether a text is a tcp endpoint with an IPv6 address in brackets: `tcp://[::1]:5556`."""
     return text.startswith("tcp://[")
 
 
 def parse_tower(text: str) -> tuple[str, str]:
-    """Return the SUB and the PUB endpoint of a tower that is given by one address.
+    """Return the SUB and the PUB endpoint of `HOST`, `HOST:SUB_PORT` or `HOST:SUB_PORT:PUB_PORT`.
 
-    Args:
-        text: `HOST`, `HOST:SUB_PORT` or `HOST:SUB_PORT:PUB_PORT`. The default ports are 5556 and 5557. If only the SUB
-            port is given, the PUB port is the next one. An IPv6 address is in brackets.
-
-    Returns:
-        The two endpoints.
-
-    Raises:
-        ValueError: The text has another form.
+    The default ports are 5556 and 5557. If only the SUB port is given, the PUB port is the next one. An IPv6 address is
+    in brackets. Raise `ValueError` if the text has another form.
     """
     match = _TOWER.fullmatch(text.strip())
     if match is None or len(match[1]) > HOST_LENGTH_MAX:
@@ -171,14 +113,7 @@ def parse_tower(text: str) -> tuple[str, str]:
 
 
 def is_peer_endpoint(text: str) -> bool:
-    """Return whether a text is an endpoint that beacons may carry: `tcp://HOST:PORT`.
-
-    Args:
-        text: The text to check.
-
-    Returns:
-        Whether it is one.
-    """
+    """Return whether a text is an endpoint that beacons may carry: `tcp://HOST:PORT`."""
     parts = split_tcp_endpoint(text)
     return parts is not None and is_host(parts[0]) and is_port(parts[1])
 
@@ -187,12 +122,6 @@ def is_endpoint(text: str) -> bool:
     """Return whether a text has the form of a ZeroMQ endpoint to bind or connect: tcp, ipc or inproc.
 
     Hosts and ports of tcp can be wildcards or network interfaces, which only ZeroMQ can check.
-
-    Args:
-        text: The text to check.
-
-    Returns:
-        Whether it has the form.
     """
     scheme, separator, rest = text.partition("://")
     if scheme == "tcp":
@@ -202,14 +131,7 @@ def is_endpoint(text: str) -> bool:
 
 
 def is_key(text: str) -> bool:
-    """Return whether a text is a CURVE key in Z85 (ZeroMQ RFC 32): 40 characters that encode 32 bytes.
-
-    Args:
-        text: The text to check.
-
-    Returns:
-        Whether it is a key.
-    """
+    """Return whether a text is a CURVE key in Z85 (ZeroMQ RFC 32): 40 characters that encode 32 bytes."""
     if not _Z85_KEY.fullmatch(text):
         return False
     # Five characters can express more than four bytes can hold.

@@ -7,6 +7,8 @@ discard the message, count it by the wrong field, and continue.
 
 from __future__ import annotations
 
+import attrs
+
 __all__ = [
     "AddressInUseError",
     "BatchError",
@@ -66,18 +68,17 @@ class RecordError(LocalError, ValueError):
     """A record cannot be published: its content is not bytes, or is larger than peers accept."""
 
 
+@attrs.define(slots=False)
 class _FieldError(ValueError):
     """A field of a message is wrong. The message of the error says what was expected."""
 
-    def __init__(self, field: str, expected: str, offset: int | None = None) -> None:
-        self.field = field
-        self.offset = offset
-        self.expected = expected
-        where = "" if offset is None else f" at byte {offset}"
-        super().__init__(f"{field}{where}: expected {expected}")
+    field: str
+    expected: str
+    offset: int | None = None
 
-    def __reduce__(self) -> tuple[type[_FieldError], tuple[str, str, int | None]]:
-        return type(self), (self.field, self.expected, self.offset)
+    def __str__(self) -> str:
+        where = "" if self.offset is None else f" at byte {self.offset}"
+        return f"{self.field}{where}: expected {self.expected}"
 
 
 class EncodingError(LocalError, _FieldError):
@@ -116,19 +117,13 @@ class BatchTooLargeError(BatchError):
 
 
 class UnsupportedRequestError(WireError):
-    """A Kafka client sent a request with an unsupported API or version.
+    """A Kafka client sent a request with an unsupported API or version. Its arguments, except one, are attributes, too.
 
     Args:
         api_key: The key of the API.
         api_version: The version of the request.
-        correlation_id: The number of the request.
-        expected: The supported APIs or versions.
-        client_id: The client's id; None if it sent none.
-
-    Attributes:
-        api_key: The key of the API.
-        api_version: The version of the request.
         correlation_id: The number of the request, which a response must repeat.
+        expected: The supported APIs or versions; not an attribute.
         client_id: The client's id; None if it sent none.
     """
 
@@ -142,7 +137,7 @@ class UnsupportedRequestError(WireError):
         self.client_id = client_id
         self._supported = expected
 
-    def __reduce__(self) -> tuple[type[UnsupportedRequestError], tuple[int, int, int, str, str | None]]:  # type: ignore[override]
+    def __reduce__(self) -> tuple[type[UnsupportedRequestError], tuple[int, int, int, str, str | None]]:
         arguments = (self.api_key, self.api_version, self.correlation_id, self._supported, self.client_id)
         return type(self), arguments
 
@@ -178,23 +173,20 @@ class StorageLostError(StorageError):
     """
 
 
+@attrs.define(slots=False)
 class StorageCorruptError(StorageError):
     """Stored records are damaged.
 
-    Args:
-        message: A description of the damage.
-        end_sequence: The sequence after the damage.
-
     Attributes:
+        message: A description of the damage.
         end_sequence: The sequence after the damage. Records from this sequence on, if any, can be read.
     """
 
-    def __init__(self, message: str, end_sequence: int) -> None:
-        self.end_sequence = end_sequence
-        super().__init__(message)
+    message: str
+    end_sequence: int
 
-    def __reduce__(self) -> tuple[type[StorageCorruptError], tuple[str, int]]:
-        return type(self), (str(self), self.end_sequence)
+    def __str__(self) -> str:
+        return self.message
 
 
 class StorageSequenceError(StorageError):
@@ -205,49 +197,43 @@ class StorageUnsupportedError(StorageError):
     """A storage cannot hold keys, headers or null values. Nothing was written."""
 
 
+@attrs.define(slots=False)
 class TopicDeletedError(LocalError):
     """The topic of a log was deleted during an operation on the log.
 
-    Args:
+    Attributes:
         topic: The name of the topic. Meanwhile, another topic may have this name.
     """
 
-    def __init__(self, topic: str) -> None:
-        super().__init__(f"the topic {topic!r} was deleted")
-        self.topic = topic
+    topic: str
 
-    def __reduce__(self) -> tuple[type[TopicDeletedError], tuple[str]]:
-        return type(self), (self.topic,)
+    def __str__(self) -> str:
+        return f"the topic {self.topic!r} was deleted"
 
 
+@attrs.define(slots=False)
 class NotLeaderError(LocalError):
     """This broker does not lead a log: another one does, or no broker does now.
 
-    Args:
-        message: The operation that failed.
-        leader: The address of the broker that leads the log; empty if there is none.
-
     Attributes:
+        message: The operation that failed.
         leader: The address of the broker that leads the log; empty if there is none.
     """
 
-    def __init__(self, message: str, leader: str = "") -> None:
-        super().__init__(message)
-        self.leader = leader
+    message: str
+    leader: str = ""
+
+    def __str__(self) -> str:
+        return self.message
 
 
 class OutcomeUnknownError(LocalError):
     """It is unknown whether records are in a log: its leader has changed, and the new leader did not answer in time."""
 
 
+@attrs.define(slots=False)
 class UnacknowledgedError(LocalError):
     """A producer was closed before enough stores had acknowledged all of its records.
-
-    Args:
-        count: The number of unacknowledged records.
-        first_sequence: The sequence of the first unacknowledged record.
-        min_stores: The number of stores that must acknowledge each record.
-        unheard_towers: See the attribute.
 
     Attributes:
         count: The number of unacknowledged records. They may be stored nevertheless.
@@ -256,38 +242,32 @@ class UnacknowledgedError(LocalError):
         unheard_towers: The endpoints of the towers if none of them is heard; empty if one is.
     """
 
-    def __init__(self, count: int, first_sequence: int, min_stores: int, unheard_towers: tuple[str, ...] = ()) -> None:
-        self.count = count
-        self.first_sequence = first_sequence
-        self.min_stores = min_stores
-        self.unheard_towers = unheard_towers
-        stores = "a store" if min_stores == 1 else f"{min_stores} stores"
-        records = "1 record was" if count == 1 else f"{count} records were"
-        cause = f": no tower is heard at {', '.join(unheard_towers)}" if unheard_towers else ""
-        super().__init__(f"{records} not acknowledged by {stores} (from sequence {first_sequence}){cause}")
+    count: int
+    first_sequence: int
+    min_stores: int
+    unheard_towers: tuple[str, ...] = ()
 
-    def __reduce__(self) -> tuple[type[UnacknowledgedError], tuple[int, int, int, tuple[str, ...]]]:
-        return type(self), (self.count, self.first_sequence, self.min_stores, self.unheard_towers)
+    def __str__(self) -> str:
+        stores = "a store" if self.min_stores == 1 else f"{self.min_stores} stores"
+        records = "1 record was" if self.count == 1 else f"{self.count} records were"
+        cause = f": no tower is heard at {', '.join(self.unheard_towers)}" if self.unheard_towers else ""
+        return f"{records} not acknowledged by {stores} (from sequence {self.first_sequence}){cause}"
 
 
+@attrs.define(slots=False)
 class UnansweredError(LocalError):
     """The stores did not report the end of a partition in time.
 
-    Args:
-        message: A sentence that says what is missing.
-        lacking: See the attribute.
-        stores: The number of stores that were found.
-
     Attributes:
+        message: A sentence that says what is missing.
         lacking: "stores" if fewer were found than required, "answers" if not all of them answered, "quiet" if they
             kept receiving records.
         stores: The number of stores that were found.
     """
 
-    def __init__(self, message: str, lacking: str = "answers", stores: int = 0) -> None:
-        self.lacking = lacking
-        self.stores = stores
-        super().__init__(message)
+    message: str
+    lacking: str = "answers"
+    stores: int = 0
 
-    def __reduce__(self) -> tuple[type[UnansweredError], tuple[str, str, int]]:
-        return type(self), (str(self), self.lacking, self.stores)
+    def __str__(self) -> str:
+        return self.message

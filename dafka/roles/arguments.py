@@ -28,18 +28,7 @@ _ADDRESS = re.compile("[0-9A-F]{32}")
 
 
 def check_topic(topic: str, config: Config) -> str:
-    """Check a topic.
-
-    Args:
-        topic: The topic.
-        config: The configuration; its dialect may not support every topic.
-
-    Returns:
-        The topic.
-
-    Raises:
-        ConfigError: It is not a text of 1 to 255 bytes in UTF-8, or the configured dialect cannot send it.
-    """
+    """Return a topic. Raise `ConfigError` if it is not a text of 1 to 255 bytes, or the dialect cannot send it."""
     if not isinstance(topic, str):
         raise ConfigError(f"topic: expected a text, not {topic!r}")
     try:
@@ -54,35 +43,14 @@ def check_topic(topic: str, config: Config) -> str:
 
 
 def check_topics(topics: Iterable[str], config: Config) -> list[str]:
-    """Check several topics.
-
-    Args:
-        topics: The topics.
-        config: The configuration; its dialect may not support every topic.
-
-    Returns:
-        The topics.
-
-    Raises:
-        ConfigError: They are one text instead of several, or one of them is invalid; see `check_topic`.
-    """
+    """Return several topics. Raise `ConfigError` if they are one text, or `check_topic` refuses one of them."""
     if isinstance(topics, str):
         raise ConfigError(f"topics: expected several, as in [{topics!r}], not one text")
     return [check_topic(topic, config) for topic in topics]
 
 
 def to_time_ms(time: Time) -> int:
-    """Return a time in milliseconds since 1970 UTC.
-
-    Args:
-        time: The time: a `datetime` with a time zone, milliseconds since 1970 UTC, or a `timedelta` for how long ago.
-
-    Returns:
-        The milliseconds; 0 for earlier times.
-
-    Raises:
-        ConfigError: It is none of these.
-    """
+    """Return a time in milliseconds since 1970 UTC; 0 for earlier times. Raise `ConfigError` if it is no `Time`."""
     if isinstance(time, timedelta):
         time_ms = now_ms() - time // timedelta(milliseconds=1)
     elif isinstance(time, datetime) and time.tzinfo is not None:
@@ -99,14 +67,7 @@ def to_time_ms(time: Time) -> int:
 
 
 def check_positions(positions: Mapping[Partition, int]) -> None:
-    """Check the positions at which a consumer begins.
-
-    Args:
-        positions: By partition, the first sequence to receive.
-
-    Raises:
-        ConfigError: A key is not a `Partition`, or a value is not a sequence.
-    """
+    """Raise `ConfigError` if a key is not a `Partition`, or a value is not a sequence."""
     for partition, sequence in positions.items():
         if not isinstance(partition, Partition):
             raise ConfigError(f"positions: expected a Partition as key, not {partition!r}")
@@ -115,28 +76,15 @@ def check_positions(positions: Mapping[Partition, int]) -> None:
 
 
 def ephemeral(config: Config) -> Config:
-    """Return the configuration for another node of the same program, which listens at any free port.
-
-    Args:
-        config: The configuration of the program's node.
-
-    Returns:
-        The configuration.
-    """
+    """Return the configuration for another node of the same program, which listens at any free port."""
     host, separator, _ = config.node.bind.rpartition(":")
     return config.with_node(bind=f"{host}{separator}*")
 
 
 def check_identity(address: str | None, next_sequence: int, config: Config) -> None:
-    """Check the partition that a producer continues.
+    """Check the address and the next sequence of the partition that a producer continues.
 
-    Args:
-        address: The partition's address; None for a new partition, or for the one in a spool.
-        next_sequence: The sequence of the next record.
-        config: The configuration of the producer.
-
-    Raises:
-        ConfigError: One of them is invalid, or they exclude each other.
+    Raise `ConfigError` if one of them is invalid, or they exclude each other.
     """
     if address is not None and not _ADDRESS.fullmatch(address):
         raise ConfigError(f"address: expected 32 upper-case hexadecimal digits, not {address!r}")
@@ -149,15 +97,7 @@ def check_identity(address: str | None, next_sequence: int, config: Config) -> N
 
 
 def check_values(values: Sequence[bytes | None], bytes_max: int) -> None:
-    """Check the values of records to publish.
-
-    Args:
-        values: The values.
-        bytes_max: The largest value that peers accept.
-
-    Raises:
-        RecordError: One of them is neither bytes nor None, or has more than `bytes_max` bytes.
-    """
+    """Raise `RecordError` if one of the values is neither bytes nor None, or has more than `bytes_max` bytes."""
     kinds = {*map(type, values)}
     for kind in kinds - {bytes, NoneType}:
         hint = "; encode it first" if kind is str else ""
@@ -168,14 +108,9 @@ def check_values(values: Sequence[bytes | None], bytes_max: int) -> None:
 
 
 def check_record(record: ProducerRecord | Record, bytes_max: int) -> None:
-    """Check the key, headers, timestamp and size of a record to publish.
+    """Check a record to publish, except for its value.
 
-    Args:
-        record: The record, whose value has been checked.
-        bytes_max: The largest record that peers accept.
-
-    Raises:
-        RecordError: A part has the wrong type, or all together have more than `bytes_max` bytes.
+    Raise `RecordError` if a part has the wrong type, or all parts together have more than `bytes_max` bytes.
     """
     if record.key is not None and type(record.key) is not bytes:
         raise RecordError(f"key: expected bytes or None, not {type(record.key).__name__}")
@@ -197,15 +132,7 @@ def check_record(record: ProducerRecord | Record, bytes_max: int) -> None:
 
 
 def check_sizes(batch: RecordBatch, bytes_max: int) -> None:
-    """Check the sizes of records that a client has sent, as `check_record` does.
-
-    Args:
-        batch: The records.
-        bytes_max: The largest record that peers accept.
-
-    Raises:
-        RecordError: A record has more bytes.
-    """
+    """Raise `RecordError` if a record that a client has sent is larger than peers accept, as `check_record` does."""
     size = count_bytes(batch.values) + (0 if batch.keys is None else count_bytes(batch.keys))
     if batch.headers is not None:
         size += HEADER_OVERHEAD_BYTES * count_bytes(pack_headers(batch.headers).blocks)
@@ -225,19 +152,9 @@ def make_batch(
     now_ms: int,
     bytes_max: int,
 ) -> RecordBatch:
-    """Return a batch of records to publish, which begins at sequence 0.
+    """Return a batch of values or whole records to publish, which begins at sequence 0. `now_ms` is their timestamp.
 
-    Args:
-        partition: The partition.
-        records: Values, or whole records.
-        now_ms: The timestamp of records without one.
-        bytes_max: The largest record that peers accept.
-
-    Returns:
-        The batch.
-
-    Raises:
-        RecordError: A part of a record has the wrong type, or a record is too large.
+    Raise `RecordError` if a part of a record has the wrong type, or a record is too large.
     """
     if not any(isinstance(each, (ProducerRecord, Record)) for each in records[:1]):
         values = _pack_values(cast(Sequence[bytes | None], records), bytes_max)

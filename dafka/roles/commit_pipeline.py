@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Sequence
 
 import attrs
@@ -12,7 +13,6 @@ from dafka.config.settings import StoreConfig
 from dafka.errors import StorageError, StorageLostError, StorageUnsupportedError
 from dafka.protocol import CommitQueue, DeletePartitions, ForgetPartitions, ResetPosition
 from dafka.protocol.actions import Action
-from dafka.protocol.token_bucket import TokenBucket
 from dafka.records import RecordBatch
 from dafka.roles.events import NodeLog
 from dafka.roles.logging_events import CommitSlow
@@ -28,9 +28,7 @@ SLOW_COMMIT_REPEAT_S = 60.0
 class Commit:
     """One step of the storage: usually a transaction, otherwise partitions that are reset or deleted.
 
-    Attributes:
-        batches: The records of peers and of the node's own partitions that the transaction appends.
-        added: The records that stages add to it.
+    The transaction appends records of peers and of the node's own partitions, and those that stages have added.
     """
 
     batches: Sequence[RecordBatch] = ()
@@ -57,50 +55,33 @@ class CommitStage:
         """Undo `prepare`: nothing of the commit is durable. It is repeated later, with another `prepare`."""
 
 
+@attrs.define(eq=False, slots=False)
 class CommitPipeline:
     """Commits what waits in a queue, together with the records of stages.
 
-    Records that arrive while one transaction is written form the next one.
-
-    Args:
-        queue: The received records, and the partitions to reset and to delete.
-        storage: The storage.
-        config: The configuration of the store.
-        act: Executes the actions of the store's machine, for example sends ACKs.
-        log: The log of the node.
+    Records that arrive while one transaction is written form the next one. The queue also has the partitions to reset
+    and to delete. `act` executes actions of the store's machine, for example sends ACKs.
 
     Attributes:
-        queue: The queue.
         stages: The stages. Their methods are called in this order, only `failed` in the reverse one.
         refusal: The reason why the storage refused the last commit; empty if it did not.
         in_flight: The received records in the transaction that is being written.
         writing_since: When the present transaction began, by Trio's clock; None if there is none.
-        timer: The durations of the transactions.
     """
 
-    def __init__(
-        self,
-        queue: CommitQueue,
-        storage: Storage,
-        config: StoreConfig,
-        act: Callable[[Iterable[Action]], None],
-        log: NodeLog,
-    ) -> None:
-        self.queue = queue
-        self.stages: Sequence[CommitStage] = ()
-        self.refusal = ""
-        self.in_flight: Sequence[RecordBatch] = ()
-        self.writing_since: float | None = None
-        self.timer = Timer()
-        self._storage = storage
-        self._can_compact = isinstance(storage, CompactsPartitions)
-        self._act = act
-        self._log = log
-        self._retry_s = config.retry_ms / 1000
-        self._slow_s = config.slow_commit_ms / 1000
-        self._slow_commit_log = TokenBucket(1 / SLOW_COMMIT_REPEAT_S, 1, trio.current_time())
-        self._woken = trio.lowlevel.ParkingLot()
-        self._repeats_added = False
+    queue: CommitQueue
+    _storage: Storage
+    _config: StoreConfig
+    _act: Callable[[Iterable[Action]], None]
+    _log: NodeLog
+    stages: Sequence[CommitStage] = attrs.field(init=False, default=())
+    refusal: str = attrs.field(init=False, default="")
+    in_flight: Sequence[RecordBatch] = attrs.field(init=False, default=())
+    writing_since: float | None = attrs.field(init=False, default=None)
+    timer: Timer = attrs.field(init=False, factory=Timer)
+    _logged_at: float = attrs.field(init=False, default=-math.inf)
+    _woken: trio.lowlevel.ParkingLot = attrs.field(init=False, factory=trio.lowlevel.ParkingLot)
+    _repeats_added: bool = attrs.field(init=False, default=False)
 
     def has_work(self) -> bool:
         """Return whether something waits for the storage."""
@@ -120,7 +101,7 @@ class CommitPipeline:
             except StorageLostError:
                 raise
             except StorageError:
-                await trio.sleep(self._retry_s)
+                await trio.sleep(self._config.retry_ms / 1000)
 
     async def finish(self) -> None:
         """Commit everything that waits. Raises `StorageError`."""
@@ -170,7 +151,8 @@ class CommitPipeline:
         self.in_flight = commit.batches
         for stage in self.stages:
             stage.prepare(commit)
-        if not self._can_compact and any(batch.compacted is not None for batch in commit.batches):
+        is_compacted = any(batch.compacted is not None for batch in commit.batches)
+        if is_compacted and not isinstance(self._storage, CompactsPartitions):
             raise StorageUnsupportedError(
                 "other stores have compacted records, and this storage cannot keep the places of removed ones; "
                 "use sqlite: or filelog:"
@@ -187,7 +169,8 @@ class CommitPipeline:
             self.writing_since = None
         now = trio.current_time()
         self.timer.add(now - begun)
-        if now - begun > self._slow_s and self._slow_commit_log.try_take(now):
+        if now - begun > self._config.slow_commit_ms / 1000 and now >= self._logged_at + SLOW_COMMIT_REPEAT_S:
+            self._logged_at = now
             records, size = sum(map(len, batches)), sum(batch.content_bytes for batch in batches)
             self._log.write(CommitSlow(now - begun, records, size), logging.WARNING)
 

@@ -25,16 +25,7 @@ CLEAN_ENDS = "$compaction"
 
 
 class Compactor:
-    """Compacts partitions.
-
-    Args:
-        storage: The storage.
-        config: The configuration of the store.
-        report: Takes events.
-
-    Attributes:
-        records_removed: Records removed so far.
-    """
+    """Compacts partitions. `records_removed` counts the removed records."""
 
     def __init__(self, storage: Storage, config: StoreConfig, report: Callable[[Event], None]) -> None:
         self.records_removed = 0
@@ -61,13 +52,8 @@ class Compactor:
     async def compact(self, partition: Partition) -> None:
         """Compact a partition if enough of it is new.
 
-        If the storage fails, the partition is not changed until the next attempt. The failure is reported once.
-
-        Args:
-            partition: The partition.
-
-        Raises:
-            StorageLostError: The storage was removed.
+        If the storage fails, the partition is not changed until the next attempt. The failure is reported once. Raise
+        `StorageLostError` if the storage was removed.
         """
         await self.attempt(partition, partial(self._compact, partition))
 

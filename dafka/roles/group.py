@@ -61,17 +61,7 @@ class Holder(Protocol):
 
 
 class GroupReader(NodeRole):
-    """The node that reads the topic of a group; `open_group_reader` opens it.
-
-    Args:
-        machine: The machine.
-        sockets: The sockets.
-        config: The configuration.
-        on_change: Called after each change.
-
-    Attributes:
-        view: The node's view of the group.
-    """
+    """The node that reads the topic of a group, and builds the view of the group; `open_group_reader` opens it."""
 
     def __init__(
         self, machine: GroupReaderMachine, sockets: NodeSockets, config: Config, on_change: Callable[[], None]
@@ -114,16 +104,7 @@ class GroupReader(NodeRole):
 
 @asynccontextmanager
 async def open_group_reader(group: str, config: Config, on_change: Callable[[], None]) -> AsyncIterator[GroupReader]:
-    """Open a node that reads the topic of a group.
-
-    Args:
-        group: The name of the group.
-        config: The configuration of the program's node.
-        on_change: Called when something has happened.
-
-    Yields:
-        The node.
-    """
+    """Open a node that reads the topic of a group, and calls `on_change` after each change."""
     config = ephemeral(config)
     machine = GroupReaderMachine(new_address(), config, topic_of_group(group))
     async with open_sockets(machine.address, config, Role.READER, config.consumer.high_watermark) as sockets:
@@ -137,14 +118,7 @@ async def open_group_reader(group: str, config: Config, on_change: Callable[[], 
 
 
 class Group:
-    """A consumer's membership in a group.
-
-    Args:
-        name: The name of the group.
-        topics: The topics of the consumer.
-        config: The configuration of the consumer.
-        holder: Handles the partitions.
-    """
+    """A consumer's membership in a group. The holder handles the partitions."""
 
     def __init__(self, name: str, topics: Iterable[str], config: Config, holder: Holder) -> None:
         self.name = name
@@ -331,15 +305,7 @@ class _OverError(Exception):
 
 
 def check_group(name: str, config: Config) -> None:
-    """Check the name of a group, and the settings of its members.
-
-    Args:
-        name: The name.
-        config: The configuration.
-
-    Raises:
-        ConfigError: The name is too long, or a setting does not suit groups.
-    """
+    """Raise `ConfigError` if the name of a group is too long, or a setting does not suit groups."""
     check_topic(topic_of_group(name), config)
     settings = config.consumer
     if settings.name or settings.positions:

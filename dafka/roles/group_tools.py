@@ -117,17 +117,9 @@ async def describe_group(name: str, config: Config) -> GroupDescription:
 
 
 async def find_ends(topics: Iterable[str], config: Config) -> dict[Partition, int]:
-    """Return the ends of the partitions of topics in the stores.
+    """Return, by partition of the topics, the sequence after the last record that a store holds.
 
-    Args:
-        topics: The topics.
-        config: The configuration.
-
-    Returns:
-        By partition, the sequence after the last record that a store holds.
-
-    Raises:
-        DiscoveryError: No tower or no store was found within `[node] tower_timeout_ms`.
+    Raise `DiscoveryError` if no tower or no store was found within `[node] tower_timeout_ms`.
     """
     if not (names := tuple(topics)):
         return {}

@@ -16,12 +16,7 @@ LINGER_RECORDS_MAX = 4096
 
 
 class Linger:
-    """The published records of a producer that wait for others.
-
-    Args:
-        linger_s: How long the first of them can wait, in seconds.
-        send: Sends messages.
-    """
+    """The published records of a producer that wait for others. The first of them waits at most for `linger_s`."""
 
     def __init__(self, linger_s: float, send: Callable[[Sequence[wire.BatchedMessage]], None]) -> None:
         self._linger_s = linger_s

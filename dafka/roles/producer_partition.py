@@ -27,19 +27,9 @@ def make_machine(
     is_named: bool = False,
     replaced: int = 0,
 ) -> ProducerMachine:
-    """Return the machine of a partition.
+    """Return the machine of a partition, after the producer has replaced this number of others.
 
-    Args:
-        config: The configuration.
-        partition: The partition.
-        next_sequence: The sequence of the next record.
-        acknowledged_end: All records before this are acknowledged.
-        is_spooled: Whether a spool holds the records.
-        is_named: Whether the program gave the partition's address. Such a partition is never replaced.
-        replaced: The number of partitions that the producer has replaced.
-
-    Returns:
-        The machine.
+    A partition is never replaced if the program has given its address (`is_named`).
     """
     stranded_after_s = config.producer.new_partition_after_ms / 1000 * 2 ** min(replaced, REPLACEMENTS_DOUBLED_MAX)
     return ProducerMachine(
@@ -57,16 +47,7 @@ def make_machine(
 async def open_spooled_machine(config: Config, spool: Storage, topic: str) -> ProducerMachine:
     """Return the machine that continues a spool.
 
-    Args:
-        config: The configuration.
-        spool: The spool.
-        topic: The topic of the partition.
-
-    Returns:
-        The machine.
-
-    Raises:
-        StorageError: The spool cannot be read, or ends before records that were acknowledged.
+    Raise `StorageError` if the spool cannot be read, or ends before records that were acknowledged.
     """
     partition = await find_spooled_partition(spool, topic)
     info = await spool.find_partition(partition)
@@ -81,42 +62,22 @@ async def open_spooled_machine(config: Config, spool: Storage, topic: str) -> Pr
 
 
 async def find_spooled_partition(spool: Storage, topic: str) -> Partition:
-    """Return the partition of a topic that a spool continues.
-
-    Args:
-        spool: The spool.
-        topic: The topic.
-
-    Returns:
-        The last replacement, or the partition with the spool's identity.
-    """
+    """Return the partition of a topic that a spool continues: the last replacement, or the one with its identity."""
     replacements = await spool.load_positions(_REPLACEMENTS)
     found = {partition: number for partition, number in replacements.items() if partition.topic == topic}
     return max(found, key=lambda partition: found[partition], default=Partition(topic, spool.identity))
 
 
 async def save_acknowledged_end(spool: Storage, partition: Partition, end_sequence: int) -> None:
-    """Save that all records of a partition before a sequence are acknowledged.
-
-    Args:
-        spool: The spool.
-        partition: The partition.
-        end_sequence: The sequence after the last acknowledged record.
-    """
+    """Save that all records of a partition before a sequence are acknowledged."""
     await spool.save_positions(_ACKNOWLEDGED, {partition: end_sequence})
 
 
 async def replace_spooled_partition(spool: Storage, partition: Partition, first_sequence: int, new: Partition) -> None:
-    """Continue a spool with a new partition, which begins with the last records of the old one.
+    """Continue a spool with a new partition, which begins with the records of the old one from a sequence on.
 
     The saved position decides which partition a spool continues. If the process is killed before it is saved, the copy
     is unused. A failed call can be repeated.
-
-    Args:
-        spool: The spool.
-        partition: The old partition.
-        first_sequence: The sequence of the first record that the new partition takes over.
-        new: The new partition.
     """
     info = await spool.find_partition(partition)
     end_sequence = 0 if info is None else info.end_sequence

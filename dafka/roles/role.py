@@ -96,13 +96,9 @@ class NodeRole:
             raise trio.ClosedResourceError(f"this {type(self).__name__.lower()} is closed")
 
     def _check_found(self, *, stores: int = 1) -> None:
-        """Check that a cluster has been found. Call this after waiting for `[node] tower_timeout_ms`.
+        """Raise `DiscoveryError` if no cluster has been found, or no store although one is needed.
 
-        Args:
-            stores: The number of stores that were found, if a store is needed.
-
-        Raises:
-            DiscoveryError: No cluster, or no store, has been found. The message says whether a tower was heard.
+        Call this after waiting for `[node] tower_timeout_ms`. The error says whether a tower was heard.
         """
         seconds = self._tower_timeout_s
         sub, pub = ", ".join(self._beacon.tower_sub), ", ".join(self._beacon.tower_pub)

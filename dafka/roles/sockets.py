@@ -54,13 +54,7 @@ RESOLVE_S = 60.0
 
 
 class NodeSockets:
-    """The sockets of one node, bound and not yet served; implements `dafka.protocol.NodeIO`.
-
-    Attributes:
-        address: The node's address.
-        endpoint: The endpoint that other nodes connect to.
-        events: The node's events.
-    """
+    """The sockets of one node, bound and not yet served; implements `dafka.protocol.NodeIO`."""
 
     def __init__(
         self,
@@ -165,13 +159,7 @@ class NodeSockets:
     async def run(self, node: Node, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve a node until cancelled. It is started when it listens and advertises itself.
 
-        Args:
-            node: The node.
-            task_status: Reports that the node has started.
-
-        Raises:
-            DiscoveryError: Discovery cannot be set up.
-            TransportError: Discovery cannot be set up.
+        Raise `DiscoveryError` or `TransportError` if discovery cannot be set up.
         """
         discovery = open_discovery(self._config)
         self._discovery = discovery
@@ -294,20 +282,8 @@ async def open_sockets(
 ) -> AsyncIterator[NodeSockets]:
     """Open the sockets of a node, and close them when the block is left.
 
-    Args:
-        address: The node's address.
-        config: The configuration.
-        role: The node's role. The name of its logger is `dafka.<role>`.
-        high_watermark: The maximum number of messages that wait for one peer. More messages to it are dropped.
-        events: The events of the node, if it had another address before.
-        keeps_record_batches: Whether received records keep their record batches.
-
-    Yields:
-        The sockets, bound and not yet served.
-
-    Raises:
-        AddressInUseError: The configured endpoint cannot be bound.
-        ConfigError: The configured keys are invalid.
+    Beyond the high watermark, messages that wait for one peer are dropped. The events are given if the node had another
+    address before. Raise `AddressInUseError` if the endpoint cannot be bound, `ConfigError` if the keys are invalid.
     """
     logger = logging.getLogger(f"dafka.{role.name.lower()}")
     if events is None:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
+import attrs
 import trio
 
 from dafka.config import Config
@@ -85,13 +86,8 @@ class Store(NodeRole):
     ) -> None:
         """Create the store. Programs call `serve_store` instead.
 
-        Args:
-            machine: The state machine.
-            sockets: The sockets.
-            storage: The storage.
-            config: The configuration.
-            retention: Drops expired records; None for `StoreRetention`, and compaction of `[store] compact_topics`.
-            execute: Executes the effects of the machine, if it has any.
+        Without a retention, it is `StoreRetention`, and compaction of `[store] compact_topics`. `execute` executes the
+        effects of the machine, if it has any.
         """
         super().__init__(machine, sockets, config)
         self._machine = machine
@@ -291,21 +287,16 @@ class Retention(Protocol):
         """Drop them, and return the first sequence left of each partition that lost some. Raises `StorageError`."""
 
 
+@attrs.frozen(eq=False)
 class StoreRetention:
     """Drops the records beyond the limits of the configuration, which apply to each partition.
 
     Compacted topics and those of brokers have no limits.
-
-    Args:
-        storage: The storage.
-        config: The configuration of the store.
-        stored: The partitions in the storage.
     """
 
-    def __init__(self, storage: Storage, config: StoreConfig, stored: StoredPartitions) -> None:
-        self._storage = storage
-        self._config = config
-        self._stored = stored
+    _storage: Storage
+    _config: StoreConfig
+    _stored: StoredPartitions
 
     async def apply(self) -> dict[Partition, int]:
         """See `Retention.apply`."""

@@ -49,11 +49,7 @@ class TrioBlock(AbstractAsyncContextManager[_T_co]):
 def trio_block(function: Callable[_P, AsyncIterator[_T_co]]) -> Callable[_P, TrioBlock[_T_co]]:
     """Turn an async generator function into one that returns a `TrioBlock`, as `asynccontextmanager` does.
 
-    Args:
-        function: The function. `dafka.asyncio` and `dafka.blocking` have functions of the same name.
-
-    Returns:
-        The function that returns the block.
+    `dafka.asyncio` and `dafka.blocking` have functions of the same name.
     """
     make_block = asynccontextmanager(function)
 
@@ -65,14 +61,7 @@ def trio_block(function: Callable[_P, AsyncIterator[_T_co]]) -> Callable[_P, Tri
 
 
 def check_in_trio(name: str) -> None:
-    """Check that Trio runs.
-
-    Args:
-        name: The name of the function in `dafka`, `dafka.asyncio` and `dafka.blocking`.
-
-    Raises:
-        WrongContextError: Trio does not run. The message says what to use instead.
-    """
+    """Raise `WrongContextError` if Trio does not run. The error says what to use instead of this function."""
     if trio.lowlevel.in_trio_run():
         return
     if _is_in_asyncio():
@@ -84,23 +73,15 @@ def check_in_trio(name: str) -> None:
 
 
 def bind_to_process(opened: object) -> None:
-    """Make every use of an object raise `WrongContextError` in processes that are forked from this one.
+    """Make every use of a node or a part of it raise `WrongContextError` in processes that are forked from this one.
 
-    Args:
-        opened: A node, or a part of it with records or events. Its class has no `__slots__`.
+    Its class has no `__slots__`.
     """
     _of_this_process.add(opened)
 
 
 def forked_error(opener: int) -> WrongContextError:
-    """Return the error for the use of a node in a process that was forked after the node was opened.
-
-    Args:
-        opener: The id of the process that opened it.
-
-    Returns:
-        The error.
-    """
+    """Return the error for the use of a node in a process that was forked after another one, the opener, opened it."""
     return WrongContextError(
         f"this node was opened in process {opener}, which has forked: open another one in process {os.getpid()}"
     )
