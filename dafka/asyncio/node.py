@@ -18,6 +18,7 @@ from dafka.errors import WrongContextError
 from dafka.protocol import Event
 from dafka.roles import EventFeed as TrioEventFeed
 from dafka.roles.role import NodeRole
+from dafka.roles.trio_context import Iteration
 
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
@@ -241,20 +242,3 @@ class EventFeed:
             if (left := self._node._left_event(seen, error)) is None:
                 raise StopAsyncIteration from None
             return left
-
-
-class Iteration(Generic[_T]):
-    """An iterator that can be used again after a task was cancelled while it waited, unlike a generator.
-
-    Args:
-        take: Waits for the next element, or raises `StopAsyncIteration`.
-    """
-
-    def __init__(self, take: Callable[[], Awaitable[_T]]) -> None:
-        self._take = take
-
-    def __aiter__(self) -> Iteration[_T]:
-        return self
-
-    async def __anext__(self) -> _T:
-        return await self._take()

@@ -10,11 +10,12 @@ from functools import partial
 import trio
 
 from dafka import roles
-from dafka.asyncio.node import Hosted, Iteration, Node, asks, opens, waits
+from dafka.asyncio.node import Hosted, Node, asks, opens, waits
 from dafka.clients import hosted_role
 from dafka.clients.hosted_node import HostedNode
 from dafka.clients.hosted_role import HostedConsumer, HostedProducer, HostedTower
 from dafka.records import Header, Partition, ProducerRecord, Record, RecordBatch
+from dafka.roles.trio_context import Iteration
 
 
 class Producer(HostedProducer, Node[roles.Producer]):

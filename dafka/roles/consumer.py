@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AsyncExitStack
 
-import attrs
 import trio
 
 from dafka.config import Config
 from dafka.errors import ConfigError
 from dafka.exceptions import unwrap_group
-from dafka.protocol import ConsumerMachine, DeliveryBuffer, Event
-from dafka.records import Partition, Record, RecordBatch, new_address
+from dafka.protocol import ConsumerMachine
+from dafka.records import Partition, new_address
 from dafka.roles.arguments import Time, check_positions, check_topic, check_topics, ephemeral, to_time_ms
-from dafka.roles.group import Group, check_group
+from dafka.roles.group import DeliveryHolder, Group, check_group
 from dafka.roles.reader import no_time_error, open_reader
-from dafka.roles.role import NodeRole
+from dafka.roles.record_stream import RecordStream
 from dafka.roles.sockets import NodeSockets, open_sockets
+from dafka.roles.statistics import ConsumerStatistics
 from dafka.roles.trio_context import trio_block
 from dafka.storage import Storage, open_storage
 from dafka.wire import Role
@@ -26,66 +26,24 @@ SETTLE_S = 2.0
 """Seconds that opening a `latest` consumer waits to find a cluster before it continues without one."""
 
 
-@attrs.frozen
-class ConsumerStatistics:
-    """A consumer's counters since it was opened.
-
-    Attributes:
-        records: Records that the program took.
-        bytes: The bytes of their contents.
-        buffered_bytes: Memory of the records that wait for the program.
-        records_unrecoverable: Records skipped because no node holds them any more.
-        fetches_sent: FETCHes sent for missing records.
-        positions: By partition, the sequence of the next record that the program receives.
-        lag: By partition, the number of known records from that position on; partitions without lag are left out.
-        discarded: Messages that were discarded, by reason.
-        peers: Nodes that this one is connected to.
-    """
-
-    records: int
-    bytes: int
-    buffered_bytes: int
-    records_unrecoverable: int
-    fetches_sent: int
-    positions: dict[Partition, int]
-    lag: dict[Partition, int]
-    discarded: dict[str, int]
-    peers: int
-
-
-class Consumer(NodeRole):
+class Consumer(RecordStream):
     """A consumer of topics, opened by `open_consumer`.
 
     Iterate over it for records, or over `batches()` for batches of them, which is faster. Both can be mixed: each
     record is returned once. Only one task at a time can use a consumer.
-
-    Attributes:
-        address: The consumer's node address.
-        endpoint: The endpoint that other nodes connect to.
-        events: The events of the consumer since it was opened; an async iterable.
     """
 
     def __init__(self, machine: ConsumerMachine, sockets: NodeSockets, config: Config, saved: Storage | None) -> None:
         """Create the consumer. Programs call `open_consumer` instead."""
         super().__init__(machine, sockets, config)
-        self._machine = machine
         self._config = config
         self._saved = saved
-        self._delivery = DeliveryBuffer(machine)
-        self._arrived = trio.lowlevel.ParkingLot()
-        self._changed = trio.lowlevel.ParkingLot()
-        self._group: Group | None = None
         self._known_partitions = 0
 
     @property
     def group(self) -> str:
         """The name of the consumer's group; empty if it is not in a group."""
         return "" if self._group is None else self._group.name
-
-    @property
-    def topics(self) -> tuple[str, ...]:
-        """The topics that the consumer is subscribed to."""
-        return tuple(self._machine.topics)
 
     def subscribe(self, topic: str) -> None:
         """Follow one more topic.
@@ -115,45 +73,20 @@ class Consumer(NodeRole):
         self._node.act(self._machine.unsubscribe(topic))
         self._node.act(self._delivery.drop_topic(topic, trio.current_time()))
 
-    def batches(self, *, until: Mapping[Partition, int] | None = None) -> AsyncIterator[RecordBatch]:
-        """Return an iterator over batches of records, which waits for more.
-
-        Each batch holds consecutive records of one partition. Iterating raises `trio.ClosedResourceError` after the
-        consumer's block.
-
-        Args:
-            until: By partition, the sequence after the last record to return, such as `await consumer.ends()`. The
-                iterator ends there, and does not take later records and other partitions. None: it does not end.
-
-        Returns:
-            The iterator.
-
-        Raises:
-            ConfigError: A partition, its topic or a sequence in `until` is invalid.
-        """
-        return _Batches(self, None if until is None else self._check_until(until))
-
-    def __aiter__(self) -> AsyncIterator[Record]:
-        """Return an iterator over records. It executes a checkpoint for each received batch, not for each record."""
-        return _Records(self)
-
     def positions(self) -> dict[Partition, int]:
         """Return, by partition, the sequence after the last record that the program received.
 
         In a group, only the partitions that this member handles are returned, here and by `lag`.
         """
-        if self._group is None:
-            return dict(self._delivery.positions)
-        return {partition: self._delivery.positions[partition] for partition in self._group.held()}
+        positions = self._delivery.positions
+        return {partition: positions[partition] for partition in self._held(positions.keys())}
 
     def lag(self) -> dict[Partition, int]:
         """Return, by partition, the number of known records that the program has not received."""
         cursors = self._machine.reassembler.cursors
-        waiting = self._delivery.waiting_positions()
-        held = cursors.keys() if self._group is None else self._group.held().keys() & cursors.keys()
         return {
-            partition: max(cursors[partition].known_end - waiting.get(partition, cursors[partition].next_sequence), 0)
-            for partition in held
+            partition: max(cursors[partition].known_end - position, 0)
+            for partition, position in self._next_positions().items()
         }
 
     async def ends(self) -> dict[Partition, int]:
@@ -185,10 +118,8 @@ class Consumer(NodeRole):
             ConfigError: A partition, its topic or a sequence is invalid.
         """
         self._check_open()
-        held = positions if self._group is None else self._group.held()
-        for partition in positions:
-            if partition not in held:
-                raise ConfigError(f"{partition}: expected a partition that this member of the group handles")
+        for partition in positions.keys() - self._held(positions.keys()):
+            raise ConfigError(f"{partition}: expected a partition that this member of the group handles")
         for partition, sequence in self._check_ends(positions).items():
             self._node.act(self._delivery.seek(partition, sequence, trio.current_time()))
 
@@ -297,200 +228,56 @@ class Consumer(NodeRole):
 
     def statistics(self) -> ConsumerStatistics:
         """Return the counters so far, the positions, and the lag."""
-        cursors = self._machine.reassembler.cursors
-        held = cursors if self._group is None else self._group.held().keys() & cursors.keys()
-        positions = {partition: cursors[partition].next_sequence for partition in held}
-        waiting = self._delivery.waiting_positions()
-        positions.update({partition: waiting[partition] for partition in waiting.keys() & positions.keys()})
-        lag = {
-            partition: cursors[partition].known_end - position
-            for partition, position in positions.items()
-            if cursors[partition].known_end > position
-        }
         return ConsumerStatistics(
             records=self._delivery.records,
             bytes=self._delivery.bytes,
             buffered_bytes=self._machine.room.buffered_bytes,
             records_unrecoverable=self._machine.records_unrecoverable,
             fetches_sent=self._machine.reassembler.fetches_sent,
-            positions=positions,
-            lag=lag,
+            positions=self._next_positions(),
+            lag={partition: records for partition, records in self.lag().items() if records},
             discarded=self.discarded(),
             peers=self._node.peers,
         )
 
-    async def next_batch(self, records_max: int | None = None) -> RecordBatch:
-        """Wait for the next batch of records, as iterating over `batches()` does.
-
-        Args:
-            records_max: The maximum number of records to return, at least 1. None: as many as there are.
-
-        Returns:
-            Consecutive records of one partition.
-
-        Raises:
-            trio.ClosedResourceError: The consumer's block has been left.
-        """
-        return self._delivery.hand_over(await self._next_batch(), records_max)
-
-    async def next_record(self) -> Record:
-        """Wait for the next record, as iterating over the consumer does.
-
-        Returns:
-            The record.
-
-        Raises:
-            trio.ClosedResourceError: The consumer's block has been left.
-        """
-        while (record := self._delivery.next_record()) is None:
-            await self._open_run()
-        return record
-
-    async def _open_run(self, ends: dict[Partition, int] | None = None) -> bool:
-        """Wait for records. `_delivery` then hands them over, in any thread.
-
-        Args:
-            ends: By partition, the sequence after the last record to return. Complete ones are removed. None: no end.
-
-        Returns:
-            Whether there are records; False if all ends have been reached.
-        """
-        await trio.lowlevel.checkpoint()
-        while (found := self._open_run_nowait(ends)) is None:
-            await (self._arrived if ends is None else self._changed).park()
-        return found
-
-    def _open_run_nowait(self, ends: dict[Partition, int] | None = None) -> bool | None:
-        """Do the same without waiting; return None if it would have to wait."""
-        if (batch := self._take_run(ends)) is None:
-            return False if ends is not None and self._delivery.is_complete(ends) else None
-        self._delivery.open_run(batch)
-        return True
-
-    async def _next_batch(self) -> RecordBatch:
-        await trio.lowlevel.checkpoint()
-        while (batch := self._take_run()) is None:
-            await self._arrived.park()
-        return batch
+    def _next_positions(self) -> dict[Partition, int]:
+        """Return, by partition with known records, the sequence of the next record that the program receives."""
+        cursors = self._machine.reassembler.cursors
+        waiting = self._delivery.waiting_positions()
+        return {
+            partition: waiting.get(partition, cursors[partition].next_sequence)
+            for partition in self._held(cursors.keys())
+        }
 
     def _seek_held(self, positions: Mapping[Partition, int]) -> None:
         """Continue partitions at other records; in a group, those that this member handles."""
-        held = positions if self._group is None else self._group.held()
-        self.seek({partition: sequence for partition, sequence in positions.items() if partition in held})
-
-    def _check_until(self, sequences: Mapping[Partition, int]) -> dict[Partition, int]:
-        if self._group is not None:
-            raise ConfigError("until: expected None in a group, whose other members read some of the partitions")
-        return self._check_ends(sequences)
+        self.seek({partition: positions[partition] for partition in self._held(positions.keys())})
 
     async def _wait_time_store(self) -> None:
         """Wait for a store that can find records by time. Raise an error if there is none."""
         machine = self._machine
         with trio.move_on_after(self._config.node.tower_timeout_ms / 1000):
-            while not machine.timed_start.query.stores:
-                await self._changed.park()
+            await self._wait_for(lambda: bool(machine.timed_start.query.stores))
             return
         stores = len(machine.reassembler.gap_resolver.stores)
         self._check_found(stores=stores)
         raise no_time_error(stores)
 
-    def _check_ends(self, sequences: Mapping[Partition, int]) -> dict[Partition, int]:
-        check_positions(sequences)
-        for partition in sequences:
-            if partition.topic not in self._machine.topics:
-                raise ConfigError(f"{partition}: expected a topic that the consumer is subscribed to: {self.topics}")
-        return dict(sequences)
-
     def _check_no_group(self, action: str) -> None:
         if self._group is not None:
             raise ConfigError(f"{action}: expected a consumer in no group; open another one with other topics instead")
 
-    def _take_run(self, ends: Mapping[Partition, int] | None = None) -> RecordBatch | None:
-        self._check_open()
-        if self._group is not None and not self._group.has_lease():
-            return None
-        taken = self._delivery.take_run(trio.current_time(), ends)
-        if taken is None:
-            return None
-        batch, actions = taken
-        if actions:
-            self._node.act(actions)
-        return batch
-
-    def _on_records(self, batch: RecordBatch) -> None:
-        self._delivery.put_records(batch)
-        self._arrived.unpark_all()
-
     def _on_change(self) -> None:
-        self._changed.unpark_all()  # unrecoverable records may complete a read with an end
+        super()._on_change()  # unrecoverable records may complete a read with an end
         if self._group is not None and self._known_partitions != len(self._machine.reassembler.cursors):
             self._known_partitions = len(self._machine.reassembler.cursors)
             self._group.notify()
 
     def _join_group(self, name: str) -> Group:
         self._delivery.assign_only()
-        self._group = Group(name, self.topics, self._config, _GroupHolder(self))
+        holder = DeliveryHolder(self._machine, self._delivery, self._node.act, self.events.put)
+        self._group = Group(name, self.topics, self._config, holder)
         return self._group
-
-    def _refuse_calls(self) -> None:
-        super()._refuse_calls()
-        self._delivery.end_run()
-        self._arrived.unpark_all()
-        self._changed.unpark_all()
-
-
-class _GroupHolder:
-    """Handles the partitions of a group's member."""
-
-    def __init__(self, consumer: Consumer) -> None:
-        self._consumer = consumer
-
-    def known_partitions(self) -> Iterable[Partition]:
-        return self._consumer._machine.reassembler.cursors.keys()
-
-    def begin_of(self, partition: Partition) -> int:
-        cursor = self._consumer._machine.reassembler.cursors.get(partition)
-        return 0 if cursor is None else cursor.next_sequence
-
-    def assign(self, partition: Partition, sequence: int) -> None:
-        consumer = self._consumer
-        consumer._node.act(consumer._delivery.assign(partition, sequence, trio.current_time()))
-
-    def unassign(self, partition: Partition) -> int:
-        consumer = self._consumer
-        consumer._node.act(consumer._delivery.unassign(partition, trio.current_time()))
-        return consumer._delivery.positions[partition]
-
-    def report(self, event: Event) -> None:
-        self._consumer.events.put(event)
-
-
-class _Batches:
-    def __init__(self, consumer: Consumer, ends: dict[Partition, int] | None) -> None:
-        self._consumer = consumer
-        self._ends = ends
-
-    def __aiter__(self) -> _Batches:
-        return self
-
-    async def __anext__(self) -> RecordBatch:
-        if self._ends is None:
-            return await self._consumer.next_batch()
-        while await self._consumer._open_run(self._ends):
-            if (batch := self._consumer._delivery.next_batch()) is not None:
-                return batch
-        raise StopAsyncIteration
-
-
-class _Records:
-    def __init__(self, consumer: Consumer) -> None:
-        self._consumer = consumer
-
-    def __aiter__(self) -> _Records:
-        return self
-
-    async def __anext__(self) -> Record:
-        return await self._consumer.next_record()
 
 
 @trio_block
@@ -551,8 +338,7 @@ async def open_consumer(
                 open_sockets(machine.address, config, Role.CONSUMER, settings.high_watermark)
             )
             consumer = Consumer(machine, sockets, config, saved)
-            async with trio.open_nursery() as nursery:
-                await nursery.start(consumer._run_node)
+            async with consumer._running() as nursery:
                 joined: Group | None = None
                 try:
                     for topic in names:
@@ -573,5 +359,3 @@ async def open_consumer(
                     if joined is not None:
                         with trio.CancelScope(shield=True):
                             await joined.leave()
-                    consumer._close()
-                    nursery.cancel_scope.cancel()

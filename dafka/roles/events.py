@@ -36,7 +36,7 @@ from dafka.protocol.store_events import (
 from dafka.protocol.token_bucket import TokenBucket
 from dafka.records import Partition
 from dafka.roles.logging_events import FetchesUnanswered, LogEvent, MessagesDiscarded, event_fields, event_name
-from dafka.roles.trio_context import bind_to_process
+from dafka.roles.trio_context import Iteration, bind_to_process
 
 EVENTS_MAX = 1000
 """The number of events kept for readers. A slower reader misses the oldest."""
@@ -148,7 +148,19 @@ class EventFeed:
             self.log.write(further, logging.WARNING)
 
     def __aiter__(self) -> AsyncIterator[Event]:
-        return _EventIterator(self)
+        seen = 0
+
+        async def wait_next() -> Event:
+            nonlocal seen
+            wait_event = self.wait_event  # raises in a forked process before it uses the event loop
+            await trio.lowlevel.checkpoint()
+            try:
+                event, seen = await wait_event(seen)
+            except trio.ClosedResourceError:
+                raise StopAsyncIteration from None
+            return event
+
+        return Iteration(wait_next)
 
     async def wait_event(self, seen: int) -> tuple[Event, int]:
         """Return the event after the first `seen` ones, and the number of events seen then.
@@ -202,24 +214,6 @@ class _UnansweredLog:
         counted = FetchesUnanswered(self._further, self._last)
         self._further, self._last = 0, None
         return counted
-
-
-class _EventIterator:
-    def __init__(self, feed: EventFeed) -> None:
-        self._feed = feed
-        self._seen = 0
-
-    def __aiter__(self) -> _EventIterator:
-        return self
-
-    async def __anext__(self) -> Event:
-        wait_event = self._feed.wait_event  # raises in a forked process before it uses the event loop
-        await trio.lowlevel.checkpoint()
-        try:
-            event, self._seen = await wait_event(self._seen)
-        except trio.ClosedResourceError:
-            raise StopAsyncIteration from None
-        return event
 
 
 class DiscardLog:

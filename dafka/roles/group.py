@@ -11,12 +11,13 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Protocol
 
+import attrs
 import trio
-import trio.lowlevel
 
 from dafka.config import Config
 from dafka.errors import ConfigError, UnacknowledgedError
-from dafka.protocol import Event, PartitionsAssigned, PartitionsLost, PartitionsRevoked
+from dafka.protocol import ConsumerMachine, DeliveryBuffer, Event, PartitionsAssigned, PartitionsLost, PartitionsRevoked
+from dafka.protocol.actions import Action
 from dafka.protocol.groups import (
     LEASE_MS_MAX,
     Append,
@@ -58,6 +59,34 @@ class Holder(Protocol):
 
     def report(self, event: Event) -> None:
         """Report an event to the program."""
+
+
+@attrs.frozen(eq=False)
+class DeliveryHolder:
+    """A `Holder` that hands out partitions to the program of a consumer."""
+
+    _machine: ConsumerMachine
+    _delivery: DeliveryBuffer
+    _act: Callable[[Iterable[Action]], None]
+    report: Callable[[Event], None]
+
+    def known_partitions(self) -> Iterable[Partition]:
+        """See `Holder`."""
+        return self._machine.reassembler.cursors.keys()
+
+    def begin_of(self, partition: Partition) -> int:
+        """See `Holder`."""
+        cursor = self._machine.reassembler.cursors.get(partition)
+        return 0 if cursor is None else cursor.next_sequence
+
+    def assign(self, partition: Partition, sequence: int) -> None:
+        """See `Holder`."""
+        self._act(self._delivery.assign(partition, sequence, trio.current_time()))
+
+    def unassign(self, partition: Partition) -> int:
+        """See `Holder`."""
+        self._act(self._delivery.unassign(partition, trio.current_time()))
+        return self._delivery.positions[partition]
 
 
 class GroupReader(NodeRole):
@@ -109,12 +138,8 @@ async def open_group_reader(group: str, config: Config, on_change: Callable[[], 
     machine = GroupReaderMachine(new_address(), config, topic_of_group(group))
     async with open_sockets(machine.address, config, Role.READER, config.consumer.high_watermark) as sockets:
         reader = GroupReader(machine, sockets, config, on_change)
-        async with trio.open_nursery() as nursery:
-            await nursery.start(reader._run_node)
-            try:
-                yield reader
-            finally:
-                nursery.cancel_scope.cancel()
+        async with reader._running():
+            yield reader
 
 
 class Group:
@@ -296,7 +321,7 @@ class Group:
     async def _watch(self, producer: Producer) -> None:
         """Pass ACKs to the member."""
         while True:
-            await producer._progress.park()
+            await producer._changed.park()
             self.notify()
 
 

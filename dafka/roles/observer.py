@@ -27,17 +27,7 @@ from dafka.transport import listen, open_context, open_security
 class Observer(NodeRole):
     """Observes a cluster without taking part in it. `open_observer` creates one.
 
-    Args:
-        machine: The observer's state machine.
-        sockets: The sockets of its node.
-        config: The settings of its node.
-        context: The ZeroMQ context of its connections to towers and stores.
-        nursery: The nursery that these connections run in.
-
-    Attributes:
-        address: The observer's node address.
-        endpoint: The endpoint that other nodes connect to.
-        events: The events of the node from its start on; an async iterable.
+    It has separate connections to towers and stores, which run in its nursery.
     """
 
     def __init__(
@@ -48,6 +38,7 @@ class Observer(NodeRole):
         context: zmq.Context[zmq.Socket[bytes]],
         nursery: trio.Nursery,
     ) -> None:
+        """Create the observer. Programs call `open_observer` instead."""
         super().__init__(machine, sockets, config)
         self._machine = machine
         self._config = config
@@ -55,7 +46,6 @@ class Observer(NodeRole):
         self._nursery = nursery
         self._security = open_security(config)
         self._listening: dict[str, tuple[PeerEndpoint, trio.CancelScope]] = {}
-        self._changed = trio.lowlevel.ParkingLot()
 
     async def survey(self, timeout_s: float) -> ClusterSurvey:
         """Ask every store for its partitions, and wait until all have answered.
@@ -76,9 +66,7 @@ class Observer(NodeRole):
         machine = self._machine
         self._node.act(machine.begin_round(trio.current_time()))
         with trio.move_on_after(timeout_s):
-            while not machine.is_complete:
-                await self._changed.park()
-                self._check_open()
+            await self._wait_for(lambda: machine.is_complete)
         return machine.survey(trio.current_time()).with_time(time.time())
 
     async def list_topics(self, timeout_s: float) -> tuple[str, ...]:
@@ -125,10 +113,6 @@ class Observer(NodeRole):
     def _record_refusal(self, endpoint: str, event: RefusedByPeer) -> None:
         self._machine.node_table.tower_refused(endpoint, str(event))
 
-    def _close(self) -> None:
-        super()._close()
-        self._changed.unpark_all()
-
     def _on_event(self, event: Event) -> None:
         super()._on_event(event)
         if isinstance(event, (PeerJoined, PeerLeft)):
@@ -145,7 +129,7 @@ class Observer(NodeRole):
         for address in stores.keys() - self._listening.keys():
             self._listening[address] = stores[address], trio.CancelScope()
             self._nursery.start_soon(self._listen_to_store, address, *self._listening[address])
-        self._changed.unpark_all()
+        super()._on_change()
 
     async def _listen_to_store(self, address: str, peer: PeerEndpoint, scope: trio.CancelScope) -> None:
         if self._security is not None and peer.key not in self._security.authorized:
@@ -197,9 +181,6 @@ async def open_observer(topics: Iterable[str] = (), config: Config | None = None
         ):
             observer = Observer(machine, sockets, config, context, nursery)
             observer._listen_to_towers()
-            await nursery.start(observer._run_node)
-            try:
+            async with observer._running():
                 yield observer
-            finally:
-                observer._close()
-                nursery.cancel_scope.cancel()
+            nursery.cancel_scope.cancel()

@@ -6,15 +6,14 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, nullcontext, suppress
 
-import attrs
 import trio
 
 from dafka.batches import move_records
 from dafka.config import Config
-from dafka.errors import AddressInUseError, ConfigError, StorageError, StorageSequenceError, UnacknowledgedError
+from dafka.errors import AddressInUseError, ConfigError, StorageSequenceError, UnacknowledgedError
 from dafka.exceptions import unwrap_group
 from dafka.internal_topics import check_no_system_topic
-from dafka.protocol import Machine, PartitionReplaced, ProducerMachine, ReadRequest, StorageFailed
+from dafka.protocol import Machine, PartitionReplaced, ProducerMachine, ReadRequest
 from dafka.records import Header, Partition, ProducerRecord, Record, RecordBatch, new_address
 from dafka.roles.arguments import check_identity, check_topic, make_batch
 from dafka.roles.events import EventFeed
@@ -23,10 +22,11 @@ from dafka.roles.producer_partition import (
     make_machine,
     open_spooled_machine,
     replace_spooled_partition,
-    save_acknowledged_end,
+    trim_spool,
 )
 from dafka.roles.role import NodeRole
 from dafka.roles.sockets import NodeSockets, open_sockets
+from dafka.roles.statistics import ProducerStatistics
 from dafka.roles.trio_context import trio_block
 from dafka.storage import READ_BYTES, Storage, open_storage
 from dafka.wire import Dialect, Role
@@ -43,40 +43,6 @@ REBIND_S = 0.1
 
 REBIND_ATTEMPTS = 100
 
-SPOOL_RETRY_S = 1.0
-"""Seconds until the producer tries again to begin a new partition in a spool that failed."""
-
-
-@attrs.frozen
-class ProducerStatistics:
-    """A producer's counters since it was opened.
-
-    Attributes:
-        records: Records published.
-        bytes: The bytes of their contents.
-        next_sequence: The sequence of the next record.
-        unacknowledged: Records without enough ACKs, including those that were in the spool.
-        unacknowledged_bytes: The bytes of their contents in memory; those in a spool do not count.
-        fetches_received: FETCHes answered.
-        records_sent: Records sent in answers to FETCHes.
-        bytes_sent: The bytes of their contents.
-        partitions_replaced: New partitions begun because no store could continue the previous one.
-        discarded: Messages that were discarded, by reason.
-        peers: Nodes that this one is connected to.
-    """
-
-    records: int
-    bytes: int
-    next_sequence: int
-    unacknowledged: int
-    unacknowledged_bytes: int
-    fetches_received: int
-    records_sent: int
-    bytes_sent: int
-    partitions_replaced: int
-    discarded: dict[str, int]
-    peers: int
-
 
 class Producer(NodeRole):
     """A producer of one topic, opened by `open_producer`.
@@ -85,13 +51,10 @@ class Producer(NodeRole):
 
     If no store can continue its partition, it begins a new one, with another address and endpoint, and sequences from 0
     on (`PartitionReplaced`).
-
-    Attributes:
-        address: The producer's node address.
-        endpoint: The endpoint that other nodes connect to.
-        events: The events of the producer since it was opened; an async iterable.
-        partition: The topic and the producer's address: the name of its partition.
     """
+
+    partition: Partition
+    """The topic and the producer's address: the name of its partition."""
 
     def __init__(
         self,
@@ -113,7 +76,6 @@ class Producer(NodeRole):
         self._publishing = trio.Lock()  # held while the machine is replaced
         self._replaced = 0
         self._sequence_shift = 0  # the number of a record in this producer minus its sequence
-        self._progress = trio.lowlevel.ParkingLot()
         self._records = 0
         self._bytes = 0
 
@@ -227,7 +189,7 @@ class Producer(NodeRole):
         while self._acknowledged_count() < end:
             self._check_open()
             self._check_rival()
-            await self._progress.park()
+            await self._changed.park()
 
     async def wait_acknowledged(self) -> None:
         """Wait for outstanding ACKs, as leaving the block does. Each ACK restarts the timeout.
@@ -249,7 +211,7 @@ class Producer(NodeRole):
             with trio.move_on_at(deadline) as scope:
                 while self._acknowledged_count() == acknowledged:
                     self._check_rival()
-                    await self._progress.park()
+                    await self._changed.park()
                     self._check_open()
             if scope.cancelled_caught:
                 raise self._unacknowledged_error()
@@ -264,7 +226,7 @@ class Producer(NodeRole):
         with trio.move_on_at(now + self._config.close_timeout_ms / 1000):
             while (followed_at := self._machine.followed_at()) > trio.current_time():
                 with trio.move_on_at(followed_at):
-                    await self._progress.park()
+                    await self._changed.park()
 
     def statistics(self) -> ProducerStatistics:
         """Return the counters so far."""
@@ -288,7 +250,7 @@ class Producer(NodeRole):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._replies.run)
             if self._spool is not None:
-                nursery.start_soon(self._trim_spool, self._spool)
+                nursery.start_soon(trim_spool, self._spool, self._machine, self._changed.park, self.events.put)
             await nursery.start(self._run_node)
             task_status.started(self)
             await self._stranded.wait()
@@ -305,22 +267,12 @@ class Producer(NodeRole):
             for batch in old.retransmit_buffer.batches_from(first):
                 machine.publish(move_records(batch, partition, machine.next_sequence), trio.current_time())
         else:
-            await self._replace_in_spool(self._spool, first, partition)
+            await replace_spooled_partition(self._spool, self.partition, first, partition, self.events.put)
             count = old.next_sequence - first
             machine = make_machine(config, partition, count, is_spooled=True, replaced=self._replaced)
         self._sequence_shift += first
         self.events.put(PartitionReplaced(old.partition, partition.address, old.next_sequence - first))
         return machine
-
-    async def _replace_in_spool(self, spool: Storage, first_sequence: int, partition: Partition) -> None:
-        """Continue the spool with a new partition; retry while that fails, as on a full disk."""
-        while True:
-            try:
-                with trio.CancelScope(shield=True):
-                    return await replace_spooled_partition(spool, self.partition, first_sequence, partition)
-            except StorageError as error:
-                self.events.put(StorageFailed(str(error)))
-                await trio.sleep(SPOOL_RETRY_S)
 
     def _acknowledged_count(self) -> int:
         return self._sequence_shift + self._machine.acknowledged_end
@@ -344,10 +296,6 @@ class Producer(NodeRole):
         cause = f", and no tower is heard at {', '.join(towers)}" if towers else ""
         return f"{records} of topic {topic} {are} not stored: {stores} acknowledged them{cause}"
 
-    def _close(self) -> None:
-        super()._close()
-        self._progress.unpark_all()
-
     async def _send_run(self, run: RecordBatch) -> None:
         self._check_open()
         while True:
@@ -361,7 +309,7 @@ class Producer(NodeRole):
                             await self._spool.append([batch])
                     self._publish(batch)
                     return
-            await self._progress.park()
+            await self._changed.park()
 
     def _publish(self, batch: RecordBatch) -> None:
         self._node.act(self._machine.publish(batch, trio.current_time()))
@@ -391,7 +339,7 @@ class Producer(NodeRole):
 
     def _on_change(self) -> None:
         self._replies.wake()
-        self._progress.unpark_all()
+        super()._on_change()
         if self._machine.is_stranded:
             self._stranded.set()
 
@@ -399,20 +347,6 @@ class Producer(NodeRole):
         if self._spool is not None:
             return await self._spool.read(self.partition, request.first_sequence, request.count)
         return self._machine.retransmit_buffer.read(request.first_sequence, request.count, READ_BYTES)
-
-    async def _trim_spool(self, spool: Storage) -> None:
-        while True:
-            earliest = self._machine.begin_spool_trim()
-            if earliest is None:
-                await self._progress.park()
-                continue
-            try:
-                with trio.CancelScope(shield=True):
-                    await save_acknowledged_end(spool, self.partition, earliest + 1)
-                    self._machine.spool_starts_at(earliest)
-                    await spool.trim(self.partition, earliest)
-            except StorageError as error:
-                self.events.put(StorageFailed(str(error)))
 
 
 @trio_block
@@ -504,10 +438,13 @@ async def _serve(
 
 async def _open_sockets_again(stack: AsyncExitStack, address: str, config: Config, events: EventFeed) -> NodeSockets:
     """Open the sockets of a producer that has just closed those of its former address, perhaps at the same port."""
-    for _ in range(REBIND_ATTEMPTS):
+
+    async def attempt() -> NodeSockets:
         opening = open_sockets(address, config, Role.PRODUCER, config.producer.high_watermark, events)
+        return await stack.enter_async_context(opening)
+
+    for _ in range(REBIND_ATTEMPTS):
         with suppress(AddressInUseError):
-            return await stack.enter_async_context(opening)
+            return await attempt()
         await trio.sleep(REBIND_S)
-    opening = open_sockets(address, config, Role.PRODUCER, config.producer.high_watermark, events)
-    return await stack.enter_async_context(opening)
+    return await attempt()

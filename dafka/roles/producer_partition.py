@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
+import trio
+
 from dafka.batches import move_records
 from dafka.config import Config
-from dafka.errors import StorageSequenceError
-from dafka.protocol import ProducerMachine
+from dafka.errors import StorageError, StorageSequenceError
+from dafka.protocol import Event, ProducerMachine, StorageFailed
 from dafka.records import Partition
 from dafka.storage import DeletesPartitions, Storage, read_range
 
 REPLACEMENTS_DOUBLED_MAX = 10
 """The number of new partitions after which the wait for the next one stops doubling. It doubles so that a faulty store
 causes few partitions."""
+
+SPOOL_RETRY_S = 1.0
+"""Seconds until the producer tries again to begin a new partition in a spool that failed."""
 
 _ACKNOWLEDGED = "acknowledged"
 _REPLACEMENTS = "replacements"
@@ -68,12 +75,42 @@ async def find_spooled_partition(spool: Storage, topic: str) -> Partition:
     return max(found, key=lambda partition: found[partition], default=Partition(topic, spool.identity))
 
 
-async def save_acknowledged_end(spool: Storage, partition: Partition, end_sequence: int) -> None:
-    """Save that all records of a partition before a sequence are acknowledged."""
-    await spool.save_positions(_ACKNOWLEDGED, {partition: end_sequence})
+async def trim_spool(
+    spool: Storage,
+    machine: ProducerMachine,
+    wait_change: Callable[[], Awaitable[None]],
+    report: Callable[[Event], None],
+) -> None:
+    """Trim the acknowledged records of a machine's partition until cancelled."""
+    partition = machine.partition
+    while True:
+        earliest = machine.begin_spool_trim()
+        if earliest is None:
+            await wait_change()
+            continue
+        try:
+            with trio.CancelScope(shield=True):
+                await spool.save_positions(_ACKNOWLEDGED, {partition: earliest + 1})
+                machine.spool_starts_at(earliest)
+                await spool.trim(partition, earliest)
+        except StorageError as error:
+            report(StorageFailed(str(error)))
 
 
-async def replace_spooled_partition(spool: Storage, partition: Partition, first_sequence: int, new: Partition) -> None:
+async def replace_spooled_partition(
+    spool: Storage, partition: Partition, first_sequence: int, new: Partition, report: Callable[[Event], None]
+) -> None:
+    """Continue a spool with a new partition; retry while that fails, as on a full disk."""
+    while True:
+        try:
+            with trio.CancelScope(shield=True):
+                return await copy_spooled_partition(spool, partition, first_sequence, new)
+        except StorageError as error:
+            report(StorageFailed(str(error)))
+            await trio.sleep(SPOOL_RETRY_S)
+
+
+async def copy_spooled_partition(spool: Storage, partition: Partition, first_sequence: int, new: Partition) -> None:
     """Continue a spool with a new partition, which begins with the records of the old one from a sequence on.
 
     The saved position decides which partition a spool continues. If the process is killed before it is saved, the copy

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 
 import trio
 
 from dafka.config import Config
 from dafka.errors import UnansweredError
 from dafka.exceptions import unwrap_group
-from dafka.protocol import BatchBuffer, Incomplete, ReaderMachine, TowersHeard
+from dafka.protocol import BatchBuffer, Incomplete, ReaderMachine
 from dafka.records import Partition, RecordBatch, new_address
 from dafka.roles.arguments import Time, check_topics, to_time_ms
 from dafka.roles.role import NodeRole
@@ -32,28 +32,16 @@ def no_time_error(stores: int) -> UnansweredError:
 
 
 class Reader(NodeRole):
-    """Reads the records of a running cluster's stores, without following them. `open_reader` creates one.
-
-    Args:
-        machine: The reader's state machine.
-        sockets: The sockets of its node.
-        config: The settings of its node.
-
-    Attributes:
-        address: The reader's node address.
-        endpoint: The endpoint that other nodes connect to.
-        events: The events of the node from its start on; an async iterable.
-    """
+    """Reads the records of a running cluster's stores, without following them. `open_reader` creates one."""
 
     def __init__(self, machine: ReaderMachine, sockets: NodeSockets, config: Config) -> None:
+        """Create the reader. Programs call `open_reader` instead."""
         super().__init__(machine, sockets, config)
         self._machine = machine
         self._config = config
         self._ranges: dict[Partition, Range] = {}
         self._queried: set[Partition] = set()
         self._time_lock = trio.Lock()
-        self._changed = trio.lowlevel.ParkingLot()
-        self._is_tower_heard = False
 
     async def wait_ready(self) -> None:
         """Wait until `ends` includes all records that the connected stores held when this was called.
@@ -202,16 +190,9 @@ class Reader(NodeRole):
         self._check_open()
         if partition in self._ranges:
             raise ValueError(f"{partition} is being read already; close that range first")
-        self._ranges[partition] = Range(self, self._machine, partition, first_sequence, end_sequence)
+        self._ranges[partition] = Range(self, self._machine, partition, end_sequence)
         self._node.act(self._machine.fetch_range(partition, first_sequence, end_sequence, trio.current_time()))
         return self._ranges[partition]
-
-    async def _wait_for(self, condition: Callable[[], bool]) -> None:
-        """Wait until a change of the node has made a condition true."""
-        self._check_open()
-        while not condition():
-            await self._changed.park()
-            self._check_open()
 
     def _release(self, memory_bytes: int) -> None:
         """Release the memory of records that a range has passed to the program or dropped."""
@@ -223,17 +204,6 @@ class Reader(NodeRole):
         """Stop fetching: a range was closed."""
         if self._ranges.pop(partition, None) is not None:
             self._machine.forget_range(partition)
-
-    def _close(self) -> None:
-        super()._close()
-        self._changed.unpark_all()
-
-    async def _watch_towers(self) -> None:
-        """Remember that a tower was heard."""
-        async for event in self.events:
-            if isinstance(event, TowersHeard):
-                self._is_tower_heard = True
-                return
 
     async def _wait_settled(self) -> None:
         with trio.move_on_after(self._config.node.tower_timeout_ms / 1000):
@@ -256,9 +226,6 @@ class Reader(NodeRole):
             reason = f"records of {partition} are still being added: the stores were not quiet within {timeout_s:g} s"
         return UnansweredError(reason, missing.value, stores)
 
-    def _on_change(self) -> None:
-        self._changed.unpark_all()
-
     def _on_records(self, batch: RecordBatch) -> None:
         self._machine.records_buffered(batch.memory_bytes)
         self._ranges[batch.partition]._add_batch(batch)
@@ -271,25 +238,16 @@ class Range:
     is no next batch. Iterating waits without limit for records that no node sends; use a timeout. `Reader.read` creates
     one.
 
-    Args:
-        reader: The reader that fetches the records.
-        machine: The reader's state machine.
-        partition: The partition of the records.
-        first_sequence: The first record.
-        end_sequence: The sequence after the last record.
-
     Attributes:
         partition: The partition of the records.
     """
 
-    def __init__(
-        self, reader: Reader, machine: ReaderMachine, partition: Partition, first_sequence: int, end_sequence: int
-    ) -> None:
+    def __init__(self, reader: Reader, machine: ReaderMachine, partition: Partition, end_sequence: int) -> None:
+        """Create the range. Programs call `Reader.read` instead."""
         bind_to_process(self)
         self.partition = partition
         self._reader = reader
         self._machine = machine
-        self._first_sequence = first_sequence
         self._end_sequence = end_sequence
         self._buffer = BatchBuffer()
         self._runs: Iterator[RecordBatch] = iter(())
@@ -389,11 +347,5 @@ async def open_reader(topics: Iterable[str] = (), config: Config | None = None) 
     with unwrap_group():
         async with open_sockets(machine.address, config, Role.READER, high_watermark) as sockets:
             reader = Reader(machine, sockets, config)
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(reader._watch_towers)
-                await nursery.start(reader._run_node)
-                try:
-                    yield reader
-                finally:
-                    reader._close()
-                    nursery.cancel_scope.cancel()
+            async with reader._running():
+                yield reader

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
 import trio
 
 from dafka.config import Config
@@ -17,26 +20,27 @@ from dafka.roles.trio_context import bind_to_process
 
 
 class NodeRole:
-    """A role that is a node of the mesh.
+    """A role that is a node of the mesh."""
 
-    Attributes:
-        address: The node's address.
-        endpoint: The endpoint that other nodes connect to.
-        events: The events of the node from its start on; an async iterable.
-    """
+    address: str
+    """The node's address."""
+    endpoint: str
+    """The endpoint that other nodes connect to."""
+    events: EventFeed
+    """The events of the node since it was opened; an async iterable."""
 
     def __init__(self, machine: Machine, sockets: NodeSockets, config: Config) -> None:
         """Connect a machine with its sockets."""
         bind_to_process(self)
         self._is_closed = False
-        self._settling = trio.lowlevel.ParkingLot()
+        self._changed = trio.lowlevel.ParkingLot()
         self._attach(machine, sockets, config)
 
     def _attach(self, machine: Machine, sockets: NodeSockets, config: Config) -> None:
         """Begin as a node with this machine and these sockets."""
-        self.address: str = sockets.address
-        self.endpoint: str = sockets.endpoint
-        self.events: EventFeed = sockets.events
+        self.address = sockets.address
+        self.endpoint = sockets.endpoint
+        self.events = sockets.events
         callbacks = NodeCallbacks(
             on_records=self._on_records,
             on_reset_position=self._on_reset_position,
@@ -61,10 +65,7 @@ class NodeRole:
             trio.ClosedResourceError: The node's block has been left.
         """
         await trio.lowlevel.checkpoint()
-        self._check_open()
-        while not self._is_settled:
-            await self._settling.park()
-            self._check_open()
+        await self._wait_for(lambda: self._is_settled)
 
     def unheard_towers(self) -> tuple[str, ...]:
         """Return the endpoints of the towers if none of them is heard; otherwise nothing."""
@@ -80,6 +81,13 @@ class NodeRole:
         """Return the messages discarded so far, by reason."""
         return dict(+(self._sockets.discarded() + self._node.discarded()))
 
+    async def _wait_for(self, condition: Callable[[], bool]) -> None:
+        """Wait until a change of the node has made a condition true."""
+        self._check_open()
+        while not condition():
+            await self._changed.park()
+            self._check_open()
+
     def _close(self) -> None:
         """Refuse more calls, and end the events."""
         self._refuse_calls()
@@ -88,7 +96,7 @@ class NodeRole:
     def _refuse_calls(self) -> None:
         """Make new and waiting calls raise `trio.ClosedResourceError`."""
         self._is_closed = True
-        self._settling.unpark_all()
+        self._changed.unpark_all()
         self._on_change()
 
     def _check_open(self) -> None:
@@ -115,6 +123,17 @@ class NodeRole:
             "both must be endpoints of the same tower"
         )
 
+    @asynccontextmanager
+    async def _running(self) -> AsyncIterator[trio.Nursery]:
+        """Run the node for the length of a block, with a nursery for more tasks, and close it."""
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self._run_node)
+            try:
+                yield nursery
+            finally:
+                self._close()
+                nursery.cancel_scope.cancel()
+
     async def _run_node(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run the node until cancelled. It is started when it listens and advertises itself."""
         async with trio.open_nursery() as nursery:
@@ -137,11 +156,11 @@ class NodeRole:
 
     def _on_settled(self) -> None:
         self._is_settled = True
-        self._settling.unpark_all()
+        self._changed.unpark_all()
         self.events.log.write(ClusterFound(self._node.peers))
 
     def _on_effect(self, effect: Effect) -> None:
         raise NotImplementedError
 
     def _on_change(self) -> None:
-        pass
+        self._changed.unpark_all()

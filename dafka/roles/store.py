@@ -36,8 +36,7 @@ from dafka.roles.logging_events import RecordsUnwritten, StorageOpened
 from dafka.roles.position_replies import PositionReplies
 from dafka.roles.role import NodeRole
 from dafka.roles.sockets import NodeSockets, open_sockets
-from dafka.roles.statistics import Health
-from dafka.roles.store_statistics import StoreStatistics, TopicCounts
+from dafka.roles.statistics import Health, StoreStatistics, TopicCounts
 from dafka.roles.trio_context import check_in_trio
 from dafka.storage import (
     DeletesPartitions,

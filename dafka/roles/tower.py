@@ -24,7 +24,7 @@ from dafka.protocol import Event, KeyIdentity, TowerMachine
 from dafka.roles.bind_warnings import exposure_warnings
 from dafka.roles.events import NodeLog, log_discards
 from dafka.roles.logging_events import Started, Stopped
-from dafka.roles.statistics import Health
+from dafka.roles.statistics import Health, TowerStatistics
 from dafka.roles.trio_context import bind_to_process, check_in_trio
 from dafka.transport import (
     AcceptedConnection,
@@ -53,21 +53,6 @@ ALL_INTERFACES = ("tcp://*", "tcp://0.0.0.0", "tcp://[::]")
 
 QUEUE_MAX = 10_000
 """The maximum number of beacons queued for one slow node; more are dropped."""
-
-
-@attrs.frozen
-class TowerStatistics:
-    """The counters of a tower.
-
-    Attributes:
-        beacons: Beacons passed on since the start.
-        discarded: Beacons discarded and connections ended since the start.
-        nodes: Nodes that the tower introduces now.
-    """
-
-    beacons: int
-    discarded: int
-    nodes: int
 
 
 class Tower:

@@ -1,4 +1,7 @@
-"""Checks that blocks, tasks and nodes are used in Trio and not after a fork, with errors that name the alternative."""
+"""Blocks and iterators of nodes, and checks that nodes are used in Trio and not after a fork.
+
+The errors name the alternative.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,16 @@ import functools
 import os
 import sys
 import weakref
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar
 
 import trio
 
 from dafka.errors import WrongContextError
 
+_T = TypeVar("_T")
 _T_co = TypeVar("_T_co", covariant=True)
 _P = ParamSpec("_P")
 
@@ -44,6 +48,20 @@ class TrioBlock(AbstractAsyncContextManager[_T_co]):
 
         def __exit__(self, *_: object) -> None:
             pass  # Python looks for this method before it calls `__enter__`
+
+
+class Iteration(Generic[_T]):
+    """An iterator that can be used again after a task was cancelled while it waited, unlike a generator."""
+
+    def __init__(self, take: Callable[[], Awaitable[_T]]) -> None:
+        """Create an iterator over what `take` returns until it raises `StopAsyncIteration`."""
+        self._take = take
+
+    def __aiter__(self) -> Iteration[_T]:
+        return self
+
+    async def __anext__(self) -> _T:
+        return await self._take()
 
 
 def trio_block(function: Callable[_P, AsyncIterator[_T_co]]) -> Callable[_P, TrioBlock[_T_co]]:

@@ -11,7 +11,7 @@ import trio
 from dafka import Config, Consumer, Store, open_reader
 from dafka.protocol import RecordsCompacted, RecordsUnrecoverable
 from dafka.records import ProducerRecord, Record
-from dafka.roles.store_statistics import TopicCounts
+from dafka.roles.statistics import TopicCounts
 from dafka.testing import Cluster, open_cluster
 from tests.roles.helpers import DEADLINE_S, open_store, wait_event
 from tests.waiting import wait_until

@@ -6,7 +6,7 @@ import pytest
 
 from dafka.errors import StorageError
 from dafka.records import Partition, ProducerRecord, RecordBatch
-from dafka.roles.producer_partition import find_spooled_partition, replace_spooled_partition
+from dafka.roles.producer_partition import copy_spooled_partition, find_spooled_partition
 from dafka.storage.memory import MemoryStorage
 from tests.roles.helpers import contents
 
@@ -26,13 +26,13 @@ async def held(spool: MemoryStorage, partition: Partition) -> list[bytes | None]
 
 async def test_a_spool_continues_the_last_replacement_of_its_topic() -> None:
     spool = await make_spool()
-    await replace_spooled_partition(spool, FIRST, 4, SECOND)
+    await copy_spooled_partition(spool, FIRST, 4, SECOND)
     assert await held(spool, SECOND) == contents(4, 10)
-    await replace_spooled_partition(spool, SECOND, 1, THIRD)
+    await copy_spooled_partition(spool, SECOND, 1, THIRD)
     assert await held(spool, THIRD) == contents(5, 10)
     other = Partition("other", "F" * 32)
     await spool.append([RecordBatch(other, 0, contents(0, 1))])
-    await replace_spooled_partition(spool, other, 0, Partition("other", "0" * 32))
+    await copy_spooled_partition(spool, other, 0, Partition("other", "0" * 32))
     assert await find_spooled_partition(spool, "hello") == THIRD
     assert await held(spool, FIRST) == await held(spool, SECOND) == []
 
@@ -45,7 +45,7 @@ async def test_a_replacement_keeps_whole_records() -> None:
         ProducerRecord(b"", b"", (), 0),
     ]
     await spool.append([RecordBatch.from_records(FIRST, 0, records, 5)])
-    await replace_spooled_partition(spool, FIRST, 1, SECOND)
+    await copy_spooled_partition(spool, FIRST, 1, SECOND)
     batch = await spool.read(SECOND, 0, 9)
     assert batch is not None
     assert [(each.value, each.key, each.headers, each.timestamp) for each in batch] == [
@@ -62,10 +62,10 @@ async def test_a_replacement_that_failed_halfway_is_completed(monkeypatch: pytes
 
     monkeypatch.setattr(MemoryStorage, "save_positions", fail)
     with pytest.raises(StorageError):
-        await replace_spooled_partition(spool, FIRST, 4, SECOND)
+        await copy_spooled_partition(spool, FIRST, 4, SECOND)
     assert await find_spooled_partition(spool, "hello") != SECOND
     assert await held(spool, FIRST) == contents(0, 10)
     monkeypatch.setattr(MemoryStorage, "save_positions", save)
-    await replace_spooled_partition(spool, FIRST, 4, SECOND)
+    await copy_spooled_partition(spool, FIRST, 4, SECOND)
     assert await held(spool, SECOND) == contents(4, 10)
     assert await find_spooled_partition(spool, "hello") == SECOND

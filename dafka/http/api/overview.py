@@ -16,7 +16,7 @@ from dafka.http.server.documents import Count, Document, doc
 from dafka.http.server.messages import AnyResponse, Request, respond
 from dafka.http.server.throughput import Rates, Totals
 from dafka.protocol.observer.cluster_survey import ClusterSurvey, NodeState
-from dafka.roles.store_statistics import StoreStatistics
+from dafka.roles.statistics import StoreStatistics
 from dafka.storage.plugin_helpers import now_ms
 
 LAG_MAX = 1000
