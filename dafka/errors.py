@@ -104,11 +104,8 @@ class WireError(RemoteError, _FieldError):
 class BatchError(WireError):
     """A record batch is malformed, damaged, or uses a part of Kafka's format that dafka does not read.
 
-    Attributes:
-        field: the part that is wrong (`magic`, `crc`, `value length`, ...).
-        expected: what would be right.
-        offset: the position of the part in bytes, from the start of the batch. In the records of a compressed batch,
-            from the start of the decompressed records.
+    Its field is such as `magic`, `crc` or `value length`. Its offset in bytes is from the start of the batch; or, in
+    the records of a compressed batch, from the start of the decompressed records.
     """
 
 

@@ -10,14 +10,9 @@ from dafka.errors import MissingExtraError
 
 @contextmanager
 def require_extra(extra: str, feature: str) -> Iterator[None]:
-    """Turn a failed import in the block into an error that names the extra to install.
+    """Raise `MissingExtraError` if a package that the block imports for a feature is not installed.
 
-    Args:
-        extra: The name of the extra, as in `pip install 'dafka[EXTRA]'`.
-        feature: The part of dafka that needs the packages, as the start of the error message.
-
-    Raises:
-        MissingExtraError: A package that is imported in the block is not installed.
+    The error names the feature and the extra to install.
     """
     try:
         yield

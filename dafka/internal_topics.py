@@ -21,14 +21,7 @@ def is_system_topic(name: str) -> bool:
 
 
 def check_no_system_topic(name: str) -> None:
-    """Check that a topic is not a system topic, so that users can publish to it, trim it and delete it.
-
-    Args:
-        name: The name of the topic.
-
-    Raises:
-        ConfigError: It is a system topic.
-    """
+    """Raise `ConfigError` if a topic is a system topic, which users cannot publish to, trim or delete."""
     if is_system_topic(name):
         raise ConfigError(
             f"{name!r} is a system topic, in which brokers keep what they need: only they write, trim and delete it"

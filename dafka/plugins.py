@@ -13,18 +13,9 @@ _found: dict[tuple[str, str], EntryPoint] = {}
 
 
 def load_plugin(group: str, name: str, error: type[LocalError]) -> Any:
-    """Load the plugin that an entry point names.
+    """Return the object that an entry point names in a group such as `dafka.storage`.
 
-    Args:
-        group: The entry-point group, such as `dafka.storage`.
-        name: The name of the entry point.
-        error: The exception to raise.
-
-    Returns:
-        The object that the entry point names.
-
-    Raises:
-        LocalError: `error`, if no such plugin is installed, or it cannot be imported.
+    Raise `error` if no such plugin is installed, or it cannot be imported.
     """
     kind = group.rpartition(".")[2]
     if (group, name) not in _found:

@@ -28,13 +28,7 @@ ANSWERING_SHARE = 0.5
 
 @attrs.frozen(eq=False)
 class ServingBroker:
-    """A broker with its servers, started by `serve_listeners`.
-
-    Attributes:
-        broker: The broker and its coordinators.
-        kafka: The server for Kafka clients; None if there is none.
-        web: The server for WebSocket and HTTP; None if there is none.
-    """
+    """A broker with its servers, if any, for Kafka clients, and for WebSocket and HTTP. `serve_listeners` starts it."""
 
     broker: Broker
     kafka: KafkaServer | None

@@ -18,17 +18,9 @@ def escape_unprintable(text: str) -> str:
 
 
 def parse_time(text: str) -> int:
-    """Parse a time.
+    """Return the milliseconds since 1970 of a date, with or without a time of day, in ISO 8601; negative before 1970.
 
-    Args:
-        text: A date, with or without a time of day, in ISO 8601. It is UTC if it has no offset, as in the result of
-            `format_time`.
-
-    Returns:
-        Milliseconds since 1970; negative before.
-
-    Raises:
-        ValueError: It is not a time in ISO 8601.
+    It is UTC if it has no offset, as in the result of `format_time`. Raise `ValueError` if it is not such a time.
     """
     try:
         time = datetime.fromisoformat(text.strip())
@@ -40,12 +32,7 @@ def parse_time(text: str) -> int:
 def format_time(time_ms: int, precision: str = "milliseconds") -> str:
     """Return a time in ISO 8601, UTC; a time outside the calendar stays a number of milliseconds since 1970.
 
-    Args:
-        time_ms: The time, in milliseconds since 1970.
-        precision: "milliseconds" or "seconds".
-
-    Returns:
-        The text.
+    The precision is "milliseconds" or "seconds".
     """
     try:
         time = EPOCH + timedelta(milliseconds=time_ms)

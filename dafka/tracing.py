@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from dafka.records import Header, Record
 
@@ -92,12 +92,11 @@ def processing(record: Record) -> Iterator[None]:
         yield
 
 
-class _Api:
+class _Api(NamedTuple):
     """The parts of OpenTelemetry's API that are used."""
 
-    def __init__(self, trace: Any, propagate: Any) -> None:
-        self.trace = trace
-        self.propagate = propagate
+    trace: Any
+    propagate: Any
 
 
 @cache

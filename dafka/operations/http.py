@@ -38,13 +38,7 @@ _logger = logging.getLogger("dafka.metrics")
 
 @attrs.frozen
 class Answer:
-    """An HTTP response.
-
-    Attributes:
-        status: The status code.
-        body: The body.
-        content_type: The `Content-Type` of the body.
-    """
+    """An HTTP response."""
 
     status: int
     body: bytes
@@ -81,18 +75,10 @@ def _answer_health(problem: str, state: str) -> Answer:
 
 @asynccontextmanager
 async def open_server(listen: str, handlers: Mapping[str, Handler]) -> AsyncIterator[str]:
-    """Serve these paths for the duration of a block.
+    """Serve these paths for the duration of a block, at `PORT` or `ADDRESS:PORT`; port 0 takes a free one.
 
-    Args:
-        listen: `PORT` or `ADDRESS:PORT`. Port 0 takes a free one.
-        handlers: The handlers, by path.
-
-    Yields:
-        The URL of the server, with its port.
-
-    Raises:
-        AddressInUseError: The server cannot listen at that address.
-        ConfigError: `listen` has another form.
+    Yield the URL of the server. Raise `AddressInUseError` if it cannot listen there, `ConfigError` if `listen` has
+    another form.
     """
     host, port = split_listen_address(listen)
     try:

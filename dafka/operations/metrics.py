@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import TypeAlias
@@ -42,12 +42,7 @@ Samples: TypeAlias = dict[str, dict[tuple[str, ...], float]]
 
 @attrs.frozen
 class MetricHelp:
-    """The help text of a metric.
-
-    Attributes:
-        text: What the metric counts or measures, and its unit.
-        labels: The names of its labels besides `role`.
-    """
+    """What a metric counts or measures, with its unit, and the names of its labels besides `role`."""
 
     text: str
     labels: tuple[str, ...] = ()
@@ -153,13 +148,7 @@ class NodeCollector(Collector):
     def __init__(
         self, monitor: Monitor, clock: Callable[[], float] = time.monotonic, topics_max: int = TOPICS_MAX
     ) -> None:
-        """Create a collector.
-
-        Args:
-            monitor: The nodes.
-            clock: Returns the time in seconds.
-            topics_max: How many topics have series of their own; 0 for no metrics by topic.
-        """
+        """Create a collector. If `topics_max` is 0, there are no metrics by topic."""
         self._labels = TopicLabels(topics_max)
         self._monitor = monitor
         self._clock = clock
@@ -180,11 +169,7 @@ class NodeCollector(Collector):
 
 
 class TopicLabels:
-    """The topics that have series of their own: the first ones that were seen, so that no series is ever cut.
-
-    Args:
-        topics_max: How many there may be.
-    """
+    """The topics that have series of their own: the first ones that were seen, so that no series is ever cut."""
 
     def __init__(self, topics_max: int) -> None:
         self.topics_max = topics_max
@@ -203,14 +188,14 @@ def _read(monitor: Monitor, labels: TopicLabels) -> list[Metric]:
     for node in monitor.nodes:
         role = role_of(node)
         found = node.statistics()
-        _add(samples.setdefault(role, {}), _health_samples(node) | _samples(found) | _discard_samples(node))
-        _add(samples[role], _topic_samples(node, found, labels))
+        for of_node in (_node_samples(node), _samples(found), _topic_samples(node, found, labels)):
+            _add(samples.setdefault(role, {}), of_node)
         if isinstance(found, StoreStatistics):
             commits.setdefault(role, []).append(found.commit_seconds)
     by_role: Samples = {}
     for role, of_role in samples.items():
         for name, values in of_role.items():
-            by_role.setdefault(name, {}).update({(role, *labels): value for labels, value in values.items()})
+            by_role.setdefault(name, {}).update({(role, *each): value for each, value in values.items()})
     metrics = make_families(COUNTERS, GAUGES, by_role, first_labels=("role",))
     histogram = HistogramMetricFamily(COMMIT_SECONDS, COMMIT_TEXT, labels=("role",))
     for role, each in commits.items():
@@ -230,33 +215,25 @@ def _version() -> str:
 
 def _topic_samples(node: MonitoredNode, found: Statistics, labels: TopicLabels) -> Samples:
     """Return the values by topic. Topics with the same label are added up."""
-    records: Counter[str] = Counter()
-    partitions: Counter[str] = Counter()
-    lag: Counter[str] = Counter()
     if not labels.topics_max:
         return {}
     if isinstance(found, StoreStatistics):
-        for topic, counts in sorted(found.topics.items()):
-            label = labels.label(topic)
-            records[label] += counts.records
-            partitions[label] += counts.partitions
+        held = [(topic, counts.records, counts.partitions) for topic, counts in sorted(found.topics.items())]
     elif isinstance(found, ConsumerStatistics):
-        for partition, position in found.positions.items():
-            label = labels.label(partition.topic)
-            records[label] += position
-            partitions[label] += 1
+        held = [(partition.topic, position, 1) for partition, position in found.positions.items()]
     elif isinstance(node, Producer) and isinstance(found, ProducerStatistics):
         return {"dafka_topic_records": {(labels.label(node.partition.topic),): found.records}}
     else:
         return {}
+    records, partitions, lag = (defaultdict[tuple[str, ...], float](int) for _ in range(3))
+    for topic, record_count, partition_count in held:
+        label = (labels.label(topic),)
+        records[label] += record_count
+        partitions[label] += partition_count
+        lag[label] += 0
     for partition, count in found.lag.items():
-        lag[labels.label(partition.topic)] += count
-    lag.update(dict.fromkeys(records, 0))
-    return {
-        "dafka_topic_records": {(label,): count for label, count in records.items()},
-        "dafka_topic_partitions": {(label,): count for label, count in partitions.items()},
-        "dafka_topic_lag_records": {(label,): count for label, count in lag.items()},
-    }
+        lag[(labels.label(partition.topic),)] += count
+    return {"dafka_topic_records": records, "dafka_topic_partitions": partitions, "dafka_topic_lag_records": lag}
 
 
 def _add(total: Samples, samples: Samples) -> None:
@@ -267,13 +244,13 @@ def _add(total: Samples, samples: Samples) -> None:
             values[labels] = max(before, value) if name in _LARGEST else before + value
 
 
-def _health_samples(node: MonitoredNode) -> Samples:
+def _node_samples(node: MonitoredNode) -> Samples:
     health = node.health()
-    return {"dafka_nodes": {(): 1}, "dafka_ready_nodes": {(): not (health.trouble or health.unready)}}
-
-
-def _discard_samples(node: MonitoredNode) -> Samples:
-    return {"dafka_discarded_messages": {(reason,): count for reason, count in node.discarded().items()}}
+    return {
+        "dafka_nodes": {(): 1},
+        "dafka_ready_nodes": {(): not (health.trouble or health.unready)},
+        "dafka_discarded_messages": {(reason,): count for reason, count in node.discarded().items()},
+    }
 
 
 def _samples(found: Statistics) -> Samples:

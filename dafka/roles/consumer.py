@@ -30,7 +30,8 @@ class Consumer(RecordStream):
     """A consumer of topics, opened by `open_consumer`.
 
     Iterate over it for records, or over `batches()` for batches of them, which is faster. Both can be mixed: each
-    record is returned once. Only one task at a time can use a consumer.
+    record is returned once. Only one task at a time can use a consumer. After the block, its methods raise
+    `trio.ClosedResourceError`.
     """
 
     def __init__(self, machine: ConsumerMachine, sockets: NodeSockets, config: Config, saved: Storage | None) -> None:

@@ -97,32 +97,19 @@ class GroupReader(NodeRole):
     ) -> None:
         super().__init__(machine, sockets, config)
         self.view = GroupView()
-        self._machine = machine
+        self.machine = machine
         self._notify = on_change
         self._watched = -1
 
-    @property
-    def stores(self) -> int:
-        """The number of connected stores."""
-        return self._machine.stores
-
     def begin_survey(self) -> None:
         """Begin to ask the stores for all records."""
-        self._node.act(self._machine.begin_survey(trio.current_time()))
-
-    def surveyed(self) -> int:
-        """Return how many stores have answered, once all of their records have been read; 0 until then."""
-        return self._machine.surveyed()
-
-    def end_survey(self) -> None:
-        """Stop asking."""
-        self._machine.end_survey()
+        self._node.act(self.machine.begin_survey(trio.current_time()))
 
     def watch_members(self) -> None:
         """Listen to the ACKs for the living members, so that their records arrive at once."""
         if self._watched != self.view.version:
             self._watched = self.view.version
-            self._node.act(self._machine.watch(frozenset(each.address for each in self.view.living())))
+            self._node.act(self.machine.watch(frozenset(each.address for each in self.view.living())))
 
     def _on_records(self, batch: RecordBatch) -> None:
         self.view.receive(batch.partition.address, batch.first_sequence, list(batch.values), trio.current_time())
@@ -252,7 +239,7 @@ class Group:
         while not member.is_over:
             reader.watch_members()
             now = trio.current_time()
-            actions = member.record_stores(reader.stores, now)
+            actions = member.record_stores(reader.machine.stores, now)
             actions += member.acknowledged(producer._machine.ends_by_store, now)
             partitions = list(holder.known_partitions())
             if len(partitions) != known:
@@ -262,8 +249,8 @@ class Group:
                 version = reader.view.version
                 actions += member.view_changed(now)
             self._carry_out(actions, reader)
-            if (stores := reader.surveyed()) >= member.quorum:
-                reader.end_survey()
+            if (stores := reader.machine.surveyed()) >= member.quorum:
+                reader.machine.end_survey()
                 self._carry_out(member.survey_done(stores, trio.current_time()), reader)
             if self._is_leaving:
                 self._carry_out(member.leave(trio.current_time()), reader)

@@ -201,10 +201,10 @@ async def _survey(reader: GroupReader, config: Config) -> None:
     with trio.move_on_after(seconds):
         await reader.wait_settled()
         reader.begin_survey()
-        while not 0 < reader.stores <= reader.surveyed():  # noqa: ASYNC110 (nothing announces it)
+        while not 0 < reader.machine.stores <= reader.machine.surveyed():  # noqa: ASYNC110 (nothing announces it)
             await trio.sleep(0.02)
         return
-    raise UnansweredError(f"the stores did not answer within {seconds:g} s", "answers", reader.stores)
+    raise UnansweredError(f"the stores did not answer within {seconds:g} s", "answers", reader.machine.stores)
 
 
 async def _wait_signs(reader: GroupReader, config: Config) -> set[str]:

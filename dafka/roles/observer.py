@@ -27,7 +27,8 @@ from dafka.transport import listen, open_context, open_security
 class Observer(NodeRole):
     """Observes a cluster without taking part in it. `open_observer` creates one.
 
-    It has separate connections to towers and stores, which run in its nursery.
+    It has separate connections to towers and stores, which run in its nursery. After the block, its methods raise
+    `trio.ClosedResourceError`.
     """
 
     def __init__(
@@ -58,9 +59,6 @@ class Observer(NodeRole):
 
         Returns:
             The survey. Its times are seconds since 1970.
-
-        Raises:
-            trio.ClosedResourceError: The `open_observer` block was left.
         """
         self._check_open()
         machine = self._machine
@@ -80,9 +78,6 @@ class Observer(NodeRole):
 
         Returns:
             The names of the topics.
-
-        Raises:
-            trio.ClosedResourceError: The `open_observer` block was left.
         """
         return tuple(topic.name for topic in (await self.survey(timeout_s)).topics)
 

@@ -17,13 +17,13 @@ from dafka.protocol import Machine, PartitionReplaced, ProducerMachine, ReadRequ
 from dafka.records import Header, Partition, ProducerRecord, Record, RecordBatch, new_address
 from dafka.roles.arguments import check_identity, check_topic, make_batch
 from dafka.roles.events import EventFeed
-from dafka.roles.fetch_replies import FetchReplies
 from dafka.roles.producer_partition import (
     make_machine,
     open_spooled_machine,
     replace_spooled_partition,
     trim_spool,
 )
+from dafka.roles.replies import FetchReplies
 from dafka.roles.role import NodeRole
 from dafka.roles.sockets import NodeSockets, open_sockets
 from dafka.roles.statistics import ProducerStatistics
@@ -47,7 +47,7 @@ REBIND_ATTEMPTS = 100
 class Producer(NodeRole):
     """A producer of one topic, opened by `open_producer`.
 
-    Several tasks can call its methods at the same time.
+    Several tasks can call its methods at the same time. After the block, they raise `trio.ClosedResourceError`.
 
     If no store can continue its partition, it begins a new one, with another address and endpoint, and sequences from 0
     on (`PartitionReplaced`).
@@ -114,7 +114,6 @@ class Producer(NodeRole):
             RecordError: A part has the wrong type, or the record is too large.
             StorageError: The spool cannot store it, or a store holds more of the partition than this producer has
                 published.
-            trio.ClosedResourceError: The producer's block has been left.
         """
         return (await self.send_many([ProducerRecord(value, key, headers, timestamp)])).start
 
@@ -137,7 +136,6 @@ class Producer(NodeRole):
             RecordError: A part of a record has the wrong type, or a record is too large. Nothing was published.
             StorageError: The spool cannot store them, or a store holds more of the partition than this producer has
                 published.
-            trio.ClosedResourceError: The producer's block has been left.
         """
         return await self._send_batch(self._make_batch(records))
 
@@ -181,7 +179,6 @@ class Producer(NodeRole):
         Raises:
             StorageError: The program gave the address, and a store holds more of the partition than this producer has
                 published.
-            trio.ClosedResourceError: The producer's block has been left.
         """
         end = self._sequence_shift + self._machine.next_sequence
         await trio.lowlevel.checkpoint()
@@ -198,7 +195,6 @@ class Producer(NodeRole):
             UnacknowledgedError: No ACK came for `[producer] close_timeout_ms`, and some are outstanding.
             StorageError: The program gave the address, and a store holds more of the partition than this producer has
                 published.
-            trio.ClosedResourceError: The producer's block has been left.
         """
         self._check_open()
         timeout = self._config.close_timeout_ms / 1000

@@ -32,7 +32,10 @@ def no_time_error(stores: int) -> UnansweredError:
 
 
 class Reader(NodeRole):
-    """Reads the records of a running cluster's stores, without following them. `open_reader` creates one."""
+    """Reads the records of a running cluster's stores, without following them. `open_reader` creates one.
+
+    After the block, its methods and those of its ranges raise `trio.ClosedResourceError`.
+    """
 
     def __init__(self, machine: ReaderMachine, sockets: NodeSockets, config: Config) -> None:
         """Create the reader. Programs call `open_reader` instead."""
@@ -48,7 +51,6 @@ class Reader(NodeRole):
 
         Raises:
             DiscoveryError: No tower or no store was found within `tower_timeout_ms`.
-            trio.ClosedResourceError: The `open_reader` block was left.
         """
         with trio.move_on_after(self._config.node.tower_timeout_ms / 1000):
             await self._wait_for(lambda: self._machine.is_ready)
@@ -89,7 +91,6 @@ class Reader(NodeRole):
             DiscoveryError: No cluster was found within `tower_timeout_ms`.
             UnansweredError: The stores did not answer in time.
             ValueError: The partition is being queried already.
-            trio.ClosedResourceError: The `open_reader` block was left.
         """
         self._check_open()
         if partition in self._queried:
@@ -126,7 +127,6 @@ class Reader(NodeRole):
             ConfigError: The time is invalid.
             DiscoveryError: No tower or no store was found within `tower_timeout_ms`.
             UnansweredError: A store did not answer in time, or there are only libdafka's stores, which cannot answer.
-            trio.ClosedResourceError: The `open_reader` block was left.
         """
         time_ms = to_time_ms(time)
         await self.wait_ready()
@@ -160,7 +160,6 @@ class Reader(NodeRole):
 
         Raises:
             ValueError: A partition is being read already.
-            trio.ClosedResourceError: The `open_reader` block was left.
         """
         probes = {partition: self.read(partition, 0, 1) for partition in partitions}
         found: dict[Partition, int] = {}
@@ -266,9 +265,6 @@ class Range:
 
         Returns:
             The batch; None after the last one.
-
-        Raises:
-            trio.ClosedResourceError: The `open_reader` block was left.
         """
         await trio.lowlevel.checkpoint()
         self._reader._check_open()
@@ -287,9 +283,6 @@ class Range:
 
         Returns:
             The batch, whose `RecordBatch.compacted` marks removed records; None after the last one.
-
-        Raises:
-            trio.ClosedResourceError: The `open_reader` block was left.
         """
         await self._reader._wait_for(lambda: bool(self._buffer) or self._is_complete())
         if not self._buffer:
@@ -305,9 +298,6 @@ class Range:
         Returns:
             The sequence of its first record. If all records of the range are unrecoverable, the sequence of the first
             record after it.
-
-        Raises:
-            trio.ClosedResourceError: The `open_reader` block was left.
         """
         await self._reader._wait_for(lambda: bool(self._buffer) or self._is_complete())
         return self._buffer.first_sequences().get(self.partition, self._machine.position(self.partition))

@@ -64,9 +64,6 @@ class RecordStream(NodeRole):
 
         Returns:
             Consecutive records of one partition.
-
-        Raises:
-            trio.ClosedResourceError: The consumer's block has been left.
         """
         await trio.lowlevel.checkpoint()
         while (batch := self._take_run()) is None:
@@ -78,9 +75,6 @@ class RecordStream(NodeRole):
 
         Returns:
             The record.
-
-        Raises:
-            trio.ClosedResourceError: The consumer's block has been left.
         """
         while (record := self._delivery.next_record()) is None:
             await self._open_run()

@@ -20,7 +20,7 @@ from dafka.roles.trio_context import bind_to_process
 
 
 class NodeRole:
-    """A role that is a node of the mesh."""
+    """A role that is a node of the mesh. After its block, its methods raise `trio.ClosedResourceError`."""
 
     address: str
     """The node's address."""
@@ -59,11 +59,7 @@ class NodeRole:
         self._towers = config.beacon.tower_pub if config.node.discovery == "tower" else ()
 
     async def wait_settled(self) -> None:
-        """Wait until the node has found the nodes of a running cluster, and is connected to them.
-
-        Raises:
-            trio.ClosedResourceError: The node's block has been left.
-        """
+        """Wait until the node has found the nodes of a running cluster, and is connected to them."""
         await trio.lowlevel.checkpoint()
         await self._wait_for(lambda: self._is_settled)
 

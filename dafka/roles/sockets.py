@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import ExitStack, asynccontextmanager
 
 import attrs
@@ -18,15 +18,17 @@ from dafka import wire
 from dafka.batches import Compression
 from dafka.config import BATCH_BYTES_MAX, Config, NodeConfig
 from dafka.discovery import Advertisement, Discovery, DiscoveryEvent, open_discovery
-from dafka.endpoints import PeerEndpoint, is_address, is_ipv6_endpoint, split_tcp_endpoint
+from dafka.endpoints import PeerEndpoint, is_address, is_ipv6_endpoint, is_local, split_tcp_endpoint
 from dafka.errors import TransportError
 from dafka.protocol import (
     DialectAdopted,
     DialectChoice,
     EndpointIdentity,
+    EndpointsExposed,
     ForeignDialect,
     HeadListeners,
     KeyIdentity,
+    LoopbackOnly,
     Node,
     PeerIdentity,
     PeerJoined,
@@ -34,7 +36,6 @@ from dafka.protocol import (
     TowerHostUnresolved,
 )
 from dafka.records import BATCH_OVERHEAD_BYTES, RecordBatch
-from dafka.roles.bind_warnings import node_warnings
 from dafka.roles.events import EventFeed
 from dafka.roles.linger import Linger
 from dafka.roles.logging_events import Started, Stopped
@@ -299,6 +300,22 @@ async def open_sockets(
             identity = _identity(address, security, events)
             decoder = wire.BatchDecoder(batch_bytes_max(config.node), keeps_encoded=keeps_record_batches)
             yield NodeSockets(address, role, mesh, config, events, identity, decoder)
+
+
+def node_warnings(config: Config, endpoint: str) -> list[EndpointsExposed | LoopbackOnly]:
+    """Return the warnings for a node that listens at this endpoint."""
+    if not is_local(endpoint):
+        return exposure_warnings(config, [endpoint])
+    remote_towers = [tower for tower in config.beacon.tower_sub if not is_local(tower)]
+    if config.node.discovery == "tower" and endpoint.startswith("tcp://") and remote_towers:
+        return [LoopbackOnly(endpoint, remote_towers[0])]
+    return []
+
+
+def exposure_warnings(config: Config, endpoints: Iterable[str]) -> list[EndpointsExposed | LoopbackOnly]:
+    """Return a warning if there are no keys and other machines can reach any of these endpoints."""
+    exposed = tuple(endpoint for endpoint in endpoints if not is_local(endpoint))
+    return [EndpointsExposed(exposed)] if exposed and not config.security.key_file else []
 
 
 def batch_bytes_max(node: NodeConfig) -> int:

@@ -31,9 +31,8 @@ from dafka.protocol.machines.stored_partitions import StoredPartitions
 from dafka.records import Partition, RecordBatch
 from dafka.roles.commit_pipeline import CommitPipeline
 from dafka.roles.compactor import Compactor
-from dafka.roles.fetch_replies import FetchReplies
 from dafka.roles.logging_events import RecordsUnwritten, StorageOpened
-from dafka.roles.position_replies import PositionReplies
+from dafka.roles.replies import FetchReplies, PositionReplies
 from dafka.roles.role import NodeRole
 from dafka.roles.sockets import NodeSockets, open_sockets
 from dafka.roles.statistics import Health, StoreStatistics, TopicCounts
@@ -62,12 +61,9 @@ REMOVAL_CHECK_S = 1.0
 
 
 class Store(NodeRole):
-    """A running store, started by `serve_store`.
+    """A running store, started by `serve_store`. Its address is kept in its storage.
 
     Attributes:
-        address: The store's node address, which is kept in its storage.
-        endpoint: The endpoint that other nodes connect to.
-        events: The events of the store since it was started; an async iterable.
         pipeline: Writes what it receives to its storage.
         compactor: Compacts partitions.
         finish_by: Until when a stopped store can write received records, by Trio's clock. It has at most `[node]
@@ -317,13 +313,7 @@ def default_retention(config: StoreConfig) -> RetentionPolicy:
 
 
 class HeldPartitions(NamedTuple):
-    """The contents of a storage when a store starts, for the store's machine.
-
-    Attributes:
-        ends: By partition, the sequence after its last record.
-        earliest: By partition, the sequence of its first record, if it is not 0.
-        idle_s: By partition, the seconds since its last record was appended.
-    """
+    """The contents of a storage when a store starts: by partition, its sequences, and how long nothing was appended."""
 
     ends: dict[Partition, int]
     earliest: dict[Partition, int]

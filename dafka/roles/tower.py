@@ -21,9 +21,9 @@ from dafka.endpoints import MessageSource, is_local
 from dafka.errors import ConfigError
 from dafka.exceptions import unwrap_group
 from dafka.protocol import Event, KeyIdentity, TowerMachine
-from dafka.roles.bind_warnings import exposure_warnings
 from dafka.roles.events import NodeLog, log_discards
 from dafka.roles.logging_events import Started, Stopped
+from dafka.roles.sockets import exposure_warnings
 from dafka.roles.statistics import Health, TowerStatistics
 from dafka.roles.trio_context import bind_to_process, check_in_trio
 from dafka.transport import (

@@ -9,7 +9,7 @@ import trio
 from dafka import Config, serve_tower
 from dafka.endpoints import is_local
 from dafka.protocol import EndpointsExposed, LoopbackOnly
-from dafka.roles.bind_warnings import node_warnings
+from dafka.roles.sockets import node_warnings
 from dafka.testing import open_cluster
 from tests.roles.closed_cluster import Keys
 from tests.roles.helpers import open_store

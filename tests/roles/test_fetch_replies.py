@@ -11,7 +11,7 @@ import trio.testing
 from dafka import wire
 from dafka.protocol import FetchResponder, ReadRequest
 from dafka.records import RecordBatch
-from dafka.roles.fetch_replies import COLD_READS_MAX, FetchReplies
+from dafka.roles.replies import COLD_READS_MAX, FetchReplies
 
 COLD_END = 50
 END = 100

@@ -1,7 +1,4 @@
-"""The tasks that answer FETCHes from a storage or a buffer. The next chunk is read while one is being sent.
-
-Records of a cold tier are read concurrently with all others, so that a slow object store does not delay recent records.
-"""
+"""The tasks of a node that answer requests of other nodes: FETCHes, and questions for positions at a time."""
 
 from __future__ import annotations
 
@@ -12,9 +9,11 @@ import trio
 
 from dafka import wire
 from dafka.errors import StorageError
-from dafka.protocol import FetchResponder, ReadRequest, StorageFailed
+from dafka.protocol import FetchResponder, PositionResponder, PositionSearch, ReadRequest, StorageFailed
 from dafka.records import Partition, RecordBatch
 from dafka.roles.sockets import NodeSockets
+from dafka.storage import Storage
+from dafka.storage.made_at import search_made_at
 
 COLD_READS_MAX = 4
 """The number of chunks that are read from an object store at the same time."""
@@ -23,14 +22,32 @@ REPORTS_MAX = 1000
 """The maximum number of different read failures that are reported."""
 
 
-class FetchReplies:
-    """Reads the records that the responder requests, and publishes them.
+class _Replies:
+    """Waits for requests, and reports each read failure once, since requests are repeated."""
 
-    Args:
-        sockets: The sockets of the node.
-        responder: Chooses the next records to read.
-        read: Reads records. Raises `StorageError`.
-        cold_end: Returns the sequence before which the records of a partition are in a cold tier; None without one.
+    def __init__(self, sockets: NodeSockets, requests: FetchResponder | PositionResponder) -> None:
+        self._sockets = sockets
+        self._requests = requests
+        self._reported: set[str] = set()
+        self._idle = trio.lowlevel.ParkingLot()
+
+    def wake(self) -> None:
+        """Continue if there is a request to answer."""
+        if self._requests:
+            self._idle.unpark_all()
+
+    def _report(self, error: StorageError) -> None:
+        if str(error) not in self._reported and len(self._reported) < REPORTS_MAX:
+            self._reported.add(str(error))
+            self._sockets.events.put(StorageFailed(str(error)))
+
+
+class FetchReplies(_Replies):
+    """Reads the records that the responder requests, and publishes them. A chunk is read while another is being sent.
+
+    `cold_end` returns the sequence before which the records of a partition are in a cold tier; it is None without one.
+    Records of a cold tier are read concurrently with all others, so that a slow object store does not delay recent
+    records. `read` raises `StorageError`.
     """
 
     def __init__(
@@ -40,18 +57,11 @@ class FetchReplies:
         read: Callable[[ReadRequest], Awaitable[RecordBatch | None]],
         cold_end: Callable[[Partition], int] | None = None,
     ) -> None:
-        self._sockets = sockets
+        super().__init__(sockets, responder)
         self._responder = responder
         self._read = read
         self._cold_end = cold_end
         self._reading: set[tuple[str, Partition]] = set()
-        self._reported: set[str] = set()
-        self._idle = trio.lowlevel.ParkingLot()
-
-    def wake(self) -> None:
-        """Continue if there is a FETCH to answer."""
-        if self._responder:
-            self._idle.unpark_all()
 
     async def run(self) -> None:
         """Answer FETCHes until cancelled."""
@@ -105,8 +115,44 @@ class FetchReplies:
             await trio.lowlevel.checkpoint()  # lets the next read begin before this run is encoded
             self._sockets.publish([run])
 
-    def _report(self, error: StorageError) -> None:
-        """Report a read failure once, since nodes fetch damaged records repeatedly."""
-        if str(error) not in self._reported and len(self._reported) < REPORTS_MAX:
-            self._reported.add(str(error))
-            self._sockets.events.put(StorageFailed(str(error)))
+
+class PositionReplies(_Replies):
+    """Searches a store's records for the responder's questions, and publishes the answers."""
+
+    def __init__(
+        self,
+        sockets: NodeSockets,
+        responder: PositionResponder,
+        storage: Storage,
+        durable_end: Callable[[Partition], int],
+    ) -> None:
+        super().__init__(sockets, responder)
+        self._responder = responder
+        self._storage = storage
+        self._durable_end = durable_end
+
+    async def run(self) -> None:
+        """Answer questions until cancelled."""
+        while True:
+            search = self._responder.next_search()
+            if search is None:
+                await self._idle.park()
+                continue
+            try:
+                await self._continue(search)
+            except StorageError as error:
+                self._responder.drop(search)
+                self._report(error)
+
+    async def _continue(self, search: PositionSearch) -> None:
+        """Search a chunk of records, and answer if the record is found or does not exist."""
+        await trio.lowlevel.checkpoint()
+        partition = search.partition
+        if not (end := self._durable_end(partition)):
+            self._sockets.publish([self._responder.complete(search, None)])
+            return
+        step = await search_made_at(self._storage, partition, search.time_ms, search.next_sequence, end)
+        if step.is_over:
+            self._sockets.publish([self._responder.complete(search, step.found)])
+        else:
+            self._responder.advance(search, step.next_sequence)
