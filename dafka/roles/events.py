@@ -109,7 +109,9 @@ class EventFeed:
         self._is_ended = False
         self._readers = trio.lowlevel.ParkingLot()
         self._buckets: dict[type[Event], TokenBucket] = {}
-        self._unanswered = _UnansweredLog()
+        self._unanswered_begun = trio.Event()
+        self._unanswered = 0
+        self._last_unanswered: Partition | None = None
 
     def rename(self, logger: logging.Logger, node: str) -> None:
         """Log under another address from now on: the node has restarted with it."""
@@ -123,7 +125,7 @@ class EventFeed:
         now = time.monotonic()
         bucket = self._buckets.setdefault(type(event), TokenBucket(LINES_PER_S, LINES_BURST, now))
         level = logging.INFO if isinstance(event, ROUTINE) else logging.WARNING
-        if isinstance(event, FetchUnanswered) and not self._unanswered.take(event):
+        if isinstance(event, FetchUnanswered) and not self._begins_interval(event):
             level = logging.DEBUG
         if bucket.try_take(now):
             self.log.write(event, level)
@@ -137,15 +139,28 @@ class EventFeed:
         """Log the number of unanswered partitions after the first one, until cancelled."""
         try:
             while True:
-                await self._unanswered.wait_interval()
+                await self._unanswered_begun.wait()
+                await trio.sleep(UNANSWERED_INTERVAL_S)
                 self._log_further_unanswered()
         finally:
             self._log_further_unanswered()
 
+    def _begins_interval(self, event: FetchUnanswered) -> bool:
+        """Return whether an unanswered partition is logged separately. Others are counted: they can be thousands."""
+        if not self._unanswered_begun.is_set():
+            self._unanswered_begun.set()
+            return True
+        self._unanswered += 1
+        self._last_unanswered = event.partition
+        return False
+
     def _log_further_unanswered(self) -> None:
-        further = self._unanswered.end_interval()
-        if further is not None:
-            self.log.write(further, logging.WARNING)
+        """Log one line for the counted partitions, after which another interval begins."""
+        if self._last_unanswered is None:
+            self._unanswered_begun = trio.Event()
+            return
+        self.log.write(FetchesUnanswered(self._unanswered, self._last_unanswered), logging.WARNING)
+        self._unanswered, self._last_unanswered = 0, None
 
     def __aiter__(self) -> AsyncIterator[Event]:
         seen = 0
@@ -179,41 +194,6 @@ class EventFeed:
             return None
         seen = max(seen, self._count - len(self._events))
         return self._events[seen - self._count], seen + 1
-
-
-class _UnansweredLog:
-    """Counts the unanswered partitions: thousands at once, if a store of a big cluster is down."""
-
-    def __init__(self) -> None:
-        self._begun = trio.Event()
-        self._further = 0
-        self._last: Partition | None = None
-
-    def take(self, event: FetchUnanswered) -> bool:
-        """Take an event; return whether it begins an interval, so that it is logged separately."""
-        if not self._begun.is_set():
-            self._begun.set()
-            return True
-        self._further += 1
-        self._last = event.partition
-        return False
-
-    async def wait_interval(self) -> None:
-        """Wait until an interval has begun and is over."""
-        await self._begun.wait()
-        await trio.sleep(UNANSWERED_INTERVAL_S)
-
-    def end_interval(self) -> FetchesUnanswered | None:
-        """End the interval; return its line, or None if there was only one event.
-
-        After a line, another interval begins.
-        """
-        if self._last is None:
-            self._begun = trio.Event()
-            return None
-        counted = FetchesUnanswered(self._further, self._last)
-        self._further, self._last = 0, None
-        return counted
 
 
 class DiscardLog:

@@ -219,16 +219,11 @@ class Group:
                     nursery.start_soon(self._send, producer)
                     nursery.start_soon(self._watch, producer)
                     await self._drive(reader, producer)
-                    if self._is_leaving:
-                        await self._flush()
+                    while self._is_leaving and self._outbox:
+                        await self._sent.park()
                     nursery.cancel_scope.cancel()
                 if not self._is_leaving:
                     raise _OverError
-
-    async def _flush(self) -> None:
-        """Wait until all records of the member are published."""
-        while self._outbox:
-            await self._sent.park()
 
     async def _drive(self, reader: GroupReader, producer: Producer) -> None:
         holder = self._holder

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Mapping
 
 import attrs
 import trio
@@ -98,7 +97,9 @@ async def describe_group(name: str, config: Config) -> GroupDescription:
         UnansweredError: The stores did not answer in time.
     """
     check_topic(topic_of_group(name), config)
-    async with _open_view(name, config) as reader:
+    async with open_reader((), ephemeral(config)) as probe:
+        await probe._wait_settled()
+    async with open_group_reader(name, config, lambda: None) as reader:
         await _survey(reader, config)
         silent = await _wait_signs(reader, config)
         view = reader.view
@@ -184,15 +185,6 @@ class _Claimant:
 
     def report(self, event: Event) -> None:
         pass
-
-
-@asynccontextmanager
-async def _open_view(name: str, config: Config) -> AsyncIterator[GroupReader]:
-    """Open a node that reads the topic of a group, once a cluster has been found."""
-    async with open_reader((), ephemeral(config)) as probe:
-        await probe._wait_settled()
-    async with open_group_reader(name, config, lambda: None) as reader:
-        yield reader
 
 
 async def _survey(reader: GroupReader, config: Config) -> None:

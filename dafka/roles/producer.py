@@ -210,7 +210,10 @@ class Producer(NodeRole):
                     await self._changed.park()
                     self._check_open()
             if scope.cancelled_caught:
-                raise self._unacknowledged_error()
+                machine = self._machine
+                raise UnacknowledgedError(
+                    machine.unacknowledged, machine.acknowledged_end, self._config.min_stores, self.unheard_towers()
+                )
             deadline = trio.current_time() + timeout
         if self._records:
             self._check_rival()
@@ -272,12 +275,6 @@ class Producer(NodeRole):
 
     def _acknowledged_count(self) -> int:
         return self._sequence_shift + self._machine.acknowledged_end
-
-    def _unacknowledged_error(self) -> UnacknowledgedError:
-        machine = self._machine
-        return UnacknowledgedError(
-            machine.unacknowledged, machine.acknowledged_end, self._config.min_stores, self.unheard_towers()
-        )
 
     def _describe_unstored(self) -> str:
         """Describe in a sentence how many records are not stored, and why."""

@@ -227,7 +227,7 @@ class Reader(NodeRole):
 
     def _on_records(self, batch: RecordBatch) -> None:
         self._machine.records_buffered(batch.memory_bytes)
-        self._ranges[batch.partition]._add_batch(batch)
+        self._ranges[batch.partition]._buffer.add_batch(batch)
 
 
 class Range:
@@ -284,7 +284,7 @@ class Range:
         Returns:
             The batch, whose `RecordBatch.compacted` marks removed records; None after the last one.
         """
-        await self._reader._wait_for(lambda: bool(self._buffer) or self._is_complete())
+        await self._reader._wait_for(self._has_news)
         if not self._buffer:
             return None
         buffered = self._buffer.memory_bytes
@@ -299,7 +299,7 @@ class Range:
             The sequence of its first record. If all records of the range are unrecoverable, the sequence of the first
             record after it.
         """
-        await self._reader._wait_for(lambda: bool(self._buffer) or self._is_complete())
+        await self._reader._wait_for(self._has_news)
         return self._buffer.first_sequences().get(self.partition, self._machine.position(self.partition))
 
     def close(self) -> None:
@@ -307,11 +307,9 @@ class Range:
         self._reader._release(self._buffer.drop_partition(self.partition))
         self._reader._forget_range(self.partition)
 
-    def _add_batch(self, batch: RecordBatch) -> None:
-        self._buffer.add_batch(batch)
-
-    def _is_complete(self) -> bool:
-        return self._machine.position(self.partition) >= self._end_sequence
+    def _has_news(self) -> bool:
+        """Return whether a batch has arrived, or none will."""
+        return bool(self._buffer) or self._machine.position(self.partition) >= self._end_sequence
 
 
 @trio_block

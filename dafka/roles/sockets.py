@@ -206,7 +206,9 @@ class NodeSockets:
                 # The node drops records beyond its memory limit before more are unpacked.
                 node.receive(messages, trio.current_time())
                 del part, messages  # else they would be kept while more is unpacked
-            before, self._hostile = self._hostile, self._hostile_count(node)
+            # No correct node sends the messages that these counters count.
+            counted = self._decoder.discarded.total() + self._identity.discarded.total() + node.hostile_count()
+            before, self._hostile = self._hostile, counted
             self._mesh.subscriber.report_discards(source, self._hostile - before)
 
     def _record_other_dialect(self) -> None:
@@ -222,10 +224,6 @@ class NodeSockets:
         if self._encoder.dialect is not self._dialect.dialect:
             self._encoder.dialect = self._dialect.dialect
             self.events.put(DialectAdopted(self._dialect.dialect.value))
-
-    def _hostile_count(self, node: Node) -> int:
-        """Return the number of messages so far that no correct node sends."""
-        return self._decoder.discarded.total() + self._identity.discarded.total() + node.hostile_count()
 
     async def _receive_subscriptions(self, node: Node) -> None:
         while True:

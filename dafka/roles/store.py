@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import attrs
 import trio
@@ -312,18 +312,16 @@ def default_retention(config: StoreConfig) -> RetentionPolicy:
     )
 
 
-class HeldPartitions(NamedTuple):
-    """The contents of a storage when a store starts: by partition, its sequences, and how long nothing was appended."""
+def describe_held(
+    held: Mapping[Partition, PartitionInfo],
+) -> tuple[dict[Partition, int], dict[Partition, int], dict[Partition, float]]:
+    """Describe the partitions in a storage that other nodes can see, for the store's machine.
 
-    ends: dict[Partition, int]
-    earliest: dict[Partition, int]
-    idle_s: dict[Partition, float]
-
-
-def describe_held(held: Mapping[Partition, PartitionInfo]) -> HeldPartitions:
-    """Describe the partitions in a storage that other nodes can see, for the store's machine."""
+    Return, by partition, the sequence after its last record, the sequence of its first record if it is not 0, and the
+    seconds since its last record was appended.
+    """
     time_ms = now_ms()
-    return HeldPartitions(
+    return (
         {partition: info.end_sequence for partition, info in held.items()},
         {partition: info.earliest_sequence for partition, info in held.items() if info.earliest_sequence},
         {
