@@ -19,7 +19,6 @@ VOCABULARY = {
     "exceptions",
     "records",
     "config",
-    "plugins",
     "text",
     "internal_topics",
 }

@@ -98,12 +98,11 @@ class Opening(Generic[_HostedT_co]):
     """A node that is about to be opened: `async with open_consumer(...)`, or `await open_consumer(...)`."""
 
     def __init__(
-        self,
-        kind: Callable[[HostedNode[_RoleT]], _HostedT_co],
-        block: Callable[[], AbstractAsyncContextManager[_RoleT]],
+        self, kind: Callable[[HostedNode[Any]], _HostedT_co], block: Callable[[], AbstractAsyncContextManager[Any]]
     ) -> None:
         """Prepare to open a node. Programs call `open_consumer` and its like instead."""
-        self._open: Callable[[], Coroutine[Any, Any, _HostedT_co]] = partial(_open, kind, block)
+        self._kind = kind
+        self._block = block
         self._opened: _HostedT_co | None = None
 
     def __await__(self) -> Generator[object, None, _HostedT_co]:
@@ -122,21 +121,18 @@ class Opening(Generic[_HostedT_co]):
         else:
             await self._opened._abandon()
 
-
-async def _open(
-    kind: Callable[[HostedNode[_RoleT]], _HostedT_co], block: Callable[[], AbstractAsyncContextManager[_RoleT]]
-) -> _HostedT_co:
-    """Open a node in the Trio thread."""
-    _check_in_asyncio()
-    hosted = host(kind, block)
-    try:
-        await _wait_done(hosted.opened, hosted.abandon)
-        hosted.opened.result()
-    except BaseException:
-        hosted.abandon()
-        await _wait_closed(hosted)
-        raise
-    return kind(hosted)
+    async def _open(self) -> _HostedT_co:
+        """Open the node in the Trio thread."""
+        _check_in_asyncio()
+        hosted = host(self._kind, self._block)
+        try:
+            await _wait_done(hosted.opened, hosted.abandon)
+            hosted.opened.result()
+        except BaseException:
+            hosted.abandon()
+            await _wait_closed(hosted)
+            raise
+        return self._kind(hosted)
 
 
 def opens(

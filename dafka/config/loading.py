@@ -92,7 +92,9 @@ def _read_section(section: str, values: Any, sections: Sections) -> dict[str, An
     flat = dict(_flatten(values))
     for name, value in flat.items():
         if name not in attrs.fields_dict(kind):
-            raise ConfigError(_explain_unknown(section, name, kind))
+            names = list(attrs.fields_dict(kind))
+            advice = _did_you_mean(name, names, "{}") or f"expected one of {', '.join(names)}"
+            raise ConfigError(f"unknown setting {name!r} in [{section}]: {advice}")
         check_value(kind, name, value, f"[{section}] {name}")
     return flat
 
@@ -104,12 +106,6 @@ def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
             yield from _flatten(value, f"{prefix}{name}.")
         else:
             yield prefix + name, value
-
-
-def _explain_unknown(section: str, name: str, kind: type[Any]) -> str:
-    names = list(attrs.fields_dict(kind))
-    advice = _did_you_mean(name, names, "{}") or f"expected one of {', '.join(names)}"
-    return f"unknown setting {name!r} in [{section}]: {advice}"
 
 
 def _did_you_mean(name: str, names: Iterable[str], form: str) -> str:

@@ -15,7 +15,7 @@ import trio
 
 from dafka.config import Config
 from dafka.errors import DiscoveryError
-from dafka.plugins import load_plugin
+from dafka.extras import load_plugin
 from dafka.protocol import DiscoveryEvent
 from dafka.wire import Role
 

@@ -91,15 +91,10 @@ class Consumer(RecordStream):
         }
 
     async def ends(self) -> dict[Partition, int]:
-        """Ask the stores for the ends of the partitions of the consumer's topics.
+        """Ask the stores, by partition of the consumer's topics, for the sequence after the last record that they hold.
 
-        A separate node asks, which takes a fraction of a second.
-
-        Returns:
-            By partition, the sequence after the last record that a store holds.
-
-        Raises:
-            DiscoveryError: No tower or no store was found within `[node] tower_timeout_ms`.
+        A separate node asks, which takes a fraction of a second. Raise `DiscoveryError` if no tower or no store was
+        found within `[node] tower_timeout_ms`.
         """
         self._check_open()
         async with open_reader(self.topics, ephemeral(self._config)) as reader:
@@ -166,16 +161,7 @@ class Consumer(RecordStream):
         """Continue each partition with the first record that was made at a time or later.
 
         A partition whose records are all older continues at its end. A partition without stored records, now or when it
-        is found later, begins at its first record.
-
-        Args:
-            time: The time; see `positions_at`.
-
-        Raises:
-            ConfigError: The time is invalid.
-            DiscoveryError: No tower or no store was found within `[node] tower_timeout_ms`.
-            UnansweredError: A store did not answer within a minute, or there are only libdafka's stores, which cannot
-                answer.
+        is found later, begins at its first record. `positions_at` says what a time is, and what is raised.
         """
         time_ms = to_time_ms(time)
         found = await self.positions_at(time_ms)

@@ -65,11 +65,7 @@ class Reader(NodeRole):
         self._check_found()
 
     def ends(self) -> dict[Partition, int]:
-        """Return the ends of partitions that the stores have reported.
-
-        Returns:
-            By partition of the surveyed topics, the sequence after the last record that a store has made durable.
-        """
+        """Return, by partition of the surveyed topics, the sequence after the last record that a store has stored."""
         return dict(self._machine.ends)
 
     async def held_end(self, partition: Partition, timeout_s: float, *, min_stores: int = 1) -> int:
@@ -112,21 +108,10 @@ class Reader(NodeRole):
         return found
 
     async def positions_at(self, time: Time, timeout_s: float = POSITIONS_TIMEOUT_S) -> dict[Partition, int]:
-        """Ask the stores for the positions of the partitions of the surveyed topics at a time.
+        """Ask the stores for the positions of the surveyed topics at a time, as `Consumer.positions_at` does.
 
-        Args:
-            time: The time: with a time zone, in milliseconds since 1970 UTC, or how long ago.
-            timeout_s: The seconds to wait for the answers. They take long only if many records were made before the
-                time but stored after it.
-
-        Returns:
-            By partition, the sequence of the first record made at that time or later; the end of the partition if all
-            records are older. A record without a timestamp counts as made when it was stored.
-
-        Raises:
-            ConfigError: The time is invalid.
-            DiscoveryError: No tower or no store was found within `tower_timeout_ms`.
-            UnansweredError: A store did not answer in time, or there are only libdafka's stores, which cannot answer.
+        Raise `UnansweredError` after `timeout_s`. The answers take long only if many records were made before the time
+        but stored after it.
         """
         time_ms = to_time_ms(time)
         await self.wait_ready()
@@ -261,11 +246,7 @@ class Range:
         return batch
 
     async def next_batch(self) -> RecordBatch | None:
-        """Wait for the next batch.
-
-        Returns:
-            The batch; None after the last one.
-        """
+        """Wait for the next batch. Return None after the last one."""
         await trio.lowlevel.checkpoint()
         self._reader._check_open()
         while (run := next(self._runs, None)) is None:
@@ -279,10 +260,7 @@ class Range:
         """Wait for the next batch, with marks for records that compaction has removed.
 
         A batch that begins later than the last one ended therefore shows that records are unrecoverable. Use either
-        this method or `next_batch`.
-
-        Returns:
-            The batch, whose `RecordBatch.compacted` marks removed records; None after the last one.
+        this method or `next_batch`. `RecordBatch.compacted` has the marks. Return None after the last batch.
         """
         await self._reader._wait_for(self._has_news)
         if not self._buffer:
@@ -293,11 +271,9 @@ class Range:
         return batch
 
     async def first_sequence(self) -> int:
-        """Wait for the first batch.
+        """Wait for the first batch, and return the sequence of its first record.
 
-        Returns:
-            The sequence of its first record. If all records of the range are unrecoverable, the sequence of the first
-            record after it.
+        If all records of the range are unrecoverable, return the sequence of the first record after the range.
         """
         await self._reader._wait_for(self._has_news)
         return self._buffer.first_sequences().get(self.partition, self._machine.position(self.partition))

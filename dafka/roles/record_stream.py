@@ -71,11 +71,7 @@ class RecordStream(NodeRole):
         return self._delivery.hand_over(batch, records_max)
 
     async def next_record(self) -> Record:
-        """Wait for the next record, as iterating over the consumer does.
-
-        Returns:
-            The record.
-        """
+        """Wait for the next record, as iterating over the consumer does."""
         while (record := self._delivery.next_record()) is None:
             await self._open_run()
         return record

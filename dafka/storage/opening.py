@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 
 from dafka.errors import StorageError
-from dafka.plugins import load_plugin
+from dafka.extras import load_plugin
 from dafka.records import Partition, RecordBatch
 from dafka.storage.base import Storage
 from dafka.storage.capabilities import DeletesPartitions, ReadsSeveral
