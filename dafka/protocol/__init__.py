@@ -76,12 +76,12 @@ from dafka.protocol.presence.beacons import (
 from dafka.protocol.presence.dialect import (
     DialectChoice,
 )
-from dafka.protocol.presence.head_listeners import HeadListeners
 from dafka.protocol.presence.identity import (
     EndpointIdentity,
     KeyIdentity,
     PeerIdentity,
 )
+from dafka.protocol.presence.subscribers import HeadListeners
 from dafka.protocol.store_events import (
     PartitionHalted,
     RecordsCompacted,

@@ -16,7 +16,7 @@ from dafka.errors import WireError
 from dafka.protocol import ProducerMachine
 from dafka.protocol.actions import Action, Publish, Subscribe
 from dafka.protocol.answering.fetch_responder import FetchResponder
-from dafka.protocol.machines.head_schedule import HeadSchedule
+from dafka.protocol.machines.head_intervals import HeadSchedule
 from dafka.protocol.ordering.buffers import RetransmitBuffer
 from dafka.records import Partition, RecordBatch
 from dafka.roles import producer as producer_role

@@ -11,8 +11,8 @@ from dafka.config import Config
 from dafka.protocol import CommitQueue, ForgetPartitions, StoreMachine
 from dafka.protocol.actions import Action, Append, Notify, ResetPosition
 from dafka.protocol.answering.head_responder import SLICE
-from dafka.protocol.machines.ended_partitions import CROWDED_S, RESTART_GRACE_S, UNPROVEN_S, EndedPartitions
 from dafka.protocol.machines.store import FORGOTTEN_TOGETHER_MAX
+from dafka.protocol.machines.stored_partitions import CROWDED_S, RESTART_GRACE_S, UNPROVEN_S, EndedPartitions
 from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING
 from dafka.protocol.presence.peer_limits import MANY_PARTITIONS, MANY_UNPROVEN
 from dafka.protocol.store_events import PartitionsForgotten, StoreFull, StoreHasRoom

@@ -11,7 +11,7 @@ from dafka import wire
 from dafka.config import Config
 from dafka.protocol import ConsumerMachine, StoreMachine
 from dafka.protocol.actions import Action
-from dafka.protocol.answering.head_rounds import PARTITIONS_MAX, ROUND_S, WALK_S, HeadRounds
+from dafka.protocol.answering.announced_heads import PARTITIONS_MAX, ROUND_S, WALK_S, HeadRounds
 from dafka.protocol.polling import LASTING_INTERVAL_S, RETRY_WAITS_S
 from dafka.records import Partition
 from dafka.wire import Command

@@ -8,7 +8,7 @@ from dafka import wire
 from dafka.config import Config
 from dafka.protocol import RecordsMissing, StoreMachine
 from dafka.protocol.actions import Notify
-from dafka.protocol.ordering.missing_records import FIRST_S, INTERVAL_S
+from dafka.protocol.ordering.reassembler import MISSING_FIRST_S, MISSING_INTERVAL_S
 from dafka.records import Partition
 from tests.protocol.helpers import HELLO, direct, direct_head
 
@@ -34,8 +34,8 @@ def test_missing_records_are_reported_once_a_minute_until_they_come() -> None:
     times, events = zip(*reports(store, 0.0, 300.0), strict=True)
     assert set(events) == {RecordsMissing(95, 2, HELLO)}
     assert 4 <= len(times) <= 5
-    assert times[0] >= FIRST_S
-    assert {later - earlier for earlier, later in pairwise(times)} == {INTERVAL_S}
+    assert times[0] >= MISSING_FIRST_S
+    assert {later - earlier for earlier, later in pairwise(times)} == {MISSING_INTERVAL_S}
     assert store.missing.count() == 95
     store.receive([direct(0, 5, ME, OTHER)], 300.0)
     assert {event for _, event in reports(store, 300.0, 400.0)} == {RecordsMissing(90, 1, HELLO)}
@@ -50,9 +50,9 @@ def test_records_that_come_soon_are_not_reported() -> None:
     store = StoreMachine(ME, Config(), {HELLO: 10})
     store.start(0.0)
     store.receive([direct_head(99, ME)], 0.0)
-    assert reports(store, 0.0, FIRST_S) == []
-    store.receive([direct(10, 100, ME)], FIRST_S)
-    assert reports(store, FIRST_S, 500.0) == []
+    assert reports(store, 0.0, MISSING_FIRST_S) == []
+    store.receive([direct(10, 100, ME)], MISSING_FIRST_S)
+    assert reports(store, MISSING_FIRST_S, 500.0) == []
 
 
 def test_a_report_is_a_sentence() -> None:

@@ -8,8 +8,14 @@ from dafka import wire
 from dafka.config import Config
 from dafka.protocol import ConsumerMachine, PartitionSilent, StoreMachine
 from dafka.protocol.actions import Action, Notify
-from dafka.protocol.answering import orphan_heads
-from dafka.protocol.answering.orphan_heads import HEADS_MAX, INTERVAL_S, PARTITIONS_MAX, PAUSE_S, OrphanHeads
+from dafka.protocol.answering import announced_heads
+from dafka.protocol.answering.announced_heads import (
+    ORPHAN_HEADS_MAX,
+    ORPHAN_INTERVAL_S,
+    ORPHAN_PAUSE_S,
+    ORPHANS_MAX,
+    OrphanHeads,
+)
 from dafka.records import Partition
 from dafka.wire import Command
 from tests.protocol.helpers import HELLO, direct_head, published, subscription
@@ -53,7 +59,7 @@ def test_a_lagging_libdafka_store_hears_of_the_rest_erratum_32() -> None:
     assert heads(store) == []
     for _ in range(3):
         assert published(store.receive([lagging()], 10.0), wire.Head) == []
-    assert heads(store, 10.0, 10.0 + PAUSE_S - 0.01) == []
+    assert heads(store, 10.0, 10.0 + ORPHAN_PAUSE_S - 0.01) == []
     assert heads(store, 10.0, 14.0) == ANNOUNCED, "several answers make one announcement"
     store.receive([lagging()], 20.0)
     assert heads(store, 20.0, 24.0) == ANNOUNCED, "it still lags"
@@ -98,7 +104,7 @@ def test_the_leaving_of_a_producer_is_told_to_libdafka_stores() -> None:
     store = make_store(FOREIGN)
     store.peer_joined(HELLO.address, 5.0)
     store.peer_left(HELLO.address, 10.0)
-    assert heads(store, 10.0, 10.0 + PAUSE_S + 0.1) == ANNOUNCED
+    assert heads(store, 10.0, 10.0 + ORPHAN_PAUSE_S + 0.1) == ANNOUNCED
 
 
 def test_records_that_become_durable_after_their_producer_left_are_announced() -> None:
@@ -130,25 +136,25 @@ def test_a_head_of_a_producer_that_has_left_is_no_sign_of_life(node: str, is_sil
 
 def test_few_heads_are_sent_at_a_time() -> None:
     waiting = OrphanHeads()
-    partitions = [Partition("hello", str(number)) for number in range(2 * HEADS_MAX + 1)]
+    partitions = [Partition("hello", str(number)) for number in range(2 * ORPHAN_HEADS_MAX + 1)]
     for partition in partitions:
         waiting.schedule(partition, 0.0)
     taken, rounds, now = [], 0, 0.0
     while (due := waiting.deadline()) < float("inf"):
-        assert rounds == 0 or due == now + INTERVAL_S
+        assert rounds == 0 or due == now + ORPHAN_INTERVAL_S
         assert waiting.take_due(due - 0.001) == []
         now = due
         found = waiting.take_due(now)
-        assert 0 < len(found) <= HEADS_MAX
+        assert 0 < len(found) <= ORPHAN_HEADS_MAX
         taken += found
         rounds += 1
     assert (taken, rounds) == (partitions, 3)
 
 
 def test_a_limited_number_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert PARTITIONS_MAX > HEADS_MAX
-    monkeypatch.setattr(orphan_heads, "PARTITIONS_MAX", 2)
+    assert ORPHANS_MAX > ORPHAN_HEADS_MAX
+    monkeypatch.setattr(announced_heads, "ORPHANS_MAX", 2)
     waiting = OrphanHeads()
     for name in "ABC":
         waiting.schedule(Partition("hello", name), 0.0)
-    assert [partition.address for partition in waiting.take_due(PAUSE_S)] == ["A", "B"]
+    assert [partition.address for partition in waiting.take_due(ORPHAN_PAUSE_S)] == ["A", "B"]

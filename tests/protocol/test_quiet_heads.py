@@ -19,8 +19,8 @@ from dafka.protocol import (
     SurveyMachine,
 )
 from dafka.protocol.actions import Subscribe
-from dafka.protocol.growing_interval import GrowingInterval
-from dafka.protocol.presence import head_listeners
+from dafka.protocol.machines.head_intervals import GrowingInterval
+from dafka.protocol.presence import subscribers
 from dafka.wire import Command
 from tests.protocol.helpers import HELLO, contents, events, head, live, next_batch, published, subscription
 
@@ -204,7 +204,7 @@ def test_peers_that_take_no_heads_and_connections_that_have_ended_do_not_count()
 
 
 def test_only_so_many_connections_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(head_listeners, "CONNECTIONS_MAX", 2)
+    monkeypatch.setattr(subscribers, "CONNECTIONS_MAX", 2)
     peers = Peers()
     for number in range(10):
         peers.connect(number, b"H", b"TS")

@@ -14,7 +14,7 @@ from dafka.protocol import ConsumerMachine, DeliveryBuffer, ReaderMachine
 from dafka.protocol.actions import Action, Deliver, Publish
 from dafka.protocol.ordering import buffers
 from dafka.protocol.ordering.buffers import BatchBuffer
-from dafka.protocol.ordering.receive_room import ReceiveRoom
+from dafka.protocol.ordering.reassembler import ReceiveRoom
 from dafka.records import Partition, RecordBatch
 from dafka.wire import Command
 from tests.protocol.helpers import head, subscription

@@ -11,7 +11,7 @@ from dafka import Config, Partition, wire
 from dafka.endpoints import PeerEndpoint
 from dafka.protocol import PeerJoined, StoreMachine, SurveyMachine
 from dafka.protocol.actions import Action
-from dafka.protocol.answering.topic_responder import PAGE_BYTES_MAX
+from dafka.protocol.machines.store_answers import PAGE_BYTES_MAX
 from dafka.protocol.observer import survey_machine
 from dafka.protocol.observer.survey_machine import PAGES_MAX
 from dafka.protocol.presence.peer_limits import TOO_OFTEN

@@ -14,7 +14,7 @@ from dafka.protocol import (
     ResetPosition,
 )
 from dafka.protocol.machines.commit_queue import StorageWork
-from dafka.protocol.ordering.receive_room import ReceiveRoom
+from dafka.protocol.ordering.reassembler import ReceiveRoom
 from dafka.records import Partition, RecordBatch
 from tests.simulation.disk import Disk, check_contents, describe
 from tests.simulation.nodes import SimulatedNode

@@ -24,9 +24,8 @@ from dafka.protocol import (
     StoreMachine,
 )
 from dafka.protocol.actions import Publish
-from dafka.protocol.machines.ended_partitions import EndedPartitions
 from dafka.protocol.machines.head_exchange import HeadExchange
-from dafka.protocol.machines.stored_partitions import StoredPartitions
+from dafka.protocol.machines.stored_partitions import EndedPartitions, StoredPartitions
 from dafka.protocol.ordering.buffers import RetransmitBuffer
 from dafka.protocol.ordering.cursor import Cursor
 from dafka.protocol.ordering.fetch_planner import FetchPlanner
@@ -139,7 +138,7 @@ def heads_are_told_to_stores_before_durable(patch: Patch) -> None:
 
 
 def heads_are_exchanged_only_when_a_connection_begins(patch: Patch) -> None:
-    patch.setattr("dafka.protocol.answering.head_rounds.HeadRounds.schedule", lambda *_: None)
+    patch.setattr("dafka.protocol.answering.announced_heads.HeadRounds.schedule", lambda *_: None)
     patch.setattr("dafka.protocol.polling.LastingQuestion.record_asked", lambda *_: None)
     patch.setattr(HeadExchange, "_announce_producer", lambda *_: [])
 

@@ -20,12 +20,10 @@ from itertools import islice
 
 from dafka import wire
 from dafka.protocol.actions import Action, Publish
+from dafka.protocol.answering.announced_heads import HeadRounds, OrphanHeads
 from dafka.protocol.answering.head_responder import HeadResponder
-from dafka.protocol.answering.head_rounds import HeadRounds
-from dafka.protocol.answering.orphan_heads import OrphanHeads
-from dafka.protocol.machines.ended_partitions import EndedPartitions
 from dafka.protocol.machines.store_peers import StorePeers
-from dafka.protocol.machines.stored_partitions import StoredPartitions
+from dafka.protocol.machines.stored_partitions import EndedPartitions, StoredPartitions
 from dafka.protocol.ordering.cursor import Cursor
 from dafka.protocol.polling import LASTING_INTERVAL_S, LastingQuestion, RetrySchedule
 from dafka.protocol.presence.peer_limits import MANY_QUESTIONS, TOO_OFTEN, PeerLimits

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dafka.config import NodeConfig
 from dafka.protocol.actions import Action, Notify
-from dafka.protocol.machines.ended_partitions import EndedPartitions
+from dafka.protocol.machines.stored_partitions import EndedPartitions
 from dafka.protocol.ordering.reassembler import Reassembler
 from dafka.protocol.presence.peer_limits import MANY_PARTITIONS, MANY_UNPROVEN, PeerLimits
 from dafka.protocol.store_events import StoreFull, StoreHasRoom

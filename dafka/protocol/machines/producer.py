@@ -17,7 +17,7 @@ from dafka.config import NodeConfig, ProducerConfig
 from dafka.protocol.actions import Action, Notify, Publish, Subscribe
 from dafka.protocol.answering.fetch_responder import FETCH_RECORDS_MAX, FetchResponder
 from dafka.protocol.events import StoresHeard, StoresSilent
-from dafka.protocol.machines.head_schedule import HeadSchedule
+from dafka.protocol.machines.head_intervals import HeadSchedule
 from dafka.protocol.machines.stranded_detector import StrandedDetector
 from dafka.protocol.ordering.buffers import RetransmitBuffer
 from dafka.protocol.presence.peer_limits import ABSURD_SEQUENCE, MANY_FETCHES, TOO_OFTEN, PeerLimits

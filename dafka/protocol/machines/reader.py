@@ -21,8 +21,7 @@ from dafka.protocol.actions import Action, Deliver, Notify, Publish, Subscribe
 from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING, STORES_MAX
 from dafka.protocol.ordering.held_end import HeldEndQuery
 from dafka.protocol.ordering.position_query import PositionQuery
-from dafka.protocol.ordering.reassembler import Reassembler
-from dafka.protocol.ordering.receive_room import ReceiveRoom
+from dafka.protocol.ordering.reassembler import Reassembler, ReceiveRoom
 from dafka.protocol.polling import PendingPeers, StorePoll
 from dafka.protocol.presence.peer_limits import ABSURD_SEQUENCE, MANY_PARTITIONS, TOO_OFTEN, PeerLimits
 from dafka.records import SEQUENCE_MAX, Partition

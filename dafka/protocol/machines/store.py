@@ -16,14 +16,12 @@ from dafka.config import Config
 from dafka.protocol.actions import Action, Append, Notify, Publish, ResetPosition, Subscribe
 from dafka.protocol.answering.fetch_responder import FetchResponder
 from dafka.protocol.events import RecordsUnrecoverable
-from dafka.protocol.machines.ended_partitions import EndedPartitions
 from dafka.protocol.machines.head_exchange import HeadExchange
 from dafka.protocol.machines.partition_room import PartitionRoom
 from dafka.protocol.machines.store_answers import StoreAnswers
 from dafka.protocol.machines.store_peers import StorePeers
-from dafka.protocol.machines.stored_partitions import StoredPartitions
-from dafka.protocol.ordering.missing_records import MissingRecords
-from dafka.protocol.ordering.reassembler import Reassembler
+from dafka.protocol.machines.stored_partitions import EndedPartitions, StoredPartitions
+from dafka.protocol.ordering.reassembler import MissingRecords, Reassembler
 from dafka.protocol.presence.peer_limits import ABSURD_SEQUENCE, MANY_UNPROVEN, TOO_OFTEN, PeerLimits
 from dafka.protocol.store_events import PartitionHalted, PartitionsForgotten
 from dafka.records import SEQUENCE_MAX, Partition, RecordBatch

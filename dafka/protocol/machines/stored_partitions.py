@@ -1,10 +1,25 @@
-"""The partitions of one store, and which of their records are durable."""
+"""The partitions of one store: which of their records are durable, and which partitions have ended."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
+from dafka.config import Config
 from dafka.records import Partition
+
+RESTART_GRACE_S = 3600.0
+"""The minimum seconds that a store runs before it forgets a partition, unless the setting is lower: before the restart,
+it may have heard producers and other stores."""
+
+CROWDED_S = 3600.0
+"""Seconds without a message about a partition after which it can be forgotten if there are very many ended ones."""
+
+UNPROVEN_S = 3600.0
+"""The maximum seconds without a message about a partition of which no record was ever received; then it is dropped. A
+store that has its records names it from time to time."""
+
+COUNT_S = 1.0
+"""Seconds for which a count of the ended partitions is used."""
 
 
 class StoredPartitions:
@@ -53,3 +68,86 @@ class StoredPartitions:
         self._by_address[partition.address].pop(partition.topic, None)
         if not self._by_address[partition.address]:
             del self._by_address[partition.address]
+
+
+class EndedPartitions:
+    """The partitions of a store that have ended: they are empty, and their producers are gone.
+
+    The store keeps the end of an ended partition. So a producer that comes back with its spool continues it, and
+    another store that still has its records does not bring them back. The partition is forgotten when neither its
+    producer nor another store has sent a message about it for a time (`[store] forget_empty_after_ms`).
+
+    Args:
+        config: The configuration.
+        has_producer: Returns whether the producer of a partition is connected or known to discovery.
+        idle_s: By partition, the seconds since its last record was appended, when the store started.
+    """
+
+    def __init__(
+        self, config: Config, has_producer: Callable[[Partition], bool], idle_s: Mapping[Partition, float]
+    ) -> None:
+        self._after_s = config.store.forget_empty_after_ms / 1000
+        self._count_max = config.node.partitions_max
+        self._has_producer = has_producer
+        self._idle_s = dict(idle_s)
+        self._started_at = 0.0
+        self._heard_at: dict[Partition, float] = {}
+        self._empty: dict[Partition, None] = {}
+        self._count = 0
+        self._counted_at = float("-inf")
+
+    def start(self, now: float) -> None:
+        """Begin to wait for messages about partitions.
+
+        The time before the start counts, except for the last part of the wait.
+        """
+        self._started_at = now
+        credit_max = max(self._after_s - RESTART_GRACE_S, 0.0)
+        for partition, seconds in self._idle_s.items():
+            self._heard_at[partition] = now - min(max(seconds, 0.0), credit_max)
+        self._idle_s.clear()
+
+    def record_heard(self, partition: Partition, now: float) -> None:
+        """Record a message about a partition, from its producer or from another store that holds records of it."""
+        self._heard_at[partition] = now
+
+    def heard_at(self, partition: Partition) -> float:
+        """Return the time of the last message about a partition."""
+        return self._heard_at.get(partition, self._started_at)
+
+    def record_range(self, partition: Partition, earliest: int, end: int) -> None:
+        """Record the range of records that the store holds of a partition."""
+        if earliest < end or not end:
+            self._empty.pop(partition, None)
+        else:
+            self._empty[partition] = None
+
+    def remove(self, partition: Partition) -> None:
+        """Remove a partition that the store has forgotten."""
+        self._empty.pop(partition, None)
+        self._heard_at.pop(partition, None)
+
+    def __contains__(self, partition: Partition) -> bool:
+        """Return whether a partition has ended."""
+        return partition in self._empty and not self._has_producer(partition)
+
+    def count(self, now: float) -> int:
+        """Return how many partitions have ended, as of at most a second ago."""
+        if not 0 <= now - self._counted_at < COUNT_S:
+            self._count, self._counted_at = sum(each in self for each in self._empty), now
+        return self._count
+
+    def is_unproven_silent(self, partition: Partition, now: float) -> bool:
+        """Return whether a partition without any record has been silent for long enough to be dropped."""
+        silent_s = min(self._after_s or UNPROVEN_S, UNPROVEN_S)
+        return now - self.heard_at(partition) >= silent_s
+
+    def silent_partitions(self, now: float) -> list[Partition]:
+        """Return the ended partitions that have been silent for long enough, the longest silent first."""
+        if not self._after_s:
+            return []
+        silent_s = self._after_s
+        if len(self._empty) > self._count_max and self.count(now) > self._count_max:
+            silent_s = min(silent_s, CROWDED_S)
+        found = [each for each in self._empty if now - self.heard_at(each) >= silent_s and each in self]
+        return sorted(found, key=self.heard_at)

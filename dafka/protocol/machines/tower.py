@@ -17,7 +17,7 @@ from dafka import wire
 from dafka.config import Config
 from dafka.endpoints import MessageSource
 from dafka.errors import WireError
-from dafka.protocol.growing_interval import GrowingInterval
+from dafka.protocol.machines.head_intervals import GrowingInterval
 from dafka.protocol.presence.beacon_registry import BeaconRegistry
 from dafka.protocol.presence.identity import KeyIdentity
 from dafka.protocol.presence.node_directory import NodeDirectory

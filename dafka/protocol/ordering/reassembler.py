@@ -16,6 +16,7 @@ from dafka.protocol.events import FetchUnanswered
 from dafka.protocol.ordering.cursor import Cursor
 from dafka.protocol.ordering.fetch_planner import FetchPlanner
 from dafka.protocol.ordering.gap_resolver import GapResolver
+from dafka.protocol.store_events import RecordsMissing
 from dafka.records import Partition, RecordBatch
 from dafka.wire import Command
 
@@ -27,6 +28,16 @@ IDLE_S = 30.0
 
 UNANSWERED_ATTEMPTS = 3
 """Consecutive FETCHes without an answer after which the program is notified."""
+
+AHEAD_SHARE = 4
+"""The maximum fraction of a node's memory limit for records after a gap, so that records that fill the gap have
+room."""
+
+MISSING_FIRST_S = 15.0
+"""Seconds until the first report of missing records, in which more FETCHes go unanswered."""
+
+MISSING_INTERVAL_S = 60.0
+"""Seconds between two reports of missing records."""
 
 
 class Reassembler:
@@ -254,3 +265,95 @@ class Reassembler:
             return []
         first_sequence, count = planned
         return [wire.Fetch(partition.address, self._address, partition.topic, first_sequence, count)]
+
+
+class ReceiveRoom:
+    """The memory of records that have arrived and that the program has not taken yet, whether they are in order or not.
+
+    It never exceeds the limit by more than one batch. Half of the limit is reserved for fetched records: otherwise, a
+    stream of live records would fill the memory, and fetched records would be dropped each time they arrive.
+
+    Args:
+        bytes_max: The limit, in bytes.
+        reassembler: Puts the records in order. It keeps fewer records after gaps if the limit is small.
+
+    Attributes:
+        buffered_bytes: The memory of the records that wait for the program.
+    """
+
+    def __init__(self, bytes_max: int, reassembler: Reassembler) -> None:
+        self.buffered_bytes = 0
+        self._arriving_bytes = 0
+        self._bytes_max = bytes_max
+        self._reassembler = reassembler
+        reassembler.limit_ahead(bytes_max // AHEAD_SHARE)
+
+    @property
+    def held_bytes(self) -> int:
+        """The memory of all records that have arrived and that the program has not taken yet."""
+        return self.buffered_bytes + self._arriving_bytes + self._reassembler.ahead_bytes
+
+    @property
+    def has_half(self) -> bool:
+        """Whether there is room for live records, and to fetch others."""
+        return 2 * self.held_bytes < self._bytes_max
+
+    def has_room(self, *, is_live: bool) -> bool:
+        """Return whether a batch that has arrived can be kept."""
+        return self.has_half if is_live else self.held_bytes < self._bytes_max
+
+    def record_arriving(self, memory_bytes: int) -> None:
+        """Add ordered records for which `record_buffered` will be called later."""
+        self._arriving_bytes += memory_bytes
+
+    def end_arrival(self) -> None:
+        """Forget arriving records: `record_buffered` is now called for all of them."""
+        self._arriving_bytes = 0
+
+    def record_buffered(self, memory_bytes: int) -> None:
+        """Record that records wait for the program."""
+        self.buffered_bytes += memory_bytes
+
+    def record_taken(self, memory_bytes: int) -> bool:
+        """Record that records no longer wait. Return whether fetching is possible now and was not before."""
+        had_half = self.has_half
+        self.buffered_bytes -= memory_bytes
+        return self.has_half and not had_half
+
+
+class MissingRecords:
+    """Repeated reports of announced records that a store misses and that no node sends.
+
+    When FETCHes for a partition go unanswered several times, that is reported once. If it lasts, for example because
+    the only node that had the records has ended, the store repeatedly reports the number of missing records.
+    """
+
+    def __init__(self, reassembler: Reassembler) -> None:
+        self._reassembler = reassembler
+        self._due = float("inf")
+
+    def begin(self, now: float) -> None:
+        """Schedule a report, because FETCHes were not answered. Do nothing if one is scheduled."""
+        if self._due == float("inf"):
+            self._due = now + MISSING_FIRST_S
+
+    def count(self) -> int:
+        """Return how many records are missing that no node sends."""
+        cursors = self._reassembler.cursors
+        unanswered = self._reassembler.unanswered_partitions()
+        return sum(cursors[partition].known_end - cursors[partition].next_sequence for partition in unanswered)
+
+    def take_due(self, now: float) -> list[RecordsMissing]:
+        """Return the report that is due now. If nothing is missing, the reports stop until `begin`."""
+        if now < self._due:
+            return []
+        partitions = self._reassembler.unanswered_partitions()
+        if not partitions:
+            self._due = float("inf")
+            return []
+        self._due = now + MISSING_INTERVAL_S
+        return [RecordsMissing(self.count(), len(partitions), partitions[0])]
+
+    def deadline(self) -> float:
+        """Return when to call `take_due`."""
+        return self._due
