@@ -9,14 +9,8 @@ from dafka.protocol.actions import (
     SubscribeAtTower,
     UnsubscribeAtTower,
 )
-from dafka.protocol.answering.fetch_responder import (
-    FetchResponder,
-    ReadRequest,
-)
-from dafka.protocol.answering.position_responder import (
-    PositionResponder,
-    PositionSearch,
-)
+from dafka.protocol.answering.fetch_responder import FetchResponder, ReadRequest
+from dafka.protocol.answering.position_responder import PositionResponder, PositionSearch
 from dafka.protocol.events import (
     DialectAdopted,
     Event,
@@ -36,51 +30,20 @@ from dafka.protocol.events import (
     TowersSilent,
 )
 from dafka.protocol.machines.commit_queue import CommitQueue, DeletePartitions, ForgetPartitions
-from dafka.protocol.machines.consumer import (
-    ConsumerMachine,
-)
-from dafka.protocol.machines.delivery import (
-    DeliveryBuffer,
-)
-from dafka.protocol.machines.node import (
-    Machine,
-    Node,
-    NodeCallbacks,
-)
-from dafka.protocol.machines.producer import (
-    ProducerMachine,
-)
-from dafka.protocol.machines.reader import (
-    ReaderMachine,
-)
-from dafka.protocol.machines.store import (
-    StoreMachine,
-)
-from dafka.protocol.machines.tower import (
-    TowerMachine,
-)
+from dafka.protocol.machines.consumer import ConsumerMachine
+from dafka.protocol.machines.delivery import DeliveryBuffer
+from dafka.protocol.machines.node import Machine, Node, NodeCallbacks
+from dafka.protocol.machines.producer import ProducerMachine
+from dafka.protocol.machines.reader import ReaderMachine
+from dafka.protocol.machines.store import StoreMachine
+from dafka.protocol.machines.tower import TowerMachine
 from dafka.protocol.observer.cluster_survey import ClusterSurvey, NodeView, PartitionView
 from dafka.protocol.observer.survey_machine import SurveyMachine
-from dafka.protocol.ordering.buffers import (
-    BatchBuffer,
-)
-from dafka.protocol.ordering.held_end import (
-    Incomplete,
-)
-from dafka.protocol.presence.beacons import (
-    BeaconAction,
-    BeaconMachine,
-    DiscoveryEvent,
-    Settled,
-)
-from dafka.protocol.presence.dialect import (
-    DialectChoice,
-)
-from dafka.protocol.presence.identity import (
-    EndpointIdentity,
-    KeyIdentity,
-    PeerIdentity,
-)
+from dafka.protocol.ordering.buffers import BatchBuffer
+from dafka.protocol.ordering.held_end import Incomplete
+from dafka.protocol.presence.beacons import BeaconAction, BeaconMachine, DiscoveryEvent, Settled
+from dafka.protocol.presence.dialect import DialectChoice
+from dafka.protocol.presence.identity import EndpointIdentity, KeyIdentity, PeerIdentity
 from dafka.protocol.presence.subscribers import HeadListeners
 from dafka.protocol.store_events import (
     PartitionHalted,

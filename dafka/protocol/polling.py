@@ -31,26 +31,17 @@ _Key = TypeVar("_Key")
 class StorePoll:
     """A question to every store, repeated until all have answered or patience runs out.
 
-    Each new question gets the next number. An answer to one question also answers the earlier ones. Times are seconds
-    on any steady clock.
-
-    Args:
-        patience_s: Seconds to wait for an answer.
-        retry_s: Seconds until the first repetition.
-        retry_factor: The factor by which each following wait is longer than the one before.
-        quiet_s: Seconds without news after which the answers count as complete.
-
-    Attributes:
-        question: The number of the last question that was asked; 0 before the first.
-        patience_until: The time at which stores that have not answered count as stores that hold nothing.
-        quiet_until: The time at which the answers count as complete if there is no news until then.
-        retry_due: The time at which to repeat the question.
+    Each new question gets the next number. An answer to one question also answers the earlier ones. Each wait for a
+    repetition is `retry_factor` times longer than the one before. Times are seconds on any steady clock.
     """
 
     def __init__(self, *, patience_s: float, retry_s: float, retry_factor: float = 1.0, quiet_s: float = 0.0) -> None:
         self.question = 0
+        """The number of the last question that was asked; 0 before the first."""
         self.patience_until = float("inf")
+        """The time at which stores that have not answered count as stores that hold nothing."""
         self.quiet_until = float("-inf")
+        """The time at which the answers count as complete if there is no news until then."""
         self.retry_due = float("inf")
         self._patience_s = patience_s
         self._quiet_s = quiet_s
@@ -72,12 +63,7 @@ class StorePoll:
         self._next_retry_s = self._retry_s
 
     def record_asked(self, now: float, retry_s: float | None = None) -> None:
-        """Schedule the next repetition: the question has just been sent.
-
-        Args:
-            now: The time.
-            retry_s: Seconds until then, if not the usual time.
-        """
+        """Schedule the next repetition, by default after the usual time: the question has just been sent."""
         self.retry_due = now + (self._next_retry_s if retry_s is None else retry_s)
         self._next_retry_s *= self._retry_factor
 
@@ -110,16 +96,7 @@ class StorePoll:
         return [store for store in stores if not self.has_answered(store)]
 
     def is_answered(self, stores: Iterable[str], now: float, *, is_pending: bool) -> bool:
-        """Return whether to stop waiting for answers.
-
-        Args:
-            stores: The stores that are connected.
-            now: The time.
-            is_pending: Whether the caller waits for something else, such as peers that may be stores.
-
-        Returns:
-            Whether all stores have answered and nothing else is pending, or patience has run out.
-        """
+        """Return whether all stores have answered and nothing else is pending, or patience has run out."""
         return now >= self.patience_until or not (is_pending or self.unanswered(stores))
 
     def is_quiet(self, now: float) -> bool:
@@ -133,14 +110,7 @@ class StorePoll:
 
 
 class PendingPeers:
-    """The nodes that discovery has found and that have not connected yet: they may turn out to be stores.
-
-    Args:
-        peers_max: The maximum number of connected nodes to remember.
-
-    Attributes:
-        addresses: The addresses of these nodes.
-    """
+    """The discovered nodes that have not connected yet, by address: they may turn out to be stores."""
 
     def __init__(self, peers_max: int) -> None:
         self.addresses: set[str] = set()
@@ -203,9 +173,7 @@ class RetrySchedule(Generic[_Key]):
 class LastingQuestion:
     """A question that is repeated as long as there is a node to answer it.
 
-    Args:
-        address: The address of the node that asks. Different nodes ask at different times.
-        first_waits_s: Seconds after which it is repeated at first.
+    It is repeated after the first waits at first. Nodes of different addresses ask at different times.
     """
 
     def __init__(self, address: str, first_waits_s: Sequence[float] = ()) -> None:
@@ -229,15 +197,7 @@ class LastingQuestion:
         self._due = float("inf")
 
     def take_due(self, now: float, interval_s: float = LASTING_INTERVAL_S) -> bool:
-        """Return whether to repeat the question now; if so, schedule the next time.
-
-        Args:
-            now: The time.
-            interval_s: Seconds between two repetitions after the first ones.
-
-        Returns:
-            Whether to repeat it.
-        """
+        """Return whether to repeat the question now; if so, schedule the next time."""
         if now < self._due:
             return False
         self._number += 1

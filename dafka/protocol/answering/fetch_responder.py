@@ -59,15 +59,7 @@ _Queue: TypeAlias = OrderedDict[tuple[str, Partition], list[_Range]]
 
 @attrs.frozen
 class ReadRequest:
-    """Records to read for one chunk of an answer.
-
-    Attributes:
-        partition: The partition to read from.
-        first_sequence: The first record to read.
-        count: The maximum number of records to read, at least one.
-        requestor: The address of the node that the records are for.
-        delay_s: Seconds to wait before reading.
-    """
+    """Records to read for one chunk of an answer: at most `count`, at least one, after a delay."""
 
     partition: Partition
     first_sequence: int
@@ -80,14 +72,8 @@ class ReadRequest:
 class FetchResponder:
     """The FETCHes that one node is answering, in fair turns.
 
-    Args:
-        held: Returns the range of sequences of a partition that can be sent now.
-        ranges_max: The maximum number of ranges of all requestors together.
-        fetch_records_max: The maximum number of records sent for one FETCH.
-
-    Attributes:
-        records_sent: DIRECT-RECORDs sent so far.
-        bytes_sent: The bytes of their contents.
+    `held` returns the range of sequences of a partition that can be sent now. At most `ranges_max` ranges of all
+    requestors together are answered. `records_sent` and `bytes_sent` count the DIRECT-RECORDs sent so far.
     """
 
     def __init__(
@@ -113,14 +99,9 @@ class FetchResponder:
         return {key: [range(each.next_sequence, each.end_sequence) for each in queues[key]] for key in queues}
 
     def add_fetch(self, fetch: wire.Fetch, *, is_verified: bool = True) -> bool:
-        """Queue the answer to a FETCH.
+        """Queue the answer to a FETCH. Return False if the queue is full, so that the FETCH was dropped.
 
-        Args:
-            fetch: The request.
-            is_verified: Whether the requestor is known to subscribe to its DIRECT-RECORDs.
-
-        Returns:
-            False if the queue is full, so that the FETCH was dropped.
+        A verified requestor is known to subscribe to its DIRECT-RECORDs.
         """
         partition = Partition(fetch.subject, fetch.partition)
         key = (fetch.address, partition)
@@ -146,14 +127,9 @@ class FetchResponder:
     def next_read(
         self, chunk_records_max: int = CHUNK_RECORDS_MAX, is_wanted: Callable[[ReadRequest], bool] | None = None
     ) -> ReadRequest | None:
-        """Return what to read now. Call `complete_read` with the result.
+        """Return what to read now; None if no read can begin. Call `complete_read` with the result.
 
-        Args:
-            chunk_records_max: The maximum number of records of one read.
-            is_wanted: Returns whether a read can begin now; requestors whose read cannot begin are skipped.
-
-        Returns:
-            What to read; None if no read can begin.
+        Requestors are skipped if `is_wanted` returns that their read cannot begin now.
         """
         for queue in (self._verified, self._unverified):
             passed_over = 0
@@ -177,14 +153,9 @@ class FetchResponder:
         return None
 
     def complete_read(self, request: ReadRequest, batch: RecordBatch | None) -> wire.RecordRun | None:
-        """Return the DIRECT-RECORDs to send.
+        """Return the records read, addressed to the requestor; None if none were read.
 
-        Args:
-            request: The result of `next_read`.
-            batch: The records read, which may begin later or be fewer than requested; None if there are none.
-
-        Returns:
-            The records, addressed to the requestor; None if none were read.
+        The records may begin later or be fewer than requested.
         """
         if request._range is not None:
             self._advance(request._range, None if batch is None else batch.end_sequence)

@@ -50,10 +50,8 @@ _Queue = OrderedDict[str, _Requestor]
 class HeadResponder:
     """The requests for heads that one store is answering, in fair turns.
 
-    Args:
-        durable: By topic and address, the end of each partition. Call `partition_removed` after removing a partition.
-        send_heads: Returns the actions that send heads, given a topic, a requestor, the position of the first head, and
-            how many to send.
+    `durable` has the end of each partition by topic and address; call `partition_removed` after removing one. The
+    arguments of `send_heads` are a topic, a requestor, the position of the first head, and how many to send.
     """
 
     def __init__(
@@ -77,15 +75,9 @@ class HeadResponder:
         return UNVERIFIED_PAUSE_S if self._unverified else float("inf")
 
     def add_request(self, requestor: str, topics: Iterable[str], *, is_verified: bool) -> bool:
-        """Queue the heads of topics for a node.
+        """Queue the heads of topics for a node. Return False if the queue is full, so that some topics were dropped.
 
-        Args:
-            requestor: The address of the node.
-            topics: The topics; unknown ones are ignored.
-            is_verified: Whether the node is known to subscribe to its DIRECT-HEADs.
-
-        Returns:
-            False if the queue is full, so that some topics were dropped.
+        Unknown topics are ignored. A verified node is known to subscribe to its DIRECT-HEADs.
         """
         queue = self._verified if is_verified or requestor in self._verified else self._unverified
         for topic in topics:

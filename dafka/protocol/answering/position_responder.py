@@ -24,28 +24,20 @@ QUESTIONS_MAX = 50_000
 
 @attrs.define(eq=False)
 class PositionSearch:
-    """One question under way.
-
-    Attributes:
-        partition: The partition.
-        time_ms: The time, in milliseconds since 1970.
-        requestor: The address of the node that asks.
-        next_sequence: The next record to search; None before the search begins.
-    """
+    """One question under way."""
 
     partition: Partition
     time_ms: int
     requestor: str
     next_sequence: int | None = None
+    """The next record to search; None before the search begins."""
 
 
 class PositionResponder:
     """The questions that one store is answering, in fair turns.
 
-    Args:
-        address: The address of the store.
-        durable_end: Returns the sequence after the last durable record of a partition.
-        takes_answers: Returns whether a node takes DIRECT-POSITIONs. Questions of others are dropped.
+    `durable_end` returns the sequence after the last durable record of a partition, `takes_answers` whether a node
+    takes DIRECT-POSITIONs. Questions of other nodes are dropped.
     """
 
     def __init__(
@@ -62,13 +54,9 @@ class PositionResponder:
         return self._count
 
     def add_question(self, question: wire.GetPosition) -> bool:
-        """Queue a question. A repetition of the question under way about a partition is ignored.
+        """Queue a question. Return False if the queue is full, so that the question was dropped.
 
-        Args:
-            question: The question.
-
-        Returns:
-            False if the queue is full, so that the question was dropped.
+        A repetition of the question under way about a partition is ignored.
         """
         partition = Partition(question.subject, question.partition)
         searches = self._searches.get(question.address, OrderedDict())
@@ -98,15 +86,7 @@ class PositionResponder:
         search.next_sequence = next_sequence
 
     def complete(self, search: PositionSearch, sequence: int | None) -> wire.DirectPosition:
-        """Return the answer to a question.
-
-        Args:
-            search: The result of `next_search`.
-            sequence: The record found; None if the store has no such record.
-
-        Returns:
-            The answer.
-        """
+        """Return the answer to a question; its sequence is None if the store has no such record."""
         self.drop(search)
         partition, end = search.partition, self._durable_end(search.partition)
         found = wire.NUMBER_8_MAX if sequence is None else sequence

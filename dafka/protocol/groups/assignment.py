@@ -22,13 +22,7 @@ Ranking = Sequence[tuple[bytes, str]]
 
 
 class GroupAssignment:
-    """The order of the members for each partition: the one that is assigned, then the others by rendezvous hashing.
-
-    Args:
-        address: The address of this member.
-        topics: The topics that it consumes.
-        view: This node's view of the group.
-    """
+    """The order of the members for each partition: the one that is assigned, then the others by rendezvous hashing."""
 
     def __init__(self, address: str, topics: frozenset[str], view: GroupView) -> None:
         self._address = address
@@ -41,11 +35,9 @@ class GroupAssignment:
     def update(self, known: Set[Partition]) -> None:
         """Assign partitions again if the members, or the partitions that any of them knows, have changed.
 
-        All members must compute the same assignment, so it covers all topics of the group, and partitions that only
-        others claim. Each partition that a member knows is eventually claimed by one of them.
-
-        Args:
-            known: The partitions that this member knows.
+        All members must compute the same assignment, so it covers all topics of the group, and not only the partitions
+        that this member knows, but those that only others claim. Each partition that a member knows is eventually
+        claimed by one of them.
         """
         living = self._view.living()
         topics = self._topics.union(*(each.topics for each in living))
@@ -88,13 +80,9 @@ def rank_members(partition: Partition, members: Collection[str]) -> Ranking:
 
 
 def assign_partitions(rankings: Mapping[Partition, Ranking]) -> dict[Partition, str]:
-    """Assign partitions to members. The result does not depend on the order of the argument.
+    """Return the member that should handle each partition. The result does not depend on the order of the argument.
 
-    Args:
-        rankings: The result of `rank_members` for each partition and the members that consume its topic, at least one.
-
-    Returns:
-        The member that should handle each partition.
+    The ranking of a partition is the result of `rank_members` for the members that consume its topic, at least one.
     """
     topics: dict[str, list[Partition]] = {}
     for partition in rankings:
@@ -108,14 +96,9 @@ def assign_partitions(rankings: Mapping[Partition, Ranking]) -> dict[Partition, 
 
 
 def find_quotas(counts: Mapping[str, int], members: Mapping[str, Collection[str]]) -> dict[str, dict[str, int]]:
-    """Divide the partitions of topics among the members that consume them.
+    """Return, by topic and member, the number of partitions that the member should handle.
 
-    Args:
-        counts: The number of partitions of each topic.
-        members: The members that consume each topic, at least one.
-
-    Returns:
-        By topic and member, the number of partitions that the member should handle.
+    `counts` has the number of partitions of each topic. At least one member consumes each topic.
     """
     quotas: dict[str, dict[str, int]] = {}
     loads: Counter[str] = Counter()

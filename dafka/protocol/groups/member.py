@@ -54,59 +54,40 @@ class Stage(Enum):
 
 @attrs.define(eq=False)
 class _Holding:
-    """A partition that this member claims, or handles.
-
-    Attributes:
-        claim_end: The sequence after the record with the claim, or, in the stage `TAKING`, after the record with the
-            position.
-        stage: The stage.
-        confirmed_at: When the claim was confirmed.
-        rivals: The other members that claimed the partition when this member's claim became durable, and still claim
-            it.
-        position: The position, from `TAKING` on.
-        handed_out: The sequence after the last record that the program has received; known after a `Revoke`.
-        release_due: The time at which it is released even if the program has not saved its position.
-    """
+    """A partition that this member claims, or handles."""
 
     claim_end: int
+    """The sequence after the record with the claim, or, in the stage `TAKING`, after the record with the position."""
     stage: Stage = Stage.CLAIMED
     confirmed_at: float | None = None
     rivals: set[str] = attrs.field(factory=set)
+    """Other members that claimed the partition when this member's claim became durable, and still claim it."""
     position: Position = NO_POSITION
+    """The position, from `TAKING` on."""
     handed_out: int | None = None
+    """The sequence after the last record that the program has received; known after a `Revoke`."""
     release_due: float = float("inf")
+    """The time at which it is released even if the program has not saved its position."""
 
 
 @attrs.frozen(kw_only=True)
 class GroupSettings:
-    """The settings of a member.
-
-    Attributes:
-        topics: The topics that it consumes.
-        lease_s: How long others wait for its heartbeat, in seconds.
-        handover_s: How long the program may take to save its position when a partition is handed over, in seconds.
-        stores: The number of stores that must confirm a record, and answer a survey; 0 means more than half of those
-            ever seen.
-    """
+    """The settings of a member."""
 
     topics: tuple[str, ...]
     lease_s: float = 10.0
+    """How long others wait for its heartbeat, in seconds."""
     handover_s: float = 5.0
+    """How long the program may take to save its position when a partition is handed over, in seconds."""
     stores: int = 0
+    """The number of stores that must confirm a record, and answer a survey; 0: more than half of those ever seen."""
 
 
 class GroupMember:
     """The machine of one member, from its first record to its last. A node whose member is over starts a new one.
 
-    Args:
-        address: The address of the node that publishes the member's records.
-        settings: The settings.
-        view: This node's view of the group; it outlives the member.
-        begin_of: Returns the first sequence of a partition without a saved position.
-
-    Attributes:
-        is_over: Whether the member has left, or its lease has ended.
-        confirmed_end: All records before this sequence are confirmed by enough stores.
+    The address is that of the node that publishes the member's records. Its view of the group outlives the member.
+    `begin_of` returns the first sequence of a partition without a saved position.
     """
 
     def __init__(
@@ -114,7 +95,9 @@ class GroupMember:
     ) -> None:
         self.address = address
         self.is_over = False
+        """Whether the member has left, or its lease has ended."""
         self.confirmed_end = 0
+        """All records before this sequence are confirmed by enough stores."""
         self._settings = settings
         self._view = view
         self._begin_of = begin_of

@@ -31,43 +31,34 @@ READ_BACK_RECORDS = 128
 
 
 class Position(NamedTuple):
-    """A group's position in a partition.
-
-    Attributes:
-        epoch: The number of times that the partition had been taken over when this was saved. The position of the later
-            epoch is valid, regardless of which was written later.
-        sequence: The sequence of the next record to handle.
-    """
+    """A group's position in a partition."""
 
     epoch: int
+    """The number of times that the partition had been taken over when this was saved. The position of the later epoch
+    is valid, regardless of which was written later."""
     sequence: int
+    """The sequence of the next record to handle."""
 
 
 @attrs.frozen(kw_only=True)
 class MemberRecord:
-    """One record of a member.
-
-    Attributes:
-        lease_ms: How long the others wait for the next heartbeat before they take over its partitions, in milliseconds.
-        topics: The topics that it consumes.
-        stores: The largest number of stores that it has been connected to.
-        is_full: Whether the record replaces all earlier ones.
-        is_leaving: Whether this is its last record.
-        claimed: Partitions that it wants to handle, or handles.
-        released: Partitions that it no longer handles.
-        positions: By partition, the position that it has saved.
-        over: Members that are over: they have left, or their lease has ended. They never come back.
-    """
+    """One record of a member."""
 
     lease_ms: int
+    """How long the others wait for the next heartbeat before they take over its partitions, in milliseconds."""
     topics: tuple[str, ...] = ()
     stores: int = 0
+    """The largest number of stores that it has been connected to."""
     is_full: bool = False
+    """Whether the record replaces all earlier ones."""
     is_leaving: bool = False
+    """Whether this is its last record."""
     claimed: frozenset[Partition] = frozenset()
+    """Partitions that it wants to handle, or handles."""
     released: frozenset[Partition] = frozenset()
     positions: Mapping[Partition, Position] = attrs.field(factory=dict)
     over: frozenset[str] = frozenset()
+    """Members that are over: they have left, or their lease has ended. They never come back."""
 
 
 def topic_of_group(group: str) -> str:
@@ -97,16 +88,9 @@ def encode_member_record(record: MemberRecord) -> bytes:
 
 
 def decode_member_record(value: bytes) -> MemberRecord:
-    """Return a member's record.
+    """Return the member's record of a value that `encode_member_record`, of this or an earlier version, has returned.
 
-    Args:
-        value: A value that `encode_member_record`, of this or an earlier version, has returned.
-
-    Returns:
-        The record.
-
-    Raises:
-        StorageFormatError: The value is malformed, or was written by a newer version of dafka.
+    Raise `StorageFormatError` if the value is malformed, or was written by a newer version of dafka.
     """
     with format_errors("a record of a group"):
         fields = json.loads(value)

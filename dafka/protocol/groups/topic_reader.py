@@ -32,16 +32,7 @@ _OWN_COMMANDS = (Command.DIRECT_RECORD, Command.DIRECT_HEAD, Command.STORE_HELLO
 
 
 class GroupReaderMachine:
-    """The machine of one node that reads the topic of a group.
-
-    Args:
-        address: The address of the node.
-        config: The settings of the node.
-        topic: The topic.
-
-    Attributes:
-        discarded: Messages that were discarded, by reason.
-    """
+    """The machine of one node that reads the topic of a group."""
 
     def __init__(self, address: str, config: Config, topic: str) -> None:
         self.address = address

@@ -16,25 +16,12 @@ NO_POSITION = Position(0, 0)
 
 @attrs.define(eq=False)
 class Member:
-    """One member of a group, as its records describe it.
-
-    Attributes:
-        address: The address of the node that publishes its records: another one after each restart.
-        heard_at: When this node read its latest record, in seconds.
-        lease_s: How long its lease lasts after a heartbeat.
-        topics: The topics that it consumes.
-        stores: The largest number of stores that it has been connected to.
-        claimed: The partitions that it wants to handle, or handles.
-        positions: The positions that it has saved.
-        is_over: Whether it has left, or its lease has ended. It never comes back.
-        over_since: When this node learned that from another member, in seconds. Until a survey that began later,
-            confirmed records of the member can still be unread.
-        is_known: Whether a full record of it has been read. Until then it may claim any partition.
-        next_sequence: The sequence of its next record.
-    """
+    """One member of a group, as its records (`MemberRecord`) describe it."""
 
     address: str
+    """The address of the node that publishes its records: another one after each restart."""
     heard_at: float
+    """When this node read its latest record."""
     lease_s: float = 0.0
     topics: frozenset[str] = frozenset()
     stores: int = 0
@@ -42,7 +29,10 @@ class Member:
     positions: dict[Partition, Position] = attrs.field(factory=dict)
     is_over: bool = False
     over_since: float = float("-inf")
+    """When this node learned from another member that it is over. Until a survey that began later, confirmed records of
+    the member can still be unread."""
     is_known: bool = False
+    """Whether a full record of it has been read. Until then it may claim any partition."""
     next_sequence: int = 0
 
     def may_claim(self, partition: Partition) -> bool:
@@ -51,35 +41,26 @@ class Member:
 
 
 class GroupView:
-    """The members of a group and its positions, as far as one node has read them.
-
-    Attributes:
-        members: All members whose records have been read, by address.
-        malformed: How many records could not be read.
-        version: A number that changes when members come, go, or change anything but positions.
-        expired: Members that are over because their lease has ended.
-        own_stores: The largest number of stores that this node has been connected to. If this node is cut off and
-            starts a new member, that member must not mistake the stores that it still sees for all stores.
-    """
+    """The members of a group and its positions, as far as one node has read them."""
 
     def __init__(self) -> None:
         self.members: dict[str, Member] = {}
         self.malformed = 0
+        """How many records could not be read."""
         self.version = 0
+        """A number that changes when members come, go, or change anything but positions."""
         self.expired: frozenset[str] = frozenset()
+        """Members that are over because their lease has ended."""
         self.own_stores = 0
+        """The largest number of stores that this node has been connected to. If this node is cut off and starts a new
+        member, that member must not mistake the stores that it still sees for all stores."""
         self._positions: dict[Partition, tuple[Position, str]] = {}
         self._over: set[str] = set()
 
     def receive(self, address: str, first_sequence: int, values: Sequence[bytes | None], now: float) -> None:
         """Take consecutive records of one member.
 
-        Args:
-            address: The member.
-            first_sequence: The sequence of the first one. If records before it are missing, the member's state is
-                unknown until the next full record.
-            values: The values of the records.
-            now: The time.
+        If records before the first one are missing, the member's state is unknown until the next full record.
         """
         member = self.members.get(address)
         if member is not None and member.next_sequence != first_sequence:
@@ -131,15 +112,9 @@ class GroupView:
         return news
 
     def mark_silent(self, since: float, factor: float, own_address: str = "") -> frozenset[str]:
-        """Record that members whose lease has ended are over.
+        """Record that members are over that have been silent for `factor` leases, except this node's, and return them.
 
-        Args:
-            since: The time of the last survey; all records that the stores held then have been read.
-            factor: How many times longer than a lease a member must have been silent.
-            own_address: A member to ignore.
-
-        Returns:
-            The members that are over.
+        The last survey was at the time `since`: all records that the stores held then have been read.
         """
         silent = (
             each.address

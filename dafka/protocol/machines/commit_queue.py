@@ -44,13 +44,7 @@ StorageWork: TypeAlias = ResetPosition | ForgetPartitions | DeletePartitions | l
 class CommitQueue:
     """The work that waits for a store's storage. It reports waiting and durable records to the machine.
 
-    Args:
-        machine: The store's machine.
-
-    Attributes:
-        records: Records made durable so far.
-        bytes: Their contents.
-        commits: Transactions so far.
+    `records`, `bytes` (of their contents) and `commits` count what was made durable so far.
     """
 
     def __init__(self, machine: StoreMachine) -> None:

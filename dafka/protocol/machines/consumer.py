@@ -49,20 +49,8 @@ _OWN_COMMANDS = (
 class ConsumerMachine:
     """The state machine of one consumer of any number of topics.
 
-    Args:
-        address: The node's address.
-        config: The configuration.
-        positions: By partition, the first sequence to receive.
-        start_ms: The time from which records of partitions without a position are received, in milliseconds since 1970;
-            None to apply `offset_reset`.
-
-    Attributes:
-        timed_start: The partitions that begin at a time, while the stores are asked for the position.
-        topics: The subscribed topics, each with the time from which GET-HEADS may be sent again.
-        reassembler: The position of each partition.
-        room: The memory of the records that have arrived and that the program has not taken yet.
-        records_unrecoverable: Records given up because no node holds them any more.
-        discarded: Messages that were discarded, by reason.
+    `positions` has, by partition, the first sequence to receive. Records of other partitions are received from the time
+    `start_ms` on, in milliseconds since 1970; without it, `offset_reset` applies.
     """
 
     def __init__(
@@ -74,6 +62,7 @@ class ConsumerMachine:
     ) -> None:
         self.address = address
         self.topics: dict[str, float] = {}
+        """The subscribed topics, each with the time from which GET-HEADS may be sent again."""
         self.reassembler = Reassembler(address, config.fetch, config.node.partitions_unproven_max)
         self.room = ReceiveRoom(config.consumer.buffer_bytes_max, self.reassembler)
         self.records_unrecoverable = 0

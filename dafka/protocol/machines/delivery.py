@@ -13,17 +13,12 @@ from dafka.records import Partition, Record, RecordBatch
 class DeliveryBuffer:
     """The records that wait for a consumer's program. It reports to the machine how much memory they take.
 
-    Args:
-        machine: The consumer's machine.
-
-    Attributes:
-        positions: By partition, the sequence after the last record that the program received.
-        records: Records that have left the buffer so far.
-        bytes: Their contents.
+    `records` and `bytes` (of their contents) count the records that have left the buffer so far.
     """
 
     def __init__(self, machine: ConsumerMachine) -> None:
         self.positions: dict[Partition, int] = {}
+        """By partition, the sequence after the last record that the program received."""
         self.records = 0
         self.bytes = 0
         self._machine = machine
@@ -57,15 +52,10 @@ class DeliveryBuffer:
     def take_run(
         self, now: float, ends: Mapping[Partition, int] | None = None
     ) -> tuple[RecordBatch, list[Action]] | None:
-        """Take the next run out of the buffer, to be passed to `open_run` or `hand_over`.
+        """Take the next run out of the buffer, to be passed to `open_run` or `hand_over`; None if no record waits.
 
-        Args:
-            now: The time in seconds.
-            ends: By partition, the sequence after the last record to take; other partitions are not taken. None: no
-                limits.
-
-        Returns:
-            The run, and the actions of the machine for the freed memory. None if no record waits.
+        If `ends` is given, take only records before these sequences, and only of these partitions. The actions are
+        those of the machine for the freed memory.
         """
         rest = self._take_rest()
         if rest is not None and ends is None:
@@ -137,13 +127,9 @@ class DeliveryBuffer:
         return actions + self._machine.seek(partition, self.positions[partition], now)
 
     def is_complete(self, ends: dict[Partition, int]) -> bool:
-        """Return whether all records before these ends have been handled.
+        """Return whether all records before these ends have been handed over, or are unrecoverable.
 
-        Args:
-            ends: By partition, the sequence after the last record. Complete partitions are removed.
-
-        Returns:
-            Whether all partitions are complete: their records have been handed over, or are unrecoverable.
+        Complete partitions are removed from `ends`.
         """
         waiting = self.waiting_positions()
         cursors = self._machine.reassembler.cursors

@@ -57,18 +57,8 @@ FAREWELL_HEADS_BURST = 10_000.0
 class HeadExchange:
     """The heads that one store sends, and those that it asks for.
 
-    Args:
-        address: The address of the store.
-        followed: The position in each partition that the store follows.
-        stored: The partitions that it holds.
-        ended: The ended partitions. Their heads are not sent to other stores: the stores would keep each other from
-            forgetting.
-        peers: Its peers.
-        limits: The rate limits of each peer.
-        discarded: Counts the requests that were discarded, by reason.
-
-    Attributes:
-        responder: The heads that wait to be sent to the nodes that have asked for them.
+    Heads of ended partitions are not sent to other stores: the stores would keep each other from forgetting. Discarded
+    requests are counted in `discarded`.
     """
 
     def __init__(
@@ -176,14 +166,9 @@ class HeadExchange:
         return heads
 
     def tick(self, now: float, *, has_room: bool) -> list[Action]:
-        """Repeat the heads and questions that other stores may have missed.
+        """Repeat the heads and questions that other stores may have missed. `due_heads` comes after it.
 
-        Args:
-            now: The time.
-            has_room: Whether the store has room for partitions that were refused.
-
-        Returns:
-            The actions. `due_heads` comes after it.
+        `has_room` says whether the store has room for partitions that were refused.
         """
         questions = self._get_heads_retries.take_due(now)
         actions: list[Action] = [Publish(wire.GetHeads(topic, self._address)) for topic in questions]

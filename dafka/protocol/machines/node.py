@@ -25,13 +25,10 @@ from dafka.records import RecordBatch
 
 
 class Machine(Protocol):
-    """The state machine of a role. It takes events and the time in seconds, and returns actions.
-
-    Attributes:
-        discarded: Messages that were discarded, by reason.
-    """
+    """The state machine of a role. It takes events and the time in seconds, and returns actions."""
 
     discarded: Counter[str]
+    """The number of discarded messages, by reason."""
 
     def start(self, now: float) -> list[Action]:
         """Start the node: subscribe to the messages of the role."""
@@ -82,23 +79,18 @@ class NodeIO(Protocol):
 
 @attrs.frozen
 class NodeCallbacks:
-    """The callbacks that a role passes to its node. None of them blocks.
-
-    Attributes:
-        on_records: Takes records in order, to deliver to the program or to append to the storage.
-        on_reset_position: Continues a stored partition at a later sequence.
-        on_event: Takes an event for the program.
-        on_settled: Called once, when the node has found its cluster.
-        on_effect: Takes the effects that only this role knows.
-        on_change: Called after every input to the machine.
-    """
+    """The callbacks that a role passes to its node. None of them blocks."""
 
     on_records: Callable[[RecordBatch], None]
+    """Takes records in order, to deliver to the program or to append to the storage."""
     on_reset_position: Callable[[ResetPosition], None]
+    """Continues a stored partition at a later sequence."""
     on_event: Callable[[Event], None]
     on_settled: Callable[[], None]
+    """Called once, when the node has found its cluster."""
     on_effect: Callable[[Effect], None]
     on_change: Callable[[], None]
+    """Called after every input to the machine."""
 
 
 class Node:

@@ -15,30 +15,18 @@ ROOM_CHECK_S = 1.0
 
 
 class PartitionRoom:
-    """The capacity of one store for partitions.
-
-    Args:
-        config: The limits.
-        reassembler: The partitions that are followed.
-        ended: The partitions that have ended.
-        limits: The limits of each peer.
-    """
+    """The capacity of one store for partitions. `full_reason` says why it accepts no new ones; empty if it does."""
 
     def __init__(
         self, config: NodeConfig, reassembler: Reassembler, ended: EndedPartitions, limits: PeerLimits
     ) -> None:
+        self.full_reason = ""
         self._config = config
         self._reassembler = reassembler
         self._ended = ended
         self._limits = limits
-        self._full_reason = ""
         self._check_due = float("inf")
         self._notices: list[Action] = []
-
-    @property
-    def full_reason(self) -> str:
-        """Why the store accepts no new partitions; empty if it does."""
-        return self._full_reason
 
     def admit_partition(self, partition: Partition, now: float, *, is_live: bool) -> str:
         """Admit a partition, or return the reason to discard its messages; see `PeerLimits.admit_partition`."""
@@ -61,8 +49,8 @@ class PartitionRoom:
             self._record_full(MANY_PARTITIONS, now)
         elif not self._reassembler.has_room():
             self._record_full(MANY_UNPROVEN, now)
-        elif self._full_reason:
-            self._full_reason = ""
+        elif self.full_reason:
+            self.full_reason = ""
             self._check_due = float("inf")
             self._notices.append(Notify(StoreHasRoom()))
 
@@ -92,8 +80,8 @@ class PartitionRoom:
 
     def _record_full(self, reason: str, now: float) -> None:
         self._check_due = now + ROOM_CHECK_S
-        if not self._full_reason:
+        if not self.full_reason:
             is_total = reason == MANY_PARTITIONS
             event = StoreFull(reason, self._config.partitions_max if is_total else self._config.partitions_unproven_max)
-            self._full_reason = str(event)
+            self.full_reason = str(event)
             self._notices.append(Notify(event))

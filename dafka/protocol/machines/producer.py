@@ -51,6 +51,10 @@ STORES_MAX = 1024
 class ProducerMachine:
     """The state machine of one producer, which publishes one partition.
 
+    All records before `acknowledged_end` are acknowledged by `min_stores` stores, all before `stored_end` by at least
+    one. If `stored_end` is greater than `next_sequence`, a store knows more of this partition than its producer, which
+    resumed from an old spool.
+
     Args:
         partition: The topic and the producer's address.
         config: The `[producer]` section.
@@ -58,20 +62,9 @@ class ProducerMachine:
         reply_records_max: The maximum number of records sent for one FETCH.
         next_sequence: The sequence of the next record.
         acknowledged_end: All records before this were acknowledged when the producer was opened.
-        is_spooled: Whether a spool holds the records.
+        is_spooled: Whether a spool holds the records, and not `retransmit_buffer`.
         spool_trim_records: Records that stay in the spool until they are trimmed together.
-        stranded_after_s: The seconds without a store that can continue the partition until `is_stranded`; 0: without
-            limit.
-
-    Attributes:
-        partition: The topic and the producer's address.
-        next_sequence: The sequence of the next record.
-        acknowledged_end: All records before this are acknowledged by `min_stores` stores.
-        stored_end: All records before this are acknowledged by at least one store. If it is greater than
-            `next_sequence`, a store knows more of this partition than its producer, which resumed from an old spool.
-        retransmit_buffer: The records held for FETCHes; empty if a spool holds them.
-        responder: Answers FETCHes, from `retransmit_buffer` or the spool.
-        discarded: Messages that were discarded, by reason.
+        stranded_after_s: Seconds without a store that can continue the partition until `is_stranded`; 0: no limit.
     """
 
     def __init__(
@@ -192,11 +185,7 @@ class ProducerMachine:
 
         A node of libdafka that misses records asks for a page of them when a RECORD or a HEAD shows that they exist,
         and never again after the last one (erratum 17). Stores of libdafka send no HEADs, so the producer stays until
-        no such peer asks any more.
-
-        Returns:
-            The time, unless such a peer asks or connects before it; minus infinity if there is no such peer, or none
-            misses records.
+        no such peer asks any more. The time is minus infinity if there is no such peer, or none misses records.
         """
         return self._lag_seen_at + FOLLOWED_S if self._need_regular_heads() else -math.inf
 

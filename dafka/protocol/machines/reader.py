@@ -49,25 +49,16 @@ _OWN_COMMANDS = (
 
 
 class ReaderMachine:
-    """The state machine of one reader.
-
-    Args:
-        address: The address of the reader.
-        config: The settings of its node.
-        topics: The topics to survey.
-
-    Attributes:
-        held_ends: Asks the stores how much of a partition they hold.
-        ends: By partition of the surveyed topics, the sequence after the last record that a store has made durable.
-        positions: By partition, the answers to `query_positions` so far.
-        room: The memory of the records that have arrived and that the program has not taken yet.
-        discarded: Messages that were discarded, by reason.
-    """
+    """The state machine of one reader, which surveys `topics`."""
 
     def __init__(self, address: str, config: Config, topics: Iterable[str] = ()) -> None:
         self.address = address
         self.ends: dict[Partition, int] = {}
+        """By partition of the surveyed topics, the sequence after the last record that a store has made durable."""
         self.positions: dict[Partition, int] = {}
+        """By partition, the answers to `query_positions` so far."""
+        self.is_ready = False
+        """Whether there is a store, and every store that was there has sent its heads. It stays true from then on."""
         self.discarded: Counter[str] = Counter()
         self._topics = tuple(dict.fromkeys(topics))
         self._reassembler = Reassembler(address, config.fetch)
@@ -80,13 +71,7 @@ class ReaderMachine:
         self._heads_poll = StorePoll(patience_s=PATIENCE_S, retry_s=GREETING_INTERVAL_S)
         self._ranges: dict[Partition, tuple[int, int]] = {}
         self._partitions_max = config.node.partitions_max
-        self._is_ready = False
         self._arriving_from: set[str] = set()
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether there is a store, and every store that was there has sent its heads. It stays true from then on."""
-        return self._is_ready
 
     @property
     def stores(self) -> int:
@@ -223,9 +208,9 @@ class ReaderMachine:
         actions += self._find_positions(now)
         if self._heads_poll.take_retry(now):
             stores = self._gap_resolver.stores
-            for store in sorted(stores if self._is_ready else self._heads_poll.unanswered(stores)):
+            for store in sorted(stores if self.is_ready else self._heads_poll.unanswered(stores)):
                 actions += self._greet(store)
-            self._heads_poll.record_asked(now, REFRESH_INTERVAL_S if self._is_ready else None)
+            self._heads_poll.record_asked(now, REFRESH_INTERVAL_S if self.is_ready else None)
         return actions + self._fetches(now)
 
     def deadline(self) -> float:
@@ -332,7 +317,7 @@ class ReaderMachine:
         if is_slow and now < self._heads_poll.patience_until + SLOW_STORES_S:
             return
         if self._heads_poll.is_answered(stores, now, is_pending=is_pending):
-            self._is_ready = True
+            self.is_ready = True
 
     def _fetches(self, now: float) -> list[Action]:
         return [Publish(fetch) for fetch in self._reassembler.due_fetches(now)] if self.room.has_half else []

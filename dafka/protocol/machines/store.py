@@ -42,6 +42,8 @@ _GREETINGS = frozenset((Command.STORE_HELLO, Command.CONSUMER_HELLO, Command.GET
 class StoreMachine:
     """The state machine of one store.
 
+    Its `reassembler` includes records on their way to the storage, whose memory is `pending_bytes`.
+
     Args:
         address: The node's address.
         config: The configuration.
@@ -50,16 +52,6 @@ class StoreMachine:
         idle_s: By partition, the seconds since its last record was appended.
         is_own: Returns whether this node produces a partition, so that peers cannot add records to it.
         stored: The table of stored partitions, which the machine fills; None for a new one, with `earliest`.
-
-    Attributes:
-        reassembler: The position of each partition, including records on their way to the storage.
-        missing: The records that no node sends, and when they are reported.
-        stored: The partitions in the storage.
-        answers: Answers questions about records and topics.
-        room: The capacity for partitions.
-        pending_bytes: Memory of the records on their way to the storage; see `records_queued`.
-        responder: Answers FETCHes from the storage.
-        discarded: Messages that were discarded, by reason.
     """
 
     def __init__(

@@ -27,19 +27,7 @@ SORT_S = 1.0
 class StoreAnswers:
     """The questions of other nodes about the records and topics of one store.
 
-    Args:
-        address: The address of the store.
-        followed: The partitions that it follows.
-        stored: The partitions that it holds.
-        responder: Answers FETCHes for records that it holds.
-        heads: Answers requests for heads.
-        peers: Its peers.
-        limits: How often each peer may ask.
-        discarded: Counts the questions that were discarded, by reason.
-
-    Attributes:
-        fetches_received: FETCHes that are answered with records.
-        positions: Answers GET-POSITION.
+    `fetches_received` counts the FETCHes that are answered with records, `discarded` the discarded questions.
     """
 
     def __init__(

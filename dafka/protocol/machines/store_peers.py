@@ -11,20 +11,7 @@ from dafka.wire import Command
 
 
 class StorePeers:
-    """The connected peers of one store, as their subscriptions show them.
-
-    Args:
-        address: The address of the store.
-        peers_max: The maximum number of peers of each kind to remember.
-        gap_resolver: The discovered nodes, and the connected stores.
-
-    Attributes:
-        head_subscribers: The nodes that take DIRECT-HEADs.
-        record_subscribers: The nodes that take DIRECT-RECORDs.
-        topics_subscribers: The nodes that take DIRECT-TOPICS.
-        position_subscribers: The nodes that take DIRECT-POSITIONs.
-        earliest_responder: Answers the nodes that take DIRECT-EARLIEST.
-    """
+    """The connected peers of one store, as their subscriptions show them; at most `peers_max` of each kind."""
 
     def __init__(self, address: str, peers_max: int, gap_resolver: GapResolver) -> None:
         self.head_subscribers = SubscriberSet(Command.DIRECT_HEAD, peers_max)

@@ -23,19 +23,13 @@ COUNT_S = 1.0
 
 
 class StoredPartitions:
-    """The range of durable records of each partition that a store holds.
-
-    Args:
-        earliest: By partition, the sequence of the first record in the storage, if it is not 0.
-
-    Attributes:
-        durable: By topic and by the producer's address, the sequence after the last durable record.
-        earliest: The sequence of the first record held, of each partition that has lost any.
-    """
+    """The range of durable records of each partition that a store holds."""
 
     def __init__(self, earliest: Mapping[Partition, int]) -> None:
         self.durable: dict[str, dict[str, int]] = {}
+        """By topic and by the producer's address, the sequence after the last durable record."""
         self.earliest: dict[Partition, int] = dict(earliest)
+        """The sequence of the first record held, of each partition that has lost any."""
         self._by_address: dict[str, dict[str, None]] = {}
 
     def durable_end(self, partition: Partition) -> int:
@@ -77,10 +71,7 @@ class EndedPartitions:
     another store that still has its records does not bring them back. The partition is forgotten when neither its
     producer nor another store has sent a message about it for a time (`[store] forget_empty_after_ms`).
 
-    Args:
-        config: The configuration.
-        has_producer: Returns whether the producer of a partition is connected or known to discovery.
-        idle_s: By partition, the seconds since its last record was appended, when the store started.
+    `idle_s` has, by partition, the seconds since its last record was appended, when the store started.
     """
 
     def __init__(

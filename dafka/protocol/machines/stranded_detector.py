@@ -33,18 +33,14 @@ class _Lack:
 class StrandedDetector:
     """The stores of one producer that miss records which stores had acknowledged.
 
-    Args:
-        after_s: The seconds without a store that can continue the partition until `is_stranded`; 0: without limit.
-        stored_ends: By store, the end of the records that it has acknowledged.
-        stores_max: The maximum number of connected stores that are remembered.
-
-    Attributes:
-        is_stranded: Whether no store can continue the partition: for long enough, all connected stores have been asking
-            for records that stores had acknowledged, so all of them have lost these.
+    The partition is stranded after `after_s` seconds without a store that can continue it; 0: never. `stored_ends` has,
+    by store, the end of the records that it has acknowledged.
     """
 
     def __init__(self, after_s: float, stored_ends: Mapping[str, int], stores_max: int) -> None:
         self.is_stranded = False
+        """Whether no store can continue the partition: for long enough, all connected stores have been asking for
+        records that stores had acknowledged, so all of them have lost these."""
         self._after_s = after_s
         self._stored_ends = stored_ends
         self._connected_stores = SubscriberSet(Command.CONSUMER_HELLO, stores_max)

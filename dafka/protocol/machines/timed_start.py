@@ -24,16 +24,8 @@ PARTITIONS_MAX = 50_000
 class TimedStart:
     """The partitions of one consumer whose first record is being searched.
 
-    Args:
-        address: The address of the consumer.
-        config: The settings of its node.
-        gap_resolver: The connected stores.
-        time_ms: The time from which records are received, in milliseconds since 1970; None for no time.
-
-    Attributes:
-        time_ms: The same. A change applies to partitions that are not known yet.
-        pending_peers: The discovered nodes that may turn out to be stores.
-        query: The questions to the stores.
+    `time_ms` is the time from which records are received, in milliseconds since 1970; None for no time. A change
+    applies to partitions that are not known yet.
     """
 
     def __init__(self, address: str, config: NodeConfig, gap_resolver: GapResolver, time_ms: int | None) -> None:
@@ -77,15 +69,9 @@ class TimedStart:
         return removed
 
     def record_received(self, partition: Partition, end_sequence: int, first_live: int | None = None) -> bool:
-        """Remember the range of a waiting partition's records.
+        """Remember the range of a waiting partition's records; return False if the partition does not wait.
 
-        Args:
-            partition: The partition.
-            end_sequence: The sequence after the last record that is known to exist.
-            first_live: The first record that its producer has just published; None if only a head is known.
-
-        Returns:
-            False if the partition does not wait.
+        `first_live` is the first record that its producer has just published; None if only a head is known.
         """
         if partition not in self._known_ends:
             return False
@@ -101,15 +87,10 @@ class TimedStart:
             self.pending_peers.record_subscription(subscription.topic)
 
     def begin_partitions(self, begin: Callable[[Partition, int, int, float | None], None], now: float) -> list[Action]:
-        """Begin the partitions whose first record the stores have reported, and ask about the others.
+        """Begin the partitions whose first record the stores have reported, and return questions about the others.
 
-        Args:
-            begin: Follows a partition. Its arguments are the partition, the first sequence, the sequence after the last
-                record that is known to exist, and the time if only the name of the partition is known.
-            now: The time in seconds.
-
-        Returns:
-            The questions.
+        The arguments of `begin` are the partition, the first sequence, the sequence after the last record that is known
+        to exist, and the time if only the name of the partition is known.
         """
         if self._known_ends:
             for partition, found in self.query.take_positions(now).items():

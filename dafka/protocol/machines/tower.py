@@ -59,13 +59,17 @@ NO_TOWER_ID = bytes(wire.TOWER_ID_BYTES)
 
 
 class TowerMachine:
-    """The rules of one tower.
+    """The rules of one tower. `beacons` counts the accepted ones of both forms.
 
-    Attributes:
-        registry: The nodes that the tower introduces.
-        beacons: Beacons accepted, of both forms.
-        own_host: The host at which other machines reach this one. Nodes on loopback are introduced at this host. It is
-            an assumption until a node reaches the tower at an address other than loopback.
+    Nodes on loopback are introduced at `own_host`, at which other machines reach this one. It is an assumption until a
+    node reaches the tower at an address other than loopback.
+
+    Args:
+        config: `[tower] nodes_max` and `[beacon] timeout_ms` apply.
+        own_host: The host at which other machines presumably reach this one.
+        is_connected: Returns whether a connection, by the number in `MessageSource`, still exists.
+        identity: The keys of nodes in a closed cluster; None in a plain cluster.
+        tower_id: Eight random bytes that identify this incarnation of the tower.
     """
 
     def __init__(
@@ -76,15 +80,6 @@ class TowerMachine:
         identity: KeyIdentity | None = None,
         tower_id: bytes = NO_TOWER_ID,
     ) -> None:
-        """Create the machine of a tower that knows no nodes.
-
-        Args:
-            config: `[tower] nodes_max` and `[beacon] timeout_ms` apply.
-            own_host: The host at which other machines presumably reach this one.
-            is_connected: Returns whether a connection, by the number in `MessageSource`, still exists.
-            identity: The keys of nodes in a closed cluster; None in a plain cluster.
-            tower_id: Eight random bytes that identify this incarnation of the tower.
-        """
         timeout_s = config.beacon.timeout_ms / 1000
         self._registration_s = max(REGISTRATION_S, REGISTRATION_TIMEOUTS * timeout_s)
         self._registration_soon_s = REGISTRATION_TIMEOUTS * timeout_s
@@ -139,15 +134,10 @@ class TowerMachine:
         return min(self._tick_due, self._pulse_due, self._introduction_due, self.registry.deadline())
 
     def reached_at(self, address: str) -> TowerHostAmbiguous | None:
-        """Record the address of this machine at which a node has reached the tower.
+        """Record the address of this machine, which may be empty or invalid, at which a node has reached the tower.
 
         The presumed host is kept if nodes reach the tower there; otherwise the first address is the tower's host.
-
-        Args:
-            address: The IP address; may be empty or invalid.
-
-        Returns:
-            A warning if nodes have reached the tower at another address, too.
+        Return a warning if nodes have reached the tower at another address, too.
         """
         host = _remote_host(address)
         if not host or host in self._reached_hosts:
@@ -286,14 +276,9 @@ def _first_form(entry: wire.DirectoryEntry) -> list[bytes]:
 
 
 def reachable_host(host: str, own_host: str) -> str:
-    """Return the host at which other machines reach a node.
+    """Return the host, for an endpoint, at which other machines reach a node whose connection comes from this address.
 
-    Args:
-        host: The IP address that the node's connection comes from; may be empty or invalid.
-        own_host: The host of the tower's machine, for nodes that connect over loopback.
-
-    Returns:
-        A host for an endpoint; an IPv6 address is in brackets.
+    The address may be empty or invalid. `own_host` is the host of the tower's machine, for nodes on loopback.
     """
     return _remote_host(host) or own_host
 

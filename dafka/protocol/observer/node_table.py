@@ -37,30 +37,21 @@ OWN_COMMANDS = {
 addresses."""
 
 
-_NOWHERE = PeerEndpoint("")
-
-
 @attrs.define
 class NodeEntry:
-    """The facts known about one node.
-
-    Attributes:
-        first_seen: The time at which it was first seen.
-        last_seen: The time at which it was last seen.
-        endpoint: Its endpoint, with its key.
-        is_joined: Whether discovery has found it, and not lost it since.
-        publishes: Whether it has sent a HEAD.
-        commands: The commands that it has subscribed to with its address.
-        sightings: The report of each tower that has seen it.
-    """
+    """The facts known about one node."""
 
     first_seen: float
     last_seen: float
-    endpoint: PeerEndpoint = _NOWHERE
+    endpoint: PeerEndpoint = attrs.field(factory=lambda: PeerEndpoint(""))
     is_joined: bool = False
+    """Whether discovery has found it, and not lost it since."""
     publishes: bool = False
+    """Whether it has sent a HEAD."""
     commands: set[Command] = attrs.field(factory=set)
+    """The commands that it has subscribed to with its address."""
     sightings: dict[str, Sighting] = attrs.field(factory=dict)
+    """The report of each tower that has seen it."""
 
     @property
     def is_store(self) -> bool:
@@ -122,16 +113,9 @@ class _Tower:
 
 
 class NodeTable:
-    """The towers and nodes that an observer knows.
+    """The towers and nodes that an observer, which is left out, knows.
 
-    Args:
-        own_address: The address of the observer, which is left out.
-        towers: The endpoints of the towers.
-        timeout: The seconds after which a node without beacons, or a tower, counts as silent.
-        nodes_max: The maximum number of nodes to remember.
-
-    Attributes:
-        entries: The nodes, by address.
+    A node without beacons, or a tower, counts as silent after `timeout` seconds.
     """
 
     def __init__(self, own_address: str, towers: tuple[str, ...], timeout: float, nodes_max: int) -> None:
@@ -175,16 +159,10 @@ class NodeTable:
         return entry
 
     def record_subscription(self, subscription: wire.Subscription) -> NodeEntry | None:
-        """Record that a node subscribes to a command with its address, as nodes do when they connect.
+        """Record that a node subscribes to one of `OWN_COMMANDS` with its address, as nodes do when they connect.
 
-        Subscriptions of nodes that are not known yet are kept, until they unsubscribe. The roles of a node
-        that has left are kept.
-
-        Args:
-            subscription: A subscription to one of `OWN_COMMANDS`.
-
-        Returns:
-            The entry of the node, or None if it is not known yet.
+        Subscriptions of nodes that are not known yet are kept, until they unsubscribe. The roles of a node that has
+        left are kept. Return the entry of the node, or None if it is not known yet.
         """
         address, command = subscription.topic, subscription.command
         entry = self.entries.get(address)

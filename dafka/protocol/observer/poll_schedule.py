@@ -29,22 +29,14 @@ LAST_S = 1.0
 
 
 class PollSchedule:
-    """The rounds of questions of one observer.
-
-    Args:
-        beacon_interval: The seconds between two beacons of a node.
-
-    Attributes:
-        poll: The question, and which stores have answered it.
-        number: The number of rounds that have begun.
-        first_question: The number of this round's first question.
-        is_over: Whether this round is over.
-    """
+    """The rounds of questions of one observer."""
 
     def __init__(self, beacon_interval: float) -> None:
         self.poll = StorePoll(patience_s=PATIENCE_S, retry_s=ASK_AGAIN_S, retry_factor=2.0, quiet_s=QUIET_S)
         self.number = 0
+        """The number of rounds that have begun."""
         self.first_question = 1
+        """The number of this round's first question."""
         self.is_over = True
         self._interval = min(beacon_interval, PATIENCE_S)
         self._settled_at = float("inf")
@@ -97,17 +89,10 @@ class PollSchedule:
     def tick(
         self, now: float, stores: Collection[str], *, has_silent: bool, has_shown: bool, is_listing: bool = False
     ) -> bool:
-        """Decide whether to ask now; end the round if it is over.
+        """Return whether to ask now; end the round if it is over.
 
-        Args:
-            now: The time.
-            stores: The stores that report when they have answered.
-            has_silent: Whether there are stores that never report it.
-            has_shown: Whether every discovered node has shown its role.
-            is_listing: Whether a store has not listed all of its topics yet.
-
-        Returns:
-            Whether to ask.
+        The stores report when they have answered; with `has_silent`, others never report it. `has_shown` says whether
+        every discovered node has shown its role, `is_listing` whether a store has not listed all of its topics yet.
         """
         self._check_due = float("inf")
         self._checked_at = now

@@ -100,17 +100,8 @@ class _TopicList:
 class SurveyMachine:
     """The state machine of one observer.
 
-    A round of questions begins with `begin_round`, and is over when `is_complete`.
-
-    Args:
-        address: The address of the observer.
-        config: The settings of its node.
-        topics: The topics to look at; none for all.
-
-    Attributes:
-        node_table: The towers and nodes.
-        stores: The endpoints of the stores that need a connection of their own, by address.
-        discarded: Messages that were discarded, by reason.
+    A round of questions begins with `begin_round`, and is over when `is_complete`. The observer looks at the given
+    topics; if there are none, at all.
     """
 
     def __init__(self, address: str, config: Config, topics: Iterable[str] = ()) -> None:
@@ -119,6 +110,7 @@ class SurveyMachine:
             address, config.beacon.tower_pub, config.beacon.timeout_ms / 1000, config.node.peers_max
         )
         self.stores: dict[str, PeerEndpoint] = {}
+        """The endpoints of the stores that need a connection of their own, by address."""
         self.discarded: Counter[str] = Counter()
         self._wire = config.node.wire
         self._named = frozenset(topics)

@@ -24,13 +24,11 @@ class BatchBuffer:
 
     If the taker keeps up, batches are small. Many waiting records of a partition are taken as one batch, so if the
     taker falls behind, batches grow, up to a limit, and each record costs less.
-
-    Attributes:
-        memory_bytes: The memory that the waiting batches take. A taken batch, which is joined, may take less.
     """
 
     def __init__(self) -> None:
         self.memory_bytes = 0
+        """The memory that the waiting batches take. A taken batch, which is joined, may take less."""
         self._batches: OrderedDict[Partition, list[RecordBatch]] = OrderedDict()
 
     def __bool__(self) -> bool:
@@ -62,11 +60,7 @@ class BatchBuffer:
     def take_batch_before(self, ends: Mapping[Partition, int]) -> RecordBatch | None:
         """Take waiting records of the next partition that has some before its end; None if there are none.
 
-        Args:
-            ends: By partition, the sequence after the last record to take. Other partitions are not taken.
-
-        Returns:
-            The records.
+        Partitions without an end are not taken.
         """
         for partition, batches in self._batches.items():
             first, end = batches[0], ends.get(partition, 0)
@@ -114,13 +108,7 @@ class RetransmitBuffer:
     A producer must not delete records before that (RFC 46, "The RECORD Command"). They are kept in the batches
     that were published, so that neither publishing nor acknowledging handles records one by one.
 
-    Args:
-        first_sequence: The sequence of the first record to be published.
-
-    Attributes:
-        first_sequence: The oldest record in the buffer.
-        end_sequence: The sequence of the next record to be published.
-        content_bytes: The total length of the contents in the buffer.
+    The buffer holds the records from `first_sequence` to `end_sequence`, which is the next one to be published.
     """
 
     def __init__(self, first_sequence: int = 0) -> None:

@@ -16,15 +16,10 @@ list long."""
 
 
 class Cursor:
-    """The position in one partition.
+    """The position in one partition: the sequence of the next record in order.
 
-    Args:
-        next_sequence: The sequence of the first record that is wanted.
-
-    Attributes:
-        next_sequence: The sequence of the next record in order.
-        known_end: The sequence after the last record that is known to exist.
-        ahead_bytes: The memory that records ahead of a gap take, in bytes.
+    `known_end` is the sequence after the last record that is known to exist, `ahead_bytes` the memory that records
+    ahead of a gap take.
     """
 
     __slots__ = ("_ahead", "_begin", "ahead_bytes", "known_end", "next_sequence")
@@ -46,15 +41,9 @@ class Cursor:
         self.known_end = max(self.known_end, end_sequence)
 
     def add_batch(self, batch: RecordBatch, ahead_bytes_left: int) -> list[RecordBatch]:
-        """Add records.
+        """Add records, which may be duplicates or follow a gap, and return the batches that are now in order.
 
-        Args:
-            batch: Records of this partition. They may be duplicates, or follow a gap.
-            ahead_bytes_left: The memory left for records after a gap, in bytes. Records beyond it are dropped and count
-                as missing.
-
-        Returns:
-            The batches that are now in order.
+        Records after a gap that need more than `ahead_bytes_left` of memory are dropped and count as missing.
         """
         self.record_known_end(batch.end_sequence)
         if batch.end_sequence <= self.next_sequence:

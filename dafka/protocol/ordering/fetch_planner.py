@@ -79,12 +79,7 @@ class FetchPlanner:
         self._renewed_at = float("-inf")
 
     def limit_rate(self, is_limited: Callable[[Partition], bool], bytes_per_s: int) -> None:
-        """Limit the rate at which some partitions are fetched together.
-
-        Args:
-            is_limited: Returns whether the limit applies to a partition now.
-            bytes_per_s: The size of the records that are fetched in a second.
-        """
+        """Limit the rate at which the partitions to which the limit applies now are fetched together."""
         self._is_limited, self._limit_bytes_per_s = is_limited, bytes_per_s
         self._limit = TokenBucket(bytes_per_s, bytes_per_s * LIMITED_PAGE_S, 0.0)
 

@@ -29,19 +29,16 @@ NODES_MAX = 100_000
 
 
 class GapResolver:
-    """The peers that may hold missing records, and their answers.
-
-    Attributes:
-        stores: The addresses of the connected stores.
-        answering: The connected nodes that know DIRECT-EARLIEST.
-        is_settled: Whether the nodes that were running before are connected. Until then no record is given up, because
-            a node that holds it may be about to connect.
-    """
+    """The peers that may hold missing records, and their answers."""
 
     def __init__(self) -> None:
         self.stores: set[str] = set()
+        """The addresses of the connected stores."""
         self.answering: set[str] = set()
+        """The connected nodes that know DIRECT-EARLIEST."""
         self.is_settled = False
+        """Whether the nodes that were running before are connected. Until then no record is given up, because a node
+        that holds it may be about to connect."""
         self._nodes: set[str] = set()
         self._subscribed: set[str] = set()
         self._answers: dict[Partition, tuple[int, dict[str, wire.DirectEarliest]]] = {}
@@ -118,15 +115,9 @@ class GapResolver:
         return [partition for partition in news if partition in self._answers] if self.is_settled else []
 
     def resume_sequence(self, partition: Partition, next_sequence: int, attempts: int) -> int | None:
-        """Return the sequence at which to continue a partition.
+        """Return the first record that a node holds after the missing record `next_sequence`.
 
-        Args:
-            partition: The partition.
-            next_sequence: The record that is missing.
-            attempts: The number of consecutive FETCHes for it that went unanswered.
-
-        Returns:
-            The first record that a node holds; None if the missing record is not known to be unrecoverable.
+        Return None if that is not known to be unrecoverable. `attempts` consecutive FETCHes for it went unanswered.
         """
         asked, answers = self._answers.get(partition, (next_sequence, {}))
         if asked != next_sequence:

@@ -82,15 +82,9 @@ class HeldEndQuery:
         return [Unsubscribe(_ack_prefix(partition))]
 
     def held_end(self, partition: Partition, min_stores: int, now: float) -> int | Incomplete:
-        """Return the end of a partition in the stores.
+        """Return the sequence after the last record that any store holds, or the reason why it is not certain yet.
 
-        Args:
-            partition: A partition that is being asked about.
-            min_stores: The number of stores that must be connected.
-            now: The time.
-
-        Returns:
-            The sequence after the last record that any store holds, or the reason why it is not certain yet.
+        The partition is one that is being asked about. `min_stores` stores must be connected.
         """
         question = self._questions[partition]
         stores = self._gap_resolver.stores
@@ -101,13 +95,9 @@ class HeldEndQuery:
         return Incomplete.QUIET if question.end and not question.poll.is_quiet(now) else question.end
 
     def add_answer(self, partition: Partition, store: str, end_sequence: int, now: float) -> None:
-        """Record that a store holds the records before a sequence.
+        """Record that a store, empty if the message does not name it, holds the records before a sequence.
 
-        Args:
-            partition: The partition, which need not be one that is asked about.
-            store: The store's address; empty if the message does not name it.
-            end_sequence: The sequence after its last record; 0 if it holds none.
-            now: The time.
+        The partition need not be one that is asked about.
         """
         question = self._questions.get(partition)
         if question is None:

@@ -36,25 +36,15 @@ class _Question:
 
 @attrs.frozen
 class FoundPosition:
-    """The position of a partition at a time.
-
-    Attributes:
-        sequence: The sequence of the next record.
-        is_held: Whether a store holds records of the partition, or once held some.
-    """
+    """The position of a partition at a time: the sequence of the next record."""
 
     sequence: int
     is_held: bool
+    """Whether a store holds records of the partition, or once held some."""
 
 
 class PositionQuery:
-    """The questions of one node.
-
-    Args:
-        address: The address of the node.
-        gap_resolver: The connected stores.
-        pending_peers: The discovered nodes that may turn out to be stores.
-    """
+    """The questions of one node."""
 
     def __init__(self, address: str, gap_resolver: GapResolver, pending_peers: PendingPeers) -> None:
         self._address = address

@@ -43,41 +43,30 @@ MISSING_INTERVAL_S = 60.0
 class Reassembler:
     """The partitions that one node follows, and the FETCHes for missing records.
 
-    Args:
-        address: The address of the node.
-        config: The limits of fetching.
-        unproven_max: The maximum number of followed partitions without a received record.
-
-    Attributes:
-        cursors: The position in each followed partition.
-        gap_resolver: The peers that may still hold the missing records.
-        paused: The partitions, and the topics, that are not fetched.
-        assigned: The only partitions that are fetched; None for all.
-        fetches_sent: The number of FETCHes returned by `due_fetches`.
-        ahead_bytes: The memory of all records after gaps, in bytes.
+    At most `unproven_max` partitions are followed of which no record has been received.
     """
 
     def __init__(self, address: str, config: FetchConfig, unproven_max: int = UNPROVEN_MAX) -> None:
         self.cursors: dict[Partition, Cursor] = {}
         self.gap_resolver = GapResolver()
         self.fetches_sent = 0
+        self.ahead_bytes = 0
+        """The memory of all records after gaps."""
         self._address = address
         self._ahead_bytes_max = config.ahead_bytes_max
-        self.ahead_bytes = 0
         self._planner = FetchPlanner(config)
         self._changed: dict[Partition, None] = {}
         self._unproven: OrderedDict[Partition, float] = OrderedDict()
         self._unproven_max = unproven_max
         self.paused: set[Partition | str] = set()
+        """The partitions, and the topics, that are not fetched."""
         self.assigned: set[Partition] | None = None
+        """The only partitions that are fetched; None for all."""
 
     def follow_partition(self, partition: Partition, next_sequence: int, since: float | None = None) -> None:
         """Begin to follow a partition from `next_sequence` on.
 
-        Args:
-            partition: The partition.
-            next_sequence: The first record to receive.
-            since: The time, if only the name of the partition is known; see `has_room`. None if it is known to exist.
+        `since` is the time if only the name of the partition is known; None if the partition is known to exist.
         """
         self.cursors[partition] = Cursor(next_sequence)
         if since is not None:
@@ -164,10 +153,7 @@ class Reassembler:
         self._changed[batch.partition] = None
 
     def receive_earliest(self, message: wire.DirectEarliest) -> str:
-        """Record that a peer does not hold fetched records.
-
-        Return the reason to discard the message, or an empty text.
-        """
+        """Record that a peer does not hold fetched records. Return the reason to discard the message; may be empty."""
         cursor = self.cursors.get(Partition(message.subject, message.partition))
         if message.requestor != self._address:
             return "another requestor"
@@ -177,20 +163,15 @@ class Reassembler:
         return ""
 
     def unrecoverable_ranges(self, *, only_new: bool = False) -> list[tuple[Partition, int, int]]:
-        """Return the partitions that are blocked by unrecoverable records.
+        """Return the partitions that are blocked, with the first and end sequence of the unrecoverable records.
 
-        Args:
-            only_new: Whether to return only partitions about which a peer has answered since the last call.
-
-        Returns:
-            For each, the partition, and the first and end sequence of the unrecoverable records.
+        With `only_new`, return only those about which a peer has answered since the last call.
         """
+        resolver = self.gap_resolver
         found = []
-        for partition in (
-            self.gap_resolver.take_newly_answered() if only_new else self.gap_resolver.answered_partitions()
-        ):
+        for partition in resolver.take_newly_answered() if only_new else resolver.answered_partitions():
             first = self.cursors[partition].next_sequence
-            end = self.gap_resolver.resume_sequence(partition, first, self._planner.attempts(partition))
+            end = resolver.resume_sequence(partition, first, self._planner.attempts(partition))
             if end is not None:
                 found.append((partition, first, end))
         return found
@@ -271,18 +252,13 @@ class ReceiveRoom:
     """The memory of records that have arrived and that the program has not taken yet, whether they are in order or not.
 
     It never exceeds the limit by more than one batch. Half of the limit is reserved for fetched records: otherwise, a
-    stream of live records would fill the memory, and fetched records would be dropped each time they arrive.
-
-    Args:
-        bytes_max: The limit, in bytes.
-        reassembler: Puts the records in order. It keeps fewer records after gaps if the limit is small.
-
-    Attributes:
-        buffered_bytes: The memory of the records that wait for the program.
+    stream of live records would fill the memory, and fetched records would be dropped each time they arrive. If the
+    limit is small, the reassembler keeps fewer records after gaps.
     """
 
     def __init__(self, bytes_max: int, reassembler: Reassembler) -> None:
         self.buffered_bytes = 0
+        """The memory of the records that wait for the program."""
         self._arriving_bytes = 0
         self._bytes_max = bytes_max
         self._reassembler = reassembler

@@ -57,22 +57,13 @@ class _Connection:
 class BeaconRegistry:
     """The nodes whose beacons a tower accepts, by address.
 
-    Attributes:
-        discarded: Beacons refused, by reason.
+    A node is forgotten after `timeout_s` without a beacon. A node that uses the second form registers at least every
+    `registration_s`. `is_connected` is only called when two connections use one address, or a node is silent.
     """
 
     def __init__(
         self, nodes_max: int, timeout_s: float, is_connected: Callable[[int], bool], registration_s: float = 0.0
     ) -> None:
-        """Create an empty registry.
-
-        Args:
-            nodes_max: Nodes known at once.
-            timeout_s: Seconds without a beacon after which a node is forgotten.
-            is_connected: Returns whether a connection, identified by its number, still exists. It is only called when
-                two connections use one address, or a node is silent.
-            registration_s: The longest time between two registrations of a node that uses the second form, in seconds.
-        """
         self.discarded: Counter[str] = Counter()
         self._nodes_max = nodes_max
         self._timeout_s = timeout_s
@@ -100,15 +91,8 @@ class BeaconRegistry:
     def admit_beacon(self, address: str, connection: int, now: float, *, may_be_late: bool = False) -> bool:
         """Record a beacon, and return whether to accept it. A refused beacon is counted in `discarded`.
 
-        Args:
-            address: The node's address.
-            connection: The number of the connection on which it arrived.
-            now: The time in seconds.
-            may_be_late: Whether the node uses the second form: it leaves when this connection ends, or when its next
-                registration is overdue for `LATE_FACTOR` timeouts.
-
-        Returns:
-            Whether the beacon is accepted.
+        A node that uses the second form (`may_be_late`) leaves when this connection ends, or when its next registration
+        is overdue for `LATE_FACTOR` timeouts.
         """
         reason = self._refusal(address, connection, now)
         if reason:

@@ -123,9 +123,13 @@ class _Tower:
 class BeaconMachine:
     """The beacon client of one node: it takes messages from towers, and returns events and actions for the sockets.
 
-    Attributes:
-        discarded: Beacons discarded, by reason.
-        peers: The known nodes.
+    Args:
+        beacon: The node's own beacon.
+        config: `[beacon]`, `[node]` and `[security]` apply.
+        role: The node's role.
+        towers: The number of towers.
+        draw: Returns a random number from 0 to 1, which spreads the waits of nodes that start together.
+        is_other_machine: Returns whether the host of an endpoint is another machine.
     """
 
     def __init__(
@@ -138,16 +142,6 @@ class BeaconMachine:
         draw: Callable[[], float] = lambda: 0.5,
         is_other_machine: Callable[[str], bool] = lambda host: False,
     ) -> None:
-        """Create the client of a node.
-
-        Args:
-            beacon: The node's own beacon.
-            config: `[beacon]`, `[node]` and `[security]` apply.
-            role: The node's role.
-            towers: The number of towers.
-            draw: Returns a random number from 0 to 1, which spreads the waits of nodes that start together.
-            is_other_machine: Returns whether the host of an endpoint is another machine.
-        """
         settings = config.beacon
         self.discarded: Counter[str] = Counter()
         self.peers = PeerTable(

@@ -34,17 +34,11 @@ CONNECT_S = 1.0
 
 
 class ConnectionManager:
-    """The endpoints that a node connects to, and whether the node is settled.
-
-    Args:
-        connecting_max: The maximum number of endpoints tried at the same time that have never answered.
-
-    Attributes:
-        is_settled: Whether the peers that were running before have been found and connected to.
-    """
+    """The endpoints that a node connects to; see `CONNECTING_MAX`."""
 
     def __init__(self, connecting_max: int = CONNECTING_MAX) -> None:
         self.is_settled = False
+        """Whether the peers that were running before have been found and connected to."""
         self._connecting_max = connecting_max
         self._connecting: OrderedDict[PeerEndpoint, float] = OrderedDict()
         self._queue: OrderedDict[PeerEndpoint, None] = OrderedDict()
@@ -64,14 +58,9 @@ class ConnectionManager:
         return self._endpoints[endpoint] == 1
 
     def begin_connecting(self, endpoint: PeerEndpoint, now: float) -> list[PeerEndpoint] | None:
-        """Make room to connect to a new endpoint.
+        """Make room to connect to a new endpoint, and return the endpoints to disconnect first.
 
-        Args:
-            endpoint: The endpoint.
-            now: The time in seconds.
-
-        Returns:
-            The endpoints to disconnect first. None if the endpoint has to wait; `next_queued` returns it later.
+        Return None if the endpoint has to wait; `next_queued` returns it later.
         """
         replaced: list[PeerEndpoint] = []
         if len(self._connecting) >= self._connecting_max:

@@ -24,19 +24,11 @@ _RECORD_COMMANDS = frozenset((Command.RECORD, Command.HEAD, Command.DIRECT_RECOR
 
 
 class DialectChoice:
-    """The dialect of one node.
-
-    Args:
-        config: The settings of the node.
-        is_closed: Whether the cluster is closed, so that no node of libdafka can join it.
-
-    Attributes:
-        dialect: The dialect to send.
-    """
+    """The dialect that one node sends. No node of libdafka can join a closed cluster."""
 
     def __init__(self, config: NodeConfig, *, is_closed: bool = False) -> None:
         self.dialect = Dialect.LIBDAFKA if config.wire == Dialect.LIBDAFKA.value else Dialect.RFC46
-        self._is_fixed = config.wire != "auto" or is_closed
+        self.is_fixed = config.wire != "auto" or is_closed
         self._is_heard = False
         self._connections_max = config.connections_max
         self._peers_max = config.peers_max
@@ -45,14 +37,9 @@ class DialectChoice:
         self._own_kind: OrderedDict[str, None] = OrderedDict()
 
     @property
-    def is_fixed(self) -> bool:
-        """Whether the dialect never changes."""
-        return self._is_fixed
-
-    @property
     def may_change(self) -> bool:
         """Whether the next subscription may change the dialect from RFC 46's to libdafka's."""
-        return not self._is_fixed and self.dialect is Dialect.RFC46
+        return not self.is_fixed and self.dialect is Dialect.RFC46
 
     @property
     def named_ack_takers(self) -> Container[str]:
@@ -61,19 +48,16 @@ class DialectChoice:
 
     def record_subscriptions(self, subscriptions: Iterable[tuple[int, wire.Subscription]]) -> None:
         """Record subscriptions of peers, each with the number of its connection; -1 if that is unknown."""
-        if self._is_fixed:
+        if self.is_fixed:
             return
         for connection, subscription in subscriptions:
             if subscription.active:
                 self._record_subscription(connection, subscription)
-        if self._readers or self._is_heard:
-            self.dialect = Dialect.LIBDAFKA
-        else:
-            self.dialect = Dialect.RFC46
+        self.dialect = Dialect.LIBDAFKA if self._readers or self._is_heard else Dialect.RFC46
 
     def record_heard(self, dialects: Container[Dialect]) -> None:
         """Record the dialects in which peers have sent messages."""
-        if not self._is_fixed and Dialect.LIBDAFKA in dialects:
+        if not self.is_fixed and Dialect.LIBDAFKA in dialects:
             self._is_heard = True
             self.dialect = Dialect.LIBDAFKA
 

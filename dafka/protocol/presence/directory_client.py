@@ -41,14 +41,10 @@ one that it hears, because the endpoints of two towers are configured in differe
 
 
 class DirectoryClient:
-    """The registration of one node with one tower, and the directory of this tower.
+    """The registration of one node with the tower of this number, and the directory of this tower.
 
-    Attributes:
-        is_active: Whether the second form is used with this tower.
-        is_complete: Whether the directory has been received completely, and no message was missed since.
-        has_failed: Whether the tower sends pulses but no directory.
-        own_endpoint: The endpoint at which the tower introduces this node, according to its directory.
-        pause_s: The longest time until the tower's next pulse, from its last one on.
+    Nodes of the directory are added to `peers`; discarded messages are counted by reason. `draw` returns a random
+    number from 0 to 1.
     """
 
     def __init__(
@@ -62,22 +58,16 @@ class DirectoryClient:
         has_key: bool,
         discarded: Counter[str],
     ) -> None:
-        """Create a client that is not active yet.
-
-        Args:
-            tower: The number of the tower.
-            registration: The node's registration.
-            peers: The table to which the nodes of the directory are added.
-            config: The `[beacon]` section.
-            draw: Returns a random number from 0 to 1.
-            has_key: Whether the cluster is closed.
-            discarded: Counts the messages that are discarded, by reason.
-        """
         self.is_active = False
+        """Whether the second form is used with this tower."""
         self.is_complete = False
+        """Whether the directory has been received completely, and no message was missed since."""
         self.has_failed = False
+        """Whether the tower sends pulses but no directory."""
         self.own_endpoint = ""
+        """The endpoint at which the tower introduces this node, according to its directory."""
         self.pause_s = 0.0
+        """The longest time until the tower's next pulse, from its last one on."""
         self._tower = tower
         self._refresh = registration.encode()
         self._request = attrs.evolve(registration, asks_directory=True).encode()

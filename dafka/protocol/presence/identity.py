@@ -28,13 +28,10 @@ WRONG_SENDER = "wrong sender"
 
 
 class PeerIdentity(Protocol):
-    """Checks what discovery reports and what peers send against the identities of peers.
-
-    Attributes:
-        discarded: Messages sent under the address of another node, by reason.
-    """
+    """Checks what discovery reports and what peers send against the identities of peers."""
 
     discarded: Counter[str]
+    """The number of messages sent under the address of another node, by reason."""
 
     def accept_change(self, change: PeerJoined | PeerLeft) -> bool:
         """Record that a node joined or left. Return whether the node should act on it."""
@@ -46,19 +43,13 @@ class PeerIdentity(Protocol):
 class KeyIdentity:
     """The key that each node address belongs to, in a closed cluster.
 
-    Attributes:
-        discarded: Messages sent under the address of another node, by reason.
+    `is_authorized` returns whether a public key is authorized now. `report` is called when discovery finds a node with
+    another node's address.
     """
 
     def __init__(
         self, is_authorized: Callable[[str], bool], report: Callable[[AddressConflict], None] = lambda _: None
     ) -> None:
-        """Create an empty table.
-
-        Args:
-            is_authorized: Returns whether a public key is authorized now.
-            report: Called when discovery finds a node with another node's address.
-        """
         self.discarded: Counter[str] = Counter()
         self._is_authorized = is_authorized
         self._report = report
@@ -129,14 +120,9 @@ class KeyIdentity:
 
 
 class EndpointIdentity:
-    """The endpoint that each node address belongs to, in a plain cluster.
-
-    Attributes:
-        discarded: Messages sent under the address of another node, by reason.
-    """
+    """The endpoint that each node address belongs to, in a plain cluster."""
 
     def __init__(self) -> None:
-        """Create an empty table."""
         self.discarded: Counter[str] = Counter()
         self._endpoints: dict[str, str] = {}
 

@@ -36,11 +36,7 @@ class _Listed:
 
 
 class NodeDirectory:
-    """The nodes that a tower introduces to each other.
-
-    Args:
-        tower: A random number that identifies this incarnation of the tower.
-    """
+    """The nodes that a tower introduces to each other. `tower` identifies this incarnation of the tower."""
 
     def __init__(self, tower: bytes) -> None:
         self._tower = tower
@@ -52,12 +48,7 @@ class NodeDirectory:
         self._asked: OrderedDict[str, None] = OrderedDict()
 
     def put_node(self, entry: DirectoryEntry, wanted: Iterable[Role] | None) -> None:
-        """Add a node, or replace its entry.
-
-        Args:
-            entry: The node.
-            wanted: The roles that it wants; None if it uses the first form of beacons.
-        """
+        """Add a node, or replace its entry. `wanted` is None if it uses the first form of beacons."""
         roles = None if wanted is None else tuple(wanted)
         listed = self._nodes.get(entry.address)
         if listed is not None:
@@ -135,15 +126,7 @@ class NodeDirectory:
         return sum(self._numbers.values())
 
     def pulse(self, interval_ms: int, pause_ms: int) -> list[bytes]:
-        """Return the frames of the tower's heartbeat.
-
-        Args:
-            interval_ms: The longest allowed time between two registrations of a node, in milliseconds.
-            pause_ms: The time until the next pulse, in milliseconds.
-
-        Returns:
-            The frames.
-        """
+        """Return the frames of the tower's heartbeat; see `dafka.wire.Pulse`."""
         return wire.Pulse(self._tower, interval_ms, self._numbers, pause_ms).encode()
 
     def _queue(self, address: str) -> None:

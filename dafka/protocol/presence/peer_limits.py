@@ -78,15 +78,10 @@ class PeerLimits:
         self._buckets.pop(address, None)
 
     def admit_partition(self, partition: Partition, followed: int, *, is_live: bool) -> str:
-        """Admit a partition, or return the reason to discard its messages.
+        """Admit a partition, which counts until `forget_partition`, or return the reason to discard its messages.
 
-        Args:
-            partition: The partition to follow.
-            followed: The number of partitions that the node follows already.
-            is_live: Whether its producer announced it, rather than a store in an answer.
-
-        Returns:
-            The empty string if the partition can be followed, which counts until `forget_partition`; else the reason.
+        The node follows a number of partitions already. A live partition was announced by its producer, rather than by
+        a store in an answer.
         """
         if followed >= self._partitions_max:
             return MANY_PARTITIONS

@@ -37,21 +37,13 @@ class _Peer:
 
 
 class PeerTable:
-    """A table of known nodes.
+    """A table of known nodes. `ignored` counts the beacons of nodes beyond the limit.
 
-    Attributes:
-        ignored: Beacons of nodes beyond the limit.
+    A node has left after `timeout` seconds without a beacon. If the own node is on another machine than its towers
+    (`is_remote`), no loopback endpoint is right.
     """
 
     def __init__(self, own_address: str, timeout: float, peers_max: int, *, is_remote: bool = False) -> None:
-        """Create an empty table.
-
-        Args:
-            own_address: The address of the node.
-            timeout: Seconds without a beacon after which a node has left.
-            peers_max: Nodes known at once.
-            is_remote: Whether the node is on another machine than its towers, so that no loopback endpoint is right.
-        """
         self.ignored = 0
         self._own_address = own_address
         self._timeout = timeout
@@ -103,23 +95,11 @@ class PeerTable:
     def expire(self, now: float, *, are_listed: bool = False, is_tower_silent: bool = False) -> list[PeerChange]:
         """Forget the nodes that no tower lists and that have been silent for the timeout, and return them.
 
-        Args:
-            now: The time in seconds.
-            are_listed: Whether the towers list all wanted nodes, so that a node that no tower lists is unwanted.
-            is_tower_silent: Whether no tower is heard any more.
-
-        Returns:
-            The nodes that have left.
+        If the towers list all wanted nodes (`are_listed`), a node that no tower lists is unwanted.
         """
-        left = self._forget_silent(list(self._peers), now)
         return [
-            PeerLeft(
-                address,
-                peer.endpoint,
-                is_unwanted=are_listed and not peer.is_role_known,
-                is_tower_silent=is_tower_silent,
-            )
-            for address, peer in left
+            PeerLeft(address, peer.endpoint, are_listed and not peer.is_role_known, is_tower_silent)
+            for address, peer in self._forget_silent(list(self._peers), now)
         ]
 
     def _record_peer(self, beacon: wire.TowerBeacon | wire.DirectoryEntry, expires: float) -> list[PeerChange]:

@@ -64,16 +64,10 @@ class EarliestResponder:
     def answer(
         self, fetch: wire.Fetch, own_address: str, sequence: int, unrecoverable_end: int
     ) -> wire.DirectEarliest | None:
-        """Answer the sender of a FETCH with the first sequence that this node has of the partition.
+        """Answer a FETCH with the first sequence that this node holds of the partition.
 
-        Args:
-            fetch: The request.
-            own_address: This node's address.
-            sequence: The first sequence that this node holds of the partition.
-            unrecoverable_end: The sequence before which no node holds any record, as far as this node knows.
-
-        Returns:
-            The answer; None if the requestor does not understand it.
+        As far as this node knows, no node holds records before `unrecoverable_end`. Return None if the requestor does
+        not understand the answer.
         """
         if fetch.address not in self._subscribers:
             return None
@@ -88,10 +82,7 @@ class HeadListeners:
     A node of this project asks a new peer for its heads, and repeats its questions, so an unchanged HEAD is of little
     use to it. A node of libdafka continues to fetch only when another HEAD comes (erratum 17), and other
     implementations may rely on HEADs, too. A node of this project is known by its subscription to DIRECT-EARLIEST, with
-    its own address, on the same connection.
-
-    Args:
-        is_connected: Returns whether a connection, by its number, still exists.
+    its own address, on the same connection. `is_connected` returns whether a connection, by its number, still exists.
     """
 
     def __init__(self, is_connected: Callable[[int], bool]) -> None:
@@ -100,12 +91,7 @@ class HeadListeners:
         self._own_kind: set[int] = set()
 
     def record_subscription(self, connection: int, frame: bytes) -> None:
-        """Record a subscription frame of a peer (ZeroMQ RFC 29).
-
-        Args:
-            connection: The number of the connection; negative if it has ended.
-            frame: `%x01` (subscribe) or `%x00` (unsubscribe), and the prefix.
-        """
+        """Record a subscription frame of a peer (ZeroMQ RFC 29); the connection is negative if it has ended."""
         if connection < 0 or frame[:1] != b"\1":
             return
         if frame[1:2] == Command.DIRECT_EARLIEST.value and len(frame) > 2:
