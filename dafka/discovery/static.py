@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import attrs
 import trio
 
 from dafka.config import Config
@@ -17,18 +18,14 @@ from dafka.errors import DiscoveryError
 from dafka.protocol import DiscoveryEvent, PeerJoined, Settled
 
 
+@attrs.frozen
 class StaticDiscovery:
     """A discovery that reports each endpoint of a list once, as a peer of unknown address."""
 
-    def __init__(self, peers: tuple[PeerEndpoint, ...], settle_s: float) -> None:
-        """Create the discovery.
-
-        Args:
-            peers: The endpoints. The node's own endpoint may be among them.
-            settle_s: Seconds from the start until `Settled` is reported.
-        """
-        self._peers = peers
-        self._settle_s = settle_s
+    _peers: tuple[PeerEndpoint, ...]
+    """The endpoints. The node's own endpoint may be among them."""
+    _settle_s: float
+    """Seconds from the start until `Settled` is reported."""
 
     async def run(
         self,
@@ -49,17 +46,9 @@ class StaticDiscovery:
 
 
 def open_static_discovery(argument: str, config: Config) -> Discovery:
-    """Open `static:ENDPOINT,...`, or in a closed cluster `static:ENDPOINT KEY,...`.
+    """Open `static:ENDPOINT,...`, or in a closed cluster `static:ENDPOINT KEY,...`; the argument follows `static:`.
 
-    Args:
-        argument: The part after `static:`.
-        config: The configuration.
-
-    Returns:
-        The discovery.
-
-    Raises:
-        DiscoveryError: There is no endpoint, one is not `tcp://HOST:PORT`, or a key is missing or not expected.
+    Raise `DiscoveryError` if there is no endpoint, one is not `tcp://HOST:PORT`, or a key is missing or not expected.
     """
     peers = tuple(dict.fromkeys(PeerEndpoint.parse(part) for part in argument.split(",") if part.strip()))
     for peer in peers:

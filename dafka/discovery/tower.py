@@ -35,17 +35,10 @@ TOWER_BYTES_MAX = 4 * 2**20
 
 
 class TowerDiscovery:
-    """A discovery that sends and receives beacons through towers."""
+    """A discovery through towers: `[beacon]` names the towers, `[security]` their keys."""
 
     def __init__(self, config: Config) -> None:
-        """Create the discovery.
-
-        Args:
-            config: `[beacon]` names the towers, `[security]` the keys.
-
-        Raises:
-            ConfigError: The keys of a closed cluster are missing or invalid.
-        """
+        """Read the keys. Raise `ConfigError` if the keys of a closed cluster are missing or invalid."""
         beacon = config.beacon
         self._config = config
         self._security = open_security(config)
@@ -176,19 +169,7 @@ class _BeaconClient:
 
 
 def open_tower_discovery(argument: str, config: Config) -> Discovery:
-    """Open the discovery `tower`. `[beacon]` names the towers.
-
-    Args:
-        argument: Must be empty.
-        config: The configuration.
-
-    Returns:
-        The discovery.
-
-    Raises:
-        ConfigError: The keys of a closed cluster are missing or invalid.
-        DiscoveryError: There is an argument.
-    """
+    """Open the discovery `tower`. Raise `DiscoveryError` if there is an argument; see `TowerDiscovery`."""
     if argument:
         raise DiscoveryError(
             f"discovery 'tower': expected no argument, not {argument!r}; "

@@ -28,39 +28,24 @@ REBIND_S = 0.002
 
 @attrs.define(eq=False)
 class AcceptedConnection:
-    """A connection that a peer has made.
-
-    Attributes:
-        number: The number of the connection, unique in its socket even after the descriptor is reused.
-        descriptor: The file descriptor.
-        accepted_at: When it was accepted, in seconds.
-        is_silent: Whether it has sent no message yet.
-    """
+    """A connection that a peer has made."""
 
     number: int
+    """Its number, unique in its socket even after the descriptor is reused."""
     descriptor: int
     accepted_at: float
     is_silent: bool = True
+    """Whether it has sent no message yet."""
 
 
 class AcceptedConnections:
-    """The connections to one listening socket. `watch` must run.
-
-    Attributes:
-        socket: The socket.
-        ended_count: Connections ended because there were too many.
-    """
+    """The connections to one listening socket. `watch` must run. `ended_count` counts those ended as too many."""
 
     _process_count = 0
     """The open connections of all tables in this process, which share its descriptors."""
 
     def __init__(self, socket: BaseSocket, wanted_max: int) -> None:
-        """Monitor a socket that is not bound yet.
-
-        Args:
-            socket: The socket.
-            wanted_max: Connections to accept, if the process has enough descriptors.
-        """
+        """Monitor a socket that is not bound yet. Fewer connections are accepted if the process has few descriptors."""
         self.socket = socket
         self.ended_count = 0
         self._monitor = socket.monitor(zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | HANDSHAKE_EVENTS)

@@ -45,11 +45,9 @@ _PEER_CLOSED = getattr(select, "POLLRDHUP", 0)  # Linux only
 
 @attrs.frozen
 class Connection:
-    """The two ends of a connection. They identify it even after its descriptor is reused for another connection.
+    """The socket addresses of the two ends of a connection.
 
-    Attributes:
-        own: The local socket address.
-        peer: The peer's socket address.
+    They identify it even after its descriptor is reused for another connection.
     """
 
     own: object
@@ -148,14 +146,9 @@ def descriptors_max() -> int:
 
 
 def connections_max(wanted: int, others: int = 0) -> int:
-    """Return the number of connections to accept at one socket.
+    """Return how many of the wanted connections to accept at one socket, at least `CONNECTIONS_MIN`.
 
-    Args:
-        wanted: The number to accept if the process has enough descriptors.
-        others: Connections to other sockets of the process.
-
-    Returns:
-        The number, at least `CONNECTIONS_MIN`.
+    Connections to other sockets of the process need descriptors, too.
     """
     return max(min(wanted, (descriptors_max() - RESERVED_DESCRIPTORS) * 3 // 4 - others), CONNECTIONS_MIN)
 

@@ -48,9 +48,6 @@ DIAGNOSIS_S = 1.0
 EVENT_HEADING = struct.Struct("=Hi")
 """The first frame of a monitor's message: the event and its value."""
 
-_CRYPTOGRAPHIC = 0x11000001
-_MECHANISM_MISMATCH = 0x11000002
-
 
 class Outcome(enum.Enum):
     """How a handshake, or a connection, ended."""
@@ -68,6 +65,15 @@ class Outcome(enum.Enum):
     """The connection was lost, during the handshake or later."""
 
 
+_OUTCOMES = {
+    zmq.EVENT_HANDSHAKE_SUCCEEDED: Outcome.MADE,
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH: Outcome.NOT_AUTHORIZED,
+    zmq.EVENT_DISCONNECTED: Outcome.LOST,
+}
+_PROTOCOL_FAILURES = {
+    0x11000001: Outcome.WRONG_SERVER_KEY,  # libzmq's ZMQ_PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC
+    0x11000002: Outcome.NO_CURVE,  # ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH
+}
 _REASONS = {
     Outcome.NOT_AUTHORIZED: KEY_NOT_AUTHORIZED,
     Outcome.NO_CURVE: NO_KEY,
@@ -84,46 +90,23 @@ class Handshake:
     outcome: Outcome
 
 
-class HandshakeMonitor:
-    """A monitor of the handshakes of one socket. The caller must close it, before or after the socket."""
-
-    def __init__(self, socket: BaseSocket, *, reports_losses: bool = False) -> None:
-        """Monitor the handshakes of a socket from now on, and optionally the loss of its connections."""
-        self._monitored = socket
-        self._socket: Socket = socket.monitor(HANDSHAKE_EVENTS | (zmq.EVENT_DISCONNECTED if reports_losses else 0))
-
-    async def receive_many(self) -> list[Handshake]:
-        """Wait until handshakes have ended, and return their outcomes."""
-        return [decode_handshake(frames) for frames in await self._socket.receive_many()]
-
-    def close(self) -> None:
-        """Stop monitoring. May be repeated."""
-        self._monitored.stop_monitor()
-        self._socket.close(0)
-
-
 def decode_handshake(frames: Sequence[bytes]) -> Handshake:
     """Decode one message of a monitor."""
     event, value = EVENT_HEADING.unpack(frames[0])
-    return Handshake(frames[-1].decode("utf-8", "replace"), _outcome(event, value))
-
-
-def _outcome(event: int, value: int) -> Outcome:
-    if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-        return Outcome.MADE
-    if event == zmq.EVENT_DISCONNECTED:
-        return Outcome.LOST
-    if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
-        return Outcome.NOT_AUTHORIZED
-    if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and value == _CRYPTOGRAPHIC:
-        return Outcome.WRONG_SERVER_KEY
-    if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and value == _MECHANISM_MISMATCH:
-        return Outcome.NO_CURVE
-    return Outcome.BROKEN
+    found = _PROTOCOL_FAILURES.get(value) if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL else _OUTCOMES.get(event)
+    return Handshake(frames[-1].decode("utf-8", "replace"), found or Outcome.BROKEN)
 
 
 class Connector:
-    """The connections of one socket to peers."""
+    """The connections of one socket to peers. `watch` must run.
+
+    Args:
+        socket: The socket to connect.
+        security: The keys of this node; None in a plain cluster.
+        on_connected: Called with the endpoint of every connection that is made.
+        on_refused: Called when a peer refuses a connection, once for each reason.
+        on_lost: Called with the endpoint of every lost connection; None to ignore losses.
+    """
 
     def __init__(
         self,
@@ -133,21 +116,12 @@ class Connector:
         on_refused: Callable[[RefusedByPeer], None],
         on_lost: Callable[[str], None] | None = None,
     ) -> None:
-        """Manage the connections of a socket. `watch` must run.
-
-        Args:
-            socket: The socket to connect.
-            security: The keys of this node; None in a plain cluster.
-            on_connected: Called with the endpoint of every connection that is made.
-            on_refused: Called when a peer refuses a connection, once for each reason.
-            on_lost: Called with the endpoint of every lost connection; None to ignore losses.
-        """
         self._socket = socket
         self._security = security
         self._on_connected = on_connected
         self._on_refused = on_refused
         self._on_lost = on_lost
-        self._monitor = HandshakeMonitor(socket, reports_losses=on_lost is not None)
+        self._monitor = socket.monitor(HANDSHAKE_EVENTS | (0 if on_lost is None else zmq.EVENT_DISCONNECTED))
         self._keys: dict[str, str] = {}
         self._broken_counts: dict[str, int] = {}
         self._reported: dict[str, str] = {}
@@ -173,7 +147,7 @@ class Connector:
         """Report the outcome of each handshake, and try refused connections again. Run until cancelled."""
         async with trio.open_nursery() as nursery:
             while True:
-                for handshake in await self._monitor.receive_many():
+                for handshake in map(decode_handshake, await self._monitor.receive_many()):
                     endpoint, outcome = handshake.endpoint, handshake.outcome
                     if endpoint not in self._keys:
                         continue
@@ -192,7 +166,8 @@ class Connector:
 
     def close(self) -> None:
         """Stop monitoring. Call it after the socket is closed; may be repeated."""
-        self._monitor.close()
+        self._socket.stop_monitor()
+        self._monitor.close(0)
 
     def _report_refusal(self, endpoint: str, outcome: Outcome) -> None:
         if outcome is Outcome.BROKEN:
@@ -221,19 +196,9 @@ async def listen(
     on_connected: Callable[[str], None],
     on_refused: Callable[[RefusedByPeer], None],
 ) -> None:
-    """Receive messages from one peer through a separate SUB socket, until cancelled.
+    """Receive messages with these prefixes from one peer through a separate SUB socket, until cancelled.
 
-    Args:
-        context: The ZeroMQ context of the socket.
-        security: The keys of this node; None in a plain cluster.
-        peer: The peer to connect to.
-        prefixes: The message prefixes to subscribe to.
-        on_messages: Called with each batch of messages.
-        on_connected: Called with the endpoint whenever the connection is made.
-        on_refused: Called when the peer refuses the connection.
-
-    Raises:
-        TransportError: The endpoint is invalid.
+    See `Connector` for the other arguments. Raise `TransportError` if the endpoint is invalid.
     """
     socket = Socket(context.socket(zmq.SocketType.SUB))
     connector = Connector(socket, security, on_connected, on_refused)

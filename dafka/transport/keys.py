@@ -42,13 +42,7 @@ _FileState: TypeAlias = tuple[tuple[str, int, int, int], ...]
 
 @attrs.frozen
 class KeyPair:
-    """The keys of one node. `repr` does not show the secret key.
-
-    Attributes:
-        public: The public key, in Z85.
-        secret: The secret key, in Z85.
-        name: The name in the key file; may be empty.
-    """
+    """The keys of one node, in Z85, and the name in the key file. `repr` does not show the secret key."""
 
     public: str
     secret: str = attrs.field(repr=False)
@@ -56,14 +50,7 @@ class KeyPair:
 
     @classmethod
     def generate(cls, name: str = "") -> KeyPair:
-        """Create a new pair. Its public key does not begin with `-` or `#`, which mark options and comments.
-
-        Args:
-            name: The name to write into the key file.
-
-        Returns:
-            The pair.
-        """
+        """Create a new pair. Its public key does not begin with `-` or `#`, which mark options and comments."""
         while True:
             public, secret = zmq.curve_keypair()
             if public[:1] not in b"-#":
@@ -73,12 +60,7 @@ class KeyPair:
 def write_key_file(path: Path, pair: KeyPair) -> None:
     """Create a key file that only its owner can read (mode 0600).
 
-    Args:
-        path: The file to create.
-        pair: The keys to write.
-
-    Raises:
-        ConfigError: The file exists already, or cannot be written.
+    Raise `ConfigError` if the file exists already, or cannot be written.
     """
     text = f'{_HEADING}metadata\n    name = "{pair.name}"\n'
     text += f'curve\n    public-key = "{pair.public}"\n    secret-key = "{pair.secret}"\n'
@@ -95,16 +77,9 @@ def write_key_file(path: Path, pair: KeyPair) -> None:
 
 
 def read_key_file(path: Path) -> KeyPair:
-    """Read the keys of a node.
+    """Read the keys of a node from a file made by `write_key_file`, CZMQ or pyzmq.
 
-    Args:
-        path: A file made by `write_key_file`, CZMQ or pyzmq.
-
-    Returns:
-        The keys.
-
-    Raises:
-        ConfigError: The file cannot be read, can be read by other users, or holds no pair of keys.
+    Raise `ConfigError` if the file cannot be read, can be read by other users, or holds no pair of keys.
     """
     text, mode = _read_text(path, "key file")
     if mode & 0o077:
@@ -122,14 +97,8 @@ def read_key_file(path: Path) -> KeyPair:
 def read_public_keys(path: Path) -> dict[str, str]:
     """Read a file of public keys: a certificate, or one key on each line with an optional name after it.
 
-    Args:
-        path: The file. Empty lines and lines that begin with `#` are ignored.
-
-    Returns:
-        The names, by public key.
-
-    Raises:
-        ConfigError: The file cannot be read, or a line holds no key.
+    Return the names, by public key. Empty lines and lines that begin with `#` are ignored. Raise `ConfigError` if the
+    file cannot be read, or a line holds no key.
     """
     text, _ = _read_text(path, "file of public keys")
     entries = _entries(text)
@@ -148,16 +117,9 @@ def read_public_keys(path: Path) -> dict[str, str]:
 
 
 def parse_public_key(text: str) -> str:
-    """Return a public key that is given as text, or as the path of a file that holds it.
+    """Return a public key that is given as text in Z85, or as the path of a file that holds it.
 
-    Args:
-        text: A public key in Z85, or the path of a file with one public key.
-
-    Returns:
-        The public key.
-
-    Raises:
-        ConfigError: The text is neither, or the file does not hold exactly one key.
+    Raise `ConfigError` if the text is neither, or the file does not hold exactly one key.
     """
     if is_key(text):
         return text
@@ -175,23 +137,11 @@ class AuthorizedKeys:
     """The public keys of the peers that may connect, from a file or a folder that is read again when it changes.
 
     If the changed file cannot be read, the former keys remain authorized, so that a typing error does not lock peers
-    out.
-
-    Attributes:
-        path: The file or folder.
-        own: The node's own public key, which is always authorized.
+    out. The node's own public key is always authorized.
     """
 
     def __init__(self, path: Path, own: str) -> None:
-        """Read the keys.
-
-        Args:
-            path: The file or folder.
-            own: The node's own public key.
-
-        Raises:
-            ConfigError: The keys cannot be read.
-        """
+        """Read the keys. Raise `ConfigError` if they cannot be read."""
         self.path = path
         self.own = own
         self._state: _FileState | None = _file_state(path)
@@ -214,11 +164,8 @@ class AuthorizedKeys:
     def refresh(self) -> set[str] | None:
         """Read the keys again if the file or folder has changed.
 
-        Returns:
-            The keys that are no longer authorized; None if the keys are the same as before.
-
-        Raises:
-            ConfigError: The changed file cannot be read. Raised once for each change; the former keys remain.
+        Return the keys that are no longer authorized; None if the keys are the same as before. Raise `ConfigError` if
+        the changed file cannot be read, once for each change; the former keys remain.
         """
         try:
             state = _file_state(self.path)

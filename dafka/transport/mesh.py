@@ -6,9 +6,10 @@ publishers of other nodes. In a closed cluster the XPUB accepts authorized peers
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing
 
+import attrs
 import trio
 import zmq
 
@@ -47,20 +48,14 @@ ends a connection, and libzmq reconnects every few seconds. TCP alone retransmit
 late that a network works again."""
 
 
+@attrs.define(eq=False, slots=False)
 class Mesh:
-    """The two sockets of a node.
+    """The two sockets of a node: the bound publisher, and the connections to the publishers of peers."""
 
-    Attributes:
-        publisher: The XPUB socket.
-        subscriber: The connections to the publishers of peers.
-        endpoint: The endpoint of the publisher, with its port.
-    """
-
-    def __init__(self, publisher: PublisherSocket, subscriber: Subscriber, endpoint: str) -> None:
-        """Combine a bound publisher and a subscriber."""
-        self.publisher = publisher
-        self.subscriber = subscriber
-        self.endpoint = endpoint
+    publisher: PublisherSocket
+    subscriber: Subscriber
+    endpoint: str
+    """The endpoint of the publisher, with its port."""
 
     @property
     def port(self) -> int:
@@ -72,12 +67,8 @@ class Mesh:
 async def open_context(linger_ms: int, sockets_max: int = 0) -> AsyncIterator[zmq.Context[zmq.Socket[bytes]]]:
     """Open a ZeroMQ context for the duration of a block, and then wait until its threads have ended.
 
-    Args:
-        linger_ms: Milliseconds for which the sockets can still send after they are closed.
-        sockets_max: Sockets in the context; 0 for libzmq's own limit (1023).
-
-    Yields:
-        The context. Its sockets must be closed inside the block.
+    Its sockets must be closed inside the block; they can still send for `linger_ms`. With `sockets_max` 0, libzmq's own
+    limit applies (1023).
     """
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     if sockets_max:
@@ -127,7 +118,7 @@ async def open_mesh(
                 sndhwm=high_watermark, xpub_verbose=1, maxmsgsize=SUBSCRIPTION_BYTES_MAX, handshake_ivl=HANDSHAKE_MS
             )
             if security is None:
-                with _open_plain(context, options) as plain:
+                with closing(PlaintextSubscriber(context, options)) as plain:
                     yield Mesh(publisher, plain, publisher.bind(config.bind))
             else:
                 async with open_zap_handler(context, security, report) as handler, trio.open_nursery() as nursery:
@@ -139,12 +130,3 @@ async def open_mesh(
                     nursery.cancel_scope.cancel()
         finally:
             publisher.close(config.linger_ms)
-
-
-@contextmanager
-def _open_plain(context: zmq.Context[zmq.Socket[bytes]], options: dict[str, int]) -> Iterator[PlaintextSubscriber]:
-    subscriber = PlaintextSubscriber(context, options)
-    try:
-        yield subscriber
-    finally:
-        subscriber.close()

@@ -72,17 +72,10 @@ ON_PROBATION = "peer put on probation: too many discarded messages"
 class PlaintextSubscriber:
     """The `Subscriber` of a plain cluster: a SUB socket for most peers, and one for peers on probation.
 
-    Attributes:
-        discarded: Peers put on probation, by reason.
+    `watch` must run. The options of the sockets are given by their ZeroMQ names.
     """
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], options: dict[str, int]) -> None:
-        """Create a subscriber without connections. `watch` must run.
-
-        Args:
-            context: The ZeroMQ context of the sockets.
-            options: The options of the sockets, by their ZeroMQ names.
-        """
         self.discarded: Counter[str] = Counter()
         self._context = context
         self._options = options

@@ -83,18 +83,10 @@ NumberedMessage: TypeAlias = tuple[int, list[bytes]]
 class PublisherSocket(BaseSocket):
     """An XPUB socket with limits. Only one task may receive at a time; any task may send.
 
-    Attributes:
-        accepted: The connections that peers have made.
+    With `sends_batches`, peers that accept record batches get them instead of single records.
     """
 
     def __init__(self, socket: zmq.Socket[bytes], config: NodeConfig, *, sends_batches: bool) -> None:
-        """Wrap an XPUB socket.
-
-        Args:
-            socket: The socket.
-            config: The limits.
-            sends_batches: Whether peers that accept record batches get them instead of single records.
-        """
         super().__init__(socket)
         self.accepted = AcceptedConnections(self, config.connections_max)
         self._subscriptions = SubscriptionLimits(self.accepted, config.subscription_bytes_max, config.subscriptions_max)
@@ -199,20 +191,12 @@ class _Account:
 
 
 class SubscriptionLimits:
-    """Limits on the subscriptions of each connection.
+    """Limits on the bytes of all subscriptions of one connection, and on how many it can send at once.
 
-    Attributes:
-        discarded: Subscriptions discarded and connections ended, by reason.
+    `discarded` counts the subscriptions discarded and the connections ended, by reason.
     """
 
     def __init__(self, connections: AcceptedConnections, bytes_max: int, count_max: int) -> None:
-        """Create the limits.
-
-        Args:
-            connections: The connections of the socket.
-            bytes_max: Bytes of all subscriptions of one connection.
-            count_max: The maximum number of subscriptions that one connection can send at once.
-        """
         self.discarded: Counter[str] = Counter()
         self._connections = connections
         self._bytes_max = bytes_max

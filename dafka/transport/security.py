@@ -16,17 +16,13 @@ ZAP_DOMAIN = b"dafka"
 
 @attrs.frozen
 class Security:
-    """The keys of one node or tower in a closed cluster.
-
-    Attributes:
-        pair: The node's own keys.
-        authorized: The public keys of the peers that may connect, and that this node connects to.
-        tower_keys: The public keys of the towers: one for all, or one for each; empty if none are configured.
-    """
+    """The keys of one node or tower in a closed cluster."""
 
     pair: KeyPair
     authorized: AuthorizedKeys
+    """The public keys of the peers that may connect, and that this node connects to."""
     tower_keys: tuple[str, ...]
+    """The public keys of the towers: one for all, or one for each; empty if none are configured."""
 
     def require_keys(self, socket: BaseSocket) -> None:
         """Accept authorized peers only. Call it before `bind`; a `ZapHandler` must run in the socket's context."""
@@ -46,17 +42,9 @@ class Security:
         )
 
     def tower_key(self, index: int, count: int) -> str:
-        """Return the public key of a tower.
+        """Return the public key of the tower at this position among those of the configuration.
 
-        Args:
-            index: The position of the tower in the configuration, from 0.
-            count: The number of towers in the configuration.
-
-        Returns:
-            The public key, in Z85.
-
-        Raises:
-            ConfigError: There is neither one key for all towers nor one for each.
+        Raise `ConfigError` if there is neither one key for all towers nor one for each.
         """
         keys = self.tower_keys
         if not keys:
@@ -72,16 +60,9 @@ class Security:
 
 
 def open_security(config: Config) -> Security | None:
-    """Read the files that `[security]` names.
+    """Read the files that `[security]` names. Return None in a plain cluster, which has no `[security] key_file`.
 
-    Args:
-        config: The configuration.
-
-    Returns:
-        The keys; None in a plain cluster, which has no `[security] key_file`.
-
-    Raises:
-        ConfigError: A setting or a file is missing, unreadable, readable by other users, or damaged.
+    Raise `ConfigError` if a setting or a file is missing, unreadable, readable by other users, or damaged.
     """
     settings = config.security
     if not settings.key_file:

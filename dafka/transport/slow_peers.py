@@ -36,19 +36,9 @@ _BATCH_IDS = frozenset(batch.value for batch in BATCH_COMMANDS.values())
 
 
 class SlowPeers:
-    """The limit of one publisher.
-
-    Attributes:
-        ended_count: Connections that were ended.
-    """
+    """The limit of one publisher. `ended_count` counts the connections that were ended."""
 
     def __init__(self, connections: AcceptedConnections, message_bytes_max: int) -> None:
-        """Create the limit.
-
-        Args:
-            connections: The connections of the publisher.
-            message_bytes_max: The size of the largest message.
-        """
         self.ended_count = 0
         self._connections = connections
         self._bytes_max = max(QUEUED_BYTES_MIN, MESSAGES_MIN * message_bytes_max)

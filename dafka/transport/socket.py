@@ -71,15 +71,12 @@ def connected_endpoint(frames: Sequence[bytes]) -> str:
 
 
 class BaseSocket:
-    """The base class of ZeroMQ sockets. Subclasses add receiving in batches.
-
-    Attributes:
-        endpoint: The endpoint that the socket is bound to, with its port; empty before `bind`.
-    """
+    """The base class of ZeroMQ sockets. Subclasses add receiving in batches."""
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
         """Wrap a pyzmq socket. Raises `ConfigError` if the loops that the environment requires are not available."""
         self.endpoint = ""
+        """The endpoint that the socket is bound to, with its port; empty before `bind`."""
         self._loops = choose_loops()
         self._socket = socket
         self._fd = self._socket.FD
@@ -268,17 +265,14 @@ class RunSocket(BaseSocket):
     """A socket for records: consecutive records of a partition can be received as one `EncodedRun`.
 
     A run takes the position of its first message.
-
-    Attributes:
-        count_max: Messages received in one call; fewer if handling them takes long.
-        is_slow_batch: Whether a batch of many single messages took long to handle. The caller resets it.
     """
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
-        """Wrap a pyzmq socket."""
         super().__init__(socket)
         self.count_max = self._loops.receive_count_max
+        """Messages received in one call; fewer if handling them takes long."""
         self.is_slow_batch = False
+        """Whether a batch of many single messages took long to handle. The caller resets it."""
         self._is_streaming = False
         self._returned_at = 0.0
         self._returned_count = 0
@@ -300,11 +294,7 @@ class RunSocket(BaseSocket):
     async def receive_sourced(self, count_max: int | None = None) -> list[SourcedMessage]:
         """Wait for messages, and return each with the descriptor on which it arrived. A checkpoint.
 
-        Args:
-            count_max: The maximum number of messages to receive; by default the limit of `receive_many`.
-
-        Returns:
-            The messages. The caller passes them to `record_returned` if it left out `count_max`.
+        By default, the limit of `receive_many` applies, and the caller passes the messages to `record_returned`.
         """
         if count_max is None:
             self.adjust_count_max()

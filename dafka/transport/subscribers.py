@@ -30,13 +30,10 @@ Messages: TypeAlias = list[list[bytes] | EncodedRun]
 
 
 class Subscriber(Protocol):
-    """The connections of a node to the publishers of its peers.
-
-    Attributes:
-        discarded: Connections ended, by reason.
-    """
+    """The connections of a node to the publishers of its peers."""
 
     discarded: Counter[str]
+    """The number of connections ended, by reason."""
 
     def subscribe(self, prefix: bytes) -> None:
         """Receive messages whose first frame begins with this prefix."""
@@ -83,8 +80,7 @@ class Subscriber(Protocol):
 class CurveSubscriber:
     """The `Subscriber` of a closed cluster: one SUB socket for each key. `run` must be running.
 
-    Attributes:
-        discarded: Connections ended, by reason; none in a closed cluster.
+    It ends no connections. `report` is called when a peer refuses a connection, or is not authorized.
     """
 
     def __init__(
@@ -94,14 +90,6 @@ class CurveSubscriber:
         options: dict[str, int],
         report: Callable[[Event], None],
     ) -> None:
-        """Create a subscriber without connections.
-
-        Args:
-            context: The ZeroMQ context of the sockets.
-            security: The keys of this node.
-            options: The options of each socket, by their ZeroMQ names.
-            report: Called when a peer refuses a connection, or is not authorized.
-        """
         self.discarded: Counter[str] = Counter()
         self._context = context
         self._security = security

@@ -26,11 +26,6 @@ class SubscriptionTable:
     """The subscriptions of all connections to one socket."""
 
     def __init__(self, *, sends_batches: bool) -> None:
-        """Create the table of a publisher without connections.
-
-        Args:
-            sends_batches: Whether the publisher sends record batches to peers that accept them.
-        """
         self._batch_of = _BATCH_OF if sends_batches else {}
         self._single_of = _SINGLE_OF if sends_batches else {}
         self._everything = _RFC46_COMMANDS if sends_batches else frozenset((b"",))
@@ -42,14 +37,9 @@ class SubscriptionTable:
         self._wanted: dict[bytes, bool] = {}
 
     def subscribe(self, connection: int, prefix: bytes) -> list[tuple[bool, bytes]]:
-        """Record a subscription.
+        """Record a subscription, and return the changes for libzmq.
 
-        Args:
-            connection: The number of the connection.
-            prefix: The prefix of the subscription.
-
-        Returns:
-            The changes for libzmq: whether to subscribe or unsubscribe this connection, and the prefix.
+        Each is whether to subscribe or unsubscribe this connection, and the prefix.
         """
         prefixes = self._of_connection[connection]
         if prefix in prefixes:

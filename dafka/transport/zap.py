@@ -39,21 +39,14 @@ log."""
 class ZapHandler:
     """The authentication of peers for the bound sockets of one ZeroMQ context. `open_zap_handler` creates it.
 
-    Attributes:
-        refused: Refused handshakes, by reason.
+    It answers after `start`. `report` is called with refused peers, and when changed authorized keys cannot be read.
     """
 
     def __init__(
         self, context: zmq.Context[zmq.Socket[bytes]], security: Security, report: Callable[[Event], None]
     ) -> None:
-        """Create a handler that does not answer yet; `start` makes it answer.
-
-        Args:
-            context: The context of the sockets.
-            security: The keys.
-            report: Called with refused peers, and when changed authorized keys cannot be read.
-        """
         self.refused: Counter[str] = Counter()
+        """The number of refused handshakes, by reason."""
         self._security = security
         self._authorized = security.authorized
         self._report = report

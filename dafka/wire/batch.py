@@ -56,17 +56,13 @@ class EncodedRun:
     """A run of records in wire format, without separate frames for each.
 
     The frames of a record are the topic frame, the header (the prefix and 8 bytes of sequence) and the content.
-
-    Attributes:
-        topic_frame: The topic frame; None if the header holds the topic (libdafka dialect).
-        header_prefix: The header without its sequence.
-        first_sequence: The sequence of `contents[0]`; each following record has the next one.
-        contents: The contents of the records.
     """
 
     topic_frame: bytes | None
+    """None if the header holds the topic (libdafka dialect)."""
     header_prefix: bytes
     first_sequence: int
+    """The sequence of `contents[0]`; each following record has the next one."""
     contents: Sequence[bytes]
 
     def messages(self) -> Iterator[Sequence[bytes]]:
@@ -80,14 +76,7 @@ class EncodedRun:
 
 
 def iter_frames(messages: Iterable[Sequence[bytes] | EncodedRun]) -> Iterator[Sequence[bytes]]:
-    """Yield the frames of every message, those of a run one by one.
-
-    Args:
-        messages: Messages as `BatchEncoder.encode` returns them.
-
-    Yields:
-        The frames of one ZeroMQ message.
-    """
+    """Yield the frames of every message that `BatchEncoder.encode` returns, those of a run one by one."""
     for message in messages:
         if isinstance(message, EncodedRun):
             yield from message.messages()
@@ -110,8 +99,11 @@ class _Run:
         self.next_sequence = sequence
 
     def close(self) -> RecordRun:
-        """Return the run as a message."""
+        """Return the run as a message, and stop gathering for its header."""
         header = self.header
+        if header.last is not None:
+            header.last = None
+            header.runs.clear()
         return RecordRun(unwrap_records(header.partition, self.first_sequence, self.contents), header.requestor)
 
 
@@ -143,15 +135,6 @@ class _Header:
 
 
 _Gathered: TypeAlias = "BatchedMessage | _Run | BatchRun"
-
-
-def _close(run: _Run) -> RecordRun:
-    """Return a run as a message, and stop gathering for its header."""
-    header = run.header
-    if header.last is not None:
-        header.last = None
-        header.runs.clear()
-    return run.close()
 
 
 class BatchDecoder:
@@ -203,7 +186,7 @@ class BatchDecoder:
                 part += runs
                 runs.clear()
             else:
-                part.append(_close(item) if isinstance(item, _Run) else item)
+                part.append(item.close() if isinstance(item, _Run) else item)
             if size > UNPACKED_BYTES_MAX:
                 unpacked, part, size = part, [], 0
                 yield unpacked

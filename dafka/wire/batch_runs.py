@@ -20,17 +20,7 @@ all are forgotten, and each costs one slow decode again. A peer that invents hea
 
 
 class BatchRun:
-    """Consecutive record batches, while they are gathered.
-
-    Args:
-        partition: The partition of their records.
-        requestor: The address of the node that fetched them; None if they were published.
-
-    Attributes:
-        partition: The partition of their records.
-        requestor: The address of the node that fetched them; None if they were published.
-        batches: The header of each, and the record batch.
-    """
+    """Consecutive record batches, while they are gathered. The requestor is None if they were published."""
 
     __slots__ = ("batches", "next_sequence", "partition", "requestor")
 
@@ -59,13 +49,7 @@ class BatchRun:
 
 
 class BatchRunDecoder:
-    """Gathers and decodes record batches; discards and counts malformed ones.
-
-    Args:
-        discarded: Counts discarded messages, by the field that was wrong.
-        batch_bytes_max: The largest size of a record batch after decompression, in bytes.
-        keeps_encoded: Whether records keep their received record batches.
-    """
+    """Gathers and decodes record batches for a `BatchDecoder`; discards and counts malformed ones."""
 
     def __init__(self, discarded: Counter[str], batch_bytes_max: int, *, keeps_encoded: bool) -> None:
         self._discarded = discarded
@@ -77,11 +61,8 @@ class BatchRunDecoder:
     def add(self, frames: Sequence[bytes]) -> BatchRun | None:
         """Add a record batch to the run that it continues, if its CRC is right.
 
-        Args:
-            frames: The frames of the message. All but the last are the same for all batches of a run.
-
-        Returns:
-            The run that begins with it; None if it continues another or was discarded.
+        All frames but the last are the same for all batches of a run. Return the run that begins with this batch; None
+        if it continues another or was discarded.
         """
         key, data = tuple(frames[:-1]), frames[-1]
         names = self._names.get(key) or self._read_names(frames, key)

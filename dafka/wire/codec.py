@@ -27,13 +27,7 @@ from dafka.wire.messages import (
     Record,
     RecordBatchMessage,
 )
-from dafka.wire.primitives import (
-    FrameReader,
-    write_number_4,
-    write_number_8,
-    write_string,
-    write_strings,
-)
+from dafka.wire.primitives import NUMBER_4, NUMBER_8, FrameReader, write_string, write_strings
 
 _VERSION_BYTE = bytes((VERSION,))
 _BY_ID: dict[bytes, type[Message]] = {message.COMMAND.value: message for message in MESSAGES}
@@ -149,7 +143,7 @@ def _write_field(message: Message, name: str, field_type: FieldType, dialect: Di
         return write_string(value, name)
     if field_type is FieldType.STRINGS:
         return write_strings(value, name)
-    return write_number_4(value) if field_type is FieldType.NUMBER_4 else write_number_8(value)
+    return (NUMBER_4 if field_type is FieldType.NUMBER_4 else NUMBER_8).pack(value)
 
 
 _READ: dict[FieldType, Any] = {

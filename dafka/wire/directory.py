@@ -21,7 +21,7 @@ from dafka.endpoints import PeerEndpoint, is_host, is_key, is_peer_endpoint
 from dafka.errors import WireError
 from dafka.records import TEXT_BYTES_MAX, encode_text
 from dafka.wire.constants import NUMBER_4_MAX
-from dafka.wire.primitives import FrameReader, write_number_4, write_string
+from dafka.wire.primitives import NUMBER_4, FrameReader, write_string
 
 REGISTRATION = b"A"
 """The topic of a registration. A tower that knows the second form subscribes to it."""
@@ -250,8 +250,8 @@ class Pulse:
 
     def encode(self) -> list[bytes]:
         """Return the frames of the pulse."""
-        heading = bytes((DIRECTORY_VERSION,)) + self.tower + write_number_4(min(self.interval_ms, NUMBER_4_MAX))
-        return [PULSE, heading + _write_numbers(self.numbers) + write_number_4(min(self.pause_ms, NUMBER_4_MAX))]
+        heading = bytes((DIRECTORY_VERSION,)) + self.tower + NUMBER_4.pack(min(self.interval_ms, NUMBER_4_MAX))
+        return [PULSE, heading + _write_numbers(self.numbers) + NUMBER_4.pack(min(self.pause_ms, NUMBER_4_MAX))]
 
     @classmethod
     def decode(cls, frames: Sequence[bytes]) -> Pulse:
@@ -285,7 +285,7 @@ def encode_changes(role: Role, tower: bytes, number: int, changes: Iterable[tupl
         The frames.
     """
     body = b"".join((_JOINED if is_joined else _LEFT) + entry for is_joined, entry in changes)
-    return [changes_topic(role), bytes((DIRECTORY_VERSION,)) + tower + write_number_4(number) + body]
+    return [changes_topic(role), bytes((DIRECTORY_VERSION,)) + tower + NUMBER_4.pack(number) + body]
 
 
 def encode_pages(
@@ -367,5 +367,5 @@ def _read_numbers(reader: FrameReader) -> dict[Role, int]:
 
 
 def _write_numbers(numbers: Mapping[Role, int]) -> bytes:
-    pairs = b"".join(role.value.encode() + write_number_4(number) for role, number in numbers.items())
+    pairs = b"".join(role.value.encode() + NUMBER_4.pack(number) for role, number in numbers.items())
     return bytes((len(numbers),)) + pairs

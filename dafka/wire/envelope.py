@@ -23,14 +23,7 @@ ENVELOPE_MAGIC = b"\xda\xfc\xa5\x01"
 
 
 def wrap_records(batch: RecordBatch) -> Sequence[bytes]:
-    """Return the contents of the RECORDs that carry a batch.
-
-    Args:
-        batch: The records.
-
-    Returns:
-        The content for each record: its value, or an envelope; empty for a record that compaction has removed.
-    """
+    """Return the content for each record: its value, or an envelope; empty if compaction has removed the record."""
     if batch.compacted is not None:
         records = iter(batch)
         return [b"" if is_removed else _wrap(next(records)) for is_removed in batch.compacted]
@@ -45,14 +38,6 @@ def unwrap_records(partition: Partition, first_sequence: int, contents: Sequence
     """Return the records that the contents of consecutive RECORDs carry.
 
     A content that begins with the magic number but is not an envelope is a value: its sender does not know envelopes.
-
-    Args:
-        partition: The partition of the records.
-        first_sequence: The sequence of the first record.
-        contents: The content of each RECORD.
-
-    Returns:
-        The records.
     """
     if not _may_hold_envelope(contents):
         return RecordBatch(partition, first_sequence, contents)

@@ -14,21 +14,15 @@ from dafka.records import TEXT_BYTES_MAX, decode_text, encode_text
 STRINGS_MAX = 65_536
 """The maximum number of topics in one CONSUMER-HELLO; reading more would block a node for too long."""
 
+NUMBER_4 = struct.Struct(">I")
 NUMBER_8 = struct.Struct(">Q")
 """The layout of a `number-8`, such as a sequence."""
 
-_NUMBER_4 = struct.Struct(">I")
-
 
 class FrameReader:
-    """Reads the fields of one frame in order. Every method raises `WireError` with the field's name and its offset.
+    """Reads the fields of one frame in order; `offset` is the position of the next one.
 
-    Args:
-        data: The frame.
-        offset: The position of the first field, in bytes.
-
-    Attributes:
-        offset: The position of the next field, in bytes.
+    Every method raises `WireError` with the field's name and its offset.
     """
 
     __slots__ = ("_data", "offset")
@@ -69,7 +63,7 @@ class FrameReader:
 
     def read_number_4(self, field: str) -> int:
         """Read a `number-4`."""
-        return int(_NUMBER_4.unpack(self.read_bytes(4, field))[0])
+        return int(NUMBER_4.unpack(self.read_bytes(4, field))[0])
 
     def read_number_8(self, field: str) -> int:
         """Read a `number-8`."""
@@ -101,7 +95,7 @@ class FrameReader:
         for _ in range(count):
             if position + 4 > end:
                 break
-            (length,) = _NUMBER_4.unpack_from(data, position)
+            (length,) = NUMBER_4.unpack_from(data, position)
             if length > TEXT_BYTES_MAX or position + 4 + length > end:
                 break
             position += 4 + length
@@ -110,16 +104,6 @@ class FrameReader:
         if len(texts) < count:
             self.read_longstr(field)  # raises the error
         return tuple(texts)
-
-
-def write_number_4(value: int) -> bytes:
-    """Return a `number-4`. The value must be one."""
-    return _NUMBER_4.pack(value)
-
-
-def write_number_8(value: int) -> bytes:
-    """Return a `number-8`. The value must be one."""
-    return NUMBER_8.pack(value)
 
 
 def write_string(value: str, field: str) -> bytes:
@@ -131,9 +115,9 @@ def write_string(value: str, field: str) -> bytes:
 def write_longstr(value: str, field: str) -> bytes:
     """Return a `longstr`. Raises `EncodingError` for a text that is too long, or cannot be encoded."""
     data = encode_text(value, field)
-    return _NUMBER_4.pack(len(data)) + data
+    return NUMBER_4.pack(len(data)) + data
 
 
 def write_strings(values: tuple[str, ...], field: str) -> bytes:
     """Return `strings`. Raises `EncodingError` for a text that is too long, or cannot be encoded."""
-    return _NUMBER_4.pack(len(values)) + b"".join(write_longstr(value, field) for value in values)
+    return NUMBER_4.pack(len(values)) + b"".join(write_longstr(value, field) for value in values)
