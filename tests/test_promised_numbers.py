@@ -14,7 +14,7 @@ MIB = 2**20
 PROMISED: dict[str, dict[str, object]] = {
     "wire.batch": {"OPEN_RUNS_MAX": 8},
     "wire.batch_runs": {"HEADERS_MAX": 16_384},
-    "wire.constants": {"VERSION": 1, "NUMBER_4_MAX": 2**32 - 1, "NUMBER_8_MAX": 2**64 - 1},
+    "wire.commands": {"VERSION": 1, "NUMBER_4_MAX": 2**32 - 1, "NUMBER_8_MAX": 2**64 - 1},
     "wire.primitives": {"STRINGS_MAX": 65_536},
     "records": {"SEQUENCE_MAX": 2**62, "RECORD_MEMORY_BYTES": 64, "TEXT_BYTES_MAX": 255},
     "protocol.polling": {"RETRY_WAITS_S": (5.0, 30.0), "KEYS_MAX": 10_000},

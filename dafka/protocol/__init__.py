@@ -3,12 +3,7 @@
 Other layers import these names from here. All other names of the package are internal.
 """
 
-from dafka.protocol.actions import (
-    ResetPosition,
-    SendToTower,
-    SubscribeAtTower,
-    UnsubscribeAtTower,
-)
+from dafka.protocol.actions import ResetPosition, SendToTower, SubscribeAtTower, UnsubscribeAtTower
 from dafka.protocol.answering.fetch_responder import FetchResponder, ReadRequest
 from dafka.protocol.answering.position_responder import PositionResponder, PositionSearch
 from dafka.protocol.events import (

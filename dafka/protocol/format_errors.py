@@ -12,10 +12,8 @@ from dafka.errors import StorageFormatError
 def format_errors(what: str) -> Iterator[None]:
     """Raise `StorageFormatError` if text is not JSON, or a field is missing or has a wrong type.
 
-    Put only decoding in the block, so that errors of other code are not reported as a malformed record.
-
-    Args:
-        what: The name of the decoded thing, for the message.
+    The message names what was decoded. Put only decoding in the block, so that errors of other code are not reported as
+    a malformed record.
     """
     try:
         yield

@@ -9,14 +9,7 @@ from hashlib import blake2b
 def rank_nodes(name: str, nodes: Iterable[str]) -> list[str]:
     """Return nodes in the order in which they are preferred for a name, such as that of a log or a partition.
 
-    A node's coming or going does not change the order of the others.
-
-    Args:
-        name: The name.
-        nodes: The addresses of the nodes.
-
-    Returns:
-        The addresses, the preferred one first.
+    The preferred one is first. A node's coming or going does not change the order of the others.
     """
     return sorted(nodes, key=lambda node: (weigh_node(name, node), node), reverse=True)
 

@@ -6,12 +6,8 @@ from __future__ import annotations
 class TokenBucket:
     """A rate limit that allows bursts.
 
-    The bucket starts full. Each action takes one or more tokens, or a fraction of one.
-
-    Args:
-        per_second: Tokens gained in a second.
-        burst: Tokens that the bucket holds.
-        now: The time in seconds, on any steady clock; later calls use the same clock.
+    The bucket holds `burst` tokens, gains `per_second`, and starts full. Each action takes one or more tokens, or a
+    fraction of one. All times are on the same steady clock.
     """
 
     __slots__ = ("_burst", "_per_second", "_tokens", "_updated_at")

@@ -69,12 +69,12 @@ class Connection:
         return int(self.own[1]) if isinstance(self.own, tuple) else 0
 
 
-def source_descriptor(frame: zmq.Frame) -> int | None:
-    """Return the descriptor that a frame arrived on; None if it was sent within this process."""
+def source_descriptor(frame: zmq.Frame) -> int:
+    """Return the descriptor that a frame arrived on; -1 if it was sent within this process."""
     try:
         return int(frame.get(SRCFD))
     except (zmq.ZMQError, ValueError):
-        return None
+        return -1
 
 
 def find_connection(descriptor: int) -> Connection | None:

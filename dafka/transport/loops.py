@@ -126,11 +126,7 @@ class PureLoops:
 
     def receive_sourced(self, socket: zmq.Socket[bytes], count_max: int, bytes_max: int) -> list[SourcedMessage]:
         """See `Loops.receive_sourced`."""
-        found = []
-        for frame, frames in _drain(socket, count_max, bytes_max):
-            source = source_descriptor(frame)
-            found.append((-1 if source is None else source, frames))
-        return found
+        return [(source_descriptor(frame), frames) for frame, frames in _drain(socket, count_max, bytes_max)]
 
     def receive_runs(
         self, socket: zmq.Socket[bytes], count_max: int, items_max: int, bytes_max: int

@@ -311,7 +311,7 @@ class RunSocket(BaseSocket):
         if not self._held:
             return self._loops.receive_sourced(self._socket, count_max, RECEIVE_BYTES_MAX)
         held, self._held = self._held, []
-        return [(_source_number(frames[0]), [frame.bytes for frame in frames]) for frames in held]
+        return [(source_descriptor(frames[0]), [frame.bytes for frame in frames]) for frames in held]
 
     def record_returned(self, items: list[list[bytes] | EncodedRun]) -> None:
         """Record the messages that are being handled until the next call that receives or adjusts `count_max`."""
@@ -333,13 +333,7 @@ class RunSocket(BaseSocket):
 
 
 def _message_source(frame: zmq.Frame) -> MessageSource:
-    return MessageSource(_property(frame, "Peer-Address"), _property(frame, "User-Id"), _source_number(frame))
-
-
-def _source_number(frame: zmq.Frame) -> int:
-    """Return the descriptor on which a frame arrived; -1 if there is none."""
-    source = source_descriptor(frame)
-    return -1 if source is None else source
+    return MessageSource(_property(frame, "Peer-Address"), _property(frame, "User-Id"), source_descriptor(frame))
 
 
 def _property(frame: zmq.Frame, name: str) -> str:

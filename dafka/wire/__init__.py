@@ -3,7 +3,19 @@
 from dafka.wire.batch import BatchDecoder, BatchEncoder
 from dafka.wire.beacon import BEACON, WELCOME, NodeBeacon, TowerBeacon
 from dafka.wire.codec import decode, encode
-from dafka.wire.constants import NUMBER_4_MAX, NUMBER_8_MAX, SIGNATURE, VERSION, Command, Dialect
+from dafka.wire.commands import (
+    BATCH_COMMANDS,
+    NUMBER_4_MAX,
+    NUMBER_8_MAX,
+    SIGNATURE,
+    VERSION,
+    Command,
+    Dialect,
+    Subscription,
+    decode_subscription,
+    subscription_prefix,
+    with_batches,
+)
 from dafka.wire.directory import (
     INBOX,
     PULSE,
@@ -44,7 +56,6 @@ from dafka.wire.messages import (
     RecordRun,
     StoreHello,
 )
-from dafka.wire.topics import BATCH_COMMANDS, Subscription, decode_subscription, subscription_prefix, with_batches
 
 __all__ = [
     "BATCH_COMMANDS",

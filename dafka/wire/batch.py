@@ -14,19 +14,14 @@ from typing import TypeAlias
 
 import attrs
 
-from dafka.batches import (
-    COMPRESSED_BYTES_MAX,
-    ENCODED_BYTES_MAX,
-    Compression,
-    encode_records,
-)
+from dafka.batches import COMPRESSED_BYTES_MAX, ENCODED_BYTES_MAX, Compression, encode_records
 from dafka.config import BATCH_BYTES_MAX
 from dafka.errors import EncodingError, WireError
 from dafka.packed_bytes import join_contents
 from dafka.records import Partition, RecordBatch, encode_text
 from dafka.wire import codec
 from dafka.wire.batch_runs import HEADERS_MAX, BatchRun, BatchRunDecoder
-from dafka.wire.constants import NUMBER_8_MAX, Command, Dialect
+from dafka.wire.commands import NUMBER_8_MAX, Command, Dialect
 from dafka.wire.envelope import unwrap_records, wrap_records
 from dafka.wire.messages import (
     Ack,
@@ -156,13 +151,9 @@ class BatchDecoder:
         self._batch_runs = BatchRunDecoder(self.discarded, batch_bytes_max, keeps_encoded=keeps_encoded)
 
     def decode(self, messages: Iterable[Sequence[bytes] | EncodedRun]) -> list[BatchedMessage]:
-        """Decode messages. Malformed ones are left out and counted.
+        """Decode the frames of each ZeroMQ message, or runs that the transport has gathered.
 
-        Args:
-            messages: The frames of each ZeroMQ message, or runs that the transport has gathered.
-
-        Returns:
-            Runs and other commands, in the order of their first messages.
+        Return runs and other commands, in the order of their first messages. Malformed messages are counted.
         """
         return [message for part in self.decode_in_parts(messages) for message in part]
 
@@ -170,12 +161,6 @@ class BatchDecoder:
         """Decode messages as `decode` does, but unpack few compressed record batches at a time.
 
         Take all parts before the next call. Each part is emptied when the next one is requested.
-
-        Args:
-            messages: See `decode`.
-
-        Yields:
-            What `decode` returns, in parts.
         """
         part: list[BatchedMessage] = []
         size = 0
@@ -316,13 +301,9 @@ class BatchEncoder:
         self._named_ack_takers = named_ack_takers
 
     def encode(self, messages: Iterable[BatchedMessage]) -> list[Sequence[bytes] | EncodedRun]:
-        """Encode messages. Those that the dialect cannot carry are left out and counted.
+        """Return the frames of every message, in order, or an `EncodedRun` for a run.
 
-        Args:
-            messages: Runs and other commands.
-
-        Returns:
-            The frames of every message, in order, or an `EncodedRun` for a run.
+        Messages that the dialect cannot carry are left out and counted.
         """
         encoded: list[Sequence[bytes] | EncodedRun] = []
         for message in messages:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from dafka.endpoints import PeerEndpoint, is_host, is_key, is_port, split_tcp_endpoint
+from dafka.endpoints import PeerEndpoint, is_host, is_key, is_peer_endpoint, is_port
 from dafka.errors import WireError
 from dafka.records import TEXT_BYTES_MAX, decode_text, encode_text
 
@@ -44,19 +44,9 @@ class NodeBeacon:
 
     @classmethod
     def decode(cls, frames: Sequence[bytes]) -> NodeBeacon:
-        """Return the beacon that frames carry.
-
-        Args:
-            frames: The frames of one ZeroMQ message.
-
-        Returns:
-            The beacon.
-
-        Raises:
-            WireError: The frames are not a node's beacon.
-        """
+        """Return the beacon that frames carry. Raises `WireError` if they are not a node's beacon."""
         _check_frames(frames, 4)
-        host = _decode_host(frames[2], "host") if frames[2] else ""
+        host = _decode_host(frames[2]) if frames[2] else ""
         return cls(_decode_uuid(frames[1]), host, _decode_port(frames[3]))
 
 
@@ -86,17 +76,9 @@ class TowerBeacon:
 
     @classmethod
     def decode(cls, frames: Sequence[bytes], *, has_key: bool = False) -> TowerBeacon:
-        """Return the beacon that frames carry.
+        """Return the beacon that frames carry, which must have a key in a closed cluster.
 
-        Args:
-            frames: The frames of one ZeroMQ message.
-            has_key: Whether the cluster is closed, so that the beacon must have a key.
-
-        Returns:
-            The beacon.
-
-        Raises:
-            WireError: The frames are not a tower's beacon, or have a key too many or too few.
+        Raises `WireError` if they are not a tower's beacon, or have a key too many or too few.
         """
         _check_frames(frames, 4 if has_key else 3)
         key = _decode_key(frames[3]) if has_key else ""
@@ -110,10 +92,10 @@ def _check_frames(frames: Sequence[bytes], count: int) -> None:
         raise WireError("type", "B", 0)
 
 
-def _decode_host(data: bytes, field: str) -> str:
+def _decode_host(data: bytes) -> str:
     host = data.decode("ascii", "replace")
     if not is_host(host):
-        raise WireError(field, "a host name or address")
+        raise WireError("host", "a host name or address")
     return host
 
 
@@ -126,12 +108,8 @@ def _decode_port(data: bytes) -> int:
 
 def _decode_endpoint(data: bytes) -> str:
     endpoint = data.decode("ascii", "replace")
-    parts = split_tcp_endpoint(endpoint)
-    if parts is None:
+    if not is_peer_endpoint(endpoint):
         raise WireError("endpoint", "tcp://host:port")
-    host, port = parts
-    _decode_host(host.encode(), "endpoint")
-    _decode_port(port.encode())
     return endpoint
 
 

@@ -12,26 +12,18 @@ dialect ends the topic at the first NUL; a topic that contains one cannot be wri
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 from dafka.errors import EncodingError, WireError
 from dafka.records import TEXT_BYTES_MAX, decode_text, encode_text
-from dafka.wire.constants import SIGNATURE, VERSION, Dialect
+from dafka.wire.commands import SIGNATURE, VERSION, Dialect
 from dafka.wire.fields import FieldType
-from dafka.wire.messages import (
-    MESSAGES,
-    Ack,
-    DirectRecord,
-    DirectRecordBatchMessage,
-    Message,
-    Record,
-    RecordBatchMessage,
-)
+from dafka.wire.messages import MESSAGES, Ack, Message, WithContent
 from dafka.wire.primitives import NUMBER_4, NUMBER_8, FrameReader, write_string, write_strings
 
 _VERSION_BYTE = bytes((VERSION,))
 _BY_ID: dict[bytes, type[Message]] = {message.COMMAND.value: message for message in MESSAGES}
-_WITH_CONTENT = (Record, DirectRecord, RecordBatchMessage, DirectRecordBatchMessage)
+_WITH_CONTENT: tuple[type[WithContent], ...] = get_args(WithContent)
 
 
 def encode(message: Message, dialect: Dialect) -> list[bytes]:

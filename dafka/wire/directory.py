@@ -20,7 +20,7 @@ import attrs
 from dafka.endpoints import PeerEndpoint, is_host, is_key, is_peer_endpoint
 from dafka.errors import WireError
 from dafka.records import TEXT_BYTES_MAX, encode_text
-from dafka.wire.constants import NUMBER_4_MAX
+from dafka.wire.commands import NUMBER_4_MAX
 from dafka.wire.primitives import NUMBER_4, FrameReader, write_string
 
 REGISTRATION = b"A"
@@ -106,17 +106,7 @@ class Registration:
 
     @classmethod
     def decode(cls, frames: Sequence[bytes]) -> Registration:
-        """Return the registration that frames carry.
-
-        Args:
-            frames: The frames of one ZeroMQ message.
-
-        Returns:
-            The registration.
-
-        Raises:
-            WireError: The frames are not a registration.
-        """
+        """Return the registration that frames carry. Raises `WireError` if they are not a registration."""
         reader = _read_body(frames, REGISTRATION)
         asks_directory = bool(reader.read_number_1("flags") & 1)
         address = _read_address(reader)
@@ -273,17 +263,7 @@ def changes_topic(role: Role) -> bytes:
 
 
 def encode_changes(role: Role, tower: bytes, number: int, changes: Iterable[tuple[bool, bytes]]) -> list[bytes]:
-    """Return the frames of a `RoleChanges` from encoded entries.
-
-    Args:
-        role: The role.
-        tower: The identity of the tower's incarnation.
-        number: The number of this message among those about this role.
-        changes: The entries, each with whether the node joined or changed.
-
-    Returns:
-        The frames.
-    """
+    """Return the frames of a `RoleChanges` from encoded entries, each with whether the node joined or changed."""
     body = b"".join((_JOINED if is_joined else _LEFT) + entry for is_joined, entry in changes)
     return [changes_topic(role), bytes((DIRECTORY_VERSION,)) + tower + NUMBER_4.pack(number) + body]
 
@@ -291,17 +271,9 @@ def encode_changes(role: Role, tower: bytes, number: int, changes: Iterable[tupl
 def encode_pages(
     address: str, tower: bytes, numbers: Mapping[Role, int], entries: Sequence[bytes], page_bytes_max: int
 ) -> Iterator[list[bytes]]:
-    """Yield the frames of the pages of a directory, at least one, from encoded entries.
+    """Yield the frames of each `DirectoryPage` of a directory, at least one, from encoded entries.
 
-    Args:
-        address: The address of the node that they are for.
-        tower: The identity of the tower's incarnation.
-        numbers: By role, the number of the last change.
-        entries: The entries.
-        page_bytes_max: The bytes of entries in one page; a longer entry has its own page.
-
-    Yields:
-        The frames of one page.
+    A page has at most `page_bytes_max` bytes of entries, or one longer entry.
     """
     topic, known = inbox_topic(address), _write_numbers(numbers)
     pages: list[list[bytes]] = [[]]

@@ -10,7 +10,7 @@ import attrs
 
 from dafka.errors import EncodingError
 from dafka.records import encode_text
-from dafka.wire.constants import NUMBER_4_MAX, NUMBER_8_MAX, Command
+from dafka.wire.commands import NUMBER_4_MAX, NUMBER_8_MAX, Command
 
 
 class FieldType(enum.Enum):
@@ -109,18 +109,14 @@ def add_checks(_: type[Any], attributes: list[attrs.Attribute[Any]]) -> list[att
 
 
 class DescribedMessage:
-    """The base class of messages: a table from the declarations of their fields.
-
-    Attributes:
-        COMMAND: The command.
-        TOPIC: The field that the ZeroMQ topic frame carries.
-        FIELDS: The fields after the version, in the order in which they are written, with their encodings.
-    """
+    """The base class of messages: a table from the declarations of their fields."""
 
     __slots__ = ()
     COMMAND: ClassVar[Command]
     TOPIC: ClassVar[str] = "subject"
+    """The field that the ZeroMQ topic frame carries."""
     FIELDS: ClassVar[tuple[tuple[str, FieldType], ...]] = ()
+    """The fields after the version, in the order in which they are written, with their encodings."""
 
     @classmethod
     def __attrs_init_subclass__(cls) -> None:

@@ -6,6 +6,9 @@ codec, the documentation and the tests use these declarations. The ZeroMQ topic 
 `Recipient`, `FetchedPartition` or `AskedTopic`. Without one, it carries the subject, which the header carries, too, and
 both must agree.
 
+RFC 46 does not have the commands that name a document, or erratum 26 or 27. They are sent only to nodes that subscribe
+to them.
+
 Addresses are those of nodes; the address of a producer is also the name of its partition. Making a message raises
 `EncodingError` for a value that the grammar cannot carry: a text of more than 255 bytes, a number out of range, a
 content that is not bytes.
@@ -18,7 +21,7 @@ from typing import ClassVar, TypeAlias, get_args
 import attrs
 
 from dafka.records import RecordBatch
-from dafka.wire.constants import Command
+from dafka.wire.commands import Command
 from dafka.wire.fields import (
     AskedTopic,
     Content,
@@ -65,10 +68,7 @@ class DirectRecord(DescribedMessage):
 
 @attrs.frozen(field_transformer=add_checks)
 class RecordBatchMessage(DescribedMessage):
-    """RECORD-BATCH: a producer publishes consecutive records (docs/spec/record-batches.md).
-
-    RFC 46 has no such command. It is sent only to nodes that subscribe to it.
-    """
+    """RECORD-BATCH: a producer publishes consecutive records (docs/spec/record-batches.md)."""
 
     COMMAND: ClassVar = Command.RECORD_BATCH
 
@@ -79,10 +79,7 @@ class RecordBatchMessage(DescribedMessage):
 
 @attrs.frozen(field_transformer=add_checks)
 class DirectRecordBatchMessage(DescribedMessage):
-    """DIRECT-RECORD-BATCH: stored records, sent to the node that fetched them (docs/spec/record-batches.md).
-
-    RFC 46 has no such command. It is sent only to nodes that subscribe to it with their address.
-    """
+    """DIRECT-RECORD-BATCH: stored records, sent to the node that fetched them (docs/spec/record-batches.md)."""
 
     COMMAND: ClassVar = Command.DIRECT_RECORD_BATCH
 
@@ -200,8 +197,6 @@ class StoreHello(DescribedMessage):
 class DirectEarliest(DescribedMessage):
     """DIRECT-EARLIEST: a node does not have the record that was fetched (erratum 26).
 
-    RFC 46 has no such command. It is sent only to nodes that subscribe to it.
-
     Attributes:
         sequence: The first record that the answering node holds; `NUMBER_8_MAX` if it holds none.
         unrecoverable_end: Records before this sequence are unrecoverable as far as the answering node knows: they were
@@ -222,8 +217,6 @@ class DirectEarliest(DescribedMessage):
 class GetTopics(DescribedMessage):
     """GET-TOPICS: a node asks a store for the topics that it holds (erratum 27).
 
-    RFC 46 has no such command. It is sent only to stores that subscribe to it with their address.
-
     Attributes:
         after: The last topic of the previous page; empty for the first page.
     """
@@ -238,8 +231,6 @@ class GetTopics(DescribedMessage):
 @attrs.frozen(field_transformer=add_checks)
 class DirectTopics(DescribedMessage):
     """DIRECT-TOPICS: one page of the topics that a store holds, sent to the node that asked (erratum 27).
-
-    RFC 46 has no such command. It is sent only to nodes that subscribe to it with their address.
 
     Attributes:
         after: The topic after which the page begins, as in the question.
@@ -260,10 +251,7 @@ class DirectTopics(DescribedMessage):
 
 @attrs.frozen(field_transformer=add_checks)
 class GetPosition(DescribedMessage):
-    """GET-POSITION: a node asks a store for a partition's position at a time (docs/spec/positions-by-time.md).
-
-    RFC 46 has no such command. It is sent only to stores that subscribe to it with their address.
-    """
+    """GET-POSITION: a node asks a store for a partition's position at a time (docs/spec/positions-by-time.md)."""
 
     COMMAND: ClassVar = Command.GET_POSITION
 
@@ -278,7 +266,7 @@ class GetPosition(DescribedMessage):
 class DirectPosition(DescribedMessage):
     """DIRECT-POSITION: the first record of a partition that was made at a time or later, sent to the node that asked.
 
-    RFC 46 has no such command (docs/spec/positions-by-time.md). It is sent only to nodes that subscribe to it.
+    See docs/spec/positions-by-time.md.
 
     Attributes:
         time: The time, as in the question.

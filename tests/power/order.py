@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable
 
-from dafka.wire.constants import SIGNATURE, VERSION
+from dafka.wire.commands import SIGNATURE, VERSION
 from tests.power.system_calls import Call
 
 CONTENT = b"record-%06d;"

@@ -9,7 +9,7 @@ from dafka.protocol import ConsumerMachine, ReaderMachine, StoreMachine
 from dafka.protocol.actions import Action
 from dafka.protocol.answering import position_responder
 from dafka.protocol.answering.position_responder import PositionSearch
-from dafka.protocol.machines import timed_start
+from dafka.protocol.ordering import position_query
 from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING
 from dafka.protocol.ordering.position_query import PATIENCE_S, RETRY_MAX_S, RETRY_S
 from dafka.protocol.presence.peer_limits import MANY_QUESTIONS, TOO_OFTEN
@@ -293,7 +293,7 @@ def test_seeking_and_unsubscribing_end_the_questions() -> None:
 
 
 def test_waiting_partitions_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timed_start, "PARTITIONS_MAX", 10)
+    monkeypatch.setattr(position_query, "PARTITIONS_MAX", 10)
     consumer = make_consumer("A")
     many = [Partition("hello", f"{number}") for number in range(15)]
     assert len(questions(consumer.receive([direct_head(0, ME, each) for each in many], 0.0))) == 10

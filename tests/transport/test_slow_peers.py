@@ -10,8 +10,8 @@ import trio
 
 from dafka.config import NodeConfig
 from dafka.endpoints import PeerEndpoint
-from dafka.transport import Mesh, open_mesh, slow_peers
-from dafka.transport.slow_peers import SLOW_PEER
+from dafka.transport import Mesh, open_mesh, publisher
+from dafka.transport.publisher import SLOW_PEER
 from dafka.wire.batch import iter_frames
 from tests.waiting import wait_until
 
@@ -27,7 +27,7 @@ DEADLINE_S = 60
 
 @pytest.fixture(autouse=True)
 def low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slow_peers, "QUEUED_BYTES_MIN", LIMIT)
+    monkeypatch.setattr(publisher, "QUEUED_BYTES_MIN", LIMIT)
 
 
 async def connect(mesh: Mesh, publisher: Mesh, prefix: bytes = b"Bt") -> None:
@@ -87,7 +87,7 @@ async def test_peers_that_get_single_records_are_not_concerned() -> None:
 async def test_batches_are_dropped_far_beyond_the_limit_if_nobody_knows_who_is_slow(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(slow_peers, "unsent_bytes", lambda descriptor: 0)
+    monkeypatch.setattr(publisher, "unsent_bytes", lambda descriptor: 0)
     with trio.fail_after(DEADLINE_S):
         async with open_mesh(CONFIG, 0) as one, open_mesh(STALLED, 1) as stalled:
             await connect(stalled, one)

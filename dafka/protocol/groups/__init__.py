@@ -1,8 +1,19 @@
 """Groups of consumers that share the partitions of topics without a broker. `member.py` contains the rules."""
 
 from dafka.internal_topics import GROUP_PREFIX
-from dafka.protocol.groups.actions import Append, Assign, GroupAction, Lose, Revoke, Survey
-from dafka.protocol.groups.member import SIGNS_PER_LEASE, SILENCE_FACTOR, GroupMember, GroupSettings, Stage
+from dafka.protocol.groups.member import (
+    SIGNS_PER_LEASE,
+    SILENCE_FACTOR,
+    Append,
+    Assign,
+    GroupAction,
+    GroupMember,
+    GroupSettings,
+    Lose,
+    Revoke,
+    Stage,
+    Survey,
+)
 from dafka.protocol.groups.records import (
     LEASE_MS_MAX,
     READ_BACK_RECORDS,

@@ -14,10 +14,10 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum, auto
+from typing import TypeAlias
 
 import attrs
 
-from dafka.protocol.groups.actions import Append, Assign, GroupAction, Lose, Revoke, Survey
 from dafka.protocol.groups.assignment import GroupAssignment
 from dafka.protocol.groups.records import FULL_EVERY_RECORDS, MemberRecord, Position, encode_member_record
 from dafka.protocol.groups.view import NO_POSITION, GroupView, Member
@@ -35,6 +35,43 @@ SURVEYS_PER_LEASE = 8
 
 SURVEY_PAUSE_S = 0.05
 """The minimum seconds between two surveys, since every store answers each one."""
+
+
+@attrs.frozen
+class Append:
+    """Append a record to the member's own partition of the group's topic."""
+
+    value: bytes
+
+
+@attrs.frozen
+class Survey:
+    """Ask the stores for all records of the group, read them, and then call `survey_done`."""
+
+
+@attrs.frozen
+class Assign:
+    """Hand out the records of a partition from this sequence on."""
+
+    partition: Partition
+    sequence: int
+
+
+@attrs.frozen
+class Revoke:
+    """Stop handing out records of a partition, and call `handed_out` with the end of what was handed out."""
+
+    partition: Partition
+
+
+@attrs.frozen
+class Lose:
+    """Stop handing out records of these partitions: other members can handle them now."""
+
+    partitions: tuple[Partition, ...]
+
+
+GroupAction: TypeAlias = Append | Survey | Assign | Revoke | Lose
 
 
 class Stage(Enum):
@@ -99,6 +136,7 @@ class GroupMember:
         self.confirmed_end = 0
         """All records before this sequence are confirmed by enough stores."""
         self._settings = settings
+        self._sign_interval_s = settings.lease_s / SIGNS_PER_LEASE
         self._view = view
         self._begin_of = begin_of
         self._topics = frozenset(settings.topics)
@@ -106,7 +144,8 @@ class GroupMember:
         self._assignment = GroupAssignment(address, self._topics, view)
         self._holdings: dict[Partition, _Holding] = {}
         self._positions: dict[Partition, Position] = {}
-        self._end = 0
+        self.end_sequence = 0
+        """The sequence after the last record that this member has published."""
         self._sent: deque[tuple[int, float]] = deque()
         self._last_sent_at = float("-inf")
         self._lease_end: float | None = None
@@ -125,11 +164,6 @@ class GroupMember:
         self._changed: dict[Partition, Position] = {}
         self._told_over: frozenset[str] = frozenset()
         self._is_leaving = False
-
-    @property
-    def end_sequence(self) -> int:
-        """The sequence after the last record that this member has published."""
-        return self._end
 
     @property
     def quorum(self) -> int:
@@ -185,9 +219,7 @@ class GroupMember:
     def survey_done(self, stores: int, now: float) -> list[GroupAction]:
         """Record that all records have been read that a number of stores had when `Survey` was requested."""
         since, self._survey_since = self._survey_since, None
-        if since is None or self._check_lease(now):
-            return self._advance(now)
-        if stores >= self.quorum:
+        if since is not None and not self._has_lost(now) and stores >= self.quorum:
             self._surveyed_at = since
             self._view.mark_silent(since, SILENCE_FACTOR, self.address)
             self._is_stale = True
@@ -210,8 +242,7 @@ class GroupMember:
             if holding is None or holding.stage not in {Stage.HELD, Stage.RELEASING}:
                 continue
             if holding.position.sequence != sequence:
-                holding.position = Position(holding.position.epoch, sequence)
-                self._set_position(partition, holding.position)
+                self._set_position(partition, holding, Position(holding.position.epoch, sequence))
         return self._advance(now)
 
     def leave(self, now: float) -> list[GroupAction]:
@@ -237,14 +268,10 @@ class GroupMember:
 
     # What follows
 
-    @property
-    def _sign_interval_s(self) -> float:
-        return self._settings.lease_s / SIGNS_PER_LEASE
-
     def _advance(self, now: float) -> list[GroupAction]:
         if self.is_over:
             return []
-        if self._check_lease(now):
+        if self._has_lost(now):
             return self._lose()
         self._confirm(now)
         actions: list[GroupAction] = []
@@ -263,10 +290,9 @@ class GroupMember:
             return [*actions, *self._lose()]
         return actions + self._survey(now)
 
-    def _check_lease(self, now: float) -> bool:
+    def _has_lost(self, now: float) -> bool:
         """Return whether the lease has ended, or others say so."""
-        has_ended = self._lease_end is not None and now >= self._lease_end
-        return has_ended or self._view.is_over(self.address)
+        return (self._lease_end is not None and now >= self._lease_end) or self._view.is_over(self.address)
 
     def _lose(self) -> list[GroupAction]:
         lost = tuple(self.held())
@@ -331,9 +357,8 @@ class GroupMember:
     def _take(self, partition: Partition, holding: _Holding) -> None:
         known = self._view.position(partition)
         sequence = self._begin_of(partition) if known is None else known.sequence
-        holding.position = Position((known or NO_POSITION).epoch + 1, sequence)
-        self._set_position(partition, holding.position)
-        holding.stage, holding.claim_end = Stage.TAKING, self._end + 1
+        self._set_position(partition, holding, Position((known or NO_POSITION).epoch + 1, sequence))
+        holding.stage, holding.claim_end = Stage.TAKING, self.end_sequence + 1
 
     def _is_released(self, holding: _Holding, now: float) -> bool:
         is_saved = holding.handed_out is not None and holding.position.sequence >= holding.handed_out
@@ -346,8 +371,8 @@ class GroupMember:
         self._released.add(partition)
         self._is_stale = True
 
-    def _set_position(self, partition: Partition, position: Position) -> None:
-        self._positions[partition] = self._changed[partition] = position
+    def _set_position(self, partition: Partition, holding: _Holding, position: Position) -> None:
+        holding.position = self._positions[partition] = self._changed[partition] = position
 
     def _claim(self, now: float) -> None:
         """Claim what this member should handle.
@@ -365,7 +390,7 @@ class GroupMember:
             if rank and any(each.may_claim(partition) for each in others):
                 self._partitions[partition] = now
             elif now - since >= rank * self._settings.lease_s:
-                self._holdings[partition] = _Holding(self._end + 1)
+                self._holdings[partition] = _Holding(self.end_sequence + 1)
                 self._unsettled.add(partition)
                 self._newly_claimed.add(partition)
 
@@ -388,7 +413,7 @@ class GroupMember:
         is_news = self._newly_claimed or self._released or self._changed or over is not self._told_over
         if not (is_due or is_news or self._is_leaving):
             return []
-        is_full = self._is_leaving or self._end % FULL_EVERY_RECORDS == 0
+        is_full = self._is_leaving or self.end_sequence % FULL_EVERY_RECORDS == 0
         claimed = set() if self._is_leaving else self._holdings.keys() if is_full else self._newly_claimed
         record = MemberRecord(
             lease_ms=round(self._settings.lease_s * 1000),
@@ -402,9 +427,9 @@ class GroupMember:
             over=over if is_full else over - self._told_over,
         )
         self._newly_claimed, self._released, self._changed, self._told_over = set(), set(), {}, over
-        self._end += 1
+        self.end_sequence += 1
         self._last_sent_at = now
-        self._sent.append((self._end, now))
+        self._sent.append((self.end_sequence, now))
         return [Append(encode_member_record(record))]
 
     def _survey(self, now: float) -> list[GroupAction]:

@@ -16,7 +16,7 @@ from dafka.config import Config
 from dafka.protocol.actions import Action, Deliver, Notify, Publish, Subscribe, Unsubscribe
 from dafka.protocol.events import PartitionHeard, PartitionSilent, RecordsUnrecoverable
 from dafka.protocol.machines.head_intervals import ProducerSilence
-from dafka.protocol.machines.timed_start import TimedStart
+from dafka.protocol.ordering.position_query import TimedStart
 from dafka.protocol.ordering.reassembler import Reassembler, ReceiveRoom
 from dafka.protocol.polling import LASTING_INTERVAL_S, LastingQuestion, RetrySchedule
 from dafka.protocol.presence.peer_limits import ABSURD_SEQUENCE, MANY_UNPROVEN, TOO_OFTEN, PeerLimits

@@ -7,8 +7,6 @@ every connected store has acknowledged everything, and all peers that take HEADs
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import attrs
 
 from dafka.records import Partition
@@ -55,11 +53,6 @@ class HeadSchedule:
     def __init__(self, interval_s: float, interval_max_s: float) -> None:
         self._interval = GrowingInterval(interval_s, interval_max_s, short_count=2)
         self._due = float("inf")
-        self._need_regular_heads: Callable[[], bool] = lambda: False
-
-    def watch_listeners(self, need_regular_heads: Callable[[], bool]) -> None:
-        """Set the function that returns whether a peer needs HEADs at a regular interval."""
-        self._need_regular_heads = need_regular_heads
 
     def start(self, due: float) -> None:
         """Begin at this time."""
@@ -78,7 +71,7 @@ class HeadSchedule:
 
     def head_sent(self, now: float, *, is_known: bool) -> None:
         """Record that a HEAD was sent, and whether every connected node is known to have all announced records."""
-        if not is_known or self._need_regular_heads():
+        if not is_known:
             self._interval.restart()
         self._due = now + self._interval.next_wait_s()
 

@@ -204,8 +204,9 @@ class Node:
         return min(self._machine.deadline(), self._connections.deadline())
 
     def _peer_joined(self, report: PeerJoined, now: float) -> None:
-        if self._is_still_there(report):
-            del self._late[report.endpoint]
+        known = self._late.get(report.endpoint)
+        if known is not None and known.address == report.address:
+            del self._late[report.endpoint]  # it is still there
             return
         for late in [each for each in self._late.values() if _is_replaced(each, report)]:
             del self._late[late.endpoint]
@@ -215,10 +216,6 @@ class Node:
             return
         self.act(self._machine.peer_joined(report.address, now))
         self._callbacks.on_event(report)
-
-    def _is_still_there(self, report: PeerJoined) -> bool:
-        late = self._late.get(report.endpoint)
-        return late is not None and late.address == report.address
 
     def _peer_left(self, report: PeerLeft, now: float) -> None:
         if self._connections.remove_peer(report.endpoint):

@@ -170,7 +170,6 @@ class ProducerMachine:
 
     def watch_listeners(self, need_regular_heads: Callable[[], bool]) -> None:
         """Set the function that returns whether a peer needs HEADs at a regular interval (erratum 33)."""
-        self._heads.watch_listeners(need_regular_heads)
         self._need_regular_heads = need_regular_heads
 
     def begin_leaving(self, now: float) -> list[Action]:
@@ -342,7 +341,7 @@ class ProducerMachine:
     def _announce_head(self, now: float, *, is_known: bool = False) -> list[Action]:
         if not self._published_end:
             return []
-        self._heads.head_sent(now, is_known=is_known)
+        self._heads.head_sent(now, is_known=is_known and not self._need_regular_heads())
         return [Publish(wire.Head(self.partition.address, self.partition.topic, self._published_end - 1))]
 
     def _direct_head(self, requestor: str) -> wire.DirectHead:

@@ -1,10 +1,14 @@
-"""The partitions of one store: which of their records are durable, and which partitions have ended."""
+"""The partitions of one store: their durable records, the partitions that have ended, and the capacity for more."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
-from dafka.config import Config
+from dafka.config import Config, NodeConfig
+from dafka.protocol.actions import Action, Notify
+from dafka.protocol.ordering.reassembler import Reassembler
+from dafka.protocol.presence.peer_limits import MANY_PARTITIONS, MANY_UNPROVEN, PeerLimits
+from dafka.protocol.store_events import StoreFull, StoreHasRoom
 from dafka.records import Partition
 
 RESTART_GRACE_S = 3600.0
@@ -20,6 +24,9 @@ store that has its records names it from time to time."""
 
 COUNT_S = 1.0
 """Seconds for which a count of the ended partitions is used."""
+
+ROOM_CHECK_S = 1.0
+"""Seconds between two checks whether a full store accepts partitions again."""
 
 
 class StoredPartitions:
@@ -142,3 +149,76 @@ class EndedPartitions:
             silent_s = min(silent_s, CROWDED_S)
         found = [each for each in self._empty if now - self.heard_at(each) >= silent_s and each in self]
         return sorted(found, key=self.heard_at)
+
+
+class PartitionRoom:
+    """The capacity of one store for partitions. `full_reason` says why it accepts no new ones; empty if it does."""
+
+    def __init__(
+        self, config: NodeConfig, reassembler: Reassembler, ended: EndedPartitions, limits: PeerLimits
+    ) -> None:
+        self.full_reason = ""
+        self._config = config
+        self._reassembler = reassembler
+        self._ended = ended
+        self._limits = limits
+        self._check_due = float("inf")
+        self._notices: list[Action] = []
+
+    def admit_partition(self, partition: Partition, now: float, *, is_live: bool) -> str:
+        """Admit a partition, or return the reason to discard its messages; see `PeerLimits.admit_partition`."""
+        reason = self._limits.admit_partition(partition, self._count_living(now), is_live=is_live)
+        if not reason and not self._reassembler.has_room():
+            self._limits.forget_partition(partition)
+            reason = MANY_UNPROVEN
+        if reason in {MANY_PARTITIONS, MANY_UNPROVEN}:
+            self._record_full(reason, now)
+        return reason
+
+    def partition_followed(self, now: float) -> None:
+        """Record that one more partition is followed."""
+        if len(self._reassembler.cursors) >= self._config.partitions_max:
+            self.check(now)
+
+    def check(self, now: float) -> None:
+        """Check whether the store accepts more partitions; while it does not, check again each second."""
+        if self._count_living(now) >= self._config.partitions_max:
+            self._record_full(MANY_PARTITIONS, now)
+        elif not self._reassembler.has_room():
+            self._record_full(MANY_UNPROVEN, now)
+        elif self.full_reason:
+            self.full_reason = ""
+            self._check_due = float("inf")
+            self._notices.append(Notify(StoreHasRoom()))
+
+    def tick(self, now: float) -> None:
+        """Check a full store again."""
+        if now >= self._check_due:
+            self.check(now)
+
+    def deadline(self) -> float:
+        """Return when to call `tick`."""
+        return self._check_due
+
+    def take_notices(self) -> list[Action]:
+        """Return the events for the program since the last call."""
+        notices, self._notices = self._notices, []
+        return notices
+
+    def _count_living(self, now: float) -> int:
+        """Return how many partitions count for the limit: those with records or a producer.
+
+        Ended ones have a second limit of the same size.
+        """
+        followed, limit = len(self._reassembler.cursors), self._config.partitions_max
+        if followed < limit:
+            return followed
+        return followed - min(self._ended.count(now), limit)
+
+    def _record_full(self, reason: str, now: float) -> None:
+        self._check_due = now + ROOM_CHECK_S
+        if not self.full_reason:
+            is_total = reason == MANY_PARTITIONS
+            event = StoreFull(reason, self._config.partitions_max if is_total else self._config.partitions_unproven_max)
+            self.full_reason = str(event)
+            self._notices.append(Notify(event))

@@ -92,13 +92,9 @@ class NodeView:
     partitions_held: int | None = None
 
     def fault(self, now: float) -> str:
-        """Describe what is wrong with the node.
+        """Describe what is wrong with the node at a time on the clock of the survey.
 
-        Args:
-            now: The time, on the clock of the survey.
-
-        Returns:
-            The end of a sentence that begins with the node's name; empty if nothing is known to be wrong.
+        Return the end of a sentence that begins with the node's name; empty if nothing is known to be wrong.
         """
         if self.state is NodeState.SILENT:
             return f"went silent {now - self.last_seen:.0f} s ago"
@@ -191,14 +187,7 @@ class ClusterSurvey:
         return tuple(node for node in self.nodes if "store" in node.roles and node.state is not NodeState.SILENT)
 
     def with_time(self, time: float) -> ClusterSurvey:
-        """Return the same survey with all times shifted.
-
-        Args:
-            time: The time at which the survey was made, on the new clock.
-
-        Returns:
-            The survey, with all other times shifted by the same amount.
-        """
+        """Return the same survey with all times shifted, so that it was made at this time."""
         by = time - self.time
 
         def sighting(each: Sighting) -> Sighting:
@@ -216,14 +205,7 @@ class ClusterSurvey:
         return attrs.evolve(self, time=time, nodes=nodes)
 
     def faults(self, lag_max: int) -> Iterator[str]:
-        """Describe everything that is wrong.
-
-        Args:
-            lag_max: The lag, in records, above which a store is reported.
-
-        Yields:
-            A sentence for each fault.
-        """
+        """Yield a sentence for each fault. A store is reported if its lag, in records, is above the maximum."""
         for tower in self.towers:
             if not tower.is_heard:
                 yield tower.refusal or f"no message from the tower at {tower.endpoint}"

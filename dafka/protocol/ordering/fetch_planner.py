@@ -20,6 +20,8 @@ import itertools
 from collections import OrderedDict
 from collections.abc import Callable
 
+import attrs
+
 from dafka.config import FetchConfig
 from dafka.protocol.ordering.cursor import Cursor
 from dafka.protocol.token_bucket import TokenBucket
@@ -32,31 +34,19 @@ LIMITED_PAGE_S = 0.25
 """The size of the pages of a rate-limited partition, in seconds at that rate."""
 
 
+@attrs.define(eq=False)
 class _Page:
     """The last fetched records of one partition, and the time without progress."""
 
-    __slots__ = (
-        "asked_at",
-        "asked_end",
-        "asked_first",
-        "attempts",
-        "deadline",
-        "is_held_back",
-        "partition",
-        "progress",
-        "ticket",
-    )
-
-    def __init__(self, partition: Partition, progress: int, attempts: int, deadline: float) -> None:
-        self.partition = partition
-        self.progress = progress
-        self.attempts = attempts
-        self.deadline = deadline
-        self.ticket = 0
-        self.is_held_back = False
-        self.asked_at = 0.0
-        self.asked_first = progress
-        self.asked_end = progress
+    partition: Partition
+    progress: int
+    asked_first: int
+    asked_end: int
+    attempts: int
+    deadline: float
+    ticket: int = 0
+    is_held_back: bool = False
+    asked_at: float = 0.0
 
 
 class FetchPlanner:
@@ -222,8 +212,8 @@ class FetchPlanner:
             return None
         self._waiting.pop(partition, None)
         self._unanswered.pop(partition, None)
-        page = _Page(partition, cursor.next_sequence, attempts, now + self._wait(attempts))
-        self._active[partition] = page
+        first = cursor.next_sequence
+        page = self._active[partition] = _Page(partition, first, first, first, attempts, now + self._wait(attempts))
         self._watch(page)
         return page
 

@@ -17,6 +17,7 @@ from typing import TypeAlias
 
 import attrs
 
+from dafka import wire
 from dafka.config import Config
 from dafka.endpoints import is_local, split_tcp_endpoint
 from dafka.errors import WireError
@@ -26,18 +27,7 @@ from dafka.protocol.presence.directory_client import DirectoryClient
 from dafka.protocol.presence.peers import MANY_NODES, PeerTable
 from dafka.protocol.token_bucket import TokenBucket
 from dafka.protocol.trust import IntroducedAtLoopback, RefusedByPeer
-from dafka.wire import (
-    BEACON,
-    INBOX,
-    PULSE,
-    REGISTRATION,
-    ROLE_CHANGES,
-    WELCOME,
-    NodeBeacon,
-    Registration,
-    Role,
-    TowerBeacon,
-)
+from dafka.wire import Role
 
 SETTLE_PERIODS_MAX = 10
 """Settling periods after which the nodes count as found, even if nodes still come and go."""
@@ -84,7 +74,7 @@ Observers learn the roles and topics of nodes from their subscriptions, so every
 connect to nodes whose role is unknown. The relation is symmetric: a node answers on connections that its peer has made.
 """
 
-_SECOND_FORM = (PULSE, INBOX, ROLE_CHANGES)
+_SECOND_FORM = (wire.PULSE, wire.INBOX, wire.ROLE_CHANGES)
 
 
 @attrs.frozen
@@ -113,11 +103,11 @@ class _Tower:
 
     @property
     def knows_second_form(self) -> bool:
-        return REGISTRATION in self.prefixes and not self.client.has_failed
+        return wire.REGISTRATION in self.prefixes and not self.client.has_failed
 
     @property
     def knows_first_form(self) -> bool:
-        return any(prefix[:1] in (b"", BEACON) for prefix in self.prefixes)
+        return any(prefix[:1] in (b"", wire.BEACON) for prefix in self.prefixes)
 
 
 class BeaconMachine:
@@ -134,7 +124,7 @@ class BeaconMachine:
 
     def __init__(
         self,
-        beacon: NodeBeacon,
+        beacon: wire.NodeBeacon,
         config: Config,
         *,
         role: Role = Role.ANY,
@@ -157,17 +147,11 @@ class BeaconMachine:
         self._remote_peer = ""
         self._is_loopback_reported = False
         self._has_keys = bool(config.security.key_file)
-        registration = Registration(beacon.address, beacon.host, beacon.port, role, WANTED_ROLES[role])
+        registration = wire.Registration(beacon.address, beacon.host, beacon.port, role, WANTED_ROLES[role])
         self._towers = [
             _Tower(
                 DirectoryClient(
-                    number,
-                    registration,
-                    self.peers,
-                    settings,
-                    draw,
-                    has_key=self._has_keys,
-                    discarded=self.discarded,
+                    number, registration, self.peers, settings, draw, has_key=self._has_keys, discarded=self.discarded
                 )
             )
             for number in range(towers)
@@ -196,7 +180,7 @@ class BeaconMachine:
         """Start at this time, in seconds on any steady clock."""
         self._heard_at = now
         self._watch_due = now + self._watch_interval
-        return [SubscribeAtTower(tower, WELCOME) for tower in range(len(self._towers))]
+        return [SubscribeAtTower(tower, wire.WELCOME) for tower in range(len(self._towers))]
 
     def tower_subscribed(self, number: int, frames: Iterable[bytes], now: float) -> list[BeaconAction]:
         """Handle subscription frames of a tower, which show that it is connected and which forms it knows."""
@@ -268,7 +252,7 @@ class BeaconMachine:
         if tower.knows_second_form:
             if tower.uses_first_form:
                 tower.uses_first_form = False
-                actions.append(UnsubscribeAtTower(number, BEACON))
+                actions.append(UnsubscribeAtTower(number, wire.BEACON))
             return actions + (tower.client.connected(now) if tower.client.is_active else tower.client.start(now))
         if not tower.knows_first_form:
             return []
@@ -276,7 +260,7 @@ class BeaconMachine:
             actions += tower.client.stop(now)
         if not tower.uses_first_form:
             tower.uses_first_form = True
-            actions.append(SubscribeAtTower(number, BEACON))
+            actions.append(SubscribeAtTower(number, wire.BEACON))
         if self._beacon_due == float("inf"):
             self._beacon_due = now + self._interval / UNECHOED_FACTOR
         return [*actions, SendToTower(number, self._beacon)]
@@ -291,14 +275,14 @@ class BeaconMachine:
         if self._is_silent is not False:
             self._is_silent = False
             reports.append(TowersHeard())
-        if list(frames) == [WELCOME]:
+        if list(frames) == [wire.WELCOME]:
             return True
         client = self._towers[number].client
         if client.is_active and frames[0][:1] in _SECOND_FORM:
             self._hear_second_form(client, frames, now, reports)
             return False
         try:
-            beacon = TowerBeacon.decode(frames, has_key=self._has_keys)
+            beacon = wire.TowerBeacon.decode(frames, has_key=self._has_keys)
         except WireError as error:
             self.discarded[error.field] += 1
             return False

@@ -42,24 +42,16 @@ class SubscriberSet:
             self._subscribers[subscription.topic] = None
 
 
-class EarliestResponder:
+class EarliestResponder(SubscriberSet):
     """Answers FETCHes for records that this node does not hold with DIRECT-EARLIEST (erratum 26).
 
     RFC 46 has no such message. A node that understands it subscribes to it with its own address; it is never sent to
-    other nodes, such as libdafka's. At most `subscribers_max` subscribers are remembered. Others get no answer, and
-    wait for their records until they give up.
+    other nodes, such as libdafka's. Subscribers beyond the limit get no answer, and wait for their records until they
+    give up.
     """
 
     def __init__(self, subscribers_max: int) -> None:
-        self._subscribers = SubscriberSet(Command.DIRECT_EARLIEST, subscribers_max)
-
-    def __contains__(self, address: str) -> bool:
-        """Return whether a node understands DIRECT-EARLIEST, as nodes of this project do."""
-        return address in self._subscribers
-
-    def record_subscription(self, subscription: wire.Subscription) -> None:
-        """Record a peer's subscription, to any command, or that it ended."""
-        self._subscribers.record_subscription(subscription)
+        super().__init__(Command.DIRECT_EARLIEST, subscribers_max)
 
     def answer(
         self, fetch: wire.Fetch, own_address: str, sequence: int, unrecoverable_end: int
@@ -69,7 +61,7 @@ class EarliestResponder:
         As far as this node knows, no node holds records before `unrecoverable_end`. Return None if the requestor does
         not understand the answer.
         """
-        if fetch.address not in self._subscribers:
+        if fetch.address not in self:
             return None
         return wire.DirectEarliest(
             fetch.address, own_address, fetch.partition, fetch.subject, sequence, unrecoverable_end

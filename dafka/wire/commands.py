@@ -1,4 +1,4 @@
-"""ZeroMQ topics: the prefixes that nodes subscribe to, and the subscription frames that an XPUB socket receives.
+"""The commands of RFC 46, its fixed values, and ZeroMQ topics: the prefixes that nodes subscribe to.
 
 A subscription is a command id, alone ("all RECORDs") or followed by a topic. ZeroMQ matches prefixes, so a
 subscription to `hello` also brings `hello2`; the receiver compares the subject (RFC 46, "ZeroMQ Subscriptions").
@@ -6,12 +6,65 @@ subscription to `hello` also brings `hello2`; the receiver compares the subject 
 
 from __future__ import annotations
 
+import enum
+
 import attrs
 
 from dafka.records import TEXT_BYTES_MAX, decode_text, encode_text
-from dafka.wire.constants import Command
+
+SIGNATURE = b"\xaa\xa5"
+"""The first two bytes of a header. The prose of RFC 46 also says `AA A0`; its grammar says this (erratum 1)."""
+
+VERSION = 1
+"""The protocol version in every header. RFC 46 also says `%x30` once; its grammar says 1 (erratum 2)."""
+
+NUMBER_4_MAX = 2**32 - 1
+"""The largest `number-4` of the grammar."""
+
+NUMBER_8_MAX = 2**64 - 1
+"""The largest `number-8` of the grammar."""
+
+
+class Command(enum.Enum):
+    """A command. The value is its id: the first byte of the topic frame, and a byte of the header.
+
+    Nine commands are those of RFC 46. Extensions of this project are `DIRECT_EARLIEST` (erratum 26), `GET_TOPICS` and
+    `DIRECT_TOPICS` (erratum 27), `RECORD_BATCH` and `DIRECT_RECORD_BATCH` (docs/spec/record-batches.md), `GET_POSITION`
+    and `DIRECT_POSITION` (docs/spec/positions-by-time.md).
+    """
+
+    RECORD = b"M"
+    DIRECT_RECORD = b"D"
+    FETCH = b"F"
+    ACK = b"K"
+    HEAD = b"H"
+    DIRECT_HEAD = b"E"
+    GET_HEADS = b"G"
+    CONSUMER_HELLO = b"W"
+    STORE_HELLO = b"L"
+    DIRECT_EARLIEST = b"T"
+    GET_TOPICS = b"Q"
+    DIRECT_TOPICS = b"P"
+    RECORD_BATCH = b"B"
+    DIRECT_RECORD_BATCH = b"C"
+    GET_POSITION = b"S"
+    DIRECT_POSITION = b"R"
+
+
+class Dialect(enum.Enum):
+    """A way to write messages. Every node reads both dialects, and writes the one of its `wire` setting.
+
+    `RFC46` follows the grammar of RFC 46, `LIBDAFKA` the C implementation (`dafka.wire.codec` shows both).
+    """
+
+    RFC46 = "rfc46"
+    LIBDAFKA = "libdafka"
+
 
 _BY_ID = {command.value: command for command in Command}
+
+BATCH_COMMANDS = {Command.RECORD: Command.RECORD_BATCH, Command.DIRECT_RECORD: Command.DIRECT_RECORD_BATCH}
+"""By command with single records, the command with record batches."""
 
 
 def subscription_prefix(command: Command, topic: str = "") -> bytes:
@@ -30,21 +83,10 @@ def subscription_prefix(command: Command, topic: str = "") -> bytes:
     return command.value + encode_text(topic, "topic")
 
 
-BATCH_COMMANDS = {
-    Command.RECORD: Command.RECORD_BATCH,
-    Command.DIRECT_RECORD: Command.DIRECT_RECORD_BATCH,
-}
-"""By command with single records, the command with record batches."""
-
-
 def with_batches(prefix: bytes) -> tuple[bytes, ...]:
-    """Return the subscriptions of a node that reads record batches; the one for batches comes first.
+    """Return the subscriptions to make for this prefix by a node that reads record batches.
 
-    Args:
-        prefix: The prefix to subscribe to for one command.
-
-    Returns:
-        For a command with records, the prefix of the command for batches and this prefix; otherwise this prefix.
+    For a command with records, the prefix of the command for batches comes first.
     """
     batch = BATCH_COMMANDS.get(_BY_ID[prefix[:1]]) if prefix[:1] in _BY_ID else None
     return (prefix,) if batch is None else (batch.value + prefix[1:], prefix)
@@ -70,15 +112,7 @@ class Subscription:
         return self.topic.encode("utf-8", "surrogateescape")
 
     def covers(self, command: Command, topic: str) -> bool:
-        """Return whether a message with this command and topic reaches the subscriber.
-
-        Args:
-            command: The message's command.
-            topic: The message's topic.
-
-        Returns:
-            Whether the command is the same, and the topic begins with the subscription's.
-        """
+        """Return whether a message with this command and topic reaches the subscriber."""
         return self.command is command and encode_text(topic).startswith(self._prefix)
 
 
