@@ -70,17 +70,10 @@ class Discovery(Protocol):
 
 
 def open_discovery(config: Config) -> Discovery:
-    """Open the discovery that `config.node.discovery` names.
+    """Open the discovery that `config.node.discovery` names. It does nothing until `run` is called.
 
-    Args:
-        config: The configuration. `node.discovery` is `tower`, `static:tcp://HOST:PORT,...` or the URL of a plugin.
-
-    Returns:
-        The discovery. It does nothing until `run` is called.
-
-    Raises:
-        DiscoveryError: The plugin is not installed, or its argument is invalid.
-        ConfigError: The keys of a closed cluster are missing or invalid.
+    The setting is `tower`, `static:tcp://HOST:PORT,...` or the URL of a plugin. Raises `DiscoveryError` if the plugin
+    is not installed or its argument is invalid, `ConfigError` if the keys of a closed cluster are missing or invalid.
     """
     name, _, argument = config.node.discovery.partition(":")
     discovery: Discovery = load_plugin("dafka.discovery", name, DiscoveryError)(argument, config)

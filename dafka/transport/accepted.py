@@ -134,9 +134,14 @@ class AcceptedConnections:
         self._record_waiting_events()
         self._forget_all()
         pause = REBIND_S
-        while not _try_bind(self.socket, endpoint):
-            await trio.sleep(pause)
-            pause = min(2 * pause, 1.0)
+        while True:
+            try:
+                self.socket.bind(endpoint)
+            except AddressInUseError:  # libzmq's thread has not released the port yet
+                await trio.sleep(pause)
+                pause = min(2 * pause, 1.0)
+            else:
+                return
 
     async def watch(self) -> None:
         """Process connections and enforce the limit on their number, until cancelled."""
@@ -225,12 +230,3 @@ class AcceptedConnections:
     def _end_surplus(self, connection: AcceptedConnection) -> None:
         if self.end(connection) is not None:
             self.ended_count += 1
-
-
-def _try_bind(socket: BaseSocket, endpoint: str) -> bool:
-    """Bind, and return False if libzmq's thread has not released the port yet."""
-    try:
-        socket.bind(endpoint)
-    except AddressInUseError:
-        return False
-    return True

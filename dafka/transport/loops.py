@@ -13,8 +13,8 @@ import functools
 import importlib
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 import zmq
 from zmq.backend import Socket as Backend
@@ -32,56 +32,6 @@ VARIABLE = "DAFKA_ACCELERATOR"
 SourcedMessage: TypeAlias = tuple[int, list[bytes]]
 """The descriptor on which a message arrived, or -1; and its frames."""
 
-
-class Tally(Protocol):
-    """Counts the bytes of messages that libzmq still queues for any peer.
-
-    Records of an `EncodedRun` and frames of less than `TALLIED_BYTES_MIN` do not count.
-    """
-
-    def count_bytes(self) -> int:
-        """Return the number of bytes."""
-
-
-class Loops(Protocol):
-    """The loops of a socket. They never wait, and raise pyzmq's exceptions for errors of libzmq.
-
-    Attributes:
-        receive_count_max: Messages to receive in one call, so that handling them takes a few milliseconds.
-    """
-
-    receive_count_max: int
-
-    @property
-    def name(self) -> str:
-        """`compiled` or `pure Python`, as `dafka --version` shows it."""
-
-    def receive(self, socket: zmq.Socket[bytes], count_max: int, bytes_max: int) -> list[list[bytes]]:
-        """Return up to `count_max` waiting messages. The message that reaches `bytes_max` bytes is the last."""
-
-    def receive_runs(
-        self, socket: zmq.Socket[bytes], count_max: int, items_max: int, bytes_max: int
-    ) -> list[list[bytes] | EncodedRun]:
-        """Return messages like `receive`, with consecutive records of a partition joined to one run.
-
-        A run takes the position of its first record. The list has up to `items_max` items.
-        """
-
-    def receive_sourced(self, socket: zmq.Socket[bytes], count_max: int, bytes_max: int) -> list[SourcedMessage]:
-        """Return messages like `receive`, each with the descriptor on which it arrived; -1 if there is none."""
-
-    def send(
-        self, socket: zmq.Socket[bytes], messages: Iterable[Sequence[bytes] | EncodedRun], tally: Tally | None = None
-    ) -> int:
-        """Queue messages, and return how many were queued. A message that does not fit is dropped.
-
-        The tally is one of `open_tally`.
-        """
-
-    def open_tally(self) -> Tally:
-        """Return a tally for messages that these loops send."""
-
-
 TALLIED_BYTES_MIN = 1024
 """The minimum size of a frame that a tally counts, in bytes. libzmq borrows such frames, and copies smaller ones."""
 
@@ -93,7 +43,11 @@ _RECORD_IDS = (Command.RECORD.value, Command.DIRECT_RECORD.value)
 
 
 class _TrackedFrames:
-    """A tally of frames that pyzmq tracks. All peers get them in the same order, so they are released in that order."""
+    """A tally: counts the bytes of messages that libzmq still queues for any peer.
+
+    Records of an `EncodedRun` and frames of less than `TALLIED_BYTES_MIN` do not count. pyzmq tracks the others. All
+    peers get them in the same order, so they are released in that order.
+    """
 
     def __init__(self) -> None:
         self._frames: deque[tuple[zmq.MessageTracker, int]] = deque()
@@ -108,30 +62,51 @@ class _TrackedFrames:
         return frame
 
     def count_bytes(self) -> int:
-        """See `Tally.count_bytes`."""
+        """Return the number of bytes."""
         while self._frames and self._frames[0][0].done:
             self._bytes -= self._frames.popleft()[1]
         return self._bytes
 
 
+class _LentFrames:
+    """A tally of frames that the accelerator lends to libzmq."""
+
+    def __init__(self, module: Any) -> None:
+        self.counter = module.open_tally()
+        self._count_lent: Callable[[Any], int] = module.count_lent
+
+    def count_bytes(self) -> int:
+        """See `_TrackedFrames.count_bytes`."""
+        return self._count_lent(self.counter)
+
+
+Tally: TypeAlias = _TrackedFrames | _LentFrames
+
+
 class PureLoops:
-    """The loops in Python, which use pyzmq's own calls."""
+    """The loops in Python, which use pyzmq's own calls. They never wait, and raise pyzmq's exceptions."""
 
     name = "pure Python"
+    """The name that `dafka --version` shows."""
     receive_count_max = 1000
+    """Messages to receive in one call, so that handling them takes a few milliseconds."""
 
     def receive(self, socket: zmq.Socket[bytes], count_max: int, bytes_max: int) -> list[list[bytes]]:
-        """See `Loops.receive`."""
+        """Return up to `count_max` waiting messages. The message that reaches `bytes_max` bytes is the last."""
         return [frames for _, frames in _drain(socket, count_max, bytes_max)]
 
     def receive_sourced(self, socket: zmq.Socket[bytes], count_max: int, bytes_max: int) -> list[SourcedMessage]:
-        """See `Loops.receive_sourced`."""
+        """Return messages like `receive`, each with the descriptor on which it arrived; -1 if there is none."""
         return [(source_descriptor(frame), frames) for frame, frames in _drain(socket, count_max, bytes_max)]
 
     def receive_runs(
         self, socket: zmq.Socket[bytes], count_max: int, items_max: int, bytes_max: int
     ) -> list[list[bytes] | EncodedRun]:
-        """See `Loops.receive_runs`. Comparing each header with the expected one is faster than decoding it."""
+        """Return messages like `receive`, with consecutive records of a partition joined to one run.
+
+        A run takes the position of its first record. The list has up to `items_max` items. Comparing each header with
+        the expected one is faster than decoding it.
+        """
         items: list[list[bytes] | EncodedRun] = []
         expected: list[bytes] | None = None
         contents: list[bytes] | None = None
@@ -164,13 +139,16 @@ class PureLoops:
         return items
 
     def open_tally(self) -> Tally:
-        """See `Loops.open_tally`."""
+        """Return a tally for messages that these loops send."""
         return _TrackedFrames()
 
     def send(
         self, socket: zmq.Socket[bytes], messages: Iterable[Sequence[bytes] | EncodedRun], tally: Tally | None = None
     ) -> int:
-        """See `Loops.send`."""
+        """Queue messages, and return how many were queued. A message that does not fit is dropped.
+
+        The tally is one of `open_tally`.
+        """
         if isinstance(tally, _TrackedFrames):
             messages = _track_frames(messages, tally)
         send = Backend.send  # `zmq.Socket.send` adds checks for other kinds of sockets, which take longer than sending
@@ -226,19 +204,6 @@ _INTERFACE = 7
 """The version of the interface that `accelerator/module.c` must have."""
 
 
-class _LentFrames:
-    """A tally of frames that the accelerator lends to libzmq."""
-
-    def __init__(self, module: Any) -> None:
-        self.counter = module.open_tally()
-        self._count_lent = module.count_lent
-
-    def count_bytes(self) -> int:
-        """See `Tally.count_bytes`."""
-        count: int = self._count_lent(self.counter)
-        return count
-
-
 class CompiledLoops:
     """The loops in C, from the extension module `_accelerator`."""
 
@@ -248,42 +213,37 @@ class CompiledLoops:
     def __init__(self, module: Any) -> None:
         """Use a module that is connected to libzmq."""
         self._module = module
-        self._receive = module.receive
-        self._receive_sourced = module.receive_sourced
-        self._send = module.send
+        self._receive: Callable[..., list[Any]] = module.receive
+        self._receive_sourced: Callable[..., list[SourcedMessage]] = module.receive_sourced
+        self._send: Callable[..., int] = module.send
 
     def receive(self, socket: zmq.Socket[bytes], count_max: int, bytes_max: int) -> list[list[bytes]]:
-        """See `Loops.receive`."""
-        messages: list[list[bytes]] = self._receive(
-            socket.underlying, count_max, count_max, bytes_max, FRAME_BYTES, False
-        )
-        return messages
+        """See `PureLoops.receive`."""
+        return self._receive(socket.underlying, count_max, count_max, bytes_max, FRAME_BYTES, False)
 
     def receive_runs(
         self, socket: zmq.Socket[bytes], count_max: int, items_max: int, bytes_max: int
     ) -> list[list[bytes] | EncodedRun]:
-        """See `Loops.receive_runs`."""
-        items: list[list[bytes] | EncodedRun] = self._receive(
-            socket.underlying, count_max, items_max, bytes_max, FRAME_BYTES, True
-        )
-        return items
+        """See `PureLoops.receive_runs`."""
+        return self._receive(socket.underlying, count_max, items_max, bytes_max, FRAME_BYTES, True)
 
     def receive_sourced(self, socket: zmq.Socket[bytes], count_max: int, bytes_max: int) -> list[SourcedMessage]:
-        """See `Loops.receive_sourced`."""
-        messages: list[SourcedMessage] = self._receive_sourced(socket.underlying, count_max, bytes_max, FRAME_BYTES)
-        return messages
+        """See `PureLoops.receive_sourced`."""
+        return self._receive_sourced(socket.underlying, count_max, bytes_max, FRAME_BYTES)
 
     def send(
         self, socket: zmq.Socket[bytes], messages: Iterable[Sequence[bytes] | EncodedRun], tally: Tally | None = None
     ) -> int:
-        """See `Loops.send`."""
-        counter = tally.counter if isinstance(tally, _LentFrames) else None
-        count: int = self._send(socket.underlying, messages, counter)
-        return count
+        """See `PureLoops.send`."""
+        return self._send(socket.underlying, messages, tally.counter if isinstance(tally, _LentFrames) else None)
 
     def open_tally(self) -> Tally:
-        """See `Loops.open_tally`."""
+        """See `PureLoops.open_tally`."""
         return _LentFrames(self._module)
+
+
+Loops: TypeAlias = PureLoops | CompiledLoops
+"""The loops of a socket; both return the same results."""
 
 
 @functools.cache

@@ -87,21 +87,10 @@ async def open_mesh(
     security: Security | None = None,
     report: Callable[[Event], None] = lambda _: None,
 ) -> AsyncIterator[Mesh]:
-    """Open the sockets of a node for the duration of a block.
+    """Open the sockets of a node for the duration of a block. Raise the exceptions of `BaseSocket.bind`.
 
-    Args:
-        config: The settings of the node.
-        high_watermark: The maximum number of messages queued for each peer, beyond which more are dropped; 0 for no
-            limit.
-        security: The keys of the node; None in a plain cluster.
-        report: Called with events about refused peers, and about peers that refuse this node.
-
-    Yields:
-        The sockets. The publisher is bound.
-
-    Raises:
-        AddressInUseError: The publisher cannot listen at the configured endpoint.
-        TransportError: The configured endpoint is invalid.
+    At most `high_watermark` messages are queued for each peer, beyond which more are dropped; 0: no limit. `report` is
+    called with events about refused peers, and about peers that refuse this node.
     """
     options = {
         "rcvhwm": min(high_watermark or config.receive_messages_max, config.receive_messages_max),

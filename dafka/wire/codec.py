@@ -27,17 +27,10 @@ _WITH_CONTENT: tuple[type[WithContent], ...] = get_args(WithContent)
 
 
 def encode(message: Message, dialect: Dialect) -> list[bytes]:
-    """Return the frames of one message (RFC 46, "Protocol Grammar").
+    """Return the frames of one message in a dialect (RFC 46, "Protocol Grammar").
 
-    Args:
-        message: The message to write.
-        dialect: The dialect to write.
-
-    Returns:
-        The topic frame and, depending on the dialect and the command, the header frame and the content frame.
-
-    Raises:
-        EncodingError: The libdafka dialect cannot carry the topic, because it contains a NUL.
+    They are the topic frame and, depending on the dialect and the command, the header frame and the content frame.
+    Raises `EncodingError` if the libdafka dialect cannot carry the topic, because it contains a NUL.
     """
     command = message.COMMAND.value
     topic = encode_text(getattr(message, message.TOPIC), message.TOPIC)
@@ -55,14 +48,7 @@ def encode(message: Message, dialect: Dialect) -> list[bytes]:
 def decode(frames: Sequence[bytes]) -> tuple[Message, Dialect]:
     """Return the message that frames carry, and the dialect it is written in (RFC 46, "Protocol Grammar").
 
-    Args:
-        frames: The frames of one ZeroMQ message.
-
-    Returns:
-        The message and its dialect.
-
-    Raises:
-        WireError: The frames are not a Dafka message of version 1. Nothing else is raised, whatever the frames are.
+    Raises `WireError` if they are not a Dafka message of version 1, and nothing else, whatever the frames are.
     """
     if not frames or not frames[0]:
         raise WireError("topic frame", "a command id", 0)

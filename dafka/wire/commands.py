@@ -70,15 +70,8 @@ BATCH_COMMANDS = {Command.RECORD: Command.RECORD_BATCH, Command.DIRECT_RECORD: C
 def subscription_prefix(command: Command, topic: str = "") -> bytes:
     """Return the prefix to subscribe to for one command (RFC 46, "ZeroMQ Subscriptions").
 
-    Args:
-        command: The command to receive.
-        topic: The ZeroMQ topic to receive it for: a subject or an address, depending on the command. Empty for all.
-
-    Returns:
-        The bytes for ZeroMQ's SUBSCRIBE option.
-
-    Raises:
-        EncodingError: The topic is longer than 255 bytes, or not text that can be encoded.
+    The topic is a subject or an address, depending on the command; empty for all. Raises `EncodingError` if it is
+    longer than 255 bytes, or not text that can be encoded.
     """
     return command.value + encode_text(topic, "topic")
 
@@ -117,13 +110,9 @@ class Subscription:
 
 
 def decode_subscription(frame: bytes) -> Subscription | None:
-    """Read a subscription frame of an XPUB socket (ZeroMQ RFC 29).
+    """Read a subscription frame of an XPUB socket (ZeroMQ RFC 29): `%x01` or `%x00` (unsubscribe), and the prefix.
 
-    Args:
-        frame: `%x01` (subscribe) or `%x00` (unsubscribe), and the prefix.
-
-    Returns:
-        The subscription, or None if it is not one that a Dafka node makes.
+    Return None if it is not a subscription that a Dafka node makes.
     """
     command, topic = _BY_ID.get(frame[1:2]), frame[2:]
     if frame[:1] not in (b"\0", b"\1") or command is None or len(topic) > TEXT_BYTES_MAX:

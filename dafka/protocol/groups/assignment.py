@@ -41,10 +41,9 @@ class GroupAssignment:
         """
         living = self._view.living()
         topics = self._topics.union(*(each.topics for each in living))
-        members = {
-            topic: frozenset([*(each.address for each in self._view.living(topic)), *self._own_address(topic)])
-            for topic in topics
-        }
+        members = {topic: frozenset(each.address for each in self._view.living(topic)) for topic in topics}
+        for topic in self._topics:
+            members[topic] |= {self._address}
         partitions = known | {partition for each in living for partition in each.claimed if partition.topic in topics}
         if members != self._members:
             self._members = members
@@ -62,9 +61,6 @@ class GroupAssignment:
         first = self._assigned[partition]
         yield first
         yield from (address for _, address in self._ranking(partition) if address != first)
-
-    def _own_address(self, topic: str) -> tuple[str, ...]:
-        return (self._address,) if topic in self._topics else ()
 
     def _ranking(self, partition: Partition) -> Ranking:
         found = self._rankings.get(partition)

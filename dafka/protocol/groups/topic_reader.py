@@ -108,7 +108,7 @@ class GroupReaderMachine:
                     actions += self._ask(message.address)
             else:
                 self.discarded["unexpected command"] += 1
-        return actions + self._skip_unrecoverable(only_new=True) + self._fetches(now)
+        return actions + self._reassembler.skip_unrecoverable(only_new=True) + self._fetches(now)
 
     def receive_subscriptions(self, subscriptions: Iterable[wire.Subscription], now: float) -> list[Action]:
         """Ask a store that has connected, and repeat unanswered FETCHes."""
@@ -134,12 +134,12 @@ class GroupReaderMachine:
         """Record that discovery lost a node."""
         self._gap_resolver.remove_node(address)
         self._limits.peer_left(address)
-        return self._skip_unrecoverable()
+        return self._reassembler.skip_unrecoverable()
 
     def node_settled(self, now: float) -> list[Action]:
         """Record that the nodes that were there before are connected."""
         self._gap_resolver.node_settled()
-        return self._skip_unrecoverable()
+        return self._reassembler.skip_unrecoverable()
 
     def tick(self, now: float) -> list[Action]:
         """Repeat unanswered questions and FETCHes."""
@@ -150,7 +150,7 @@ class GroupReaderMachine:
             self._retry_due = now + RETRY_S
             for store in sorted(self._gap_resolver.stores - self._answered):
                 actions += self._ask(store)
-        return actions + self._skip_unrecoverable() + self._fetches(now)
+        return actions + self._reassembler.skip_unrecoverable() + self._fetches(now)
 
     def deadline(self) -> float:
         """Return when to call `tick`."""
@@ -203,13 +203,6 @@ class GroupReaderMachine:
             self._reassembler.follow_partition(partition, max(end_sequence - READ_BACK_RECORDS, 0))
         self._reassembler.record_known_end(partition, end_sequence)
         return True
-
-    def _skip_unrecoverable(self, *, only_new: bool = False) -> list[Action]:
-        """Continue after records that no node holds any more."""
-        actions: list[Action] = []
-        for partition, _, end_sequence in self._reassembler.unrecoverable_ranges(only_new=only_new):
-            actions += [Deliver(run) for run in self._reassembler.reset_to(partition, end_sequence)]
-        return actions
 
     def _fetches(self, now: float) -> list[Action]:
         return [Publish(fetch) for fetch in self._reassembler.due_fetches(now)]

@@ -149,7 +149,7 @@ class ReaderMachine:
             else:
                 self.discarded["unexpected command"] += 1
         actions += self._find_positions(now)
-        actions += self._skip_unrecoverable(only_new=True) + self._fetches(now)
+        actions += self._reassembler.skip_unrecoverable(only_new=True) + self._fetches(now)
         self.room.end_arrival()
         return actions
 
@@ -189,7 +189,7 @@ class ReaderMachine:
         self._limits.peer_left(address)
         self._pending_peers.remove_node(address)
         self._arriving_from.discard(address)
-        return self._find_positions(now) + self._skip_unrecoverable()
+        return self._find_positions(now) + self._reassembler.skip_unrecoverable()
 
     def node_settled(self, now: float) -> list[Action]:
         """Start waiting for answers: the nodes that were running before are connected."""
@@ -197,12 +197,12 @@ class ReaderMachine:
         self._heads_poll.restart_patience(now)
         self._update_ready(now)
         self._position_query.node_settled(now)
-        return self.held_ends.node_settled(now) + self._find_positions(now) + self._skip_unrecoverable()
+        return self.held_ends.node_settled(now) + self._find_positions(now) + self._reassembler.skip_unrecoverable()
 
     def tick(self, now: float) -> list[Action]:
         """Repeat unanswered FETCHes, greetings and questions."""
         actions: list[Action] = [Notify(event) for event in self._reassembler.tick(now)]
-        actions += self._skip_unrecoverable() + self.held_ends.tick(now)
+        actions += self._reassembler.skip_unrecoverable() + self.held_ends.tick(now)
         self._update_ready(now)
         self._position_query.tick(now)
         actions += self._find_positions(now)
@@ -264,13 +264,6 @@ class ReaderMachine:
             return
         reason = self._reassembler.receive_earliest(message)
         self.discarded.update([reason] if reason else [])
-
-    def _skip_unrecoverable(self, *, only_new: bool = False) -> list[Action]:
-        """Continue after records that no node holds any more."""
-        actions: list[Action] = []
-        for partition, _, end_sequence in self._reassembler.unrecoverable_ranges(only_new=only_new):
-            actions += [Deliver(run) for run in self._reassembler.reset_to(partition, end_sequence)]
-        return actions
 
     def _record_end(self, partition: Partition, store: str, end_sequence: int, now: float) -> None:
         if end_sequence > SEQUENCE_MAX:

@@ -35,6 +35,15 @@ FORGOTTEN_TOGETHER_MAX = 100
 OWN_PARTITION = "own partition"
 """The reason for discarding a peer's record or head that belongs to an own partition of this node."""
 
+_COMMANDS = (Command.RECORD, Command.HEAD, Command.FETCH, Command.GET_HEADS, Command.CONSUMER_HELLO)
+_OWN_COMMANDS = (
+    Command.DIRECT_RECORD,
+    Command.DIRECT_HEAD,
+    Command.GET_POSITION,
+    Command.CONSUMER_HELLO,
+    Command.DIRECT_EARLIEST,
+    Command.GET_TOPICS,
+)
 _GREETINGS = frozenset((Command.STORE_HELLO, Command.CONSUMER_HELLO, Command.GET_HEADS))
 
 
@@ -106,17 +115,8 @@ class StoreMachine:
         """
         self._ended.start(now)
         self.room.check(now)
-        prefixes = [wire.subscription_prefix(command) for command in (Command.RECORD, Command.HEAD, Command.FETCH)]
-        prefixes += [wire.subscription_prefix(command) for command in (Command.GET_HEADS, Command.CONSUMER_HELLO)]
-        own_commands = (
-            Command.DIRECT_RECORD,
-            Command.DIRECT_HEAD,
-            Command.GET_POSITION,
-            Command.CONSUMER_HELLO,
-            Command.DIRECT_EARLIEST,
-            Command.GET_TOPICS,
-        )
-        prefixes += [wire.subscription_prefix(command, self.address) for command in own_commands]
+        prefixes = [wire.subscription_prefix(command) for command in _COMMANDS]
+        prefixes += [wire.subscription_prefix(command, self.address) for command in _OWN_COMMANDS]
         return [*(Subscribe(prefix) for prefix in prefixes), *self.room.take_notices()]
 
     def receive(self, messages: Iterable[wire.BatchedMessage], now: float) -> list[Action]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable
 
 from dafka import wire
 from dafka.config import FetchConfig
+from dafka.protocol.actions import Action, Deliver
 from dafka.protocol.events import FetchUnanswered
 from dafka.protocol.ordering.cursor import Cursor
 from dafka.protocol.ordering.fetch_planner import FetchPlanner
@@ -175,6 +176,11 @@ class Reassembler:
             if end is not None:
                 found.append((partition, first, end))
         return found
+
+    def skip_unrecoverable(self, *, only_new: bool = False) -> list[Action]:
+        """Continue after records that no node holds any more, and deliver the records that are then in order."""
+        ranges = self.unrecoverable_ranges(only_new=only_new)
+        return [Deliver(batch) for partition, _, end in ranges for batch in self.reset_to(partition, end)]
 
     def reset_to(self, partition: Partition, next_sequence: int) -> list[RecordBatch]:
         """Give up the records before `next_sequence`; return the batches that are in order from there on.

@@ -119,22 +119,15 @@ class DirectoryClient:
         """Handle a message of the tower in the second form."""
         self._heard_at = now
         topic = frames[0]
-        message: wire.Pulse | wire.RoleChanges | wire.DirectoryPage
         try:
             if topic == wire.PULSE:
-                message = wire.Pulse.decode(frames)
-            elif topic[:1] == wire.ROLE_CHANGES:
-                message = wire.RoleChanges.decode(frames, has_key=self._has_key)
-            else:
-                message = wire.DirectoryPage.decode(frames, self._address, has_key=self._has_key)
+                return self._hear_pulse(wire.Pulse.decode(frames), now)
+            if topic[:1] == wire.ROLE_CHANGES:
+                return self._hear_changes(wire.RoleChanges.decode(frames, has_key=self._has_key), now)
+            return self._hear_page(wire.DirectoryPage.decode(frames, self._address, has_key=self._has_key), now)
         except WireError as error:
             self._discarded[error.field] += 1
             return []
-        if isinstance(message, wire.Pulse):
-            return self._hear_pulse(message, now)
-        if isinstance(message, wire.RoleChanges):
-            return self._hear_changes(message, now)
-        return self._hear_page(message, now)
 
     def ask(self, now: float) -> list[PeerChange | TowerAction]:
         """Ask for the directory again after a missed message, unless it has been requested."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import TypeAlias
 
 from dafka import wire
 from dafka.endpoints import PeerEndpoint
@@ -25,19 +25,6 @@ FORMER_NODES_MAX = 100_000
 """The maximum number of nodes that have left and still own their address; beyond it, the oldest are forgotten."""
 
 WRONG_SENDER = "wrong sender"
-
-
-class PeerIdentity(Protocol):
-    """Checks what discovery reports and what peers send against the identities of peers."""
-
-    discarded: Counter[str]
-    """The number of messages sent under the address of another node, by reason."""
-
-    def accept_change(self, change: PeerJoined | PeerLeft) -> bool:
-        """Record that a node joined or left. Return whether the node should act on it."""
-
-    def verify_messages(self, messages: list[wire.BatchedMessage], source: PeerEndpoint) -> list[wire.BatchedMessage]:
-        """Return the messages that name their real sender. Count the others in `discarded`."""
 
 
 class KeyIdentity:
@@ -89,7 +76,7 @@ class KeyIdentity:
         return True
 
     def accept_change(self, change: PeerJoined | PeerLeft) -> bool:
-        """See `PeerIdentity.accept_change`. Return False for a node with another node's address, and report it."""
+        """Record that a node joined or left. Return False for a node with another node's address, and report it."""
         peer = change.endpoint
         if isinstance(change, PeerLeft):
             return self.remove_node(change.address, peer.key)
@@ -101,22 +88,20 @@ class KeyIdentity:
     def verify_messages(
         self, messages: Iterable[wire.BatchedMessage], source: PeerEndpoint
     ) -> list[wire.BatchedMessage]:
-        """See `PeerIdentity.verify_messages`. The sender is identified by its key."""
+        """Return the messages that name their real sender, identified by its key. Count the others in `discarded`."""
         keys, key = self._keys, source.key
         allowed: list[wire.BatchedMessage] = []
         for message in messages:
             address = _sender(message)
             if address not in keys:
                 address = owner_of(address)
-            if not address or keys.get(address) == key or self._claim_nameless(address, key):
+            # The key may be that of a node that discovery found without its address.
+            is_claimed = not address or keys.get(address) == key
+            if is_claimed or (key in self._nameless_keys and self.claim_address(address, key)):
                 allowed.append(message)
             else:
                 self.discarded[WRONG_SENDER] += _records_in(message)
         return allowed
-
-    def _claim_nameless(self, address: str, key: str) -> bool:
-        """Assign an address to the key of a node that discovery found without its address."""
-        return key in self._nameless_keys and self.claim_address(address, key)
 
 
 class EndpointIdentity:
@@ -127,7 +112,7 @@ class EndpointIdentity:
         self._endpoints: dict[str, str] = {}
 
     def accept_change(self, change: PeerJoined | PeerLeft) -> bool:
-        """See `PeerIdentity.accept_change`. Every change is accepted."""
+        """Record that a node joined or left, and return True: every change is accepted."""
         address, endpoint = change.address, change.endpoint.endpoint
         if isinstance(change, PeerJoined):
             if address:
@@ -137,7 +122,10 @@ class EndpointIdentity:
         return True
 
     def verify_messages(self, messages: list[wire.BatchedMessage], source: PeerEndpoint) -> list[wire.BatchedMessage]:
-        """See `PeerIdentity.verify_messages`. The sender is identified by its endpoint, if that is known."""
+        """Return the messages that name their real sender, identified by its endpoint, if that is known.
+
+        Count the others in `discarded`.
+        """
         endpoint = source.endpoint
         if not endpoint:
             return messages
@@ -151,6 +139,10 @@ class EndpointIdentity:
             else:
                 self.discarded[WRONG_SENDER] += _records_in(message)
         return allowed
+
+
+PeerIdentity: TypeAlias = KeyIdentity | EndpointIdentity
+"""Checks what discovery reports and what peers send against the identities of peers."""
 
 
 def owner_of(address: str) -> str:
