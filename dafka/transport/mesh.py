@@ -26,8 +26,7 @@ SLACK_S = 2.0
 """Seconds beyond the linger time that closing waits for libzmq's threads before it abandons them."""
 
 SOCKETS_MAX = 60_000
-"""The maximum number of sockets of a node in a closed cluster, which needs three for each key that it connects to.
-libzmq allows 65,535."""
+"""The maximum number of sockets of a closed node, which has three for each key. libzmq allows 65,535."""
 
 SUBSCRIPTION_BYTES_MAX = 1024
 """The largest subscription, in bytes: a command and a topic. A peer that sends more is disconnected."""

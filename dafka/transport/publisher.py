@@ -24,8 +24,9 @@ from dafka.transport.accepted import AcceptedConnection, AcceptedConnections
 from dafka.transport.connections import MANY_CONNECTIONS, unsent_bytes
 from dafka.transport.socket import RECEIVE_BYTES_MAX, BaseSocket
 from dafka.transport.subscription_table import SubscriptionTable
-from dafka.wire import BATCH_COMMANDS, Command
+from dafka.wire import BATCH_COMMANDS
 from dafka.wire.batch import EncodedRun
+from dafka.wire.commands import ADDRESSED_COMMANDS
 
 DRAIN_COUNT_MAX = 500
 """The maximum number of subscriptions received at once, so that one batch takes a few milliseconds."""
@@ -46,8 +47,7 @@ PENALTY_MAX = 6
 """The maximum number of times that the limit of a host is halved."""
 
 COUNT_MIN = 64
-"""The number of subscriptions that a new connection can always send at once, even if the limit of its host was
-halved."""
+"""Subscriptions that a new connection can always send at once, even if the limit of its host was halved."""
 
 HOSTS_MAX = 1024
 """The maximum number of remembered hosts with a penalty."""
@@ -71,24 +71,7 @@ SLOW_PEER = "connection ended: peer too slow"
 
 _BATCH_IDS = frozenset(batch.value for batch in BATCH_COMMANDS.values())
 
-_NAMING = frozenset(
-    command.value
-    for command in (
-        Command.ACK,
-        Command.CONSUMER_HELLO,
-        Command.DIRECT_EARLIEST,
-        Command.DIRECT_HEAD,
-        Command.DIRECT_POSITION,
-        Command.DIRECT_RECORD,
-        Command.DIRECT_RECORD_BATCH,
-        Command.DIRECT_TOPICS,
-        Command.GET_POSITION,
-        Command.GET_TOPICS,
-        Command.STORE_HELLO,
-    )
-)
-"""The commands that a node subscribes to with its own address."""
-
+_NAMING = frozenset(command.value for command in ADDRESSED_COMMANDS)
 
 NumberedMessage: TypeAlias = tuple[int, list[bytes]]
 """The number of the connection on which a message arrived, or -1 if it has ended; and its frames."""

@@ -65,11 +65,6 @@ _BIND_ADVICE = {
 }
 
 
-def connected_endpoint(frames: Sequence[bytes]) -> str:
-    """Return the endpoint that was connected to, from a message of `Socket.monitor_handshakes`."""
-    return frames[-1].decode("utf-8", "replace")
-
-
 class BaseSocket:
     """The base class of ZeroMQ sockets. Subclasses add receiving in batches."""
 
@@ -90,15 +85,8 @@ class BaseSocket:
         for name, value in options.items():
             self._socket.setsockopt(getattr(zmq, name.upper()), value)
 
-    def monitor_handshakes(self) -> Socket:
-        """Return a socket that receives a message for every connection made from now on.
-
-        `connected_endpoint` decodes the message. The caller closes the socket, after this one.
-        """
-        return self.monitor(zmq.EVENT_HANDSHAKE_SUCCEEDED)
-
     def monitor(self, events: int) -> Socket:
-        """Return a socket that receives a message for each of these libzmq events. The caller closes it."""
+        """Return a socket that receives a message for each of these libzmq events. The caller closes it, after this."""
         # pyzmq's default name contains the descriptor, which the next socket may reuse before this one is closed.
         name = f"inproc://dafka-monitor-{next(_MONITOR_NUMBERS)}"
         self._socket.monitor(name, events)

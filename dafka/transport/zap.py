@@ -32,8 +32,7 @@ REPORT_INTERVAL_S = 60.0
 """Seconds between two reports of a refused peer that keeps trying."""
 
 REPORTED_MAX = 256
-"""The maximum number of refused peers reported in that time, so that a peer that keeps changing its key cannot fill a
-log."""
+"""Refused peers reported in that time, at most: a peer that keeps changing its key cannot fill a log."""
 
 
 class ZapHandler:

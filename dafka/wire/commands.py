@@ -63,6 +63,15 @@ class Dialect(enum.Enum):
 
 _BY_ID = {command.value: command for command in Command}
 
+ADDRESSED_COMMANDS = frozenset(Command) - {
+    Command.RECORD,
+    Command.RECORD_BATCH,
+    Command.FETCH,
+    Command.HEAD,
+    Command.GET_HEADS,
+}
+"""The commands that a node subscribes to with its own address."""
+
 BATCH_COMMANDS = {Command.RECORD: Command.RECORD_BATCH, Command.DIRECT_RECORD: Command.DIRECT_RECORD_BATCH}
 """By command with single records, the command with record batches."""
 

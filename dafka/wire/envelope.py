@@ -11,9 +11,10 @@ See docs/spec/record-batches.md, "The Envelope".
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import cast
 
-from dafka.batches import DecodedBatch, decode_batch, encode_batch
+from dafka.batches import decode_batch, encode_batch
 from dafka.errors import BatchError
 from dafka.packed_bytes import PackedContents
 from dafka.records import NO_TIMESTAMP, Partition, Record, RecordBatch
@@ -60,7 +61,10 @@ def _wrap(record: Record) -> bytes:
 
 
 def _unwrap(partition: Partition, sequence: int, content: bytes) -> Record:
-    decoded = _decode(content)
+    decoded = None
+    if content.startswith(ENVELOPE_MAGIC):
+        with suppress(BatchError):
+            decoded = decode_batch(content[len(ENVELOPE_MAGIC) :], bytes_max=len(content))
     if decoded is None or len(decoded.values) != 1:
         return Record(partition, sequence, content)
     timestamp = decoded.timestamps[0]
@@ -72,12 +76,3 @@ def _unwrap(partition: Partition, sequence: int, content: bytes) -> Record:
         decoded.headers[0] if decoded.headers else (),
         None if timestamp == NO_TIMESTAMP else timestamp,
     )
-
-
-def _decode(content: bytes) -> DecodedBatch | None:
-    if not content.startswith(ENVELOPE_MAGIC):
-        return None
-    try:
-        return decode_batch(content[len(ENVELOPE_MAGIC) :], bytes_max=len(content))
-    except BatchError:
-        return None

@@ -30,7 +30,7 @@ Actions = list[Action]
 
 def _own(*commands: Command) -> Apply:
     """Subscribe only to these of the messages that are addressed to the consumer."""
-    return lambda monkeypatch: monkeypatch.setattr(consumer, "_OWN_COMMANDS", commands)
+    return lambda monkeypatch: monkeypatch.setattr(consumer, "OWN_COMMANDS", commands)
 
 
 def _of_topic(*commands: Command) -> Apply:

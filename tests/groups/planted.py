@@ -7,8 +7,9 @@ from typing import Any
 
 import attrs
 
-from dafka.protocol.groups import GroupAction, GroupMember, GroupView, Position
+from dafka.protocol.groups import GroupAction, GroupMember, GroupView
 from dafka.protocol.groups import member as rules
+from dafka.protocol.groups.records import Position
 from dafka.records import Partition
 from tests.groups.running import run_seed
 

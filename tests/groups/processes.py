@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from dafka.protocol.groups import (
-    READ_BACK_RECORDS,
     Append,
     Assign,
     GroupAction,
@@ -14,8 +13,9 @@ from dafka.protocol.groups import (
     GroupSettings,
     GroupView,
     Revoke,
-    Survey,
 )
+from dafka.protocol.groups.member import Survey
+from dafka.protocol.groups.records import READ_BACK_RECORDS
 from dafka.records import Partition
 from tests.groups.checker import Checker
 from tests.groups.stores import Store

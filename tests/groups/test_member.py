@@ -10,14 +10,11 @@ from dafka.protocol.groups import (
     GroupSettings,
     GroupView,
     Lose,
-    MemberRecord,
-    Position,
     Revoke,
-    Survey,
-    decode_member_record,
-    encode_member_record,
 )
 from dafka.protocol.groups.assignment import assign_partitions, rank_members
+from dafka.protocol.groups.member import Survey
+from dafka.protocol.groups.records import MemberRecord, Position, decode_member_record, encode_member_record
 from dafka.records import Partition
 
 TOPIC = "orders"

@@ -7,7 +7,8 @@ import json
 import pytest
 
 from dafka.errors import StorageFormatError
-from dafka.protocol.groups import GroupView, MemberRecord, Position, decode_member_record, encode_member_record
+from dafka.protocol.groups import GroupView
+from dafka.protocol.groups.records import MemberRecord, Position, decode_member_record, encode_member_record
 from dafka.records import Partition
 
 ONE, TWO = Partition("orders", "A" * 32), Partition("orders", "B" * 32)

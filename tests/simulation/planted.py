@@ -455,7 +455,7 @@ def repeats_what_a_tower_says(patch: Patch) -> None:
 
 
 def subscription_of_own_commands_is_incomplete(patch: Patch) -> None:
-    patch.setattr("dafka.protocol.machines.consumer._OWN_COMMANDS", (Command.DIRECT_HEAD, Command.STORE_HELLO))
+    patch.setattr("dafka.protocol.machines.consumer.OWN_COMMANDS", (Command.DIRECT_HEAD, Command.STORE_HELLO))
 
 
 PLANTED = [

@@ -18,7 +18,7 @@ import trio
 import zmq
 
 from dafka.errors import TransportError
-from dafka.transport.socket import Socket, connected_endpoint
+from dafka.transport.socket import Socket
 
 PORTS = range(20_000, 32_768)
 """The ports of the suite's nodes: below those that Linux (from 32,768 on) and CZMQ (from 49,152 on) choose from."""
@@ -135,7 +135,7 @@ class Sockets:
 
     def monitor(self, watched: Socket) -> Socket:
         """Open a socket that reports every handshake of `watched`; see `track_handshakes`."""
-        monitor = watched.monitor_handshakes()
+        monitor = watched.monitor(zmq.EVENT_HANDSHAKE_SUCCEEDED)
         self._open.insert(0, monitor)
         return monitor
 
@@ -149,7 +149,7 @@ class Sockets:
 async def track_handshakes(monitor: Socket, connected: set[str], changed: Callable[[], None]) -> None:
     """Add each endpoint that completes a handshake to `connected` and call `changed`, until cancelled."""
     while True:
-        connected.update(connected_endpoint(message) for message in await monitor.receive_many())
+        connected.update(message[-1].decode("utf-8", "replace") for message in await monitor.receive_many())
         changed()
 
 

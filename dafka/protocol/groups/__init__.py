@@ -11,25 +11,14 @@ from dafka.protocol.groups.member import (
     GroupSettings,
     Lose,
     Revoke,
-    Stage,
-    Survey,
 )
-from dafka.protocol.groups.records import (
-    LEASE_MS_MAX,
-    READ_BACK_RECORDS,
-    MemberRecord,
-    Position,
-    decode_member_record,
-    encode_member_record,
-    topic_of_group,
-)
+from dafka.protocol.groups.records import LEASE_MS_MAX, topic_of_group
 from dafka.protocol.groups.topic_reader import GroupReaderMachine
-from dafka.protocol.groups.view import GroupView, Member
+from dafka.protocol.groups.view import GroupView
 
 __all__ = [
     "GROUP_PREFIX",
     "LEASE_MS_MAX",
-    "READ_BACK_RECORDS",
     "SIGNS_PER_LEASE",
     "SILENCE_FACTOR",
     "Append",
@@ -40,13 +29,6 @@ __all__ = [
     "GroupSettings",
     "GroupView",
     "Lose",
-    "Member",
-    "MemberRecord",
-    "Position",
     "Revoke",
-    "Stage",
-    "Survey",
-    "decode_member_record",
-    "encode_member_record",
     "topic_of_group",
 ]

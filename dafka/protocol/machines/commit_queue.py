@@ -19,8 +19,7 @@ from dafka.protocol.store_events import StorageFailed, StorageRecovered
 from dafka.records import Partition, RecordBatch
 
 DELETED_TOGETHER = 4
-"""Partitions that are deleted together. Waiting records are appended between two deletions, since peers wait for their
-ACKs."""
+"""Partitions that are deleted together. Waiting records, whose ACKs peers wait for, are appended in between."""
 
 
 @attrs.frozen

@@ -24,8 +24,7 @@ from dafka.records import SEQUENCE_MAX, Partition
 from dafka.wire import Command
 
 GET_HEADS_INTERVAL = 1.0
-"""The minimum seconds between two GET-HEADS for a topic because of joining and leaving peers. Every node answers each
-one."""
+"""The minimum seconds between two GET-HEADS for a topic because peers join and leave. Every node answers each one."""
 
 ALL_HEADS_PER_S = 50
 """Heads per second that this consumer may ask stores for in the long run."""
@@ -37,7 +36,7 @@ PREFIXES_MAX = 4
 """Different topic prefixes of GET-HEADS subscriptions that are matched against the topics in one call."""
 
 _TOPIC_COMMANDS = (Command.RECORD, Command.HEAD)
-_OWN_COMMANDS = (
+OWN_COMMANDS = (
     Command.DIRECT_RECORD,
     Command.DIRECT_HEAD,
     Command.DIRECT_POSITION,
@@ -83,7 +82,7 @@ class ConsumerMachine:
     def start(self, now: float) -> list[Action]:
         """Subscribe to messages that are addressed to this consumer."""
         self._silence_check_due = now + self._silence_s
-        return [Subscribe(wire.subscription_prefix(command, self.address)) for command in _OWN_COMMANDS]
+        return [Subscribe(wire.subscription_prefix(command, self.address)) for command in OWN_COMMANDS]
 
     def subscribe(self, topic: str, now: float) -> list[Action]:
         """Follow a topic, and ask for the heads of its partitions (RFC 46, "The GET-HEADS Command")."""

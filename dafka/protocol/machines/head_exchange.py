@@ -18,24 +18,28 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import islice
 
+import attrs
+
 from dafka import wire
 from dafka.protocol.actions import Action, Publish
 from dafka.protocol.answering.announced_heads import HeadRounds, OrphanHeads
 from dafka.protocol.answering.head_responder import HeadResponder
-from dafka.protocol.machines.store_peers import StorePeers
 from dafka.protocol.machines.stored_partitions import EndedPartitions, StoredPartitions
 from dafka.protocol.ordering.cursor import Cursor
+from dafka.protocol.ordering.gap_resolver import GapResolver
 from dafka.protocol.polling import LASTING_INTERVAL_S, LastingQuestion, RetrySchedule
+from dafka.protocol.presence.identity import owner_of
 from dafka.protocol.presence.peer_limits import MANY_QUESTIONS, TOO_OFTEN, PeerLimits
+from dafka.protocol.presence.subscribers import EarliestResponder, SubscriberSet
 from dafka.protocol.token_bucket import TokenBucket
 from dafka.records import Partition
+from dafka.wire import Command
 
 ALL_TOPICS = ""
 """The topic that asks a libdafka store for all heads, since it takes a prefix. Our stores have no such topic."""
 
 TOPICS_MAX = 64
-"""The maximum number of partitions of a node that has left whose heads are announced and requested. A producer has
-one."""
+"""Partitions of a node that has left whose heads are announced and requested, at most. A producer has one."""
 
 REFUSED_TOPICS_MAX = 1000
 """The maximum number of topics whose heads are requested again because a partition was refused."""
@@ -54,6 +58,61 @@ FAREWELL_HEADS_BURST = 10_000.0
 """Heads of leaving producers that are announced at once."""
 
 
+class StorePeers:
+    """The connected peers of one store, as their subscriptions show them; at most `peers_max` of each kind."""
+
+    def __init__(self, address: str, peers_max: int, gap_resolver: GapResolver) -> None:
+        self.head_subscribers = SubscriberSet(Command.DIRECT_HEAD, peers_max)
+        self.record_subscribers = SubscriberSet(Command.DIRECT_RECORD, peers_max)
+        self.topics_subscribers = SubscriberSet(Command.DIRECT_TOPICS, peers_max)
+        self.position_subscribers = SubscriberSet(Command.DIRECT_POSITION, peers_max)
+        self.earliest_responder = EarliestResponder(peers_max)
+        self._address = address
+        self._peers_max = peers_max
+        self._gap_resolver = gap_resolver
+        self._producers: set[str] = set()
+
+    def record_subscription(self, subscription: wire.Subscription) -> None:
+        """Record the kind of a peer: a producer subscribes to ACKs; a node that takes heads, to DIRECT-HEADs."""
+        self.earliest_responder.record_subscription(subscription)
+        if subscription.command is Command.ACK:
+            if not subscription.active:
+                self._producers.discard(subscription.topic)
+            elif len(self._producers) < self._peers_max:
+                self._producers.add(subscription.topic)
+        elif subscription.topic != self._address:
+            self.head_subscribers.record_subscription(subscription)
+            self.record_subscribers.record_subscription(subscription)
+            self.topics_subscribers.record_subscription(subscription)
+            self.position_subscribers.record_subscription(subscription)
+
+    def is_store(self, address: str) -> bool:
+        """Return whether a node is a connected store."""
+        return address in self._gap_resolver.stores
+
+    def stores_taking_heads(self) -> list[str]:
+        """Return the connected stores that take DIRECT-HEADs, sorted."""
+        return sorted(set(self.head_subscribers) & self._gap_resolver.stores)
+
+    def has_foreign_stores(self) -> bool:
+        """Return whether a connected store is not one of this project, so that it may not take DIRECT-HEADs."""
+        return not self._gap_resolver.stores <= self._gap_resolver.answering
+
+    def takes_earliest(self, address: str) -> bool:
+        """Return whether a connected node is one of this project, which takes DIRECT-EARLIEST."""
+        return address in self._gap_resolver.answering
+
+    def is_orphaned(self, partition: Partition) -> bool:
+        """Return whether the partition's producer has left, so that only stores can announce its records."""
+        names = partition.address, f"{owner_of(partition.address)}/"  # a broker takes the ACKs of all its partitions
+        return self._producers.isdisjoint(names) and len(self._producers) < self._peers_max
+
+    def has_producer(self, partition: Partition) -> bool:
+        """Return whether the partition's producer is connected, or known to discovery."""
+        return not self.is_orphaned(partition) or self._gap_resolver.has_node(partition.address)
+
+
+@attrs.define(eq=False, slots=False)
 class HeadExchange:
     """The heads that one store sends, and those that it asks for.
 
@@ -61,27 +120,19 @@ class HeadExchange:
     requests are counted in `discarded`.
     """
 
-    def __init__(
-        self,
-        address: str,
-        followed: Mapping[Partition, Cursor],
-        stored: StoredPartitions,
-        ended: EndedPartitions,
-        peers: StorePeers,
-        limits: PeerLimits,
-        discarded: Counter[str],
-    ) -> None:
-        self._address = address
-        self._followed = followed
-        self._stored = stored
-        self._ended = ended
-        self._peers = peers
-        self._limits = limits
-        self._discarded = discarded
-        self.responder = HeadResponder(stored.durable, self._direct_heads)
+    _address: str
+    _followed: Mapping[Partition, Cursor]
+    _stored: StoredPartitions
+    _ended: EndedPartitions
+    _peers: StorePeers
+    _limits: PeerLimits
+    _discarded: Counter[str]
+
+    def __attrs_post_init__(self) -> None:
+        self.responder = HeadResponder(self._stored.durable, self._direct_heads)
         self._responder_due = float("inf")
-        self._rounds = HeadRounds(address)
-        self._all_heads_question = LastingQuestion(address, ALL_HEADS_WAITS_S)
+        self._rounds = HeadRounds(self._address)
+        self._all_heads_question = LastingQuestion(self._address, ALL_HEADS_WAITS_S)
         self._get_heads_retries = RetrySchedule[str]()
         self._all_heads_retries = RetrySchedule[str]()
         self._farewell_retries = RetrySchedule[str]()

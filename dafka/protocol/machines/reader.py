@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from dafka import wire
 from dafka.config import Config
 from dafka.protocol.actions import Action, Deliver, Notify, Publish, Subscribe
+from dafka.protocol.machines.consumer import OWN_COMMANDS
 from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING, STORES_MAX
 from dafka.protocol.ordering.held_end import HeldEndQuery
 from dafka.protocol.ordering.position_query import PositionQuery
@@ -38,14 +39,6 @@ PATIENCE_S = 1.0
 
 SLOW_STORES_S = 4.0
 """Additional seconds to wait for slow stores that are known to answer."""
-
-_OWN_COMMANDS = (
-    Command.DIRECT_RECORD,
-    Command.DIRECT_HEAD,
-    Command.DIRECT_POSITION,
-    Command.STORE_HELLO,
-    Command.DIRECT_EARLIEST,
-)
 
 
 class ReaderMachine:
@@ -85,7 +78,7 @@ class ReaderMachine:
 
     def start(self, now: float) -> list[Action]:
         """Subscribe to messages to this node, and if it surveys topics, to all ACKs, which name the topic."""
-        prefixes = [wire.subscription_prefix(command, self.address) for command in _OWN_COMMANDS]
+        prefixes = [wire.subscription_prefix(command, self.address) for command in OWN_COMMANDS]
         if self._topics:
             self._heads_poll.record_asked(now)
             prefixes.append(wire.subscription_prefix(Command.ACK))

@@ -16,9 +16,8 @@ from dafka.config import Config
 from dafka.protocol.actions import Action, Append, Notify, Publish, ResetPosition, Subscribe
 from dafka.protocol.answering.fetch_responder import FetchResponder
 from dafka.protocol.events import RecordsUnrecoverable
-from dafka.protocol.machines.head_exchange import HeadExchange
+from dafka.protocol.machines.head_exchange import HeadExchange, StorePeers
 from dafka.protocol.machines.store_answers import StoreAnswers
-from dafka.protocol.machines.store_peers import StorePeers
 from dafka.protocol.machines.stored_partitions import EndedPartitions, PartitionRoom, StoredPartitions
 from dafka.protocol.ordering.reassembler import MissingRecords, Reassembler
 from dafka.protocol.presence.peer_limits import ABSURD_SEQUENCE, MANY_UNPROVEN, TOO_OFTEN, PeerLimits

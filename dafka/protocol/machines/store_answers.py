@@ -6,12 +6,13 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Container, Mapping, Sized
 
+import attrs
+
 from dafka import wire
 from dafka.protocol.actions import Action, Publish
 from dafka.protocol.answering.fetch_responder import FetchResponder
 from dafka.protocol.answering.position_responder import PositionResponder
-from dafka.protocol.machines.head_exchange import HeadExchange
-from dafka.protocol.machines.store_peers import StorePeers
+from dafka.protocol.machines.head_exchange import HeadExchange, StorePeers
 from dafka.protocol.machines.stored_partitions import StoredPartitions
 from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING
 from dafka.protocol.presence.peer_limits import MANY_FETCHES, MANY_QUESTIONS, TOO_OFTEN, PeerLimits
@@ -24,34 +25,26 @@ SORT_S = 1.0
 """Seconds for which the sorted topics are reused."""
 
 
+@attrs.define(eq=False, slots=False)
 class StoreAnswers:
-    """The questions of other nodes about the records and topics of one store.
+    """The questions of other nodes about the records and topics of one store."""
 
-    `fetches_received` counts the FETCHes that are answered with records, `discarded` the discarded questions.
-    """
+    _address: str
+    _followed: Container[Partition]
+    _stored: StoredPartitions
+    _responder: FetchResponder
+    _heads: HeadExchange
+    _peers: StorePeers
+    _limits: PeerLimits
+    _discarded: Counter[str]
+    """Counts the discarded questions, by reason."""
 
-    def __init__(
-        self,
-        address: str,
-        followed: Container[Partition],
-        stored: StoredPartitions,
-        responder: FetchResponder,
-        heads: HeadExchange,
-        peers: StorePeers,
-        limits: PeerLimits,
-        discarded: Counter[str],
-    ) -> None:
+    def __attrs_post_init__(self) -> None:
+        takes_positions = self._peers.position_subscribers.__contains__
+        self.positions = PositionResponder(self._address, self._stored.durable_end, takes_positions)
         self.fetches_received = 0
-        self._address = address
-        self._followed = followed
-        self._stored = stored
-        self._responder = responder
-        self._heads = heads
-        self._peers = peers
-        self._limits = limits
-        self._discarded = discarded
-        self._topics = TopicResponder(stored.durable)
-        self.positions = PositionResponder(address, stored.durable_end, peers.position_subscribers.__contains__)
+        """FETCHes that are answered with records."""
+        self._topics = TopicResponder(self._stored.durable)
 
     def receive_fetch(self, fetch: wire.Fetch, now: float) -> list[Action]:
         """Queue the records that a FETCH asks for, or answer that this store does not hold them."""

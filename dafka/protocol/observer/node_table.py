@@ -11,6 +11,7 @@ from dafka.endpoints import PeerEndpoint
 from dafka.protocol.events import PeerJoined, PeerLeft
 from dafka.protocol.observer.cluster_survey import NodeState, NodeView, Sighting, TowerView
 from dafka.wire import Command
+from dafka.wire.commands import ADDRESSED_COMMANDS
 
 FORGET_S = 300.0
 """Seconds for which a silent node is still shown."""
@@ -19,22 +20,8 @@ ENDED_TIMEOUTS = 2
 """The time, in timeouts, for which a tower can introduce a node that has ended, with some margin. A node that was seen
 for longer has lived while the observer ran."""
 
-OWN_COMMANDS = {
-    Command.ACK,
-    Command.FETCH,
-    Command.STORE_HELLO,
-    Command.CONSUMER_HELLO,
-    Command.DIRECT_RECORD,
-    Command.DIRECT_RECORD_BATCH,
-    Command.DIRECT_HEAD,
-    Command.DIRECT_EARLIEST,
-    Command.GET_TOPICS,
-    Command.DIRECT_TOPICS,
-    Command.GET_POSITION,
-    Command.DIRECT_POSITION,
-}
-"""The commands that nodes subscribe to with their own address. Only ACKs are also subscribed to with other
-addresses."""
+OWN_COMMANDS = ADDRESSED_COMMANDS | {Command.FETCH}
+"""Commands that nodes subscribe to with their own address. Only ACKs are also subscribed to with other addresses."""
 
 
 @attrs.define

@@ -50,8 +50,7 @@ TOPICS_MAX = 10_000
 """The maximum number of topics that are remembered and asked for."""
 
 PAGES_MAX = 1000
-"""The maximum number of pages of topics from one store in a round; `TOPICS_MAX` topics of the longest names fill
-900."""
+"""The maximum number of pages of one store in a round; `TOPICS_MAX` topics of the longest names fill 900."""
 
 PARTITIONS_MAX = 20_000
 """The maximum number of partitions that are remembered."""

@@ -11,8 +11,7 @@ from bisect import bisect_left
 from dafka.records import RecordBatch
 
 RUNS_MAX = 4096
-"""The maximum number of separate batches kept after gaps, so that a peer that sends every second record cannot make the
-list long."""
+"""The maximum number of batches kept after gaps: a peer that sends every second record cannot make the list long."""
 
 
 class Cursor:

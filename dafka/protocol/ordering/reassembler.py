@@ -31,8 +31,7 @@ UNANSWERED_ATTEMPTS = 3
 """Consecutive FETCHes without an answer after which the program is notified."""
 
 AHEAD_SHARE = 4
-"""The maximum fraction of a node's memory limit for records after a gap, so that records that fill the gap have
-room."""
+"""One part in this many of a node's memory is for records after gaps, so that records that fill them have room."""
 
 MISSING_FIRST_S = 15.0
 """Seconds until the first report of missing records, in which more FETCHes go unanswered."""

@@ -16,8 +16,7 @@ from collections.abc import Iterable
 from dafka.endpoints import ConnectionChange, PeerEndpoint
 
 CONNECTING_MAX = 256
-"""The maximum number of endpoints that a node tries at the same time and that have never answered. They may be
-invalid."""
+"""Endpoints that have never answered, and may be invalid, that a node tries at the same time at most."""
 
 TRY_S = 1.0
 """Seconds that a peer has to answer before a new peer replaces it, if too many have not answered."""
@@ -76,12 +75,7 @@ class ConnectionManager:
 
     def next_queued(self, now: float) -> PeerEndpoint | None:
         """Remove the next endpoint for `begin_connecting` from the queue, and return it; None if it is not time yet."""
-        if not self._queue:
-            return None
-        has_room = len(self._connecting) < self._connecting_max
-        if not has_room and now - next(iter(self._connecting.values())) < QUEUED_TRY_S:
-            return None
-        return self._queue.popitem(last=False)[0]
+        return self._queue.popitem(last=False)[0] if now >= self._queue_due() else None
 
     def remove_peer(self, endpoint: PeerEndpoint) -> bool:
         """Remove a peer, and return whether there is a connection to end."""
@@ -133,8 +127,11 @@ class ConnectionManager:
 
     def deadline(self) -> float:
         """Return when to call `try_settle` and `next_queued` again if nothing happens before."""
-        queue_due = float("inf")
-        if self._queue:
-            has_room = len(self._connecting) < self._connecting_max
-            queue_due = 0.0 if has_room else next(iter(self._connecting.values())) + QUEUED_TRY_S
-        return min(queue_due, float("inf") if self.is_settled else self._settle_due)
+        return min(self._queue_due(), float("inf") if self.is_settled else self._settle_due)
+
+    def _queue_due(self) -> float:
+        """Return when to connect to the first endpoint in the queue."""
+        if not self._queue:
+            return float("inf")
+        has_room = len(self._connecting) < self._connecting_max
+        return 0.0 if has_room else next(iter(self._connecting.values())) + QUEUED_TRY_S

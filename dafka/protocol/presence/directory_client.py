@@ -25,12 +25,10 @@ INTERVAL_MIN_S = 0.01
 """The shortest time between two registrations, whatever a tower asks for."""
 
 JITTER = 0.25
-"""The maximum fraction by which waits are shortened at random, so that nodes that start together do not stay in
-step."""
+"""Waits are shortened at random by up to this fraction, so that nodes that start together do not stay in step."""
 
 SILENT_TIMEOUTS = 2
-"""The time, in timeouts, for which the next pulse of a tower can be overdue before its directory is no longer
-trusted."""
+"""Timeouts for which the next pulse of a tower can be overdue before its directory is no longer trusted."""
 
 PAUSE_MAX_S = 60.0
 """The longest time between two pulses that a tower may announce."""
