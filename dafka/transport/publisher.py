@@ -59,7 +59,7 @@ MESSAGES_MIN = 16
 """That limit is at least this many times the size of the largest message."""
 
 COMPARE_S = 0.02
-"""Seconds between two comparisons."""
+"""Seconds between two comparisons of the bytes that wait for each peer."""
 
 RETURN_S = 0.5
 """Seconds that libzmq has to drop the messages that waited for an ended connection."""
@@ -70,7 +70,6 @@ NO_SUBSCRIPTION = "not a subscription"
 SLOW_PEER = "connection ended: peer too slow"
 
 _BATCH_IDS = frozenset(batch.value for batch in BATCH_COMMANDS.values())
-
 _NAMING = frozenset(command.value for command in ADDRESSED_COMMANDS)
 
 NumberedMessage: TypeAlias = tuple[int, list[bytes]]
