@@ -173,7 +173,7 @@ class RetrySchedule(Generic[_Key]):
 class LastingQuestion:
     """A question that is repeated as long as there is a node to answer it.
 
-    It is repeated after the first waits at first. Nodes of different addresses ask at different times.
+    It is repeated after `first_waits_s`, and then at an interval. Nodes of different addresses ask at different times.
     """
 
     def __init__(self, address: str, first_waits_s: Sequence[float] = ()) -> None:

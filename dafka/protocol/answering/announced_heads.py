@@ -25,13 +25,13 @@ HEADS_MAX = 1000
 """Heads sent in one round to all stores together; fewer partitions take part if there are very many stores."""
 
 ORPHAN_PAUSE_S = 2.0
-"""Seconds until a partition is announced. libdafka's nodes repeat no FETCH within a second."""
+"""Seconds until a partition without a producer is announced. libdafka's nodes repeat no FETCH within a second."""
 
 ORPHAN_INTERVAL_S = 1.0
-"""Seconds between two rounds of announcements."""
+"""Seconds between two rounds of these announcements."""
 
 ORPHAN_HEADS_MAX = 20
-"""Partitions announced in one round, so that nodes that do not follow them discard few messages."""
+"""Partitions announced in one of these rounds, so that nodes that do not follow them discard few messages."""
 
 ORPHANS_MAX = 10_000
 """The maximum number of partitions that wait to be announced. Others are announced when their heads are exchanged

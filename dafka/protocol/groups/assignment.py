@@ -35,9 +35,9 @@ class GroupAssignment:
     def update(self, known: Set[Partition]) -> None:
         """Assign partitions again if the members, or the partitions that any of them knows, have changed.
 
-        All members must compute the same assignment, so it covers all topics of the group, and not only the partitions
-        that this member knows, but those that only others claim. Each partition that a member knows is eventually
-        claimed by one of them.
+        All members must compute the same assignment, so it covers all topics of the group: the partitions that this
+        member knows, and those that only others claim. Each partition that a member knows is eventually claimed by one
+        of them.
         """
         living = self._view.living()
         topics = self._topics.union(*(each.topics for each in living))

@@ -69,7 +69,7 @@ class FetchPlanner:
         self._renewed_at = float("-inf")
 
     def limit_rate(self, is_limited: Callable[[Partition], bool], bytes_per_s: int) -> None:
-        """Limit the rate at which the partitions to which the limit applies now are fetched together."""
+        """Limit the rate at which all partitions for which `is_limited` returns True are fetched together."""
         self._is_limited, self._limit_bytes_per_s = is_limited, bytes_per_s
         self._limit = TokenBucket(bytes_per_s, bytes_per_s * LIMITED_PAGE_S, 0.0)
 

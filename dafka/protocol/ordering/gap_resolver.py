@@ -117,7 +117,8 @@ class GapResolver:
     def resume_sequence(self, partition: Partition, next_sequence: int, attempts: int) -> int | None:
         """Return the first record that a node holds after the missing record `next_sequence`.
 
-        Return None if that is not known to be unrecoverable. `attempts` consecutive FETCHes for it went unanswered.
+        Return None if the missing record is not known to be unrecoverable. `attempts` consecutive FETCHes for it went
+        unanswered.
         """
         asked, answers = self._answers.get(partition, (next_sequence, {}))
         if asked != next_sequence:

@@ -95,9 +95,9 @@ class HeldEndQuery:
         return Incomplete.QUIET if question.end and not question.poll.is_quiet(now) else question.end
 
     def add_answer(self, partition: Partition, store: str, end_sequence: int, now: float) -> None:
-        """Record that a store, empty if the message does not name it, holds the records before a sequence.
+        """Record that a store holds the records before a sequence.
 
-        The partition need not be one that is asked about.
+        The store is empty if the message does not name it. The partition need not be one that is asked about.
         """
         question = self._questions.get(partition)
         if question is None:

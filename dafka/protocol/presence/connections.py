@@ -33,7 +33,7 @@ CONNECT_S = 1.0
 
 
 class ConnectionManager:
-    """The endpoints that a node connects to; see `CONNECTING_MAX`."""
+    """The endpoints that a node connects to. At most `connecting_max` that have never answered are tried at once."""
 
     def __init__(self, connecting_max: int = CONNECTING_MAX) -> None:
         self.is_settled = False

@@ -80,8 +80,8 @@ class PeerLimits:
     def admit_partition(self, partition: Partition, followed: int, *, is_live: bool) -> str:
         """Admit a partition, which counts until `forget_partition`, or return the reason to discard its messages.
 
-        The node follows a number of partitions already. A live partition was announced by its producer, rather than by
-        a store in an answer.
+        `followed` is the number of partitions that the node follows already. A live partition was announced by its
+        producer, rather than by a store in an answer.
         """
         if followed >= self._partitions_max:
             return MANY_PARTITIONS
