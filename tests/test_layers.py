@@ -27,7 +27,12 @@ PROTOCOL = FORMATS | {"protocol"}
 PLUGINS = {"transport", "storage", "discovery"}
 ROLES = PROTOCOL | PLUGINS | {"roles"}
 OPERATIONS = ROLES | {"operations"}
-FACTS = {"broker.core.error_codes", "broker.core.topic_partition", "broker.core.partition_address"}
+FACTS = {
+    "broker.core.error_codes",
+    "broker.core.topic_partition",
+    "broker.core.partition_address",
+    "broker.core.positions",
+}
 METADATA = FACTS | {"broker.core.metadata"}
 LOG = METADATA | {"broker.core.log"}
 COORDINATION = LOG | {"broker.core.coordination"}

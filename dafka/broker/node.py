@@ -33,6 +33,7 @@ from dafka.broker.core.node_machine import (
     TopicMissing,
 )
 from dafka.broker.core.partition_address import name_log
+from dafka.broker.core.positions import RecordSequence
 from dafka.broker.core.replication.records import EpochStart
 from dafka.broker.core.tables import BrokerTables
 from dafka.broker.interbroker.mesh import BrokerMesh
@@ -379,7 +380,8 @@ class BrokerNode:
             NotLeaderError: This broker does not lead the log.
         """
         self._check_led(log)
-        first_sequence = sequence = self._machine.next_sequence(log.leader_partition)
+        first_sequence = self.next_sequence(log)
+        sequence: int = first_sequence
         rebased = []
         for header, data in batches:
             rebased.append((attrs.evolve(header, base_offset=sequence), with_base_offset(data, sequence)))
@@ -407,13 +409,13 @@ class BrokerNode:
                 f"this broker does not lead the log {log.number} of {log.topic}", log.leadership.leader
             )
 
-    def next_sequence(self, log: Log) -> int:
+    def next_sequence(self, log: Log) -> RecordSequence:
         """Return the next sequence of the leader partition of a log."""
-        return self._machine.next_sequence(log.leader_partition)
+        return RecordSequence(self._machine.next_sequence(log.leader_partition))
 
-    def durable_end(self, log: Log) -> int:
+    def durable_end(self, log: Log) -> RecordSequence:
         """Return the sequence after the last durable record of the leader partition of a log."""
-        return self.storage.durable_end(log.leader_partition)
+        return RecordSequence(self.storage.durable_end(log.leader_partition))
 
     def append_marker(self, log: Log, marker: MarkerEntry) -> trio.Event:
         """Append a transaction marker to a log, after the records that were appended before.

@@ -12,6 +12,7 @@ from dafka.broker.core.metadata.brokers import BROKERS_TOPIC
 from dafka.broker.core.metadata.topics import TOPICS_TOPIC
 from dafka.broker.core.node_machine import BrokerMachine
 from dafka.broker.core.partition_address import INDEX_TOPIC, parse_address
+from dafka.broker.core.positions import RecordSequence
 from dafka.broker.core.replication.checkpoints import CHECKPOINTS_TOPIC
 from dafka.broker.core.replication.records import BRANCHES_TOPIC
 from dafka.broker.core.tables import make_tables
@@ -118,13 +119,13 @@ async def _load_indexes(
         if log_table.leads(log) and log.index_partition in stored
     }
     for partition, log in led.items():
-        log.index_end = stored[partition].end_sequence
-        log.index_first = log.index_trimmed = stored[partition].earliest_sequence
+        log.index_end = RecordSequence(stored[partition].end_sequence)
+        log.index_first = log.index_trimmed = RecordSequence(stored[partition].earliest_sequence)
     ranges = {partition: (stored[partition].earliest_sequence, stored[partition].end_sequence) for partition in led}
     async for batch in read_ranges(storage, ranges):
         log = led[batch.partition]
         for sequence, value in enumerate(batch.values, batch.first_sequence):
-            log_table.restore(log, sequence, value or b"")
+            log_table.restore(log, RecordSequence(sequence), value or b"")
 
 
 async def _assign_missing_offsets(

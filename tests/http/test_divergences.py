@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
 from dafka.broker.core.metadata.topics import Topic
-from dafka.broker.core.replication.records import NO_EPOCH_END, EpochEnd, EpochStart, LeaderAndEpoch
+from dafka.broker.core.replication.records import NO_EPOCH_END, EpochStart, LeaderAndEpoch
 from dafka.http.logs.divergences import DivergenceTracker
+from tests.broker.core.entries import epoch_end
 
 BRANCHES = [LeaderAndEpoch(epoch, f"b{epoch % 2}") for epoch in range(1, 8)]
 
@@ -22,7 +23,7 @@ def make_rows(parents: list[tuple[int, int]]) -> list[EpochStart]:
     rows = [EpochStart("", BRANCHES[0], NO_EPOCH_END, ())]
     for branch, (parent, length) in zip(BRANCHES[1:], parents, strict=True):
         row = rows[parent % len(rows)]
-        rows.append(EpochStart("", branch, EpochEnd(row.leader_epoch, row.parent.end_offset + length), ()))
+        rows.append(EpochStart("", branch, epoch_end(row.leader_epoch, row.parent.end_offset + length), ()))
     return rows
 
 
@@ -55,8 +56,8 @@ def test_clients_of_logs_with_branches_go_back_to_where_these_part() -> None:
     first, second, third = BRANCHES[:3]
     rows = [
         EpochStart("", first, NO_EPOCH_END, ()),
-        EpochStart("", second, EpochEnd(first, 5), ()),
-        EpochStart("", third, EpochEnd(first, 7), ()),
+        EpochStart("", second, epoch_end(first, 5), ()),
+        EpochStart("", third, epoch_end(first, 7), ()),
     ]
     log, follower = make_follower("branch", rows, [3])
     found = []

@@ -26,7 +26,7 @@ from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.brokers import BrokerRegistration
 from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
-from dafka.broker.core.replication.records import NO_EPOCH_END, EpochEnd, EpochStart, LeaderAndEpoch
+from dafka.broker.core.replication.records import NO_EPOCH_END, EpochStart, LeaderAndEpoch
 from dafka.broker.log import appending
 from dafka.broker.log.appending import AppendRefusedError
 from dafka.http.forwarding.broker_client import CONNECTIONS_MAX, BrokerClient, BrokerError
@@ -38,6 +38,7 @@ from dafka.http.server.errors import WebError
 from dafka.http.server.http_server import HttpServer
 from dafka.http.websocket.binary import encode_publish
 from dafka.records import Partition
+from tests.broker.core.entries import epoch_end
 from tests.http.forwarding import TOPIC, Pair, log_of, open_pair
 from tests.http.running import RunningWeb
 from tests.http.websocket.clients import BINARY, Client, open_client
@@ -172,7 +173,7 @@ async def test_subscription_goes_back_to_where_the_branches_part(monkeypatch: py
             LeaderAndEpoch(1, pair.second.broker.node.address),
             LeaderAndEpoch(2, pair.first.broker.node.address),
         )
-        rows = [EpochStart("", second, NO_EPOCH_END, ()), EpochStart("", first, EpochEnd(second, 2), ())]
+        rows = [EpochStart("", second, NO_EPOCH_END, ()), EpochStart("", first, epoch_end(second, 2), ())]
         monkeypatch.setattr(pair.first.broker.node, "epoch_starts", lambda _topic: [rows])
         pair.leaderships.lead(0, pair.first, epoch=2)
         (record,) = await client.take(1)

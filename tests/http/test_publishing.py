@@ -33,7 +33,7 @@ def texts(*values: str, keys: Sequence[str | None] | None = None) -> RecordColum
 
 async def values_of(broker: Broker, log: Log) -> list[str]:
     found = []
-    offset = log.index.start_offset
+    offset: int = log.index.start_offset
     while (read := await read_committed(broker, log, offset)).next_offset > offset:
         found += [str(each["value"]) for each in read.objects()]
         offset = read.next_offset

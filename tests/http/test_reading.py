@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import attrs
 import pytest
 import trio
 import trio.testing
@@ -14,6 +13,7 @@ from dafka.broker.broker import Broker
 from dafka.broker.core.groups.coordinator import CommitRequest, OffsetToCommit
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.producer_state import Marker
+from dafka.broker.core.positions import Offset
 from dafka.broker.core.topic_partition import TopicPartition
 from dafka.http.logs.log_access import LogAccess
 from dafka.http.logs.positions import (
@@ -61,7 +61,7 @@ def append_in_transaction(broker: Broker, log: Log, producer_id: int, sequence: 
     header = check_crc(data)
     at = broker.node.next_sequence(log)
     broker.node.append(log, [(header, data)])
-    log.producers.add_batch(attrs.evolve(header, base_offset=at), now_ms())
+    log.producers.add_batch(header, at, now_ms())
 
 
 async def end(broker: Broker, log: Log, producer_id: int, *, is_commit: bool) -> None:
@@ -112,7 +112,7 @@ async def test_reading_is_bounded_by_a_size_and_an_end() -> None:
 async def test_dropped_records_are_passed_over() -> None:
     async with open_broker_service() as broker:
         log = await publish(broker, *"abcdef")
-        await broker.node.deletion.delete_before(log, 4)
+        await broker.node.deletion.delete_before(log, Offset(4))
         read = await read_committed(broker, log, 1)
         assert (read.offset, read.next_offset) == (4, 6)
         assert [each["offset"] for each in read.objects()] == [4, 5]
@@ -154,7 +154,7 @@ async def test_positions(storage: str) -> None:
         broker.node.create_topic("orders", 2)
         for time_ms in (1000, 2000, 3000):
             log = await publish(broker, f"{time_ms}", time_ms=time_ms)
-        await broker.node.deletion.delete_before(log, 1)
+        await broker.node.deletion.delete_before(log, Offset(1))
         first, second = find_logs(broker, "orders")
 
         async def found(position: Position) -> tuple[int, int]:

@@ -9,9 +9,9 @@ import pytest
 
 from dafka.broker.core.metadata.brokers import BrokerRegistration, decode_broker, encode_broker
 from dafka.broker.core.metadata.topics import LOGS_MAX, Deletion, Topic, decode_topic, encode_deletion, encode_topic
+from dafka.broker.core.positions import Offset, RecordSequence
 from dafka.broker.core.replication.checkpoints import Checkpoint, Restart, decode_checkpoint, encode_checkpoint
 from dafka.broker.core.replication.records import (
-    EpochEnd,
     EpochStart,
     LeaderAndEpoch,
     Vote,
@@ -22,10 +22,11 @@ from dafka.broker.core.replication.records import (
 from dafka.errors import StorageFormatError
 from dafka.protocol.groups.records import MemberRecord, Position, decode_member_record, encode_member_record
 from dafka.records import Partition
+from tests.broker.core.entries import epoch_end
 from tests.spoiled import spoil_fields
 
 BRANCH = LeaderAndEpoch(3, "a")
-TIP = EpochEnd(BRANCH, 5)
+TIP = epoch_end(BRANCH, 5)
 TOPIC = Topic("orders", "1D", 2, {"retention.ms": "1"}, 2, (("a", "b"), ("b", "a")), 1, 2, {1: ("c",)})
 PARTITION = Partition("orders", "p")
 MEMBER = MemberRecord(
@@ -40,7 +41,12 @@ SAMPLES: dict[str, tuple[bytes, Decode]] = {
     "claim": (encode_control(VoteRequest("1D/0", BRANCH, ("a", "b"), ("b",))), decode_control),
     "promise": (encode_control(Vote("1D/0", BRANCH, TIP, (("a",),), BRANCH)), decode_control),
     "row": (encode_control(EpochStart("1D/0", BRANCH, TIP, ("a", "b"))), decode_control),
-    "checkpoint": (encode_checkpoint(Checkpoint(1, 2, 3, Restart(1, 2), {"p": 3})), decode_checkpoint),
+    "checkpoint": (
+        encode_checkpoint(
+            Checkpoint(RecordSequence(1), Offset(2), Offset(3), Restart(RecordSequence(1), Offset(2)), {"p": 3})
+        ),
+        decode_checkpoint,
+    ),
     "member": (encode_member_record(MEMBER), decode_member_record),
 }
 

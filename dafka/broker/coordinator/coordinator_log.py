@@ -19,6 +19,7 @@ import trio
 from dafka.batches import decode_records, encode_records, read_header
 from dafka.broker.core.coordination.state_records import SHARD_KIND, StateRecord, encode_state
 from dafka.broker.core.log.log import Log
+from dafka.broker.core.positions import Offset
 from dafka.broker.log.pending_append import PendingAppend
 from dafka.broker.node import BrokerNode
 from dafka.errors import NotLeaderError, StorageError, TopicDeletedError
@@ -101,7 +102,7 @@ class CoordinatorLog:
                 break
             for data in batches:
                 header = read_header(data)
-                offset = header.base_offset + header.last_offset_delta + 1
+                offset = Offset(header.end_offset)
                 if not header.is_control:
                     for record in decode_records(self._log.leader_partition, data):
                         epoch_written = _epoch_of(record)
@@ -162,13 +163,13 @@ class CoordinatorLog:
         )
         return self._broker.append(self._log, [(read_header(data), data) for data in encode_records(batch)])
 
-    async def _wait(self, appended: PendingAppend) -> int:
+    async def _wait(self, appended: PendingAppend) -> Offset:
         try:
             return await appended.wait_offset()
         except TopicDeletedError:  # another broker had created the topic earlier
             raise NotLeaderError(f"the topic {self._log.topic} of this broker is gone") from None
 
-    async def _delete_before(self, offset: int) -> None:
+    async def _delete_before(self, offset: Offset) -> None:
         try:
             await self._broker.deletion.delete_before(self._log, offset)
         except StorageError as error:  # the next rewrite deletes it

@@ -10,11 +10,11 @@ from __future__ import annotations
 from dafka.broker.core.groups.coordinator import FetchedOffset, OffsetToCommit
 from dafka.broker.core.metadata.topic_settings import MAJORITY, availability_of
 from dafka.broker.core.partition_address import name_log
+from dafka.broker.core.positions import OFFSET_MAX, Offset
 from dafka.broker.core.replication.epoch_tree import EpochTree
 from dafka.broker.core.replication.records import EpochEnd
 from dafka.broker.core.topic_partition import TopicPartition
 from dafka.broker.node import BrokerNode
-from dafka.records import SEQUENCE_MAX
 
 
 def name_epoch(broker: BrokerNode, partition: TopicPartition, offset: OffsetToCommit) -> OffsetToCommit:
@@ -25,7 +25,7 @@ def name_epoch(broker: BrokerNode, partition: TopicPartition, offset: OffsetToCo
     tree = _find_tree(broker, partition)
     if tree is None or tree.latest is None or offset.leader_epoch >= 0:
         return offset
-    return offset._replace(leader_epoch=tree.epoch_at(tree.latest.leader_epoch, offset.offset))
+    return offset._replace(leader_epoch=tree.epoch_at(tree.latest.leader_epoch, Offset(offset.offset)))
 
 
 def follow_divergences(broker: BrokerNode, partition: TopicPartition, fetched: FetchedOffset) -> FetchedOffset:
@@ -36,7 +36,7 @@ def follow_divergences(broker: BrokerNode, partition: TopicPartition, fetched: F
     read = next((epoch for epoch in tree.starts if epoch.epoch == fetched.leader_epoch), None)
     if read is None:
         return fetched
-    divergence = tree.common_end(EpochEnd(read, fetched.offset), EpochEnd(tree.latest.leader_epoch, SEQUENCE_MAX))
+    divergence = tree.common_end(EpochEnd(read, Offset(fetched.offset)), EpochEnd(tree.latest.leader_epoch, OFFSET_MAX))
     if divergence is None or divergence.end_offset >= fetched.offset:
         return fetched
     return fetched._replace(leader_epoch=max(divergence.leader_epoch.epoch, 0), offset=divergence.end_offset)

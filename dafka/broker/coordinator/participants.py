@@ -33,6 +33,7 @@ from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.entries import MarkerEntry
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.producer_state import Marker, Producer
+from dafka.broker.core.positions import FIRST_OFFSET
 from dafka.broker.core.topic_partition import TopicPartition
 from dafka.broker.interbroker.messenger import BrokerMessenger
 from dafka.broker.node import BrokerNode
@@ -303,7 +304,7 @@ class TransactionParticipants:
         first = producers.open_transactions.get(marker.producer_id)
         position = self._broker.next_sequence(log)
         entry = MarkerEntry(
-            0, position, marker.producer_id, marker.producer_epoch, int(marker.is_commit), time_ms, first
+            FIRST_OFFSET, position, marker.producer_id, marker.producer_epoch, int(marker.is_commit), time_ms, first
         )
         written = self._broker.append_marker(log, entry)
         producers.add_marker(marker, time_ms)

@@ -17,6 +17,7 @@ import trio
 
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.partition_address import name_log
+from dafka.broker.core.positions import FIRST_SEQUENCE, Offset, RecordSequence
 from dafka.broker.interbroker.messenger import BrokerMessenger, Message
 from dafka.broker.log.pending_append import PendingAppend
 from dafka.broker.node import BrokerNode
@@ -35,16 +36,16 @@ class Wanted:
 
     log: str
     address: str
-    first: int
-    end: int
+    first: RecordSequence
+    end: RecordSequence
 
 
-class Run(NamedTuple):
+class FoundRun(NamedTuple):
     """Consecutive records of a log: the first sequence, the number of records, and the first offset."""
 
-    first_sequence: int
+    first_sequence: RecordSequence
     record_count: int
-    offset: int
+    offset: Offset
 
 
 @attrs.frozen
@@ -53,7 +54,7 @@ class Found:
 
     log: str
     address: str
-    runs: tuple[Run, ...]
+    runs: tuple[FoundRun, ...]
 
 
 @attrs.frozen
@@ -85,17 +86,17 @@ class _Search:
     """
 
     log: Log
-    wanted: defaultdict[int, int] = attrs.field(factory=lambda: defaultdict(int))
-    end: int = 0
-    found: dict[int, Run] = attrs.field(factory=dict)
+    wanted: defaultdict[RecordSequence, int] = attrs.field(factory=lambda: defaultdict(int))
+    end: RecordSequence = FIRST_SEQUENCE
+    found: dict[RecordSequence, FoundRun] = attrs.field(factory=dict)
     answered: trio.Event = attrs.field(factory=trio.Event)
 
-    def find(self, first_sequence: int, count: int) -> int | None:
+    def find(self, first_sequence: RecordSequence, count: int) -> Offset | None:
         """Return the offset of a record if the log has it and all `count` records; None if unknown."""
         for run in self.found.values():
             skipped = first_sequence - run.first_sequence
             if skipped >= 0 and skipped + count <= run.record_count:
-                return run.offset + skipped
+                return Offset(run.offset + skipped)
         return None
 
 
@@ -115,7 +116,7 @@ class AppendOutcomes:
         messenger.on(FindRecords, self._on_find_records)
         messenger.on(FoundRecords, self._on_found_records)
 
-    async def find(self, appended: PendingAppend, *, all_replicas: bool = True) -> int:
+    async def find(self, appended: PendingAppend, *, all_replicas: bool = True) -> Offset:
         """Wait until enough replicas are known to have records, and return their offset.
 
         Args:
@@ -157,7 +158,7 @@ class AppendOutcomes:
         key = name_log("" if topic is None else topic.topic_id, log.number), appended.own.address
         search = self._searches.setdefault(key, _Search(log))
         search.wanted[first] += 1
-        search.end = max(search.end, first + appended.count)
+        search.end = max(search.end, appended.end_sequence)
         self._has_searches.set()
         try:
             yield search
@@ -195,7 +196,7 @@ class AppendOutcomes:
                 continue
             runs = log.index.placed(each.address, each.first, each.end, log.high_watermark)
             if runs and self._broker.holds_lease(log):
-                found_runs = tuple(Run(run.first_sequence, run.record_count, run.offset) for run in runs)
+                found_runs = tuple(FoundRun(run.first_sequence, run.record_count, run.offset) for run in runs)
                 answers.append(Found(each.log, each.address, found_runs))
         if answers:
             self._messenger.send(sender, FoundRecords(tuple(answers)))

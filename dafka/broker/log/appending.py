@@ -17,6 +17,7 @@ from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.producer_state import AppendedBatch, Producer, ProducerStates
 from dafka.broker.core.metadata.topic_settings import MAJORITY, availability_of, replicas_min_of
+from dafka.broker.core.positions import UNKNOWN_OFFSET, AtOffset, Offset, Position, ProducerSequence
 from dafka.errors import (
     BatchError,
     BatchTooLargeError,
@@ -66,7 +67,7 @@ class AppendRefusedError(DafkaError):
 class WaitOffset(Protocol):
     """Waits until records are durable."""
 
-    def __call__(self, *, all_replicas: bool = True) -> Awaitable[int]:
+    def __call__(self, *, all_replicas: bool = True) -> Awaitable[Offset]:
         """Wait, and return the offset of the first record; -1 if they were appended long before and it is unknown.
 
         Raises `NotLeaderError` if the log does not have the records, or if their producer has an id, so that it can
@@ -247,10 +248,10 @@ def append_batches(
             raise AppendRefusedError(error)
     duplicate_of = _find_earlier(broker, log, producers, header)
     if duplicate_of is not None:
-        return _find_duplicate(broker, log, duplicate_of.base_offset, header)
+        return _find_duplicate(broker, log, duplicate_of.position, header)
     sequence = broker.node.next_sequence(log)
     appended = _append(broker, log, batches, records)
-    producers.add_batch(attrs.evolve(header, base_offset=sequence), now_ms())
+    producers.add_batch(header, sequence, now_ms())
     return appended
 
 
@@ -299,7 +300,7 @@ def _append(broker: Broker, log: Log, batches: Sequence[Batch], records: RecordB
         appended = broker.node.append(log, batches, records=records, bytes_max=bytes_max)
     is_plain = all(header.producer_id < 0 for header, _ in batches)
 
-    async def wait_offset(*, all_replicas: bool = True) -> int:
+    async def wait_offset(*, all_replicas: bool = True) -> Offset:
         try:
             return await appended.wait_offset(all_replicas=all_replicas)
         except NotLeaderError:
@@ -311,13 +312,13 @@ def _append(broker: Broker, log: Log, batches: Sequence[Batch], records: RecordB
     return AppendedBatches(log, count, is_duplicate=False, is_durable=appended.durable.is_set, wait_offset=wait_offset)
 
 
-def _find_duplicate(broker: Broker, log: Log, position: int | None, header: BatchHeader) -> AppendedBatches:
+def _find_duplicate(broker: Broker, log: Log, position: Position | None, header: BatchHeader) -> AppendedBatches:
     """Return records that were appended before.
 
     Args:
         broker: The broker and its coordinators.
         log: The log.
-        position: Their position in the log, see `Log.find_offset`; None if they come from another leader epoch.
+        position: Their position in the log; None if they come from a divergent leader epoch.
         header: The header of their batch.
 
     Returns:
@@ -325,14 +326,7 @@ def _find_duplicate(broker: Broker, log: Log, position: int | None, header: Batc
     """
     node = broker.node
 
-    def find_offset() -> int:
-        """Return the offset of the first record; -1 if it is unknown."""
-        if position is not None:
-            return log.find_offset(position)
-        entry = log.producer_batches.find(header.producer_id, header.producer_epoch, header.base_sequence)
-        return -1 if entry is None else log.find_offset(entry.sequence)
-
-    async def wait_offset(*, all_replicas: bool = True) -> int:
+    async def wait_offset(*, all_replicas: bool = True) -> Offset:
         while True:
             with node.watchers.watching([log]) as advanced:
                 if log.is_gone:
@@ -340,13 +334,24 @@ def _find_duplicate(broker: Broker, log: Log, position: int | None, header: Batc
                 if not log.leadership.is_led:
                     raise not_leader(log)
                 if is_durable():
-                    offset = find_offset()
+                    offset = _find_offset(log, position, header)
                     end = log.index.end_offset if offset < 0 else offset + header.count
                     if not all_replicas or end <= log.high_watermark:
                         return offset
                 await advanced.wait()
 
     def is_durable() -> bool:
-        return not log.divergent if position is None else node.durable_end(log) > position
+        if position is None:
+            return not log.divergent
+        return isinstance(position, AtOffset) or node.durable_end(log) > position
 
     return AppendedBatches(log, header.count, is_duplicate=True, is_durable=is_durable, wait_offset=wait_offset)
+
+
+def _find_offset(log: Log, position: Position | None, header: BatchHeader) -> Offset:
+    """Return the offset of the first record of a batch that was appended before; -1 if it is unknown."""
+    if position is not None:
+        return log.find_offset(position)
+    base_sequence = ProducerSequence(header.base_sequence)
+    entry = log.producer_batches.find(header.producer_id, header.producer_epoch, base_sequence)
+    return UNKNOWN_OFFSET if entry is None else log.find_offset(entry.position)

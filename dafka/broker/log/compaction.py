@@ -20,6 +20,7 @@ from dafka.batches import decode_batch, decode_held, read_header
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.topic_settings import is_compacted
 from dafka.broker.core.metadata.topics import Topic
+from dafka.broker.core.positions import FIRST_OFFSET, Offset, RecordSequence
 from dafka.broker.log.read_committed import split_committed
 from dafka.broker.node import BrokerNode
 from dafka.config import Config
@@ -34,7 +35,7 @@ NOTE_BYTES = 2**17
 """The size of one read while keys are recorded, in bytes."""
 
 
-class Run(NamedTuple):
+class CompactableRun(NamedTuple):
     """Consecutive records of a partition that have consecutive offsets in the log.
 
     Attributes:
@@ -43,9 +44,9 @@ class Run(NamedTuple):
         offset: The offset of the first record.
     """
 
-    first_sequence: int
-    end_sequence: int
-    offset: int
+    first_sequence: RecordSequence
+    end_sequence: RecordSequence
+    offset: Offset
 
 
 @attrs.frozen
@@ -61,7 +62,7 @@ class _Part:
 
     address: str
     partition: Partition
-    clean_end: int
+    clean_end: RecordSequence
     found: Compactable
 
     @property
@@ -82,12 +83,12 @@ class KeyOffsetMap:
     """
 
     def __init__(self, keys_max: int, stored_before: int) -> None:
-        self.end_offset = 0
+        self.end_offset = FIRST_OFFSET
         self._latest = LatestKeys(keys_max)
         self._stored_before = stored_before
-        self._aborted: list[tuple[int, int]] = []
+        self._aborted: list[tuple[Offset, Offset]] = []
 
-    def note(self, batches: list[bytes], aborted: list[tuple[int, int]]) -> bool:
+    def note(self, batches: list[bytes], aborted: list[tuple[int, Offset]]) -> bool:
         """Record the keys of record batches of the log, and return whether all of them fitted.
 
         Args:
@@ -103,9 +104,9 @@ class KeyOffsetMap:
         headers = [(read_header(data), data) for data in batches]
         for (header, data), is_committed in split_committed(headers, aborted):
             if not is_committed:
-                self._aborted.append((header.base_offset, header.end_offset))
+                self._aborted.append((Offset(header.base_offset), Offset(header.end_offset)))
             elif not self._latest.has_room:
-                self.end_offset = header.base_offset
+                self.end_offset = Offset(header.base_offset)
                 return False
             elif header.is_compacted:
                 for offset, columns in decode_held(header, data):
@@ -115,10 +116,10 @@ class KeyOffsetMap:
                 keys = decode_batch(data, header=header).keys
                 if keys is not None:
                     self._latest.add(keys, range(header.base_offset, header.end_offset))
-        self.end_offset = headers[-1][0].end_offset
+        self.end_offset = Offset(headers[-1][0].end_offset)
         return True
 
-    def find_removed(self, runs: list[Run], batch: RecordBatch) -> bytes:
+    def find_removed(self, runs: list[CompactableRun], batch: RecordBatch) -> bytes:
         """Return for each record of a partition 1 if it is removed, else 0.
 
         Args:
@@ -133,7 +134,7 @@ class KeyOffsetMap:
         for run in runs[number:]:
             if run.first_sequence >= batch.end_sequence:
                 break
-            offset = run.offset + max(batch.first_sequence - run.first_sequence, 0)
+            offset = Offset(run.offset + max(batch.first_sequence - run.first_sequence, 0))
             part = batch.between(run.first_sequence, run.end_sequence)
             part = part.between(part.first_sequence, part.first_sequence + max(self.end_offset - offset, 0))
             if len(part):
@@ -141,7 +142,7 @@ class KeyOffsetMap:
                 removed[at : at + len(part)] = self._find_in_run(part, offset)
         return bytes(removed)
 
-    def _find_in_run(self, part: RecordBatch, offset: int) -> bytes:
+    def _find_in_run(self, part: RecordBatch, offset: Offset) -> bytes:
         found = bytearray(len(part))
         if part.keys is not None:
             superseded = self._latest.find_superseded(part.keys, range(offset, offset + len(part)))
@@ -205,13 +206,13 @@ class LogCompaction:
         parts = []
         for address in log.index.addresses():
             partition = log.partition_of(address)
-            clean_end = await self._broker.store.compactor.clean_end(partition, _name(log))
+            clean_end = RecordSequence(await self._broker.store.compactor.clean_end(partition, _name(log)))
             found = await storage.find_compactable(partition, clean_end)
             if found is not None:
                 parts.append(_Part(address, partition, clean_end, found))
         return parts
 
-    async def _record_keys(self, log: Log, offset: int, policy: CompactionPolicy) -> KeyOffsetMap:
+    async def _record_keys(self, log: Log, offset: Offset, policy: CompactionPolicy) -> KeyOffsetMap:
         """Record the keys of a log from an offset on, up to the capacity."""
         superseded = KeyOffsetMap(policy.keys_max, now_ms() - policy.tombstone_ms)
         end = log.last_stable_offset
@@ -221,7 +222,7 @@ class LogCompaction:
             if not batches:
                 superseded.end_offset = end
                 break
-            aborted = log.aborted_between(offset, read_header(batches[-1]).end_offset)
+            aborted = log.aborted_between(offset, Offset(read_header(batches[-1]).end_offset))
             try:
                 is_recorded = await trio.to_thread.run_sync(superseded.note, batches, aborted)
             except BatchError as error:
@@ -235,7 +236,7 @@ class LogCompaction:
     async def _compact_part(self, log: Log, part: _Part, superseded: KeyOffsetMap) -> None:
         storage, compactor = self._broker.storage.storage, self._broker.store.compactor
         assert isinstance(storage, CompactsPartitions)
-        runs = list(find_runs(log, part.address, part.found.end_sequence))
+        runs = list(find_runs(log, part.address, RecordSequence(part.found.end_sequence)))
         done: Compacted = await storage.compact(
             part.partition, part.found.end_sequence, partial(superseded.find_removed, runs), compactor.throttle
         )
@@ -249,7 +250,7 @@ class LogCompaction:
             await compactor.save_clean_end(part.partition, clean_end, _name(log))
 
 
-def find_runs(log: Log, address: str, end_sequence: int) -> Iterator[Run]:
+def find_runs(log: Log, address: str, end_sequence: RecordSequence) -> Iterator[CompactableRun]:
     """Yield the runs of a partition in a log, up to a sequence."""
     index = log.index
     sequence = index.sequence_from(address, index.start_offset)
@@ -258,8 +259,8 @@ def find_runs(log: Log, address: str, end_sequence: int) -> Iterator[Run]:
         location = None if offset is None else index.locate(offset)
         if location is None or offset is None or location.address != address:
             return
-        yield Run(sequence, sequence + location.record_count, offset)
-        sequence = index.sequence_from(address, offset + location.record_count)
+        yield CompactableRun(sequence, RecordSequence(sequence + location.record_count), offset)
+        sequence = index.sequence_from(address, Offset(offset + location.record_count))
 
 
 def _name(log: Log) -> str:

@@ -11,6 +11,7 @@ from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.metadata.topics import Deletion
 from dafka.broker.core.node_machine import BrokerMachine
+from dafka.broker.core.positions import Offset
 from dafka.broker.log.broker_storage import BrokerStorage
 from dafka.broker.log.own_partitions import OwnPartitions
 from dafka.errors import StorageError, TopicDeletedError
@@ -40,7 +41,7 @@ class RecordDeletion:
         self._own.forget(partitions)
         return self._storage.delete_partitions(partitions)
 
-    async def delete_before(self, log: Log, offset: int) -> None:
+    async def delete_before(self, log: Log, offset: Offset) -> None:
         """Delete the records of a log before an offset, from all its partitions.
 
         A partition with records in several logs is trimmed up to the first record that one of these logs still has.

@@ -7,6 +7,7 @@ import trio
 
 from dafka.broker.core.log.log import LEADER, Log
 from dafka.broker.core.log.log_table import LogTable
+from dafka.broker.core.positions import UNKNOWN_OFFSET, Offset, RecordSequence
 from dafka.broker.log.waiters import LogWaiters
 from dafka.errors import NotLeaderError, TopicDeletedError
 from dafka.records import Partition
@@ -31,12 +32,17 @@ class PendingAppend:
     log_table: LogTable
     log: Log
     own: Partition
-    first_sequence: int
+    first_sequence: RecordSequence
     count: int
     epoch: int
     durable: trio.Event
 
-    async def wait_offset(self, *, all_replicas: bool = True) -> int:
+    @property
+    def end_sequence(self) -> RecordSequence:
+        """The sequence after the last record."""
+        return RecordSequence(self.first_sequence + self.count)
+
+    async def wait_offset(self, *, all_replicas: bool = True) -> Offset:
         """Wait until the records are durable, and return the offset of the first one.
 
         Args:
@@ -58,23 +64,23 @@ class PendingAppend:
         await self.durable.wait()
         offset = self.find_offset()
         if not log.is_replicated or not all_replicas or offset is None:
-            return -1 if offset is None else offset
+            return UNKNOWN_OFFSET if offset is None else offset
         while log.high_watermark < offset + self.count:
             with self.watchers.watching([log]) as advanced:
                 await advanced.wait()
             self.find_offset()
         return offset
 
-    def find_offset(self) -> int | None:
+    def find_offset(self) -> Offset | None:
         """Return the offset of the first record; None if it has none. Raises the errors of `wait_offset`."""
         self._check_log()
         return self.log.index.find(LEADER, self.first_sequence)
 
     def withdraw(self) -> bool:
         """Withdraw the records, and return whether they have no offset in the log and never get one."""
-        return self.log_table.withdraw(self.log, self.own, self.first_sequence, self.first_sequence + self.count)
+        return self.log_table.withdraw(self.log, self.own, self.first_sequence, self.end_sequence)
 
-    def find_committed(self, *, all_replicas: bool = True) -> int | None:
+    def find_committed(self, *, all_replicas: bool = True) -> Offset | None:
         """Return the offset of the first record, in the leader epoch that this broker leads or led last.
 
         Args:

@@ -11,6 +11,7 @@ import attrs
 from dafka.batches import encode_batch, encode_marker, encode_records, read_header, with_base_offset
 from dafka.broker.core.log.entries import CONTROL, MarkerEntry
 from dafka.broker.core.log.log import Log
+from dafka.broker.core.positions import Offset, RecordSequence
 from dafka.errors import StorageCorruptError
 from dafka.records import NO_TIMESTAMP, Partition, RecordBatch
 from dafka.storage import READ_BYTES, Storage
@@ -36,7 +37,7 @@ class _LogPart:
         batch: The records.
     """
 
-    end_offset: int
+    end_offset: Offset
     markers: Sequence[MarkerEntry] = ()
     batch: RecordBatch | None = None
 
@@ -58,8 +59,8 @@ class LogReader:
     async def read(
         self,
         log: Log,
-        offset: int,
-        end_offset: int,
+        offset: Offset,
+        end_offset: Offset,
         bytes_max: int,
         unpacked_bytes_max: int = UNPACKED_BYTES_MAX,
     ) -> list[bytes]:
@@ -82,7 +83,7 @@ class LogReader:
         return found
 
     async def read_measured(
-        self, log: Log, offset: int, end_offset: int, bytes_max: int, unpacked_bytes_max: int
+        self, log: Log, offset: Offset, end_offset: Offset, bytes_max: int, unpacked_bytes_max: int
     ) -> tuple[list[bytes], int]:
         """Return record batches of a log, and the size of their records, uncompressed. See `read`."""
         found: list[bytes] = []
@@ -110,7 +111,7 @@ class LogReader:
             del part  # frees its records during the next read
         return found, unpacked
 
-    async def find_offset_by_time(self, log: Log, timestamp_ms: int) -> tuple[int, int] | None:
+    async def find_offset_by_time(self, log: Log, timestamp_ms: int) -> tuple[Offset, int] | None:
         """Return the offset and the timestamp of the first record that was made at a time or later.
 
         Args:
@@ -128,54 +129,56 @@ class LogReader:
             for address in log.index.addresses():
                 partition = log.partition_of(address)
                 sequence = await self._storage.find_sequence_by_time(partition, timestamp_ms)
-                end = min(end, log.index.find_from(address, sequence))
+                end = min(end, log.index.find_from(address, RecordSequence(sequence)))
             offset, end = max(offset, end), log.high_watermark
         async with aclosing(self._records_from(log, offset, end)) as records:
             async for at, batch in records:
                 for number, timestamp in enumerate(batch.timestamps or ()):
                     if timestamp >= timestamp_ms:
-                        return at + number, timestamp
+                        return Offset(at + number), timestamp
         return None
 
-    async def find_latest_time(self, log: Log) -> tuple[int, int] | None:
+    async def find_latest_time(self, log: Log) -> tuple[Offset, int] | None:
         """Return the offset and the timestamp of the record with the latest timestamp. Raises `StorageError`."""
-        found: tuple[int, int] | None = None
+        found: tuple[Offset, int] | None = None
         async with aclosing(self._records_from(log, log.index.start_offset, log.high_watermark)) as records:
             async for at, batch in records:
                 latest = max(batch.timestamps or (-1,))
                 if latest >= 0 and (found is None or latest > found[1]):
-                    found = at + list(batch.timestamps or ()).index(latest), latest
+                    found = Offset(at + list(batch.timestamps or ()).index(latest)), latest
         return found
 
     async def find_last_timestamp(self, log: Log) -> int | None:
         """Return the timestamp of the last record of a log; None if there is no record. Raises `StorageError`."""
         end = log.high_watermark
         for offset in range(end - 1, max(log.index.start_offset, end - LAST_OFFSETS_MAX) - 1, -1):
-            async with aclosing(self._records_from(log, offset, end)) as records:
+            async with aclosing(self._records_from(log, Offset(offset), end)) as records:
                 async for _, batch in records:
                     if batch.compacted is None or not batch.compacted[-1]:
                         return NO_TIMESTAMP if batch.timestamps is None else batch.timestamps[-1]
         return None
 
-    def _encode(self, log: Log, batch: RecordBatch, offset: int) -> Iterable[bytes]:
+    def _encode(self, log: Log, batch: RecordBatch, offset: Offset) -> Iterable[bytes]:
         """Return the records at an offset as record batches, with their transactions, if any."""
         if not len(log.transaction_runs):
             return encode_records(batch)
         found: list[bytes] = []
         batch, before = attrs.evolve(batch, encoded=()), batch.first_sequence - offset
-        for first, end, producer_id, epoch in log.transaction_runs.split(offset, offset + len(batch)):
+        for first, end, producer_id, epoch in log.transaction_runs.split(offset, Offset(offset + len(batch))):
             part = batch.between(first + before, end + before)
             found += encode_records(part) if producer_id < 0 else _encode_transaction(part, producer_id, epoch)
         return found
 
-    async def _count_dropped(self, partition: Partition, sequence: int, count: int) -> int:
+    async def _count_dropped(self, partition: Partition, sequence: RecordSequence, count: int) -> int:
         """Return how many records from a sequence on were dropped, at most `count`."""
         info = await self._storage.find_partition(partition)
         if info is None or not sequence < info.earliest_sequence < sequence + count:
             return count
         return info.earliest_sequence - sequence
 
-    async def _records_from(self, log: Log, offset: int, end_offset: int) -> AsyncGenerator[tuple[int, RecordBatch]]:
+    async def _records_from(
+        self, log: Log, offset: Offset, end_offset: Offset
+    ) -> AsyncGenerator[tuple[int, RecordBatch]]:
         """Yield the records in a range of offsets, each batch with its offset."""
         while offset < end_offset and (part := await self._read_part(log, offset, end_offset)) is not None:
             if part.batch is not None:
@@ -183,25 +186,27 @@ class LogReader:
             offset = part.end_offset
             del part
 
-    async def _read_part(self, log: Log, offset: int, end_offset: int, bytes_max: int = READ_BYTES) -> _LogPart | None:
+    async def _read_part(
+        self, log: Log, offset: Offset, end_offset: Offset, bytes_max: int = READ_BYTES
+    ) -> _LogPart | None:
         """Read from an offset up to the records of another partition; None at the end of the log."""
         location = log.index.locate(offset)
         if location is None:
             return None
         count = min(location.record_count, end_offset - offset)
         if location.address == CONTROL:
-            return _LogPart(offset + count, markers=log.index.markers(location, count))
+            return _LogPart(Offset(offset + count), markers=log.index.markers(location, count))
         partition = log.partition_of(location.address)
         try:
             batch = await self._storage.read(partition, location.sequence, count, bytes_max)
         except StorageCorruptError:
             batch = None
         if batch is None:
-            return _LogPart(offset + await self._count_dropped(partition, location.sequence, count))
-        return _LogPart(offset + len(batch), batch=batch)
+            return _LogPart(Offset(offset + await self._count_dropped(partition, location.sequence, count)))
+        return _LogPart(Offset(offset + len(batch)), batch=batch)
 
 
-def _epoch_at(log: Log, offset: int) -> tuple[int, int]:
+def _epoch_at(log: Log, offset: Offset) -> tuple[int, Offset]:
     """Return the leader epoch of an offset, and the offset at which the next epoch begins."""
     number = bisect_right(log.epochs, offset, key=lambda each: each[1])
     end = log.epochs[number][1] if number < len(log.epochs) else log.index.end_offset

@@ -116,7 +116,7 @@ class LogRetention:
         state = Log(log.topic, log.number, log.leader_partition(epoch), log.index_partition(epoch))
         await restore_log(self._storage, log, state, epoch, is_led=False)
         index, topic = state.index, self._log_table.topics.get(log.topic)
-        found = {}
+        found: dict[Partition, int] = {}
         for address in index.addresses():
             partition = Partition(log.topic, address)
             # Producer partitions can have records in several logs, and this broker does not always store all of these.

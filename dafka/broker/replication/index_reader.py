@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import TypeGuard
 
 from dafka.broker.core.log.entries import (
     BatchEntry,
-    Entry,
     IndexRewriteEntry,
     RunEntry,
     decode_entries,
     is_rewrite,
-    names_offset,
 )
 from dafka.broker.core.log.log import LEADER, Log
+from dafka.broker.core.positions import FIRST_SEQUENCE, OFFSET_MAX, AtOffset, Offset, RecordSequence
 from dafka.broker.core.replication.records import EpochEnd, LeaderAndEpoch
 from dafka.broker.core.replication.replicated_logs import ReplicatedLog
 from dafka.records import SEQUENCE_MAX, Partition, RecordBatch
@@ -56,35 +54,34 @@ async def restore_log(
     """
     starts = log.replica.epoch_tree.starts
     chain = (log.replica.epoch_tree.chain(starts[epoch].parent) or [])[::-1]
-    state.epochs = [
-        (each.leader_epoch.epoch, starts[each.leader_epoch].parent.end_offset) for each in (*chain, EpochEnd(epoch, 0))
-    ]
-    first_number, sequence = _find_restart(log, [*chain, EpochEnd(epoch, SEQUENCE_MAX)])
+    epochs = [*(each.leader_epoch for each in chain), epoch]
+    state.epochs = [(each.epoch, starts[each].parent.end_offset) for each in epochs]
+    first_number, sequence = _find_restart(log, [*chain, EpochEnd(epoch, OFFSET_MAX)])
     state.epoch_count = len(chain) + 1 - first_number
     for each in chain[first_number:]:
         sequences = (sequence, SEQUENCE_MAX)
         await _restore_epoch(storage, log, state, each.leader_epoch, each.end_offset, sequences=sequences)
         state.index.end_at(each.end_offset)
-        sequence = 0  # later epochs are read from their first index record
+        sequence = FIRST_SEQUENCE  # later epochs are read from their first index record
     partition = log.index_partition(epoch)
     info = await storage.find_partition(partition)
-    state.index_first = state.index_trimmed = 0 if info is None else info.earliest_sequence
+    state.index_first = state.index_trimmed = RecordSequence(0 if info is None else info.earliest_sequence)
     state.index_end = sequence
     if is_led:
         sequences = (sequence, SEQUENCE_MAX)
         await _restore_epoch(storage, log, state, epoch, leader_address=LEADER, sequences=sequences)
-        state.index_end = 0 if info is None else info.end_sequence
+        state.index_end = RecordSequence(0 if info is None else info.end_sequence)
     else:
         await continue_log(storage, log, state, epoch)
 
 
-def _find_restart(log: ReplicatedLog, chain: list[EpochEnd]) -> tuple[int, int]:
+def _find_restart(log: ReplicatedLog, chain: list[EpochEnd]) -> tuple[int, RecordSequence]:
     """Return the position of the last index rewrite: the number of its epoch in the chain, and its sequence there."""
     for number, each in reversed(list(enumerate(chain))):
         restart = log.local_log.restart(each.leader_epoch)
         if restart is not None and restart.offset < each.end_offset:
             return number, restart.sequence
-    return 0, 0
+    return 0, FIRST_SEQUENCE
 
 
 async def continue_log(
@@ -103,7 +100,7 @@ async def _restore_epoch(
     log: ReplicatedLog,
     state: Log,
     epoch: LeaderAndEpoch,
-    end_offset: int | None = None,
+    end_offset: Offset | None = None,
     *,
     leader_address: str | None = None,
     sequences: tuple[int, int] = (0, SEQUENCE_MAX),
@@ -118,7 +115,7 @@ async def _restore_epoch(
             if is_done:  # the log diverges before this rewrite of the index
                 break
             state.restore(
-                sequence,
+                RecordSequence(sequence),
                 value or b"",
                 keeps_record_batches=keeps_record_batches,
                 leader_address=address,
@@ -127,7 +124,7 @@ async def _restore_epoch(
 
 
 async def read_tail(
-    storage: Storage, log: ReplicatedLog, epoch: LeaderAndEpoch, from_offset: int, end_offset: int
+    storage: Storage, log: ReplicatedLog, epoch: LeaderAndEpoch, from_offset: Offset, end_offset: Offset
 ) -> list[RunEntry | BatchEntry]:
     """Return the records in a range of offsets that clients appended through the leader of an epoch.
 
@@ -145,8 +142,8 @@ async def read_tail(
         StorageError: The storage fails, or a newer version of dafka wrote an index.
     """
     address = log.leader_partition(epoch).address
-    runs: dict[int, RunEntry] = {}
-    batches: dict[int, BatchEntry] = {}
+    runs: dict[RecordSequence, RunEntry] = {}
+    batches: dict[RecordSequence, BatchEntry] = {}
     async for batch in read_index(storage, log.index_partition(epoch)):
         for value in batch.values:
             for entry in decode_entries(value or b""):
@@ -156,8 +153,8 @@ async def read_tail(
                         runs[run.first_sequence] = run._replace(address=address)
                 elif isinstance(entry, IndexRewriteEntry):
                     runs, batches = {}, {}
-                elif _is_own_batch(entry):
-                    batches[entry.sequence] = entry
+                elif isinstance(entry, BatchEntry) and not isinstance(entry.position, AtOffset):
+                    batches[entry.position] = entry
     found: list[RunEntry | BatchEntry] = []
     for first in sorted(runs):
         run = runs[first]
@@ -167,13 +164,9 @@ async def read_tail(
     return found
 
 
-def _is_own_batch(entry: Entry) -> TypeGuard[BatchEntry]:
-    """Return whether an entry is a batch that the leader appended in its own epoch."""
-    return isinstance(entry, BatchEntry) and entry.base_sequence is not None and not names_offset(entry.sequence)
-
-
-def _cut(run: RunEntry, from_offset: int, end_offset: int) -> RunEntry:
+def _cut(run: RunEntry, from_offset: Offset, end_offset: Offset) -> RunEntry:
     """Return the part of a run that is in a range of offsets."""
     skipped = max(from_offset - run.offset, 0)
     count = min(run.offset + run.record_count, end_offset) - run.offset - skipped
-    return RunEntry(run.offset + skipped, run.address, run.first_sequence + skipped, count)
+    offset, first_sequence = Offset(run.offset + skipped), RecordSequence(run.first_sequence + skipped)
+    return RunEntry(offset, run.address, first_sequence, count)

@@ -12,6 +12,7 @@ from dafka.broker.core.log.entries import BatchEntry, RunEntry
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
 from dafka.broker.core.metadata.topic_settings import MAJORITY, availability_of
+from dafka.broker.core.positions import FIRST_OFFSET, OFFSET_MAX, Offset, RecordSequence, sequence_of
 from dafka.broker.core.replication.records import EpochEnd, EpochStart, LeaderAndEpoch
 from dafka.broker.core.replication.replicated_logs import LogAction, ReplicatedLog
 from dafka.broker.core.replication.settings import Availability
@@ -22,7 +23,7 @@ from dafka.broker.log.waiters import LogWaiters
 from dafka.broker.replication.index_reader import continue_log, read_tail, restore_log
 from dafka.broker.replication.membership import Membership
 from dafka.errors import StorageError
-from dafka.records import SEQUENCE_MAX, Partition
+from dafka.records import Partition
 
 _LOGGER = logging.getLogger("dafka.broker")
 
@@ -69,7 +70,7 @@ class LedLogs:
         self._epoch_counts: dict[str, int] = {}
         self._leader_changes: dict[Log, trio.Event] = {}
         self._ready_from: dict[str, int] = {}
-        self._merged: dict[str, tuple[LeaderAndEpoch, dict[LeaderAndEpoch, int]]] = {}
+        self._merged: dict[str, tuple[LeaderAndEpoch, dict[LeaderAndEpoch, Offset]]] = {}
         self._locks: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)
         self._missing: dict[str, trio.Event] = {}
         self._to_merge: dict[ReplicatedLog, None] = {}
@@ -124,7 +125,7 @@ class LedLogs:
                 self._to_merge[log] = None
                 self._has_to_merge.set()
 
-    def move_high_watermark(self, log: ReplicatedLog, offset: int) -> None:
+    def move_high_watermark(self, log: ReplicatedLog, offset: Offset) -> None:
         """Apply a new high watermark to a log."""
         state = self._log_table.find_log(log.topic, log.number, log.topic_id)
         if state is None:
@@ -134,7 +135,7 @@ class LedLogs:
         else:
             self._show_high_watermark(state, offset)
 
-    def _show_high_watermark(self, state: Log, offset: int) -> None:
+    def _show_high_watermark(self, state: Log, offset: Offset) -> None:
         if offset != state.high_watermark:
             state.high_watermark = offset
             self._watchers.notify(state)
@@ -183,7 +184,7 @@ class LedLogs:
             and len(replica.epoch_tree.starts) != self._epoch_counts.get(log.name)
         ):
             self._epoch_counts[log.name] = len(replica.epoch_tree.starts)
-            state.divergences = replica.epoch_tree.divergences(EpochEnd(epoch, SEQUENCE_MAX))
+            state.divergences = replica.epoch_tree.divergences(EpochEnd(epoch, OFFSET_MAX))
         if found != state.leadership:
             if is_led and not state.leadership.is_led:
                 self.merge_later([log])
@@ -269,7 +270,7 @@ class LedLogs:
                     continue
                 batch = await self._storage.storage.read(partition, scanned_until, PLACED_RECORDS)
                 if batch is None:
-                    state.backfill[address] = end
+                    state.backfill[address] = RecordSequence(end)
                 elif self._log_table.leads(state):
                     await self._storage.assign_offsets(state, batch)
 
@@ -350,7 +351,7 @@ class LedLogs:
             ):
                 continue
             from_offset = chain.get(epoch, replica.epoch_tree.starts[epoch].parent.end_offset)
-            from_offset = max(from_offset, merged.get(epoch, 0))
+            from_offset = max(from_offset, merged.get(epoch, FIRST_OFFSET))
             if ends[epoch] <= from_offset:
                 continue
             try:
@@ -392,10 +393,12 @@ def _cut_out(found: list[RunEntry | BatchEntry], batch: BatchEntry) -> None:
     position = max(number for number, each in enumerate(found) if isinstance(each, RunEntry))
     run = found[position]
     assert isinstance(run, RunEntry)
-    before = batch.sequence - run.first_sequence
+    sequence = sequence_of(batch.position)
+    before = sequence - run.first_sequence
     rest = run.record_count - before - batch.record_count
     if before > 0:
         found[position] = run._replace(record_count=before)
     else:
         del found[position]
-    found.append(run._replace(first_sequence=batch.sequence + batch.record_count, record_count=max(rest, 0)))
+    end_sequence = RecordSequence(sequence + batch.record_count)
+    found.append(run._replace(first_sequence=end_sequence, record_count=max(rest, 0)))

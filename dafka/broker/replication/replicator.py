@@ -16,6 +16,7 @@ from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
 from dafka.broker.core.metadata.topics import TOPICS_TOPIC, Deletion, Topic, decode_topic, encode_topic
 from dafka.broker.core.partition_address import INDEX_TOPIC, name_log, parse_address
 from dafka.broker.core.partition_policy import CONTROL_TOPICS
+from dafka.broker.core.positions import RecordSequence
 from dafka.broker.core.replication.effects import (
     Acknowledge,
     AdvanceHighWatermark,
@@ -382,7 +383,7 @@ class Replicator(CommitStage):
     def record_acknowledgements(self, ends: Mapping[tuple[Partition, str], int]) -> None:
         """Process acknowledgements of indexes by other replicas; see `IndexesAcknowledged`."""
         for (partition, broker), index_end in ends.items():
-            self.act(self.logs.acknowledged(broker, partition, index_end))
+            self.act(self.logs.acknowledged(broker, partition, RecordSequence(index_end)))
 
     def repeat_acknowledgements(self, partitions: Iterable[Partition]) -> None:
         """Acknowledge indexes again whose leaders can have missed the acknowledgement."""

@@ -211,7 +211,7 @@ def _list_topic(request: Request, name: str, stored: Mapping[str, StoredTopic] |
     node = request.broker.node
     logs = node.logs(name)
     led = [log for log in logs if log.leadership.is_led]
-    end = sum(log.high_watermark for log in led)
+    end: int = sum(log.high_watermark for log in led)
     count = end - sum(log.index.start_offset for log in led)
     if not logs:
         count = end = node.inventory.record_count(name)

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.topic_settings import MAJORITY, availability_of
+from dafka.broker.core.positions import OFFSET_MAX, Offset
 from dafka.broker.core.replication.epoch_tree import EpochTree
 from dafka.broker.core.replication.records import EpochEnd, LeaderAndEpoch
 from dafka.broker.node import BrokerNode
-
-_ANY_OFFSET = 2**63 - 1
 
 
 class DivergenceTracker:
@@ -40,7 +39,7 @@ class DivergenceTracker:
         if epoch == former_epoch or not leadership.leader:
             return offset
         if former_epoch is not None:
-            divergence = self._find_divergence(log, EpochEnd(epoch, _ANY_OFFSET), EpochEnd(former_epoch, offset))
+            divergence = self._find_divergence(log, EpochEnd(epoch, OFFSET_MAX), EpochEnd(former_epoch, Offset(offset)))
             if divergence is None:
                 return offset  # the epoch starts have not arrived yet
             offset = min(offset, divergence)

@@ -9,6 +9,7 @@ import trio
 
 from dafka.broker.broker import Broker
 from dafka.broker.core.log.log import Log
+from dafka.broker.core.positions import Offset
 from dafka.broker.log.appending import Batch, append_batches
 from dafka.errors import NotLeaderError, OutcomeUnknownError, TopicDeletedError
 from dafka.exceptions import unwrap_group
@@ -261,7 +262,7 @@ class LogAccess:
                 return found
         if offset > log.index.start_offset:
             try:
-                await self.broker.node.deletion.delete_before(log, offset)
+                await self.broker.node.deletion.delete_before(log, Offset(offset))
             except TopicDeletedError:
                 raise topic_not_found(log.topic) from None
         return log.index.start_offset

@@ -14,6 +14,7 @@ from dafka.batches import BatchHeader, RecordColumns, decode_batch, decode_held,
 from dafka.broker.broker import Broker
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.topics import find_name_problem
+from dafka.broker.core.positions import Offset
 from dafka.broker.log.read_committed import split_committed
 from dafka.errors import BatchError, StorageError
 from dafka.http.logs.records import JsonRecord, record_objects
@@ -124,9 +125,9 @@ async def read_committed(
     Raises:
         WebError: The topic was deleted, or the storage fails.
     """
-    offset = max(offset, log.index.start_offset)
+    offset = max(Offset(offset), log.index.start_offset)
     stable = log.last_stable_offset
-    end = stable if end_offset is None else min(stable, end_offset)
+    end = stable if end_offset is None else min(stable, Offset(end_offset))
     if log.is_gone:
         raise topic_not_found(log.topic)
     if offset >= end:
@@ -139,7 +140,7 @@ async def read_committed(
         if log.is_gone:
             raise topic_not_found(log.topic) from None
         raise WebError("storage_failed", f"the storage fails: {error}") from None
-    next_offset = batches[-1][0].end_offset if batches else end
+    next_offset = Offset(batches[-1][0].end_offset) if batches else end
     committed = _committed(batches, log.aborted_between(offset, next_offset))
     return ReadRecords(offset, next_offset, committed, unpacked_bytes)
 

@@ -16,6 +16,7 @@ from dafka.batches.message_sets import encode_message_set
 from dafka.broker.access.permissions import Permissions
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
+from dafka.broker.core.positions import Offset
 from dafka.broker.core.topic_partition import TopicPartition
 from dafka.errors import BatchError, StorageError
 from dafka.kafka.apis.shared.authorization import TOPIC_REFUSED, name_of, refuse, split_unauthorized
@@ -201,7 +202,7 @@ async def _read(context: RequestContext, request: FetchRequest, wanted: _Wanted,
 async def _read_log(
     context: RequestContext, request: FetchRequest, wanted: _Wanted, log: Log, bytes_max: int
 ) -> PartitionData:
-    offset = wanted.partition.fetch_offset
+    offset = Offset(wanted.partition.fetch_offset)
     is_committed = request.isolation_level == READ_COMMITTED
     stable = log.last_stable_offset
     part = _part(wanted, ErrorCode.NONE)
@@ -227,13 +228,13 @@ async def _read_log(
         return part
     part.records = b"".join(batches)
     if is_committed:
-        returned_end = read_header(batches[-1]).end_offset if batches else offset
+        returned_end = Offset(read_header(batches[-1]).end_offset) if batches else offset
         aborted = log.aborted_between(offset, returned_end)
         part.aborted_transactions = [AbortedTransaction(producer_id=pid, first_offset=first) for pid, first in aborted]
     return part
 
 
-async def _read_messages(context: RequestContext, log: Log, offset: int, end: int, limit: int) -> list[bytes]:
+async def _read_messages(context: RequestContext, log: Log, offset: Offset, end: Offset, limit: int) -> list[bytes]:
     """Return records for old clients: an uncompressed message set, within the size that the client accepts."""
     batches = await context.broker.node.reader.read(log, offset, end, limit, limit)
     magic = int(context.header.api_version >= _TIMES_VERSION)
@@ -244,7 +245,7 @@ async def _read_messages(context: RequestContext, log: Log, offset: int, end: in
     return await trio.to_thread.run_sync(convert, limiter=_CONVERTING)
 
 
-def _find_offset_error(log: Log, offset: int) -> ErrorCode:
+def _find_offset_error(log: Log, offset: Offset) -> ErrorCode:
     """Return an offset's error. Offsets between the high watermark and the log end are valid: the read waits."""
     if log.index.start_offset <= offset <= max(log.high_watermark, log.index.end_offset):
         return ErrorCode.NONE

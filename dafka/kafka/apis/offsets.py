@@ -5,6 +5,7 @@ from __future__ import annotations
 from dafka.broker.access.permissions import Permissions
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
+from dafka.broker.core.positions import Offset
 from dafka.errors import StorageError, TopicDeletedError
 from dafka.kafka.apis.fetch import READ_COMMITTED
 from dafka.kafka.apis.shared.authorization import require_each
@@ -76,7 +77,7 @@ async def _find_offset(
         is_known = context.header.api_version >= _NOT_AVAILABLE_VERSION
         answer.error_code = ErrorCode.OFFSET_NOT_AVAILABLE if is_known else ErrorCode.LEADER_NOT_AVAILABLE
         answer.offset = _NONE
-    answer.leader_epoch = log.epoch_at(answer.offset) if answer.offset >= 0 else _NONE
+    answer.leader_epoch = log.epoch_at(Offset(answer.offset)) if answer.offset >= 0 else _NONE
     answer.old_style_offsets = [answer.offset] if answer.offset >= 0 else []
     return answer
 
@@ -113,7 +114,7 @@ def _find_epoch_end(
 
 async def _delete_before(context: RequestContext, log: Log, offset: int) -> ErrorCode:
     try:
-        await context.broker.node.deletion.delete_before(log, offset)
+        await context.broker.node.deletion.delete_before(log, Offset(offset))
     except StorageError:
         return ErrorCode.KAFKA_STORAGE_ERROR
     except TopicDeletedError:

@@ -12,8 +12,9 @@ from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.coordinator import FetchedOffset, OffsetToCommit
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.replication.epoch_tree import EpochTree
-from dafka.broker.core.replication.records import NO_EPOCH_END, EpochEnd, EpochStart, LeaderAndEpoch
+from dafka.broker.core.replication.records import NO_EPOCH_END, EpochStart, LeaderAndEpoch
 from dafka.broker.core.topic_partition import TopicPartition
+from tests.broker.core.entries import epoch_end
 
 PLACE = TopicPartition("orders", 0)
 
@@ -38,9 +39,9 @@ def make_broker(*rows: EpochStart, availability: str = "branch") -> Any:
 
 ROWS = (
     EpochStart("T/0", FIRST, NO_EPOCH_END, ()),
-    EpochStart("T/0", LOST, EpochEnd(FIRST, 100), ()),
-    EpochStart("T/0", WON, EpochEnd(FIRST, 100), ()),
-    EpochStart("T/0", LAST, EpochEnd(WON, 150), ()),
+    EpochStart("T/0", LOST, epoch_end(FIRST, 100), ()),
+    EpochStart("T/0", WON, epoch_end(FIRST, 100), ()),
+    EpochStart("T/0", LAST, epoch_end(WON, 150), ()),
 )
 
 

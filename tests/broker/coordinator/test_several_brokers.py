@@ -18,6 +18,7 @@ from dafka.broker.core.groups.coordinator import CommitRequest, OffsetToCommit
 from dafka.broker.core.groups.results import JoinRequest, JoinResult, SyncRequest
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.producer_state import Producer
+from dafka.broker.core.positions import Offset
 from dafka.broker.core.topic_partition import TopicPartition
 from dafka.broker.core.transactions.transaction import TransactionPhase
 from dafka.broker.log.appending import AppendedBatches, AppendRefusedError, append_batches
@@ -246,7 +247,7 @@ async def test_transaction_ends_in_the_logs_and_groups_of_all_brokers(tmp_path: 
         for number in leaders:
             _, log = led_log(brokers, number)
             assert (log.last_stable_offset, log.high_watermark) == (2, 2)
-            aborted = log.aborted_between(0, 2)
+            aborted = log.aborted_between(Offset(0), Offset(2))
             assert aborted == ([] if is_commit else [(producer.producer_id, 0)])
         committed = await group_coordinator.groups.fetch_offsets(group, [PLACE], require_stable=True)
         assert committed[PLACE].offset == (7 if is_commit else -1)
@@ -307,7 +308,7 @@ async def test_a_decided_transaction_is_completed_by_the_next_coordinator(tmp_pa
         )
         _, log = led_log(brokers)
         assert log.last_stable_offset == log.high_watermark
-        assert log.aborted_between(0, log.high_watermark) == []
+        assert log.aborted_between(Offset(0), log.high_watermark) == []
         assert await other.transactions.end_transaction(name, producer, is_commit=True) is ErrorCode.NONE
 
 
@@ -327,7 +328,7 @@ async def test_a_transaction_goes_on_when_another_broker_leads_its_log(tmp_path:
         assert ended is ErrorCode.NONE
         _, log = led_log(brokers)
         assert log.last_stable_offset == log.high_watermark
-        assert log.aborted_between(0, log.high_watermark) == [(producer.producer_id, 0)]
+        assert log.aborted_between(Offset(0), log.high_watermark) == [(producer.producer_id, 0)]
 
 
 async def test_no_producer_id_is_given_twice(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from dafka.broker.core.log.offset_assigner import OffsetAssigner
 from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.partition_address import name_log
+from dafka.broker.core.positions import Offset, RecordSequence
 from dafka.broker.interbroker.messenger import BrokerMessenger
 from dafka.broker.log import append_outcomes as outcomes
 from dafka.broker.log.append_outcomes import AppendOutcomes
@@ -74,7 +75,7 @@ class Broker:
         first, self.sequence = self.sequence, self.sequence + count
         epoch = log.leadership.epoch
         return PendingAppend(
-            self.watchers, self.log_table, log, log.leader_partition, first, count, epoch, trio.Event()
+            self.watchers, self.log_table, log, log.leader_partition, RecordSequence(first), count, epoch, trio.Event()
         )
 
     def write(self, appended: PendingAppend) -> None:
@@ -85,10 +86,10 @@ class Broker:
 
     def place(self, partition: Partition, first: int, count: int) -> None:
         """Give records of another broker's partition their offsets, as a leader that continues or heals a branch."""
-        self.log.index.append(partition.address, first, count, is_open=False)
+        self.log.index.append(partition.address, RecordSequence(first), count, is_open=False)
 
     def commit(self, offset: int) -> None:
-        self.log.high_watermark = offset
+        self.log.high_watermark = Offset(offset)
         self.watchers.notify(self.log)
 
 

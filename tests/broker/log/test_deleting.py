@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from dafka import Config
+from dafka.broker.core.positions import Offset
 from dafka.storage import open_storage
 from tests.broker.nodes.test_broker import log_of, open_broker, read_all, values_of, wait_end
 
@@ -24,7 +25,7 @@ async def test_deleted_records_of_native_producers_are_dropped(storage: str) -> 
             await producer.send_many([b"%d" % n for n in range(100)])
             await producer.wait_acknowledged()
             log = await wait_end(broker, "orders", 100)
-            await broker.deletion.delete_before(log, 60)
+            await broker.deletion.delete_before(log, Offset(60))
             await producer.send(b"100")
             await producer.wait_acknowledged()
             partition = producer.partition

@@ -11,6 +11,7 @@ import trio
 from dafka.batches import check_crc, decode_held, encode_batch, read_header
 from dafka.batches.decoding import decode_batch
 from dafka.broker.core.log.log import Log
+from dafka.broker.core.positions import Offset
 from dafka.broker.log.compaction import LogCompaction
 from dafka.broker.node import BrokerNode
 from dafka.config import Config
@@ -37,7 +38,7 @@ async def read_all(broker: BrokerNode, log: Log) -> dict[int, bytes]:
     found: dict[int, bytes] = {}
     end = 0
     while end < log.high_watermark:
-        for data in await broker.reader.read(log, end, log.high_watermark, 2**20):
+        for data in await broker.reader.read(log, Offset(end), log.high_watermark, 2**20):
             header = read_header(data)
             assert header.base_offset == end
             end = header.end_offset

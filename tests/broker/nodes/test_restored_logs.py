@@ -23,14 +23,16 @@ from dafka.broker.core.log.entries import (
 from dafka.broker.core.log.log import LEADER, Log
 from dafka.broker.core.log.offset_assigner import OffsetAssigner
 from dafka.broker.core.partition_address import name_log
+from dafka.broker.core.positions import Offset, ProducerSequence, RecordSequence
 from dafka.broker.core.replication.local_log import LocalLog
-from dafka.broker.core.replication.records import EpochEnd, EpochStart, LeaderAndEpoch
+from dafka.broker.core.replication.records import EpochStart, LeaderAndEpoch
 from dafka.broker.core.replication.replica import Replica
 from dafka.broker.core.replication.replicated_logs import ReplicatedLog
 from dafka.broker.core.replication.settings import ReplicaSettings
 from dafka.broker.replication.index_reader import restore_log
 from dafka.records import Partition, RecordBatch
 from dafka.storage.memory import MemoryStorage
+from tests.broker.core.entries import batch_entry, epoch_end, run_entry
 from tests.broker.nodes.broker_cluster import (
     PATIENCE_S,
     append,
@@ -55,7 +57,7 @@ def records_read(monkeypatch: pytest.MonkeyPatch) -> list[Partition]:
 
 
 def batch(number: int) -> BatchEntry:
-    return BatchEntry(number, 1, 7, 0, number, 0, 0)
+    return batch_entry(number, 1, 7, 0, number, 0, 0)
 
 
 class Indexes:
@@ -66,7 +68,7 @@ class Indexes:
         self.storage = MemoryStorage()
         settings = ReplicaSettings()
         replica = Replica("log", "b", 1, ("a", "b"), settings)
-        replica.epoch_tree.add(EpochStart("log", SECOND, EpochEnd(FIRST, self.forked_at), ("a", "b")))
+        replica.epoch_tree.add(EpochStart("log", SECOND, epoch_end(FIRST, self.forked_at), ("a", "b")))
         ends: defaultdict[Partition, int] = defaultdict(lambda: 100)
         held = LocalLog("orders", "id", 0, ends.__getitem__)
         self.log = ReplicatedLog("orders", "id", 0, "log", replica, held)
@@ -75,12 +77,12 @@ class Indexes:
     async def write(self, branch: LeaderAndEpoch, *entries: Entry) -> None:
         sequence, value = self.written[branch], encode_entries(entries)
         await self.storage.append([RecordBatch(self.log.index_partition(branch), sequence, [value])])
-        self.log.local_log.add_index(branch, sequence, [value])
+        self.log.local_log.add_index(branch, RecordSequence(sequence), [value])
         for _ in self.log.local_log.advance():
             pass
         self.written[branch] += 1
 
-    async def restore(self) -> tuple[list[Entry], list[int]]:
+    async def restore(self) -> tuple[list[Entry], list[ProducerSequence]]:
         """Return the entries of the restored index, and the numbers of the last batches of a producer."""
         log = self.log
         state = Log("orders", 0, log.leader_partition(SECOND), log.index_partition(SECOND))
@@ -95,12 +97,12 @@ async def write_again(forked_at: int) -> Indexes:
     """Return indexes of which the first one was written again after its eighth batch, and has four more."""
     indexes = Indexes(forked_at)
     for number in range(8):
-        await indexes.write(FIRST, RunEntry(number, LEADER, number, 1), batch(number))
-    await indexes.write(FIRST, IndexRewriteEntry(), RunEntry(0, LEADER, 0, 9), *map(batch, range(4, 9)))
+        await indexes.write(FIRST, run_entry(number, LEADER, number, 1), batch(number))
+    await indexes.write(FIRST, IndexRewriteEntry(), run_entry(0, LEADER, 0, 9), *map(batch, range(4, 9)))
     for number in range(9, BATCHES):
-        await indexes.write(FIRST, RunEntry(number, LEADER, number, 1), batch(number))
-    await indexes.write(SECOND, EpochStartEntry(forked_at, 1024))
-    await indexes.write(SECOND, RunEntry(forked_at, LEADER, 0, 1))
+        await indexes.write(FIRST, run_entry(number, LEADER, number, 1), batch(number))
+    await indexes.write(SECOND, EpochStartEntry(Offset(forked_at), 1024))
+    await indexes.write(SECOND, run_entry(forked_at, LEADER, 0, 1))
     return indexes
 
 
@@ -112,7 +114,7 @@ async def test_a_log_is_read_from_where_its_index_was_last_written_again_before_
     entries, numbers = await indexes.restore()
     address = indexes.log.leader_partition(FIRST).address
     runs = [each for each in entries if isinstance(each, RunEntry)]
-    assert runs == [RunEntry(0, address, 0, forked_at), RunEntry(forked_at, LEADER, 0, 1)]
+    assert runs == [run_entry(0, address, 0, forked_at), run_entry(forked_at, LEADER, 0, 1)]
     assert numbers == list(range(forked_at))[-5:]  # what a client may send again
     assert records_read.count(indexes.log.index_partition(FIRST)) == (4 if forked_at > 8 else BATCHES)
 
@@ -120,7 +122,7 @@ async def test_a_log_is_read_from_where_its_index_was_last_written_again_before_
 async def test_an_index_that_its_leader_has_written_again_is_all_that_is_read(records_read: list[Partition]) -> None:
     indexes = await write_again(BATCHES)
     address = indexes.log.leader_partition(FIRST).address
-    written = (RunEntry(0, address, 0, BATCHES), RunEntry(BATCHES, LEADER, 0, 2))
+    written = (run_entry(0, address, 0, BATCHES), run_entry(BATCHES, LEADER, 0, 2))
     await indexes.write(SECOND, IndexRewriteEntry(), *written, batch(BATCHES))
     entries, numbers = await indexes.restore()
     assert [each for each in entries if isinstance(each, RunEntry)] == list(written)

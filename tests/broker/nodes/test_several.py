@@ -14,6 +14,7 @@ from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.offset_assigner import OffsetAssigner
 from dafka.broker.core.metadata.brokers import BROKERS_TOPIC
 from dafka.broker.core.partition_address import INDEX_TOPIC
+from dafka.broker.core.positions import Offset
 from dafka.broker.node import BrokerNode
 from dafka.broker.startup import serve_broker
 from dafka.cli.status_brokers import read_brokers
@@ -126,7 +127,7 @@ async def test_a_broker_that_comes_back_leads_the_logs_again_that_it_is_preferre
         ((leader, log),) = await cluster.wait_led("orders")
         assert await read(leader, log) == [*values(5), b"x"]
         assert log.leadership.epoch > 0
-        assert log.epoch_at(0) == 0 < log.epoch_at(5) < log.leadership.epoch
+        assert log.epoch_at(Offset(0)) == 0 < log.epoch_at(Offset(5)) < log.leadership.epoch
 
 
 async def test_all_brokers_stop_and_start_again(tmp_path: Path) -> None:
@@ -302,7 +303,7 @@ async def test_deleted_records_take_no_space_at_followers(tmp_path: Path) -> Non
         ((leader, log),) = await cluster.wait_led("orders")
         for value in values(10, "later-"):
             await append(leader, log, value)
-        await leader.deletion.delete_before(log, 13)
+        await leader.deletion.delete_before(log, Offset(13))
 
         async def find_firsts(broker: BrokerNode) -> list[int]:
             found = await broker.storage.storage.partitions("orders")

@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from dafka.batches import decode_batch, encode_batch, iter_batches
+from dafka.broker.core.positions import Offset
 from dafka.http.websocket.binary import RECORDS_HEAD_BYTES, encode_publish
 from tests.http.brokers import STORAGES
 from tests.http.running import RunningWeb, open_web
@@ -163,7 +164,7 @@ async def test_dropped_records_show_as_a_step_of_offsets() -> None:
         assert (await client.expect("records"))["next_offset"] == 2
         log = web.broker.node.log_table.find_log("orders", 0)
         assert log is not None
-        await web.broker.node.deletion.delete_before(log, 7)
+        await web.broker.node.deletion.delete_before(log, Offset(7))
         await client.send("credit", id=identifier, records=100)
         message = await client.expect("records")
         assert (message["offset"], message["next_offset"]) == (7, 10)

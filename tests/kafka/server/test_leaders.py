@@ -11,6 +11,7 @@ import trio.testing
 
 from dafka.batches import encode_batch
 from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.positions import Offset
 from dafka.broker.core.replication.records import EPOCH_STEP
 from dafka.config import Config
 from dafka.errors import NotLeaderError
@@ -321,7 +322,7 @@ async def test_a_leader_that_may_have_been_replaced_does_not_say_that_there_are_
 
 
 async def test_new_leader_does_not_name_an_end_before_its_own_branch(cluster: FakeCluster) -> None:
-    cluster.log.high_watermark = 5
+    cluster.log.high_watermark = Offset(5)
     found = await list_offset(cluster, LATEST)
     assert (found.error_code, found.offset) == (ErrorCode.OFFSET_NOT_AVAILABLE, -1)
     assert (await list_offset(cluster, LATEST, version=4)).error_code == ErrorCode.LEADER_NOT_AVAILABLE
@@ -352,7 +353,7 @@ UNTOLD = (ErrorCode.UNKNOWN_LEADER_EPOCH, -1, -1)
 async def test_branches_that_may_still_be_told_are_waited_for(
     cluster: FakeCluster, epoch: int, expected: tuple[int, int, int]
 ) -> None:
-    cluster.log.divergences = {2: (0, 3)}
+    cluster.log.divergences = {2: (0, Offset(3))}
     cluster.broker.brokers.record_heartbeat(SECOND, trio.current_time())
     assert await find_end(cluster, epoch) == expected
     assert (await read(cluster, 2, last_fetched_epoch=epoch)).error_code == expected[0]

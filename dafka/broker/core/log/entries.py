@@ -3,14 +3,17 @@
 The value of an index record is a version (1), followed by entries. An entry is its kind, followed by numbers in Kafka's
 varint format. Entries are in log order. Each run entry gives the offset at which a run begins. An open run ends at the
 next run, or at the end of its partition.
+
+A `Position` is one number: a sequence is written as it is, an offset less 2^62.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeAlias
 
 from dafka.batches.varints import read_varint, write_varint
+from dafka.broker.core.positions import AtOffset, Offset, Position, ProducerSequence, RecordSequence
 from dafka.errors import BatchError, StorageFormatError
 from dafka.records import decode_text, encode_text
 
@@ -26,7 +29,8 @@ _NONE = -1
 CONTROL = "\ud800"
 """The address of transaction markers, which are stored only in the index. No node can have this address."""
 
-_POSITIONS = 2**62
+_FIRST_OFFSET = -(2**62)
+"""The number that is written for the position at offset 0. It is less than any sequence."""
 
 _RUN, _BATCH, _LOG_START, _DROPPED, _MARKER, _INDEX_REWRITE, _EPOCH_START = 1, 2, 3, 4, 5, 6, 7
 
@@ -41,9 +45,9 @@ class RunEntry(NamedTuple):
         record_count: The number of its records; 0 if the run is open.
     """
 
-    offset: int
+    offset: Offset
     address: str
-    first_sequence: int
+    first_sequence: RecordSequence
     record_count: int
 
 
@@ -51,8 +55,7 @@ class BatchEntry(NamedTuple):
     """A batch of a producer with a producer id, in the leader partition. Its fields are named as in its header.
 
     Attributes:
-        sequence: The sequence of its first record in the partition; the position of an offset (`position_of`) if the
-            batch is in another partition.
+        position: The position of its first record.
         record_count: The number of its records.
         producer_id: The producer.
         producer_epoch: The epoch of the producer.
@@ -62,11 +65,11 @@ class BatchEntry(NamedTuple):
         timestamp_ms: When it was appended.
     """
 
-    sequence: int
+    position: Position
     record_count: int
     producer_id: int
     producer_epoch: int
-    base_sequence: int | None
+    base_sequence: ProducerSequence | None
     flags: int
     timestamp_ms: int
 
@@ -76,23 +79,22 @@ class MarkerEntry(NamedTuple):
 
     Attributes:
         offset: Its offset.
-        position: The sequence of the next record in the leader partition; the position of an offset (`position_of`) if
-            another broker has appended the marker.
+        position: The position of the next record of the leader partition, or of the marker itself if another leader has
+            appended it.
         producer_id: The producer.
         producer_epoch: The epoch of the producer.
         is_commit: 1 if the transaction is committed, 0 if it is aborted.
         timestamp_ms: When it was appended.
-        first_sequence: The sequence of the transaction's first record, or the position of its offset (`position_of`) if
-            an earlier leader has appended it; None if the transaction has no record in this log.
+        first_position: The position of the transaction's first record; None if it has no record in this log.
     """
 
-    offset: int
-    position: int
+    offset: Offset
+    position: Position
     producer_id: int
     producer_epoch: int
     is_commit: int
     timestamp_ms: int
-    first_sequence: int | None
+    first_position: Position | None
 
 
 class IndexRewriteEntry(NamedTuple):
@@ -102,7 +104,7 @@ class IndexRewriteEntry(NamedTuple):
 class LogStartEntry(NamedTuple):
     """The new start of a log: the records before an offset are deleted."""
 
-    offset: int
+    offset: Offset
 
 
 class EpochStartEntry(NamedTuple):
@@ -113,7 +115,7 @@ class EpochStartEntry(NamedTuple):
         epoch: The leader epoch.
     """
 
-    offset: int
+    offset: Offset
     epoch: int
 
 
@@ -121,7 +123,7 @@ class DroppedEntry(NamedTuple):
     """The end of a partition whose runs have all been dropped: records before a sequence were in the log."""
 
     address: str
-    sequence: int
+    sequence: RecordSequence
 
 
 Entry: TypeAlias = (
@@ -140,29 +142,6 @@ _NUMBERS: dict[type[Entry], int] = {
 }
 """The kinds of entries that consist only of numbers."""
 
-_OPTIONAL: dict[type[Entry], int] = {
-    BatchEntry: BatchEntry._fields.index("base_sequence"),
-    MarkerEntry: MarkerEntry._fields.index("first_sequence"),
-}
-"""The numbers that can be None."""
-
-_ENTRY_OF: dict[int, type[Entry]] = {kind: entry for entry, kind in _NUMBERS.items()}
-
-
-def position_of(offset: int) -> int:
-    """Return the position of an offset. Sequences of the leader partition are positions, too."""
-    return offset - _POSITIONS
-
-
-def names_offset(position: int) -> bool:
-    """Return whether a position is that of an offset, and not a sequence of the leader partition."""
-    return position < 0
-
-
-def offset_of(position: int) -> int:
-    """Return the offset at a position."""
-    return position + _POSITIONS
-
 
 def encode_entries(entries: Iterable[Entry]) -> bytes:
     """Return the value of an index record."""
@@ -177,7 +156,7 @@ def encode_entries(entries: Iterable[Entry]) -> bytes:
             parts += (write_varint(_DROPPED), write_varint(len(address)), address, write_varint(entry.sequence))
         else:
             parts.append(write_varint(_NUMBERS[type(entry)]))
-            parts += (write_varint(_NONE if each is None else each) for each in entry)
+            parts += (write_varint(_encode_field(each)) for each in entry)
     return b"".join(parts)
 
 
@@ -190,7 +169,7 @@ def decode_entries(value: bytes) -> list[Entry]:
     """Return the entries of an index record.
 
     Args:
-        value: A value returned by `encode_entries` or by an earlier version of it.
+        value: A value returned by `encode_entries`.
 
     Returns:
         The entries.
@@ -217,20 +196,34 @@ def decode_entries(value: bytes) -> list[Entry]:
 _IS_REWRITE = encode_entries([IndexRewriteEntry()])
 
 
+def _encode_field(field: int | AtOffset | None) -> int:
+    if field is None:
+        return _NONE
+    return field.offset + _FIRST_OFFSET if isinstance(field, AtOffset) else field
+
+
 def _read_entry(reader: _Reader) -> Entry:
     kind = reader.number()
-    if kind == _RUN:
-        return RunEntry(reader.number(), reader.text(), reader.number(), reader.number())
-    if kind == _DROPPED:
-        return DroppedEntry(reader.text(), reader.number())
-    entry = _ENTRY_OF.get(kind)
-    if entry is None:
+    if kind not in _READERS:
         raise StorageFormatError(f"the index of a log has an entry of the unknown kind {kind}")
-    numbers: list[int | None] = [reader.number() for _ in entry._fields]
-    optional = _OPTIONAL.get(entry)
-    if optional is not None and numbers[optional] == _NONE:
-        numbers[optional] = None
-    return entry(*numbers)  # type: ignore[arg-type]
+    return _READERS[kind](reader)
+
+
+def _read_batch(reader: _Reader) -> BatchEntry:
+    position, count, producer_id, epoch, base, flags, timestamp_ms = (reader.number() for _ in BatchEntry._fields)
+    base_sequence = None if base == _NONE else ProducerSequence(base)
+    return BatchEntry(_decode_position(position), count, producer_id, epoch, base_sequence, flags, timestamp_ms)
+
+
+def _read_marker(reader: _Reader) -> MarkerEntry:
+    offset = reader.offset()
+    position, producer_id, epoch, is_commit, timestamp_ms, first = (reader.number() for _ in MarkerEntry._fields[1:])
+    first_position = None if first == _NONE else _decode_position(first)
+    return MarkerEntry(offset, _decode_position(position), producer_id, epoch, is_commit, timestamp_ms, first_position)
+
+
+def _decode_position(number: int) -> Position:
+    return AtOffset(Offset(number - _FIRST_OFFSET)) if number < 0 else RecordSequence(number)
 
 
 class _Reader:
@@ -244,6 +237,12 @@ class _Reader:
         found, self.position = read_varint(self.value, self.position, len(self.value), "number", 64)
         return found
 
+    def offset(self) -> Offset:
+        return Offset(self.number())
+
+    def sequence(self) -> RecordSequence:
+        return RecordSequence(self.number())
+
     def text(self) -> str:
         size = self.number()
         end = self.position + size
@@ -252,3 +251,15 @@ class _Reader:
         found = decode_text(self.value[self.position : end])
         self.position = end
         return found
+
+
+_READERS: dict[int, Callable[[_Reader], Entry]] = {
+    _RUN: lambda reader: RunEntry(reader.offset(), reader.text(), reader.sequence(), reader.number()),
+    _BATCH: _read_batch,
+    _LOG_START: lambda reader: LogStartEntry(reader.offset()),
+    _DROPPED: lambda reader: DroppedEntry(reader.text(), reader.sequence()),
+    _MARKER: _read_marker,
+    _INDEX_REWRITE: lambda _: IndexRewriteEntry(),
+    _EPOCH_START: lambda reader: EpochStartEntry(reader.offset(), reader.number()),
+}
+"""Reads an entry after its kind."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Iterable, Mapping
 
 import attrs
@@ -19,15 +18,21 @@ from dafka.broker.core.log.entries import (
     MarkerEntry,
     RunEntry,
     decode_entries,
-    names_offset,
-    offset_of,
-    position_of,
 )
 from dafka.broker.core.log.log_index import LogIndex
 from dafka.broker.core.log.open_transactions import OpenTransactions
 from dafka.broker.core.log.producer_batches import ProducerBatches, TransactionRuns
 from dafka.broker.core.log.producer_state import ProducerStates
 from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
+from dafka.broker.core.positions import (
+    FIRST_OFFSET,
+    FIRST_SEQUENCE,
+    AtOffset,
+    Offset,
+    Position,
+    RecordSequence,
+    log_order,
+)
 from dafka.records import Partition
 
 LEADER = ""
@@ -80,28 +85,27 @@ class Log:
     leader_partition: Partition
     index_partition: Partition
     index: LogIndex = attrs.field(factory=LogIndex)
-    high_watermark: int = 0
+    high_watermark: Offset = FIRST_OFFSET
     producers: ProducerStates = attrs.field(factory=ProducerStates)
     producer_batches: ProducerBatches = attrs.field(factory=ProducerBatches)
     transactions: OpenTransactions = attrs.field(factory=OpenTransactions)
     transaction_runs: TransactionRuns = attrs.field(factory=TransactionRuns)
-    index_first: int = 0
-    index_trimmed: int = 0
-    index_end: int = 0
+    index_first: RecordSequence = FIRST_SEQUENCE
+    index_trimmed: RecordSequence = FIRST_SEQUENCE
+    index_end: RecordSequence = FIRST_SEQUENCE
     entry_count: int = 0
     epoch_count: int = 1
     unwritten: list[Entry] = attrs.field(factory=list)
     markers: list[MarkerEntry] = attrs.field(factory=list)
     leadership: LeaderAndIsr = attrs.field(factory=lambda: LeaderAndIsr(""))
-    epochs: list[tuple[int, int]] = attrs.field(factory=lambda: [(0, 0)])
-    divergences: Mapping[int, tuple[int, int]] | None = None
+    epochs: list[tuple[int, Offset]] = attrs.field(factory=lambda: [(0, Offset(0))])
+    divergences: Mapping[int, tuple[int, Offset]] | None = None
     is_replicated: bool = False
     divergent: list[RunEntry | BatchEntry] = attrs.field(factory=list)
-    backfill: dict[str, int] = attrs.field(factory=dict)
-    withdrawn: list[tuple[int, int]] = attrs.field(factory=list)
-    former_ends: dict[str, int] = attrs.field(factory=dict)
+    backfill: dict[str, RecordSequence] = attrs.field(factory=dict)
+    withdrawn: list[tuple[RecordSequence, RecordSequence]] = attrs.field(factory=list)
+    former_ends: dict[str, RecordSequence] = attrs.field(factory=dict)
     is_gone: bool = False
-    _early_runs: deque[tuple[BatchEntry, str]] = attrs.field(factory=deque)
 
     def begin_epoch(self, leader_partition: Partition, index_partition: Partition) -> None:
         """Forget the index, to restore that of all epochs up to the one with these partitions."""
@@ -110,8 +114,8 @@ class Log:
             del self.former_ends[next(iter(self.former_ends))]
         self.leader_partition, self.index_partition = leader_partition, index_partition
         self._forget_entries()
-        self.index_first = self.index_trimmed = self.index_end = self.entry_count = 0
-        self.epoch_count = 1
+        self.index_first = self.index_trimmed = self.index_end = RecordSequence(0)
+        self.entry_count, self.epoch_count = 0, 1
         self.unwritten, self.markers, self.divergent, self.backfill = [], [], [], {}
         self.withdrawn = []
         self.is_replicated = True
@@ -119,14 +123,13 @@ class Log:
     def _forget_entries(self) -> None:
         self.index, self.producers, self.producer_batches = LogIndex(), ProducerStates(), ProducerBatches()
         self.transactions, self.transaction_runs = OpenTransactions(), TransactionRuns()
-        self._early_runs.clear()
 
     @property
-    def last_stable_offset(self) -> int:
+    def last_stable_offset(self) -> Offset:
         """The last stable offset: the end of what readers of committed records get."""
         return self.transactions.last_stable_offset(self.high_watermark)
 
-    def aborted_between(self, offset: int, end_offset: int) -> list[tuple[int, int]]:
+    def aborted_between(self, offset: Offset, end_offset: Offset) -> list[tuple[int, Offset]]:
         """Return the aborted transactions in a range of offsets: producer ids and first offsets.
 
         They are in the order of their first offsets.
@@ -143,11 +146,11 @@ class Log:
         """
         return self.high_watermark >= self.epochs[-1][1]
 
-    def find_offset(self, position: int) -> int:
+    def find_offset(self, position: Position) -> Offset:
         """Return the offset of the record at a position, or of the next record of the leader partition."""
-        return offset_of(position) if names_offset(position) else self.index.find_from(LEADER, position)
+        return position.offset if isinstance(position, AtOffset) else self.index.find_from(LEADER, position)
 
-    def epoch_at(self, offset: int) -> int:
+    def epoch_at(self, offset: Offset) -> int:
         """Return the leader epoch of an offset."""
         return self.epochs[max(bisect_right(self.epochs, offset, key=lambda each: each[1]) - 1, 0)][0]
 
@@ -157,7 +160,7 @@ class Log:
             return True
         return any(each == epoch for each, _ in self.epochs)
 
-    def end_of_epoch(self, epoch: int) -> tuple[int, int] | None:
+    def end_of_epoch(self, epoch: int) -> tuple[int, Offset] | None:
         """Return the end of a leader epoch, as Kafka's OffsetForLeaderEpoch defines it.
 
         Args:
@@ -192,19 +195,22 @@ class Log:
         elif isinstance(entry, BatchEntry):
             self.producer_batches.add(entry)
             if entry.flags & TRANSACTIONAL:
-                self.transactions.begin(entry.producer_id, self._offset_from(entry.sequence, LEADER))
-                offset = self._offset_of(entry, LEADER)
-                if not keeps_record_batches and offset is not None:
-                    self.transaction_runs.add(offset, entry)
+                self.transactions.begin(entry.producer_id, self._offset_from(entry.position, LEADER))
+                self._add_transaction_run(entry, keeps_record_batches=keeps_record_batches)
+
+    def _add_transaction_run(self, entry: BatchEntry, *, keeps_record_batches: bool) -> None:
+        offset = self._offset_of(entry, LEADER)
+        if not keeps_record_batches and offset is not None:
+            self.transaction_runs.add(offset, entry)
 
     def restore(
         self,
-        sequence: int,
+        sequence: RecordSequence,
         value: bytes,
         *,
         keeps_record_batches: bool,
         leader_address: str = LEADER,
-        end_offset: int | None = None,
+        end_offset: Offset | None = None,
     ) -> None:
         """Restore an index record; see `LogTable.restore`.
 
@@ -217,17 +223,14 @@ class Log:
         """
         for each in decode_entries(value):
             self.entry_count += 1
-            if isinstance(each, BatchEntry) and each.base_sequence is None:
-                if not keeps_record_batches:
-                    self._early_runs.append((each, leader_address))
-                continue
-            self._add_early_runs(end_offset)
             entry = each if leader_address == LEADER else self._move_entry(each, leader_address)
             if entry is None or (end_offset is not None and _begins_at(entry) >= end_offset):
                 continue
             if isinstance(entry, IndexRewriteEntry):
                 self._forget_entries()
                 self.index_first, self.entry_count = sequence, 1
+            elif isinstance(entry, BatchEntry) and entry.base_sequence is None:
+                self._add_transaction_run(entry, keeps_record_batches=keeps_record_batches)
             elif isinstance(entry, BatchEntry | MarkerEntry):
                 if isinstance(entry, MarkerEntry):
                     self.index.restore_marker(entry)
@@ -235,10 +238,9 @@ class Log:
                 self.producers.restore(entry)
             else:
                 self._restore_offsets(entry)
-        self._add_early_runs(end_offset)
         if end_offset is not None:
             self.index.end_at(end_offset)
-        self.index_end = sequence + 1
+        self.index_end = RecordSequence(sequence + 1)
 
     def _restore_offsets(self, entry: RunEntry | LogStartEntry | DroppedEntry | EpochStartEntry) -> None:
         if isinstance(entry, RunEntry):
@@ -258,43 +260,28 @@ class Log:
             return entry._replace(address=leader_address)
         if isinstance(entry, BatchEntry):
             offset = self._offset_of(entry, leader_address)
-            return None if offset is None else entry._replace(sequence=position_of(offset))
+            return None if offset is None else entry._replace(position=AtOffset(offset))
         if isinstance(entry, MarkerEntry):
             first = self._first_offset(entry, leader_address)
-            return entry._replace(
-                position=position_of(entry.offset), first_sequence=None if first is None else position_of(first)
-            )
+            first_position = None if first is None else AtOffset(first)
+            return entry._replace(position=AtOffset(entry.offset), first_position=first_position)
         return entry
 
-    def _offset_of(self, entry: BatchEntry, leader_address: str) -> int | None:
+    def _offset_of(self, entry: BatchEntry, leader_address: str) -> Offset | None:
         """Return the offset of a batch, given the address of its writer's leader partition; None if it is gone."""
-        if names_offset(entry.sequence):
-            return offset_of(entry.sequence)
-        return self.index.find_written(leader_address, entry.sequence)
+        if isinstance(entry.position, AtOffset):
+            return entry.position.offset
+        return self.index.find_written(leader_address, entry.position)
 
-    def _offset_from(self, position: int, leader_address: str) -> int:
+    def _offset_from(self, position: Position, leader_address: str) -> Offset:
         """Return the offset at a position, or of the next record of the partition if that record is gone."""
-        if names_offset(position):
-            return offset_of(position)
+        if isinstance(position, AtOffset):
+            return position.offset
         found = self.index.find_written(leader_address, position)
         return self.index.find_from(leader_address, position) if found is None else found
 
-    def _first_offset(self, marker: MarkerEntry, leader_address: str) -> int | None:
-        return None if marker.first_sequence is None else self._offset_from(marker.first_sequence, leader_address)
-
-    def _add_early_runs(self, end_offset: int | None) -> None:
-        """Add the records of transactions that come before their runs, as soon as the index has these runs.
-
-        Former versions have written them in that order.
-        """
-        while self._early_runs:
-            entry, leader_address = self._early_runs[0]
-            offset = self._offset_of(entry, leader_address)
-            if offset is None and self.index.end_sequence(leader_address) <= entry.sequence:
-                return
-            self._early_runs.popleft()
-            if offset is not None and (end_offset is None or offset < end_offset):
-                self.transaction_runs.add(offset, entry)
+    def _first_offset(self, marker: MarkerEntry, leader_address: str) -> Offset | None:
+        return None if marker.first_position is None else self._offset_from(marker.first_position, leader_address)
 
     def needed_entries(self) -> int:
         """Return about how many entries the index has after a rewrite."""
@@ -308,7 +295,7 @@ class Log:
         position = 0
         for entry in self.index.entries():
             while isinstance(entry, MarkerEntry) and position < len(batches):
-                if batches[position].sequence >= entry.position:
+                if log_order(batches[position].position) >= log_order(entry.position):
                     break
                 written.append(batches[position])
                 position += 1
@@ -320,4 +307,4 @@ def _begins_at(entry: Entry) -> int:
     """Return the offset that an entry of another broker's index refers to; 0 if it has none."""
     if isinstance(entry, RunEntry | MarkerEntry):
         return entry.offset
-    return offset_of(entry.sequence) if isinstance(entry, BatchEntry) else 0
+    return entry.position.offset if isinstance(entry, BatchEntry) and isinstance(entry.position, AtOffset) else 0

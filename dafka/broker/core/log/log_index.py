@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from itertools import islice
 from typing import NamedTuple
 
 from dafka.broker.core.log.entries import CONTROL, DroppedEntry, Entry, LogStartEntry, MarkerEntry, RunEntry
+from dafka.broker.core.positions import Offset, RecordSequence
 
 
 class Location(NamedTuple):
@@ -24,7 +26,7 @@ class Location(NamedTuple):
     """
 
     address: str
-    sequence: int
+    sequence: RecordSequence
     record_count: int
 
 
@@ -39,9 +41,9 @@ class LogIndex:
     """
 
     def __init__(self) -> None:
-        self.start_offset = 0
-        self.end_offset = 0
-        self.dropped_ends: dict[str, int] = {}
+        self.start_offset = Offset(0)
+        self.end_offset = Offset(0)
+        self.dropped_ends: dict[str, RecordSequence] = {}
         self._offsets = array("q")
         self._sequences = array("q")
         self._owners = array("q")
@@ -69,21 +71,25 @@ class LogIndex:
     def append_marker(self, marker: MarkerEntry) -> MarkerEntry:
         """Append a transaction marker. Return it with its offset, to be written."""
         marker = marker._replace(offset=self.end_offset)
-        self.append(CONTROL, self._markers_dropped + len(self._markers), 1, is_open=False)
+        self.append(CONTROL, self._next_marker(), 1, is_open=False)
         self._markers.append(marker)
         return marker
 
     def restore_marker(self, marker: MarkerEntry) -> None:
         """Restore a transaction marker."""
-        self.restore(RunEntry(marker.offset, CONTROL, self._markers_dropped + len(self._markers), 1))
+        self.restore(RunEntry(marker.offset, CONTROL, self._next_marker(), 1))
         self._markers.append(marker)
+
+    def _next_marker(self) -> RecordSequence:
+        """Return the sequence of the next marker: the number of earlier ones."""
+        return RecordSequence(self._markers_dropped + len(self._markers))
 
     def markers(self, location: Location, count: int) -> list[MarkerEntry]:
         """Return transaction markers, starting at a location."""
         first = location.sequence - self._markers_dropped
         return self._markers[first : first + count]
 
-    def append(self, address: str, first_sequence: int, count: int, *, is_open: bool) -> RunEntry | None:
+    def append(self, address: str, first_sequence: RecordSequence, count: int, *, is_open: bool) -> RunEntry | None:
         """Append records.
 
         Args:
@@ -99,7 +105,7 @@ class LogIndex:
         continues = self._is_continued(address, first_sequence)
         if not continues:
             self._begin_run(offset, address, first_sequence)
-        self.end_offset += count
+        self._advance(count)
         if continues and is_open and self._is_last_open:
             return None
         self._is_last_open = is_open
@@ -112,14 +118,14 @@ class LogIndex:
         self.end_offset = entry.offset
         if not self._is_continued(entry.address, entry.first_sequence):
             self._begin_run(entry.offset, entry.address, entry.first_sequence)
-        self.end_offset += entry.record_count
+        self._advance(entry.record_count)
         self._is_last_open = not entry.record_count
 
-    def open_run(self) -> tuple[str, int] | None:
+    def open_run(self) -> tuple[str, RecordSequence] | None:
         """Return the partition of the last run and the sequence after its end, if the run is open."""
         if not self._is_last_open:
             return None
-        return self._last_address(), self._sequences[-1] + self.end_offset - self._offsets[-1]
+        return self._last_address(), self._next_of_last_run()
 
     def close_run(self) -> RunEntry | None:
         """Close the last run. Return the entry to write if it was open and has records."""
@@ -127,17 +133,22 @@ class LogIndex:
             return None
         self._is_last_open = False
         count = self.end_offset - self._offsets[-1]
-        return RunEntry(self._offsets[-1], self._last_address(), self._sequences[-1], count) if count else None
+        if not count:
+            return None
+        return RunEntry(Offset(self._offsets[-1]), self._last_address(), RecordSequence(self._sequences[-1]), count)
 
     def extend_open_run(self, count: int) -> None:
         """Extend the open last run. After a restart, it ends where its partition ends."""
-        self.end_offset += count
+        self._advance(count)
 
-    def mark(self) -> tuple[int, bool]:
+    def _advance(self, count: int) -> None:
+        self.end_offset = Offset(self.end_offset + count)
+
+    def mark(self) -> tuple[Offset, bool]:
         """Return the current state, for `undo_to`."""
         return self.end_offset, self._is_last_open
 
-    def undo_to(self, mark: tuple[int, bool]) -> None:
+    def undo_to(self, mark: tuple[Offset, bool]) -> None:
         """Undo every `append` since `mark` returned this state."""
         self.end_offset, self._is_last_open = mark
         while self._offsets and self._offsets[-1] >= self.end_offset:
@@ -147,51 +158,52 @@ class LogIndex:
         while self._markers and self._markers[-1].offset >= self.end_offset:
             self._markers.pop()
 
-    def end_at(self, offset: int) -> None:
+    def end_at(self, offset: Offset) -> None:
         """Truncate the index to an offset."""
         if offset < self.end_offset:
-            self.undo_to((max(offset, 0), False))
+            self.undo_to((max(offset, Offset(0)), False))
             self.start_offset = min(self.start_offset, self.end_offset)
 
-    def locate(self, offset: int) -> Location | None:
+    def locate(self, offset: Offset) -> Location | None:
         """Return the location of the record at an offset; None if the log has no such record."""
         if not self.start_offset <= offset < self.end_offset:
             return None
         number = bisect_right(self._offsets, offset) - 1
-        end = self._offsets[number + 1] if number + 1 < len(self._offsets) else self.end_offset
+        end = self._run_end(number)
         address = self._addresses[self._owners[number]]
-        return Location(address, self._sequences[number] + offset - self._offsets[number], end - offset)
+        sequence = RecordSequence(self._sequences[number] + offset - self._offsets[number])
+        return Location(address, sequence, end - offset)
 
-    def find(self, address: str, sequence: int) -> int | None:
+    def find(self, address: str, sequence: RecordSequence) -> Offset | None:
         """Return the offset of a record; None if it is not in the log."""
         position = self._run_before(address, sequence)
         if position is None:
             return None
-        offset = self._offsets[position] + sequence - self._sequences[position]
-        end = self._offsets[position + 1] if position + 1 < len(self._offsets) else self.end_offset
-        return offset if offset < end else None
+        offset = Offset(self._offsets[position] + sequence - self._sequences[position])
+        return offset if offset < self._run_end(position) else None
 
-    def find_written(self, address: str, sequence: int) -> int | None:
+    def find_written(self, address: str, sequence: RecordSequence) -> Offset | None:
         """Return the offset of a record that an entry refers to; None if its run is gone.
 
         While an index is being restored, the end of its open run is not known yet.
         """
         position = self._run_before(address, sequence)
         if position is not None and self._is_last_open and position + 1 == len(self._offsets):
-            return self._offsets[position] + sequence - self._sequences[position]
+            return Offset(self._offsets[position] + sequence - self._sequences[position])
         return self.find(address, sequence)
 
-    def find_from(self, address: str, sequence: int) -> int:
+    def find_from(self, address: str, sequence: RecordSequence) -> Offset:
         """Return the offset of a partition's first record from a sequence on; the end offset if there is none."""
         found = self.find(address, sequence)
         if found is not None:
             return found
-        number = self._numbers.get(address)
-        runs = () if number is None else self._runs_of[number]
-        index = bisect_right(runs, sequence, key=lambda run: self._sequences[run - self._dropped])
-        return self._offsets[runs[index] - self._dropped] if index < len(runs) else self.end_offset
+        runs = self._runs_at(address)
+        index = bisect_right(runs, sequence, key=self._sequence_of_run)
+        return Offset(self._offsets[runs[index] - self._dropped]) if index < len(runs) else self.end_offset
 
-    def placed(self, address: str, first_sequence: int, end_sequence: int, end_offset: int) -> list[RunEntry]:
+    def placed(
+        self, address: str, first_sequence: RecordSequence, end_sequence: RecordSequence, end_offset: Offset
+    ) -> list[RunEntry]:
         """Return the runs of a partition's records in a range of sequences, up to an offset.
 
         Args:
@@ -214,48 +226,45 @@ class LogIndex:
             if count <= 0:
                 break
             found.append(RunEntry(offset, address, location.sequence, count))
-            sequence = location.sequence + count
+            sequence = RecordSequence(location.sequence + count)
         return found
 
-    def sequence_from(self, address: str, offset: int) -> int | None:
+    def sequence_from(self, address: str, offset: Offset) -> RecordSequence | None:
         """Return the sequence of a partition's first record at an offset or later; None if there is none."""
-        number = self._numbers.get(address)
-        runs = () if number is None else self._runs_of[number]
-        index = bisect_right(runs, offset, key=lambda run: self._offsets[run - self._dropped]) - 1
+        runs = self._runs_at(address)
+        index = bisect_right(runs, offset, key=self._offset_of_run) - 1
         if index >= 0:
             position = runs[index] - self._dropped
-            end = self._offsets[position + 1] if position + 1 < len(self._offsets) else self.end_offset
-            if offset < end:
-                return self._sequences[position] + offset - self._offsets[position]
+            if offset < self._run_end(position):
+                return RecordSequence(self._sequences[position] + offset - self._offsets[position])
         if index + 1 < len(runs):
-            return self._sequences[runs[index + 1] - self._dropped]
+            return RecordSequence(self._sequences[runs[index + 1] - self._dropped])
         return None
 
-    def end_sequence(self, address: str) -> int:
+    def end_sequence(self, address: str) -> RecordSequence:
         """Return the sequence after a partition's last record that is or was in the log; 0 if there is none."""
-        number = self._numbers.get(address)
-        if number is None or not self._runs_of[number]:
-            return self.dropped_ends.get(address, 0)
-        position = self._runs_of[number][-1] - self._dropped
-        end = self._offsets[position + 1] if position + 1 < len(self._offsets) else self.end_offset
-        return self._sequences[position] + end - self._offsets[position]
+        runs = self._runs_at(address)
+        if not runs:
+            return self.dropped_ends.get(address, RecordSequence(0))
+        position = runs[-1] - self._dropped
+        return RecordSequence(self._sequences[position] + self._run_end(position) - self._offsets[position])
 
     def entries(self) -> list[Entry]:
         """Return entries from which `restore` and `restore_marker` rebuild this index."""
         found: list[Entry] = [DroppedEntry(address, end) for address, end in self.dropped_ends.items()]
         markers = iter(self._markers)
         for position, offset in enumerate(self._offsets):
-            is_last = position + 1 == len(self._offsets)
-            count = (self.end_offset if is_last else self._offsets[position + 1]) - offset
+            is_open = position + 1 == len(self._offsets) and self._is_last_open
+            count = self._run_end(position) - offset
             address = self._addresses[self._owners[position]]
             if address == CONTROL:
                 found += islice(markers, count)
-            elif count or (is_last and self._is_last_open):
-                is_open = is_last and self._is_last_open
-                found.append(RunEntry(offset, address, self._sequences[position], 0 if is_open else count))
+            elif count or is_open:
+                sequence = RecordSequence(self._sequences[position])
+                found.append(RunEntry(Offset(offset), address, sequence, 0 if is_open else count))
         return [*found, LogStartEntry(self.start_offset)]
 
-    def drop_before(self, offset: int) -> None:
+    def drop_before(self, offset: Offset) -> None:
         """Delete the records before an offset."""
         self.start_offset = max(self.start_offset, min(offset, self.end_offset))
         count = bisect_left(self._offsets, self.start_offset)
@@ -275,15 +284,23 @@ class LogIndex:
         del self._markers[:gone]
         self._markers_dropped += gone
 
-    def _is_continued(self, address: str, first_sequence: int) -> bool:
+    def _is_continued(self, address: str, first_sequence: RecordSequence) -> bool:
         if not len(self) or self._last_address() != address:
             return False
-        return self._sequences[-1] + self.end_offset - self._offsets[-1] == first_sequence
+        return self._next_of_last_run() == first_sequence
+
+    def _next_of_last_run(self) -> RecordSequence:
+        """Return the sequence after the last run."""
+        return RecordSequence(self._sequences[-1] + self.end_offset - self._offsets[-1])
+
+    def _run_end(self, position: int) -> Offset:
+        """Return the offset after the run at a position."""
+        return Offset(self._offsets[position + 1]) if position + 1 < len(self._offsets) else self.end_offset
 
     def _last_address(self) -> str:
         return self._addresses[self._owners[-1]]
 
-    def _begin_run(self, offset: int, address: str, first_sequence: int) -> None:
+    def _begin_run(self, offset: Offset, address: str, first_sequence: RecordSequence) -> None:
         if self._offsets and self._offsets[-1] == offset:  # the last run is empty
             self._offsets.pop()
             self._sequences.pop()
@@ -301,11 +318,19 @@ class LogIndex:
         self._sequences.append(first_sequence)
         self._owners.append(number)
 
-    def _run_before(self, address: str, sequence: int) -> int | None:
-        """Return the position of a partition's last run that begins at a sequence or earlier."""
+    def _runs_at(self, address: str) -> Sequence[int]:
+        """Return the numbers of a partition's runs, which count dropped runs, too."""
         number = self._numbers.get(address)
-        if number is None:
-            return None
-        runs = self._runs_of[number]
-        index = bisect_right(runs, sequence, key=lambda run: self._sequences[run - self._dropped])
+        return () if number is None else self._runs_of[number]
+
+    def _sequence_of_run(self, run: int) -> RecordSequence:
+        return RecordSequence(self._sequences[run - self._dropped])
+
+    def _offset_of_run(self, run: int) -> Offset:
+        return Offset(self._offsets[run - self._dropped])
+
+    def _run_before(self, address: str, sequence: RecordSequence) -> int | None:
+        """Return the position of a partition's last run that begins at a sequence or earlier."""
+        runs = self._runs_at(address)
+        index = bisect_right(runs, sequence, key=self._sequence_of_run)
         return runs[index - 1] - self._dropped if index else None

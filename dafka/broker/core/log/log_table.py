@@ -16,6 +16,7 @@ from dafka.broker.core.log.entries import (
 from dafka.broker.core.log.log import LEADER, Log
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.partition_address import INDEX_TOPIC, EpochAddress, parse_address
+from dafka.broker.core.positions import Offset, RecordSequence
 from dafka.internal_topics import is_internal_topic
 from dafka.records import Partition
 
@@ -124,7 +125,9 @@ class LogTable:
             log.is_replicated = True
             self._close_run(log)
 
-    def withdraw(self, log: Log, leader_partition: Partition, first_sequence: int, end_sequence: int) -> bool:
+    def withdraw(
+        self, log: Log, leader_partition: Partition, first_sequence: RecordSequence, end_sequence: RecordSequence
+    ) -> bool:
         """Withdraw records that clients of this broker have appended, unless they have offsets.
 
         Args:
@@ -167,7 +170,7 @@ class LogTable:
             log.is_gone = True
         return logs
 
-    def restore(self, log: Log, sequence: int, value: bytes) -> None:
+    def restore(self, log: Log, sequence: RecordSequence, value: bytes) -> None:
         """Restore an index record.
 
         Args:
@@ -238,8 +241,8 @@ class LogTable:
                 if end > scanned_until:
                     log.backfill[partition.address] = scanned_until
 
-    def _producer_start(self, partition: Partition, earliest: Mapping[Partition, int]) -> int:
-        return max(earliest.get(partition, 0), self.producer_starts.get(partition, 0))
+    def _producer_start(self, partition: Partition, earliest: Mapping[Partition, int]) -> RecordSequence:
+        return RecordSequence(max(earliest.get(partition, 0), self.producer_starts.get(partition, 0)))
 
     def _close_run(self, log: Log) -> None:
         """Close an open run, so that other brokers know its records."""
@@ -285,7 +288,7 @@ class LogTable:
         found = [log.index.sequence_from(log.address_of(partition), log.index.start_offset) for log in logs]
         return min((each for each in found if each is not None), default=self.ordered_end(partition))
 
-    def delete_before(self, log: Log, offset: int) -> None:
+    def delete_before(self, log: Log, offset: Offset) -> None:
         """Delete the records of a log before an offset. The new start is written with the next records."""
         log.index.drop_before(min(offset, log.high_watermark))
         log.transactions.drop_before(log.index.start_offset)
@@ -303,7 +306,7 @@ class LogTable:
             missing = location.record_count
             if location.address != CONTROL:
                 missing = earliest.get(log.partition_of(location.address), 0) - location.sequence
-            start += min(max(missing, 0), location.record_count)
+            start = Offset(start + min(max(missing, 0), location.record_count))
             if missing < location.record_count:
                 break
         if start > log.index.start_offset:

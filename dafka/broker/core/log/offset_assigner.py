@@ -17,11 +17,11 @@ from dafka.broker.core.log.entries import (
     Entry,
     RunEntry,
     encode_entries,
-    position_of,
 )
 from dafka.broker.core.log.log import LEADER, Log
 from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.log.partitioner import place_records
+from dafka.broker.core.positions import AtOffset, Offset, ProducerSequence, RecordSequence, sequence_of
 from dafka.records import RecordBatch
 
 REWRITE_ENTRIES = 2000
@@ -51,14 +51,14 @@ class LogOffsetPlan:
     """
 
     log: Log
-    mark: tuple[int, bool]
+    mark: tuple[Offset, bool]
     unwritten: int
     markers: int
     merged: int
     added: list[Entry]
     written: list[Entry]
     is_rewrite: bool
-    scanned_until: dict[str, int] = attrs.field(factory=dict)
+    scanned_until: dict[str, RecordSequence] = attrs.field(factory=dict)
 
 
 @attrs.frozen(eq=False)
@@ -118,9 +118,10 @@ class OffsetAssigner:
             if led_log is not None:
                 if len(batch):
                     entries = _producer_entries(batch, now_ms)
-                    for first, end in _without(led_log.withdrawn, batch.first_sequence, batch.end_sequence):
+                    end_sequence = RecordSequence(batch.end_sequence)
+                    for first, end in _without(led_log.withdrawn, RecordSequence(batch.first_sequence), end_sequence):
                         self._assign_leader_partition(self._plan_of(led_log, plans), first, end, entries)
-                    self._assign_markers(self._plan_of(led_log, plans), batch.end_sequence)
+                    self._assign_markers(self._plan_of(led_log, plans), end_sequence)
             elif len(batch) and self.table.is_producer_partition(batch.partition):
                 led = [log for log in self.table.logs(batch.partition.topic) if self.table.leads(log)]
                 self._assign_producer_partition(batch, led, plans)
@@ -154,7 +155,7 @@ class OffsetAssigner:
             if each.is_rewrite:
                 log.index_first, log.entry_count, log.epoch_count = log.index_end, 0, 1
             log.entry_count += len(each.written)
-            log.index_end += _record_count(each.written)
+            log.index_end = RecordSequence(log.index_end + _record_count(each.written))
             if not log.is_replicated:
                 log.high_watermark = log.index.end_offset
 
@@ -186,7 +187,7 @@ class OffsetAssigner:
                 continue  # earlier records come first
             known = log.index.end_sequence(address) if log.is_replicated else 0
             known = max(known, self.table.producer_starts.get(batch.partition, 0))
-            first, end = max(first_sequence, known), first_sequence + count
+            first, end = RecordSequence(max(first_sequence, known)), first_sequence + count
             if end > first:
                 self._assign(plan, address, first, end - first, is_open=log_count == 1)
         for log in led:
@@ -194,45 +195,51 @@ class OffsetAssigner:
                 plan = self._plan_of(log, plans)
                 scanned_until = plan.scanned_until.get(address, log.backfill[address])
                 if batch.first_sequence <= scanned_until:
-                    plan.scanned_until[address] = max(scanned_until, batch.end_sequence)
+                    plan.scanned_until[address] = max(scanned_until, RecordSequence(batch.end_sequence))
 
     def _assign_divergent(self, plan: LogOffsetPlan) -> None:
         """Assign offsets to the records of divergent epochs that the log does not have, with their batches."""
-        log, offset, first = plan.log, 0, 0
+        log, offset, first = plan.log, Offset(0), RecordSequence(0)
         for entry in log.divergent[plan.merged :]:
             if isinstance(entry, RunEntry):
                 end = entry.first_sequence + entry.record_count
                 first, offset = max(entry.first_sequence, log.index.end_sequence(entry.address)), log.index.end_offset
                 if end > first:
                     self._assign(plan, entry.address, first, end - first, is_open=False)
-            elif entry.sequence >= first:
-                position = position_of(offset + entry.sequence - first)
-                plan.added.append(entry._replace(sequence=position, flags=0))  # its markers stay in the other epoch
+            elif (sequence := sequence_of(entry.position)) >= first:
+                position = AtOffset(Offset(offset + sequence - first))
+                plan.added.append(entry._replace(position=position, flags=0))  # its markers stay in the other epoch
             plan.merged += 1
 
-    def _assign(self, plan: LogOffsetPlan, address: str, first_sequence: int, count: int, *, is_open: bool) -> None:
+    def _assign(
+        self, plan: LogOffsetPlan, address: str, first_sequence: RecordSequence, count: int, *, is_open: bool
+    ) -> None:
         is_open = is_open and not plan.log.is_replicated
         entry = plan.log.index.append(address, first_sequence, count, is_open=is_open)
         if entry is not None:
             plan.added.append(entry)
 
     def _assign_leader_partition(
-        self, plan: LogOffsetPlan, first_sequence: int, end_sequence: int, entries: Sequence[BatchEntry]
+        self,
+        plan: LogOffsetPlan,
+        first_sequence: RecordSequence,
+        end_sequence: RecordSequence,
+        entries: Sequence[BatchEntry],
     ) -> None:
         """Assign offsets to records of the leader partition, and to the markers of transactions that end there."""
         self._assign_markers(plan, first_sequence)
         while first_sequence < end_sequence:
             waiting = plan.log.markers[plan.markers :]
-            end = min(waiting[0].position, end_sequence) if waiting else end_sequence
+            end = min(sequence_of(waiting[0].position), end_sequence) if waiting else end_sequence
             self._assign(plan, LEADER, first_sequence, end - first_sequence, is_open=True)
-            plan.added.extend(entry for entry in entries if first_sequence <= entry.sequence < end)
+            plan.added.extend(entry for entry in entries if first_sequence <= sequence_of(entry.position) < end)
             self._assign_markers(plan, end)
             first_sequence = end
 
-    def _assign_markers(self, plan: LogOffsetPlan, end_sequence: int) -> None:
+    def _assign_markers(self, plan: LogOffsetPlan, end_sequence: RecordSequence) -> None:
         """Assign offsets to transaction markers up to a sequence of the leader partition."""
         for marker in plan.log.markers[plan.markers :]:
-            if marker.position > end_sequence:
+            if sequence_of(marker.position) > end_sequence:
                 break
             plan.added.append(plan.log.index.append_marker(marker))
             plan.markers += 1
@@ -248,7 +255,9 @@ class OffsetAssigner:
         return attrs.evolve(plan, written=log.rewrite(added, now_ms), is_rewrite=True)
 
 
-def _without(withdrawn: Sequence[tuple[int, int]], first: int, end: int) -> Iterator[tuple[int, int]]:
+def _without(
+    withdrawn: Sequence[tuple[RecordSequence, RecordSequence]], first: RecordSequence, end: RecordSequence
+) -> Iterator[tuple[RecordSequence, RecordSequence]]:
     """Yield the parts of a range of sequences that are not withdrawn."""
     for gone, gone_end in sorted(withdrawn):
         if first < gone < end:
@@ -264,11 +273,11 @@ def _producer_entries(batch: RecordBatch, now_ms: int) -> list[BatchEntry]:
     headers = map(read_header, batch.encoded)
     return [
         BatchEntry(
-            header.base_offset,
+            RecordSequence(header.base_offset),  # in a leader partition, the offsets of batches are sequences
             header.count,
             header.producer_id,
             header.producer_epoch,
-            header.base_sequence,
+            ProducerSequence(header.base_sequence),
             TRANSACTIONAL if header.is_transactional else 0,
             now_ms,
         )

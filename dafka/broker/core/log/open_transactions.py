@@ -10,6 +10,8 @@ from bisect import bisect_left
 from collections import deque
 from typing import NamedTuple
 
+from dafka.broker.core.positions import Offset
+
 
 class AbortedTransaction(NamedTuple):
     """An aborted transaction. Readers of committed records skip its records.
@@ -21,24 +23,24 @@ class AbortedTransaction(NamedTuple):
     """
 
     producer_id: int
-    first_offset: int
-    last_offset: int
+    first_offset: Offset
+    last_offset: Offset
 
 
 class OpenTransactions:
     """The transactions of one log. They begin and end in offset order."""
 
     def __init__(self) -> None:
-        self._open: dict[int, int] = {}
-        self._ended: deque[tuple[int, int]] = deque()
+        self._open: dict[int, Offset] = {}
+        self._ended: deque[tuple[Offset, Offset]] = deque()
         self._aborted: list[AbortedTransaction] = []
         self._later_firsts: list[int] = []
 
-    def begin(self, producer_id: int, first_offset: int) -> None:
+    def begin(self, producer_id: int, first_offset: Offset) -> None:
         """Begin a transaction. Later records of the same transaction change nothing."""
         self._open.setdefault(producer_id, first_offset)
 
-    def end(self, producer_id: int, offset: int, first_offset: int | None, *, is_commit: bool) -> None:
+    def end(self, producer_id: int, offset: Offset, first_offset: Offset | None, *, is_commit: bool) -> None:
         """End a transaction.
 
         Args:
@@ -61,7 +63,7 @@ class OpenTransactions:
             self._aborted.append(AbortedTransaction(producer_id, first, offset))
             self._later_firsts.append(offset + 1)
 
-    def last_stable_offset(self, high_watermark: int) -> int:
+    def last_stable_offset(self, high_watermark: Offset) -> Offset:
         """Return the last stable offset: all earlier transactions have ended with a marker below the high watermark.
 
         Args:
@@ -75,7 +77,7 @@ class OpenTransactions:
         undecided = next(iter(self._open.values()), high_watermark)
         return min(high_watermark, undecided, *(first for _, first in self._ended))
 
-    def aborted_between(self, first_offset: int, end_offset: int) -> list[AbortedTransaction]:
+    def aborted_between(self, first_offset: Offset, end_offset: Offset) -> list[AbortedTransaction]:
         """Return the aborted transactions with records in a range of offsets.
 
         Args:
@@ -93,11 +95,11 @@ class OpenTransactions:
                 break
         return sorted(found, key=lambda each: each.first_offset)
 
-    def drop_before(self, log_start_offset: int) -> None:
+    def drop_before(self, log_start_offset: Offset) -> None:
         """Forget aborted transactions that have no records in the log any more."""
         count = bisect_left(self._aborted, log_start_offset, key=_last_offset)
         del self._aborted[:count], self._later_firsts[:count]
 
 
-def _last_offset(transaction: AbortedTransaction) -> int:
+def _last_offset(transaction: AbortedTransaction) -> Offset:
     return transaction.last_offset

@@ -7,7 +7,8 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
 
-from dafka.broker.core.log.entries import TRANSACTIONAL, BatchEntry, MarkerEntry, position_of
+from dafka.broker.core.log.entries import TRANSACTIONAL, BatchEntry, MarkerEntry
+from dafka.broker.core.positions import AtOffset, Offset, ProducerSequence, log_order
 
 BATCHES_REMEMBERED = 5
 """The maximum number of batches in flight of a producer. Any of them can arrive again."""
@@ -42,7 +43,7 @@ class ProducerBatches:
         if entry.flags & TRANSACTIONAL:
             self._open.setdefault(entry.producer_id, entry)
 
-    def find(self, producer_id: int, producer_epoch: int, base_sequence: int) -> BatchEntry | None:
+    def find(self, producer_id: int, producer_epoch: int, base_sequence: ProducerSequence) -> BatchEntry | None:
         """Return a batch of a producer by its first sequence; None if it is not remembered."""
         batches = self._recent.get(producer_id, ())
         found = (
@@ -69,9 +70,9 @@ class ProducerBatches:
 
     def entries(self) -> list[BatchEntry]:
         """Return the remembered batches, in log order."""
-        found = {entry.sequence: entry for recent in self._recent.values() for entry in recent}
-        found.update((entry.sequence, entry) for entry in self._open.values())
-        return [found[sequence] for sequence in sorted(found)]
+        found = {entry.position: entry for recent in self._recent.values() for entry in recent}
+        found.update((entry.position, entry) for entry in self._open.values())
+        return [found[position] for position in sorted(found, key=log_order)]
 
 
 class TransactionRuns:
@@ -86,7 +87,7 @@ class TransactionRuns:
     def __len__(self) -> int:
         return len(self._firsts)
 
-    def add(self, offset: int, entry: BatchEntry) -> None:
+    def add(self, offset: Offset, entry: BatchEntry) -> None:
         """Add a batch of a transaction at an offset. Ranges that are already known stay."""
         if self._ends and offset < self._ends[-1]:
             return
@@ -100,12 +101,12 @@ class TransactionRuns:
         self._producers.append(entry.producer_id)
         self._epochs.append(entry.producer_epoch)
 
-    def drop_before(self, offset: int) -> None:
+    def drop_before(self, offset: Offset) -> None:
         """Forget records before an offset."""
         count = bisect_right(self._ends, offset)
         del self._firsts[:count], self._ends[:count], self._producers[:count], self._epochs[:count]
 
-    def split(self, offset: int, end_offset: int) -> Iterator[tuple[int, int, int, int]]:
+    def split(self, offset: Offset, end_offset: Offset) -> Iterator[tuple[int, int, int, int]]:
         """Yield the runs in a range: first offset, end, producer id, epoch. These are -1 outside transactions."""
         number = bisect_right(self._ends, offset)
         while offset < end_offset:
@@ -114,8 +115,8 @@ class TransactionRuns:
                 return
             if self._firsts[number] > offset:
                 yield offset, self._firsts[number], -1, -1
-                offset = self._firsts[number]
-            end = min(self._ends[number], end_offset)
+                offset = Offset(self._firsts[number])
+            end = Offset(min(self._ends[number], end_offset))
             yield offset, end, self._producers[number], self._epochs[number]
             offset = end
             number += 1
@@ -124,6 +125,6 @@ class TransactionRuns:
         """Return entries from which `add` restores these ranges. They have no producer sequences."""
         columns = zip(self._firsts, self._ends, self._producers, self._epochs, strict=True)
         return [
-            BatchEntry(position_of(first), end - first, producer, epoch, None, TRANSACTIONAL, 0)
+            BatchEntry(AtOffset(Offset(first)), end - first, producer, epoch, None, TRANSACTIONAL, 0)
             for first, end, producer, epoch in columns
         ]

@@ -17,11 +17,12 @@ from typing import NamedTuple
 
 import attrs
 
-from dafka.batches import BatchHeader, Compression, TimestampType
+from dafka.batches import BatchHeader
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.entries import TRANSACTIONAL, BatchEntry, MarkerEntry
 from dafka.broker.core.log.producer_batches import BATCHES_REMEMBERED, PRODUCER_EXPIRY_MS
 from dafka.broker.core.log.sequence_ranges import SEQUENCES, SequenceRanges
+from dafka.broker.core.positions import Position, ProducerSequence, RecordSequence
 
 GAP_WAIT_MS = 1000
 """How long a producer must retry a batch whose predecessors are missing. They come in this time if the producer sends
@@ -64,15 +65,21 @@ class AppendedBatch:
     Attributes:
         base_sequence: The sequence of its first record.
         count: The number of its records.
-        base_offset: The offset of its first record; None if the batch came from a divergent leader epoch, whose records
+        position: The position of its first record; None if the batch came from a divergent leader epoch, whose records
             have no offsets in this log yet.
         timestamp_ms: When it was appended.
     """
 
-    base_sequence: int
+    base_sequence: ProducerSequence
     count: int
-    base_offset: int | None
+    position: Position | None
     timestamp_ms: int
+
+    @classmethod
+    def from_entry(cls, entry: BatchEntry, position: Position | None) -> AppendedBatch:
+        """Return a batch that was found in an index."""
+        assert entry.base_sequence is not None
+        return cls(entry.base_sequence, entry.record_count, position, entry.timestamp_ms)
 
 
 @attrs.frozen
@@ -99,7 +106,7 @@ class Gap:
     """
 
     producer_epoch: int
-    base_sequence: int
+    base_sequence: ProducerSequence
     noticed_ms: int
 
 
@@ -119,24 +126,24 @@ class ProducerState:
 
     producer_epoch: int
     last_timestamp_ms: int
-    last_sequence: int | None = None
+    last_sequence: ProducerSequence | None = None
     appended: SequenceRanges = attrs.field(factory=SequenceRanges)
     batches: deque[AppendedBatch] = attrs.field(factory=lambda: deque(maxlen=BATCHES_REMEMBERED))
     gap: Gap | None = None
     former: tuple[int, SequenceRanges] | None = None
 
-    def find_duplicate(self, base_sequence: int, count: int) -> AppendedBatch | None:
+    def find_duplicate(self, base_sequence: ProducerSequence, count: int) -> AppendedBatch | None:
         """Return the remembered batch with these sequences."""
         for batch in self.batches:
             if batch.base_sequence == base_sequence and batch.count == count:
                 return batch
         return None
 
-    def is_next(self, base_sequence: int) -> bool:
+    def is_next(self, base_sequence: ProducerSequence) -> bool:
         """Return whether a batch of this epoch follows the last one."""
         return self.last_sequence is None or base_sequence == (self.last_sequence + 1) % SEQUENCES
 
-    def is_older(self, base_sequence: int, count: int) -> bool:
+    def is_older(self, base_sequence: ProducerSequence, count: int) -> bool:
         """Return whether a batch was appended before, but its offset is not remembered."""
         if not self.appended.covers(base_sequence, count):
             return False
@@ -150,18 +157,18 @@ class ProducerState:
             return ErrorCode.INVALID_PRODUCER_EPOCH
         return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER if header.base_sequence else ErrorCode.NONE
 
-    def check_sequence(self, header: BatchHeader) -> ErrorCode:
+    def check_sequence(self, base_sequence: ProducerSequence, count: int) -> ErrorCode:
         """Return the error of a batch of this epoch that is not a remembered one, or NONE."""
-        if self.is_next(header.base_sequence):
+        if self.is_next(base_sequence):
             return ErrorCode.NONE
-        is_older = self.is_older(header.base_sequence, header.count)
+        is_older = self.is_older(base_sequence, count)
         return ErrorCode.DUPLICATE_SEQUENCE_NUMBER if is_older else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
     def enter_epoch(self, producer_epoch: int) -> None:
         """Enter an epoch, in which sequences start again."""
         self.former = self.producer_epoch, self.appended
         self.producer_epoch = producer_epoch
-        self.last_sequence = -1
+        self.last_sequence = ProducerSequence(-1)
         self.appended = SequenceRanges()
         self.batches.clear()
 
@@ -171,7 +178,7 @@ class ProducerState:
         self.last_timestamp_ms = batch.timestamp_ms
         if self.appended.add(batch.base_sequence, batch.count):
             self.batches.append(batch)
-            self.last_sequence = (batch.base_sequence + batch.count - 1) % SEQUENCES
+            self.last_sequence = ProducerSequence((batch.base_sequence + batch.count - 1) % SEQUENCES)
 
 
 class ProducerStates:
@@ -190,7 +197,7 @@ class ProducerStates:
     def __init__(self, settings: ProducerStateSettings | None = None) -> None:
         self._settings = settings or ProducerStateSettings()
         self._producers: dict[int, ProducerState] = {}
-        self._open: dict[int, int] = {}
+        self._open: dict[int, Position] = {}
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -201,8 +208,8 @@ class ProducerStates:
         return self._producers
 
     @property
-    def open_transactions(self) -> Mapping[int, int]:
-        """The offset of the first record of each open transaction, by producer."""
+    def open_transactions(self) -> Mapping[int, Position]:
+        """The position of the first record of each open transaction, by producer."""
         return self._open
 
     def check_batch(self, header: BatchHeader) -> BatchCheck:
@@ -220,8 +227,9 @@ class ProducerStates:
             return BatchCheck(error)
         if header.producer_epoch != state.producer_epoch:
             return BatchCheck(state.check_epoch(header))
-        duplicate = state.find_duplicate(header.base_sequence, header.count)
-        error = ErrorCode.NONE if duplicate is not None else state.check_sequence(header)
+        base_sequence = ProducerSequence(header.base_sequence)
+        duplicate = state.find_duplicate(base_sequence, header.count)
+        error = ErrorCode.NONE if duplicate is not None else state.check_sequence(base_sequence, header.count)
         if not error and not header.is_transactional and header.producer_id in self._open:
             error = ErrorCode.INVALID_TXN_STATE
         return BatchCheck(error, duplicate)
@@ -240,7 +248,7 @@ class ProducerStates:
             Whether they will not come. Otherwise the producer must retry.
         """
         state = self._producers[header.producer_id]
-        gap, found = state.gap, Gap(header.producer_epoch, header.base_sequence, now_ms)
+        gap, found = state.gap, Gap(header.producer_epoch, ProducerSequence(header.base_sequence), now_ms)
         if gap is None or gap.producer_epoch != found.producer_epoch:
             state.gap = found
             return False
@@ -249,31 +257,19 @@ class ProducerStates:
             state.gap = found
         return not ahead and not 0 <= now_ms - gap.noticed_ms < GAP_WAIT_MS
 
-    def has_appended(self, header: BatchHeader) -> bool:
-        """Return whether a batch of this or the previous epoch of its producer is known to be in the log."""
-        state = self._producers.get(header.producer_id)
-        if state is None:
-            return False
-        epochs = dict((*([] if state.former is None else [state.former]), (state.producer_epoch, state.appended)))
-        appended = epochs.get(header.producer_epoch)
-        return appended is not None and appended.covers(header.base_sequence, header.count)
+    def add_batch(self, header: BatchHeader, sequence: RecordSequence, now_ms: int) -> None:
+        """Add an appended batch, except control batches. `sequence` is that of its first record."""
+        batch = AppendedBatch(ProducerSequence(header.base_sequence), header.count, sequence, now_ms)
+        self._add(Producer(header.producer_id, header.producer_epoch), batch, is_transactional=header.is_transactional)
 
-    def add_batch(self, header: BatchHeader, now_ms: int, *, has_offset: bool = True) -> None:
-        """Add a batch that is appended, or that was found in the log, except control batches.
-
-        Args:
-            header: Its header, with its offset in the log.
-            now_ms: The time; for a batch that was found in the log, about when it was appended.
-            has_offset: Whether it already has an offset in the log.
-        """
-        known = self._producers.get(header.producer_id)
-        if header.producer_id < 0 or (known is not None and header.producer_epoch < known.producer_epoch):
+    def _add(self, producer: Producer, batch: AppendedBatch, *, is_transactional: bool) -> None:
+        producer_id, epoch = producer
+        known = self._producers.get(producer_id)
+        if producer_id < 0 or (known is not None and epoch < known.producer_epoch):
             return
-        state = self._enter_epoch(header.producer_id, header.producer_epoch, now_ms)
-        base_offset = header.base_offset if has_offset else None
-        state.add_batch(AppendedBatch(header.base_sequence, header.count, base_offset, now_ms))
-        if header.is_transactional:
-            self._open.setdefault(header.producer_id, header.base_offset)
+        self._enter_epoch(producer_id, epoch, batch.timestamp_ms).add_batch(batch)
+        if is_transactional and batch.position is not None:
+            self._open.setdefault(producer_id, batch.position)
         if len(self._producers) > self._settings.producers_max:
             self._forget_quietest()
 
@@ -296,22 +292,27 @@ class ProducerStates:
             marker = Marker(entry.producer_id, entry.producer_epoch, bool(entry.is_commit))
             self.add_marker(marker, entry.timestamp_ms)
         else:
-            self.add_batch(_header_of(entry), entry.timestamp_ms)
+            batch = AppendedBatch.from_entry(entry, entry.position)
+            producer = Producer(entry.producer_id, entry.producer_epoch)
+            self._add(producer, batch, is_transactional=bool(entry.flags & TRANSACTIONAL))
 
     def admit_divergent(self, entry: BatchEntry) -> bool:
-        """Add a batch of a divergent leader epoch, unless its producer has appended it to this log, too.
+        """Add a batch of a divergent leader epoch. Return False if its producer has appended it to this log, too."""
+        batch = AppendedBatch.from_entry(entry, None)
+        producer = Producer(entry.producer_id, entry.producer_epoch)
+        is_new = not self._has_appended(producer, batch)
+        if is_new:
+            self._add(producer, batch, is_transactional=False)
+        return is_new
 
-        Args:
-            entry: The batch.
-
-        Returns:
-            Whether it was added.
-        """
-        header = attrs.evolve(_header_of(entry), is_transactional=False)
-        if self.has_appended(header):
+    def _has_appended(self, producer: Producer, batch: AppendedBatch) -> bool:
+        """Return whether a batch of this or the previous epoch of its producer is known to be in the log."""
+        state = self._producers.get(producer.producer_id)
+        if state is None:
             return False
-        self.add_batch(header, entry.timestamp_ms, has_offset=False)
-        return True
+        epochs = dict((*([] if state.former is None else [state.former]), (state.producer_epoch, state.appended)))
+        appended = epochs.get(producer.producer_epoch)
+        return appended is not None and appended.covers(batch.base_sequence, batch.count)
 
     def expire(self, now_ms: int) -> None:
         """Forget producers that have been inactive for too long. Their next batches can have any sequence."""
@@ -335,28 +336,6 @@ class ProducerStates:
             if producer_id not in self._open:
                 del self._producers[producer_id]
                 return
-
-
-def _header_of(entry: BatchEntry) -> BatchHeader:
-    """Return the header of a batch of which only the producer data is known."""
-    assert entry.base_sequence is not None
-    return BatchHeader(
-        base_offset=entry.sequence,
-        size=0,
-        leader_epoch=-1,
-        crc=0,
-        compression=Compression.NONE,
-        timestamp_type=TimestampType.CREATE_TIME,
-        is_transactional=bool(entry.flags & TRANSACTIONAL),
-        is_control=False,
-        last_offset_delta=entry.record_count - 1,
-        base_timestamp=0,
-        max_timestamp=0,
-        producer_id=entry.producer_id,
-        producer_epoch=entry.producer_epoch,
-        base_sequence=entry.base_sequence,
-        count=entry.record_count,
-    )
 
 
 def _check_header(header: BatchHeader) -> ErrorCode:

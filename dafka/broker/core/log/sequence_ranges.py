@@ -6,6 +6,8 @@ sent to the other side of a network partition are missing until both sides meet.
 
 from __future__ import annotations
 
+from dafka.broker.core.positions import ProducerSequence
+
 SEQUENCES = 2**31
 """The number of different sequences. After the last one, sequences continue at 0."""
 
@@ -26,12 +28,12 @@ class SequenceRanges:
         self.end = 0
         self._ranges: list[list[int]] = []
 
-    def position_of(self, sequence: int) -> int:
+    def position_of(self, sequence: ProducerSequence) -> int:
         """Return the position of a sequence that is nearest to the end."""
         ahead = (sequence - self.end) % SEQUENCES
         return self.end + (ahead if ahead < SEQUENCES // 2 else ahead - SEQUENCES)
 
-    def add(self, base_sequence: int, count: int) -> bool:
+    def add(self, base_sequence: ProducerSequence, count: int) -> bool:
         """Add sequences.
 
         Args:
@@ -57,7 +59,7 @@ class SequenceRanges:
         self.end = ranges[-1][1]
         return is_last
 
-    def covers(self, base_sequence: int, count: int) -> bool:
+    def covers(self, base_sequence: ProducerSequence, count: int) -> bool:
         """Return whether all of these sequences are included."""
         first = self.position_of(base_sequence)
         return any(each[0] <= first and first + count <= each[1] for each in self._ranges)

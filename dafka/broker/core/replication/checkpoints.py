@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import attrs
 
+from dafka.broker.core.positions import Offset, RecordSequence
 from dafka.errors import StorageFormatError
 from dafka.protocol.format_errors import format_errors
 from dafka.records import Partition
@@ -31,8 +32,8 @@ class Restart(NamedTuple):
         offset: The end of the log at that time.
     """
 
-    sequence: int
-    offset: int
+    sequence: RecordSequence
+    offset: Offset
 
 
 @attrs.frozen
@@ -47,9 +48,9 @@ class Checkpoint:
         needed: By partition address, the sequence after the last record that these index records name.
     """
 
-    index_end: int
-    end_offset: int
-    start_offset: int
+    index_end: RecordSequence
+    end_offset: Offset
+    start_offset: Offset
     restart: Restart | None
     needed: Mapping[str, int]
 
@@ -90,9 +91,9 @@ def decode_checkpoint(value: bytes) -> Checkpoint:
             raise StorageFormatError("a checkpoint has another version")
         index_end, end_offset, start_offset, restart, needed = fields["held"]
         return Checkpoint(
-            int(index_end),
-            int(end_offset),
-            int(start_offset),
-            None if restart is None else Restart(*map(int, restart)),
+            RecordSequence(int(index_end)),
+            Offset(int(end_offset)),
+            Offset(int(start_offset)),
+            None if restart is None else Restart(RecordSequence(int(restart[0])), Offset(int(restart[1]))),
             {str(address): int(end) for address, end in needed.items()},
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import TypeAlias
 
+from dafka.broker.core.positions import UNKNOWN_OFFSET, Offset
 from dafka.broker.core.replication.epoch_tree import EpochTree
 from dafka.broker.core.replication.records import NO_EPOCH, EpochEnd, LeaderAndEpoch
 from dafka.broker.core.replication.settings import Availability
@@ -32,8 +33,8 @@ class MajorityRule:
         return max(log_ends, key=lambda each: (each.leader_epoch.epoch, each.end_offset))
 
     def committed_end(
-        self, ends: Mapping[str, int], broker: str, voters: Sequence[str], writable: frozenset[str]
-    ) -> int:
+        self, ends: Mapping[str, Offset], broker: str, voters: Sequence[str], writable: frozenset[str]
+    ) -> Offset:
         """Return the offset that enough voters have acknowledged; -1 if there are not enough.
 
         Args:
@@ -45,7 +46,7 @@ class MajorityRule:
         Returns:
             The offset.
         """
-        return sorted((ends.get(each, -1) for each in voters), reverse=True)[len(voters) // 2]
+        return sorted((ends.get(each, UNKNOWN_OFFSET) for each in voters), reverse=True)[len(voters) // 2]
 
 
 class DivergentRule:
@@ -74,8 +75,8 @@ class DivergentRule:
         return max(log_ends, key=lambda each: (support(each), each.end_offset, each.leader_epoch))
 
     def committed_end(
-        self, ends: Mapping[str, int], broker: str, voters: Sequence[str], writable: frozenset[str]
-    ) -> int:
+        self, ends: Mapping[str, Offset], broker: str, voters: Sequence[str], writable: frozenset[str]
+    ) -> Offset:
         """Return the offset that all living voters have acknowledged; see `MajorityRule.committed_end`."""
         required = writable.intersection(voters)
         return min(end for each, end in ends.items() if each == broker or each in required)

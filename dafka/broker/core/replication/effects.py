@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 import attrs
 
+from dafka.broker.core.positions import Offset
 from dafka.broker.core.replication.records import ControlRecord, EpochStart, LeaderAndEpoch
 
 
@@ -21,7 +22,7 @@ class Acknowledge:
     """Acknowledge to the leader of an epoch that this replica stores the log up to an offset."""
 
     leader_epoch: LeaderAndEpoch
-    end_offset: int
+    end_offset: Offset
 
 
 @attrs.frozen
@@ -42,7 +43,7 @@ class StepDown:
 class AdvanceHighWatermark:
     """Readers can read up to an offset."""
 
-    offset: int
+    offset: Offset
 
 
 ReplicaAction: TypeAlias = WriteControl | Acknowledge | Lead | StepDown | AdvanceHighWatermark

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from dafka.broker.core.positions import FIRST_OFFSET
 from dafka.broker.core.replication.divergence import Rule
 from dafka.broker.core.replication.epoch_tree import EpochTree
 from dafka.broker.core.replication.records import NO_EPOCH, EpochEnd, LeaderAndEpoch, Vote, VoteRequest
@@ -93,5 +94,5 @@ class Election:
 
     def knows_epoch_starts(self, epoch_tree: EpochTree, log_ends: Collection[EpochEnd]) -> bool:
         """Return whether the epoch tree has all epochs that the votes and some log ends name."""
-        latest = (EpochEnd(each.latest, 0) for each in self.votes.values())
+        latest = (EpochEnd(each.latest, FIRST_OFFSET) for each in self.votes.values())
         return all(epoch_tree.chain(each) is not None for each in (*log_ends, *latest))

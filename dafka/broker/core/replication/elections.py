@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from dafka.broker.core.positions import FIRST_OFFSET
 from dafka.broker.core.replication.divergence import RULES, LateVotes
 from dafka.broker.core.replication.effects import Lead, ReplicaAction, StepDown, WriteControl
 from dafka.broker.core.replication.election import Election
@@ -337,7 +338,7 @@ class Elections:
     def _start_epoch(self, election: Election) -> list[ReplicaAction]:
         """Start the epoch, unless its own vote is being written, or an epoch start is on its way."""
         log_ends = election.log_ends(self._late_votes.log_ends)
-        latest = EpochEnd(self.peers.latest.leader_epoch, 0)
+        latest = EpochEnd(self.peers.latest.leader_epoch, FIRST_OFFSET)
         if (
             not election.has_own_vote
             or not election.knows_epoch_starts(self._epoch_tree, [*log_ends, latest])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from dafka.broker.core.positions import Offset
 from dafka.broker.core.replication.records import NO_EPOCH, NO_EPOCH_END, EpochEnd, EpochStart, LeaderAndEpoch
 
 
@@ -48,7 +49,7 @@ class EpochTree:
             log_end = start.parent
         return found
 
-    def epoch_at(self, last: LeaderAndEpoch, offset: int) -> int:
+    def epoch_at(self, last: LeaderAndEpoch, offset: Offset) -> int:
         """Return the number of the leader epoch of the record before an offset.
 
         Args:
@@ -82,7 +83,7 @@ class EpochTree:
                 return EpochEnd(each.leader_epoch, min(each.end_offset, ends[each.leader_epoch]))
         return NO_EPOCH_END
 
-    def divergences(self, log_end: EpochEnd) -> dict[int, tuple[int, int]]:
+    def divergences(self, log_end: EpochEnd) -> dict[int, tuple[int, Offset]]:
         """Return where a log diverges from the epochs that it does not contain.
 
         Args:

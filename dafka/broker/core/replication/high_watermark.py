@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dafka.broker.core.positions import UNKNOWN_OFFSET, Offset
 from dafka.broker.core.replication.divergence import Rule
 from dafka.broker.core.replication.epoch_tree import EpochTree
 from dafka.broker.core.replication.progress import FollowerProgress
@@ -22,7 +23,7 @@ class HighWatermark:
     """
 
     def __init__(self, broker: str, epoch_tree: EpochTree, acks: FollowerProgress, rule: Rule) -> None:
-        self.offset = 0
+        self.offset = Offset(0)
         self._broker = broker
         self._epoch_tree = epoch_tree
         self._acks = acks
@@ -31,7 +32,7 @@ class HighWatermark:
 
     def reset(self) -> None:
         """Start again at 0, after the local log was deleted or read again."""
-        self.offset, self._marked = 0, NO_EPOCH_END
+        self.offset, self._marked = Offset(0), NO_EPOCH_END
 
     def move(self, log_end: EpochEnd, acknowledged: EpochEnd, writable: frozenset[str]) -> bool:
         """Advance as far as enough replicas have acknowledged.
@@ -55,13 +56,13 @@ class HighWatermark:
         self.offset, self._marked = offset, EpochEnd(leader_epoch, offset)
         return True
 
-    def acknowledged_end(self, replicas: tuple[str, ...], acknowledged: EpochEnd, writable: frozenset[str]) -> int:
+    def acknowledged_end(self, replicas: tuple[str, ...], acknowledged: EpochEnd, writable: frozenset[str]) -> Offset:
         """Return the offset that enough replicas have acknowledged in this epoch; -1 if there are not enough."""
         acks = dict(self._acks.ends)
         if acknowledged.leader_epoch == self._acks.leader_epoch:
-            acks[self._broker] = max(acknowledged.end_offset, acks.get(self._broker, -1))
+            acks[self._broker] = max(acknowledged.end_offset, acks.get(self._broker, UNKNOWN_OFFSET))
         if self._broker not in acks:
-            return -1
+            return UNKNOWN_OFFSET
         return self._rule.committed_end(acks, self._broker, replicas, writable)
 
     def _follow(self, log_end: EpochEnd) -> None:

@@ -19,6 +19,7 @@ from dafka.broker.core.log.entries import (
 )
 from dafka.broker.core.log.log import LEADER
 from dafka.broker.core.partition_address import EpochAddress
+from dafka.broker.core.positions import FIRST_OFFSET, FIRST_SEQUENCE, Offset, RecordSequence
 from dafka.broker.core.replication.checkpoints import Checkpoint, Restart
 from dafka.broker.core.replication.records import LeaderAndEpoch
 from dafka.records import Partition
@@ -47,24 +48,24 @@ class _IndexRecord:
         restart_offset: The end of the log at that time, if this and the next index records replace all earlier ones.
     """
 
-    end_sequence: int
-    end_offset: int
+    end_sequence: RecordSequence
+    end_offset: Offset
     needed: dict[Partition, int]
-    restart_offset: int | None
+    restart_offset: Offset | None
 
 
 @attrs.define
 class _LocalEpoch:
-    index_end: int = 0
-    end_offset: int = 0
-    known_offset: int = 0
+    index_end: RecordSequence = FIRST_SEQUENCE
+    end_offset: Offset = FIRST_OFFSET
+    known_offset: Offset = FIRST_OFFSET
     open_run: RunEntry | None = None
     restart: Restart | None = None
-    recent: deque[tuple[int, int]] = attrs.field(factory=lambda: deque(maxlen=RECENT_RECORDS))
+    recent: deque[tuple[RecordSequence, Offset]] = attrs.field(factory=lambda: deque(maxlen=RECENT_RECORDS))
     waiting: deque[_IndexRecord] = attrs.field(factory=deque)
     named: dict[Partition, int] = attrs.field(factory=dict)
     needed: dict[str, int] = attrs.field(factory=dict)
-    checkpoint_end: int = 0
+    checkpoint_end: RecordSequence = FIRST_SEQUENCE
 
 
 class LocalLog:
@@ -81,7 +82,7 @@ class LocalLog:
     """
 
     def __init__(self, topic: str, topic_id: str, number: int, durable_end: Callable[[Partition], int]) -> None:
-        self.start_offset = 0
+        self.start_offset = Offset(0)
         self._topic = topic
         self._topic_id = topic_id
         self._number = number
@@ -95,16 +96,16 @@ class LocalLog:
         self._local_epochs.clear()
         self._waiting.clear()
         self._advanced.clear()
-        self.start_offset = 0
+        self.start_offset = Offset(0)
 
-    def ends(self) -> dict[LeaderAndEpoch, int]:
+    def ends(self) -> dict[LeaderAndEpoch, Offset]:
         """Return the offset up to which each epoch is stored."""
         return {leader_epoch: local_epoch.end_offset for leader_epoch, local_epoch in self._local_epochs.items()}
 
-    def acknowledged_end(self, leader_epoch: LeaderAndEpoch) -> int:
+    def acknowledged_end(self, leader_epoch: LeaderAndEpoch) -> RecordSequence:
         """Return the sequence after the last index record of an epoch that is stored together with its records."""
         local_epoch = self._local_epochs.get(leader_epoch)
-        return 0 if local_epoch is None else local_epoch.index_end
+        return RecordSequence(0) if local_epoch is None else local_epoch.index_end
 
     def restore(self, leader_epoch: LeaderAndEpoch, checkpoint: Checkpoint) -> None:
         """Restore an epoch, so far unknown, from a checkpoint. `add_index` gets what follows it."""
@@ -140,7 +141,7 @@ class LocalLog:
                     ),
                 )
 
-    def add_index(self, leader_epoch: LeaderAndEpoch, first_sequence: int, values: list[bytes]) -> None:
+    def add_index(self, leader_epoch: LeaderAndEpoch, first_sequence: RecordSequence, values: list[bytes]) -> None:
         """Add stored index records of an epoch. Records that are already known are skipped.
 
         Args:
@@ -168,10 +169,11 @@ class LocalLog:
                     needed[partition] = max(end, needed.get(partition, 0))
                     local_epoch.named[partition] = max(end, local_epoch.named.get(partition, 0))
             self._waiting[leader_epoch] = local_epoch
-            local_epoch.waiting.append(_IndexRecord(sequence + 1, local_epoch.known_offset, needed, restart_offset))
-            local_epoch.recent.append((sequence + 1, local_epoch.known_offset))
+            end_sequence = RecordSequence(sequence + 1)
+            local_epoch.waiting.append(_IndexRecord(end_sequence, local_epoch.known_offset, needed, restart_offset))
+            local_epoch.recent.append((end_sequence, local_epoch.known_offset))
 
-    def offset_at(self, leader_epoch: LeaderAndEpoch, index_end: int) -> int | None:
+    def offset_at(self, leader_epoch: LeaderAndEpoch, index_end: RecordSequence) -> Offset | None:
         """Return the offset after the last record that the index of an epoch names before a sequence.
 
         Args:
@@ -185,7 +187,7 @@ class LocalLog:
         found = 0 if local_epoch is None else bisect_right(local_epoch.recent, index_end, key=lambda each: each[0])
         return local_epoch.recent[found - 1][1] if local_epoch is not None and found else None
 
-    def advance(self) -> Iterator[tuple[LeaderAndEpoch, int]]:
+    def advance(self) -> Iterator[tuple[LeaderAndEpoch, Offset]]:
         """Yield the epochs that have advanced, each with the offset up to which it is stored."""
         for leader_epoch, local_epoch in list(self._waiting.items()):
             before = local_epoch.index_end
@@ -195,7 +197,7 @@ class LocalLog:
                 for partition, end in record.needed.items():
                     local_epoch.needed[partition.address] = max(end, local_epoch.needed.get(partition.address, 0))
                 if record.restart_offset is not None:
-                    local_epoch.restart = Restart(record.end_sequence - 1, record.restart_offset)
+                    local_epoch.restart = Restart(RecordSequence(record.end_sequence - 1), record.restart_offset)
             if not local_epoch.waiting:
                 local_epoch.named.clear()
                 self._waiting.pop(leader_epoch, None)
@@ -208,7 +210,7 @@ class LocalLog:
         local_epoch = self._local_epochs.get(leader_epoch)
         return None if local_epoch is None else local_epoch.restart
 
-    def needed_from(self) -> dict[LeaderAndEpoch, int]:
+    def needed_from(self) -> dict[LeaderAndEpoch, RecordSequence]:
         """Return the epochs whose index was written again, each with the sequence of its first record that counts."""
         return {
             leader_epoch: local_epoch.restart.sequence
@@ -217,7 +219,7 @@ class LocalLog:
             and local_epoch.index_end >= local_epoch.restart.sequence + REWRITE_RECORDS
         }
 
-    def known_ends(self) -> dict[LeaderAndEpoch, int]:
+    def known_ends(self) -> dict[LeaderAndEpoch, Offset]:
         """Return the offset up to which the index of each epoch is stored, with or without its records."""
         return {leader_epoch: local_epoch.known_offset for leader_epoch, local_epoch in self._local_epochs.items()}
 
@@ -247,10 +249,10 @@ def _ended_runs(local_epoch: _LocalEpoch, entry: Entry) -> Iterator[RunEntry]:
             local_epoch.open_run = entry
 
 
-def _end_of(entry: Entry) -> int:
+def _end_of(entry: Entry) -> Offset:
     """Return the offset after the records or the marker of an entry, or the start of an epoch; 0 for other entries."""
     if isinstance(entry, RunEntry):
-        return entry.offset + entry.record_count
+        return Offset(entry.offset + entry.record_count)
     if isinstance(entry, MarkerEntry):
-        return entry.offset + 1
-    return entry.offset if isinstance(entry, EpochStartEntry) else 0
+        return Offset(entry.offset + 1)
+    return entry.offset if isinstance(entry, EpochStartEntry) else Offset(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from dafka.broker.core.positions import FIRST_OFFSET, UNKNOWN_OFFSET, Offset
 from dafka.broker.core.replication.divergence import Rule
 from dafka.broker.core.replication.epoch_tree import EpochTree
 from dafka.broker.core.replication.leader_preference import LeaderPreference
@@ -141,14 +142,14 @@ class Peers:
 
     # What they store
 
-    def acknowledged_end(self, broker: str, leader: Leader) -> int:
+    def acknowledged_end(self, broker: str, leader: Leader) -> Offset:
         """Return the offset up to which a replica has acknowledged the led epoch; -1 if it has not.
 
         The first epoch begins without an index record, so it has nothing to acknowledge.
         """
-        return self.progress.ends.get(broker, 0 if leader.led_epoch == self._first else -1)
+        return self.progress.ends.get(broker, FIRST_OFFSET if leader.led_epoch == self._first else UNKNOWN_OFFSET)
 
-    def in_sync(self, leader: Leader, end_offset: int, now: float, within_s: float) -> tuple[str, ...]:
+    def in_sync(self, leader: Leader, end_offset: Offset, now: float, within_s: float) -> tuple[str, ...]:
         """Return the living replicas that are in sync with this leader.
 
         Args:

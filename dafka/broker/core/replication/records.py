@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 import attrs
 
 from dafka.broker.core.metadata.leader_and_isr import ReplicaSet
+from dafka.broker.core.positions import Offset
 from dafka.errors import StorageFormatError
 from dafka.protocol.format_errors import format_errors
 
@@ -50,10 +51,10 @@ class EpochEnd(NamedTuple):
     """
 
     leader_epoch: LeaderAndEpoch
-    end_offset: int
+    end_offset: Offset
 
 
-NO_EPOCH_END = EpochEnd(NO_EPOCH, 0)
+NO_EPOCH_END = EpochEnd(NO_EPOCH, Offset(0))
 """The end of an empty log."""
 
 
@@ -169,7 +170,7 @@ def decode_control(value: bytes) -> ControlRecord:
                 str(log), _leader_epoch(leader_epoch), _texts(replicas), learners, is_transfer=True in rest[1:]
             )
         log, leader_epoch, (last, end), replicas, *rest = found
-        log_end = EpochEnd(_leader_epoch(last), int(end))
+        log_end = EpochEnd(_leader_epoch(last), Offset(int(end)))
         if kind == "promise":
             [latest] = rest
             return Vote(

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 
+from dafka.broker.core.positions import UNKNOWN_OFFSET, Offset
 from dafka.broker.core.replication.effects import Acknowledge, AdvanceHighWatermark, ReplicaAction
 from dafka.broker.core.replication.elections import Elections
 from dafka.broker.core.replication.epoch_tree import EpochTree
@@ -107,7 +108,7 @@ class Replica:
         return self.elections.is_complete
 
     @property
-    def high_watermark(self) -> int:
+    def high_watermark(self) -> Offset:
         """The offset up to which readers can read from this replica, leader or follower."""
         return self._mark.offset
 
@@ -134,7 +135,7 @@ class Replica:
         state = self.elections.state
         if not isinstance(state, Leader):
             return ()
-        end_offset = self.local_epochs.end_of(state.led_epoch) - max_lag
+        end_offset = Offset(self.local_epochs.end_of(state.led_epoch) - max_lag)
         return self._peers.in_sync(state, end_offset, self.elections.now, within_s)
 
     def heard_since(self, heard_since: Callable[[str], float]) -> float:
@@ -202,7 +203,7 @@ class Replica:
 
     # Events
 
-    def restore_local(self, ends: dict[LeaderAndEpoch, int]) -> None:
+    def restore_local(self, ends: dict[LeaderAndEpoch, Offset]) -> None:
         """Restore what this broker stores of each epoch: the offset after its last index record."""
         self.local_epochs.restore(ends)
         self._mark.reset()
@@ -217,7 +218,7 @@ class Replica:
         actions = self.elections.receive(broker, record)
         return [*actions, *self._acknowledge()] if isinstance(record, EpochStart) else actions
 
-    def stored(self, leader_epoch: LeaderAndEpoch, end_offset: int) -> list[ReplicaAction]:
+    def stored(self, leader_epoch: LeaderAndEpoch, end_offset: Offset) -> list[ReplicaAction]:
         """Record that index records of an epoch, and the records that they name, are durable here.
 
         Args:
@@ -230,7 +231,7 @@ class Replica:
         self.local_epochs.add(leader_epoch, end_offset)
         return self._acknowledge()
 
-    def acknowledged(self, broker: str, leader_epoch: LeaderAndEpoch, end_offset: int) -> list[ReplicaAction]:
+    def acknowledged(self, broker: str, leader_epoch: LeaderAndEpoch, end_offset: Offset) -> list[ReplicaAction]:
         """Process an acknowledgement of another replica, or of this one.
 
         Every replica can hear the acknowledgements of all: followers use them to advance their high watermark.
@@ -244,7 +245,7 @@ class Replica:
     def repeat_acknowledgement(self) -> list[ReplicaAction]:
         """Acknowledge again, because an acknowledgement can be lost."""
         log_end = self._acknowledged
-        self._acknowledged = EpochEnd(log_end.leader_epoch, -1)
+        self._acknowledged = EpochEnd(log_end.leader_epoch, UNKNOWN_OFFSET)
         actions = self._acknowledge()
         self._acknowledged = max(log_end, self._acknowledged)
         return actions

@@ -10,6 +10,7 @@ import attrs
 
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.partition_address import INDEX_TOPIC, EpochAddress, name_log, parse_address
+from dafka.broker.core.positions import FIRST_SEQUENCE, RecordSequence
 from dafka.broker.core.replication.checkpoints import Checkpoint
 from dafka.broker.core.replication.effects import ReplicaAction
 from dafka.broker.core.replication.local_log import LocalLog
@@ -34,7 +35,7 @@ class FetchRecords:
     """
 
     partition: Partition
-    end_sequence: int = 0
+    end_sequence: RecordSequence = FIRST_SEQUENCE
 
 
 class LogAction(NamedTuple):
@@ -237,7 +238,7 @@ class ReplicatedLogs:
             self._wait(log)
         return changed, actions + self.fetch_missing([log for log in indexed if log in self._incomplete])
 
-    def acknowledged(self, broker: str, partition: Partition, index_end: int) -> list[LogAction]:
+    def acknowledged(self, broker: str, partition: Partition, index_end: RecordSequence) -> list[LogAction]:
         """Process the acknowledgement of index records by another replica.
 
         Args:
@@ -352,7 +353,8 @@ class ReplicatedLogs:
         address = parse_address(batch.partition.address)
         assert address is not None
         values = [value or b"" for value in batch.values]
-        log.local_log.add_index(LeaderAndEpoch(address.epoch, address.leader), batch.first_sequence, values)
+        leader_epoch = LeaderAndEpoch(address.epoch, address.leader)
+        log.local_log.add_index(leader_epoch, RecordSequence(batch.first_sequence), values)
 
     def _wait(self, log: ReplicatedLog) -> None:
         for partition in log.local_log.missing():

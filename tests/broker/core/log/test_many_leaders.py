@@ -7,8 +7,10 @@ import random
 import pytest
 
 from dafka.broker.core.log import offset_assigner as ordering
+from dafka.broker.core.positions import Offset
 from dafka.broker.core.replication.epoch_tree import EpochTree
-from dafka.broker.core.replication.records import NO_EPOCH_END, EpochEnd, EpochStart, LeaderAndEpoch
+from dafka.broker.core.replication.records import NO_EPOCH_END, EpochStart, LeaderAndEpoch
+from tests.broker.core.entries import epoch_end
 from tests.broker.core.replication.read_log import Indexed, ReadLog
 
 LEADERS = 20
@@ -51,7 +53,7 @@ class Log:
         self.led.append(record)
         self.branches[self.branch][1].append(record)
         self.records.append(record)
-        self.led.state.high_watermark = len(self.records)
+        self.led.state.high_watermark = Offset(len(self.records))
 
     def change_leader(self, epoch: int) -> None:
         """Let the next leader continue the log, perhaps not from its end."""
@@ -65,7 +67,7 @@ class Log:
             for each in self.records
             if each.transaction is not None and each.producer_id is not None and each.transaction not in ended
         }
-        parent = EpochEnd(self.branch, end)
+        parent = epoch_end(self.branch, end)
         self.branch = LeaderAndEpoch(epoch * 1024, self.draw.choice("abc"))
         self.table.add(EpochStart("log", self.branch, parent, ("a", "b", "c")))
         self.branches[self.branch] = (end, [])

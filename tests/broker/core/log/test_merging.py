@@ -5,12 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dafka.broker.core.log.entries import RunEntry
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.log.offset_assigner import OffsetAssigner
 from dafka.broker.core.metadata.topics import Topic
+from dafka.broker.core.positions import Offset
 from dafka.records import Partition, RecordBatch
+from tests.broker.core.entries import run_entry
 
 TOPIC = Topic("orders", "id", 1)
 SIDE = "side/id/0/1"
@@ -65,7 +66,7 @@ class Leaders:
     def places(self) -> list[tuple[str, int]]:
         found = []
         offset = 0
-        while (location := self.log.index.locate(offset)) is not None:
+        while (location := self.log.index.locate(Offset(offset))) is not None:
             places = range(location.sequence, location.sequence + location.record_count)
             address = location.address or self.log.leader_partition.address
             found += [(address, each) for each in places]
@@ -80,7 +81,7 @@ def test_no_record_is_healed_twice(steps: list[tuple[str, int, int]]) -> None:
         if what == "heal":  # a leader reads what another branch has from somewhere on, as far as it holds that
             begin = min(first, end)
             end = max(end, begin + count)
-            leaders.order.table.merge_divergent(leaders.log, [RunEntry(begin, SIDE, begin, end - begin)])
+            leaders.order.table.merge_divergent(leaders.log, [run_entry(begin, SIDE, begin, end - begin)])
         elif what == "lead":
             leaders.lead()
             end = leaders.log.index.end_sequence(SIDE)

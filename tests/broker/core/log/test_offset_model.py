@@ -21,7 +21,9 @@ from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.log.offset_assigner import OffsetAssigner
 from dafka.broker.core.log.partitioner import log_of_address, log_of_key
 from dafka.broker.core.metadata.topics import Topic
+from dafka.broker.core.positions import Offset, RecordSequence, log_order
 from dafka.records import Partition, RecordBatch
+from tests.broker.core.entries import batch_entry, marker_entry
 
 IDENTITY = "BROKER"
 
@@ -68,7 +70,7 @@ class Model:
         self.order.table.add_topic(self.topic)
         for log in self.order.table.logs("orders"):
             for sequence, value in sorted(self.storage.index.get(log.index_partition, {}).items()):
-                self.order.table.restore(log, sequence, value)
+                self.order.table.restore(log, RecordSequence(sequence), value)
         assert self.order.table.finish_restoring(self.storage.record_ends(), self.storage.earliest) == []
 
     def append(self) -> None:
@@ -109,7 +111,7 @@ class Model:
             end = batch.end_sequence if batch.partition == log.leader_partition else end
         position = self.random.randint(first, end)
         self.transactions += 1
-        self.order.table.append_marker(log, MarkerEntry(0, position, self.transactions, 0, 1, 1000, None))
+        self.order.table.append_marker(log, marker_entry(0, position, self.transactions, 0, 1, 1000, None))
         numbers = [
             number
             for number, (where, partition, sequence) in enumerate(placed)
@@ -139,7 +141,7 @@ class Model:
         for log, expected in zip(self.order.table.logs("orders"), self.expected, strict=True):
             assert log.high_watermark == log.index.end_offset == len(expected)
             for offset, (partition, sequence) in enumerate(expected):
-                location = log.index.locate(offset)
+                location = log.index.locate(Offset(offset))
                 if offset < log.index.start_offset:
                     assert location is None
                     assert partition is None or sequence < self.storage.earliest.get(partition, 0)
@@ -152,8 +154,8 @@ class Model:
                     continue
                 assert log.partition_of(location.address) == partition
                 assert location.sequence == sequence
-                assert log.index.find(location.address, sequence) == offset
-                assert log.index.sequence_from(location.address, offset) == sequence
+                assert log.index.find(location.address, RecordSequence(sequence)) == offset
+                assert log.index.sequence_from(location.address, Offset(offset)) == sequence
                 run = expected[offset : offset + location.record_count]
                 assert run == [(partition, sequence + number) for number in range(location.record_count)]
 
@@ -219,7 +221,7 @@ def test_batches_of_producers_are_restored() -> None:
     assert record.values[0] is not None
     restored = OffsetAssigner(LogTable(IDENTITY))
     restored.table.add_topic(Topic("orders", "1D"))
-    restored.table.restore(restored.table.logs("orders")[0], 0, record.values[0])
+    restored.table.restore(restored.table.logs("orders")[0], RecordSequence(0), record.values[0])
     assert producer_entries(record.values[0]) == [(0, 2, 9, 2, 40, 0, 77)]
     assert restored.table.logs("orders")[0].producers.producers[9].last_sequence == 41
 
@@ -236,7 +238,7 @@ def restore_all(order: OffsetAssigner, index: list[tuple[int, bytes]]) -> tuple[
     (log,) = restored.table.logs("orders")
     found: list[ProducerEntry] = []
     for sequence, value in index:
-        restored.table.restore(log, sequence, value)
+        restored.table.restore(log, RecordSequence(sequence), value)
         for entry in producer_entries(value):
             found = [] if isinstance(entry, IndexRewriteEntry) else [*found, entry]
     return restored, found
@@ -287,16 +289,16 @@ def test_rewritten_index_keeps_open_and_ended_transactions() -> None:
             is_transactional=True,
         )
         if number == 150:
-            order.table.append_marker(log, MarkerEntry(0, 150, 1, 2, 0, 77, 1))
+            order.table.append_marker(log, marker_entry(0, 150, 1, 2, 0, 77, 1))
         plan = order.plan([RecordBatch(log.leader_partition, number, [b""], encoded=(data,))], 77)
         order.commit(plan)
         for record in plan.index_records:
             index += [(each, value or b"") for each, value in enumerate(record.values, record.first_sequence)]
         index = [each for each in index if each[0] >= log.index_first]
     restored, found = restore_all(order, index)
-    assert found[0] == BatchEntry(0, 1, 0, 2, 0, 1, 77)  # producer 0 has never ended its transaction
-    assert found[1] == MarkerEntry(150, 150, 1, 2, 0, 77, 1)
-    assert found[2] == BatchEntry(150, 1, 1, 2, 149, 1, 77)  # the first one of the transaction that is open
+    assert found[0] == batch_entry(0, 1, 0, 2, 0, 1, 77)  # producer 0 has never ended its transaction
+    assert found[1] == marker_entry(150, 150, 1, 2, 0, 77, 1)
+    assert found[2] == batch_entry(150, 1, 1, 2, 149, 1, 77)  # the first one of the transaction that is open
     assert restored.table.finish_restoring({log.leader_partition: 300}, {}) == []
     assert restored.table.logs("orders")[0].high_watermark == 301
 
@@ -307,7 +309,7 @@ def test_deleted_records_stay_deleted() -> None:
     (log,) = order.table.logs("orders")
     first = order.plan([RecordBatch(log.leader_partition, 0, [b""] * 5)], 0)
     order.commit(first)
-    order.table.delete_before(log, 3)
+    order.table.delete_before(log, Offset(3))
     second = order.plan([], 0)
     order.commit(second)
     restored = OffsetAssigner(LogTable(IDENTITY))
@@ -315,12 +317,12 @@ def test_deleted_records_stay_deleted() -> None:
     (other,) = restored.table.logs("orders")
     for record in first.index_records + second.index_records:
         assert record.values[0] is not None
-        restored.table.restore(other, record.first_sequence, record.values[0])
+        restored.table.restore(other, RecordSequence(record.first_sequence), record.values[0])
     assert restored.table.finish_restoring({log.leader_partition: 5}, {}) == []
     assert other.index.start_offset == 3
     assert other.high_watermark == 5
-    assert other.index.locate(2) is None
-    assert other.index.locate(3) == (LEADER, 3, 2)
+    assert other.index.locate(Offset(2)) is None
+    assert other.index.locate(Offset(3)) == (LEADER, 3, 2)
 
 
 @pytest.mark.parametrize("rewrite_entries", [0, 1000])
@@ -335,19 +337,19 @@ def test_end_of_a_transaction_follows_the_batch_that_is_appended_with_it(rewrite
         encoded = encode_batch(
             base, [b"value"], timestamps=1, producer_id=7, producer_epoch=0, base_sequence=base, is_transactional=True
         )
-        order.table.append_marker(log, MarkerEntry(0, base + 1, 7, 0, 1, 1000, base))
+        order.table.append_marker(log, marker_entry(0, base + 1, 7, 0, 1, 1000, base))
         plan = order.plan([RecordBatch(log.leader_partition, base, [b"value"], encoded=(encoded,))], 1000)
         order.commit(plan)
         for record in plan.index_records:
             for sequence, value in enumerate(record.values, record.first_sequence):
                 assert value is not None
-                restored.table.restore(restored.table.logs("orders")[0], sequence, value)
+                restored.table.restore(restored.table.logs("orders")[0], RecordSequence(sequence), value)
                 found = producer_entries(value)
                 entries = found if isinstance(found[0], IndexRewriteEntry) else entries + found
     for number, entry in enumerate(entries):
         if isinstance(entry, MarkerEntry):
             later = [each for each in entries[number:] if isinstance(each, BatchEntry)]
-            assert all(each.sequence >= entry.position for each in later)
+            assert all(log_order(each.position) >= log_order(entry.position) for each in later)
     assert sum(isinstance(each, MarkerEntry) for each in entries) == 8
     assert len(log.producer_batches) == len(restored.table.logs("orders")[0].producer_batches) == 5, (
         "no transaction is left open"

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from dafka.broker.core.log.open_transactions import AbortedTransaction, OpenTransactions
+from dafka.broker.core.positions import Offset
 
 
 class Entry(NamedTuple):
@@ -41,11 +42,13 @@ class Model:
                 self.entries.append(Entry(producer_id, is_commit))
                 self.ends.append((offset, producer_id, first, is_commit))
                 # What is known of the first record: from the marker, from the record, or from both.
-                self.transactions.end(producer_id, offset, self.draw.choice([first, None]), is_commit=is_commit)
+                self.transactions.end(
+                    producer_id, Offset(offset), Offset(self.draw.choice([first, None])), is_commit=is_commit
+                )
             else:
                 running.setdefault(producer_id, offset)
                 self.entries.append(Entry(producer_id, None))
-                self.transactions.begin(producer_id, offset)
+                self.transactions.begin(producer_id, Offset(offset))
         self.running = running
 
     def restart(self) -> None:
@@ -53,17 +56,17 @@ class Model:
         self.transactions = OpenTransactions()
         for offset, producer_id, first, is_commit in self.ends:
             if offset >= self.start:
-                self.transactions.end(producer_id, offset, first, is_commit=is_commit)
+                self.transactions.end(producer_id, Offset(offset), Offset(first), is_commit=is_commit)
         for producer_id, first in sorted(self.running.items(), key=lambda each: each[1]):
-            self.transactions.begin(producer_id, first)
+            self.transactions.begin(producer_id, Offset(first))
 
     def drop(self) -> None:
         self.start = self.draw.randint(self.start, len(self.entries))
-        self.transactions.drop_before(self.start)
+        self.transactions.drop_before(Offset(self.start))
 
     def aborted(self, first: int, end: int) -> list[AbortedTransaction]:
         found = [
-            AbortedTransaction(producer_id, begun, offset)
+            AbortedTransaction(producer_id, Offset(begun), Offset(offset))
             for offset, producer_id, begun, is_commit in self.ends
             if not is_commit and begun < end and offset >= first
         ]
@@ -101,16 +104,16 @@ def test_the_aborted_transactions_of_a_range_are_those_that_have_records_in_it(s
             model.restart()
         elif kind < 0.7:
             model.drop()
-        stable = model.transactions.last_stable_offset(len(model.entries))
+        stable = model.transactions.last_stable_offset(Offset(len(model.entries)))
         assert stable == min([len(model.entries), *model.running.values()])
         first = model.draw.randint(model.start, len(model.entries))
         end = model.draw.randint(first, len(model.entries))
-        assert model.transactions.aborted_between(first, end) == model.aborted(first, end)
+        assert model.transactions.aborted_between(Offset(first), Offset(end)) == model.aborted(first, end)
         end = min(end, stable)
         visible = [
             each for each in range(first, end) if model.entries[each].is_commit is None and model.is_visible(each)
         ]
-        assert read(model, first, end, model.transactions.aborted_between(first, end)) == visible
+        assert read(model, first, end, model.transactions.aborted_between(Offset(first), Offset(end))) == visible
 
 
 @pytest.mark.parametrize("seed", range(50))
@@ -119,11 +122,11 @@ def test_a_transaction_is_decided_when_its_marker_is_below_the_high_watermark(se
     for high_watermark in range(len(model.entries) + 1):
         undecided = [first for offset, _, first, _ in model.ends if offset >= high_watermark]
         expected = min([high_watermark, *undecided, *model.running.values()])
-        assert model.transactions.last_stable_offset(high_watermark) == expected
+        assert model.transactions.last_stable_offset(Offset(high_watermark)) == expected
 
 
 def test_a_marker_without_records_ends_nothing() -> None:
     transactions = OpenTransactions()
-    transactions.end(1, 5, None, is_commit=False)
-    assert transactions.aborted_between(0, 10) == []
-    assert transactions.last_stable_offset(3) == 3
+    transactions.end(1, Offset(5), None, is_commit=False)
+    assert transactions.aborted_between(Offset(0), Offset(10)) == []
+    assert transactions.last_stable_offset(Offset(3)) == 3

@@ -6,20 +6,19 @@ import pytest
 from aiokafka.partitioner import murmur2 as murmur2_of_aiokafka
 
 from dafka.broker.core.log.entries import (
-    BatchEntry,
     DroppedEntry,
     Entry,
     IndexRewriteEntry,
     LogStartEntry,
-    MarkerEntry,
-    RunEntry,
     decode_entries,
     encode_entries,
 )
 from dafka.broker.core.log.partitioner import log_of_key, murmur2, place_records
 from dafka.broker.core.metadata.topics import find_name_problem
+from dafka.broker.core.positions import Offset, RecordSequence
 from dafka.errors import StorageFormatError
 from dafka.records import Partition, RecordBatch
+from tests.broker.core.entries import batch_entry, marker_entry, run_entry
 
 
 @pytest.mark.parametrize("size", range(20))
@@ -40,13 +39,13 @@ def test_records_of_a_key_have_one_log() -> None:
 
 def test_entries_come_back() -> None:
     entries: list[Entry] = [
-        RunEntry(5, "A", 3, 0),
-        BatchEntry(3, 2, 9, 1, 2**31 - 1, 1, 10**12),
-        LogStartEntry(4),
-        MarkerEntry(9, 5, 2**40, 3, 1, 10**12, None),
+        run_entry(5, "A", 3, 0),
+        batch_entry(3, 2, 9, 1, 2**31 - 1, 1, 10**12),
+        LogStartEntry(Offset(4)),
+        marker_entry(9, 5, 2**40, 3, 1, 10**12, None),
         IndexRewriteEntry(),
-        DroppedEntry("A", 7),
-        RunEntry(10, "", 0, 7),
+        DroppedEntry("A", RecordSequence(7)),
+        run_entry(10, "", 0, 7),
     ]
     assert decode_entries(encode_entries(entries)) == entries
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 
-from dafka.broker.core.log.entries import BatchEntry, MarkerEntry, offset_of
+from dafka.broker.core.log.entries import BatchEntry
 from dafka.broker.core.log.producer_batches import PRODUCER_EXPIRY_MS, ProducerBatches, TransactionRuns
+from dafka.broker.core.positions import AtOffset, Offset
+from tests.broker.core.entries import batch_entry, marker_entry
 
 
 def entry(sequence: int, producer_id: int = 1, count: int = 1, flags: int = 0, timestamp_ms: int = 0) -> BatchEntry:
-    return BatchEntry(sequence, count, producer_id, 0, sequence, flags, timestamp_ms)
+    return batch_entry(sequence, count, producer_id, 0, sequence, flags, timestamp_ms)
 
 
 def test_runs_say_which_records_belong_to_which_transaction() -> None:
@@ -19,16 +21,17 @@ def test_runs_say_which_records_belong_to_which_transaction() -> None:
         for _ in range(rng.randint(0, 12)):
             producer_id, count = rng.choice([-1, 1, 2]), rng.randint(1, 4)
             if producer_id >= 0:
-                runs.add(len(expected), entry(0, producer_id, count, 1))
+                runs.add(Offset(len(expected)), entry(0, producer_id, count, 1))
             expected += [producer_id] * count
         dropped = rng.randint(0, len(expected))
-        runs.drop_before(dropped)
+        runs.drop_before(Offset(dropped))
         for each in runs.entries() * 2:  # what is known stays
-            restored.add(offset_of(each.sequence), each)
+            assert isinstance(each.position, AtOffset)
+            restored.add(each.position.offset, each)
         first = rng.randint(dropped, len(expected))
         end = rng.randint(first, len(expected))
         for each_runs in (runs, restored):
-            pieces = list(each_runs.split(first, end))
+            pieces = list(each_runs.split(Offset(first), Offset(end)))
             assert [piece[2] for piece in pieces for _ in range(piece[0], piece[1])] == expected[first:end]
             assert [sequence for piece in pieces for sequence in range(piece[0], piece[1])] == list(range(first, end))
 
@@ -37,9 +40,9 @@ def test_five_batches_and_the_first_of_an_open_transaction_are_kept() -> None:
     producers = ProducerBatches()
     for sequence in range(20):
         producers.add(entry(sequence, flags=1))
-    assert [each.sequence for each in producers.entries()] == [0, 15, 16, 17, 18, 19]
-    producers.end_transaction(MarkerEntry(20, 20, 1, 0, 1, 0, 0))
-    assert [each.sequence for each in producers.entries()] == [15, 16, 17, 18, 19]
+    assert [each.position for each in producers.entries()] == [0, 15, 16, 17, 18, 19]
+    producers.end_transaction(marker_entry(20, 20, 1, 0, 1, 0, 0))
+    assert [each.position for each in producers.entries()] == [15, 16, 17, 18, 19]
     assert not any(each.flags for each in producers.entries()), "the marker may be dropped before them"
     assert len(producers) == 5
 

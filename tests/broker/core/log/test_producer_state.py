@@ -14,14 +14,16 @@ from dafka.broker.core.log.producer_state import (
     ProducerStateSettings,
 )
 from dafka.broker.core.log.sequence_ranges import RANGES_MAX, SEQUENCES, SequenceRanges
+from dafka.broker.core.positions import Offset, ProducerSequence, sequence_of
 from tests.broker.core.coordination.model.broker import Log, make_header
+from tests.broker.core.entries import batch_entry
 
 SETTINGS = ProducerStateSettings()
 
 
 def known_offset(batch: AppendedBatch) -> int:
-    assert batch.base_offset is not None
-    return batch.base_offset
+    assert batch.position is not None
+    return sequence_of(batch.position)
 
 
 class OneLog:
@@ -117,14 +119,23 @@ def test_epochs_begin_with_sequence_0() -> None:
     assert log.produce(1, epoch=4) == 11
 
 
+@pytest.mark.parametrize(
+    ("epoch", "base_sequence", "count", "is_known"),
+    [(0, 0, 10, True), (1, 0, 2, True), (0, 10, 2, False), (1, 3, 2, False), (2, 0, 2, False)],
+)
+def test_batches_of_another_branch_are_admitted_once(
+    epoch: int, base_sequence: int, count: int, is_known: bool
+) -> None:
+    log = OneLog()
+    log.produce(0, 10)
+    log.produce(0, 4, epoch=1)
+    assert log.producers.admit_divergent(batch_entry(0, count, 1, epoch, base_sequence, 0, 0)) is not is_known
+
+
 def test_batch_of_a_former_epoch_that_comes_from_another_branch_changes_nothing() -> None:
     log = OneLog()
     log.produce(0, 10)
     log.produce(0, 4, epoch=1)
-    assert log.producers.has_appended(make_header(0, 10, 1, 0, 0))
-    assert log.producers.has_appended(make_header(0, 2, 1, 1, 0))
-    for epoch, base_sequence in ((0, 10), (1, 3), (2, 0)):
-        assert not log.producers.has_appended(make_header(0, 2, 1, epoch, base_sequence))
     log.log.append(make_header(log.end_offset, 5, 1, 0, 10), None, log.now_ms)
     assert log.produce(4, epoch=1) == 19
 
@@ -202,25 +213,25 @@ def test_number_of_producers_is_limited() -> None:
 def test_last_stable_offset_stays_before_open_transactions() -> None:
     log = OneLog()
     log.produce(0, 5, producer_id=9)
-    assert log.log.transactions.last_stable_offset(5) == 5
+    assert log.log.transactions.last_stable_offset(Offset(5)) == 5
     log.produce(0, 2, producer_id=1, transactional=True)
     log.produce(0, 2, producer_id=2, transactional=True)
-    assert log.log.transactions.last_stable_offset(3) == 3
-    assert log.log.transactions.last_stable_offset(9) == 5
+    assert log.log.transactions.last_stable_offset(Offset(3)) == 3
+    assert log.log.transactions.last_stable_offset(Offset(9)) == 5
     log.end(1, is_commit=True)
-    assert log.log.transactions.last_stable_offset(9) == 5
-    assert log.log.transactions.last_stable_offset(10) == 7
+    assert log.log.transactions.last_stable_offset(Offset(9)) == 5
+    assert log.log.transactions.last_stable_offset(Offset(10)) == 7
     log.restart()
-    assert log.log.transactions.last_stable_offset(10) == 7
+    assert log.log.transactions.last_stable_offset(Offset(10)) == 7
     log.end(2, is_commit=False)
-    assert log.log.transactions.last_stable_offset(11) == 11
+    assert log.log.transactions.last_stable_offset(Offset(11)) == 11
 
 
 def test_transaction_is_undecided_until_its_marker_is_durable() -> None:
     log = OneLog()
     log.produce(0, 5, transactional=True)
     log.end(1, is_commit=True)
-    assert [log.log.transactions.last_stable_offset(end) for end in (3, 5, 6)] == [0, 0, 6]
+    assert [log.log.transactions.last_stable_offset(Offset(end)) for end in (3, 5, 6)] == [0, 0, 6]
 
 
 def test_aborted_transactions_of_a_range() -> None:
@@ -236,7 +247,10 @@ def test_aborted_transactions_of_a_range() -> None:
     log.restart()
 
     def between(start: int, end: int) -> list[tuple[int, int]]:
-        return [(each.producer_id, each.first_offset) for each in log.log.transactions.aborted_between(start, end)]
+        return [
+            (each.producer_id, each.first_offset)
+            for each in log.log.transactions.aborted_between(Offset(start), Offset(end))
+        ]
 
     assert between(0, 44) == [(1, 0), (2, 10), (2, 33)]
     assert between(0, 10) == [(1, 0)]
@@ -244,7 +258,7 @@ def test_aborted_transactions_of_a_range() -> None:
     assert between(21, 33) == [(1, 0)]
     assert between(33, 40) == [(2, 33)]
     assert between(44, 50) == []
-    log.log.transactions.drop_before(33)
+    log.log.transactions.drop_before(Offset(33))
     assert between(0, 44) == [(2, 33)]
 
 
@@ -301,20 +315,27 @@ def test_records_of_the_other_side_are_known_when_they_come_again() -> None:
 
 def test_ranges_of_sequences() -> None:
     ranges = SequenceRanges()
-    assert ranges.add(SEQUENCES - 3, 2)
-    assert ranges.add(SEQUENCES - 1, 3)
-    assert ranges.covers(SEQUENCES - 3, 5)
-    assert not ranges.covers(2, 1)
-    assert ranges.add(10, 5)
-    assert not ranges.add(4, 2)
+    assert ranges.add(ProducerSequence(SEQUENCES - 3), 2)
+    assert ranges.add(ProducerSequence(SEQUENCES - 1), 3)
+    assert ranges.covers(ProducerSequence(SEQUENCES - 3), 5)
+    assert not ranges.covers(ProducerSequence(2), 1)
+    assert ranges.add(ProducerSequence(10), 5)
+    assert not ranges.add(ProducerSequence(4), 2)
     assert ranges.end == SEQUENCES + 15
-    assert [ranges.covers(first, 2) for first in (2, 4, 6, 9, 10, 14)] == [False, True, False, False, True, False]
-    assert not ranges.add(2, 8)
-    assert ranges.covers(SEQUENCES - 3, 18)
-    assert ranges.add(15 + SEQUENCES // 2 - 1, 1)
-    assert ranges.add(15 + SEQUENCES // 2, 100)
-    assert not ranges.covers(15 + SEQUENCES // 2 + 1, SEQUENCES // 2), "it is too far back"
+    assert [ranges.covers(ProducerSequence(first), 2) for first in (2, 4, 6, 9, 10, 14)] == [
+        False,
+        True,
+        False,
+        False,
+        True,
+        False,
+    ]
+    assert not ranges.add(ProducerSequence(2), 8)
+    assert ranges.covers(ProducerSequence(SEQUENCES - 3), 18)
+    assert ranges.add(ProducerSequence(15 + SEQUENCES // 2 - 1), 1)
+    assert ranges.add(ProducerSequence(15 + SEQUENCES // 2), 100)
+    assert not ranges.covers(ProducerSequence(15 + SEQUENCES // 2 + 1), SEQUENCES // 2), "it is too far back"
     for number in range(2 * RANGES_MAX):
-        ranges.add(1000 + SEQUENCES // 2 + 2 * number, 1)
-    assert ranges.covers(1000 + SEQUENCES // 2 + 4 * RANGES_MAX - 2, 1)
-    assert not ranges.covers(1000 + SEQUENCES // 2, 1)
+        ranges.add(ProducerSequence(1000 + SEQUENCES // 2 + 2 * number), 1)
+    assert ranges.covers(ProducerSequence(1000 + SEQUENCES // 2 + 4 * RANGES_MAX - 2), 1)
+    assert not ranges.covers(ProducerSequence(1000 + SEQUENCES // 2), 1)

@@ -8,9 +8,10 @@ from typing import Any, TypeAlias
 import attrs
 import pytest
 
-from dafka.broker.core.log.entries import BatchEntry, MarkerEntry, names_offset
+from dafka.broker.core.log.entries import BatchEntry, MarkerEntry
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.producer_batches import TransactionRuns
+from dafka.broker.core.positions import FIRST_OFFSET, AtOffset, Offset
 from dafka.broker.core.replication.divergence import MajorityRule
 from dafka.broker.core.replication.effects import (
     Acknowledge,
@@ -113,7 +114,7 @@ def forget_local_log(patch: pytest.MonkeyPatch) -> None:
     """Forget at a restart what is stored of other leaders' epochs."""
     restore = Replica.restore_local
 
-    def restore_own(self: Replica, ends: dict[LeaderAndEpoch, int]) -> None:
+    def restore_own(self: Replica, ends: dict[LeaderAndEpoch, Offset]) -> None:
         restore(self, {each: end for each, end in ends.items() if each.leader == self._broker})
 
     patch.setattr(Replica, "restore_local", restore_own)
@@ -138,7 +139,7 @@ def commit_the_fastest(patch: pytest.MonkeyPatch) -> None:
 
     def move_high_watermark(self: Replica) -> list[ReplicaAction]:
         acks = self._peers.progress.ends
-        found = max(acks.values(), default=0)
+        found = max(acks.values(), default=FIRST_OFFSET)
         if self.led_epoch is None or self._broker not in acks or found <= self.high_watermark:
             return []
         self._mark.offset = found
@@ -151,7 +152,7 @@ def commit_own_log(patch: pytest.MonkeyPatch) -> None:
     """Commit what is durable at the leader."""
 
     def move_high_watermark(self: Replica) -> list[ReplicaAction]:
-        found = self._peers.progress.ends.get(self._broker, 0)
+        found = self._peers.progress.ends.get(self._broker, FIRST_OFFSET)
         if self.led_epoch is None or found <= self.high_watermark:
             return []
         self._mark.offset = found
@@ -205,7 +206,7 @@ def count_old_acknowledgements(patch: pytest.MonkeyPatch) -> None:
     """Count acknowledgements of other epochs."""
     acknowledged = Replica.acknowledged
 
-    def acknowledged_any(self: Replica, broker: str, epoch: LeaderAndEpoch, end_offset: int) -> list[ReplicaAction]:
+    def acknowledged_any(self: Replica, broker: str, epoch: LeaderAndEpoch, end_offset: Offset) -> list[ReplicaAction]:
         return acknowledged(self, broker, self.led_epoch or epoch, end_offset)
 
     patch.setattr(Replica, "acknowledged", acknowledged_any)
@@ -368,9 +369,8 @@ def forget_first_records_of_other_leaders(patch: pytest.MonkeyPatch) -> None:
     """Take every first record of a transaction that another leader has appended for none."""
     find = Log._first_offset
 
-    def forget(self: Log, marker: MarkerEntry, own: str) -> int | None:
-        is_other = marker.first_sequence is not None and names_offset(marker.first_sequence)
-        return None if is_other else find(self, marker, own)
+    def forget(self: Log, marker: MarkerEntry, own: str) -> Offset | None:
+        return None if isinstance(marker.first_position, AtOffset) else find(self, marker, own)
 
     patch.setattr(Log, "_first_offset", forget)
 
@@ -379,8 +379,8 @@ def keep_transactions_of_other_branches_out(patch: pytest.MonkeyPatch) -> None:
     """Take records that another leader has appended for records of no transaction."""
     add = TransactionRuns.add
 
-    def add_own(self: TransactionRuns, offset: int, entry: BatchEntry) -> None:
-        if not names_offset(entry.sequence):
+    def add_own(self: TransactionRuns, offset: Offset, entry: BatchEntry) -> None:
+        if not isinstance(entry.position, AtOffset):
             add(self, offset, entry)
 
     patch.setattr(TransactionRuns, "add", add_own)

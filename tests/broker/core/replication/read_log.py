@@ -14,8 +14,9 @@ from dafka.broker.core.log.log_table import LogTable, leader_partition
 from dafka.broker.core.log.offset_assigner import OffsetAssigner
 from dafka.broker.core.log.producer_state import Marker
 from dafka.broker.core.metadata.topics import Topic
+from dafka.broker.core.positions import FIRST_OFFSET, Offset, RecordSequence
 from dafka.broker.core.replication.epoch_tree import EpochTree
-from dafka.broker.core.replication.records import EpochEnd, LeaderAndEpoch
+from dafka.broker.core.replication.records import LeaderAndEpoch
 from dafka.records import RecordBatch
 
 TOPIC = Topic("orders", "1D")
@@ -83,16 +84,14 @@ class ReadLog:
         row = table.starts[self.leader_epoch]
         chain = [*(table.chain(row.parent) or [])][::-1]
         rows = table.starts
-        self.state.epochs = [
-            (each.leader_epoch.epoch, rows[each.leader_epoch].parent.end_offset)
-            for each in (*chain, EpochEnd(self.leader_epoch, 0))
-        ]
+        epochs = [*(each.leader_epoch for each in chain), self.leader_epoch]
+        self.state.epochs = [(each.epoch, rows[each].parent.end_offset) for each in epochs]
         self.state.epoch_count = len(chain) + 1
         for each in chain:
             start, records = branches.get(each.leader_epoch, (0, ()))
             self._read(each.leader_epoch, records[: max(each.end_offset - start, 0)], 0, each.end_offset)
             self.state.index.end_at(each.end_offset)
-        self.state.index_end = 0
+        self.state.index_end = RecordSequence(0)
         start, records = branches.get(self.leader_epoch, (row.parent.end_offset, ()))
         self.end = start
         if is_led:
@@ -112,7 +111,7 @@ class ReadLog:
         branch: LeaderAndEpoch,
         records: Iterable[Indexed],
         sequence: int,
-        end_offset: int | None,
+        end_offset: Offset | None,
         own: str | None = None,
     ) -> None:
         address = leader_partition(branch.leader, TOPIC, 0, branch.epoch).address if own is None else own
@@ -120,7 +119,11 @@ class ReadLog:
             if end_offset is not None and self.state.index.end_offset >= end_offset and is_rewrite(each.entries):
                 break
             self.state.restore(
-                number, each.entries, keeps_record_batches=False, leader_address=address, end_offset=end_offset
+                RecordSequence(number),
+                each.entries,
+                keeps_record_batches=False,
+                leader_address=address,
+                end_offset=end_offset,
             )
 
     def append(self, record: Indexed) -> None:
@@ -130,7 +133,8 @@ class ReadLog:
         if record.producer_id is not None and record.is_commit is not None:
             first = producers.open_transactions.get(record.producer_id)
             marker = Marker(record.producer_id, PRODUCER_EPOCH, record.is_commit)
-            entry = MarkerEntry(0, self._next_sequence, *marker[:2], int(record.is_commit), 0, first)
+            position = RecordSequence(self._next_sequence)
+            entry = MarkerEntry(FIRST_OFFSET, position, *marker[:2], int(record.is_commit), 0, first)
             self._order.table.append_marker(self.state, entry)
             producers.add_marker(marker, 0)
         else:
@@ -149,7 +153,7 @@ class ReadLog:
                         is_transactional=True,
                     ),
                 )
-                producers.add_batch(read_header(encoded[0]), 0)
+                producers.add_batch(read_header(encoded[0]), RecordSequence(self._next_sequence), 0)
             batches = [RecordBatch(self.state.leader_partition, self._next_sequence, [b""], encoded=encoded)]
             self._next_sequence += 1
         plan = self._order.plan(batches, 0)
@@ -167,10 +171,10 @@ class ReadLog:
         from its front.
         """
         end_offset = self.state.last_stable_offset
-        waiting = list(self.state.transactions.aborted_between(first_offset, end_offset))
+        waiting = list(self.state.transactions.aborted_between(Offset(first_offset), end_offset))
         runs = [
             number
-            for first, end, number, _ in self.state.transaction_runs.split(first_offset, end_offset)
+            for first, end, number, _ in self.state.transaction_runs.split(Offset(first_offset), end_offset)
             for _ in range(first, end)
         ]
         skipped: set[int] = set()

@@ -17,6 +17,7 @@ from dafka.broker.core.replication.records import (
     next_epoch,
 )
 from dafka.errors import StorageFormatError
+from tests.broker.core.entries import epoch_end
 
 NAMES = st.text(max_size=20)
 BRANCHES = st.builds(LeaderAndEpoch, st.integers(-1, 2**31 - 1), NAMES)
@@ -65,7 +66,7 @@ def test_epochs_increase_and_differ_between_brokers(latest: int, one: int, other
 
 
 def test_a_record_of_an_earlier_version_names_no_joining_replicas() -> None:
-    row = EpochStart("log", LeaderAndEpoch(1, "a"), EpochEnd(LeaderAndEpoch(0, "b"), 7), ("a", "b"))
+    row = EpochStart("log", LeaderAndEpoch(1, "a"), epoch_end(LeaderAndEpoch(0, "b"), 7), ("a", "b"))
     assert decode_control(b'{"version":1,"row":["log",[1,"a"],[[0,"b"],7],["a","b"]]}') == row
     vote_request = VoteRequest("log", LeaderAndEpoch(1, "a"), ("a", "b"))
     assert decode_control(b'{"version":1,"claim":["log",[1,"a"],["a","b"]]}') == vote_request

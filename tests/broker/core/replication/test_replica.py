@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 
+from dafka.broker.core.positions import Offset
 from dafka.broker.core.replication.effects import (
     Acknowledge,
     AdvanceHighWatermark,
@@ -17,7 +18,6 @@ from dafka.broker.core.replication.effects import (
 from dafka.broker.core.replication.election_triggers import JOINED_S
 from dafka.broker.core.replication.records import (
     ControlRecord,
-    EpochEnd,
     EpochStart,
     LeaderAndEpoch,
     Vote,
@@ -27,6 +27,7 @@ from dafka.broker.core.replication.records import (
 from dafka.broker.core.replication.replica import Replica
 from dafka.broker.core.replication.settings import Availability, ReplicaSettings
 from dafka.protocol.rendezvous import rank_nodes
+from tests.broker.core.entries import epoch_end
 
 REPLICAS = ("b0", "b1", "b2")
 SETTINGS = ReplicaSettings(election_timeout_s=0.5, preferred_leader_after_s=30.0)
@@ -52,8 +53,8 @@ def lead_followed_by_one() -> Replica:
     leader = make_replica("b0")
     leader.resume()
     leader.set_alive(REPLICAS, 0.0)
-    leader.stored(FIRST, 10)
-    leader.acknowledged("b1", FIRST, 10)
+    leader.stored(FIRST, Offset(10))
+    leader.acknowledged("b1", FIRST, Offset(10))
     return leader
 
 
@@ -64,9 +65,9 @@ def test_the_first_replica_leads_a_log_at_once() -> None:
 
 def test_a_leader_that_has_restarted_counts_what_it_holds_itself() -> None:
     leader = make_replica("b0")
-    leader.restore_local({FIRST: 10})
+    leader.restore_local({FIRST: Offset(10)})
     assert [type(each) for each in leader.resume()] == [Lead]
-    assert leader.acknowledged("b2", FIRST, 10) == [AdvanceHighWatermark(10)]
+    assert leader.acknowledged("b2", FIRST, Offset(10)) == [AdvanceHighWatermark(Offset(10))]
 
 
 def test_a_preferred_replica_takes_over_after_some_time() -> None:
@@ -78,9 +79,9 @@ def test_a_preferred_replica_takes_over_after_some_time() -> None:
 
 def test_replicas_that_lack_records_claim_after_those_that_have_all() -> None:
     first, second, third = rank_nodes("log", REPLICAS)
-    row = EpochStart("log", LeaderAndEpoch(next_epoch(0, 2), third), EpochEnd(LeaderAndEpoch(0, third), 10), REPLICAS)
+    row = EpochStart("log", LeaderAndEpoch(next_epoch(0, 2), third), epoch_end(LeaderAndEpoch(0, third), 10), REPLICAS)
 
-    def claims_at(broker: str, held: dict[LeaderAndEpoch, int]) -> float:
+    def claims_at(broker: str, held: dict[LeaderAndEpoch, Offset]) -> float:
         """Return when a replica claims the log whose leader has died."""
         replica = make_replica(broker, (third, first, second))
         replica.set_alive(REPLICAS, 0.0)
@@ -93,14 +94,14 @@ def test_replicas_that_lack_records_claim_after_those_that_have_all() -> None:
                 return now
         raise AssertionError("it has not claimed the log")
 
-    whole = {LeaderAndEpoch(0, third): 10, row.leader_epoch: 10}
+    whole = {LeaderAndEpoch(0, third): Offset(10), row.leader_epoch: Offset(10)}
     assert claims_at(first, whole) < claims_at(second, whole)
-    assert claims_at(second, whole) < claims_at(first, {LeaderAndEpoch(0, third): 5})
+    assert claims_at(second, whole) < claims_at(first, {LeaderAndEpoch(0, third): Offset(5)})
 
 
 def test_a_new_replica_joins_until_it_has_all_before_the_branch_that_it_belongs_to() -> None:
     replica = make_replica("b2", ("b0", "b1"))
-    row = EpochStart("log", LeaderAndEpoch(next_epoch(0, 0), "b0"), EpochEnd(LeaderAndEpoch(0, "b0"), 10), REPLICAS)
+    row = EpochStart("log", LeaderAndEpoch(next_epoch(0, 0), "b0"), epoch_end(LeaderAndEpoch(0, "b0"), 10), REPLICAS)
     replica.receive("b0", row)
     replica.set_alive(REPLICAS, 0.0)
     assert replica.is_joining
@@ -192,10 +193,10 @@ class Group:
     def store(self, branch: LeaderAndEpoch, end_offset: int, *brokers: str) -> None:
         """Let brokers store a branch up to an offset, and all that listen know."""
         for broker in brokers:
-            self.act(broker, self.replicas[broker].stored(branch, end_offset))
+            self.act(broker, self.replicas[broker].stored(branch, Offset(end_offset)))
         for broker in brokers:
             for other in sorted(self.listening):
-                self.act(other, self.replicas[other].acknowledged(broker, branch, end_offset))
+                self.act(other, self.replicas[other].acknowledged(broker, branch, Offset(end_offset)))
 
     def vote_request(self, broker: str, *alive: str) -> None:
         """Let a broker claim the log until it has done so."""
@@ -214,7 +215,7 @@ def test_readers_may_read_from_each_replica_what_it_holds_of_what_most_have_ackn
     assert [each.high_watermark for each in group.replicas.values()] == [5, 5, 0]
     group.store(FIRST, 3, "b2")
     assert [each.high_watermark for each in group.replicas.values()] == [5, 5, 3]
-    assert group.actions["b2"][-1] == AdvanceHighWatermark(3)
+    assert group.actions["b2"][-1] == AdvanceHighWatermark(Offset(3))
 
 
 def test_acknowledgements_of_an_earlier_branch_do_not_count() -> None:
@@ -225,17 +226,17 @@ def test_acknowledgements_of_an_earlier_branch_do_not_count() -> None:
     branch = group.replicas["b1"].led_epoch
     assert branch is not None
     group.store(branch, 9, "b1")
-    group.act("b1", group.replicas["b1"].acknowledged("b2", FIRST, 9))
+    group.act("b1", group.replicas["b1"].acknowledged("b2", FIRST, Offset(9)))
     assert group.replicas["b1"].high_watermark == 5
 
 
 def test_replicas_in_sync_are_alive_and_lack_little_or_have_lacked_nothing_a_short_time_ago() -> None:
     leader = lead_followed_by_one()
-    leader.acknowledged("b2", FIRST, 7)
+    leader.acknowledged("b2", FIRST, Offset(7))
     assert leader.in_sync() == ("b0", "b1")
     assert leader.in_sync(max_lag=3) == REPLICAS
     leader.set_alive(REPLICAS, 1.0)
-    leader.stored(FIRST, 20)
+    leader.stored(FIRST, Offset(20))
     leader.set_alive(REPLICAS, 2.0)
     leader.set_alive(REPLICAS, 3.0)
     assert leader.in_sync() == ("b0",)
@@ -251,9 +252,9 @@ def test_a_leader_is_heard_since_most_replicas_that_follow_it_were_asked() -> No
     assert leader.heard_since(asked.__getitem__) == 9.0
     assert leader.heard_since({"b1": 7.0, "b2": float("-inf")}.__getitem__) == 7.0
     assert leader.heard_since(lambda _broker: float("-inf")) == float("-inf")
-    leader.receive("b2", Vote("log", LeaderAndEpoch(2048, "b1"), EpochEnd(FIRST, 7), (), FIRST))
+    leader.receive("b2", Vote("log", LeaderAndEpoch(2048, "b1"), epoch_end(FIRST, 7), (), FIRST))
     assert leader.heard_since(asked.__getitem__) == 7.0, "b2 may follow another leader"
-    leader.receive("b1", Vote("log", LeaderAndEpoch(2048, "b1"), EpochEnd(FIRST, 7), (), FIRST))
+    leader.receive("b1", Vote("log", LeaderAndEpoch(2048, "b1"), epoch_end(FIRST, 7), (), FIRST))
     assert leader.heard_since(asked.__getitem__) == float("-inf")
 
 
@@ -348,7 +349,9 @@ def test_a_replica_leaves_time_to_the_claim_that_it_has_promised_to_follow() -> 
     replica.set_alive(REPLICAS, 10.0)
     vote_request = VoteRequest("log", LeaderAndEpoch(1024, other), REPLICAS, is_transfer=True)
     replica.receive(other, vote_request)
-    replica.receive(leader, Vote("log", vote_request.leader_epoch, EpochEnd(LeaderAndEpoch(0, leader), 0), (REPLICAS,)))
+    replica.receive(
+        leader, Vote("log", vote_request.leader_epoch, epoch_end(LeaderAndEpoch(0, leader), 0), (REPLICAS,))
+    )
     found = [now for now in (10.1, 10.4, 10.5, 10.6) if replica.set_alive((preferred, other), now)]
     assert found[0] == 10.5
 
@@ -356,7 +359,7 @@ def test_a_replica_leaves_time_to_the_claim_that_it_has_promised_to_follow() -> 
 def test_a_leader_has_time_to_read_what_is_before_its_branch() -> None:
     preferred, other, leader = rank_nodes("log", REPLICAS)
     replica = make_replica(preferred, (leader, other, preferred))
-    before = EpochStart("log", LeaderAndEpoch(1024, leader), EpochEnd(replica.latest.leader_epoch, 0), REPLICAS)
+    before = EpochStart("log", LeaderAndEpoch(1024, leader), epoch_end(replica.latest.leader_epoch, 0), REPLICAS)
     replica.receive(leader, before)
     (action,) = replica.set_alive((preferred, other), 10.0)
     assert isinstance(action, WriteControl)
@@ -364,7 +367,7 @@ def test_a_leader_has_time_to_read_what_is_before_its_branch() -> None:
     replica.set_alive((preferred, other), 10.4)
     branch = action.record.leader_epoch
     (own,) = replica.receive(
-        other, Vote("log", branch, EpochEnd(before.leader_epoch, 5), (REPLICAS,), before.leader_epoch)
+        other, Vote("log", branch, epoch_end(before.leader_epoch, 5), (REPLICAS,), before.leader_epoch)
     )
     assert isinstance(own, WriteControl)
     (row,) = replica.elections.written(own.record)
@@ -409,14 +412,14 @@ def test_the_branch_of_more_replicas_goes_on_when_two_sides_meet(cut_off: str, p
     latest = group.replicas[claimer].latest
     assert latest.leader_epoch.leader == claimer
     if parent == "the first":
-        assert latest.parent == EpochEnd(FIRST, 5)
+        assert latest.parent == epoch_end(FIRST, 5)
     else:
-        assert latest.leader_epoch == branch or latest.parent == EpochEnd(branch, 9)
+        assert latest.leader_epoch == branch or latest.parent == epoch_end(branch, 9)
 
 
 def test_a_replica_that_joins_counts_for_majorities_when_it_holds_the_log() -> None:
     leader, alive = make_replica("b0"), ("b0", "b1", "b2", "b3")
-    leader.restore_local({FIRST: 10})
+    leader.restore_local({FIRST: Offset(10)})
     leader.resume()
     leader.set_alive(alive, 0.0)
     [write] = leader.elections.change_replicas(alive)
@@ -426,17 +429,17 @@ def test_a_replica_that_joins_counts_for_majorities_when_it_holds_the_log() -> N
     assert (vote_request.replicas, vote_request.learners, vote_request.voters) == (alive, ("b3",), REPLICAS)
     assert leader.elections.written(vote_request) == []
     branch = vote_request.leader_epoch
-    assert leader.receive("b3", Vote("log", branch, EpochEnd(FIRST, 0), (REPLICAS,), FIRST)) == []
-    *_, vote = leader.receive("b1", Vote("log", branch, EpochEnd(FIRST, 10), (REPLICAS,), FIRST))
+    assert leader.receive("b3", Vote("log", branch, epoch_end(FIRST, 0), (REPLICAS,), FIRST)) == []
+    *_, vote = leader.receive("b1", Vote("log", branch, epoch_end(FIRST, 10), (REPLICAS,), FIRST))
     assert isinstance(vote, WriteControl)
-    row = EpochStart("log", branch, EpochEnd(FIRST, 10), alive, ("b3",))
+    row = EpochStart("log", branch, epoch_end(FIRST, 10), alive, ("b3",))
     assert leader.elections.written(vote.record) == [WriteControl(row)]
     assert leader.elections.written(row) == [Lead(row)]
-    leader.stored(branch, 12)
-    assert leader.acknowledged("b3", branch, 11) == []
-    assert leader.acknowledged("b1", branch, 12) == [AdvanceHighWatermark(12)]
+    leader.stored(branch, Offset(12))
+    assert leader.acknowledged("b3", branch, Offset(11)) == []
+    assert leader.acknowledged("b1", branch, Offset(12)) == [AdvanceHighWatermark(Offset(12))]
     assert leader.set_alive(alive, 1.0) == []
-    leader.acknowledged("b3", branch, 12)
+    leader.acknowledged("b3", branch, Offset(12))
     made = [leader.set_alive(alive, now) for now in (2.0, 2.0 + JOINED_S / 2, 2.0 + JOINED_S)]
     assert made[:2] == [[], []]
     [[promoted]] = made[2:]
@@ -447,9 +450,9 @@ def test_a_replica_that_joins_counts_for_majorities_when_it_holds_the_log() -> N
 
 def test_a_replica_that_joins_claims_nothing_and_leads_nothing() -> None:
     learners = make_replica("b2")
-    row = EpochStart("log", LeaderAndEpoch(next_epoch(0, 0), "b0"), EpochEnd(FIRST, 0), REPLICAS, ("b2",))
+    row = EpochStart("log", LeaderAndEpoch(next_epoch(0, 0), "b0"), epoch_end(FIRST, 0), REPLICAS, ("b2",))
     learners.receive("b0", row)
-    learners.stored(row.leader_epoch, 5)
+    learners.stored(row.leader_epoch, Offset(5))
     for now in range(60):
         assert not any(
             isinstance(each, WriteControl) and isinstance(each.record, VoteRequest)
@@ -462,7 +465,7 @@ def follow(leader: str, broker: str) -> Replica:
     """Return a replica that gets the records of a leader."""
     replica = make_replica(broker, (leader, *(each for each in REPLICAS if each != leader)))
     replica.set_alive(REPLICAS, 0.0)
-    replica.stored(LeaderAndEpoch(0, leader), 10)
+    replica.stored(LeaderAndEpoch(0, leader), Offset(10))
     return replica
 
 
@@ -479,7 +482,9 @@ def test_a_replica_that_follows_a_living_leader_refuses_those_that_do_not_hear_i
     lonely.set_alive(("b1", "b2"), 5.0)
     assert votes(lonely.receive("b2", vote_request)) == [vote_request.leader_epoch]
     behind = make_replica("b1")
-    behind.receive("b0", EpochStart("log", LeaderAndEpoch(1000, "b0"), EpochEnd(LeaderAndEpoch(0, "b0"), 10), REPLICAS))
+    behind.receive(
+        "b0", EpochStart("log", LeaderAndEpoch(1000, "b0"), epoch_end(LeaderAndEpoch(0, "b0"), 10), REPLICAS)
+    )
     behind.set_alive(REPLICAS, 0.0)
     assert votes(behind.receive("b2", vote_request)) == [vote_request.leader_epoch]
 
@@ -491,7 +496,7 @@ def test_a_leader_that_others_hear_refuses_to_be_replaced_by_one_that_does_not()
     leader.set_alive(REPLICAS, 0.0)
     assert leader.receive("b2", vote_request) == []
     found = leader.receive(
-        "b1", Vote("log", vote_request.leader_epoch, EpochEnd(LeaderAndEpoch(0, "b0"), 0), (REPLICAS,))
+        "b1", Vote("log", vote_request.leader_epoch, epoch_end(LeaderAndEpoch(0, "b0"), 0), (REPLICAS,))
     )
     assert votes(found) == [vote_request.leader_epoch], "others do not hear it either"
     assert leader.led_epoch is None
@@ -500,7 +505,7 @@ def test_a_leader_that_others_hear_refuses_to_be_replaced_by_one_that_does_not()
 def test_a_replica_that_copies_the_log_refuses_those_that_do_not_hear_its_leader() -> None:
     copying = make_replica("b1")
     copying.receive(
-        "b0", EpochStart("log", LeaderAndEpoch(1000, "b0"), EpochEnd(LeaderAndEpoch(0, "b0"), 10), REPLICAS, ("b1",))
+        "b0", EpochStart("log", LeaderAndEpoch(1000, "b0"), epoch_end(LeaderAndEpoch(0, "b0"), 10), REPLICAS, ("b1",))
     )
     copying.set_alive(REPLICAS, 0.0)
     vote_request = VoteRequest("log", LeaderAndEpoch(2048, "b2"), REPLICAS, ("b1",))
@@ -513,7 +518,7 @@ def test_a_leader_refuses_a_broker_that_has_come_back_and_knows_no_later_branch_
     leader = make_replica("b0")
     leader.resume()
     leader.set_alive(REPLICAS, 0.0)
-    leader.receive("b2", Vote("log", LeaderAndEpoch(1024, "b2"), EpochEnd(LeaderAndEpoch(0, "b0"), 0), (REPLICAS,)))
+    leader.receive("b2", Vote("log", LeaderAndEpoch(1024, "b2"), epoch_end(LeaderAndEpoch(0, "b0"), 0), (REPLICAS,)))
     assert leader.receive("b2", VoteRequest("log", LeaderAndEpoch(2048, "b2"), REPLICAS)) == []
     assert leader.led_epoch == LeaderAndEpoch(0, "b0")
 
@@ -535,7 +540,7 @@ def test_a_refused_claim_is_followed_when_the_leader_follows_it() -> None:
     vote_request = VoteRequest("log", LeaderAndEpoch(1024, "b2"), REPLICAS)
     replica = follow("b0", "b1")
     assert votes(replica.receive("b2", vote_request)) == []
-    vote = Vote("log", vote_request.leader_epoch, EpochEnd(LeaderAndEpoch(0, "b0"), 10), (REPLICAS,))
+    vote = Vote("log", vote_request.leader_epoch, epoch_end(LeaderAndEpoch(0, "b0"), 10), (REPLICAS,))
     assert votes(replica.receive("b0", vote)) == [vote_request.leader_epoch]
 
 
@@ -552,10 +557,10 @@ def claim_after(leader: str, broker: str) -> tuple[Replica, WriteControl]:
 def test_a_replica_follows_its_own_claim_when_enough_others_do() -> None:
     replica, vote_request = claim_after("b0", "b1")
     assert replica.elections.written(vote_request.record) == []
-    assert replica.acknowledged_log_end == EpochEnd(LeaderAndEpoch(0, "b0"), 10)
-    replica.stored(LeaderAndEpoch(0, "b0"), 12)
-    assert replica.acknowledged_log_end == EpochEnd(LeaderAndEpoch(0, "b0"), 12), "it follows the leader still"
-    vote = Vote("log", vote_request.record.leader_epoch, EpochEnd(LeaderAndEpoch(0, "b0"), 12), (REPLICAS,))
+    assert replica.acknowledged_log_end == epoch_end(LeaderAndEpoch(0, "b0"), 10)
+    replica.stored(LeaderAndEpoch(0, "b0"), Offset(12))
+    assert replica.acknowledged_log_end == epoch_end(LeaderAndEpoch(0, "b0"), 12), "it follows the leader still"
+    vote = Vote("log", vote_request.record.leader_epoch, epoch_end(LeaderAndEpoch(0, "b0"), 12), (REPLICAS,))
     assert votes(replica.receive("b2", vote)) == [vote_request.record.leader_epoch]
 
 
@@ -563,13 +568,13 @@ def test_a_new_branch_continues_the_latest_one_and_not_the_longest() -> None:
     replica, vote_request = claim_after("b0", "b1")
     replica.elections.written(vote_request.record)
     latest = LeaderAndEpoch(1024, "b0")
-    replica.receive("b0", EpochStart("log", latest, EpochEnd(FIRST, 4), REPLICAS))
+    replica.receive("b0", EpochStart("log", latest, epoch_end(FIRST, 4), REPLICAS))
     voted = replica.receive(
-        "b2", Vote("log", vote_request.record.leader_epoch, EpochEnd(latest, 5), (REPLICAS,), latest)
+        "b2", Vote("log", vote_request.record.leader_epoch, epoch_end(latest, 5), (REPLICAS,), latest)
     )
     (vote,) = [each for each in voted if isinstance(each, WriteControl)]
     rows = [each.record for each in replica.elections.written(vote.record) if isinstance(each, WriteControl)]
-    assert rows == [EpochStart("log", vote_request.record.leader_epoch, EpochEnd(latest, 5), REPLICAS)]
+    assert rows == [EpochStart("log", vote_request.record.leader_epoch, epoch_end(latest, 5), REPLICAS)]
 
 
 def test_a_promise_names_the_voters_of_every_branch_that_may_have_begun() -> None:
@@ -586,15 +591,15 @@ def test_a_claim_is_withdrawn_when_the_leader_is_heard_again() -> None:
     replica, vote_request = claim_after("b0", "b1")
     replica.elections.written(vote_request.record)
     replica.set_alive(REPLICAS, 6.1)
-    vote = Vote("log", vote_request.record.leader_epoch, EpochEnd(LeaderAndEpoch(0, "b0"), 10), (REPLICAS,))
+    vote = Vote("log", vote_request.record.leader_epoch, epoch_end(LeaderAndEpoch(0, "b0"), 10), (REPLICAS,))
     assert votes(replica.receive("b2", vote)) == []
 
 
 def test_a_leader_that_does_not_get_what_is_before_its_branch_gives_way_to_others() -> None:
     stuck, other, last = rank_nodes("log", REPLICAS)
-    row = EpochStart("log", LeaderAndEpoch(next_epoch(0, 0), stuck), EpochEnd(LeaderAndEpoch(0, last), 10), REPLICAS)
+    row = EpochStart("log", LeaderAndEpoch(next_epoch(0, 0), stuck), epoch_end(LeaderAndEpoch(0, last), 10), REPLICAS)
 
-    def records_of(broker: str, held: dict[LeaderAndEpoch, int]) -> list[tuple[float, ControlRecord]]:
+    def records_of(broker: str, held: dict[LeaderAndEpoch, Offset]) -> list[tuple[float, ControlRecord]]:
         """Return what a replica writes when the leader has begun a branch, and appends nothing."""
         replica = make_replica(broker, (last, stuck, other))
         replica.restore_local(held)
@@ -607,13 +612,13 @@ def test_a_leader_that_does_not_get_what_is_before_its_branch_gives_way_to_other
                 replica.elections.written(action.record)
         return found
 
-    (_, resignation), *later = records_of(stuck, {LeaderAndEpoch(0, last): 4})
+    (_, resignation), *later = records_of(stuck, {LeaderAndEpoch(0, last): Offset(4)})
     assert isinstance(resignation, Vote)
     assert resignation.leader_epoch > row.leader_epoch
     ((claimed_again_at, vote_request), *_) = later
     assert isinstance(vote_request, VoteRequest)
     replica = make_replica(other, (last, stuck, other))
-    replica.restore_local({LeaderAndEpoch(0, last): 10})
+    replica.restore_local({LeaderAndEpoch(0, last): Offset(10)})
     replica.receive(stuck, row)
     replica.set_alive(REPLICAS, 0.0)
     replica.receive(stuck, resignation)
@@ -629,7 +634,7 @@ def test_repeated_acknowledgements_do_not_make_a_replica_claim_sooner() -> None:
         for now in (5 + each / 4 for each in range(80)):
             vote_requests[repeats] += [now for _ in replica.set_alive(("b1", "b2"), now)]
             if repeats:
-                assert replica.repeat_acknowledgement() == [Acknowledge(LeaderAndEpoch(0, "b0"), 10)]
+                assert replica.repeat_acknowledgement() == [Acknowledge(LeaderAndEpoch(0, "b0"), Offset(10))]
     assert vote_requests[True] == vote_requests[False]
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from dafka.broker.core.metadata.brokers import BrokerRegistration, Brokers
+from dafka.broker.core.positions import Offset
 from dafka.broker.core.replication.effects import Acknowledge, Lead, ReplicaAction, WriteControl
 from dafka.broker.core.replication.records import LeaderAndEpoch
 from dafka.broker.core.replication.replica import Replica
@@ -72,15 +73,16 @@ class Cluster:
     def _store(self, broker: str, log: str, branch: LeaderAndEpoch, end_offset: int) -> None:
         """Store index records, and let the replicas have them."""
         replica = self.logs[broker][log]
-        self.act(broker, log, replica.stored(branch, end_offset))
+        self.act(broker, log, replica.stored(branch, Offset(end_offset)))
         for name in replica.replicas:
             if name != broker and name in self.up:
                 self.messages[broker] += 1
-                self.act(name, log, self.logs[name][log].stored(branch, end_offset))
+                self.act(name, log, self.logs[name][log].stored(branch, Offset(end_offset)))
 
     def _acknowledge(self, broker: str, log: str, branch: LeaderAndEpoch, end_offset: int) -> None:
         self.publish(
-            broker, lambda name: self.act(name, log, self.logs[name][log].acknowledged(broker, branch, end_offset))
+            broker,
+            lambda name: self.act(name, log, self.logs[name][log].acknowledged(broker, branch, Offset(end_offset))),
         )
 
     def run(self, seconds: float) -> None:

@@ -20,6 +20,7 @@ from dafka.broker.core.log.entries import TRANSACTIONAL, BatchEntry, MarkerEntry
 from dafka.broker.core.log.open_transactions import AbortedTransaction, OpenTransactions
 from dafka.broker.core.log.producer_batches import ProducerBatches
 from dafka.broker.core.log.producer_state import Marker, ProducerStates, ProducerStateSettings
+from dafka.broker.core.positions import Offset, Position, ProducerSequence, RecordSequence, sequence_of
 from dafka.broker.core.topic_partition import TopicPartition
 from dafka.broker.core.transactions.coordinator import TransactionCoordinator, TransactionSettings
 from tests.broker.core.coordination.model.events import Events, ViolationError
@@ -65,7 +66,7 @@ class Entry:
     payload: Hashable
     marker: Marker | None
     appended_at_ms: int
-    first_offset: int | None = None
+    first_position: Position | None = None
 
 
 class Log:
@@ -93,17 +94,17 @@ class Log:
 
     def append(self, header: BatchHeader, payload: Hashable, now_ms: int) -> int:
         header = attrs.evolve(header, base_offset=self.end_offset)
-        self.producers.add_batch(header, now_ms)
+        self.producers.add_batch(header, RecordSequence(header.base_offset), now_ms)
         self.entries.append(Entry(header, payload, None, now_ms))
         self.note(index_entry(self.entries[-1]))
         return header.base_offset
 
     def append_marker(self, marker: Marker, now_ms: int) -> None:
         offset = self.end_offset
-        first_offset = self.producers.open_transactions.get(marker.producer_id)
+        first_position = self.producers.open_transactions.get(marker.producer_id)
         self.producers.add_marker(marker, now_ms)
         header = make_header(offset, 1, *marker[:2], -1, is_transactional=True, is_control=True)
-        self.entries.append(Entry(header, None, marker, now_ms, first_offset))
+        self.entries.append(Entry(header, None, marker, now_ms, first_position))
         self.note(index_entry(self.entries[-1]))
 
     def flush(self) -> None:
@@ -120,11 +121,12 @@ class Log:
         if isinstance(entry, MarkerEntry):
             self.batches.end_transaction(entry)
             is_commit = bool(entry.is_commit)
-            self.transactions.end(entry.producer_id, entry.offset, entry.first_sequence, is_commit=is_commit)
+            first_offset = None if entry.first_position is None else Offset(sequence_of(entry.first_position))
+            self.transactions.end(entry.producer_id, entry.offset, first_offset, is_commit=is_commit)
         elif entry.producer_id >= 0:
             self.batches.add(entry)
             if entry.flags & TRANSACTIONAL:
-                self.transactions.begin(entry.producer_id, entry.sequence)
+                self.transactions.begin(entry.producer_id, Offset(sequence_of(entry.position)))
 
     def recover(self, survivors: int) -> None:
         """Go on with the first entries after a crash."""
@@ -143,11 +145,13 @@ class Log:
 def index_entry(entry: Entry) -> BatchEntry | MarkerEntry:
     """Return what the index of a log says of a batch."""
     header, marker, at = entry.header, entry.marker, entry.appended_at_ms
-    offset, first = header.base_offset, entry.first_offset
+    offset = header.base_offset
     if marker is not None:
-        return MarkerEntry(offset, offset + 1, marker.producer_id, marker.producer_epoch, marker.is_commit, at, first)
-    producer = header.producer_id, header.producer_epoch, header.base_sequence
-    return BatchEntry(offset, header.count, *producer, TRANSACTIONAL * header.is_transactional, at)
+        producer, next_sequence = marker[:2], RecordSequence(offset + 1)
+        return MarkerEntry(Offset(offset), next_sequence, *producer, marker.is_commit, at, entry.first_position)
+    flags, base_sequence = TRANSACTIONAL * header.is_transactional, ProducerSequence(header.base_sequence)
+    producer = header.producer_id, header.producer_epoch
+    return BatchEntry(RecordSequence(offset), header.count, *producer, base_sequence, flags, at)
 
 
 class Broker:
@@ -237,7 +241,8 @@ class Broker:
         if check.error_code:
             return [Answer(token, (check.error_code, -1))]
         if check.duplicate_of is not None:
-            offset = check.duplicate_of.base_offset
+            assert check.duplicate_of.position is not None
+            offset: int = sequence_of(check.duplicate_of.position)
         else:
             offset = log.append(header, payload, self.now_ms)
         self.enqueue(log.flush)
@@ -294,4 +299,4 @@ class Broker:
         self.queue.extendleft(reversed(steps))
 
     def aborted_between(self, name: TopicPartition, start: int, end: int) -> list[AbortedTransaction]:
-        return self.logs[name].transactions.aborted_between(start, end)
+        return self.logs[name].transactions.aborted_between(Offset(start), Offset(end))
