@@ -38,8 +38,7 @@ class HeartbeatsReceived(Effect):
 class IndexesAcknowledged(Effect):
     """Other replicas have acknowledged index records of this broker.
 
-    Attributes:
-        ends: By partition of an index and by broker, the sequence after the last acknowledged record.
+    `ends` has the sequence after the last acknowledged record, by partition of an index and by broker.
     """
 
     ends: Mapping[tuple[Partition, str], int]
@@ -56,10 +55,9 @@ class IndexesAnnounced(Effect):
 class RoundsReceived(Effect):
     """Messages of lease rounds have arrived.
 
-    Attributes:
-        asked: The brokers that ask whether they are heard, each with the number of its round and whether it can write.
-        answers: The brokers that have answered a round of this broker, each with the number of the round and the
-            sequences after its last control record and its last topic record.
+    Brokers that ask whether they are heard give the number of their round and whether they can write. Brokers that
+    answer a round of this one give its number and the sequences after their last control record and their last topic
+    record.
     """
 
     asked: Mapping[str, tuple[int, bool]]
@@ -104,31 +102,14 @@ class _Received:
 
 
 def ask_round(broker: str, number: int, *, can_write: bool) -> wire.Ack:
-    """Return the message that asks the other brokers whether they hear this one.
-
-    Args:
-        broker: The address of this broker.
-        number: The number of the round.
-        can_write: Whether it can write.
-
-    Returns:
-        The message.
-    """
+    """Return the message that asks the other brokers whether they hear this one, which has this address."""
     return wire.Ack(ROUNDS_TOPIC if can_write else UNWRITABLE, ROUNDS_TOPIC, number, broker)
 
 
 def answer_round(requester: str, broker: str, number: int, control_end: int, topics_end: int) -> wire.Ack:
-    """Return the message that answers `ask_round`.
+    """Return the message with which a broker answers `ask_round` of another one.
 
-    Args:
-        requester: The address of the broker that has asked.
-        broker: The address of this broker.
-        number: The number of the round.
-        control_end: The sequence after its last control record.
-        topics_end: The sequence after its last topic record.
-
-    Returns:
-        The message.
+    It contains the sequences after the last control record and the last topic record of the broker.
     """
     return wire.Ack(f"{requester}{SEPARATOR}{control_end}{SEPARATOR}{topics_end}", ROUNDS_TOPIC, number, broker)
 
@@ -162,14 +143,8 @@ class DelegatedFetches:
 class BrokerMachine(StoreMachine):
     """The state machine of a broker's store.
 
-    Args:
-        address: The node's address.
-        config: The configuration.
-        ends: By partition, the sequence after the last record in the storage.
-        idle_s: By partition, the seconds since its last record was appended.
-        hidden: This node's own partitions in the storage that other nodes do not know of yet.
-        stored: The table of the partitions in the storage, which the machine fills.
-        policy: Decides which partitions this broker stores.
+    `ends` and `idle_s` have the sequence after the last record of each stored partition, and its age in seconds.
+    `hidden` are this node's own partitions that other nodes do not know of yet.
     """
 
     def __init__(
@@ -227,13 +202,7 @@ class BrokerMachine(StoreMachine):
     def expect_records(self, ends: Mapping[Partition, int], now: float) -> list[Action]:
         """Fetch records of partitions that other brokers are known to have.
 
-        Args:
-            ends: By partition, the sequence after the last record; 0 if this broker only knows that records are
-                missing.
-            now: The time.
-
-        Returns:
-            The actions.
+        An end is the sequence after the last record; 0 if this broker only knows that records are missing.
         """
         for partition, end in ends.items():
             self._expect(partition, end, now)

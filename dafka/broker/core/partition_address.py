@@ -10,13 +10,9 @@ INDEX_TOPIC = "$logs"
 
 
 class EpochAddress(NamedTuple):
-    """The address of the two partitions of a leader epoch: its index, and the records that its leader's clients append.
+    """The address of the two partitions of a leader epoch of a log.
 
-    Attributes:
-        leader: The address of the leader.
-        topic_id: The topic's id.
-        log: The number of the log.
-        epoch: The leader epoch.
+    They are its index, and the records that its leader's clients append.
     """
 
     leader: str

@@ -18,16 +18,7 @@ CONTROL_TOPICS = (TOPICS_TOPIC, BROKERS_TOPIC, BRANCHES_TOPIC)
 
 
 class PartitionPolicy:
-    """The policy of one broker.
-
-    Args:
-        address: The address of the broker.
-        brokers: The brokers of the cluster.
-        topics: The topics as brokers have written them.
-        log_table: The topics and logs of this broker.
-        logs: The replicated logs.
-        creates_topics: Whether topics are created when a producer writes to them.
-    """
+    """The policy of one broker. It can create topics when a producer writes to them."""
 
     def __init__(
         self,

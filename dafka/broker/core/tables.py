@@ -16,35 +16,17 @@ from dafka.protocol.machines.stored_partitions import StoredPartitions
 
 @attrs.frozen
 class BrokerTables:
-    """The tables of one broker. They do no I/O.
-
-    Attributes:
-        brokers: The brokers of the cluster.
-        topics: The topics as brokers have written them.
-        log_table: The topics in use with their logs, and the offsets in these.
-        logs: The replicated logs.
-        policy: Decides which partitions this broker stores.
-    """
+    """The tables of one broker. They do no I/O."""
 
     brokers: Brokers
-    topics: TopicTable
-    log_table: LogTable
+    topics: TopicTable  # as brokers have written them
+    log_table: LogTable  # the topics in use, and their offsets
     logs: ReplicatedLogs
     policy: PartitionPolicy
 
 
 def make_tables(address: str, config: Config, stored: StoredPartitions, log_table: LogTable) -> BrokerTables:
-    """Return the tables of a broker that starts.
-
-    Args:
-        address: The address of the broker.
-        config: The configuration.
-        stored: The partitions in its storage.
-        log_table: Its logs, still empty.
-
-    Returns:
-        The tables.
-    """
+    """Return the tables of a broker that starts. Its logs are still empty."""
     settings = config.broker
     own = BrokerRegistration(
         address=address,

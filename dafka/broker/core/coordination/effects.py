@@ -44,14 +44,6 @@ class WriteMarkers:
 
     Call `TransactionCoordinator.markers_written` when all of that is durable. After a crash the same transaction can be
     ended again, which changes nothing.
-
-    Attributes:
-        transactional_id: The transactional id of the producer.
-        producer_id: The producer's id in the batches of the transaction.
-        producer_epoch: The epoch for the markers.
-        is_commit: Whether the transaction is committed; otherwise it is aborted.
-        partitions: The logs.
-        groups: The groups for which the transaction has offsets.
     """
 
     transactional_id: str

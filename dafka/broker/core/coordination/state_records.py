@@ -49,13 +49,7 @@ _TOPICS = {
 
 
 class StateRecord(NamedTuple):
-    """One record of a coordinator's state.
-
-    Attributes:
-        topic: The kind of state.
-        key: The object that the state describes.
-        value: The state; None for a tombstone.
-    """
+    """A record of a coordinator's state: its kind, the object that it describes, and a value or a tombstone."""
 
     topic: str
     key: bytes
@@ -70,15 +64,7 @@ def shard_of(name: str) -> int:
 def read_state(key: bytes, value: bytes | None) -> StateRecord | None:
     """Decode a record of a shard; None if it is about the shard itself.
 
-    Args:
-        key: The key of the record.
-        value: The value; None for a tombstone.
-
-    Returns:
-        The record.
-
-    Raises:
-        StorageFormatError: The key is not that of a coordinator's record.
+    Raise `StorageFormatError` if the key is not that of a coordinator's record.
     """
     record = StateRecord(COORDINATORS_TOPIC, key, value)
     kind = decode_key(record)[0]
@@ -96,16 +82,9 @@ def encode_state(topic: str, key: tuple[str | int, ...], fields: Mapping[str, An
 
 
 def decode_key(record: StateRecord) -> list[Any]:
-    """Return the key of a record: its kind, and the object that it describes.
+    """Return the key of a record, which is not empty: its kind, and the object that it describes.
 
-    Args:
-        record: A record made by `encode_state` or by an earlier version of it.
-
-    Returns:
-        The key. It has at least one element.
-
-    Raises:
-        StorageFormatError: The key is not that of a coordinator's record.
+    Raise `StorageFormatError` if it is not the key of a coordinator's record.
     """
     key = _decode(record, record.key, "key")
     if not isinstance(key, list) or not key or not isinstance(key[0], str):
@@ -114,17 +93,9 @@ def decode_key(record: StateRecord) -> list[Any]:
 
 
 def decode_fields(record: StateRecord, version_max: int) -> dict[str, Any]:
-    """Return the fields of a record that is not a tombstone.
+    """Return the fields of a record that is not a tombstone, and its `version`, which is at most `version_max`.
 
-    Args:
-        record: The record.
-        version_max: The newest version that the caller can read.
-
-    Returns:
-        The fields, and `version`.
-
-    Raises:
-        StorageFormatError: The value is no such object, or a newer version of dafka has written it.
+    Raise `StorageFormatError` if the value is no such object, or a newer version of dafka has written it.
     """
     assert record.value is not None
     fields = _decode(record, record.value, "value")

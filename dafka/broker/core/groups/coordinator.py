@@ -32,23 +32,13 @@ class OffsetToCommit(NamedTuple):
 
 @attrs.frozen(kw_only=True)
 class CommitRequest:
-    """A commit of offsets.
-
-    Attributes:
-        group_id: The group.
-        generation_id: The generation of the member; -1 if the client is no member.
-        member_id: The id of the member; empty if the client is no member.
-        group_instance_id: The group instance id of a static member.
-        retention_ms: How long the offsets are retained; None or -1 if the broker decides (OffsetCommit 2 to 4 can set
-            it).
-        offsets: The offsets by log.
-    """
+    """A commit of offsets, by a member or by a client that is none."""
 
     group_id: str
-    generation_id: int = -1
-    member_id: str = ""
+    generation_id: int = -1  # -1 if the client is no member
+    member_id: str = ""  # empty if the client is no member
     group_instance_id: str | None = None
-    retention_ms: int | None = None
+    retention_ms: int | None = None  # None or -1 if the broker decides; OffsetCommit 2 to 4 can set it
     offsets: Mapping[TopicPartition, OffsetToCommit]
 
 
@@ -71,13 +61,9 @@ class DeleteOffsetsResult:
 
 
 class GroupCoordinator:
-    """The groups and committed offsets of one shard.
+    """The groups and committed offsets of one shard. `make_id` returns a unique text, such as a UUID.
 
     To restart: `restore` every record in order, then `start`.
-
-    Args:
-        settings: The limits.
-        make_id: Returns a unique text, such as a UUID.
     """
 
     def __init__(self, settings: GroupSettings, make_id: Callable[[], str]) -> None:
@@ -87,13 +73,9 @@ class GroupCoordinator:
         self._next_check_ms: int | None = None
 
     def restore(self, record: StateRecord) -> None:
-        """Restore a record.
+        """Restore a record of `$groups` or `$offsets`.
 
-        Args:
-            record: A record of `$groups` or `$offsets`.
-
-        Raises:
-            StorageFormatError: The record is malformed, or a newer version of dafka has written it.
+        Raise `StorageFormatError` if it is malformed, or a newer version of dafka has written it.
         """
         if record.topic == GROUPS_TOPIC:
             self._membership.restore(*decode_group(record))
@@ -150,16 +132,7 @@ class GroupCoordinator:
     ) -> list[Action]:
         """Add offsets to the open transaction of a producer. They are committed with it.
 
-        The caller calls `TransactionCoordinator.check_group` first.
-
-        Args:
-            token: Identifies the request.
-            request: The offsets.
-            producer_id: The producer.
-            now_ms: The time.
-
-        Returns:
-            The actions. The result is a dict of `ErrorCode` by log.
+        The caller calls `TransactionCoordinator.check_group` first. The result is a dict of `ErrorCode` by log.
         """
         return self._commit(token, request, producer_id, now_ms)
 
@@ -170,15 +143,10 @@ class GroupCoordinator:
     def fetch_offsets(
         self, group_id: str, logs: Iterable[TopicPartition] | None, *, require_stable: bool = False
     ) -> dict[TopicPartition, FetchedOffset]:
-        """Return the committed offsets of a group.
+        """Return the committed offsets of a group for some logs; for all logs that have one if None.
 
-        Args:
-            group_id: The group.
-            logs: The logs; None for all logs with offsets of the group.
-            require_stable: Whether to refuse offsets that an open transaction can change.
-
-        Returns:
-            By log, an offset. UNSTABLE_OFFSET_COMMIT asks the client to retry.
+        With `require_stable`, the error of offsets that an open transaction can change is UNSTABLE_OFFSET_COMMIT, which
+        asks the client to retry.
         """
         unstable = self._offsets.unstable_logs(group_id) if require_stable else frozenset[TopicPartition]()
         committed = self._offsets.all_of(group_id)
@@ -186,16 +154,7 @@ class GroupCoordinator:
         return {log: _fetched(committed.get(log), log in unstable) for log in wanted}
 
     def delete_offsets(self, token: Token, group_id: str, logs: Collection[TopicPartition]) -> list[Action]:
-        """Delete committed offsets. Offsets of topics that the group reads stay.
-
-        Args:
-            token: Identifies the request.
-            group_id: The group.
-            logs: The logs.
-
-        Returns:
-            The actions. The result is a `DeleteOffsetsResult`.
-        """
+        """Delete committed offsets, but not of topics that the group reads. The result is a `DeleteOffsetsResult`."""
         group = self._membership.groups.get(group_id)
         if group is None:
             return [Answer(token, DeleteOffsetsResult(ErrorCode.GROUP_ID_NOT_FOUND))]
@@ -216,14 +175,9 @@ class GroupCoordinator:
         return write_state(self._offsets.delete_topics(topic_ids, name))
 
     def list_groups(self, states: Iterable[str] = (), types: Iterable[str] = ()) -> list[DescribedGroup]:
-        """Return the groups, without their members.
+        """Return the groups in some states or of some types, without their members; all if none are given.
 
-        Args:
-            states: Only groups in these states, with Kafka's names in any case; all groups if there are none.
-            types: Only groups of these types; all groups if there are none. The only existing type is `classic`.
-
-        Returns:
-            The groups.
+        States have Kafka's names, in any case. The only existing type is `classic`.
         """
         wanted = {state.lower() for state in states}
         if any(types) and "classic" not in {each.lower() for each in types}:

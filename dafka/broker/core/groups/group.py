@@ -34,18 +34,7 @@ class GroupState(Enum):
 
 @attrs.define
 class Member:
-    """A member of a group.
-
-    Attributes:
-        member_id: The id that the coordinator has assigned.
-        group_instance_id: The group instance id of a static member; None if it is dynamic.
-        client_id: The client id.
-        client_host: The host of the client.
-        session_timeout_ms: How long it stays in the group without a heartbeat.
-        rebalance_timeout_ms: How long a rebalance waits for it.
-        protocols: The assignors that it supports, the preferred one first, each with its metadata.
-        assignment: The assignment from the leader.
-    """
+    """A member of a group. A dynamic one has no group instance id."""
 
     member_id: str
     group_instance_id: str | None
@@ -53,7 +42,7 @@ class Member:
     client_host: str
     session_timeout_ms: int
     rebalance_timeout_ms: int
-    protocols: tuple[tuple[str, bytes], ...]
+    protocols: tuple[tuple[str, bytes], ...]  # the preferred assignor first, each with its metadata
     assignment: bytes = b""
 
     @classmethod
@@ -79,27 +68,7 @@ class Member:
 
 
 class Group:
-    """One group. It keeps its own state consistent; `Membership` decides when it changes.
-
-    Args:
-        group_id: The name of the group.
-        now_ms: The time.
-
-    Attributes:
-        group_id: The name of the group.
-        state: The state. Change it with `enter`.
-        state_since_ms: When the group entered this state.
-        generation_id: Counts the rebalances.
-        protocol_type: The type of the group; None if it never had members.
-        protocol_name: The assignor of this generation.
-        leader: The id of the member that assigns.
-        members: The members by id.
-        pending: The ids of new members that have not joined with their id yet.
-        joining: The waiting JoinGroup requests, by member.
-        syncing: The waiting SyncGroup requests, by member.
-        unsynced: The members that have joined this generation and have not asked for their assignment yet.
-        newcomers: The members that wait for their first generation.
-    """
+    """One group. It keeps its own state consistent; `Membership` decides when it changes."""
 
     def __init__(self, group_id: str, now_ms: int) -> None:
         self.group_id = group_id

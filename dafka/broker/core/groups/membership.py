@@ -22,12 +22,7 @@ from dafka.broker.core.groups.subscriptions import CONSUMER_PROTOCOL, read_topic
 
 
 class Membership:
-    """The members of all groups.
-
-    Args:
-        settings: The limits.
-        make_id: Returns a unique text, such as a UUID.
-    """
+    """The members of all groups. `make_id` returns a unique text, such as a UUID."""
 
     def __init__(self, settings: GroupSettings, make_id: Callable[[], str]) -> None:
         self._settings = settings
@@ -78,16 +73,7 @@ class Membership:
         self._rebalancer.record_activity(group, member_id, now_ms)
 
     def join_group(self, token: Token, request: JoinRequest, now_ms: int) -> list[Action]:
-        """Join a group. The result is a `JoinResult`, often a later one.
-
-        Args:
-            token: Identifies the request.
-            request: The request.
-            now_ms: The time.
-
-        Returns:
-            The actions.
-        """
+        """Join a group. The result is a `JoinResult`, often a later one."""
         error = self._check_join(request)
         group = None if error else self._group_to_join(request, now_ms)
         if group is None:
@@ -105,16 +91,7 @@ class Membership:
         return self._rebalancer.take_actions()
 
     def sync_group(self, token: Token, request: SyncRequest, now_ms: int) -> list[Action]:
-        """Get a member's assignment. The result is a `SyncResult`; it waits for the leader's request.
-
-        Args:
-            token: Identifies the request.
-            request: The request.
-            now_ms: The time.
-
-        Returns:
-            The actions.
-        """
+        """Get a member's assignment. The result is a `SyncResult`; it waits for the leader's request."""
         group = self._groups.get(request.group_id)
         error = self._check_sync(group, request)
         if group is None or error:
@@ -130,18 +107,7 @@ class Membership:
     def heartbeat(
         self, group_id: str, generation_id: int, member_id: str, group_instance_id: str | None, now_ms: int
     ) -> ErrorCode:
-        """Extend the session of a member.
-
-        Args:
-            group_id: The group.
-            generation_id: The generation that the member has joined.
-            member_id: The id of the member.
-            group_instance_id: The group instance id of a static member.
-            now_ms: The time.
-
-        Returns:
-            The result. REBALANCE_IN_PROGRESS asks the member to join again.
-        """
+        """Extend the session of a member. REBALANCE_IN_PROGRESS asks it to join again."""
         if not group_id:
             return ErrorCode.INVALID_GROUP_ID
         group = self._groups.get(group_id)
@@ -155,17 +121,7 @@ class Membership:
         return ErrorCode.REBALANCE_IN_PROGRESS if is_rebalancing else ErrorCode.NONE
 
     def leave_group(self, token: Token, group_id: str, leaving: tuple[LeavingMember, ...], now_ms: int) -> list[Action]:
-        """Remove members from a group. The result is a `LeaveResult`.
-
-        Args:
-            token: Identifies the request.
-            group_id: The group.
-            leaving: The members.
-            now_ms: The time.
-
-        Returns:
-            The actions.
-        """
+        """Remove members from a group. The result is a `LeaveResult`."""
         if not group_id:
             return [Answer(token, LeaveResult(ErrorCode.INVALID_GROUP_ID))]
         group = self._groups.get(group_id)

@@ -58,13 +58,7 @@ class CommittedOffsets:
     def end_transaction(self, group_id: str, producer_id: int, is_commit: bool) -> list[StateRecord]:
         """Commit or discard the pending offsets of a producer's transaction for a group.
 
-        Args:
-            group_id: The group.
-            producer_id: The producer.
-            is_commit: Whether the transaction is committed.
-
-        Returns:
-            The records to write. There are none if the transaction has no offsets any more.
+        Returns no records if the transaction has no offsets any more.
         """
         records = []
         for log, offset in dict(self._pending.get(group_id, {}).get(producer_id, {})).items():
@@ -86,14 +80,9 @@ class CommittedOffsets:
         return [self._remove(key) for key in list(self._keys(group_id))]
 
     def delete_topics(self, topic_ids: Container[str], name: str = "") -> list[StateRecord]:
-        """Delete the offsets of deleted topics.
+        """Delete the offsets of deleted topics, by their ids.
 
-        Args:
-            topic_ids: The ids of the topics.
-            name: The name of a topic whose offsets without an id are deleted, too.
-
-        Returns:
-            The records to write.
+        Offsets without an id are deleted if their topic has this name.
         """
 
         def is_gone(key: OffsetKey) -> bool:
@@ -112,18 +101,10 @@ class CommittedOffsets:
         unused_since_ms: int | None,
         subscribed_topics: frozenset[str] = frozenset(),
     ) -> list[StateRecord]:
-        """Delete the offsets of a group that have expired.
+        """Delete the offsets of a group that have expired. Offsets of subscribed topics stay.
 
-        Args:
-            group_id: The group.
-            now_ms: The time.
-            retention_ms: How long offsets are retained.
-            unused_since_ms: When the group became empty: its offsets are retained for `retention_ms` from then. None:
-                each offset is retained for `retention_ms` from its commit.
-            subscribed_topics: Topics whose offsets are retained.
-
-        Returns:
-            The records to write.
+        Offsets are retained for `retention_ms` since the group became empty (`unused_since_ms`), or since their commit
+        if that is None or later.
         """
 
         def has_expired(log: TopicPartition, committed: CommittedOffset) -> bool:

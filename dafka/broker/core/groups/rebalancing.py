@@ -28,11 +28,7 @@ _Timer: TypeAlias = tuple[str, str, str]
 
 
 class Rebalancer:
-    """The rebalances, sessions and waiting requests of all groups.
-
-    Args:
-        settings: The limits.
-    """
+    """The rebalances, sessions and waiting requests of all groups."""
 
     def __init__(self, settings: GroupSettings) -> None:
         self._settings = settings

@@ -43,26 +43,15 @@ STORED_STATES = {GroupState.EMPTY, GroupState.COMPLETING_REBALANCE, GroupState.S
 
 @attrs.frozen(kw_only=True)
 class CommittedOffset:
-    """An offset that a group has committed for a log.
-
-    Attributes:
-        offset: The offset of the next record to read.
-        leader_epoch: The leader epoch of the last record that was read; -1 if the client does not provide it.
-        metadata: Data that the client stores with the offset.
-        commit_timestamp_ms: When it was committed.
-        expire_timestamp_ms: When it expires, if the client has set that (OffsetCommit up to version 4).
-        order: The position of the commit among all commits: a later one has a larger number.
-        topic_id: The id of the topic. The offset does not apply to another topic of that name. Empty if a former
-            version of dafka has written it.
-    """
+    """The offset of the next record that a group reads from a log."""
 
     offset: int
-    leader_epoch: int = -1
-    metadata: str = ""
+    leader_epoch: int = -1  # of the last record that was read; -1 if the client does not provide it
+    metadata: str = ""  # data that the client stores with the offset
     commit_timestamp_ms: int
-    expire_timestamp_ms: int | None = None
-    order: int = 0
-    topic_id: str = ""
+    expire_timestamp_ms: int | None = None  # if the client has set that (OffsetCommit up to version 4)
+    order: int = 0  # the position of the commit among all commits: a later one has a larger number
+    topic_id: str = ""  # the offset does not apply to another topic of that name
 
 
 class OffsetKey(NamedTuple):
@@ -94,16 +83,9 @@ def encode_group_tombstone(group_id: str) -> StateRecord:
 
 
 def decode_group(record: StateRecord) -> tuple[str, Group | None]:
-    """Decode the record of a group.
+    """Return the name of a group and the group, from a record of `$groups`; None for a tombstone.
 
-    Args:
-        record: A record of `$groups`.
-
-    Returns:
-        The name of the group, and the group; None for a tombstone.
-
-    Raises:
-        StorageFormatError: The record is malformed, or a newer version of dafka has written it.
+    Raise `StorageFormatError` if it is malformed, or a newer version of dafka has written it.
     """
     key = decode_key(record)
     if len(key) != 2 or key[0] != "group" or not isinstance(key[1], str):
@@ -141,16 +123,9 @@ def encode_offset(key: OffsetKey, committed: CommittedOffset | None) -> StateRec
 
 
 def decode_offset(record: StateRecord) -> tuple[OffsetKey, CommittedOffset | None]:
-    """Decode the record of an offset.
+    """Return the key and the value of a record of `$offsets`; None for a tombstone.
 
-    Args:
-        record: A record of `$offsets`.
-
-    Returns:
-        The key, and the offset; None for a tombstone.
-
-    Raises:
-        StorageFormatError: The record is malformed, or a newer version of dafka has written it.
+    Raise `StorageFormatError` if it is malformed, or a newer version of dafka has written it.
     """
     match decode_key(record):
         case ["offset", str(group_id), str(topic), int(partition)]:

@@ -11,34 +11,19 @@ from dafka.broker.core.error_codes import ErrorCode
 
 @attrs.frozen(kw_only=True)
 class JoinRequest:
-    """A request to join a group, or to join it again.
-
-    Attributes:
-        group_id: The group.
-        member_id: The id that the coordinator has assigned to the member; empty if it has none yet.
-        group_instance_id: The group instance id of a static member; None if it is dynamic.
-        client_id: The client id.
-        client_host: The host of the client.
-        session_timeout_ms: How long the member stays in the group without a heartbeat.
-        rebalance_timeout_ms: How long a rebalance waits for the member to join again.
-        protocol_type: The type of the group, such as `consumer`.
-        protocols: The assignors that the member supports, the preferred one first, each with its metadata.
-        requires_known_member_id: Whether a new dynamic member first gets its id, and then joins with it (JoinGroup
-            version 4 and later).
-        supports_skipping_assignment: Whether the leader can skip the assignment (JoinGroup version 9 and later).
-    """
+    """A request to join a group, or to join it again."""
 
     group_id: str
-    member_id: str = ""
-    group_instance_id: str | None = None
+    member_id: str = ""  # empty if the coordinator has not assigned one yet
+    group_instance_id: str | None = None  # None if the member is dynamic
     client_id: str = ""
     client_host: str = ""
     session_timeout_ms: int
     rebalance_timeout_ms: int
     protocol_type: str
-    protocols: tuple[tuple[str, bytes], ...]
-    requires_known_member_id: bool = False
-    supports_skipping_assignment: bool = False
+    protocols: tuple[tuple[str, bytes], ...]  # the preferred assignor first, each with its metadata
+    requires_known_member_id: bool = False  # first gets its id, then joins with it (JoinGroup 4 and later)
+    supports_skipping_assignment: bool = False  # JoinGroup version 9 and later
 
 
 class JoinedMember(NamedTuple):
@@ -51,18 +36,7 @@ class JoinedMember(NamedTuple):
 
 @attrs.frozen
 class JoinResult:
-    """The response to JoinGroup.
-
-    Attributes:
-        error_code: The error.
-        member_id: The id of the member.
-        generation_id: The generation that it has joined.
-        protocol_type: The type of the group.
-        protocol_name: The selected assignor.
-        leader: The member that assigns.
-        skip_assignment: Whether the leader must not assign, because all assignments stay.
-        members: All members, if the response is for the leader; otherwise none.
-    """
+    """The response to JoinGroup. Only the response for the leader has members."""
 
     error_code: ErrorCode
     member_id: str
@@ -70,30 +44,20 @@ class JoinResult:
     protocol_type: str | None = None
     protocol_name: str | None = None
     leader: str = ""
-    skip_assignment: bool = False
+    skip_assignment: bool = False  # the leader must not assign, because all assignments stay
     members: tuple[JoinedMember, ...] = ()
 
 
 @attrs.frozen(kw_only=True)
 class SyncRequest:
-    """A request of a member for its assignment.
-
-    Attributes:
-        group_id: The group.
-        generation_id: The generation that the member has joined.
-        member_id: The id of the member.
-        group_instance_id: The group instance id of a static member.
-        protocol_type: The type of the group; None if the client does not provide it.
-        protocol_name: The assignor; None if the client does not provide it.
-        assignments: If the leader sends the request: its assignments, by member id.
-    """
+    """A request of a member for its assignment. That of the leader has the assignments of all, by member id."""
 
     group_id: str
     generation_id: int
     member_id: str
     group_instance_id: str | None = None
-    protocol_type: str | None = None
-    protocol_name: str | None = None
+    protocol_type: str | None = None  # None if the client does not provide it
+    protocol_name: str | None = None  # None if the client does not provide it
     assignments: tuple[tuple[str, bytes], ...] = ()
 
 
@@ -144,22 +108,12 @@ class DescribedMember:
 
 @attrs.frozen
 class DescribedGroup:
-    """A group in the responses to DescribeGroups and ListGroups. A group that does not exist is `Dead`.
-
-    Attributes:
-        group_id: The group.
-        error_code: GROUP_ID_NOT_FOUND if there is no such group. DescribeGroups before version 6 has NONE instead.
-        state: The state, with Kafka's name.
-        protocol_type: The type of the group; empty if it never had members.
-        protocol: The assignor, while the group is stable; otherwise empty.
-        generation_id: The current generation.
-        members: The members. Only those of a stable group have metadata and assignments.
-    """
+    """A group in the responses to DescribeGroups and ListGroups. A group that does not exist is `Dead`."""
 
     group_id: str
-    error_code: ErrorCode
+    error_code: ErrorCode  # DescribeGroups before version 6 has NONE instead of GROUP_ID_NOT_FOUND
     state: str
-    protocol_type: str = ""
-    protocol: str = ""
+    protocol_type: str = ""  # empty if it never had members
+    protocol: str = ""  # only while the group is stable
     generation_id: int = -1
-    members: tuple[DescribedMember, ...] = ()
+    members: tuple[DescribedMember, ...] = ()  # only those of a stable group have metadata and assignments

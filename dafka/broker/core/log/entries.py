@@ -36,65 +36,36 @@ _RUN, _BATCH, _LOG_START, _DROPPED, _MARKER, _INDEX_REWRITE, _EPOCH_START = 1, 2
 
 
 class RunEntry(NamedTuple):
-    """The start of a run of a partition's records in the log.
-
-    Attributes:
-        offset: The offset of its first record.
-        address: The address of the partition; empty for the leader partition.
-        first_sequence: The sequence of its first record.
-        record_count: The number of its records; 0 if the run is open.
-    """
+    """The start of a run of a partition's records in the log. The address of the leader partition is empty."""
 
     offset: Offset
     address: str
     first_sequence: RecordSequence
-    record_count: int
+    record_count: int  # 0 if the run is open
 
 
 class BatchEntry(NamedTuple):
-    """A batch of a producer with a producer id, in the leader partition. Its fields are named as in its header.
-
-    Attributes:
-        position: The position of its first record.
-        record_count: The number of its records.
-        producer_id: The producer.
-        producer_epoch: The epoch of the producer.
-        base_sequence: The producer's own sequence of the first record; None if the entry only marks records of a
-            transaction.
-        flags: 1 if the batch is transactional.
-        timestamp_ms: When it was appended.
-    """
+    """A batch of a producer with a producer id. Its fields are named as in its header."""
 
     position: Position
     record_count: int
     producer_id: int
     producer_epoch: int
-    base_sequence: ProducerSequence | None
-    flags: int
+    base_sequence: ProducerSequence | None  # None if the entry only marks records of a transaction
+    flags: int  # `TRANSACTIONAL` or 0
     timestamp_ms: int
 
 
 class MarkerEntry(NamedTuple):
-    """A transaction marker. It has an offset, but no record in a partition.
-
-    Attributes:
-        offset: Its offset.
-        position: The position of the next record of the leader partition, or of the marker itself if another leader has
-            appended it.
-        producer_id: The producer.
-        producer_epoch: The epoch of the producer.
-        is_commit: 1 if the transaction is committed, 0 if it is aborted.
-        timestamp_ms: When it was appended.
-        first_position: The position of the transaction's first record; None if it has no record in this log.
-    """
+    """A transaction marker. It has an offset, but no record in a partition."""
 
     offset: Offset
-    position: Position
+    position: Position  # of the next record of the leader partition, or of the marker itself if another leader wrote it
     producer_id: int
     producer_epoch: int
-    is_commit: int
+    is_commit: int  # 1 if the transaction is committed, 0 if it is aborted
     timestamp_ms: int
-    first_position: Position | None
+    first_position: Position | None  # of the transaction's first record; None if it has no record in this log
 
 
 class IndexRewriteEntry(NamedTuple):
@@ -110,9 +81,7 @@ class LogStartEntry(NamedTuple):
 class EpochStartEntry(NamedTuple):
     """The start of a leader epoch: the first entry of an index, except in the first epoch of its log.
 
-    Attributes:
-        offset: The offset at which the epoch begins. Entries of other indexes from there on do not belong to the log.
-        epoch: The leader epoch.
+    Entries of other indexes from its offset on do not belong to the log.
     """
 
     offset: Offset
@@ -168,14 +137,7 @@ def is_rewrite(value: bytes) -> bool:
 def decode_entries(value: bytes) -> list[Entry]:
     """Return the entries of an index record.
 
-    Args:
-        value: A value returned by `encode_entries`.
-
-    Returns:
-        The entries.
-
-    Raises:
-        StorageFormatError: The value is malformed, or a newer version of dafka has written it.
+    Raise `StorageFormatError` if it is malformed, or a newer version of dafka has written it.
     """
     reader = _Reader(value)
     try:

@@ -44,61 +44,41 @@ FORMER_ENDS_MAX = 16
 
 @attrs.define(eq=False)
 class Log:
-    """One log.
+    """One log of a topic.
 
-    Attributes:
-        topic: The name of its topic.
-        number: The number of the log in the topic.
-        leader_partition: The partition of the records that clients append through this broker.
-        index_partition: The partition of the index.
-        index: The offsets of the records.
-        high_watermark: The offset after the last durable record.
-        producers: The producers with an id and their last batches, also before these are durable.
-        producer_batches: The durable batches of producers that are needed after a restart.
-        transactions: The transactions that are durable here.
-        transaction_runs: The records of transactions; empty if the storage stores record batches.
-        index_first: The sequence of the first index record that is needed.
-        index_trimmed: The sequence before which index records were deleted.
-        index_end: The sequence of the next index record.
-        entry_count: The number of entries since the first needed index record.
-        epoch_count: The number of leader epochs whose indexes contain these entries.
-        unwritten: Entries that will be written with the next records.
-        markers: Transaction markers that get their offsets with the next records.
-        leadership: The leader and the replicas of the log.
-        epochs: The leader epochs of the log with their start offsets, in order.
-        divergences: By each known leader epoch that this log does not contain, the epoch and the end offset of the part
-            that both share. None if clients read only records that all epochs share.
-        is_replicated: Whether other brokers replicate the log, or did. Their acknowledgements name index records, so
-            each append writes one, and the high watermark follows the acknowledgements.
-        divergent: Runs and batches of divergent epochs that get their offsets with the next records.
-        withdrawn: Ranges of sequences of the leader partition whose records get no offset. Their clients know that.
-        former_ends: By address of the leader partition of each earlier epoch that this broker has led, the sequence
-            after its last record with an offset. Only the latest ones are remembered.
-        backfill: Producer partitions with stored records that have no offset yet, and the next sequence to scan. These
-            records get their offsets before new ones.
-        is_gone: Whether its topic was deleted or replaced by another one with the same name. Nothing else happens to
-            it.
+    Some stored records get their offsets with the next ones: runs and batches of `divergent` epochs, and the records of
+    producer partitions in `backfill`, from the next sequence to scan on. Ranges of the leader partition that are
+    `withdrawn` get none; their clients know that. `former_ends` has the sequence after the last record with an offset
+    in each of the latest former leader partitions of this broker, by address.
+
+    `divergences` has the leader epochs that this log does not contain, each with the epoch and the end offset of the
+    part that both share. It is None if clients read only records that all epochs share.
+
+    Other brokers replicate the log if `is_replicated`, or did. Their acknowledgements name index records, so each
+    append writes one, and the high watermark follows the acknowledgements.
+
+    If `is_gone`, its topic was deleted or replaced by another one with the same name. Nothing else happens to it.
     """
 
     topic: str
     number: int
-    leader_partition: Partition
+    leader_partition: Partition  # of the records that clients append through this broker
     index_partition: Partition
     index: LogIndex = attrs.field(factory=LogIndex)
-    high_watermark: Offset = FIRST_OFFSET
-    producers: ProducerStates = attrs.field(factory=ProducerStates)
-    producer_batches: ProducerBatches = attrs.field(factory=ProducerBatches)
+    high_watermark: Offset = FIRST_OFFSET  # the offset after the last durable record
+    producers: ProducerStates = attrs.field(factory=ProducerStates)  # also before their batches are durable
+    producer_batches: ProducerBatches = attrs.field(factory=ProducerBatches)  # durable, and needed after a restart
     transactions: OpenTransactions = attrs.field(factory=OpenTransactions)
-    transaction_runs: TransactionRuns = attrs.field(factory=TransactionRuns)
-    index_first: RecordSequence = FIRST_SEQUENCE
-    index_trimmed: RecordSequence = FIRST_SEQUENCE
+    transaction_runs: TransactionRuns = attrs.field(factory=TransactionRuns)  # none if record batches are stored
+    index_first: RecordSequence = FIRST_SEQUENCE  # the first index record that is needed
+    index_trimmed: RecordSequence = FIRST_SEQUENCE  # index records before it were deleted
     index_end: RecordSequence = FIRST_SEQUENCE
-    entry_count: int = 0
-    epoch_count: int = 1
-    unwritten: list[Entry] = attrs.field(factory=list)
-    markers: list[MarkerEntry] = attrs.field(factory=list)
+    entry_count: int = 0  # since the first needed index record
+    epoch_count: int = 1  # leader epochs whose indexes contain these entries
+    unwritten: list[Entry] = attrs.field(factory=list)  # written with the next records
+    markers: list[MarkerEntry] = attrs.field(factory=list)  # get their offsets with the next records
     leadership: LeaderAndIsr = attrs.field(factory=lambda: LeaderAndIsr(""))
-    epochs: list[tuple[int, Offset]] = attrs.field(factory=lambda: [(0, Offset(0))])
+    epochs: list[tuple[int, Offset]] = attrs.field(factory=lambda: [(0, FIRST_OFFSET)])  # with their start offsets
     divergences: Mapping[int, tuple[int, Offset]] | None = None
     is_replicated: bool = False
     divergent: list[RunEntry | BatchEntry] = attrs.field(factory=list)
@@ -161,14 +141,10 @@ class Log:
         return any(each == epoch for each, _ in self.epochs)
 
     def end_of_epoch(self, epoch: int) -> tuple[int, Offset] | None:
-        """Return the end of a leader epoch, as Kafka's OffsetForLeaderEpoch defines it.
+        """Return the end of a leader epoch, as Kafka's OffsetForLeaderEpoch defines it; None if there is no such epoch.
 
-        Args:
-            epoch: The epoch.
-
-        Returns:
-            The largest epoch of the log that is not larger, and the offset after its last record. If the log has
-            diverged from the epoch, the end of the part that both share. None if there is no such epoch.
+        It is the largest epoch of the log that is not larger, and the offset after its last record. If the log has
+        diverged from the epoch, it is the end of the part that both share.
         """
         if self.divergences and epoch in self.divergences:
             return self.divergences[epoch]
@@ -214,12 +190,8 @@ class Log:
     ) -> None:
         """Restore an index record; see `LogTable.restore`.
 
-        Args:
-            sequence: The sequence of the record in the index.
-            value: The value of the record.
-            keeps_record_batches: Whether the storage stores record batches unchanged.
-            leader_address: The address in this index of the leader partition of the index's writer.
-            end_offset: The offset at which the epoch ends in this log; None if it does not end.
+        The leader partition of the index's writer has `leader_address` in this index. If the writer's epoch ends in
+        this log, `end_offset` is its end.
         """
         for each in decode_entries(value):
             self.entry_count += 1

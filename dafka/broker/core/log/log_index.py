@@ -17,13 +17,7 @@ from dafka.broker.core.positions import Offset, RecordSequence
 
 
 class Location(NamedTuple):
-    """The location of the record at an offset.
-
-    Attributes:
-        address: The address of its partition; empty for the leader partition.
-        sequence: Its sequence there.
-        record_count: The number of records from this one to the end of its run.
-    """
+    """The partition and the sequence of the record at an offset, and the number of records to the end of its run."""
 
     address: str
     sequence: RecordSequence
@@ -33,11 +27,8 @@ class Location(NamedTuple):
 class LogIndex:
     """The runs of one log. The last run ends at `end_offset`.
 
-    Attributes:
-        start_offset: The log start offset.
-        end_offset: The offset of the next record.
-        dropped_ends: By address of a partition without remaining runs, the sequence after its last record that was in
-            the log.
+    `dropped_ends` has the addresses of partitions without remaining runs, each with the sequence after its last record
+    that was in the log.
     """
 
     def __init__(self) -> None:
@@ -90,16 +81,9 @@ class LogIndex:
         return self._markers[first : first + count]
 
     def append(self, address: str, first_sequence: RecordSequence, count: int, *, is_open: bool) -> RunEntry | None:
-        """Append records.
+        """Append at least one record of a partition. Return the entry to write; None if they continue an open run.
 
-        Args:
-            address: The address of their partition; empty for the leader partition.
-            first_sequence: The sequence of the first record.
-            count: The number of records, at least one.
-            is_open: Whether later records of the partition continue the run without entries of their own.
-
-        Returns:
-            The entry to write; None if the records continue an open run.
+        An open run is continued by later records of the partition without entries of their own.
         """
         offset = self.end_offset
         continues = self._is_continued(address, first_sequence)
@@ -204,17 +188,7 @@ class LogIndex:
     def placed(
         self, address: str, first_sequence: RecordSequence, end_sequence: RecordSequence, end_offset: Offset
     ) -> list[RunEntry]:
-        """Return the runs of a partition's records in a range of sequences, up to an offset.
-
-        Args:
-            address: The address of the partition.
-            first_sequence: The first sequence.
-            end_sequence: The sequence after the last one.
-            end_offset: The offset after the last record that counts.
-
-        Returns:
-            Their runs; fewer if some of the records are not in the log.
-        """
+        """Return the runs of a partition's records in a range of sequences, as far as they are before an offset."""
         found: list[RunEntry] = []
         sequence = first_sequence
         while sequence < end_sequence:

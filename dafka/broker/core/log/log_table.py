@@ -32,21 +32,16 @@ def index_partition(identity: str, topic: Topic, log: int, epoch: int = 0) -> Pa
 
 
 class LogTable:
-    """The topics and logs of a broker.
+    """The topics and logs of a broker, whose storage has the address `identity`.
 
     To restart: `add_topic` every topic, `restore` every index record in its order, then `finish_restoring`.
 
-    Args:
-        identity: The address of the broker's storage.
-        keeps_record_batches: Whether the storage stores record batches unchanged.
+    `led` has the logs in which this broker assigns offsets, by leader partition; `unwritten` the logs with entries to
+    write without new records; `producer_starts` the sequence of the first record of a producer partition that belongs
+    to no deleted topic, if it is not 0.
 
-    Attributes:
-        topics: The topics by name.
-        producer_starts: By producer partition, the sequence of the first record that belongs to no deleted topic; 0 for
-            all others.
-        keeps_record_batches: Whether the storage stores record batches unchanged.
-        led: The logs in which this broker assigns offsets, by leader partition.
-        unwritten: The logs with entries to write without new records.
+    Where methods get `ends` and `earliest`, these are the sequences after the last stored record of partitions, and of
+    their first one if it is not 0.
     """
 
     def __init__(self, identity: str, *, keeps_record_batches: bool = True) -> None:
@@ -71,16 +66,7 @@ class LogTable:
         return self._logs.get(topic, ())
 
     def find_log(self, topic: str, number: int, topic_id: str | None = None) -> Log | None:
-        """Return a log.
-
-        Args:
-            topic: The name of its topic.
-            number: The number of the log.
-            topic_id: The id of the topic; None for the one that has the name at present.
-
-        Returns:
-            The log; None if there is no such log.
-        """
+        """Return a log of the topic with an id, or with this name at present; None if there is none."""
         logs = self._logs.get(topic, ())
         is_other = topic_id is not None and logs and self.topics[topic].topic_id != topic_id
         return None if is_other or not 0 <= number < len(logs) else logs[number]
@@ -101,12 +87,7 @@ class LogTable:
             self.led[own] = logs[-1]
 
     def begin_epoch(self, log: Log, epoch: int) -> None:
-        """Begin to lead a log in a leader epoch, or to read it. The caller must restore its index next.
-
-        Args:
-            log: The log.
-            epoch: The leader epoch.
-        """
+        """Begin to lead a log in a leader epoch, or to read it. The caller must restore its index next."""
         topic = self.topics[log.topic]
         self.led.pop(log.leader_partition, None)
         self.unwritten.pop(log, None)
@@ -130,14 +111,7 @@ class LogTable:
     ) -> bool:
         """Withdraw records that clients of this broker have appended, unless they have offsets.
 
-        Args:
-            log: The log.
-            leader_partition: The partition of the records.
-            first_sequence: The sequence of the first record.
-            end_sequence: The sequence after the last one.
-
-        Returns:
-            Whether they are withdrawn: they never become part of the log.
+        Return whether they are withdrawn: they never become part of the log.
         """
         if log.leader_partition != leader_partition:
             end = log.former_ends.get(leader_partition.address)
@@ -152,9 +126,7 @@ class LogTable:
     def merge_divergent(self, log: Log, entries: Iterable[RunEntry | BatchEntry]) -> None:
         """Merge the missing records of a divergent epoch: they are appended together with the next records.
 
-        Args:
-            log: The log.
-            entries: Runs with their addresses, each followed by its batches.
+        The entries are runs with their addresses, each followed by its batches.
         """
         log.divergent += entries
         if log.divergent:
@@ -171,16 +143,7 @@ class LogTable:
         return logs
 
     def restore(self, log: Log, sequence: RecordSequence, value: bytes) -> None:
-        """Restore an index record.
-
-        Args:
-            log: The log.
-            sequence: The sequence of the record in the index.
-            value: The value of the record.
-
-        Raises:
-            StorageFormatError: The record is malformed, or a newer version of dafka has written it.
-        """
+        """Restore an index record. Raise `StorageFormatError` if it is malformed, or a newer dafka has written it."""
         log.restore(sequence, value, keeps_record_batches=self.keeps_record_batches)
 
     def finish_restoring(
@@ -188,12 +151,7 @@ class LogTable:
     ) -> list[tuple[Partition, int]]:
         """Set the ends of the stored partitions, in all logs that are not replicated.
 
-        Args:
-            ends: By partition, the sequence after its last record.
-            earliest: By partition, the sequence of its first record, if it is not 0.
-
-        Returns:
-            The partitions with records that are in no log yet, and the first sequence of these. Plan them now.
+        Return the partitions with records that are in no log yet, and the first sequence of these. Plan them now.
         """
         for logs in self._logs.values():
             for log in logs:
@@ -210,13 +168,7 @@ class LogTable:
         return rest
 
     def finish_epoch(self, log: Log, ends: Mapping[Partition, int], earliest: Mapping[Partition, int]) -> None:
-        """Begin to assign offsets in a log whose index was restored.
-
-        Args:
-            log: The log.
-            ends: By partition of its topic, the sequence after its last record.
-            earliest: By partition, the sequence of its first record, if it is not 0.
-        """
+        """Begin to assign offsets in a log whose index was restored."""
         self._extend_open_run(log, ends)
         self._close_run(log)
         epoch, start_offset = log.epochs[-1]
@@ -226,13 +178,7 @@ class LogTable:
         self.led[log.leader_partition] = log
 
     def catch_up(self, log: Log, ends: Mapping[Partition, int], earliest: Mapping[Partition, int]) -> None:
-        """Find the stored records of producer partitions that have no offset in a log yet: they get theirs first.
-
-        Args:
-            log: The log.
-            ends: By partition of its topic, the sequence after its last record.
-            earliest: By partition, the sequence of its first record, if it is not 0.
-        """
+        """Find the stored records of producer partitions that have no offset in a log yet: they get theirs first."""
         for partition, end in ends.items():
             if self.is_producer_partition(partition):
                 scanned_until = max(
@@ -273,12 +219,7 @@ class LogTable:
         return self.led.get(log.leader_partition) is log
 
     def append_marker(self, log: Log, marker: MarkerEntry) -> None:
-        """Append a transaction marker. It gets its offset with the next append, after the records before its position.
-
-        Args:
-            log: The log.
-            marker: The marker. Its offset does not matter yet.
-        """
+        """Append a transaction marker. It gets its offset with the next append, after the records before it."""
         log.markers.append(marker)
         self.unwritten[log] = None
 
@@ -295,12 +236,7 @@ class LogTable:
         self._write_later(log, [LogStartEntry(log.index.start_offset)])
 
     def skip_dropped(self, log: Log, earliest: Mapping[Partition, int]) -> None:
-        """Advance the start of a log past the records that the storage has dropped.
-
-        Args:
-            log: The log.
-            earliest: By partition, the sequence of the first record in the storage, if it is not 0.
-        """
+        """Advance the start of a log past the records that the storage has dropped."""
         start = log.index.start_offset
         while start < log.high_watermark and (location := log.index.locate(start)) is not None:
             missing = location.record_count

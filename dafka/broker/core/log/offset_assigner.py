@@ -36,40 +36,22 @@ RECORD_ENTRIES = 10_000
 
 @attrs.define(eq=False)
 class LogOffsetPlan:
-    """The changes of one append to one log.
-
-    Attributes:
-        log: The log.
-        mark: The state of its index before.
-        unwritten: The number of unwritten entries that it writes.
-        markers: The number of transaction markers that get offsets.
-        merged: The number of divergent runs and batches that get offsets.
-        scanned_until: The changes of `backfill`.
-        added: Its new entries.
-        written: The entries to write; different from `added` if the index is rewritten.
-        is_rewrite: Whether they replace all earlier ones.
-    """
+    """The changes of one append to one log. The counts are those of the log's attributes with these names."""
 
     log: Log
-    mark: tuple[Offset, bool]
+    mark: tuple[Offset, bool]  # the state of its index before
     unwritten: int
     markers: int
     merged: int
     added: list[Entry]
-    written: list[Entry]
+    written: list[Entry]  # the entries to write: other ones than `added` if the index is rewritten
     is_rewrite: bool
-    scanned_until: dict[str, RecordSequence] = attrs.field(factory=dict)
+    scanned_until: dict[str, RecordSequence] = attrs.field(factory=dict)  # the changes of `backfill`
 
 
 @attrs.frozen(eq=False)
 class OffsetPlan:
-    """The offsets of the records of one append.
-
-    Attributes:
-        index_records: The index records to append with them.
-        logs: The logs that change.
-        plans: How they change.
-    """
+    """The offsets of the records of one append, and the index records to append with them."""
 
     index_records: list[RecordBatch]
     logs: list[Log]
@@ -79,9 +61,7 @@ class OffsetPlan:
 class OffsetAssigner:
     """Assigns offsets in the logs that a broker leads.
 
-    Args:
-        table: The logs.
-        rewrite_entries: Obsolete entries that an index can have, besides as many as there are useful ones.
+    An index is rewritten if it has more obsolete entries than useful ones and `rewrite_entries`.
     """
 
     def __init__(self, table: LogTable, rewrite_entries: int = REWRITE_ENTRIES) -> None:
@@ -94,15 +74,9 @@ class OffsetAssigner:
         now_ms: int,
         earlier: Iterable[tuple[Log, RecordBatch]] = (),
     ) -> OffsetPlan:
-        """Assign offsets to records.
+        """Assign offsets to the records of one append. `commit` or `undo` the plan before the next one.
 
-        Args:
-            batches: The records of one append. Records of other topics are ignored.
-            now_ms: The time.
-            earlier: Records that are already durable, each with a log that does not have them yet.
-
-        Returns:
-            The plan, for `commit` or `undo`. The caller must not make another plan before.
+        Records of other topics are ignored. `earlier` records are durable already, but not in their log yet.
         """
         plans: dict[Log, LogOffsetPlan] = {}
         for log in self.table.unwritten:

@@ -14,13 +14,7 @@ from dafka.broker.core.positions import Offset
 
 
 class AbortedTransaction(NamedTuple):
-    """An aborted transaction. Readers of committed records skip its records.
-
-    Attributes:
-        producer_id: The producer.
-        first_offset: The offset of its first record in the log.
-        last_offset: The offset of its marker.
-    """
+    """An aborted transaction: its producer, first record and marker. Readers of committed records skip its records."""
 
     producer_id: int
     first_offset: Offset
@@ -41,14 +35,9 @@ class OpenTransactions:
         self._open.setdefault(producer_id, first_offset)
 
     def end(self, producer_id: int, offset: Offset, first_offset: Offset | None, *, is_commit: bool) -> None:
-        """End a transaction.
+        """End a transaction with a marker at an offset, which can name the offset of its first record.
 
-        Args:
-            producer_id: The producer.
-            offset: The offset of the marker.
-            first_offset: The offset of its first record, as given by the marker; None if the marker does not have it.
-                If the transaction was not begun either, it has no record in this log.
-            is_commit: Whether the transaction is committed; otherwise it is aborted.
+        If the marker does not name it and the transaction was not begun, it has no record in this log.
         """
         begun = self._open.pop(producer_id, None)
         first = begun if first_offset is None else first_offset
@@ -66,11 +55,7 @@ class OpenTransactions:
     def last_stable_offset(self, high_watermark: Offset) -> Offset:
         """Return the last stable offset: all earlier transactions have ended with a marker below the high watermark.
 
-        Args:
-            high_watermark: The high watermark. It never goes back.
-
-        Returns:
-            The last stable offset.
+        The high watermark never goes back.
         """
         while self._ended and self._ended[0][0] < high_watermark:
             self._ended.popleft()
@@ -80,12 +65,7 @@ class OpenTransactions:
     def aborted_between(self, first_offset: Offset, end_offset: Offset) -> list[AbortedTransaction]:
         """Return the aborted transactions with records in a range of offsets.
 
-        Args:
-            first_offset: The first offset of the range.
-            end_offset: The offset after its last one.
-
-        Returns:
-            The transactions, in the order of their first offsets, as clients of Kafka expect them.
+        They are in the order of their first offsets, as clients of Kafka expect them.
         """
         found = list[AbortedTransaction]()
         for number in range(bisect_left(self._aborted, first_offset, key=_last_offset), len(self._aborted)):

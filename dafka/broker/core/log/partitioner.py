@@ -39,12 +39,7 @@ def log_of_address(address: str, log_count: int) -> int:
 def place_records(batch: RecordBatch, log_count: int) -> Iterator[tuple[int, int, int]]:
     """Yield the runs of a batch's records that belong to one log.
 
-    Args:
-        batch: The records.
-        log_count: The number of logs of their topic.
-
-    Yields:
-        A log, the sequence of the run's first record, and the number of its records.
+    A run is the number of a log, the sequence of its first record, and the number of its records.
     """
     keyless = log_of_address(batch.partition.address, log_count) if log_count > 1 else 0
     if log_count == 1 or batch.keys is None:

@@ -46,33 +46,19 @@ class Producer(NamedTuple):
 
 @attrs.frozen(kw_only=True)
 class ProducerStateSettings:
-    """The limits on the producers that a log remembers.
-
-    Attributes:
-        producer_id_expiration_ms: How long a log remembers the sequences of an inactive producer.
-        producers_max: The number of producers that a log remembers. Above it, the log forgets the longest inactive ones
-            without an open transaction. Kafka has no such limit.
-    """
+    """The limits on the producers that a log remembers."""
 
     producer_id_expiration_ms: int = PRODUCER_EXPIRY_MS
-    producers_max: int = 100_000
+    producers_max: int = 100_000  # above it, the longest inactive ones are forgotten; Kafka has no such limit
 
 
 @attrs.frozen
 class AppendedBatch:
-    """A batch in a log.
-
-    Attributes:
-        base_sequence: The sequence of its first record.
-        count: The number of its records.
-        position: The position of its first record; None if the batch came from a divergent leader epoch, whose records
-            have no offsets in this log yet.
-        timestamp_ms: When it was appended.
-    """
+    """A batch in a log."""
 
     base_sequence: ProducerSequence
     count: int
-    position: Position | None
+    position: Position | None  # None if it came from a divergent epoch and has no offset in this log yet
     timestamp_ms: int
 
     @classmethod
@@ -86,9 +72,7 @@ class AppendedBatch:
 class BatchCheck:
     """The decision whether to append a batch.
 
-    Attributes:
-        error_code: NONE if it must be appended, or was appended before; otherwise the error.
-        duplicate_of: The batch as it was appended before, if it was. The response has its offset.
+    The error is NONE if it must be appended, or was appended before: then the response has the offset of the duplicate.
     """
 
     error_code: ErrorCode
@@ -97,13 +81,7 @@ class BatchCheck:
 
 @attrs.frozen
 class Gap:
-    """Missing records of a producer, which it has probably sent to another leader.
-
-    Attributes:
-        producer_epoch: The producer's epoch.
-        base_sequence: The sequence of the first record after them.
-        noticed_ms: When that record came for the first time.
-    """
+    """The records before a record of a producer, which it has probably sent to another leader."""
 
     producer_epoch: int
     base_sequence: ProducerSequence
@@ -112,25 +90,15 @@ class Gap:
 
 @attrs.define
 class ProducerState:
-    """The state of a producer in a log.
-
-    Attributes:
-        producer_epoch: The producer's latest epoch.
-        last_timestamp_ms: When it last appended something.
-        last_sequence: The sequence of its last record; -1 if 0 comes next, None if any sequence can come next.
-        appended: The sequences of this epoch that are known to be in the log.
-        batches: Its last batches of this epoch.
-        gap: The gap before the batch that it currently sends; None if there is none.
-        former: The previous epoch, and its sequences that are known to be in the log.
-    """
+    """The state of a producer in a log. `appended` and `batches` are those of its latest epoch."""
 
     producer_epoch: int
     last_timestamp_ms: int
-    last_sequence: ProducerSequence | None = None
+    last_sequence: ProducerSequence | None = None  # -1 if 0 comes next, None if any sequence can come next
     appended: SequenceRanges = attrs.field(factory=SequenceRanges)
     batches: deque[AppendedBatch] = attrs.field(factory=lambda: deque(maxlen=BATCHES_REMEMBERED))
-    gap: Gap | None = None
-    former: tuple[int, SequenceRanges] | None = None
+    gap: Gap | None = None  # the gap before the batch that it currently sends
+    former: tuple[int, SequenceRanges] | None = None  # the previous epoch, and its known sequences
 
     def find_duplicate(self, base_sequence: ProducerSequence, count: int) -> AppendedBatch | None:
         """Return the remembered batch with these sequences."""
@@ -189,9 +157,6 @@ class ProducerStates:
 
     After a restart the caller adds again what it has stored: the last batches of each producer, the first batch of each
     open transaction, and all markers.
-
-    Args:
-        settings: The limits; the defaults if None.
     """
 
     def __init__(self, settings: ProducerStateSettings | None = None) -> None:
@@ -213,14 +178,7 @@ class ProducerStates:
         return self._open
 
     def check_batch(self, header: BatchHeader) -> BatchCheck:
-        """Decide whether to append a batch of a client.
-
-        Args:
-            header: The header of the batch. Its offset does not matter.
-
-        Returns:
-            The decision. Batches without a producer id are always appended.
-        """
+        """Decide whether to append a batch of a client. Batches without a producer id are always appended."""
         error = _check_header(header)
         state = self._producers.get(header.producer_id)
         if error or state is None:
@@ -238,14 +196,8 @@ class ProducerStates:
         """Return whether the records before a batch are missing for good, after `check_batch` has found a gap.
 
         The producer resends the earliest batch that was not acknowledged. If that is this batch, all earlier ones were
-        acknowledged on the other side of a network partition. Their records come when both sides meet.
-
-        Args:
-            header: The header of the batch.
-            now_ms: The time.
-
-        Returns:
-            Whether they will not come. Otherwise the producer must retry.
+        acknowledged on the other side of a network partition. Their records come when both sides meet. Otherwise the
+        producer must retry.
         """
         state = self._producers[header.producer_id]
         gap, found = state.gap, Gap(header.producer_epoch, ProducerSequence(header.base_sequence), now_ms)
@@ -274,12 +226,7 @@ class ProducerStates:
             self._forget_quietest()
 
     def add_marker(self, marker: Marker, now_ms: int) -> None:
-        """Add a transaction marker that is appended, or that was found in the log.
-
-        Args:
-            marker: The marker.
-            now_ms: The time; for a marker that was found in the log, about when it was appended.
-        """
+        """Add a transaction marker that is appended, or that was found in the log and appended at about this time."""
         state = self._producers.get(marker.producer_id)
         if state is not None and marker.producer_epoch < state.producer_epoch:
             return

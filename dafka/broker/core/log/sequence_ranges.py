@@ -18,8 +18,7 @@ RANGES_MAX = 64
 class SequenceRanges:
     """Ranges of sequences. Each sequence has a position, which continues to grow where sequences continue at 0.
 
-    Attributes:
-        end: The position after the last sequence, or the first position if there is none.
+    `end` is the position after the last sequence, or the first position if there is none.
     """
 
     __slots__ = ("_ranges", "end")
@@ -34,15 +33,7 @@ class SequenceRanges:
         return self.end + (ahead if ahead < SEQUENCES // 2 else ahead - SEQUENCES)
 
     def add(self, base_sequence: ProducerSequence, count: int) -> bool:
-        """Add sequences.
-
-        Args:
-            base_sequence: The first one.
-            count: Their number.
-
-        Returns:
-            Whether they are after all others.
-        """
+        """Add sequences. Return whether they are after all others."""
         ranges = self._ranges
         first = self.position_of(base_sequence) if ranges else base_sequence
         end = first + count

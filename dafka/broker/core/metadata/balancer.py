@@ -36,43 +36,24 @@ SHARE_S = 10.0
 
 @attrs.frozen(kw_only=True)
 class BalancerSettings:
-    """When replicas are changed, and how many at once.
-
-    Attributes:
-        replace_replicas_after_s: How long a broker can be dead until its replicas are replaced.
-        full_bytes: A broker with less free space gets no replicas, and leads only logs that no other replica can lead.
-        moves_max: How many logs a leader copies to added replicas at once, and how many logs a broker receives at once
-            when replicas are rebalanced.
-    """
+    """When replicas are changed, and how many at once."""
 
     replace_replicas_after_s: float = 60.0
-    full_bytes: int = 0
-    moves_max: int = 2
+    full_bytes: int = 0  # with less free space, a broker gets no replicas, and leads only if it must
+    moves_max: int = 2  # logs that a leader copies, and that a broker receives for its share, at once
 
 
 @attrs.frozen
 class _Cluster:
-    """The brokers at one moment.
-
-    Attributes:
-        alive: The living brokers.
-        leaving: The brokers whose replicas are replaced as soon as their successors are in sync.
-        gone: The brokers that have been dead for too long.
-        spaces: The living brokers, as placement sees them.
-        usable: The brokers that accept more replicas.
-        racks: The rack of each broker.
-        sharing: The brokers that await their share.
-        loads: How many replicas each broker has, without replicas that will be removed.
-        surplus: The surplus replicas of each log that has any.
-    """
+    """The brokers at one moment, with how many replicas each has, without replicas that will be removed."""
 
     alive: frozenset[str]
-    leaving: frozenset[str]
-    gone: frozenset[str]
-    spaces: tuple[BrokerSpace, ...]
-    usable: frozenset[str]
+    leaving: frozenset[str]  # their replicas are replaced as soon as the successors are in sync
+    gone: frozenset[str]  # dead for too long
+    spaces: tuple[BrokerSpace, ...]  # the living brokers, as placement sees them
+    usable: frozenset[str]  # accept more replicas
     racks: Mapping[str, str]
-    sharing: frozenset[str]
+    sharing: frozenset[str]  # await their share
     loads: Counter[str] = attrs.field(factory=Counter)
     surplus: dict[str, tuple[str, ...]] = attrs.field(factory=dict)
 
@@ -83,15 +64,10 @@ class _Cluster:
         return tuple(each for each in replicas if each not in self.gone and each not in self.leaving)
 
     def choose_surplus(self, log: LogPlacement, added: tuple[str, ...] = ()) -> tuple[str, ...]:
-        """Return the surplus replicas of a log.
+        """Return the surplus replicas of a log, to which some replicas are added.
 
-        Args:
-            log: The log.
-            added: Replicas that it gets in addition.
-
-        Returns:
-            The replicas, ordered by three criteria: racks with the most replicas of the log first, then brokers that
-            await no share, then the most loaded brokers. The leader can be one of them.
+        They are ordered by three criteria: racks with the most replicas of the log first, then brokers that await no
+        share, then the most loaded brokers. The leader can be one of them.
         """
         kept = list(self.staying((*log.replicas, *added)))
         found = []
@@ -113,12 +89,7 @@ class _Cluster:
 
 
 class Balancer:
-    """Decides which brokers store the logs that one broker leads.
-
-    Args:
-        own: The address of that broker.
-        settings: When replicas are changed, and how many at once.
-    """
+    """Decides which brokers store the logs that one broker leads."""
 
     def __init__(self, own: str, settings: BalancerSettings) -> None:
         self._own = own
@@ -151,12 +122,7 @@ class Balancer:
     def explain(self, log: LogPlacement, assigned: tuple[str, ...] = ()) -> Reason | None:
         """Return why the replicas of a log are changing, as of the last call of `advance`; None if they are not.
 
-        Args:
-            log: The log.
-            assigned: The replicas that an operator has chosen; none if the balancer chooses them.
-
-        Returns:
-            The reason.
+        `assigned` are the replicas that an operator has chosen.
         """
         cluster = self._cluster
         if assigned and set(assigned) != set(log.replicas):
@@ -181,19 +147,9 @@ class Balancer:
         now: float,
         unwritable: frozenset[str] = frozenset(),
     ) -> list[tuple[str, ...]]:
-        """Choose the replicas of new logs.
+        """Choose the replicas of new logs, given all existing logs and all brokers, living or not.
 
-        Args:
-            brokers: All brokers, living or not.
-            alive: The living ones.
-            logs: All existing logs.
-            names: The names of the new logs.
-            wanted: How many replicas each should have.
-            now: The time in seconds.
-            unwritable: The living brokers that cannot write.
-
-        Returns:
-            The replicas of each new log; this broker alone if no broker accepts replicas.
+        Return this broker alone if no broker accepts replicas.
         """
         cluster = self._survey(list(brokers), frozenset(alive), unwritable, list(logs), now)
         placed: list[tuple[str, ...]] = []
@@ -211,17 +167,10 @@ class Balancer:
         now: float,
         unwritable: frozenset[str] = frozenset(),
     ) -> list[Reassignment]:
-        """Return the logs whose replicas change next.
+        """Return the logs whose replicas change next, given all logs of the cluster and all brokers, living or not.
 
-        Args:
-            brokers: All brokers, living or not.
-            alive: The living ones.
-            logs: All logs of the cluster. The logs of other leaders serve to count the replicas of each broker.
-            now: The time in seconds.
-            unwritable: The living brokers that cannot write.
-
-        Returns:
-            The changes, which the caller makes at once. One that fails is requested again some time later.
+        The logs of other leaders serve to count the replicas of each broker. The caller makes the changes at once. One
+        that fails is requested again some time later.
         """
         found = sorted(logs, key=lambda log: log.name)
         cluster = self._survey(list(brokers), frozenset(alive), unwritable, found, now)
@@ -377,15 +326,8 @@ class Balancer:
     ) -> list[tuple[LogPlacement, str]]:
         """Return the logs that get a replica on a broker that awaits its share. Every broker plans the same ones.
 
-        Each replica comes from the most loaded broker, so that as few as possible move.
-
-        Args:
-            logs: All logs.
-            cluster: The brokers.
-            receiving: How many logs each broker is receiving. The planned ones are added.
-
-        Returns:
-            The logs, each with the broker.
+        Each replica comes from the most loaded broker, so that as few as possible move. The logs are added to those
+        that each broker is receiving.
         """
         loads = cluster.loads
         settled = {

@@ -70,12 +70,7 @@ class BrokerRegistration:
 class Brokers:
     """The brokers of a cluster, as far as one of them knows. It is one of them, and always alive.
 
-    Args:
-        own: The registration of this broker.
-        timeout_s: After how many seconds without a heartbeat a broker counts as dead.
-
-    Attributes:
-        own: The registration of this broker.
+    A broker counts as dead after `timeout_s` seconds without a heartbeat.
     """
 
     def __init__(self, own: BrokerRegistration, timeout_s: float) -> None:
@@ -162,24 +157,13 @@ class Brokers:
         """Return whether others may elect leaders in place of this broker as soon as they hear that it cannot write.
 
         At least two others have to vote: a log with two voters has no quorum without this broker.
-
-        Args:
-            can_write: Whether this broker can write.
-
-        Returns:
-            Whether they may.
         """
         return not can_write and len(self.alive - self._failing - {self.own.address}) >= 2
 
     def may_answer(self, address: str, *, can_write: bool) -> bool:
-        """Return whether replicas already know the state in a broker's round. Before, they can elect another leader.
+        """Return whether replicas know the state in a broker's round since the last `check_alive`.
 
-        Args:
-            address: The broker.
-            can_write: Whether it can write, according to the round.
-
-        Returns:
-            Whether they know it, as of the last `check_alive`.
+        Before, they can elect another leader.
         """
         return address in self._alive and can_write is (address not in self._unwritable)
 
@@ -197,12 +181,7 @@ class Brokers:
     def check_alive(self, now: float, stalled_s: float = 0.0) -> bool:
         """Update which brokers are alive and can write. Return whether anything has changed.
 
-        Args:
-            now: The time.
-            stalled_s: For how many seconds this broker itself has stalled, so that heartbeats wait unread.
-
-        Returns:
-            Whether anything has changed.
+        Heartbeats wait unread while this broker itself has stalled, for `stalled_s` seconds.
         """
         if stalled_s:
             self._heard = {each: at + stalled_s for each, at in self._heard.items()}
@@ -224,17 +203,9 @@ def encode_broker(broker: BrokerRegistration) -> bytes:
 
 
 def decode_broker(address: str, value: bytes) -> BrokerRegistration:
-    """Return the registration of a broker.
+    """Return the registration of the broker with the address of the record's partition.
 
-    Args:
-        address: The address of the partition that contains the record.
-        value: A value returned by `encode_broker` or by an earlier version of it.
-
-    Returns:
-        The registration.
-
-    Raises:
-        StorageFormatError: The value is malformed, or a newer version of dafka has written it.
+    Raise `StorageFormatError` if it is malformed, or a newer version of dafka has written it.
     """
     with format_errors("the record of a broker"):
         fields = json.loads(value)

@@ -23,24 +23,15 @@ class ReplicaSet:
 class LeaderAndIsr(ReplicaSet):
     """The leader and the replicas of a log, as far as a broker knows.
 
-    Attributes:
-        leader: The address of the leader; empty if there is none at present.
-        presumed_leader: The last known leader, if this broker does not hear most of the replicas, so that it cannot
-            know whether there is another leader. Otherwise empty.
-        epoch: The leader epoch.
-        is_led: Whether this broker leads the log, and can append to it.
-        replicas: The replicas.
-        in_sync: The replicas in sync, as far as the leader knows, without those that are still joining. Only known at
-            the leader.
-        learners: The replicas that copy the log, and do not count for a quorum yet.
-        is_follower_readable: Whether clients can read the log up to `high_watermark` at followers.
+    If this broker does not hear most of the replicas, it cannot know whether there is another leader. Then the last
+    known one is the `presumed_leader`.
     """
 
-    leader: str
+    leader: str  # empty if there is none at present
     epoch: int = 0
-    is_led: bool = True
+    is_led: bool = True  # by this broker, which can append to it
     replicas: tuple[str, ...] = ()
-    in_sync: tuple[str, ...] = ()
-    is_follower_readable: bool = False
+    in_sync: tuple[str, ...] = ()  # without learners; only known at the leader
+    is_follower_readable: bool = False  # up to `high_watermark`
     presumed_leader: str = ""
-    learners: tuple[str, ...] = ()
+    learners: tuple[str, ...] = ()  # copy the log, and do not count for a quorum yet

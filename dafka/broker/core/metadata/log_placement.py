@@ -21,34 +21,19 @@ class Reason(Enum):
 
 @attrs.frozen
 class LogPlacement:
-    """A log, as the balancer sees it.
-
-    Attributes:
-        name: Its name.
-        leader: Its leader; empty if it has none.
-        replicas: Its replicas.
-        wanted: How many replicas it should have.
-        in_sync: The replicas in sync. Only needed at the leader.
-        is_fixed: Whether an operator has chosen its replicas, so that they stay.
-    """
+    """A log, as the balancer sees it."""
 
     name: str
-    leader: str
+    leader: str  # empty if it has none
     replicas: tuple[str, ...]
-    wanted: int
-    in_sync: Collection[str] = ()
-    is_fixed: bool = False
+    wanted: int  # how many replicas it should have
+    in_sync: Collection[str] = ()  # only needed at the leader
+    is_fixed: bool = False  # an operator has chosen its replicas, so that they stay
 
 
 @attrs.frozen
 class Reassignment:
-    """A change of a log's replicas.
-
-    Attributes:
-        log: Its name.
-        replicas: Its new replicas.
-        reason: Why.
-    """
+    """A change of a log's replicas."""
 
     log: str
     replicas: tuple[str, ...]

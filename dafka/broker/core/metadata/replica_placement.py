@@ -14,14 +14,7 @@ from dafka.protocol.rendezvous import weigh_node
 
 @attrs.frozen
 class BrokerSpace:
-    """A broker, as placement sees it.
-
-    Attributes:
-        broker: Its address.
-        free_bytes: The free space of its storage.
-        rack: Its rack or zone; empty if it has none.
-        takes_replicas: Whether it accepts more replicas: it is neither full nor drained.
-    """
+    """A broker, as placement sees it. It takes replicas if it is neither full nor drained."""
 
     broker: str
     free_bytes: int
@@ -36,20 +29,10 @@ def choose_replicas(
     loads: Mapping[str, int],
     kept: Collection[str] = (),
 ) -> tuple[str, ...]:
-    """Choose the replicas of a log.
+    """Choose the replicas of a log, the kept ones first; fewer than `count` if there are not enough living brokers.
 
     Each added replica goes to a rack with the fewest replicas of the log, there to a broker with the fewest logs, and
-    of these to the one with the most free space.
-
-    Args:
-        log: The name of the log, which decides between equal brokers.
-        brokers: The living brokers.
-        count: The number of replicas.
-        loads: How many replicas each broker has.
-        kept: The replicas that stay.
-
-    Returns:
-        The replicas, the kept ones first; fewer than `count` if there are not enough brokers.
+    of these to the one with the most free space. The name of the log decides between equal brokers.
     """
     racks = {each.broker: each.rack for each in brokers}
     chosen = list(kept)

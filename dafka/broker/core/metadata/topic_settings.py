@@ -21,14 +21,7 @@ class SettingKind(Enum):
 
 
 class TopicSetting(NamedTuple):
-    """A setting of a topic.
-
-    Attributes:
-        name: The name.
-        value: The value.
-        is_own: Whether the topic has its own value; otherwise it is the broker's default.
-        kind: The type of the value.
-    """
+    """A setting of a topic: its own value, or the broker's default."""
 
     name: str
     value: str

@@ -21,12 +21,7 @@ from dafka.records import Partition
 
 @attrs.define
 class _Versions:
-    """The records of one topic that count: its last change, and the one with the most logs.
-
-    Attributes:
-        latest: The last change.
-        widest: The record with the most logs.
-    """
+    """The records of one topic that count: its last change, and the one with the most logs."""
 
     latest: Topic
     widest: Topic

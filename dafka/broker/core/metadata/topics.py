@@ -69,18 +69,15 @@ class Topic:
 
 @attrs.frozen
 class Deletion:
-    """The deletion of a topic.
+    """The deletion of a topic, as the deleting broker knew it.
 
-    Attributes:
-        topic: The topic as the deleting broker knew it.
-        producer_ends: By address of a producer partition, the sequence after the last deleted record. A producer
-            continues its partition: later records belong to the next topic of the same name.
-        last_epoch: The largest leader epoch of its logs that this broker knew.
+    `producer_ends` has the sequence after the last deleted record of each producer partition, by address. A producer
+    continues its partition: later records belong to the next topic of the same name.
     """
 
     topic: Topic
     producer_ends: Mapping[str, int] = attrs.field(factory=dict)
-    last_epoch: int = 0
+    last_epoch: int = 0  # the largest known leader epoch of its logs
 
     @property
     def key(self) -> str:
@@ -141,15 +138,7 @@ def _encode(fields: Mapping[str, Any]) -> bytes:
 def decode_topic(key: str, value: bytes) -> Topic | Deletion:
     """Return the topic or the deletion that a record contains.
 
-    Args:
-        key: The key of the record: the name of the topic, possibly with the id of a deleted one.
-        value: The value.
-
-    Returns:
-        The topic or its deletion.
-
-    Raises:
-        StorageFormatError: The value is malformed, or a newer version of dafka has written it.
+    Raise `StorageFormatError` if it is malformed, or a newer version of dafka has written it.
     """
     name = key.partition(_DELETED)[0]
     with format_errors(f"the record of the topic {name!r}"):

@@ -25,12 +25,7 @@ CHECKPOINT_VERSION = 1
 
 
 class Restart(NamedTuple):
-    """The position at which a leader wrote the index of its epoch again, with everything before it.
-
-    Attributes:
-        sequence: The sequence of the first index record that counts.
-        offset: The end of the log at that time.
-    """
+    """The first index record of a rewritten index, and the end of the log at that time."""
 
     sequence: RecordSequence
     offset: Offset
@@ -38,32 +33,19 @@ class Restart(NamedTuple):
 
 @attrs.frozen
 class Checkpoint:
-    """How much of a leader epoch a broker stores.
+    """How much of a leader epoch a broker stores: index records, together with the records that they name.
 
-    Attributes:
-        index_end: The sequence after the last index record that is stored together with its records.
-        end_offset: The offset after the last record that these index records name.
-        start_offset: The log start offset at that time.
-        restart: Where the index was last written again; None if it was not.
-        needed: By partition address, the sequence after the last record that these index records name.
+    `needed` has the sequence after the last of these records, by partition address.
     """
 
     index_end: RecordSequence
     end_offset: Offset
     start_offset: Offset
-    restart: Restart | None
+    restart: Restart | None  # None if the index was never rewritten
     needed: Mapping[str, int]
 
     def is_met(self, topic: str, durable_end: Callable[[Partition], int]) -> bool:
-        """Return whether a storage still has the records that the checkpoint covers.
-
-        Args:
-            topic: The topic of the log.
-            durable_end: Returns the sequence after the last stored record of a partition.
-
-        Returns:
-            Whether it has all of them.
-        """
+        """Return whether a storage still has the records that the checkpoint covers."""
         return all(durable_end(Partition(topic, address)) >= end for address, end in self.needed.items())
 
 
@@ -74,17 +56,7 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
 
 
 def decode_checkpoint(value: bytes) -> Checkpoint:
-    """Return a checkpoint.
-
-    Args:
-        value: A value returned by `encode_checkpoint`.
-
-    Returns:
-        The checkpoint.
-
-    Raises:
-        StorageFormatError: The value is malformed, or another version of dafka has written it.
-    """
+    """Return a checkpoint. Raise `StorageFormatError` if it is malformed, or another dafka has written it."""
     with format_errors("a checkpoint"):
         fields = json.loads(value)
         if fields["version"] != CHECKPOINT_VERSION:

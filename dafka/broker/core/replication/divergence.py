@@ -12,11 +12,7 @@ from dafka.broker.core.replication.settings import Availability
 
 
 class MajorityRule:
-    """The side with more than half of the voters continues, so that logs never diverge in what is committed.
-
-    Attributes:
-        can_diverge: Whether both sides of a partitioned network can commit records.
-    """
+    """The side with more than half of the voters continues, so that logs never diverge in what is committed."""
 
     can_diverge = False
 
@@ -35,26 +31,12 @@ class MajorityRule:
     def committed_end(
         self, ends: Mapping[str, Offset], broker: str, voters: Sequence[str], writable: frozenset[str]
     ) -> Offset:
-        """Return the offset that enough voters have acknowledged; -1 if there are not enough.
-
-        Args:
-            ends: What each replica has acknowledged.
-            broker: This broker.
-            voters: The voters of the epoch.
-            writable: The living brokers that can write.
-
-        Returns:
-            The offset.
-        """
+        """Return the offset that enough voters have acknowledged; -1 if there are not enough."""
         return sorted((ends.get(each, UNKNOWN_OFFSET) for each in voters), reverse=True)[len(voters) // 2]
 
 
 class DivergentRule:
-    """Each side continues by itself. When they meet again, one of the divergent epochs continues.
-
-    Attributes:
-        can_diverge: Whether both sides of a partitioned network can commit records.
-    """
+    """Each side continues by itself. When they meet again, one of the divergent epochs continues."""
 
     can_diverge = True
 
@@ -89,12 +71,7 @@ RULES: Mapping[Availability, Rule] = {Availability.MAJORITY: MajorityRule(), Ava
 
 
 class LateVotes:
-    """The votes for a leader that came after its epoch had begun, from replicas that were partitioned away.
-
-    Attributes:
-        leader_epoch: The epoch of the last late vote.
-        log_ends: By replica, the end of its log.
-    """
+    """The votes for a leader that came after its epoch had begun, from replicas that were partitioned away."""
 
     def __init__(self) -> None:
         self.leader_epoch: LeaderAndEpoch = NO_EPOCH

@@ -11,16 +11,7 @@ from dafka.broker.core.replication.records import NO_EPOCH, EpochEnd, LeaderAndE
 
 
 class Election:
-    """An election that this replica has started.
-
-    Args:
-        vote_request: The vote request of this replica.
-        rule: What the sides of a partitioned network can do.
-
-    Attributes:
-        vote_request: The vote request of this replica.
-        votes: The votes, by replica. This replica votes last.
-    """
+    """An election that this replica has started. It votes last."""
 
     def __init__(self, vote_request: VoteRequest, rule: Rule) -> None:
         self.vote_request = vote_request
@@ -43,14 +34,7 @@ class Election:
         return self.vote_request.leader_epoch.leader in self.votes
 
     def has_quorum(self, writable: frozenset[str]) -> bool:
-        """Return whether enough of the requested voters have voted, if this replica votes too.
-
-        Args:
-            writable: The living brokers that can write.
-
-        Returns:
-            Whether they have.
-        """
+        """Return whether enough of the requested voters have voted, if this replica votes too."""
         voted = self.votes.keys() | {self.vote_request.leader_epoch.leader}
         return self._rule.has_quorum(self.vote_request.voters, voted, writable)
 
@@ -81,14 +65,7 @@ class Election:
         return found
 
     def log_ends(self, late: Mapping[str, EpochEnd]) -> list[EpochEnd]:
-        """Return the end of each voter's log.
-
-        Args:
-            late: The ends of divergent logs, from replicas that returned after a network partition.
-
-        Returns:
-            The ends.
-        """
+        """Return the end of each voter's log. Replicas that returned late can have divergent ones."""
         late = late if self._rule.can_diverge else {}
         return [late.get(broker, each.log_end) for broker, each in self.votes.items()]
 

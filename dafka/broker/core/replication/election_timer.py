@@ -19,9 +19,6 @@ class ElectionTimer:
 
     Each election that ends without a new stored epoch makes the next wait longer: writes can take longer than expected,
     and a new leader needs time to read the records before its epoch.
-
-    Args:
-        settings: How the log is replicated.
     """
 
     def __init__(self, settings: ReplicaSettings) -> None:
@@ -36,15 +33,7 @@ class ElectionTimer:
         return self._due is not None
 
     def is_due(self, now: float, wait_s: Callable[[], float]) -> bool:
-        """Return whether to request votes now.
-
-        Args:
-            now: The time.
-            wait_s: Returns how long to wait, in seconds, if no vote request was scheduled before.
-
-        Returns:
-            Whether it is time.
-        """
+        """Return whether to request votes now. `wait_s` returns the wait if no vote request was scheduled before."""
         if self._due is None:
             self._due = max(now + wait_s(), self._not_before)
         return now >= self._due
@@ -52,9 +41,7 @@ class ElectionTimer:
     def wait_for_votes(self, now: float, rank: int) -> None:
         """Give an election time to get its votes. A part of it remains even if brokers come and go meanwhile.
 
-        Args:
-            now: The time.
-            rank: How many replicas are preferred to this one as leaders.
+        `rank` is the number of replicas that are preferred to this one as leaders.
         """
         self._due = now + self._wait_s(self._unsuccessful, rank)
         elections_before = min(self._unsuccessful, WAIT_DOUBLINGS) - RETURNED_DOUBLINGS
@@ -98,16 +85,7 @@ class Debounce:
         return self._since is not None
 
     def has_lasted(self, is_true: bool, now: float, duration_s: float) -> bool:
-        """Return whether the condition has been true for some time.
-
-        Args:
-            is_true: Whether it is true now.
-            now: The time.
-            duration_s: For how long it has to be true, in seconds.
-
-        Returns:
-            Whether it has been true for that time.
-        """
+        """Return whether the condition is true, and has been so for a number of seconds."""
         if not is_true:
             self._since = None
             return False

@@ -20,18 +20,7 @@ JOINING_WAIT_S = 3.0
 
 
 class ElectionTriggers:
-    """Decides whether one replica requests votes, or resigns. When it does so is up to `ElectionTimer`.
-
-    Args:
-        log: The name of the log.
-        broker: The address of this broker.
-        settings: How the log is replicated.
-        rule: What the sides of a partitioned network can do.
-        peers: What this replica knows of the others.
-        epoch_tree: The leader epochs of the log.
-        local_epochs: The leader epochs that this replica stores.
-        late_votes: The votes that came after this replica had begun to lead.
-    """
+    """Decides whether one replica requests votes, or resigns. When it does so is up to `ElectionTimer`."""
 
     def __init__(
         self,
@@ -75,14 +64,9 @@ class ElectionTriggers:
     # Requesting votes
 
     def should_request_votes(self, state: State, now: float) -> bool:
-        """Return whether the log has no leader that should continue, and this replica can be elected.
+        """Return whether to request votes as soon as the timer is due.
 
-        Args:
-            state: The state of this replica.
-            now: The time.
-
-        Returns:
-            Whether to request votes as soon as the timer is due.
+        It is if the log has no leader that should continue, and this replica can be elected.
         """
         peers = self._peers
         if self._broker not in peers.writable.intersection(peers.latest.voters) or not peers.can_elect:

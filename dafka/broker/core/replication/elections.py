@@ -37,21 +37,8 @@ from dafka.broker.core.replication.vote_record import VoteRecord
 class Elections:
     """The elections of one log, as one replica takes part in them.
 
-    Args:
-        log: The name of the log.
-        broker: The address of this broker.
-        number: The number of this broker, which is unique.
-        settings: How the log is replicated.
-        epoch_tree: The leader epochs of the log, with the first one.
-        local_epochs: The leader epochs that this replica stores.
-
-    Attributes:
-        state: The state of the replica.
-        votes: The vote requests and votes of all replicas.
-        peers: What this replica knows of the others.
-        rule: What the sides of a partitioned network can do.
-        now: The time.
-        on_transition: If set, called before each transition with the next state and the effects. It is for tests.
+    `number` is that of this broker, and unique. The epoch tree contains the first epoch. Tests set `on_transition`,
+    which is called before each transition with the next state and the effects.
     """
 
     def __init__(
@@ -107,12 +94,7 @@ class Elections:
     # Events
 
     def restore(self, own: Iterable[ControlRecord], others: Iterable[tuple[str, ControlRecord]]) -> None:
-        """Restore the stored control records of this broker and of the others.
-
-        Args:
-            own: This broker's own, in their order.
-            others: The others', with the address of the broker that made each.
-        """
+        """Restore the control records of this broker, in their order, and of the others, each with its broker."""
         for broker, record in others:
             self._record(broker, record)
         for record in own:

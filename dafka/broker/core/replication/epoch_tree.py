@@ -9,15 +9,7 @@ from dafka.broker.core.replication.records import NO_EPOCH, NO_EPOCH_END, EpochE
 
 
 class EpochTree:
-    """The known epoch starts of one log. Each names its parent, so they form a tree.
-
-    Args:
-        starts: The epoch starts that are known.
-
-    Attributes:
-        starts: The epoch starts, by leader epoch; `add` adds one.
-        latest: The epoch start with the largest epoch; None if there is none.
-    """
+    """The known epoch starts of one log. Each names its parent, so they form a tree."""
 
     def __init__(self, starts: Iterable[EpochStart] = ()) -> None:
         self.starts: dict[LeaderAndEpoch, EpochStart] = {}
@@ -34,11 +26,7 @@ class EpochTree:
     def chain(self, log_end: EpochEnd) -> list[EpochEnd] | None:
         """Return the epochs that a log consists of, the last one first, each with its end in that log.
 
-        Args:
-            log_end: The end of the log.
-
-        Returns:
-            The epochs; None if an epoch start is not known yet.
+        Return None if an epoch start is not known yet.
         """
         found = []
         while log_end.leader_epoch != NO_EPOCH:
@@ -50,14 +38,9 @@ class EpochTree:
         return found
 
     def epoch_at(self, last: LeaderAndEpoch, offset: Offset) -> int:
-        """Return the number of the leader epoch of the record before an offset.
+        """Return the number of the leader epoch of the record before an offset, in a log with this last epoch.
 
-        Args:
-            last: The last leader epoch of the log.
-            offset: The offset.
-
-        Returns:
-            The epoch; the first known one if the offset is before all of them.
+        It is the first known one if the offset is before all of them.
         """
         start = self.starts[last]
         while start.parent.end_offset >= offset and start.parent.leader_epoch in self.starts:
@@ -65,15 +48,7 @@ class EpochTree:
         return start.leader_epoch.epoch
 
     def common_end(self, first: EpochEnd, second: EpochEnd) -> EpochEnd | None:
-        """Return the last position that two logs have in common.
-
-        Args:
-            first: The end of one log.
-            second: The end of the other log.
-
-        Returns:
-            The position; None if an epoch start is not known yet.
-        """
+        """Return the last position that two logs have in common; None if an epoch start is not known yet."""
         one, other = self.chain(first), self.chain(second)
         if one is None or other is None:
             return None
@@ -86,11 +61,7 @@ class EpochTree:
     def divergences(self, log_end: EpochEnd) -> dict[int, tuple[int, Offset]]:
         """Return where a log diverges from the epochs that it does not contain.
 
-        Args:
-            log_end: The end of the log.
-
-        Returns:
-            By the number of each of these epochs, the epoch and the end of the part that it shares with the log.
+        By the number of each of these epochs, it is the epoch and the end of the part that it shares with the log.
         """
         chain = {each.leader_epoch for each in self.chain(log_end) or ()}
         found = {}

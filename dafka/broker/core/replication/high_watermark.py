@@ -10,17 +10,7 @@ from dafka.broker.core.replication.records import NO_EPOCH_END, EpochEnd
 
 
 class HighWatermark:
-    """The high watermark at one replica, leader or follower.
-
-    Args:
-        broker: The address of this broker.
-        epoch_tree: The leader epochs of the log.
-        acks: The acknowledgements of the replicas.
-        rule: What the sides of a partitioned network can do.
-
-    Attributes:
-        offset: The offset up to which readers can read.
-    """
+    """The high watermark at one replica, leader or follower: readers can read up to its offset."""
 
     def __init__(self, broker: str, epoch_tree: EpochTree, acks: FollowerProgress, rule: Rule) -> None:
         self.offset = Offset(0)
@@ -35,16 +25,7 @@ class HighWatermark:
         self.offset, self._marked = Offset(0), NO_EPOCH_END
 
     def move(self, log_end: EpochEnd, acknowledged: EpochEnd, writable: frozenset[str]) -> bool:
-        """Advance as far as enough replicas have acknowledged.
-
-        Args:
-            log_end: The end of this replica's log.
-            acknowledged: The last acknowledgement of this replica.
-            writable: The living brokers that can write.
-
-        Returns:
-            Whether the high watermark has advanced.
-        """
+        """Advance as far as enough replicas have acknowledged. Return whether it has advanced."""
         leader_epoch, start = self._acks.leader_epoch, self._epoch_tree.starts.get(self._acks.leader_epoch)
         if start is None or log_end.leader_epoch != leader_epoch:
             return False

@@ -16,23 +16,14 @@ ROUNDS_MAX = 64
 
 
 class RoundAnswer(NamedTuple):
-    """The answer to a round.
-
-    Attributes:
-        number: The number of the round.
-        control_end: The sequence after the last control record that the broker has made durable.
-    """
+    """The answer to a round, and the sequence after the last durable control record of the broker that answers."""
 
     number: int
     control_end: int
 
 
 class LeaseRounds:
-    """The rounds of one broker.
-
-    Args:
-        first: The number of the first round, never used before a restart.
-    """
+    """The rounds of one broker. `first` is a number that was never used before a restart."""
 
     def __init__(self, first: int) -> None:
         self._next = first
@@ -41,15 +32,10 @@ class LeaseRounds:
         self._waiting: dict[str, RoundAnswer] = {}
 
     def begin(self, now: float, *, is_replaceable: bool) -> int:
-        """Begin a round. It is sent now or later, never earlier.
+        """Begin a round, and return its number. It is sent now or later, never earlier.
 
-        Args:
-            now: The time.
-            is_replaceable: Whether others may elect another leader as soon as they hear the round; see
-                `Brokers.is_replaceable`. Then the answers to this round and to all earlier ones do not count.
-
-        Returns:
-            The number of the round.
+        If others may elect another leader as soon as they hear the round (`Brokers.is_replaceable`), the answers to
+        this round and to all earlier ones do not count.
         """
         if is_replaceable:
             self._sent.clear()
@@ -61,15 +47,9 @@ class LeaseRounds:
         return self._next - 1
 
     def answered(self, broker: str, answer: RoundAnswer, known_end: int) -> bool:
-        """Process an answer.
+        """Process an answer. Return whether it counts.
 
-        Args:
-            broker: The broker that has answered.
-            answer: The answer.
-            known_end: The sequence after the broker's last control record that is known here.
-
-        Returns:
-            Whether it counts. Otherwise it waits for the control records; see `learned`.
+        Otherwise it waits until the broker's control records are known here up to its end; see `learned`.
         """
         at = next((at for number, at in self._sent if number == answer.number), None)
         if at is None:

@@ -10,11 +10,7 @@ from dafka.protocol.rendezvous import rank_nodes
 class LeaderPreference:
     """The preferred order of one log's replicas: first the named ones, then the others in rendezvous order.
 
-    Args:
-        log: The name of the log.
-
-    Attributes:
-        ineligible_leaders: The brokers that lead only if no other replica can: they are drained or full.
+    Brokers that are drained or full are ineligible: they lead only if no other replica can.
     """
 
     def __init__(self, log: str) -> None:

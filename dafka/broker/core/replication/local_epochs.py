@@ -10,15 +10,7 @@ from dafka.broker.core.replication.records import NO_EPOCH, NO_EPOCH_END, EpochE
 
 
 class LocalEpochs:
-    """The leader epochs that one replica stores.
-
-    Args:
-        epoch_tree: The leader epochs of the log.
-        first: The first leader epoch, which begins without an index record.
-
-    Attributes:
-        latest: The latest leader epoch of which anything is stored.
-    """
+    """The leader epochs that one replica stores. The first one begins without an index record."""
 
     def __init__(self, epoch_tree: EpochTree, first: LeaderAndEpoch) -> None:
         self._epoch_tree = epoch_tree

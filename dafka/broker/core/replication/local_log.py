@@ -39,19 +39,12 @@ REWRITE_RECORDS = 100
 
 @attrs.frozen
 class _IndexRecord:
-    """A stored index record whose records can be missing.
+    """A stored index record whose records can be missing."""
 
-    Attributes:
-        end_sequence: The sequence after the index record.
-        end_offset: The offset after the last record that it names.
-        needed: By partition, the sequence after the last record that it names.
-        restart_offset: The end of the log at that time, if this and the next index records replace all earlier ones.
-    """
-
-    end_sequence: RecordSequence
-    end_offset: Offset
-    needed: dict[Partition, int]
-    restart_offset: Offset | None
+    end_sequence: RecordSequence  # after the index record
+    end_offset: Offset  # after the last record that it names
+    needed: dict[Partition, int]  # by partition, the sequence after the last record that it names
+    restart_offset: Offset | None  # the end of the log, if a rewritten index begins here
 
 
 @attrs.define
@@ -71,14 +64,7 @@ class _LocalEpoch:
 class LocalLog:
     """What a broker stores of one log.
 
-    Args:
-        topic: The name of the topic.
-        topic_id: The id of the topic.
-        number: The number of the log.
-        durable_end: Returns the sequence after the last stored record of a partition.
-
-    Attributes:
-        start_offset: The log start offset: leaders have deleted the records before it.
+    `durable_end` returns the sequence after the last stored record of a partition.
     """
 
     def __init__(self, topic: str, topic_id: str, number: int, durable_end: Callable[[Partition], int]) -> None:
@@ -118,14 +104,7 @@ class LocalLog:
         self.start_offset = max(self.start_offset, checkpoint.start_offset)
 
     def take_checkpoints(self, latest: LeaderAndEpoch) -> Iterator[tuple[LeaderAndEpoch, Checkpoint]]:
-        """Return checkpoints for the epochs that have advanced beyond their last ones.
-
-        Args:
-            latest: The latest leader epoch, which still grows.
-
-        Yields:
-            Each epoch with its next checkpoint.
-        """
+        """Yield checkpoints for the epochs that have advanced beyond their last ones. The latest one still grows."""
         for leader_epoch in list(self._advanced):
             local_epoch = self._local_epochs[leader_epoch]
             is_due = leader_epoch != latest or local_epoch.index_end - local_epoch.checkpoint_end >= CHECKPOINT_RECORDS
@@ -144,13 +123,7 @@ class LocalLog:
     def add_index(self, leader_epoch: LeaderAndEpoch, first_sequence: RecordSequence, values: list[bytes]) -> None:
         """Add stored index records of an epoch. Records that are already known are skipped.
 
-        Args:
-            leader_epoch: The leader epoch.
-            first_sequence: The sequence of the first of them.
-            values: Their values.
-
-        Raises:
-            StorageFormatError: One is malformed.
+        Raise `StorageFormatError` if one is malformed.
         """
         local_epoch = self._local_epochs.setdefault(leader_epoch, _LocalEpoch())
         known_end = local_epoch.recent[-1][0] if local_epoch.recent else first_sequence
@@ -176,12 +149,7 @@ class LocalLog:
     def offset_at(self, leader_epoch: LeaderAndEpoch, index_end: RecordSequence) -> Offset | None:
         """Return the offset after the last record that the index of an epoch names before a sequence.
 
-        Args:
-            leader_epoch: The leader epoch.
-            index_end: The sequence after the last index record.
-
-        Returns:
-            The offset; None if it is not remembered.
+        Return None if it is not remembered.
         """
         local_epoch = self._local_epochs.get(leader_epoch)
         found = 0 if local_epoch is None else bisect_right(local_epoch.recent, index_end, key=lambda each: each[0])

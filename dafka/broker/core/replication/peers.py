@@ -18,21 +18,7 @@ from dafka.broker.core.replication.vote_record import VoteRecord
 class Peers:
     """The replicas of one log, as one broker sees them.
 
-    Args:
-        log: The name of the log.
-        broker: The address of this broker.
-        first: The start of the first leader epoch.
-        epoch_tree: The leader epochs of the log.
-        local_epochs: The leader epochs that this replica stores.
-        votes: The votes of all replicas.
-        rule: What the sides of a partitioned network can do.
-
-    Attributes:
-        alive: The living brokers.
-        writable: The living brokers that can write.
-        known: All brokers that are or were replicas, or that a vote request names.
-        preference: The preferred order of leaders.
-        progress: What the replicas have acknowledged.
+    `known` are all brokers that are or were replicas, or that a vote request names.
     """
 
     def __init__(
@@ -150,16 +136,9 @@ class Peers:
         return self.progress.ends.get(broker, FIRST_OFFSET if leader.led_epoch == self._first else UNKNOWN_OFFSET)
 
     def in_sync(self, leader: Leader, end_offset: Offset, now: float, within_s: float) -> tuple[str, ...]:
-        """Return the living replicas that are in sync with this leader.
+        """Return the living replicas that are in sync with this leader, including this one.
 
-        Args:
-            leader: The state of this replica.
-            end_offset: The offset up to which a replica in sync has acknowledged the epoch.
-            now: The time.
-            within_s: How long ago any other replica in sync was caught up, in seconds.
-
-        Returns:
-            The replicas, including this one.
+        They have acknowledged the epoch up to an offset, or were caught up within a number of seconds.
         """
         return tuple(
             each
@@ -177,12 +156,8 @@ class Peers:
     def followed_since(self, leader: Leader, heard_since: Callable[[str], float]) -> float:
         """Return since when more than half of the voters are known to hear this leader and to follow no other one.
 
-        Args:
-            leader: The state of this replica.
-            heard_since: Returns since when a broker is known to hear this one.
-
-        Returns:
-            The time; infinity if no other broker is needed, minus infinity if they are not known to hear it.
+        `heard_since` returns since when a broker is known to hear this one. The time is infinity if no other broker is
+        needed, minus infinity if they are not known to hear it.
         """
         voters = self.latest.voters
         times = sorted(

@@ -9,12 +9,7 @@ from dafka.broker.core.replication.records import NO_EPOCH, LeaderAndEpoch
 
 
 class FollowerProgress:
-    """The acknowledgements in one leader epoch, the largest for which there are any.
-
-    Attributes:
-        leader_epoch: The leader epoch.
-        ends: By replica, the offset up to which it stores the log.
-    """
+    """The offsets up to which replicas store the log in one leader epoch, the latest that was acknowledged."""
 
     def __init__(self) -> None:
         self.leader_epoch = NO_EPOCH

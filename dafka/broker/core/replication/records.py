@@ -27,12 +27,7 @@ EPOCH_STEP = 1024
 
 
 class LeaderAndEpoch(NamedTuple):
-    """A leader epoch of a log, with its leader.
-
-    Attributes:
-        epoch: The number of the leader epoch: larger than all that the leader knew.
-        leader: The address of the leader.
-    """
+    """A leader epoch of a log, with its leader. Its number is larger than all that the leader knew."""
 
     epoch: int
     leader: str
@@ -43,12 +38,7 @@ NO_EPOCH = LeaderAndEpoch(-1, "")
 
 
 class EpochEnd(NamedTuple):
-    """The end of a log, or of one of its leader epochs.
-
-    Attributes:
-        leader_epoch: The last leader epoch.
-        end_offset: The offset after its last record.
-    """
+    """The end of a log, or of one of its leader epochs: the epoch, and the offset after its last record."""
 
     leader_epoch: LeaderAndEpoch
     end_offset: Offset
@@ -60,60 +50,39 @@ NO_EPOCH_END = EpochEnd(NO_EPOCH, Offset(0))
 
 @attrs.frozen
 class VoteRequest(ReplicaSet):
-    """A broker asks the replicas of a log to elect it.
-
-    Attributes:
-        log: The log.
-        leader_epoch: The leader epoch that it wants to begin.
-        replicas: The replicas of the log in that epoch.
-        learners: The replicas that still copy the log. They do not vote until they have caught up.
-        is_transfer: Whether the leader is alive, and a preferred one asks to replace it.
-    """
+    """A broker asks the replicas of a log to elect it."""
 
     log: str
     leader_epoch: LeaderAndEpoch
     replicas: tuple[str, ...]
-    learners: tuple[str, ...] = ()
-    is_transfer: bool = False
+    learners: tuple[str, ...] = ()  # copy the log, and do not vote until they have caught up
+    is_transfer: bool = False  # a preferred replica asks to replace a living leader
 
 
 @attrs.frozen
 class Vote:
     """The vote of a replica. It no longer acknowledges records of earlier epochs.
 
-    Attributes:
-        log: The log.
-        leader_epoch: The leader epoch for which votes were requested.
-        log_end: The end of this replica's log.
-        replica_sets: The voters of the latest epoch that it knows, and of all later ones that it voted for before: any
-            of these epochs can have begun.
-        latest: The latest leader epoch whose start it knows.
+    Any epoch in `replica_sets` can have begun: they are the voters of the latest epoch that the replica knows, and of
+    all later ones that it voted for before.
     """
 
     log: str
     leader_epoch: LeaderAndEpoch
-    log_end: EpochEnd
+    log_end: EpochEnd  # of this replica's log
     replica_sets: tuple[tuple[str, ...], ...]
-    latest: LeaderAndEpoch = NO_EPOCH
+    latest: LeaderAndEpoch = NO_EPOCH  # the latest leader epoch whose start it knows
 
 
 @attrs.frozen
 class EpochStart(ReplicaSet):
-    """A leader epoch begins.
-
-    Attributes:
-        log: The log.
-        leader_epoch: The leader epoch. Its leader publishes this record.
-        parent: The epoch before it, and its end: the offset at which the new epoch begins.
-        replicas: The replicas.
-        learners: The replicas that still copy the log. They do not vote until they have caught up.
-    """
+    """A leader epoch begins at the end of its parent, the epoch before it. Its leader publishes this record."""
 
     log: str
     leader_epoch: LeaderAndEpoch
     parent: EpochEnd
     replicas: tuple[str, ...]
-    learners: tuple[str, ...] = ()
+    learners: tuple[str, ...] = ()  # see `VoteRequest`
 
 
 ControlRecord: TypeAlias = VoteRequest | Vote | EpochStart
@@ -123,14 +92,9 @@ _KINDS: dict[str, type[ControlRecord]] = {"claim": VoteRequest, "promise": Vote,
 
 
 def next_epoch(latest: int, number: int) -> int:
-    """Return an epoch that is larger than another one and that no other broker uses.
+    """Return an epoch that is larger than the latest one, and that no other broker uses.
 
-    Args:
-        latest: The largest epoch that is known; -1 if there is none.
-        number: The number of the broker, less than `EPOCH_STEP`.
-
-    Returns:
-        The epoch.
+    The latest one is -1 if there is none. The number of the broker is less than `EPOCH_STEP`.
     """
     return (latest // EPOCH_STEP + 1) * EPOCH_STEP + number
 
@@ -147,17 +111,7 @@ def encode_control(record: ControlRecord) -> bytes:
 
 
 def decode_control(value: bytes) -> ControlRecord:
-    """Return a control record.
-
-    Args:
-        value: A value returned by `encode_control` or by an earlier version of it.
-
-    Returns:
-        The control record.
-
-    Raises:
-        StorageFormatError: The value is malformed, or a newer version of dafka has written it.
-    """
+    """Return a control record. Raise `StorageFormatError` if it is malformed, or a newer dafka has written it."""
     with format_errors("a control record"):
         fields = json.loads(value)
         if fields.pop("version") > CONTROL_VERSION:

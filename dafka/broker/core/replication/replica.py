@@ -39,20 +39,8 @@ class Replica:
     To start, also for the first time, call `elections.restore` with all control records that this broker stores,
     `restore_local` with the stored end of each epoch, then `resume`.
 
-    Args:
-        log: The name of the log.
-        broker: The address of this broker.
-        number: The number of this broker, which is unique.
-        replicas: The replicas of the first epoch, which needs no control record. The first one leads it.
-        settings: How the log is replicated.
-        first_epoch: The number of the first leader epoch.
-
-    Attributes:
-        epoch_tree: The leader epochs of the log.
-        local_epochs: The leader epochs that this replica stores.
-        elections: The elections, which decide who leads.
-        preference: The preferred order of leaders.
-        availability: What the sides of a partitioned network can do.
+    `number` is that of this broker, and unique. The first epoch needs no control record; the first of the given
+    replicas leads it.
     """
 
     def __init__(
@@ -123,14 +111,9 @@ class Replica:
         return self._peers.is_joining
 
     def in_sync(self, max_lag: int = 0, within_s: float = 0.0) -> tuple[str, ...]:
-        """Return the living replicas that are in sync, as far as the leader knows.
+        """Return the living replicas that are in sync, as far as the leader knows; none if this one does not lead.
 
-        Args:
-            max_lag: How many offsets a replica can lag.
-            within_s: How long ago a replica that lags more must have been caught up, in seconds.
-
-        Returns:
-            The replicas, including this one; none if this one does not lead.
+        They lag at most `max_lag` offsets, or were caught up within `within_s` seconds. This one is one of them.
         """
         state = self.elections.state
         if not isinstance(state, Leader):
@@ -142,12 +125,7 @@ class Replica:
         """Return since when more than half of the replicas are known to hear this leader and to follow no other one.
 
         They follow no other leader until they have not heard this one for the time after which a broker counts as dead.
-
-        Args:
-            heard_since: Returns the start of the last round that a broker has answered; see `LeaseRounds`.
-
-        Returns:
-            The time; infinity if no other broker is needed, minus infinity if they are not known to hear it.
+        See `Peers.followed_since`.
         """
         state = self.elections.state
         if not isinstance(state, Leader) or self._peers.is_replaceable:
@@ -219,15 +197,7 @@ class Replica:
         return [*actions, *self._acknowledge()] if isinstance(record, EpochStart) else actions
 
     def stored(self, leader_epoch: LeaderAndEpoch, end_offset: Offset) -> list[ReplicaAction]:
-        """Record that index records of an epoch, and the records that they name, are durable here.
-
-        Args:
-            leader_epoch: The leader epoch.
-            end_offset: The offset after the last record.
-
-        Returns:
-            The actions.
-        """
+        """Record that index records of an epoch, and the records that they name, are durable here up to an offset."""
         self.local_epochs.add(leader_epoch, end_offset)
         return self._acknowledge()
 
@@ -255,13 +225,7 @@ class Replica:
     ) -> list[ReplicaAction]:
         """Set the brokers that are alive, as far as this one knows. It is one of them.
 
-        Args:
-            brokers: The brokers.
-            now: The time.
-            unwritable: Those of them that cannot write: they can neither vote nor acknowledge.
-
-        Returns:
-            The actions.
+        Unwritable ones can neither vote nor acknowledge.
         """
         return [*self.elections.set_alive(frozenset(brokers), now, unwritable), *self._move_high_watermark()]
 

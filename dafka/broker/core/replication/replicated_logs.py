@@ -27,15 +27,10 @@ def is_obsolete(record: ControlRecord, epoch: int) -> bool:
 
 @attrs.frozen
 class FetchRecords:
-    """Fetch records of a log that are not stored here.
-
-    Attributes:
-        partition: Their partition.
-        end_sequence: The sequence after the last one; 0 if this broker only knows that records are missing.
-    """
+    """Fetch records of a partition that are not stored here."""
 
     partition: Partition
-    end_sequence: RecordSequence = FIRST_SEQUENCE
+    end_sequence: RecordSequence = FIRST_SEQUENCE  # 0 if this broker only knows that records are missing
 
 
 class LogAction(NamedTuple):
@@ -47,21 +42,12 @@ class LogAction(NamedTuple):
 
 @attrs.define(eq=False)
 class ReplicatedLog:
-    """A log that is or was replicated by several brokers.
-
-    Attributes:
-        topic: The name of its topic.
-        topic_id: The id of its topic.
-        number: The number of the log in the topic.
-        name: The name of the log among all logs.
-        replica: Its state machine.
-        local_log: What this broker stores of it.
-    """
+    """A log that is or was replicated by several brokers: its state machine, and what this broker stores of it."""
 
     topic: str
     topic_id: str
     number: int
-    name: str
+    name: str  # unique among all logs
     replica: Replica
     local_log: LocalLog
 
@@ -81,11 +67,8 @@ class ReplicatedLog:
 class ReplicatedLogs:
     """The replicated logs of one broker.
 
-    Args:
-        address: The address of the broker.
-        number: Returns the number of the broker.
-        durable_end: Returns the sequence after the last stored record of a partition.
-        settings: How logs are replicated; their `availability` is that of their topics.
+    `number` returns the number of the broker, and `durable_end` the sequence after the last stored record of a
+    partition. The `availability` in the settings is replaced by those of the topics.
     """
 
     def __init__(
@@ -154,17 +137,10 @@ class ReplicatedLogs:
         index: Iterable[RecordBatch],
         checkpoints: Mapping[Partition, Checkpoint] | None = None,
     ) -> ReplicatedLog:
-        """Add a log.
+        """Add a log, with the replicas of its first leader epoch. The caller must call `resume` next.
 
-        Args:
-            topic: Its topic.
-            number: The number of the log in the topic.
-            replicas: The replicas of its first leader epoch.
-            index: The stored index records of all its epochs that no checkpoint covers.
-            checkpoints: The checkpoints whose records the storage has, by the partition of their index.
-
-        Returns:
-            The log. The caller must call `resume` next.
+        It begins with the checkpoints whose records the storage has, by partition of an index, and with the stored
+        index records that no checkpoint covers.
         """
         availability = Availability(topic.settings.get("availability", Availability.MAJORITY.value))
         settings = attrs.evolve(self._settings, availability=availability)
@@ -214,11 +190,7 @@ class ReplicatedLogs:
     def stored(self, batches: Iterable[RecordBatch]) -> tuple[Collection[ReplicatedLog], list[LogAction]]:
         """Record that records are durable here: of indexes, or records that indexes name.
 
-        Args:
-            batches: The records.
-
-        Returns:
-            The logs that can have advanced, and the actions.
+        Return the logs that can have advanced, and the actions.
         """
         changed: dict[ReplicatedLog, None] = {}
         indexed: dict[ReplicatedLog, None] = {}
@@ -239,16 +211,7 @@ class ReplicatedLogs:
         return changed, actions + self.fetch_missing([log for log in indexed if log in self._incomplete])
 
     def acknowledged(self, broker: str, partition: Partition, index_end: RecordSequence) -> list[LogAction]:
-        """Process the acknowledgement of index records by another replica.
-
-        Args:
-            broker: The address of the replica.
-            partition: The partition of the index.
-            index_end: The sequence after the last index record that is acknowledged.
-
-        Returns:
-            The actions.
-        """
+        """Process the acknowledgement of index records before `index_end` by another replica."""
         found = self.find_partition(partition)
         if found is None:
             return []

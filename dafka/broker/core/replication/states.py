@@ -14,9 +14,8 @@ from dafka.broker.core.replication.records import LeaderAndEpoch
 class Follower:
     """The replica leads no epoch and begins none.
 
-    Attributes:
-        election: The election for which it has requested votes, if any. It votes for itself last, so until others elect
-            it, it follows the present leader: this is a pre-vote.
+    If it has requested votes, it votes for itself last. So until others elect it, it follows the present leader: this
+    is a pre-vote.
     """
 
     election: Election | None = None
@@ -30,11 +29,7 @@ class Follower:
 
 @attrs.frozen
 class Elected:
-    """Enough others have elected the replica, and it has voted for itself.
-
-    Attributes:
-        election: The election.
-    """
+    """Enough others have elected the replica, and it has voted for itself."""
 
     election: Election
     led_epoch: ClassVar[LeaderAndEpoch | None] = None
@@ -43,11 +38,7 @@ class Elected:
 
 @attrs.frozen
 class Starting:
-    """The replica makes the start of its epoch durable.
-
-    Attributes:
-        leader_epoch: The epoch.
-    """
+    """The replica makes the start of its epoch durable."""
 
     leader_epoch: LeaderAndEpoch
     election: ClassVar[Election | None] = None
@@ -57,12 +48,7 @@ class Starting:
 
 @attrs.frozen
 class Leader:
-    """The replica leads an epoch.
-
-    Attributes:
-        led_epoch: The epoch.
-        election: The election for which it has requested votes, if any: it wants to begin its next epoch.
-    """
+    """The replica leads an epoch. If it has requested votes, it wants to begin its next epoch."""
 
     led_epoch: LeaderAndEpoch
     election: Election | None = None

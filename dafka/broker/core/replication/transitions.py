@@ -27,14 +27,9 @@ EVERY_STATE = (*FOLLOWER, "Elected", "Starting", *LEADER)
 
 @attrs.frozen
 class Row:
-    """A row of the table.
+    """A row of the table: an event, and the condition under which it changes one of some states into another.
 
-    Attributes:
-        sources: The names of the states that it leaves.
-        event: What happens.
-        condition: When the event has this consequence.
-        targets: The names of the states that it enters; none if the state stays as it is.
-        effects: The types of its effects. The type of a control record stands for writing one.
+    The state stays if there are no targets. The type of a control record among the effects stands for writing one.
     """
 
     sources: tuple[str, ...]

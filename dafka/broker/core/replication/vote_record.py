@@ -6,11 +6,7 @@ from dafka.broker.core.replication.records import LeaderAndEpoch, VoteRequest
 
 
 class VoteRecord:
-    """The vote requests and votes of the replicas of one log.
-
-    Attributes:
-        own: The last vote request that this replica voted for; None if it has not voted.
-    """
+    """The vote requests and votes of the replicas of one log. `own` is the last request that this replica voted for."""
 
     def __init__(self) -> None:
         self.own: VoteRequest | None = None
@@ -49,13 +45,9 @@ class VoteRecord:
         return {each for vote_request in self._own_requests for each in vote_request.replicas}
 
     def pending_voters(self, epoch: int) -> list[tuple[str, ...]]:
-        """Return the voters of the epochs that this replica voted for, and forget its earlier votes.
+        """Return the voters of the epochs that this replica voted for, and forget the votes for epochs that have begun.
 
-        Args:
-            epoch: The number of the latest epoch that has begun. Only later ones count.
-
-        Returns:
-            Their voters, in the order of the votes. A resignation has none.
+        `epoch` is the latest one that has begun. The voters are in the order of the votes. A resignation has none.
         """
         self._own_requests = [each for each in self._own_requests if each.leader_epoch.epoch > epoch]
         return [each.voters for each in self._own_requests if each.replicas]

@@ -32,17 +32,11 @@ _NO_PRODUCER = Producer(-1, -1)
 
 @attrs.frozen(kw_only=True)
 class TransactionSettings:
-    """The limits of transactions. Names and defaults are those of Kafka's broker settings, with underscores for dots.
-
-    Attributes:
-        transaction_max_timeout_ms: The longest timeout of a transaction.
-        transactional_id_expiration_ms: How long an unused transactional id is retained.
-        transactional_ids_max: The maximum number of transactional ids. Kafka has no such limit.
-    """
+    """The limits of transactions. Names and defaults are those of Kafka's broker settings, but with underscores."""
 
     transaction_max_timeout_ms: int = 900_000
     transactional_id_expiration_ms: int = 7 * 24 * 3_600_000
-    transactional_ids_max: int = 100_000
+    transactional_ids_max: int = 100_000  # Kafka has no such limit
 
 
 @attrs.frozen
@@ -54,13 +48,9 @@ class InitProducerResult:
 
 
 class TransactionCoordinator:
-    """The transactional ids of one shard, and the producer ids that it assigns.
+    """The transactional ids of one shard, and the producer ids that it assigns, from 0 on by default.
 
     To restart: `restore` every record in order, then `start`, and execute its actions before serving clients.
-
-    Args:
-        settings: The limits.
-        producer_ids: The producer ids to assign; from 0 on if None.
     """
 
     def __init__(self, settings: TransactionSettings, producer_ids: ProducerIds | None = None) -> None:
@@ -71,13 +61,9 @@ class TransactionCoordinator:
         self._ending: dict[str, Token] = {}
 
     def restore(self, record: StateRecord) -> None:
-        """Restore a record.
+        """Restore a record of `$transactions`.
 
-        Args:
-            record: A record of `$transactions`.
-
-        Raises:
-            StorageFormatError: The record is malformed, or a newer version of dafka has written it.
+        Raise `StorageFormatError` if it is malformed, or a newer version of dafka has written it.
         """
         match decode_key(record):
             case [kind] if kind == PRODUCER_IDS_KIND and record.topic == TRANSACTIONS_TOPIC:
@@ -121,16 +107,10 @@ class TransactionCoordinator:
     ) -> list[Action]:
         """Assign an id and an epoch to a producer. The result is an `InitProducerResult`.
 
-        Args:
-            token: Identifies the request.
-            transactional_id: The transactional id; None if the producer is only idempotent.
-            transaction_timeout_ms: How long its transactions can last.
-            expected: The current id and epoch of a transactional producer that wants a new epoch; None, or numbers
-                below 0, if it has none (InitProducerId before version 3 does not have it).
-            now_ms: The time.
-
-        Returns:
-            The actions. CONCURRENT_TRANSACTIONS asks the client to retry: an earlier transaction is being ended.
+        A producer that is only idempotent has no transactional id. `expected` are the current id and epoch of a
+        transactional producer that wants a new epoch; None, or numbers below 0, if it has none (InitProducerId before
+        version 3 does not have it). CONCURRENT_TRANSACTIONS asks the client to retry: an earlier transaction is being
+        ended.
         """
         if transactional_id is None:
             producer_id, records = self._producer_ids.take()
@@ -177,35 +157,16 @@ class TransactionCoordinator:
         partitions: Iterable[TopicPartition],
         now_ms: int,
     ) -> list[Action]:
-        """Add logs to a transaction, which begins if there is none. The result is an `ErrorCode`.
+        """Add existing logs to a transaction, which begins if there is none. The result is an `ErrorCode`.
 
-        Args:
-            token: Identifies the request.
-            transactional_id: The transactional id of the producer.
-            producer: Its id and epoch.
-            partitions: The logs, all of which must exist.
-            now_ms: The time.
-
-        Returns:
-            The actions. CONCURRENT_TRANSACTIONS asks the client to retry: the last transaction is being ended.
+        CONCURRENT_TRANSACTIONS asks the client to retry: the last transaction is being ended.
         """
         return self._join(token, transactional_id, producer, frozenset(partitions), frozenset(), now_ms)
 
     def add_offsets(
         self, token: Token, transactional_id: str, producer: Producer, group_id: str, now_ms: int
     ) -> list[Action]:
-        """Add the offsets of a group to a transaction, which begins if there is none.
-
-        Args:
-            token: Identifies the request.
-            transactional_id: The transactional id of the producer.
-            producer: Its id and epoch.
-            group_id: The group.
-            now_ms: The time.
-
-        Returns:
-            The actions. The result is an `ErrorCode`, as that of `add_partitions`.
-        """
+        """Add the offsets of a group to a transaction, as `add_partitions` adds logs."""
         return self._join(token, transactional_id, producer, frozenset(), frozenset({group_id}), now_ms)
 
     def check_partition(self, transactional_id: str, producer: Producer, log: TopicPartition) -> ErrorCode:
@@ -252,18 +213,7 @@ class TransactionCoordinator:
     def end_transaction(
         self, token: Token, transactional_id: str, producer: Producer, is_commit: bool, now_ms: int
     ) -> list[Action]:
-        """Commit or abort a transaction. The result is an `ErrorCode`. It waits until the markers are written.
-
-        Args:
-            token: Identifies the request.
-            transactional_id: The transactional id of the producer.
-            producer: Its id and epoch.
-            is_commit: Whether to commit.
-            now_ms: The time.
-
-        Returns:
-            The actions.
-        """
+        """Commit or abort a transaction. The result is an `ErrorCode`. It waits until the markers are written."""
         transaction, error = self._find(transactional_id, producer)
         if transaction is None:
             return [Answer(token, error)]
@@ -280,15 +230,7 @@ class TransactionCoordinator:
         return [Answer(token, error)]
 
     def markers_written(self, transactional_id: str, now_ms: int) -> list[Action]:
-        """Complete a transaction, after everything in its `WriteMarkers` is durable.
-
-        Args:
-            transactional_id: The transactional id of the producer.
-            now_ms: The time.
-
-        Returns:
-            The actions.
-        """
+        """Complete a transaction, after everything in its `WriteMarkers` is durable."""
         transaction = self._transactions.get(transactional_id)
         if transaction is None or transaction.phase not in PREPARED:
             return []

@@ -23,12 +23,7 @@ The shards take turns: of each `BLOCK` times their number of ids, each shard has
 
 
 class ProducerIds:
-    """The next producer id, and the ids that are reserved by a record.
-
-    Args:
-        shard: The number of the shard.
-        shard_count: The number of shards.
-    """
+    """The next producer id of a shard, and the ids that are reserved by a record."""
 
     def __init__(self, shard: int = 0, shard_count: int = 1) -> None:
         self._first_id = shard * BLOCK

@@ -55,32 +55,18 @@ PREPARED = {
 
 @attrs.frozen(kw_only=True)
 class Transaction:
-    """The state of a transactional id.
-
-    Attributes:
-        transactional_id: The transactional id, which the producer keeps when it restarts.
-        producer_id: The producer's id in batches.
-        previous_producer_id: The previous id, whose epochs are exhausted; -1 if there was none.
-        producer_epoch: Counts the incarnations of the producer. An older epoch is fenced.
-        last_producer_epoch: The previous epoch, if the producer itself has requested a new one; otherwise -1.
-        transaction_timeout_ms: How long a transaction can last.
-        phase: The phase of the transaction.
-        partitions: The participating logs.
-        groups: The groups for which it has offsets.
-        started_at_ms: When it began; -1 if there is none.
-        updated_at_ms: When the state last changed.
-    """
+    """The state of a transactional id, which the producer keeps when it restarts."""
 
     transactional_id: str
     producer_id: int
-    previous_producer_id: int = -1
-    producer_epoch: int
-    last_producer_epoch: int = -1
+    previous_producer_id: int = -1  # its epochs are exhausted; -1 if there was none
+    producer_epoch: int  # counts the incarnations of the producer; an older epoch is fenced
+    last_producer_epoch: int = -1  # if the producer itself has requested a new one; otherwise -1
     transaction_timeout_ms: int
     phase: TransactionPhase = TransactionPhase.EMPTY
     partitions: frozenset[TopicPartition] = frozenset()
-    groups: frozenset[str] = frozenset()
-    started_at_ms: int = -1
+    groups: frozenset[str] = frozenset()  # for which it has offsets
+    started_at_ms: int = -1  # -1 if there is none
     updated_at_ms: int
 
     @property
@@ -155,15 +141,7 @@ def encode_transaction_tombstone(transactional_id: str) -> StateRecord:
 def decode_transaction(record: StateRecord, transactional_id: str) -> Transaction:
     """Decode the record of a transaction, which is not a tombstone.
 
-    Args:
-        record: The record.
-        transactional_id: The transactional id in its key.
-
-    Returns:
-        The transaction.
-
-    Raises:
-        StorageFormatError: The record is malformed, or a newer version of dafka has written it.
+    Raise `StorageFormatError` if it is malformed, or a newer version of dafka has written it.
     """
     fields = decode_fields(record, TRANSACTION_VERSION)
     del fields["version"]
