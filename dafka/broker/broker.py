@@ -118,8 +118,6 @@ class Broker:
             self._messenger.introduce()
             await nursery.start(self.participants.run)
             await nursery.start(self._coordinators.run)
-            if self._coordinators.has_all:
-                self.participants.abort_orphans()
             nursery.start_soon(self._expire_producers)
             compaction = LogCompaction(self.node, self.config)
             nursery.start_soon(compaction.run)

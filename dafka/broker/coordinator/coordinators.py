@@ -41,11 +41,6 @@ class Coordinators:
         self._make_shard = make_shard
         self._shards: list[CoordinatorShard | None] = [None] * SHARDS
 
-    @property
-    def has_all(self) -> bool:
-        """Whether this broker serves all shards."""
-        return len(self.served()) == SHARDS
-
     def find(self, name: str) -> CoordinatorShard:
         """Return the shard of a group or transactional id that this broker serves.
 

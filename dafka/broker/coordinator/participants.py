@@ -177,20 +177,6 @@ class TransactionParticipants:
         """Remove the state of a deleted log."""
         self._begun.pop(log, None)
 
-    def abort_orphans(self) -> None:
-        """Abort the transactions in local logs that no coordinator knows. This broker must serve all shards.
-
-        Former versions could leave such a transaction in a log, where it would block the last stable offset.
-        """
-        for log in self._broker.log_table.all_logs():
-            partition = TopicPartition(log.topic, log.number)
-            orphans = list(log.producers.open_transactions)
-            for shard in self._coordinators.served():
-                orphans = shard.transactions.orphans(partition, orphans)
-            for producer_id in orphans if log.leadership.is_led else ():
-                epoch = log.producers.producers[producer_id].producer_epoch
-                self.append_marker(log, Marker(producer_id, epoch, is_commit=False))
-
     def _check(
         self,
         shard: CoordinatorShard | None,

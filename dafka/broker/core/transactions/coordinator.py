@@ -194,22 +194,6 @@ class TransactionCoordinator:
         is_part = transaction.phase is TransactionPhase.ONGOING and group_id in transaction.groups
         return ErrorCode.NONE if is_part else ErrorCode.INVALID_TXN_STATE
 
-    def orphans(self, log: TopicPartition, producer_ids: Iterable[int]) -> list[int]:
-        """Return the producers of orphaned transactions in a log. The caller aborts them after a restart.
-
-        A client that sends records before the response to AddPartitionsToTxn can leave such a transaction in the log,
-        if the broker crashes then. Nothing would end it, and it would hold back the last stable offset.
-
-        Args:
-            log: The log.
-            producer_ids: The producers that have an open transaction there.
-
-        Returns:
-            The producers without a transaction that the log is part of.
-        """
-        known = {each.producer_id for each in self._transactions.values() if log in each.partitions}
-        return [producer_id for producer_id in producer_ids if producer_id not in known]
-
     def end_transaction(
         self, token: Token, transactional_id: str, producer: Producer, is_commit: bool, now_ms: int
     ) -> list[Action]:

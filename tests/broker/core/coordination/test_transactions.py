@@ -318,12 +318,3 @@ def test_transaction_that_is_being_ended_is_not_forgotten() -> None:
     assert transactions.phase() is TransactionPhase.PREPARE_COMMIT
     transactions.write_markers()
     assert transactions.phase() is TransactionPhase.COMPLETE_COMMIT
-
-
-def test_records_in_a_log_of_which_no_transaction_knows_are_found() -> None:
-    transactions = Transactions()
-    producer = ready(transactions)
-    transactions.add(producer, A)
-    orphans = transactions.restart().coordinator.orphans
-    assert orphans(A, [producer.producer_id, 99]) == [99]
-    assert orphans(B, [producer.producer_id]) == [producer.producer_id]

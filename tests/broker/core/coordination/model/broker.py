@@ -14,6 +14,7 @@ import attrs
 from dafka.batches import BatchHeader, Compression, TimestampType
 from dafka.broker.core.coordination.effects import Action, Answer, WriteMarkers, WriteState
 from dafka.broker.core.coordination.state_records import GROUPS_TOPIC, OFFSETS_TOPIC, StateRecord
+from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.coordinator import GroupCoordinator
 from dafka.broker.core.groups.settings import GroupSettings
 from dafka.broker.core.log.entries import TRANSACTIONAL, BatchEntry, MarkerEntry
@@ -168,6 +169,7 @@ class Broker:
         self.queue: deque[Callable[[], None]] = deque()
         self.is_working = False
         self.is_ready = False
+        self.unwritten = 0
         self.restart()
 
     @property
@@ -183,10 +185,7 @@ class Broker:
         self.groups.start(self.now_ms)
         self.is_ready = False
         self.execute(self.transactions.start())
-        for name, log in self.logs.items():
-            for producer_id in self.transactions.orphans(name, log.producers.open_transactions):
-                epoch = log.producers.producers[producer_id].producer_epoch
-                log.append_marker(Marker(producer_id, epoch, is_commit=False), self.now_ms)
+        for log in self.logs.values():
             self.enqueue(log.flush)
         self.enqueue(self.become_ready)
 
@@ -197,6 +196,7 @@ class Broker:
         self.crashes += 1
         self.waiting.clear()
         self.queue.clear()
+        self.unwritten = 0
         self.is_working = False
         for log in self.logs.values():
             log.recover(self.random.randint(log.durable_count, len(log.entries)))
@@ -235,6 +235,8 @@ class Broker:
         if transactional_id is not None:
             producer = (header.producer_id, header.producer_epoch)
             error = self.transactions.check_partition(transactional_id, producer, name)  # type: ignore[arg-type]
+            if not error and self.unwritten:
+                error = ErrorCode.NOT_ENOUGH_REPLICAS  # nothing else says after a crash that the log takes part
             if error:
                 return [Answer(token, (error, -1))]
         check = log.producers.check_batch(header)
@@ -250,6 +252,7 @@ class Broker:
 
     def execute(self, actions: list[Action]) -> None:
         for action in actions:
+            self.unwritten += isinstance(action, WriteState)
             self.enqueue(lambda action=action: self.carry_out(action))  # type: ignore[misc]
 
     def enqueue(self, step: Callable[[], None]) -> None:
@@ -277,6 +280,7 @@ class Broker:
     def carry_out(self, action: Action) -> None:
         if isinstance(action, WriteState):
             self.state += action.records
+            self.unwritten -= 1
         elif isinstance(action, Answer):
             assert isinstance(action.token, int)
             if action.token not in self.waiting:
@@ -294,6 +298,7 @@ class Broker:
             steps += [lambda log=log: log.append_marker(marker, self.now_ms), log.flush]  # type: ignore[misc]
         for group_id in action.groups:
             for write in self.groups.end_transaction(group_id, action.producer_id, action.is_commit):
+                self.unwritten += 1
                 steps.append(lambda write=write: self.carry_out(write))  # type: ignore[misc]
         steps.append(lambda: self.execute(self.transactions.markers_written(action.transactional_id, self.now_ms)))
         self.queue.extendleft(reversed(steps))
