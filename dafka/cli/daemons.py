@@ -357,13 +357,8 @@ async def serve_store_with_restarts(
     fetches the records that producers and other stores hold. Recovery is automatic; the operator is notified. If the
     storage cannot be opened again, the store retries every `retry_ms`.
 
-    Args:
-        config: the store's configuration.
-        watch: returns a context manager that is open while a store runs.
-        task_status: reports the first store.
-
-    Raises:
-        DafkaError: what `serve_store` raises while the first store starts.
+    The context manager that `watch` returns is open while a store runs. An error while the first store starts is
+    raised.
     """
     is_started = False
     last_logged = None

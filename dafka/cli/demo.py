@@ -42,14 +42,7 @@ class DemoError(DafkaError):
 
 @attrs.frozen
 class Step:
-    """The result of one process.
-
-    Attributes:
-        name: the process.
-        records: the number of records that it sent or received.
-        seconds: the duration of the transfer.
-        result: whether the records arrived as they were sent.
-    """
+    """The result of one process: the number and duration of its records, and whether they arrived as they were sent."""
 
     name: str
     records: int

@@ -24,18 +24,9 @@ class StreamError(LocalError):
 
 
 async def read_lines(fd: int) -> AsyncGenerator[list[bytes], None]:
-    """Yield the lines of a file, pipe or terminal: as many at a time as are available.
+    """Yield the lines of a file, pipe or terminal without their line feeds: as many at a time as are available.
 
-    The last line may have no line feed.
-
-    Args:
-        fd: the file descriptor; it may be in non-blocking mode.
-
-    Yields:
-        The lines without their line feeds.
-
-    Raises:
-        StreamError: if the stream cannot be read.
+    The last line may have no line feed. The descriptor may be non-blocking. Raise `StreamError` if it cannot be read.
     """
     begun: list[bytes] = []
     while chunk := await _read_some(fd):
@@ -50,15 +41,9 @@ async def read_lines(fd: int) -> AsyncGenerator[list[bytes], None]:
 
 
 async def write_bytes(fd: int, data: bytes) -> None:
-    """Write all of the data.
+    """Write all of the data to a descriptor, which may be non-blocking.
 
-    Args:
-        fd: the file descriptor; it may be in non-blocking mode.
-        data: what to write.
-
-    Raises:
-        BrokenPipeError: if the reader of a pipe is gone.
-        StreamError: if the stream cannot be written for another reason.
+    Raise `BrokenPipeError` if the reader of a pipe is gone, and `StreamError` if another error prevents it.
     """
     await trio.to_thread.run_sync(_write_all, fd, data, abandon_on_cancel=True)
 

@@ -88,17 +88,8 @@ def setting_option(
 ) -> Decorator:
     """Add an option that changes a setting of the command's `config`.
 
-    Args:
-        section: the setting's section.
-        name: the setting's name, which is the option's name, too.
-        metavar: what the help shows for the option's value.
-        text: what the option is for, as the help shows it.
-        flag: the option, if its name alone says too little: `--log-level`.
-        default: what the help says of the default, if the default itself says too little.
-        multiple: whether the option may be repeated.
-
-    Returns:
-        A decorator for the command.
+    The option has the setting's name unless `flag` says more: `--log-level`. The help shows `metavar` for its value,
+    and `default` if the default itself says too little.
     """
     flag = flag or f"--{name.replace('_', '-')}"
     kind = SECTIONS[section]

@@ -27,12 +27,9 @@ _TOKEN = re.compile(rb"\\x([0-9A-Fa-f]{2})|\\(.?)|%(.?)", re.DOTALL)
 class LineFormat:
     """How lines become records.
 
-    Attributes:
-        key_separator: What separates the key from the value; None if lines are values. A line without it is a value
-            without a key.
-        headers: The headers of every record.
-        timestamp: The timestamp of every record, in milliseconds since 1970 UTC; None for the time of sending.
-        null: The text that stands for a null key or value; None if there is none.
+    With a `key_separator`, the key comes before it; a line without it is a value without a key. The timestamp of every
+    record is in milliseconds since 1970 UTC; None for the time of sending. The text `null`, if any, stands for a null
+    key or value.
     """
 
     key_separator: bytes | None = None
@@ -68,13 +65,9 @@ Formatter = Callable[[RecordBatch], bytes]
 def make_formatter(output: str, null: str = NULL) -> Formatter:
     """Return the formatter of `--output`: one line per record, each with its line feed.
 
-    Args:
-        output: `value` for the values alone; `full` for topic, partition, sequence, timestamp, key, headers and value;
-            or `json`.
-        null: What stands for a null value, or for the key of a record without one. JSON has a null of its own.
-
-    Returns:
-        The formatter, which takes a batch.
+    The output is `value` for the values alone; `full` for topic, partition, sequence, timestamp, key, headers and
+    value; or `json`. `null` stands for a null value, or for the key of a record without one. JSON has a null of its
+    own.
     """
     encoded = os.fsencode(null)
     if output == "value":
@@ -87,17 +80,10 @@ def make_formatter(output: str, null: str = NULL) -> Formatter:
 
 
 def parse_template(template: str, null: str = NULL) -> Formatter:
-    r"""Return the formatter of a template. Nothing is added to the template: `\n` ends a line.
+    r"""Return the formatter of a template, which is text with fields such as `%s` and escapes such as `\n`.
 
-    Args:
-        template: Text with fields such as `%s`, and escapes such as `\n`.
-        null: What stands for a null value, or for the key of a record without one.
-
-    Returns:
-        The formatter, which takes a batch.
-
-    Raises:
-        ValueError: A field or an escape is unknown; the message says what is expected.
+    Nothing is added to the template: `\n` ends a line. `null` stands for a null value, or for the key of a record
+    without one. Raise `ValueError`, which says what is expected, if a field or an escape is unknown.
     """
     columns: list[_Column] = []
 
@@ -121,14 +107,7 @@ def parse_template(template: str, null: str = NULL) -> Formatter:
 def parse_separator(text: str) -> bytes:
     r"""Return the bytes of a separator, in which `\t`, `\n`, `\r`, `\\` and `\xNN` stand for one byte.
 
-    Args:
-        text: The separator.
-
-    Returns:
-        At least one byte.
-
-    Raises:
-        ValueError: It is empty, has an unknown escape, or has a line feed.
+    Raise `ValueError` if it is empty, has an unknown escape, or has a line feed.
     """
     separator = _TOKEN.sub(lambda token: token[0] if token[3] is not None else _unescape(token), os.fsencode(text))
     if not separator:
@@ -141,14 +120,7 @@ def parse_separator(text: str) -> bytes:
 def parse_header(text: str) -> Header:
     """Return the header `NAME=VALUE`; of `NAME` alone, one with a null value.
 
-    Args:
-        text: The header.
-
-    Returns:
-        The name and the value.
-
-    Raises:
-        ValueError: There is no name, or it is not UTF-8.
+    Raise `ValueError` if there is no name, or it is not UTF-8.
     """
     name, found, value = text.partition("=")
     try:
@@ -161,16 +133,9 @@ def parse_header(text: str) -> Header:
 
 
 def parse_timestamp(text: str) -> int:
-    """Return a time in milliseconds since 1970.
+    """Return a time in milliseconds since 1970, which is given as this number or as `parse_time` reads it.
 
-    Args:
-        text: This number, or a time as `parse_time` reads it.
-
-    Returns:
-        The number.
-
-    Raises:
-        ValueError: It is neither, or before 1970.
+    Raise `ValueError` if it is neither, or before 1970.
     """
     expected = "expected milliseconds since 1970, or a time such as 2026-01-31T12:00:00Z"
     if text.isascii() and text.isdigit():

@@ -46,10 +46,8 @@ REFUSED_S = 1.0
 class Shutdown:
     """The steps that a command takes when a signal stops it.
 
-    Attributes:
-        begin: called at the first signal; it does not block.
-        grace_s: the seconds that the program then has to return before it is cancelled.
-        limit_s: the seconds after which the process exits in any case.
+    `begin`, which does not block, is called at the first signal. The program then has `grace_s` to return before it is
+    cancelled. The process exits after `limit_s` in any case.
     """
 
     begin: Callable[[], None] = lambda: None
@@ -63,13 +61,10 @@ def run(
     interrupted: Callable[[], int | None] = lambda: None,
     shutdown: Shutdown = Shutdown(),
 ) -> NoReturn:
-    """Run a program until it returns or a signal stops it, and exit the process.
+    """Run a program, which returns the exit status, until it returns or a signal stops it, and exit the process.
 
-    Args:
-        program: returns the exit status.
-        interrupted: called if SIGINT, SIGTERM or SIGHUP had the program cancelled. Returns the exit status, or None if
-            the job was not done: the exit status is then 128 and the number of the signal, as shells report it.
-        shutdown: the steps after a signal.
+    `interrupted` is called if SIGINT, SIGTERM or SIGHUP had the program cancelled. It returns the exit status, or None
+    if the job was not done: the exit status is then 128 and the number of the signal, as shells report it.
     """
     raise_descriptors_max()
     return_freed_memory()
@@ -154,13 +149,7 @@ def _discard_output() -> None:
 class Supervisor:
     """Metrics, health, notifications to the service manager, and a clean stop, for a command that runs nodes.
 
-    Args:
-        config: the configuration of the command.
-        *roles: the roles of its nodes, such as `store`.
-
-    Attributes:
-        monitor: the nodes that run.
-        is_stopping: whether a signal has stopped the command.
+    `roles` are those of the nodes, such as `store`; `monitor` has the nodes that run.
     """
 
     def __init__(self, config: Config, *roles: str) -> None:
@@ -215,15 +204,10 @@ async def require_tower(events: EventFeed, config: Config, settling: SettlingNod
     """Run a block, and end it with an error if no tower can be used.
 
     It is for commands with a job to finish. A daemon runs on: its node logs that it hears no tower, and keeps trying.
+    The node `settling` must also hear its own beacon through the tower.
 
-    Args:
-        events: the events of the node that needs a tower.
-        config: the node's configuration.
-        settling: the node, if it must also hear its own beacon through the tower.
-
-    Raises:
-        DiscoveryError: if no tower is heard for `tower_timeout_ms` from the start, if the only towers heard refuse this
-            node's key, or if `settling` does not hear its own beacon.
+    Raise `DiscoveryError` if no tower is heard for `tower_timeout_ms` from the start, if the only towers heard refuse
+    this node's key, or if `settling` does not hear its own beacon.
     """
 
     async def watch() -> None:

@@ -19,13 +19,8 @@ from dafka.roles import Consumer
 class Selection:
     """What the options of `selection_options` say.
 
-    Attributes:
-        from_beginning: Whether to begin at the earliest record.
-        tail: How many records of each stored partition to begin with; None for another beginning.
-        offset: The sequence to begin at in each stored partition; None for another beginning.
-        since: The time to begin at in each partition, in milliseconds since 1970; None for another beginning.
-        partitions: The beginnings of the addresses of the partitions to print; all if empty.
-        exit_at_end: Whether to stop at the end of what stores hold at the start.
+    `tail`, `offset` and `since` are None for another beginning; `since` is in milliseconds since 1970. `partitions` are
+    the beginnings of the addresses of the partitions to print; all if empty.
     """
 
     from_beginning: bool = False
@@ -49,14 +44,7 @@ class Selection:
     def apply_to(self, config: Config) -> Config:
         """Return the configuration, with the beginning of partitions that have no position.
 
-        Args:
-            config: The configuration.
-
-        Returns:
-            The configuration.
-
-        Raises:
-            UsageMistake: The consumer is in a group, which has positions of its own.
+        Raise `UsageMistake` if the consumer is in a group, which has positions of its own.
         """
         others = {
             "--tail": self.tail is not None,
@@ -76,18 +64,10 @@ class Selection:
         return config.with_consumer(offset_reset="earliest") if is_earliest else config
 
     async def begin(self, consumer: Consumer) -> SelectedRecords:
-        """Move a consumer to the first record, and return the records to print.
+        """Move a consumer, which has settled, to the first record, and return the records to print.
 
-        Args:
-            consumer: The consumer, which has settled.
-
-        Returns:
-            The records.
-
-        Raises:
-            DiscoveryError: The ends or times of partitions are needed, and no store was found.
-            UnansweredError: The times are needed, and no store can say them.
-            UsageMistake: No stored partition is one of those to print.
+        Raise `DiscoveryError` if the ends or times of partitions are needed and no store was found, `UnansweredError`
+        if no store can say the times, and `UsageMistake` if no stored partition is one of those to print.
         """
         ends: dict[Partition, int] | None = None
         if self.exit_at_end or self.tail is not None or self.offset is not None:
@@ -112,13 +92,7 @@ class Selection:
 
 
 class SelectedRecords:
-    """The records of a consumer that are printed.
-
-    Args:
-        consumer: The consumer.
-        includes: Returns whether records of a partition are printed.
-        ends: By partition, the sequence after the last record to print. None: there is no end.
-    """
+    """The records of a consumer that are printed, up to the ends of partitions; without an end if these are None."""
 
     def __init__(
         self, consumer: Consumer, includes: Callable[[Partition], bool], ends: dict[Partition, int] | None
@@ -128,13 +102,9 @@ class SelectedRecords:
         self._batches = consumer.batches(until=ends)
 
     async def next_batch(self, records_max: int | None = None) -> RecordBatch | None:
-        """Wait for the next batch.
+        """Wait for the next batch, and return at most `records_max` records of it; None after the last batch.
 
-        Args:
-            records_max: The maximum number of records to return; None: as many as there are.
-
-        Returns:
-            The batch; None after the last one. Records that are not returned do not count as received.
+        Records that are not returned do not count as received.
         """
         async for batch in self._batches:
             if not self._includes(batch.partition):

@@ -22,12 +22,7 @@ from dafka.roles import Reader, open_reader
 class BrokerView:
     """A broker, as `dafka status` shows it.
 
-    Attributes:
-        number: Its number.
-        address: Its node address.
-        is_alive: Whether its node is there.
-        is_draining: Whether it hands its logs to other brokers.
-        under_replicated_logs: Of the logs that it leads, how many fewer brokers have whole than should.
+    `under_replicated_logs` counts the logs that it leads and that fewer brokers have whole than should.
     """
 
     number: int
@@ -38,12 +33,7 @@ class BrokerView:
 
 
 class ClusterBrokers:
-    """Reads how brokers describe themselves, if a cluster has any.
-
-    Args:
-        config: The configuration of the observer.
-        stack: Closes what is opened for that, when the block that it belongs to is left.
-    """
+    """Reads how brokers describe themselves, if a cluster has any. What it opens for that is closed with the stack."""
 
     def __init__(self, config: Config, stack: AsyncExitStack) -> None:
         # A port that was chosen is that of the observer.
@@ -86,14 +76,10 @@ def broker_faults(brokers: Iterable[BrokerView]) -> Iterator[str]:
 
 
 async def read_brokers(reader: Reader) -> list[BrokerRegistration]:
-    """Return the brokers of a cluster by number, as they have described themselves last.
+    """Return the brokers of a cluster by number, living or not, as they have described themselves last.
 
-    Args:
-        reader: A reader of the topic `$brokers`. It waits without limit for records that no store sends.
-
-    Returns:
-        The brokers, living or not. Those that have left are not among them, nor descriptions that this version of dafka
-        cannot read.
+    Brokers that have left are not among them, nor descriptions that this version of dafka cannot read. The reader waits
+    without limit for records of `$brokers` that no store sends.
     """
     found = []
     for partition, end in reader.ends().items():

@@ -33,12 +33,7 @@ _SEVERITY = (WRONG, LATE, FINE)
 
 @attrs.frozen
 class Shown:
-    """The choice of what a survey shows.
-
-    Attributes:
-        is_all: Whether to show all rows.
-        has_partitions: Whether to show each partition.
-    """
+    """The choice of what a survey shows: all rows, and each partition."""
 
     is_all: bool = False
     has_partitions: bool = False

@@ -46,15 +46,9 @@ class UsageMistake(click.ClickException):
 
 
 def confirm(question: str, *, yes: bool, declined: str) -> None:
-    """Ask on the terminal before something is deleted for good.
+    """Ask on the terminal before something is deleted for good, unless the option `--yes` was given.
 
-    Args:
-        question: The question, which names what is deleted.
-        yes: Whether the option `--yes` was given, so that nothing is asked.
-        declined: The sentence if the answer is no.
-
-    Raises:
-        UsageMistake: The answer is no, or there is no terminal to ask on.
+    Raise `UsageMistake` if there is no terminal to ask on, or, with the sentence `declined`, if the answer is no.
     """
     if yes:
         return
@@ -189,11 +183,7 @@ def print_table(
 ) -> None:
     """Print a table: fitted to the width of a terminal, otherwise one line per row.
 
-    Args:
-        names: the headings of the columns of text, which come first.
-        numbers: the headings of the columns of numbers, which are aligned to the right.
-        rows: the cells.
-        colours: the colour of each row on a terminal; empty for none.
+    Columns of numbers come after those of text, and are aligned to the right. On a terminal, a row can have a colour.
     """
     cells = [tuple(map(escape_unprintable, row)) for row in rows]
     if sys.stdout is None or not sys.stdout.isatty():

@@ -48,18 +48,10 @@ class BrokerUnreachable(click.ClickException):
 
 @attrs.frozen
 class Access:
-    """How to reach a broker.
+    """How to reach a broker, and as which user; without a user, there is no authentication.
 
-    Attributes:
-        host: Its host.
-        port: Its port.
-        has_tls: Whether to connect with TLS.
-        authority: A file with the authorities of its certificate; empty for those of the system.
-        certificate: A file with the client's own certificate; empty for none.
-        key: A file with its key; empty if it is in the file of the certificate.
-        user: The name of the user; empty to connect without authentication.
-        mechanism: The mechanism of authentication.
-        password: The user's password.
+    `authority` is a file with the authorities of the broker's certificate; empty for those of the system. `certificate`
+    and `key` are files of the client's own certificate; `key` is empty if it is in the same file.
     """
 
     host: str
@@ -79,12 +71,7 @@ class Access:
 class KafkaClient:
     """A connection to a broker. Use it as a context manager.
 
-    Args:
-        access: How to reach the broker.
-
-    Raises:
-        BrokerUnreachable: The broker cannot be reached, or does not answer.
-        UsageMistake: The broker refuses the user.
+    Raise `BrokerUnreachable` if the broker does not answer, and `UsageMistake` if it refuses the user.
     """
 
     def __init__(self, access: Access) -> None:
@@ -122,15 +109,7 @@ class KafkaClient:
     def ask(self, request: Request) -> Any:
         """Return the response to a request, in the newest version that both sides know.
 
-        Args:
-            request: The request.
-
-        Returns:
-            The response.
-
-        Raises:
-            BrokerUnreachable: The broker does not answer.
-            UsageMistake: It does not serve this API.
+        Raise `BrokerUnreachable` if the broker does not answer, and `UsageMistake` if it does not serve this API.
         """
         key = ApiKey(request.API_KEY)
         own = ADVERTISED[key]
@@ -153,14 +132,7 @@ class KafkaClient:
     def connect_coordinator(self, group: str) -> KafkaClient:
         """Return a connection to the broker that coordinates a group.
 
-        Args:
-            group: The group.
-
-        Returns:
-            The connection.
-
-        Raises:
-            UsageMistake: No broker coordinates the group at present, or the user may not use it.
+        Raise `UsageMistake` if no broker coordinates the group at present, or the user may not use it.
         """
         if len(self.find_metadata([]).brokers) < 2:
             return self
@@ -170,13 +142,9 @@ class KafkaClient:
         return self.connect(found.host, found.port)
 
     def connect_leaders(self, logs: Sequence[tuple[str, int]]) -> dict[tuple[str, int], KafkaClient]:
-        """Return a connection to the leader of each log.
+        """Return a connection to the leader of each log, by topic and number.
 
-        Args:
-            logs: The logs, by topic and number.
-
-        Returns:
-            The connections. A log without a leader has this one, over which its broker says so.
+        A log without a leader has this one, over which its broker says so.
         """
         response = self.find_metadata([topic for topic, _ in logs])
         brokers = {each.node_id: each for each in response.brokers}
@@ -255,10 +223,8 @@ class KafkaClient:
 def check_error(code: int, what: str, message: str | None = None) -> None:
     """Raise `UsageMistake` if a response has an error.
 
-    Args:
-        code: The error code.
-        what: What was asked for, with its name, as the beginning of the sentence: "topic 'orders'".
-        message: The broker's explanation.
+    The sentence begins with what was asked for, with its name, such as "topic 'orders'"; the broker's explanation
+    follows.
     """
     if code:
         explained = _EXPLAINED.get(code)
@@ -302,16 +268,7 @@ def _connect(access: Access) -> socket.socket:
 def make_context(authority: str, certificate: str = "", key: str = "") -> ssl.SSLContext:
     """Return the context of TLS with these files, as `Access` has them.
 
-    Args:
-        authority: A file with the authorities of the broker's certificate; empty for those of the system.
-        certificate: A file with the client's own certificate; empty for none.
-        key: A file with its key; empty if it is in the file of the certificate.
-
-    Returns:
-        The context.
-
-    Raises:
-        UsageMistake: A file cannot be read, or is malformed.
+    Raise `UsageMistake` if a file cannot be read, or is malformed.
     """
     try:
         context = ssl.create_default_context(cafile=authority or None)

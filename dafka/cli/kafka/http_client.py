@@ -18,16 +18,9 @@ _BAD_REQUESTS = range(400, 500)
 
 
 class HttpClient:
-    """A client of a broker's HTTP API.
+    """A client of a broker's HTTP API. The authority and the user are as `Access` has them.
 
-    Args:
-        url: Where the broker listens.
-        authority: A file with the authorities of its certificate; empty for those of the system.
-        user: The name of the user; empty to connect without authentication.
-        password: The user's password.
-
-    Raises:
-        UsageMistake: The URL or the file is malformed.
+    Raise `UsageMistake` if the URL or the file is malformed.
     """
 
     def __init__(self, url: str, authority: str = "", user: str = "", password: str = "") -> None:
@@ -46,19 +39,10 @@ class HttpClient:
             self._headers["Authorization"] = "Basic " + b64encode(f"{user}:{password}".encode()).decode()
 
     def ask(self, method: str, target: str, document: Any = None) -> Any:
-        """Return the document in the answer to a request.
+        """Return the JSON document in the answer to a request.
 
-        Args:
-            method: The method.
-            target: The path and the query.
-            document: The JSON document of the request; None for none.
-
-        Returns:
-            The document.
-
-        Raises:
-            BrokerUnreachable: The broker does not answer, or cannot do it at present.
-            UsageMistake: It refuses the request.
+        Raise `BrokerUnreachable` if the broker does not answer, or cannot do it at present, and `UsageMistake` if it
+        refuses.
         """
         headers, body = dict(self._headers), None
         if document is not None:

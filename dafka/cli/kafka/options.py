@@ -101,11 +101,7 @@ def http_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def client_or_node_options(ask_cluster: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Add the options of a connection and those of a node to a command, which gets `client`.
 
-    Args:
-        ask_cluster: Called with `config` instead if no option names a broker.
-
-    Returns:
-        A decorator for the command.
+    If no option names a broker, `ask_cluster` is called with `config` instead.
     """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -151,15 +147,7 @@ def _take_access(given: dict[str, Any]) -> Access:
 def read_password(path: str | None, *, is_new: bool = False) -> str:
     """Return a password: the first line of a file, what the user types, or the first line of the standard input.
 
-    Args:
-        path: The file; None to ask.
-        is_new: Whether the user types it twice.
-
-    Returns:
-        The password.
-
-    Raises:
-        UsageMistake: There is none.
+    A new one is typed twice. Raise `UsageMistake` if there is none.
     """
     if path is not None:
         try:

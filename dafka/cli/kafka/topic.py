@@ -43,14 +43,7 @@ _TIMEOUT_MS = 30_000
 
 @attrs.frozen
 class LogRange:
-    """The offsets of a log.
-
-    Attributes:
-        topic: The topic.
-        number: The number of the log.
-        start_offset: The first offset.
-        end_offset: The offset after the last record.
-    """
+    """The offsets of a log: the first one, and the one after the last record."""
 
     topic: str
     number: int
@@ -60,14 +53,7 @@ class LogRange:
 
 @attrs.frozen
 class LogLeadership:
-    """Who leads a log and who keeps it.
-
-    Attributes:
-        leader: The number of the broker that leads it; None if none does at present.
-        leader_epoch: The leader epoch.
-        replicas: The numbers of the brokers that keep it.
-        in_sync: The numbers of those that have all of it.
-    """
+    """The brokers that lead and keep a log, by number. The leader is None if there is none at present."""
 
     leader: int | None
     leader_epoch: int
@@ -365,17 +351,9 @@ def delete(names: tuple[str, ...], yes: bool, client: KafkaClient) -> None:
 
 
 def find_ranges(client: KafkaClient, names: Sequence[str]) -> list[LogRange]:
-    """Return the offsets of all logs of topics.
+    """Return the offsets of all logs of topics, by topic in the given order and then by log.
 
-    Args:
-        client: The connection.
-        names: The topics.
-
-    Returns:
-        The offsets, by topic in the given order and then by log.
-
-    Raises:
-        UsageMistake: A topic does not exist, or the user may not see it.
+    Raise `UsageMistake` if a topic does not exist, or the user may not see it.
     """
     logs = []
     for each in client.find_metadata(names).topics:
@@ -398,17 +376,10 @@ def _find_leaders(client: KafkaClient, names: Sequence[str]) -> dict[tuple[str, 
 
 
 def find_offsets(client: KafkaClient, times: dict[tuple[str, int], int]) -> dict[tuple[str, int], int]:
-    """Return the offsets of the first records from times on; -1 where there is none.
+    """Return the offset of the first record of each log from a time on; -1 where there is none.
 
-    Args:
-        client: The connection.
-        times: For each log, a time in milliseconds since 1970 UTC, `EARLIEST` or `LATEST`.
-
-    Returns:
-        The offset of each log.
-
-    Raises:
-        UsageMistake: An offset cannot be found.
+    Each time is in milliseconds since 1970 UTC, or `EARLIEST` or `LATEST`. Raise `UsageMistake` if an offset cannot be
+    found.
     """
     by_leader: dict[KafkaClient, dict[str, list[ListOffsetsPartition]]] = {}
     for log, leader in client.connect_leaders(list(times)).items():

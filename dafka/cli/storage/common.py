@@ -67,9 +67,7 @@ class Meter:
 def run_metered(program: Callable[[Meter], Awaitable[int]], done: str) -> NoReturn:
     """Run a program as `run` does, and exit with status 1 if records are damaged or differ.
 
-    Args:
-        program: The program; returns the exit status.
-        done: The participle that describes the records counted before an interrupt, such as `copied`.
+    `done` is the participle that describes the records counted before an interrupt, such as `copied`.
     """
     meter = Meter()
 

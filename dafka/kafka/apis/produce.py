@@ -80,13 +80,8 @@ async def begin_produce(
 ) -> Callable[[], Awaitable[ProduceResponse | None]]:
     """Append a client's records when there is memory for them.
 
-    Args:
-        context: The client.
-        request: The request.
-
-    Returns:
-        A function that waits until everything is durable (with acks=all on enough replicas) and returns the response;
-        None with acks=0.
+    The function returned waits until everything is durable (with acks=all on enough replicas) and returns the response;
+    None with acks=0.
     """
     pending: list[tuple[str, list[Pending]]] = []
     for topic in request.topic_data:

@@ -86,15 +86,7 @@ librdkafka 2.6.0 sends Fetch 12 whatever is advertised, so this version stays am
 
 
 def advertise(served: Iterable[ApiKey], error_code: int = ErrorCode.NONE) -> ApiVersionsResponse:
-    """Return the response to an ApiVersions request.
-
-    Args:
-        served: The APIs that the broker serves.
-        error_code: The error code of the response.
-
-    Returns:
-        The response, with the advertised versions of these APIs.
-    """
+    """Return the response to an ApiVersions request: the advertised versions of the APIs that the broker serves."""
     versions = {key: ADVERTISED[key] for key in served}
     keys = [ApiVersion(api_key=key, min_version=each.first, max_version=each.last) for key, each in versions.items()]
     return ApiVersionsResponse(error_code=error_code, api_keys=keys)

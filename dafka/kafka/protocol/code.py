@@ -17,15 +17,7 @@ _INDENT = "    "
 
 
 class Code:
-    """The lines of a function.
-
-    Args:
-        head: The line that begins the function, without indentation. The function is called `run`.
-
-    Attributes:
-        names: The names that the lines may use.
-        field: The field that the next lines handle, as errors name it.
-    """
+    """The lines of a function, which is called `run`. They may use `names`; errors in them name the current `field`."""
 
     def __init__(self, head: str) -> None:
         self.names: dict[str, Any] = {}

@@ -33,14 +33,7 @@ R = TypeVar("R", bound=Response)
 
 
 class RequestHeader(NamedTuple):
-    """The header of a request.
-
-    Attributes:
-        api_key: The API. An `ApiKey`, which is a number.
-        api_version: The version of the API that the message has, and that the response must have.
-        correlation_id: The number of the request, which the response repeats.
-        client_id: The name that the client gives itself.
-    """
+    """The header of a request. The response has the same version, and repeats the correlation id."""
 
     api_key: ApiKey
     api_version: int
@@ -53,11 +46,7 @@ _PART_BYTES_MIN = 2**12
 
 
 class FrameSplitter:
-    """Finds the frames in a stream. It keeps what was received of a frame, and nothing for what a peer claims.
-
-    Args:
-        bytes_max: The size of the largest frame.
-    """
+    """Finds the frames in a stream. It keeps what was received of a frame, and nothing for what a peer claims."""
 
     def __init__(self, bytes_max: int = FRAME_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
@@ -80,16 +69,9 @@ class FrameSplitter:
         self._bytes_max = bytes_max
 
     def receive(self, data: bytes | bytearray | memoryview) -> list[bytes]:
-        """Return the frames that end in the next bytes of the stream.
+        """Return the frames that end in the next bytes of the stream, without their sizes.
 
-        Args:
-            data: The bytes.
-
-        Returns:
-            The frames, without their sizes.
-
-        Raises:
-            WireError: A size is negative or too large. The rest of the stream cannot be understood.
+        Raise `WireError` if a size is negative or too large. The rest of the stream cannot be understood then.
         """
         view = memoryview(bytes(data))
         frames = []
@@ -127,16 +109,7 @@ class FrameSplitter:
 def read_request_header(frame: bytes, offered: Mapping[int, Versions] = DESCRIBED) -> tuple[RequestHeader, int]:
     """Return the header of a request, and the position of the message.
 
-    Args:
-        frame: The frame.
-        offered: The versions that are accepted, by API.
-
-    Returns:
-        The header, and the position after it.
-
-    Raises:
-        UnsupportedRequestError: This API or this version is not offered.
-        WireError: The header is malformed.
+    Raise `UnsupportedRequestError` for an API or version that is not offered, `WireError` for a malformed header.
     """
     if len(frame) < _REQUEST.size:
         raise WireError("request header", f"{_REQUEST.size} bytes, the frame has {len(frame)}", 0)
@@ -178,19 +151,10 @@ def _read_client_id(frame: bytes) -> tuple[str | None, int]:
 def decode_request(
     frame: bytes, items_max: int = ITEMS_MAX, *, offered: Mapping[int, Versions] = DESCRIBED
 ) -> tuple[RequestHeader, Request]:
-    """Return the request in a frame. Bytes after it are tolerated: some clients pad their requests.
+    """Return the header and the request in a frame, which can be followed by padding. Records are views of the frame.
 
-    Args:
-        frame: The frame. Records in the request are views of it.
-        items_max: The limit of items in all arrays of the request together.
-        offered: The versions that are accepted, by API; by default those that the tables describe.
-
-    Returns:
-        The header, and the request.
-
-    Raises:
-        UnsupportedRequestError: This API or this version is not offered. `encode_unsupported` answers it.
-        WireError: The frame is malformed.
+    Raise `UnsupportedRequestError`, which `encode_unsupported` answers, for an API or version that is not offered, and
+    `WireError` for a malformed frame. `items_max` limits the items in all arrays together.
     """
     header, position = read_request_header(frame, offered)
     request, _ = reader_of(REQUESTS[header.api_key], header.api_version)(frame, position, items_max)
@@ -200,15 +164,7 @@ def decode_request(
 def encode_response(header: RequestHeader, response: Response) -> bytes:
     """Return a response with its size and header.
 
-    Args:
-        header: The header of the request.
-        response: The response.
-
-    Returns:
-        The bytes to send.
-
-    Raises:
-        EncodingError: The version of the request cannot carry a value of the response.
+    Raise `EncodingError` if the version cannot carry one of its values.
     """
     parts: list[Buffer] = [b"", _SIZE.pack(header.correlation_id)]
     if _has_tags(type(response), header.api_version):
@@ -218,17 +174,10 @@ def encode_response(header: RequestHeader, response: Response) -> bytes:
 
 
 def encode_unsupported(error: UnsupportedRequestError, served: Iterable[ApiKey]) -> bytes | None:
-    """Return the response to a request whose API or version is not supported.
+    """Return the response to a request whose API or version is not supported; None if the connection must be closed.
 
     A client that asks for versions in a version which the broker does not know is answered in version 0, which every
     client reads; it then asks again. Other requests have no response that a client can read.
-
-    Args:
-        error: The error of `decode_request`.
-        served: The APIs that the broker serves.
-
-    Returns:
-        The bytes to send; None if the connection must be closed.
     """
     if error.api_key != ApiKey.API_VERSIONS:
         return None
@@ -241,12 +190,6 @@ def encode_token(token: bytes) -> bytes:
 
     Frames are such messages then, in both directions and without headers, until the client is authenticated. aiokafka
     0.8 begins so whatever the broker advertises.
-
-    Args:
-        token: The message.
-
-    Returns:
-        The bytes to send.
     """
     return _SIZE.pack(len(token)) + token
 
@@ -254,17 +197,7 @@ def encode_token(token: bytes) -> bytes:
 def encode_request(request: Request, api_version: int, correlation_id: int, client_id: str | None = None) -> bytes:
     """Return a request with its size and header.
 
-    Args:
-        request: The request.
-        api_version: The version to write it in.
-        correlation_id: The number of the request.
-        client_id: The name of the client.
-
-    Returns:
-        The bytes to send.
-
-    Raises:
-        EncodingError: The version cannot carry a value of the request.
+    Raise `EncodingError` if the version cannot carry one of its values.
     """
     parts: list[Buffer] = [b"", _REQUEST.pack(request.API_KEY, api_version, correlation_id)]
     if client_id is None:
@@ -287,19 +220,9 @@ def read_correlation_id(frame: bytes) -> int:
 
 
 def decode_response(frame: bytes, response: type[R], api_version: int, items_max: int = 10 * ITEMS_MAX) -> R:
-    """Return the response in a frame.
+    """Return the response in a frame, to a request of this version. Records are views of the frame.
 
-    Args:
-        frame: The frame. Records in the response are views of it.
-        response: The class of the response.
-        api_version: The version of the request.
-        items_max: The limit of items in all arrays of the response together.
-
-    Returns:
-        The response.
-
-    Raises:
-        WireError: The frame is malformed.
+    Raise `WireError` if the frame is malformed. `items_max` limits the items in all arrays together.
     """
     read_correlation_id(frame)
     position = _SIZE.size

@@ -30,12 +30,7 @@ _READERS: dict[tuple[type[Message], int], Any] = {}
 def reader_of(message: type[M], version: int) -> Reader[M]:
     """Return the reader of one version of a message.
 
-    Args:
-        message: The class of the message.
-        version: The version.
-
-    Returns:
-        The reader. It raises `WireError`, and nothing else, for a malformed message. Bytes after the message are left.
+    It raises `WireError`, and nothing else, for a malformed message. Bytes after the message are left.
     """
     reader: Reader[M] | None = _READERS.get((message, version))
     if reader is None:

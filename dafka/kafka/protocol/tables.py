@@ -62,12 +62,7 @@ NIL = uuid.UUID(int=0)
 
 
 class Versions(NamedTuple):
-    """A range of versions.
-
-    Attributes:
-        first: The first version.
-        last: The last version. If it is before the first, the range is empty.
-    """
+    """A range of versions, empty if the last is before the first."""
 
     first: int
     last: int
@@ -116,33 +111,20 @@ class _Options(NamedTuple):
 def field(versions: str = "0+", *, nullable: str = "0+", tag: int | None = None, default: Any = _MISSING) -> Any:
     """Describe a field beyond its annotation.
 
-    Args:
-        versions: The versions of the message in which the field exists.
-        nullable: The versions in which it may be null, if its annotation allows None.
-        tag: Its number if it is a tagged field. A struct with a tag must allow None, which stands for its absence.
-        default: Its value if the constructor is not given one, and in versions without the field. A tagged field is
-            not written if it has this value.
-
-    Returns:
-        A description that the class statement removes.
+    The field exists in `versions` of the message, and may be null in the versions `nullable` if its annotation allows
+    None. A field with a `tag` is a tagged one, which is not written if it has the default; a struct with a tag must
+    allow None, which stands for its absence. The default is the value if the constructor is not given one, and in
+    versions without the field.
     """
     return _Options(Versions.parse(versions), Versions.parse(nullable), tag, default)
 
 
 @attrs.frozen
 class Field:
-    """A row of a table.
+    """A row of a table: an attribute, or if `is_array` a list, of values of one kind.
 
-    Attributes:
-        name: The name of the attribute.
-        kind: How the value is encoded; in an array, how each item is.
-        is_array: Whether it is an array.
-        struct: The class of the value or of the items if `kind` is `STRUCT`.
-        versions: The versions of the message in which it exists.
-        nullable: The versions in which it may be null.
-        tag: Its number if it is a tagged field.
-        default: Its value in versions without it.
-        is_required: Whether the constructor must be given a value.
+    `struct` is the class of values whose kind is `STRUCT`. `default` is the value in versions without the field. The
+    constructor must be given a value that `is_required`.
     """
 
     name: str
@@ -192,13 +174,7 @@ class Struct(metaclass=_TableType):
 
 
 class Message(Struct):
-    """The base class of requests and responses.
-
-    Attributes:
-        API_KEY: The key of the API.
-        VERSIONS: The versions that the table describes.
-        FLEXIBLE: The versions that have compact lengths and tagged fields.
-    """
+    """The base class of requests and responses. `FLEXIBLE` versions have compact lengths and tagged fields."""
 
     API_KEY: ClassVar[ApiKey]
     VERSIONS: ClassVar[Versions]

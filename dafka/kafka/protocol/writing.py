@@ -22,12 +22,7 @@ _WRITERS: dict[tuple[type[Message], int], Writer] = {}
 def writer_of(message: type[Message], version: int) -> Writer:
     """Return the writer of one version of a message. Fields that the version does not have are left out.
 
-    Args:
-        message: The class of the message.
-        version: The version.
-
-    Returns:
-        The writer. It raises `EncodingError` for a value that the version cannot carry. Records are not copied.
+    It raises `EncodingError` for a value that the version cannot carry. Records are not copied.
     """
     writer = _WRITERS.get((message, version))
     if writer is None:

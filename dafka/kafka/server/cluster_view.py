@@ -19,14 +19,7 @@ NO_NODE = -1
 
 @attrs.frozen
 class Node:
-    """A broker and its address for clients of Kafka.
-
-    Attributes:
-        number: Its number.
-        host: The host.
-        port: The port.
-        rack: Its rack; None if it has none.
-    """
+    """A broker and its address for clients of Kafka."""
 
     number: int
     host: str
@@ -38,15 +31,10 @@ class Node:
 class LogView:
     """The leader and the replicas of a log, by number.
 
-    Attributes:
-        error_code: NONE or LEADER_NOT_AVAILABLE.
-        leader: The leader; `NO_NODE` if there is none that clients can reach. A broker without a quorum reports the
-            last leader that it knew, as a disconnected broker of Kafka does.
-        epoch: The leader epoch; one less while there is no leader that clients can reach. Some clients look up the end
-            of their epoch only when they learn a later epoch together with its leader.
-        replicas: The replicas of the log.
-        in_sync: The in-sync replicas. A broker that does not lead the log reports all living replicas.
-        offline: The replicas that are not alive.
+    `leader` is `NO_NODE`, and the error LEADER_NOT_AVAILABLE, if there is none that clients can reach; `epoch` is one
+    less then. Some clients look up the end of their epoch only when they learn a later epoch together with its leader.
+    A broker without a quorum reports the last leader that it knew, as a disconnected broker of Kafka does. A broker
+    that does not lead the log reports all living replicas as in sync. Replicas that are not alive are `offline`.
     """
 
     error_code: ErrorCode
@@ -58,18 +46,11 @@ class LogView:
 
 
 class ClusterView:
-    """The cluster at one time, as one client sees it.
+    """The cluster at one time, as a client sees it that reaches its own broker at an endpoint.
 
-    Args:
-        brokers: The brokers.
-        endpoint: The host and port at which the client reaches the broker that it is connected to.
-
-    Attributes:
-        brokers: The brokers.
-        own: The broker that the client is connected to.
-        nodes: The brokers advertised to clients, by number; see `Brokers.listed`.
-        cluster_id: The id of the cluster: the address of the broker with the smallest number, living or not. It is the
-            same at each broker, and does not change while brokers with larger numbers come and go.
+    `nodes` are the brokers advertised to clients, by number; see `Brokers.advertised`. `cluster_id` is the address of
+    the broker with the smallest number, living or not. It is the same at each broker, and does not change while brokers
+    with larger numbers come and go.
     """
 
     def __init__(self, brokers: Brokers, endpoint: tuple[str, int]) -> None:
@@ -92,14 +73,7 @@ class ClusterView:
         return self.nodes[0].number
 
     def list_nodes(self, leaders: Collection[int] = ()) -> list[Node]:
-        """Return the brokers advertised to clients, by number.
-
-        Args:
-            leaders: The numbers of the leaders in a response. They are included.
-
-        Returns:
-            The brokers.
-        """
+        """Return the brokers advertised to clients, and the leaders that a response names, by number."""
         listed = {each.number for each in self.brokers.advertised()}.union(leaders)
         return [self._nodes[number] for number in sorted(listed) if number in self._nodes]
 
@@ -149,12 +123,8 @@ class ClusterView:
     def find_read_replica(self, log: Log, rack: str) -> int:
         """Return the replica in a rack from which clients there should read a log that this broker leads.
 
-        Args:
-            log: The log.
-            rack: The rack of the client; empty if it has not sent one.
-
-        Returns:
-            The number of a living in-sync replica; `NO_NODE` if there is none, or this broker is in the same rack.
+        It is a living in-sync replica; `NO_NODE` if there is none, this broker is in the same rack, or the rack is
+        empty.
         """
         leadership = log.leadership
         if not rack or not leadership.is_led or not leadership.is_follower_readable or self.own.rack == rack:

@@ -83,9 +83,7 @@ _T = TypeVar("_T")
 class DisconnectError(Exception):
     """The client must be disconnected.
 
-    Args:
-        message: What the client did, for the log.
-        reason: A short reason, for the metrics.
+    The message, for the log, is what it did; the reason, for the metrics, is short.
     """
 
     def __init__(self, message: str, reason: str) -> None:
@@ -94,13 +92,7 @@ class DisconnectError(Exception):
 
 
 class Connection:
-    """The connection of one client.
-
-    Args:
-        accepted: The connection.
-        server: The state that all clients share.
-        endpoint: The host and port at which the client reaches the broker.
-    """
+    """The connection of one client, which reaches the broker at the host and port of the endpoint."""
 
     def __init__(self, accepted: AcceptedClient, server: KafkaServer, endpoint: tuple[str, int]) -> None:
         self._accepted = accepted
@@ -200,14 +192,9 @@ class Connection:
                     is_open = await self._receive_rest(size, upload)
 
     async def _receive_rest(self, size: int, upload: Upload) -> bool:
-        """Receive the rest of a request within the time limit, and handle it.
+        """Receive the rest of a request within the time limit, and handle it. Return whether the connection continues.
 
-        Args:
-            size: The size of the request; 0 if it is not known yet.
-            upload: The memory for it.
-
-        Returns:
-            Whether the connection continues.
+        The size of the request is 0 if it is not known yet.
         """
         is_complete = False
         while not is_complete:

@@ -21,19 +21,11 @@ _COUNT = struct.Struct(">i")
 class Counters:
     """The counters of a server since it started.
 
-    Attributes:
-        disconnected: Clients that were disconnected, by reason.
-        received_bytes: Bytes that clients have sent.
-        sent_bytes: Bytes that were sent to clients.
-        requests: Requests, by API.
-        errors: Error codes in responses, by API and code.
-        timers: The durations from receiving a request to completing its response, by API.
-        produced: Records that clients have published, by topic.
-        consumed: Records that were sent to clients, by topic. A client can skip some of them.
-        duplicates: Batches that idempotent producers sent again, and that were not stored again.
-        late_commits: Offset commits that arrived after the client had closed the connection, and were discarded.
-        logins: Authentications that succeeded, by mechanism.
-        failed_logins: Authentications that failed, by mechanism; the mechanism is empty if the client chose none.
+    Requests, errors and timers are by API, records by topic, logins by mechanism, which is empty if the client chose
+    none, and disconnected clients by reason. Timers measure the time from receiving a request to completing its
+    response. A client can skip some of the consumed records. Duplicates are batches that idempotent producers sent
+    again, and that were not stored again. Late commits are commits of offsets that arrived after the client had closed
+    the connection, and were discarded.
     """
 
     def __init__(self) -> None:

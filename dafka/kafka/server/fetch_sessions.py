@@ -36,12 +36,8 @@ class LogProgress(NamedTuple):
 class _Session(Generic[_T]):
     """The state of a session.
 
-    Attributes:
-        session_id: Its id.
-        epoch: The epoch of its next request.
-        used_at_ms: When its last request came.
-        wanted: The client's request for each log. Logs whose records were returned last come last.
-        sent: The state of each log that was sent last.
+    `epoch` is that of its next request. `wanted` has the client's request for each log; logs whose records were
+    returned last come last. `sent` is the progress of each log in the last response that had it.
     """
 
     session_id: int
@@ -53,13 +49,7 @@ class _Session(Generic[_T]):
 
 @attrs.define(eq=False)
 class SessionFetch(Generic[_T]):
-    """A request, completed from its session.
-
-    Attributes:
-        error_code: Why the session cannot continue; NONE if it can.
-        session_id: The id for the response.
-        wanted: The client's request for each log, in the order of reading.
-    """
+    """A request, completed from its session: the client's request for each log, in the order of reading."""
 
     error_code: ErrorCode
     session_id: int = NO_SESSION
@@ -68,13 +58,9 @@ class SessionFetch(Generic[_T]):
     _is_full: bool = True
 
     def select_news(self, results: Sequence[tuple[TopicPartition, LogProgress, bool]]) -> Sequence[TopicPartition]:
-        """Return the logs that the response must contain.
+        """Return the logs that the response must contain: all logs for a full request, otherwise the logs with news.
 
-        Args:
-            results: Each log that was read, its progress, and whether it has records or an error.
-
-        Returns:
-            All logs for a full request, otherwise the logs with news.
+        Each result is a log that was read, its progress, and whether it has records or an error.
         """
         session = self._session
         if session is None:
@@ -92,14 +78,10 @@ class SessionFetch(Generic[_T]):
 
 
 class FetchSessions(Generic[_T]):
-    """All sessions of a broker.
+    """All sessions of a broker. `draw_id` returns a random number from 1 to 2**31 - 1.
 
-    Args:
-        draw_id: Returns a random number from 1 to 2**31 - 1.
-        sessions_max: The maximum number of sessions. Beyond it, a new session replaces the least recently used one if
-            that has been idle long enough; otherwise clients continue without sessions.
-        partitions_max: The maximum number of logs in all sessions together.
-        idle_ms: How long a session must be idle before another one can replace it, in milliseconds.
+    Beyond `sessions_max`, a new session replaces the least recently used one if that has been idle for `idle_ms`;
+    otherwise clients continue without sessions. `partitions_max` limits the logs in all sessions together.
     """
 
     def __init__(
@@ -128,17 +110,9 @@ class FetchSessions(Generic[_T]):
         forgotten: Iterable[TopicPartition],
         time_ms: int,
     ) -> SessionFetch[_T]:
-        """Process a request.
+        """Complete a request with the session id and epoch from its session.
 
-        Args:
-            session_id: The id in the request.
-            epoch: The epoch in the request.
-            changed: The logs in the request, and the client's request for each.
-            forgotten: The logs to remove from the session.
-            time_ms: The time, in milliseconds.
-
-        Returns:
-            The completed request.
+        `changed` is the client's request for each log that it names; `forgotten` logs are removed from the session.
         """
         if epoch in {FINAL_EPOCH, INITIAL_EPOCH}:
             self._close(session_id)

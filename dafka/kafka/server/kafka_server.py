@@ -26,15 +26,7 @@ class RecentReports:
         self._at: OrderedDict[Hashable, float] = OrderedDict()
 
     def is_due(self, subject: Hashable, now: float) -> bool:
-        """Return whether to log a line. If so, record the time.
-
-        Args:
-            subject: The subject of the line.
-            now: The time, in seconds.
-
-        Returns:
-            Whether the subject was not logged for `REPORT_S`.
-        """
+        """Return whether a subject was not logged for `REPORT_S`. If so, record the time, in seconds."""
         if now - self._at.get(subject, float("-inf")) < REPORT_S:
             return False
         self._at[subject] = now
@@ -47,18 +39,9 @@ class RecentReports:
 class KafkaServer:
     """The state that all clients of Kafka share.
 
-    Args:
-        broker: The broker and its coordinators.
-
-    Attributes:
-        broker: The broker and its coordinators.
-        bootstrap_servers: The server's address for clients: `HOST:PORT`. Empty until it listens.
-        fetch_sessions: The sessions of fetches.
-        counters: The counters of requests and responses.
-        crowd: The connections and their quotas.
-        receiving: The memory for requests that are being received.
-        answers: The memory for responses that clients have not read yet.
-        refusals: The unsupported requests that were logged.
+    `bootstrap_servers` is the server's address for clients, `HOST:PORT`, and empty until it listens. `receiving` is the
+    memory for requests that are being received, `answers` for responses that clients have not read yet. `refusals` are
+    the unsupported requests that were logged.
     """
 
     def __init__(self, broker: Broker) -> None:

@@ -58,11 +58,7 @@ DURATION_TEXT = (
 
 
 class KafkaMetrics:
-    """The metrics of a Kafka server.
-
-    Args:
-        server: The server.
-    """
+    """The metrics of a Kafka server."""
 
     def __init__(self, server: KafkaServer) -> None:
         self._server = server

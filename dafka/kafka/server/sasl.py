@@ -39,18 +39,9 @@ class AuthenticationError(Exception):
 class Authentication:
     """The authentication of one connection.
 
-    Args:
-        users: The users.
-        logins: The logins of all clients.
-        host: The address of the client.
-        allows_plain: Whether the client may send its password, because the connection is encrypted or local.
-
-    Attributes:
-        mechanisms: The mechanisms that the client can choose from.
-        mechanism: The chosen mechanism; empty until then.
-        has_failed: Whether authentication has failed and the client got the response.
-        user: The name of the user; None until authenticated.
-        takes_tokens: Whether the next frame is a message of the mechanism, without a header.
+    `mechanism` is empty until the client has chosen one, and `user` is None until it is authenticated. If
+    `takes_tokens`, the next frame is a message of the mechanism, without a header. After a failure that was answered,
+    `has_failed` is set. A client may send its password, `allows_plain`, if the connection is encrypted or local.
     """
 
     def __init__(self, users: UsersFile, logins: Logins, host: str, *, allows_plain: bool) -> None:

@@ -20,13 +20,7 @@ async def serve_kafka(
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve clients of Kafka until the broker stops.
-
-    Args:
-        server: The state that the clients share.
-        sockets: The sockets of `open_listening`.
-        task_status: Signalled when the server accepts clients.
-    """
+    """Serve clients of Kafka, on the sockets of `open_listening`, until the broker stops."""
     advertised = server.broker.config.kafka.advertised_listener
     endpoint = split_listener(advertised) if advertised else None
 
@@ -44,13 +38,7 @@ async def serve_kafka(
 def find_listener(host: str, port: int, node: BrokerNode) -> str:
     """Return the address at which clients of other brokers reach this server: `HOST:PORT`.
 
-    Args:
-        host: The address that it listens on. If it listens on all addresses, the node's own address is used.
-        port: Its port.
-        node: The broker.
-
-    Returns:
-        The address.
+    It is the one that the server listens on; if that means all addresses, the host is the node's own.
     """
     if host in {"0.0.0.0", "::"}:
         endpoint = split_tcp_endpoint(node.store.endpoint)

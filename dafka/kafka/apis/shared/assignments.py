@@ -13,15 +13,7 @@ DEFAULT_FACTOR = -1
 
 
 class AssignmentError(DafkaError):
-    """An assignment names unsuitable brokers, or more replicas than there are brokers.
-
-    Args:
-        message: What is wrong.
-        error_code: The same as Kafka's error code.
-
-    Attributes:
-        error_code: Kafka's error code.
-    """
+    """An assignment names unsuitable brokers, or more replicas than there are brokers."""
 
     def __init__(self, message: str, error_code: ErrorCode = ErrorCode.INVALID_REPLICA_ASSIGNMENT) -> None:
         super().__init__(message)
@@ -41,15 +33,7 @@ def check_factor(cluster: ClusterView, factor: int) -> None:
 def read_assignment(cluster: ClusterView, numbers: Sequence[int]) -> tuple[str, ...]:
     """Return the addresses of the requested replicas of a log, the preferred leader first.
 
-    Args:
-        cluster: The cluster.
-        numbers: The numbers of the brokers.
-
-    Returns:
-        The addresses.
-
-    Raises:
-        AssignmentError: There are no numbers, one occurs twice, or one is not known.
+    Raise `AssignmentError` if there are no numbers, one occurs twice, or one is not known.
     """
     if not numbers or len(set(numbers)) < len(numbers):
         raise AssignmentError(f"expected at least one broker, and each once, not {list(numbers)}")

@@ -37,14 +37,7 @@ def permit_everyone(_user: Permissions, _context: RequestContext, _request: Requ
 def require(is_permitted: Predicate, response: type[Response], error: ErrorCode, **values: Any) -> Authorization:
     """Require a permission for a whole request.
 
-    Args:
-        is_permitted: Returns whether the user may make a request.
-        response: The class of the response.
-        error: The error of a refused request.
-        **values: Further values of the fields in the response; see `refuse`.
-
-    Returns:
-        The authorization.
+    `values` are further fields of the response to a refused one; see `refuse`.
     """
 
     def authorize(user: Permissions, _context: RequestContext, request: Request) -> Decision:
@@ -61,17 +54,10 @@ def require_group(response: type[Response], **values: Any) -> Authorization:
 def require_each(
     field: str, is_permitted: Predicate, *, answers: str = "", error: ErrorCode = TOPIC_REFUSED, **values: Any
 ) -> Authorization:
-    """Require a permission for each topic, group or transactional id in a request.
+    """Require a permission for each topic, group or transactional id in a list of the request.
 
-    Args:
-        field: The list of them in the request.
-        is_permitted: The permission, as a function of the user and of a name.
-        answers: The list in the response; by default, it has the same name.
-        error: The error of refused items.
-        **values: Further values of the fields of refused items; see `refuse`.
-
-    Returns:
-        The authorization.
+    The response has a list `answers`, by default of the same name. Refused items are added to it with the error and
+    `values`; see `refuse`.
     """
 
     def authorize(user: Permissions, context: RequestContext, request: Request) -> Decision:
@@ -82,15 +68,7 @@ def require_each(
 
 
 def show_only(field: str, is_permitted: Predicate) -> Authorization:
-    """Permit every user, and show each the permitted items of a list in the response.
-
-    Args:
-        field: The list in the response.
-        is_permitted: Returns whether the user may see an item of it.
-
-    Returns:
-        The authorization.
-    """
+    """Permit every user, and show each the permitted items of a list in the response."""
 
     def authorize(user: Permissions, _context: RequestContext, _request: Request) -> ResponsePatch:
         def hide(response: Any) -> None:
@@ -102,14 +80,9 @@ def show_only(field: str, is_permitted: Predicate) -> Authorization:
 
 
 def name_of(context: RequestContext, part: Any) -> str:
-    """Return the name of a part of a request.
+    """Return a part of a request that is a name, or the name of a topic that is given by name or by id.
 
-    Args:
-        context: The context of the request.
-        part: A name, or a topic that the request gives by name or by id.
-
-    Returns:
-        The name; empty if there is no topic with this id.
+    The name is empty if there is no topic with this id.
     """
     if isinstance(part, str):
         return part
@@ -135,14 +108,7 @@ def add_refused(
 ) -> ResponsePatch | None:
     """Return a function that adds refused items to a list of the response; None if there are none.
 
-    Args:
-        refused: The items of the request.
-        field: The list in the response.
-        error: The error of all of them, or a function that returns the error of one.
-        **values: Further values of the fields; see `refuse`.
-
-    Returns:
-        The function.
+    The error is that of all items, or a function that returns the error of one. For `values`, see `refuse`.
     """
     if not refused:
         return None
@@ -160,17 +126,10 @@ def add_refused(
 def refuse(table: type[_S], part: Any, error: ErrorCode, **values: Any) -> _S:
     """Return the answer to a refused part of a request, made from its table.
 
-    It has the names and numbers of the part. If it has no error code, the items of its list have one each, as the
-    partitions of a topic do.
-
-    Args:
-        table: The class of the answer: a response, or an item of one.
-        part: The request or its part; a name or a partition's number if the request has nothing else.
-        error: The error.
-        **values: The values of fields whose default is not suitable, here and in the items of its list.
-
-    Returns:
-        The answer.
+    The answer is a response, or an item of one. It has the names and numbers of the part, which is a name or a
+    partition's number if the request has nothing else. If the table has no error code, the items of its list have one
+    each, as the partitions of a topic do. `values` are those of fields whose default is not suitable, here and in the
+    items of the list.
     """
     fields = fields_of(table)
     code = next((each.name for each in fields if each.name.endswith("error_code")), "")

@@ -24,12 +24,7 @@ def find_epoch_error(log: Log, epoch: int) -> ErrorCode:
 def find_leader_error(log: Log, epoch: int = -1) -> ErrorCode:
     """Return the error for a request that only the leader of a log can serve.
 
-    Args:
-        log: The log.
-        epoch: The leader epoch that the client knows; -1 if it knows none.
-
-    Returns:
-        The error; NONE if it can.
+    The epoch is the one that the client knows; -1 if it knows none.
     """
     error = find_epoch_error(log, epoch)
     return error if error or log.leadership.is_led else ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -43,16 +38,10 @@ def find_reader_error(log: Log, epoch: int) -> ErrorCode:
 
 
 def find_read_error(context: RequestContext, log: Log, epoch: int) -> ErrorCode:
-    """Return the error if this broker does not know yet where the epoch that a client has read ends.
+    """Return UNKNOWN_LEADER_EPOCH if this broker does not know where an epoch ends that a client has read; else NONE.
 
-    Args:
-        context: The context of the request.
-        log: The log.
-        epoch: The leader epoch of the last record that it has read; -1 if it is not known.
-
-    Returns:
-        UNKNOWN_LEADER_EPOCH if the start of this epoch is not known and can still arrive; else NONE. A broker that is
-        dead for `[broker] replace_replicas_after_ms` is not waited for.
+    The epoch is that of the last record that the client has read, or -1. It is an error only while the start of the
+    epoch can still arrive: a broker that is dead for `[broker] replace_replicas_after_ms` is not waited for.
     """
     if log.knows_epoch(epoch):
         return ErrorCode.NONE
@@ -63,17 +52,10 @@ def find_read_error(context: RequestContext, log: Log, epoch: int) -> ErrorCode:
 
 
 def find_epoch_end(log: Log, epoch: int) -> tuple[int, int] | None:
-    """Return the end of a leader epoch.
+    """Return the largest epoch of a log up to this one, and its end; None if there is none.
 
     The last epoch ends at the log end offset, not at the high watermark. After a restart, a leader must learn the high
     watermark again, and clients would consider existing records lost.
-
-    Args:
-        log: The log.
-        epoch: The epoch.
-
-    Returns:
-        The largest epoch of the log up to this one, and its end; None if there is none.
     """
     found = log.end_of_epoch(epoch)
     if found is not None and found[0] == log.epochs[-1][0]:

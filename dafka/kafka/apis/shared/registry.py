@@ -40,12 +40,8 @@ AUTHORIZATIONS: dict[ApiKey, Authorization] = {}
 class RequestContext:
     """The context of a request: the client's connection, as handlers see it.
 
-    Attributes:
-        server: The state that all clients share.
-        header: The header of the request.
-        host: The address of the client.
-        endpoint: The host and port at which the client reaches the broker.
-        source: The user, or the address of the client.
+    `source` is what limits count: the user, or the address of a client that has not authenticated. `endpoint` is the
+    host and port at which the client reaches the broker.
     """
 
     server: KafkaServer
@@ -81,14 +77,8 @@ def handles(
 ) -> Callable[[_H], _H]:
     """Register the function that handles a request, and its authorization.
 
-    Args:
-        request: The request.
-        authorization: Removes the unauthorized parts of a request before it is handled.
-        changes_topics: Whether it creates, changes or deletes topics, so that the broker's view of the topics must be
-            current.
-
-    Returns:
-        A decorator.
+    A handler that `changes_topics` creates, changes or deletes topics. It runs when the broker's view of the topics is
+    current.
     """
 
     def register(handler: _H) -> _H:
