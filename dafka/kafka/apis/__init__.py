@@ -9,7 +9,6 @@ from types import MappingProxyType
 from dafka.kafka.apis import (  # noqa: F401 (they register their handlers)
     configs,
     descriptions,
-    elections,
     fetch,
     groups,
     metadata,

@@ -17,6 +17,7 @@ from dafka.kafka.apis.shared.registry import Authorization, Decision, RequestCon
 from dafka.kafka.protocol.constants import BROKER, DELETE, FROM_BROKER, FROM_DEFAULT, FROM_TOPIC, SET, TOPIC
 from dafka.kafka.protocol.messages.configs import (
     AlterConfigsRequest,
+    AlterConfigsResource,
     AlterConfigsResourceResponse,
     AlterConfigsResponse,
     DescribeConfigsRequest,
@@ -26,6 +27,7 @@ from dafka.kafka.protocol.messages.configs import (
     DescribeConfigsResult,
     IncrementalAlterableConfig,
     IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
     IncrementalAlterConfigsResponse,
 )
 
@@ -97,7 +99,7 @@ def _require_resources(is_permitted: Callable[[Permissions, str], bool], answers
 @handles(DescribeConfigsRequest, _require_resources(Permissions.may_see, "results"))
 async def describe_configs(context: RequestContext, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
     """Answer with the settings of topics and of the broker."""
-    return DescribeConfigsResponse(throttle_time_ms=0, results=[_describe(context, each) for each in request.resources])
+    return DescribeConfigsResponse(results=[_describe(context, each) for each in request.resources])
 
 
 def _describe(context: RequestContext, resource: DescribeConfigsResource) -> DescribeConfigsResult:
@@ -143,10 +145,8 @@ async def alter_configs(context: RequestContext, request: AlterConfigsRequest) -
     responses = []
     for each in request.resources:
         settings = {config.name: config.value for config in each.configs if config.value is not None}
-        responses.append(
-            await _change(context, each.resource_type, each.resource_name, settings, is_trial=request.validate_only)
-        )
-    return AlterConfigsResponse(throttle_time_ms=0, responses=responses)
+        responses.append(await _change(context, each, settings, is_trial=request.validate_only))
+    return AlterConfigsResponse(responses=responses)
 
 
 @handles(
@@ -162,14 +162,8 @@ async def alter_configs_incrementally(
     for each in request.resources:
         topic = context.broker.node.find_topic(each.resource_name)
         settings = _changed({} if topic is None else dict(topic.settings), each.configs)
-        if settings is None:
-            message = "settings can be set and deleted"
-            responses.append(_respond(each.resource_type, each.resource_name, ErrorCode.INVALID_CONFIG, message))
-            continue
-        responses.append(
-            await _change(context, each.resource_type, each.resource_name, settings, is_trial=request.validate_only)
-        )
-    return IncrementalAlterConfigsResponse(throttle_time_ms=0, responses=responses)
+        responses.append(await _change(context, each, settings, is_trial=request.validate_only))
+    return IncrementalAlterConfigsResponse(responses=responses)
 
 
 def _changed(settings: dict[str, str], changes: list[IncrementalAlterableConfig]) -> dict[str, str] | None:
@@ -185,24 +179,27 @@ def _changed(settings: dict[str, str], changes: list[IncrementalAlterableConfig]
 
 
 async def _change(
-    context: RequestContext, resource_type: int, name: str, settings: dict[str, str], *, is_trial: bool
+    context: RequestContext,
+    resource: AlterConfigsResource | IncrementalAlterConfigsResource,
+    settings: dict[str, str] | None,
+    *,
+    is_trial: bool,
 ) -> AlterConfigsResourceResponse:
-    if resource_type != TOPIC:
-        return _respond(resource_type, name, ErrorCode.INVALID_REQUEST, "only the settings of topics can be changed")
-    if context.broker.node.find_topic(name) is None:
-        return _respond(resource_type, name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None)
-    problem = find_settings_problem(settings)
-    if problem:
-        return _respond(resource_type, name, ErrorCode.INVALID_CONFIG, problem)
-    try:
-        if not is_trial:
-            await context.broker.node.change_topic(name, settings=settings).wait()
-    except StorageError as failed:
-        return _respond(resource_type, name, ErrorCode.KAFKA_STORAGE_ERROR, str(failed))
-    return _respond(resource_type, name, ErrorCode.NONE, None)
-
-
-def _respond(resource_type: int, name: str, error: ErrorCode, message: str | None) -> AlterConfigsResourceResponse:
+    node, name = context.broker.node, resource.resource_name
+    error, message = ErrorCode.NONE, ""
+    if settings is None:
+        error, message = ErrorCode.INVALID_CONFIG, "settings can be set and deleted"
+    elif resource.resource_type != TOPIC:
+        error, message = ErrorCode.INVALID_REQUEST, "only the settings of topics can be changed"
+    elif node.find_topic(name) is None:
+        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    elif message := find_settings_problem(settings):
+        error = ErrorCode.INVALID_CONFIG
+    elif not is_trial:
+        try:
+            await node.change_topic(name, settings=settings).wait()
+        except StorageError as failed:
+            error, message = ErrorCode.KAFKA_STORAGE_ERROR, str(failed)
     return AlterConfigsResourceResponse(
-        error_code=error, error_message=message, resource_type=resource_type, resource_name=name
+        error_code=error, error_message=message or None, resource_type=resource.resource_type, resource_name=name
     )

@@ -66,7 +66,7 @@ def _authorize_topic_partitions(
     add = add_refused(refused, "topics", TOPIC_REFUSED)
     if request.topics:
         return add
-    response = DescribeTopicPartitionsResponse(throttle_time_ms=0, topics=[])  # an empty list would be all of them
+    response = DescribeTopicPartitionsResponse(topics=[])  # an empty list would be all of them
     if add is not None:
         add(response)
     return response
@@ -89,7 +89,7 @@ async def describe_topic_partitions(
     for name in names:
         if left <= 0:
             return DescribeTopicPartitionsResponse(
-                throttle_time_ms=0, topics=topics, next_cursor=Cursor(topic_name=name, partition_index=0)
+                topics=topics, next_cursor=Cursor(topic_name=name, partition_index=0)
             )
         topic = node.find_topic(name)
         if topic is None:
@@ -100,8 +100,8 @@ async def describe_topic_partitions(
         topics.append(_describe_topic(cluster, topic, node.logs(name)[numbers.start : numbers.stop]))
         if numbers and numbers.stop < topic.log_count:
             cursor = Cursor(topic_name=name, partition_index=numbers.stop)
-            return DescribeTopicPartitionsResponse(throttle_time_ms=0, topics=topics, next_cursor=cursor)
-    return DescribeTopicPartitionsResponse(throttle_time_ms=0, topics=topics)
+            return DescribeTopicPartitionsResponse(topics=topics, next_cursor=cursor)
+    return DescribeTopicPartitionsResponse(topics=topics)
 
 
 def _describe_topic(cluster: ClusterView, topic: Topic, logs: Iterable[Log]) -> DescribeTopicPartitionsResponseTopic:
@@ -111,14 +111,14 @@ def _describe_topic(cluster: ClusterView, topic: Topic, logs: Iterable[Log]) -> 
         partitions.append(
             DescribeTopicPartitionsResponsePartition(
                 error_code=view.error_code,
-                partition_index=log.number,
-                leader_id=view.leader,
-                leader_epoch=view.epoch,
-                replica_nodes=view.replicas,
-                isr_nodes=view.in_sync,
+                partition_index=view.partition_index,
+                leader_id=view.leader_id,
+                leader_epoch=view.leader_epoch,
+                replica_nodes=view.replica_nodes,
+                isr_nodes=view.isr_nodes,
                 eligible_leader_replicas=[],
                 last_known_elr=[],
-                offline_replicas=view.offline,
+                offline_replicas=view.offline_replicas,
             )
         )
     return DescribeTopicPartitionsResponseTopic(
@@ -155,7 +155,7 @@ async def describe_log_dirs(context: RequestContext, request: DescribeLogDirsReq
     except StorageError:
         error, topics = ErrorCode.KAFKA_STORAGE_ERROR, []
     result = DescribeLogDirsResult(error_code=error, log_dir=context.broker.config.store.storage, topics=topics)
-    return DescribeLogDirsResponse(throttle_time_ms=0, results=[result])
+    return DescribeLogDirsResponse(results=[result])
 
 
 @handles(DescribeProducersRequest, require_each("topics", Permissions.may_read))
@@ -167,7 +167,7 @@ async def describe_producers(context: RequestContext, request: DescribeProducers
         )
         for topic in request.topics
     ]
-    return DescribeProducersResponse(throttle_time_ms=0, topics=topics)
+    return DescribeProducersResponse(topics=topics)
 
 
 def _describe_log(context: RequestContext, topic: str, number: int) -> PartitionResponse:
@@ -202,7 +202,7 @@ async def list_config_resources(
 ) -> ListConfigResourcesResponse:
     """Answer with the topics and brokers, which have settings."""
     if context.header.api_version == 0:  # it asks for the settings of client metrics, which do not exist here
-        return ListConfigResourcesResponse(throttle_time_ms=0, error_code=ErrorCode.NONE, config_resources=[])
+        return ListConfigResourcesResponse(error_code=ErrorCode.NONE, config_resources=[])
     types = set(request.resource_types) or {TOPIC, BROKER}
     found: list[ConfigResource] = []
     if TOPIC in types:
@@ -211,4 +211,4 @@ async def list_config_resources(
     if BROKER in types:
         nodes = context.view_cluster().nodes
         found += [ConfigResource(resource_name=str(each.number), resource_type=BROKER) for each in nodes]
-    return ListConfigResourcesResponse(throttle_time_ms=0, error_code=ErrorCode.NONE, config_resources=found)
+    return ListConfigResourcesResponse(error_code=ErrorCode.NONE, config_resources=found)

@@ -6,7 +6,6 @@ from dafka.broker.access.permissions import Permissions
 from dafka.broker.coordinator.coordinator_shard import CoordinatorError
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.results import JoinRequest, LeavingMember, SyncRequest
-from dafka.broker.core.topic_partition import TopicPartition
 from dafka.kafka.apis.shared.authorization import (
     GROUP_REFUSED,
     TRANSACTION_REFUSED,
@@ -45,12 +44,6 @@ from dafka.kafka.protocol.messages.membership import (
     MemberResponse,
     SyncGroupRequest,
     SyncGroupResponse,
-)
-from dafka.kafka.protocol.messages.offsets import (
-    OffsetDeleteRequest,
-    OffsetDeleteResponse,
-    OffsetDeleteResponsePartition,
-    OffsetDeleteResponseTopic,
 )
 from dafka.kafka.server.cluster_view import NO_NODE, ClusterView
 
@@ -250,37 +243,4 @@ async def delete_groups(context: RequestContext, request: DeleteGroupsRequest) -
     """Delete groups without members."""
     errors = await context.broker.groups.delete_groups(request.groups_names)
     results = [DeletableGroupResult(group_id=each, error_code=error) for each, error in errors.items()]
-    return DeleteGroupsResponse(throttle_time_ms=0, results=results)
-
-
-_REQUIRE_READ = require_each("topics", Permissions.may_read)
-
-
-def _authorize_offset_deletion(user: Permissions, context: RequestContext, request: OffsetDeleteRequest) -> Decision:
-    """Require the permission for the group, and `read` on the topics."""
-    if user.may_use_group(request.group_id):
-        return _REQUIRE_READ(user, context, request)
-    return refuse(OffsetDeleteResponse, request, GROUP_REFUSED)
-
-
-@handles(OffsetDeleteRequest, _authorize_offset_deletion)
-async def delete_offsets(context: RequestContext, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
-    """Delete committed offsets."""
-    logs = [TopicPartition(topic.name, each.partition_index) for topic in request.topics for each in topic.partitions]
-    result = await context.broker.groups.delete_offsets(request.group_id, logs)
-    topics = [
-        OffsetDeleteResponseTopic(
-            name=topic.name,
-            partitions=[
-                OffsetDeleteResponsePartition(
-                    partition_index=each.partition_index,
-                    error_code=result.partitions.get(TopicPartition(topic.name, each.partition_index), ErrorCode.NONE),
-                )
-                for each in topic.partitions
-            ],
-        )
-        for topic in request.topics
-    ]
-    return OffsetDeleteResponse(
-        error_code=result.error_code, throttle_time_ms=0, topics=[] if result.error_code else topics
-    )
+    return DeleteGroupsResponse(results=results)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
 from typing import Any
 
 from dafka.broker.access.permissions import Permissions
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.topics import Topic, find_name_problem
 from dafka.errors import StorageError
 from dafka.kafka.apis.shared.authorization import (
@@ -29,10 +27,8 @@ from dafka.kafka.protocol.messages.cluster import (
     MetadataRequestTopic,
     MetadataResponse,
     MetadataResponseBroker,
-    MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from dafka.kafka.server.cluster_view import ClusterView
 
 _SHOW_TOPICS = show_only("topics", lambda user, topic: user.may_see(topic.name or ""))
 
@@ -75,7 +71,14 @@ async def describe_metadata(context: RequestContext, request: MetadataRequest) -
         found = [await _find(context, each, may_create=may_create) for each in request.topics or ()]
     cluster = context.view_cluster()
     topics = [
-        _describe(cluster, each, node.logs(each.name)) if isinstance(each, Topic) else each
+        MetadataResponseTopic(
+            error_code=ErrorCode.NONE,
+            name=each.name,
+            topic_id=uuid_of(each),
+            partitions=[cluster.describe_log(log) for log in node.logs(each.name)],
+        )
+        if isinstance(each, Topic)
+        else each
         for each in (node.topics.values() if is_for_all else found)
     ]
     leaders = {log.leader_id for topic in topics for log in topic.partitions}
@@ -112,26 +115,6 @@ async def _find(
     return _unknown(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) if topic is None else topic
 
 
-def _describe(cluster: ClusterView, topic: Topic, logs: Sequence[Log]) -> MetadataResponseTopic:
-    partitions = []
-    for log in logs:
-        view = cluster.describe_log(log)
-        partitions.append(
-            MetadataResponsePartition(
-                error_code=view.error_code,
-                partition_index=log.number,
-                leader_id=view.leader,
-                leader_epoch=view.epoch,
-                replica_nodes=view.replicas,
-                isr_nodes=view.in_sync,
-                offline_replicas=view.offline,
-            )
-        )
-    return MetadataResponseTopic(
-        error_code=ErrorCode.NONE, name=topic.name, topic_id=uuid_of(topic), partitions=partitions
-    )
-
-
 def _unknown(name: str | None, error: ErrorCode, topic_id: uuid.UUID = NIL) -> MetadataResponseTopic:
     return MetadataResponseTopic(error_code=error, name=name, topic_id=topic_id, partitions=[])
 
@@ -141,7 +124,6 @@ async def describe_cluster(context: RequestContext, _request: DescribeClusterReq
     """Answer with the brokers advertised to clients."""
     cluster = context.view_cluster()
     return DescribeClusterResponse(
-        throttle_time_ms=0,
         error_code=ErrorCode.NONE,
         cluster_id=cluster.cluster_id,
         controller_id=cluster.controller,

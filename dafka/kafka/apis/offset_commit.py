@@ -1,4 +1,4 @@
-"""OffsetCommit, OffsetFetch and TxnOffsetCommit: the offsets that groups commit."""
+"""OffsetCommit, TxnOffsetCommit, OffsetFetch and OffsetDelete: the offsets that groups commit."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from dafka.broker.core.topic_partition import TopicPartition
 from dafka.kafka.apis.shared.authorization import (
     GROUP_REFUSED,
     TOPIC_REFUSED,
-    TRANSACTION_REFUSED,
     name_of,
     refuse,
+    require_all,
     require_each,
+    require_group,
+    require_transaction,
     show_only,
     split_unauthorized,
 )
@@ -28,6 +30,10 @@ from dafka.kafka.protocol.messages.offsets import (
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
     OffsetFetchRequest,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
@@ -50,43 +56,26 @@ _REQUIRE_VISIBLE = require_each("topics", Permissions.may_see, committed_offset=
 _SHOW_VISIBLE = show_only("topics", lambda user, topic: user.may_see(topic.name))
 
 
-def _authorize_commit(user: Permissions, context: RequestContext, request: OffsetCommitRequest) -> Decision:
-    """Require the permission for the group, and `read` on the topics."""
-    if user.may_use_group(request.group_id):
-        return _REQUIRE_READ(user, context, request)
-    return refuse(OffsetCommitResponse, request, GROUP_REFUSED)
-
-
-@handles(OffsetCommitRequest, _authorize_commit)
+@handles(OffsetCommitRequest, require_all(require_group(OffsetCommitResponse), _REQUIRE_READ))
 async def commit_offsets(context: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse:
     """Commit the offsets of a group."""
-    offsets = _offsets_in(request)
-    known = _of_known_logs(context, offsets)
     commit = CommitRequest(
         group_id=request.group_id,
         generation_id=request.generation_id_or_member_epoch,
         member_id=request.member_id,
         group_instance_id=request.group_instance_id,
         retention_ms=request.retention_time_ms if context.header.api_version in _RETENTION_VERSIONS else None,
-        offsets=known,
+        offsets=_offsets_of_known_logs(context, request),
     )
     errors = await context.broker.groups.commit_offsets(commit)
-    topics = _answer_commit(request, errors, OffsetCommitResponseTopic, OffsetCommitResponsePartition)
+    topics = _answer_each(request, errors, OffsetCommitResponseTopic, OffsetCommitResponsePartition)
     return OffsetCommitResponse(topics=topics)
 
 
-def _authorize_transaction_commit(
-    user: Permissions, context: RequestContext, request: TxnOffsetCommitRequest
-) -> Decision:
-    """Require the permissions for the transactional id and the group, and `read` on the topics."""
-    if not user.may_use_transaction(request.transactional_id):
-        return refuse(TxnOffsetCommitResponse, request, TRANSACTION_REFUSED)
-    if not user.may_use_group(request.group_id):
-        return refuse(TxnOffsetCommitResponse, request, GROUP_REFUSED)
-    return _REQUIRE_READ(user, context, request)
-
-
-@handles(TxnOffsetCommitRequest, _authorize_transaction_commit)
+@handles(
+    TxnOffsetCommitRequest,
+    require_all(require_transaction(TxnOffsetCommitResponse), require_group(TxnOffsetCommitResponse), _REQUIRE_READ),
+)
 async def commit_transaction_offsets(
     context: RequestContext, request: TxnOffsetCommitRequest
 ) -> TxnOffsetCommitResponse:
@@ -96,12 +85,12 @@ async def commit_transaction_offsets(
         generation_id=request.generation_id,
         member_id=request.member_id,
         group_instance_id=request.group_instance_id,
-        offsets=_of_known_logs(context, _offsets_in(request)),
+        offsets=_offsets_of_known_logs(context, request),
     )
     producer = Producer(request.producer_id, request.producer_epoch)
     errors = await context.broker.groups.commit_transaction_offsets(commit, request.transactional_id, producer)
-    topics = _answer_commit(request, errors, TxnOffsetCommitResponseTopic, TxnOffsetCommitResponsePartition)
-    return TxnOffsetCommitResponse(throttle_time_ms=0, topics=topics)
+    topics = _answer_each(request, errors, TxnOffsetCommitResponseTopic, TxnOffsetCommitResponsePartition)
+    return TxnOffsetCommitResponse(topics=topics)
 
 
 def _authorize_fetch(user: Permissions, context: RequestContext, request: OffsetFetchRequest) -> Decision:
@@ -171,8 +160,20 @@ async def _fetch(
     return by_topic, error
 
 
-def _answer_commit(
-    request: OffsetCommitRequest | TxnOffsetCommitRequest,
+@handles(OffsetDeleteRequest, require_all(require_group(OffsetDeleteResponse), _REQUIRE_READ))
+async def delete_offsets(context: RequestContext, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
+    """Delete committed offsets."""
+    logs = [TopicPartition(topic.name, each.partition_index) for topic in request.topics for each in topic.partitions]
+    result = await context.broker.groups.delete_offsets(request.group_id, logs)
+    if result.error_code:
+        return OffsetDeleteResponse(error_code=result.error_code, topics=[])
+    errors = {**dict.fromkeys(logs, ErrorCode.NONE), **result.partitions}
+    topics = _answer_each(request, errors, OffsetDeleteResponseTopic, OffsetDeleteResponsePartition)
+    return OffsetDeleteResponse(error_code=ErrorCode.NONE, topics=topics)
+
+
+def _answer_each(
+    request: OffsetCommitRequest | TxnOffsetCommitRequest | OffsetDeleteRequest,
     errors: Mapping[TopicPartition, ErrorCode],
     make_topic: Callable[..., _Topic],
     make_partition: Callable[..., Any],
@@ -221,19 +222,15 @@ def _logs_in(topics: Iterable[Any]) -> list[TopicPartition]:
     return [TopicPartition(topic.name, number) for topic in topics for number in topic.partition_indexes]
 
 
-def _offsets_in(request: OffsetCommitRequest | TxnOffsetCommitRequest) -> dict[TopicPartition, OffsetToCommit]:
+def _offsets_of_known_logs(
+    context: RequestContext, request: OffsetCommitRequest | TxnOffsetCommitRequest
+) -> dict[TopicPartition, OffsetToCommit]:
+    """Return the offsets in a request, without those of logs that do not exist."""
     return {
         TopicPartition(topic.name, each.partition_index): OffsetToCommit(
             each.committed_offset, each.committed_leader_epoch, each.committed_metadata
         )
         for topic in request.topics
         for each in topic.partitions
+        if context.broker.node.find_log(topic.name, each.partition_index) is not None
     }
-
-
-def _of_known_logs(
-    context: RequestContext, offsets: Mapping[TopicPartition, OffsetToCommit]
-) -> dict[TopicPartition, OffsetToCommit]:
-    """Return the offsets of existing logs."""
-    node = context.broker.node
-    return {log: offset for log, offset in offsets.items() if node.find_log(log.topic, log.partition) is not None}

@@ -1,25 +1,85 @@
-"""AlterPartitionReassignments and ListPartitionReassignments: the replicas of logs."""
+"""The replicas of logs: assignments, AlterPartitionReassignments, ListPartitionReassignments and ElectLeaders.
+
+Clients name brokers by number.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import trio
 
 from dafka.broker.access.permissions import Permissions
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
-from dafka.errors import ConfigError
-from dafka.kafka.apis.shared.assignments import AssignmentError, read_assignment
-from dafka.kafka.apis.shared.authorization import require_each, show_only
-from dafka.kafka.apis.shared.registry import RequestContext, handles
+from dafka.errors import ConfigError, DafkaError
+from dafka.kafka.apis.shared.authorization import CLUSTER_REFUSED, refuse, require_each, show_only
+from dafka.kafka.apis.shared.registry import Decision, RequestContext, handles
 from dafka.kafka.protocol.messages.reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
     OngoingPartitionReassignment,
     OngoingTopicReassignment,
+    PartitionElectionResult,
     ReassignablePartition,
     ReassignablePartitionResponse,
     ReassignableTopicResponse,
+    ReplicaElectionResult,
 )
+from dafka.kafka.server.cluster_view import ClusterView
+
+DEFAULT_FACTOR = -1
+"""The replication factor that stands for `[broker] replicas`."""
+
+PREFERRED = 0
+"""The type of an election after which the preferred replica leads."""
+
+
+class AssignmentError(DafkaError):
+    """An assignment names unsuitable brokers, or more replicas than there are brokers."""
+
+    def __init__(self, message: str, error_code: ErrorCode = ErrorCode.INVALID_REPLICA_ASSIGNMENT) -> None:
+        super().__init__(message)
+        self.error_code = error_code
+
+
+def check_factor(cluster: ClusterView, factor: int) -> None:
+    """Raise `AssignmentError` if there are fewer brokers than requested replicas."""
+    living = len(cluster.brokers.living())
+    if factor != DEFAULT_FACTOR and not 1 <= factor <= living:
+        raise AssignmentError(
+            f"expected a replication factor from 1 to {living}, the number of living brokers, not {factor}",
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+        )
+
+
+def read_assignment(cluster: ClusterView, numbers: Sequence[int]) -> tuple[str, ...]:
+    """Return the addresses of the requested replicas of a log, the preferred leader first.
+
+    Raise `AssignmentError` if there are no numbers, one occurs twice, or one is not known.
+    """
+    if not numbers or len(set(numbers)) < len(numbers):
+        raise AssignmentError(f"expected at least one broker, and each once, not {list(numbers)}")
+    found = []
+    for number in numbers:
+        broker = cluster.brokers.find_number(number)
+        if broker is None:
+            known = ", ".join(str(each.number) for each in cluster.brokers.all())
+            raise AssignmentError(f"there is no broker {number}, but there are {known}")
+        found.append(broker.address)
+    return tuple(found)
+
+
+def read_assignments(cluster: ClusterView, assignments: Sequence[Sequence[int]]) -> list[tuple[str, ...]]:
+    """Return the addresses for several logs; see `read_assignment`. All must have the same number of replicas."""
+    found = [read_assignment(cluster, each) for each in assignments]
+    if len({len(each) for each in found}) > 1:
+        raise AssignmentError("expected the same number of brokers for each partition")
+    return found
 
 
 @handles(
@@ -40,7 +100,6 @@ async def alter_reassignments(
         for topic in request.topics
     ]
     return AlterPartitionReassignmentsResponse(
-        throttle_time_ms=0,
         allow_replication_factor_change=may_change_count,
         error_code=ErrorCode.NONE,
         error_message=None,
@@ -118,8 +177,60 @@ async def list_reassignments(
             )
         )
     return ListPartitionReassignmentsResponse(
-        throttle_time_ms=0,
         error_code=ErrorCode.NONE,
         error_message=None,
         topics=[OngoingTopicReassignment(name=name, partitions=each) for name, each in topics.items()],
     )
+
+
+_REQUIRE_ADMIN = require_each("topic_partitions", Permissions.may_administer, answers="replica_election_results")
+
+
+def _authorize_elections(user: Permissions, context: RequestContext, request: ElectLeadersRequest) -> Decision:
+    """Require `admin` on the topics; for all topics, an administrator."""
+    if request.topic_partitions is not None:
+        return _REQUIRE_ADMIN(user, context, request)
+    return None if user.is_administrator else refuse(ElectLeadersResponse, request, CLUSTER_REFUSED)
+
+
+@handles(ElectLeadersRequest, _authorize_elections)
+async def elect_leaders(context: RequestContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
+    """Make the preferred replicas of logs their leaders."""
+    node, asked = context.broker.node, request.topic_partitions
+    if asked is None:
+        partitions = [(topic.name, number) for topic in node.topics.values() for number in range(topic.log_count)]
+    else:
+        partitions = list(dict.fromkeys((topic.topic, number) for topic in asked for number in topic.partitions))
+    results: dict[tuple[str, int], ErrorCode] = {}
+
+    async def elect(partition: tuple[str, int]) -> None:
+        results[partition] = await _elect(context, node.find_log(*partition), request)
+
+    async with trio.open_nursery() as nursery:
+        for each in partitions:
+            nursery.start_soon(elect, each)
+    if asked is None:
+        partitions = [each for each in partitions if results[each] is not ErrorCode.ELECTION_NOT_NEEDED]
+    return ElectLeadersResponse(replica_election_results=_describe_elections(partitions, results))
+
+
+async def _elect(context: RequestContext, log: Log | None, request: ElectLeadersRequest) -> ErrorCode:
+    if log is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if request.election_type == PREFERRED:
+        return await context.broker.elections.elect_preferred(log, max(request.timeout_ms, 0) / 1000)
+    # An unclean election would lose acknowledged records.
+    has_leader = log.leadership.is_led or log.leadership.leader
+    return ErrorCode.ELECTION_NOT_NEEDED if has_leader else ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+
+
+def _describe_elections(
+    partitions: Iterable[tuple[str, int]], results: dict[tuple[str, int], ErrorCode]
+) -> list[ReplicaElectionResult]:
+    topics: dict[str, list[PartitionElectionResult]] = {}
+    for name, number in partitions:
+        error = results[name, number]
+        topics.setdefault(name, []).append(
+            PartitionElectionResult(partition_id=number, error_code=error, error_message=None)
+        )
+    return [ReplicaElectionResult(topic=name, partition_result=each) for name, each in topics.items()]

@@ -11,7 +11,7 @@ from dafka.broker.core.metadata.topic_settings import find_settings_problem
 from dafka.broker.core.metadata.topics import Topic, find_name_problem
 from dafka.errors import ConfigError, StorageError
 from dafka.kafka.apis.configs import list_settings
-from dafka.kafka.apis.shared.assignments import AssignmentError, check_factor, read_assignments
+from dafka.kafka.apis.reassignments import AssignmentError, check_factor, read_assignments
 from dafka.kafka.apis.shared.authorization import TOPIC_REFUSED, add_refused, name_of, require_each, split_unauthorized
 from dafka.kafka.apis.shared.registry import Decision, RequestContext, handles, uuid_of
 from dafka.kafka.protocol import NIL
@@ -147,7 +147,7 @@ async def delete_topics(context: RequestContext, request: DeleteTopicsRequest) -
 async def create_partitions(context: RequestContext, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
     """Add logs to topics."""
     results = [await _add_logs(context, each, request.validate_only) for each in request.topics]
-    return CreatePartitionsResponse(throttle_time_ms=0, results=results)
+    return CreatePartitionsResponse(results=results)
 
 
 async def _add_logs(
@@ -155,33 +155,34 @@ async def _add_logs(
 ) -> CreatePartitionsTopicResult:
     node = context.broker.node
     topic = node.find_topic(asked.name)
-    if topic is None:
-        return _answer_count(asked, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    first, placement = topic.log_count, list[tuple[str, ...]]()
-    if asked.count <= first:
-        message = f"the topic has {first} partitions already; their number can only increase"
-        return _answer_count(asked, ErrorCode.INVALID_PARTITIONS, message)
-    if asked.assignments is not None:
-        try:
-            if len(asked.assignments) != asked.count - first:
-                raise AssignmentError(f"expected brokers for {asked.count - first} further partitions")
-            placement = read_assignments(context.view_cluster(), [each.broker_ids for each in asked.assignments])
-        except AssignmentError as refused:
-            return _answer_count(asked, ErrorCode.INVALID_REPLICA_ASSIGNMENT, str(refused))
-    if not is_trial:
-        try:
-            await node.change_topic(asked.name, log_count=asked.count).wait()
-            for log, replicas in zip(node.logs(asked.name)[first:], placement, strict=False):
-                if replicas != context.view_cluster().replicas_of(log):
-                    node.change_replicas(log, replicas)
-        except (ConfigError, StorageError) as error:
-            is_failure = isinstance(error, StorageError)
-            code = ErrorCode.KAFKA_STORAGE_ERROR if is_failure else ErrorCode.INVALID_PARTITIONS
-            return _answer_count(asked, code, str(error))
-    return _answer_count(asked, ErrorCode.NONE)
-
-
-def _answer_count(
-    asked: CreatePartitionsTopic, error: ErrorCode, message: str | None = None
-) -> CreatePartitionsTopicResult:
+    error, message = ErrorCode.NONE, None
+    try:
+        if topic is None:
+            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        elif asked.count <= topic.log_count:
+            error = ErrorCode.INVALID_PARTITIONS
+            message = f"the topic has {topic.log_count} partitions already; their number can only increase"
+        else:
+            placement = _place_added(context.view_cluster(), asked, asked.count - topic.log_count)
+            if not is_trial:
+                first = topic.log_count
+                await node.change_topic(asked.name, log_count=asked.count).wait()
+                for log, replicas in zip(node.logs(asked.name)[first:], placement, strict=False):
+                    if replicas != context.view_cluster().replicas_of(log):
+                        node.change_replicas(log, replicas)
+    except AssignmentError as refused:
+        error, message = ErrorCode.INVALID_REPLICA_ASSIGNMENT, str(refused)
+    except ConfigError as refused:
+        error, message = ErrorCode.INVALID_PARTITIONS, str(refused)
+    except StorageError as failed:
+        error, message = ErrorCode.KAFKA_STORAGE_ERROR, str(failed)
     return CreatePartitionsTopicResult(name=asked.name, error_code=error, error_message=message)
+
+
+def _place_added(cluster: ClusterView, asked: CreatePartitionsTopic, count: int) -> list[tuple[str, ...]]:
+    """Return the replicas that a client requests for added logs; none by default. Raises `AssignmentError`."""
+    if asked.assignments is None:
+        return []
+    if len(asked.assignments) != count:
+        raise AssignmentError(f"expected brokers for {count} further partitions")
+    return read_assignments(cluster, [each.broker_ids for each in asked.assignments])

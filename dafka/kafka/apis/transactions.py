@@ -10,12 +10,13 @@ from dafka.broker.core.topic_partition import TopicPartition
 from dafka.broker.core.transactions.transaction import TransactionPhase
 from dafka.kafka.apis.shared.authorization import (
     CLUSTER_REFUSED,
-    GROUP_REFUSED,
     TOPIC_REFUSED,
     TRANSACTION_REFUSED,
     refuse,
-    require,
+    require_all,
     require_each,
+    require_group,
+    require_transaction,
     show_only,
 )
 from dafka.kafka.apis.shared.registry import Decision, RequestContext, handles
@@ -59,7 +60,6 @@ async def init_producer_id(context: RequestContext, request: InitProducerIdReque
         request.transactional_id, request.transaction_timeout_ms, expected
     )
     return InitProducerIdResponse(
-        throttle_time_ms=0,
         error_code=_error_for(context, result.error_code, 4),
         producer_id=result.producer.producer_id,
         producer_epoch=result.producer.producer_epoch,
@@ -79,9 +79,7 @@ def _authorize_partitions(user: Permissions, _context: RequestContext, request: 
         return ErrorCode.OPERATION_NOT_ATTEMPTED if user.may_write(topic) else TOPIC_REFUSED
 
     results = [refuse(AddPartitionsToTxnTopicResult, each, error_of(each.name)) for each in topics]
-    return AddPartitionsToTxnResponse(
-        throttle_time_ms=0, error_code=CLUSTER_REFUSED, results_by_topic_v3_and_below=results
-    )
+    return AddPartitionsToTxnResponse(error_code=CLUSTER_REFUSED, results_by_topic_v3_and_below=results)
 
 
 @handles(AddPartitionsToTxnRequest, _authorize_partitions)
@@ -101,7 +99,6 @@ async def add_partitions(context: RequestContext, request: AddPartitionsToTxnReq
         answer = await broker.transactions.add_partitions(name, producer, logs)
         errors = dict.fromkeys(logs, _error_for(context, answer, 2))
     return AddPartitionsToTxnResponse(
-        throttle_time_ms=0,
         results_by_topic_v3_and_below=[
             AddPartitionsToTxnTopicResult(
                 name=topic.name,
@@ -117,34 +114,25 @@ async def add_partitions(context: RequestContext, request: AddPartitionsToTxnReq
     )
 
 
-def _authorize_offsets(user: Permissions, _context: RequestContext, request: AddOffsetsToTxnRequest) -> Decision:
-    """Require the permissions for the transactional id and the group."""
-    if not user.may_use_transaction(request.transactional_id):
-        return refuse(AddOffsetsToTxnResponse, request, TRANSACTION_REFUSED)
-    return None if user.may_use_group(request.group_id) else refuse(AddOffsetsToTxnResponse, request, GROUP_REFUSED)
-
-
-@handles(AddOffsetsToTxnRequest, _authorize_offsets)
+@handles(
+    AddOffsetsToTxnRequest,
+    require_all(require_transaction(AddOffsetsToTxnResponse), require_group(AddOffsetsToTxnResponse)),
+)
 async def add_offsets(context: RequestContext, request: AddOffsetsToTxnRequest) -> AddOffsetsToTxnResponse:
     """Add the offsets of a group to a transaction."""
     producer = Producer(request.producer_id, request.producer_epoch)
     answer = await context.broker.transactions.add_offsets(request.transactional_id, producer, request.group_id)
-    return AddOffsetsToTxnResponse(throttle_time_ms=0, error_code=_error_for(context, answer, 2))
+    return AddOffsetsToTxnResponse(error_code=_error_for(context, answer, 2))
 
 
-@handles(
-    EndTxnRequest,
-    require(
-        lambda user, request: user.may_use_transaction(request.transactional_id), EndTxnResponse, TRANSACTION_REFUSED
-    ),
-)
+@handles(EndTxnRequest, require_transaction(EndTxnResponse))
 async def end_transaction(context: RequestContext, request: EndTxnRequest) -> EndTxnResponse:
     """Commit or abort a transaction."""
     producer = Producer(request.producer_id, request.producer_epoch)
     answer = await context.broker.transactions.end_transaction(
         request.transactional_id, producer, is_commit=request.committed
     )
-    return EndTxnResponse(throttle_time_ms=0, error_code=_error_for(context, answer, 2))
+    return EndTxnResponse(error_code=_error_for(context, answer, 2))
 
 
 @handles(
@@ -163,27 +151,38 @@ async def describe_transactions(
     context: RequestContext, request: DescribeTransactionsRequest
 ) -> DescribeTransactionsResponse:
     """Answer with the states of transactional ids."""
-    states = []
-    for name in request.transactional_ids:
-        try:
-            transaction = await context.broker.transactions.describe_transaction(name)
-        except CoordinatorError as error:
-            states.append(_describe_nothing(name, error.error_code))
-            continue
-        if transaction is None:
-            states.append(_describe_nothing(name, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND))
-            continue
-        state = _describe_nothing(name, ErrorCode.NONE)
-        state.transaction_state = transaction.phase.value
-        state.transaction_timeout_ms = transaction.transaction_timeout_ms
-        state.transaction_start_time_ms = transaction.started_at_ms
-        state.producer_id, state.producer_epoch = transaction.producer_id, transaction.producer_epoch
-        logs: dict[str, list[int]] = {}
-        for log in sorted(transaction.partitions):
-            logs.setdefault(log.topic, []).append(log.partition)
-        state.topics = [TopicData(topic=topic, partitions=numbers) for topic, numbers in logs.items()]
-        states.append(state)
-    return DescribeTransactionsResponse(throttle_time_ms=0, transaction_states=states)
+    states = [await _describe(context, name) for name in request.transactional_ids]
+    return DescribeTransactionsResponse(transaction_states=states)
+
+
+async def _describe(context: RequestContext, name: str) -> TransactionState:
+    state = TransactionState(
+        error_code=ErrorCode.NONE,
+        transactional_id=name,
+        transaction_state="",
+        transaction_timeout_ms=0,
+        transaction_start_time_ms=-1,
+        producer_id=-1,
+        producer_epoch=-1,
+        topics=[],
+    )
+    try:
+        transaction = await context.broker.transactions.describe_transaction(name)
+    except CoordinatorError as error:
+        state.error_code = error.error_code
+        return state
+    if transaction is None:
+        state.error_code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+        return state
+    state.transaction_state = transaction.phase.value
+    state.transaction_timeout_ms = transaction.transaction_timeout_ms
+    state.transaction_start_time_ms = transaction.started_at_ms
+    state.producer_id, state.producer_epoch = transaction.producer_id, transaction.producer_epoch
+    logs: dict[str, list[int]] = {}
+    for log in sorted(transaction.partitions):
+        logs.setdefault(log.topic, []).append(log.partition)
+    state.topics = [TopicData(topic=topic, partitions=numbers) for topic, numbers in logs.items()]
+    return state
 
 
 @handles(
@@ -192,24 +191,18 @@ async def describe_transactions(
 )
 async def list_transactions(context: RequestContext, request: ListTransactionsRequest) -> ListTransactionsResponse:
     """Answer with the transactional ids that match the filters."""
-    known = {phase.value for phase in TransactionPhase}
     if request.transactional_id_pattern:  # a client's pattern could block this process
         error = ErrorCode.INVALID_REGULAR_EXPRESSION
-        return ListTransactionsResponse(
-            throttle_time_ms=0, error_code=error, unknown_state_filters=[], transaction_states=[]
-        )
+        return ListTransactionsResponse(error_code=error, unknown_state_filters=[], transaction_states=[])
     try:
         found = await context.broker.transactions.list_transactions()
     except CoordinatorError as error:
-        return ListTransactionsResponse(
-            throttle_time_ms=0, error_code=error.error_code, unknown_state_filters=[], transaction_states=[]
-        )
+        return ListTransactionsResponse(error_code=error.error_code, unknown_state_filters=[], transaction_states=[])
     time_ms = now_ms()
+    known = {phase.value for phase in TransactionPhase}
     states = [
         ListedTransactionState(
-            transactional_id=each.transactional_id,
-            producer_id=each.producer_id,
-            transaction_state=each.phase.value,
+            transactional_id=each.transactional_id, producer_id=each.producer_id, transaction_state=each.phase.value
         )
         for each in found
         if (not request.state_filters or each.phase.value in request.state_filters)
@@ -217,7 +210,6 @@ async def list_transactions(context: RequestContext, request: ListTransactionsRe
         and (request.duration_filter < 0 or 0 <= each.started_at_ms <= time_ms - request.duration_filter)
     ]
     return ListTransactionsResponse(
-        throttle_time_ms=0,
         error_code=ErrorCode.NONE,
         unknown_state_filters=[each for each in request.state_filters if each not in known],
         transaction_states=states,
@@ -229,17 +221,3 @@ def _error_for(context: RequestContext, error: ErrorCode, fenced_version: int) -
     if error is ErrorCode.PRODUCER_FENCED and context.header.api_version < fenced_version:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return error
-
-
-def _describe_nothing(name: str, error: ErrorCode) -> TransactionState:
-    """Return the entry of DescribeTransactions for a transactional id with an error."""
-    return TransactionState(
-        error_code=error,
-        transactional_id=name,
-        transaction_state="",
-        transaction_timeout_ms=0,
-        transaction_start_time_ms=-1,
-        producer_id=-1,
-        producer_epoch=-1,
-        topics=[],
-    )

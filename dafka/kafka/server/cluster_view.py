@@ -11,6 +11,7 @@ from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.brokers import Brokers
 from dafka.endpoints import split_tcp_endpoint
+from dafka.kafka.protocol.messages.cluster import MetadataResponsePartition
 from dafka.kafka.protocol.messages.logs import LeaderIdAndEpoch, NodeEndpoint
 
 NO_NODE = -1
@@ -25,24 +26,6 @@ class Node:
     host: str
     port: int
     rack: str | None
-
-
-@attrs.frozen
-class LogView:
-    """The leader and the replicas of a log, by number.
-
-    `leader` is `NO_NODE`, and the error LEADER_NOT_AVAILABLE, if there is none that clients can reach; `epoch` is one
-    less then. Some clients look up the end of their epoch only when they learn a later epoch together with its leader.
-    A broker without a quorum reports the last leader that it knew, as a disconnected broker of Kafka does. A broker
-    that does not lead the log reports all living replicas as in sync. Replicas that are not alive are `offline`.
-    """
-
-    error_code: ErrorCode
-    leader: int
-    epoch: int
-    replicas: list[int]
-    in_sync: list[int]
-    offline: list[int]
 
 
 class ClusterView:
@@ -86,19 +69,26 @@ class ClusterView:
         """Return the leader of a log; None if there is none that clients can reach."""
         return self.find_node(self.brokers.leader_of(log.leadership))
 
-    def describe_log(self, log: Log) -> LogView:
-        """Return the leader and the replicas of a log."""
+    def describe_log(self, log: Log) -> MetadataResponsePartition:
+        """Return the leader and the replicas of a log.
+
+        A broker without a quorum reports the last leader that it knew, as a disconnected broker of Kafka does. A broker
+        that does not lead the log reports all living replicas as in sync. While there is no leader that clients can
+        reach, the epoch is one less: some clients look up the end of their epoch only when they learn a later epoch
+        together with its leader.
+        """
         leadership = log.leadership
         leader = self.find_leader(log)
         replicas = self.replicas_of(log)
         in_sync = leadership.in_sync if leadership.is_led and leadership.in_sync else leadership.voters or replicas
-        return LogView(
-            ErrorCode.LEADER_NOT_AVAILABLE if leader is None else ErrorCode.NONE,
-            NO_NODE if leader is None else leader.number,
-            leadership.epoch if leader is not None else leadership.epoch - 1,
-            self.numbers_of(replicas),
-            self.numbers_of(filter(self.brokers.is_alive, in_sync)),
-            self.numbers_of(itertools.filterfalse(self.brokers.is_alive, replicas)),
+        return MetadataResponsePartition(
+            error_code=ErrorCode.LEADER_NOT_AVAILABLE if leader is None else ErrorCode.NONE,
+            partition_index=log.number,
+            leader_id=NO_NODE if leader is None else leader.number,
+            leader_epoch=leadership.epoch if leader is not None else leadership.epoch - 1,
+            replica_nodes=self.numbers_of(replicas),
+            isr_nodes=self.numbers_of(filter(self.brokers.is_alive, in_sync)),
+            offline_replicas=self.numbers_of(itertools.filterfalse(self.brokers.is_alive, replicas)),
         )
 
     def replicas_of(self, log: Log) -> tuple[str, ...]:
@@ -109,7 +99,7 @@ class ClusterView:
     def describe_leader(self, log: Log) -> LeaderIdAndEpoch:
         """Return the leader of a log, for a client that has sent its request to another broker."""
         view = self.describe_log(log)
-        return LeaderIdAndEpoch(leader_id=view.leader, leader_epoch=view.epoch)
+        return LeaderIdAndEpoch(leader_id=view.leader_id, leader_epoch=view.leader_epoch)
 
     def describe_endpoints(self, leaders: Iterable[LeaderIdAndEpoch | None]) -> list[NodeEndpoint]:
         """Return the endpoints of the leaders in a response."""

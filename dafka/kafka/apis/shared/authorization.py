@@ -51,6 +51,23 @@ def require_group(response: type[Response], **values: Any) -> Authorization:
     return require(lambda user, request: user.may_use_group(request.group_id), response, GROUP_REFUSED, **values)
 
 
+def require_transaction(response: type[Response]) -> Authorization:
+    """Require the permission for the transactional id of a request; see `require`."""
+    return require(
+        lambda user, request: user.may_use_transaction(request.transactional_id), response, TRANSACTION_REFUSED
+    )
+
+
+def require_all(*authorizations: Authorization) -> Authorization:
+    """Require several permissions, all but the last of them for the whole request. The first refusal is answered."""
+
+    def authorize(user: Permissions, context: RequestContext, request: Request) -> Decision:
+        decisions = (each(user, context, request) for each in authorizations)
+        return next((each for each in decisions if each is not None), None)
+
+    return authorize
+
+
 def require_each(
     field: str, is_permitted: Predicate, *, answers: str = "", error: ErrorCode = TOPIC_REFUSED, **values: Any
 ) -> Authorization:

@@ -100,7 +100,7 @@ class DescribeClusterBroker(Struct):
 class DescribeClusterResponse(Response, key=ApiKey.DESCRIBE_CLUSTER, versions="0-2", flexible="0+"):
     """The brokers."""
 
-    throttle_time_ms: Int32
+    throttle_time_ms: Int32 = field(default=0)
     error_code: Int16
     error_message: String | None = field(default=None)
     endpoint_type: Int8 = field("1+", default=1)
@@ -153,6 +153,6 @@ class DescribeLogDirsResult(Struct):
 class DescribeLogDirsResponse(Response, key=ApiKey.DESCRIBE_LOG_DIRS, versions="0-5", flexible="2+"):
     """The space that logs take in each folder of a broker."""
 
-    throttle_time_ms: Int32
+    throttle_time_ms: Int32 = field(default=0)
     error_code: Int16 = field("3+", default=0)
     results: list[DescribeLogDirsResult]

@@ -57,7 +57,7 @@ class DescribeConfigsResult(Struct):
 class DescribeConfigsResponse(Response, key=ApiKey.DESCRIBE_CONFIGS, versions="0-4", flexible="4+"):
     """Settings, and where their values come from."""
 
-    throttle_time_ms: Int32
+    throttle_time_ms: Int32 = field(default=0)
     results: list[DescribeConfigsResult]
 
 
@@ -95,7 +95,7 @@ class AlterConfigsResourceResponse(Struct):
 class AlterConfigsResponse(Response, key=ApiKey.ALTER_CONFIGS, versions="0-2", flexible="2+"):
     """Whether the settings were replaced."""
 
-    throttle_time_ms: Int32
+    throttle_time_ms: Int32 = field(default=0)
     responses: list[AlterConfigsResourceResponse]
 
 
@@ -125,7 +125,7 @@ class IncrementalAlterConfigsRequest(Request, key=ApiKey.INCREMENTAL_ALTER_CONFI
 class IncrementalAlterConfigsResponse(Response, key=ApiKey.INCREMENTAL_ALTER_CONFIGS, versions="0-1", flexible="1+"):
     """Whether the settings were changed."""
 
-    throttle_time_ms: Int32
+    throttle_time_ms: Int32 = field(default=0)
     responses: list[AlterConfigsResourceResponse]
 
 
@@ -145,6 +145,6 @@ class ConfigResource(Struct):
 class ListConfigResourcesResponse(Response, key=ApiKey.LIST_CONFIG_RESOURCES, versions="0-1", flexible="0+"):
     """What has settings."""
 
-    throttle_time_ms: Int32
+    throttle_time_ms: Int32 = field(default=0)
     error_code: Int16
     config_resources: list[ConfigResource]

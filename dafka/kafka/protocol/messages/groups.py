@@ -84,5 +84,5 @@ class DeletableGroupResult(Struct):
 class DeleteGroupsResponse(Response, key=ApiKey.DELETE_GROUPS, versions="0-2", flexible="2+"):
     """Whether groups were deleted."""
 
-    throttle_time_ms: Int32
+    throttle_time_ms: Int32 = field(default=0)
     results: list[DeletableGroupResult]

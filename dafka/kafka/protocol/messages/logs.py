@@ -337,5 +337,5 @@ class DeleteRecordsTopicResult(Struct):
 class DeleteRecordsResponse(Response, key=ApiKey.DELETE_RECORDS, versions="0-2", flexible="2+"):
     """The first offsets that are left."""
 
-    throttle_time_ms: Int32
+    throttle_time_ms: Int32 = field(default=0)
     topics: list[DeleteRecordsTopicResult]

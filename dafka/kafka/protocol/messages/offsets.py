@@ -192,7 +192,7 @@ class OffsetDeleteResponse(Response, key=ApiKey.OFFSET_DELETE, versions="0"):
     """Whether offsets were deleted."""
 
     error_code: Int16
-    throttle_time_ms: Int32
+    throttle_time_ms: Int32 = field(default=0)
     topics: list[OffsetDeleteResponseTopic]
 
 
@@ -242,5 +242,5 @@ class TxnOffsetCommitResponseTopic(Struct):
 class TxnOffsetCommitResponse(Response, key=ApiKey.TXN_OFFSET_COMMIT, versions="0-5", flexible="3+"):
     """Whether the offsets belong to the transaction."""
 
-    throttle_time_ms: Int32
+    throttle_time_ms: Int32 = field(default=0)
     topics: list[TxnOffsetCommitResponseTopic]

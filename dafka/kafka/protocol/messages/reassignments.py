@@ -50,7 +50,7 @@ class AlterPartitionReassignmentsResponse(
 ):
     """Whether other brokers begin to keep the logs."""
 
-    throttle_time_ms: Int32
+    throttle_time_ms: Int32 = field(default=0)
     allow_replication_factor_change: Boolean = field("1+", default=True)
     error_code: Int16
     error_message: String | None
@@ -92,7 +92,7 @@ class ListPartitionReassignmentsResponse(
 ):
     """The logs that other brokers begin to keep."""
 
-    throttle_time_ms: Int32
+    throttle_time_ms: Int32 = field(default=0)
     error_code: Int16
     error_message: String | None
     topics: list[OngoingTopicReassignment]
@@ -131,6 +131,6 @@ class ReplicaElectionResult(Struct):
 class ElectLeadersResponse(Response, key=ApiKey.ELECT_LEADERS, versions="0-2", flexible="2+"):
     """Whether the logs have the leaders that were asked for."""
 
-    throttle_time_ms: Int32
+    throttle_time_ms: Int32 = field(default=0)
     error_code: Int16 = field("1+", default=0)
     replica_election_results: list[ReplicaElectionResult]

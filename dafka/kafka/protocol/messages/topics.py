@@ -132,7 +132,7 @@ class CreatePartitionsTopicResult(Struct):
 class CreatePartitionsResponse(Response, key=ApiKey.CREATE_PARTITIONS, versions="0-3", flexible="2+"):
     """Whether topics have as many logs as were asked for."""
 
-    throttle_time_ms: Int32
+    throttle_time_ms: Int32 = field(default=0)
     results: list[CreatePartitionsTopicResult]
 
 
@@ -185,6 +185,6 @@ class DescribeTopicPartitionsResponseTopic(Struct):
 class DescribeTopicPartitionsResponse(Response, key=ApiKey.DESCRIBE_TOPIC_PARTITIONS, versions="0", flexible="0+"):
     """A page of the logs of topics."""
 
-    throttle_time_ms: Int32
+    throttle_time_ms: Int32 = field(default=0)
     topics: list[DescribeTopicPartitionsResponseTopic]
     next_cursor: Cursor | None = field(default=None)

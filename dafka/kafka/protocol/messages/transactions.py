@@ -20,7 +20,7 @@ class InitProducerIdRequest(Request, key=ApiKey.INIT_PRODUCER_ID, versions="0-6"
 class InitProducerIdResponse(Response, key=ApiKey.INIT_PRODUCER_ID, versions="0-6", flexible="2+"):
     """A producer id and its epoch."""
 
-    throttle_time_ms: Int32
+    throttle_time_ms: Int32 = field(default=0)
     error_code: Int16
     producer_id: Int64 = field(default=-1)
     producer_epoch: Int16
@@ -79,7 +79,7 @@ class AddPartitionsToTxnResult(Struct):
 class AddPartitionsToTxnResponse(Response, key=ApiKey.ADD_PARTITIONS_TO_TXN, versions="0-5", flexible="3+"):
     """Whether the logs belong to the transactions."""
 
-    throttle_time_ms: Int32
+    throttle_time_ms: Int32 = field(default=0)
     error_code: Int16 = field("4+", default=0)
     results_by_transaction: list[AddPartitionsToTxnResult] = field("4+", default=[])
     results_by_topic_v3_and_below: list[AddPartitionsToTxnTopicResult] = field("0-3", default=[])
@@ -97,7 +97,7 @@ class AddOffsetsToTxnRequest(Request, key=ApiKey.ADD_OFFSETS_TO_TXN, versions="0
 class AddOffsetsToTxnResponse(Response, key=ApiKey.ADD_OFFSETS_TO_TXN, versions="0-4", flexible="3+"):
     """Whether the offsets of the group belong to the transaction."""
 
-    throttle_time_ms: Int32
+    throttle_time_ms: Int32 = field(default=0)
     error_code: Int16
 
 
@@ -113,7 +113,7 @@ class EndTxnRequest(Request, key=ApiKey.END_TXN, versions="0-5", flexible="3+"):
 class EndTxnResponse(Response, key=ApiKey.END_TXN, versions="0-5", flexible="3+"):
     """Whether the transaction has ended."""
 
-    throttle_time_ms: Int32
+    throttle_time_ms: Int32 = field(default=0)
     error_code: Int16
     producer_id: Int64 = field("5+", default=-1)
     producer_epoch: Int16 = field("5+", default=-1)
@@ -213,7 +213,7 @@ class TopicResponse(Struct):
 class DescribeProducersResponse(Response, key=ApiKey.DESCRIBE_PRODUCERS, versions="0", flexible="0+"):
     """The idempotent producers of logs."""
 
-    throttle_time_ms: Int32
+    throttle_time_ms: Int32 = field(default=0)
     topics: list[TopicResponse]
 
 
@@ -246,7 +246,7 @@ class TransactionState(Struct):
 class DescribeTransactionsResponse(Response, key=ApiKey.DESCRIBE_TRANSACTIONS, versions="0", flexible="0+"):
     """The states of transactions."""
 
-    throttle_time_ms: Int32
+    throttle_time_ms: Int32 = field(default=0)
     transaction_states: list[TransactionState]
 
 
@@ -270,7 +270,7 @@ class ListedTransactionState(Struct):
 class ListTransactionsResponse(Response, key=ApiKey.LIST_TRANSACTIONS, versions="0-2", flexible="0+"):
     """Transactions and their states."""
 
-    throttle_time_ms: Int32
+    throttle_time_ms: Int32 = field(default=0)
     error_code: Int16
     unknown_state_filters: list[String]
     transaction_states: list[ListedTransactionState]
