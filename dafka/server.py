@@ -9,7 +9,6 @@ import attrs
 import trio
 
 from dafka.broker.broker import Broker, open_broker
-from dafka.broker.connections.memory import Memory
 from dafka.broker.connections.security import ServerSecurity
 from dafka.broker.connections.tcp_server import open_listening
 from dafka.broker.node import BrokerNode
@@ -38,11 +37,6 @@ class ServingBroker:
     def node(self) -> BrokerNode:
         """The node: storage, logs and membership in the cluster."""
         return self.broker.node
-
-    @property
-    def memory(self) -> Memory:
-        """The memory limit for all clients."""
-        return self.broker.memory
 
     @property
     def bootstrap_servers(self) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from dafka.broker.core.metadata.topic_settings import TOPIC_SETTING_NAMES
 from dafka.kafka.apis import SERVED
-from dafka.kafka.protocol import ADVERTISED, ApiKey
+from dafka.kafka.protocol.apis import ADVERTISED
+from dafka.kafka.protocol.constants import ApiKey
 
 PREFACE = """\
 # Kafka's protocol
@@ -74,11 +75,9 @@ NOT_SERVED = (
 def kafka_page() -> str:
     """Return the page."""
     refused = "".join(f"| {names} | {reason} |\n" for names, reason in NOT_SERVED)
-    known = ", ".join(f"`{key.name}`" for key in sorted(set(ApiKey) - SERVED))
-    parts = [PREFACE + "".join(_rows()), "## What it does not serve\n\n| API | why |\n| --- | --- |\n" + refused]
-    if known:
-        parts.append(f"The tables of the protocol also describe {known}, which the broker does not serve.\n")
-    return "\n".join(parts)
+    return "\n".join(
+        (PREFACE + "".join(_rows()), "## What it does not serve\n\n| API | why |\n| --- | --- |\n" + refused)
+    )
 
 
 def _rows() -> Iterator[str]:

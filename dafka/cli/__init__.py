@@ -24,7 +24,7 @@ COMMANDS = {
     "produce": ("dafka.cli.produce", "Publish each line, or each MESSAGE, as a record of TOPIC."),
     "consume": ("dafka.cli.consume", "Print the records of TOPICs, one per line."),
     "status": ("dafka.cli.status", "Show a running cluster: nodes, topics, brokers, and each store's lag."),
-    "topics": ("dafka.cli.topics", "List a store's topics and partitions, with their heads and sizes."),
+    "topics": ("dafka.cli.storage.inspection", "List a store's topics and partitions, with their heads and sizes."),
     "topic": (
         "dafka.cli.kafka.topic",
         "Create, list, describe, change, move and delete the topics of brokers.",

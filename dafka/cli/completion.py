@@ -5,11 +5,9 @@ from __future__ import annotations
 import click
 from click.shell_completion import ShellComplete, get_completion_class
 
-SHELLS = ("bash", "zsh", "fish")
-
 
 @click.command()
-@click.argument("shell", type=click.Choice(SHELLS))
+@click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
 def completion(shell: str) -> None:
     r"""Print the code that completes commands and options in a shell.
 

@@ -34,11 +34,11 @@ FORMAT_BYTES = 2**22
 @setting_option(
     "consumer",
     "group",
-    "NAME",
     "Share the partitions with the other members of this group, and save positions in the cluster.",
+    "NAME",
     default="none",
 )
-@setting_option("consumer", "offset_reset", "", "Begin at the next record, or at the earliest one.")
+@setting_option("consumer", "offset_reset", "Begin at the next record, or at the earliest one.")
 @click.option("--count", type=click.IntRange(min=1), metavar="N", help="Stop after this many records.")
 @click.option(
     "--idle-exit", type=DURATION, metavar="DURATION", help="Stop when no record has come for this long, such as 5s."
@@ -89,7 +89,7 @@ def consume(
                 nursery.cancel_scope.cancel()
 
             nursery.start_soon(stop_without_reader)
-            async with open_consumer(topics, config) as consumer, require_tower(consumer.events, config, consumer):
+            async with open_consumer(topics, config) as consumer, require_tower(consumer, config):
                 with supervisor.monitor.watching(consumer):
                     await supervisor.wait_unless_stopping(consumer.wait_settled)
                     records = await supervisor.wait_unless_stopping(partial(selection.begin, consumer))

@@ -4,104 +4,146 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 import trio
 
-from dafka.cli.options import add_options, node_options, setting_option, tower_options, up_options
+from dafka.cli.options import Decorator, add_options, node_options, setting_option, tower_options, up_options
 from dafka.cli.runner import Supervisor, run
 from dafka.cli.terminal import log_silent_towers
 from dafka.config import DEFAULT_KAFKA_LISTEN, BeaconConfig, Config
 from dafka.errors import AddressInUseError, StorageError, StorageLostError, TransportError
 from dafka.exceptions import unwrap_group
+from dafka.operations import Monitor
 from dafka.roles import Store, Tower, serve_store, serve_tower
 from dafka.roles.events import NodeLog
 from dafka.roles.logging_events import StorageReopening
 from dafka.transport import open_security
 
+if TYPE_CHECKING:
+    from dafka.server import ServingBroker
+
 _STORE_LOG = NodeLog(logging.getLogger("dafka.store"))
 
-_sub_option = setting_option("tower", "sub", "ENDPOINT", "The endpoint at which the tower receives beacons.")
-_pub_option = setting_option(
-    "tower", "pub", "ENDPOINT", "The endpoint at which the tower announces nodes to each other."
+_tower_endpoints = add_options(
+    setting_option("tower", "sub", "The endpoint at which the tower receives beacons.", "ENDPOINT"),
+    setting_option("tower", "pub", "The endpoint at which the tower announces nodes to each other.", "ENDPOINT"),
+)
+
+_store_options = add_options(
+    setting_option("store", "storage", "The storage of the records: sqlite:PATH, filelog:FOLDER or memory:.", "URL"),
+    setting_option(
+        "store",
+        "retention_ms",
+        "How long to keep records after they were stored, such as 7d.",
+        default="without limit",
+    ),
+    setting_option(
+        "store", "retention_bytes", "How much of each partition to keep, such as 10GiB.", default="without limit"
+    ),
+    setting_option(
+        "store", "retention_records", "How many records of each partition to keep.", default="without limit"
+    ),
+    setting_option(
+        "cold",
+        "storage",
+        "Move older records to an object store: s3://BUCKET/PREFIX, gs://..., az://... or file:///FOLDER.",
+        "URL",
+        default="no cold tier",
+        flag="--cold",
+    ),
+    setting_option(
+        "cold",
+        "local_retention_ms",
+        "How long records stay in the storage before they move to the cold tier, such as 12h.",
+        default="24h",
+    ),
+    setting_option(
+        "cold",
+        "local_retention_bytes",
+        "How much of each partition stays in the storage, such as 1GiB.",
+        default="without limit",
+    ),
+    setting_option(
+        "store",
+        "forget_empty_after_ms",
+        "Forget a partition without records when nothing was heard of it for this long, such as 7d.",
+        default="30d",
+    ),
 )
 
 
-def _store_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of a store to a command."""
-    options = (
+def _broker_options(kafka_default: str) -> Decorator:
+    """Add the options of a broker to a command."""
+    return add_options(
         setting_option(
-            "store", "storage", "URL", "The storage of the records: sqlite:PATH, filelog:FOLDER or memory:."
+            "kafka",
+            "listen",
+            "Listen to clients of Kafka here; a port alone is one of 127.0.0.1.",
+            "[ADDRESS:]PORT",
+            flag="--kafka",
+            default=kafka_default,
         ),
         setting_option(
-            "store",
-            "retention_ms",
-            "DURATION",
-            "How long to keep records after they were stored, such as 7d.",
-            default="without limit",
+            "kafka",
+            "advertised_listener",
+            "The address at which clients of Kafka reach the broker.",
+            "HOST:PORT",
+            default="the one to which they have connected",
+        ),
+        setting_option("kafka", "log_count", "How many logs (Kafka's partitions) a new topic has."),
+        setting_option(
+            "http",
+            "listen",
+            "Serve WebSocket, HTTP and the console here; a port alone is one of 127.0.0.1.",
+            "[ADDRESS:]PORT",
+            flag="--http",
+            default="none",
+        ),
+        setting_option("broker", "number", "The broker's number, by which clients know it.", default="chosen"),
+        setting_option("broker", "rack", "The rack or zone; replicas are spread over them.", "NAME", default="none"),
+        setting_option(
+            "broker", "secret_file", "The secret that all brokers of the cluster share.", "FILE", default="none"
         ),
         setting_option(
-            "store",
-            "retention_bytes",
-            "SIZE",
-            "How much of each partition to keep, such as 10GiB.",
-            default="without limit",
+            "clients", "users", "The users of the broker, made by `dafka user add`.", "FILE", default="none"
         ),
         setting_option(
-            "store", "retention_records", "N", "How many records of each partition to keep.", default="without limit"
+            "clients",
+            "tls_certificate",
+            "The broker's certificate; clients then connect with TLS.",
+            "FILE",
+            default="none",
         ),
         setting_option(
-            "cold",
-            "storage",
-            "URL",
-            "Move older records to an object store: s3://BUCKET/PREFIX, gs://..., az://... or file:///FOLDER.",
-            default="no cold tier",
-            flag="--cold",
+            "clients", "tls_key", "The certificate's key.", "FILE", default="in the file of the certificate"
         ),
         setting_option(
-            "cold",
-            "local_retention_ms",
-            "DURATION",
-            "How long records stay in the storage before they move to the cold tier, such as 12h.",
-            default="24h",
+            "clients", "tls_client_ca", "The authority of the certificates of clients.", "FILE", default="none"
         ),
         setting_option(
-            "cold",
-            "local_retention_bytes",
-            "SIZE",
-            "How much of each partition stays in the storage, such as 1GiB.",
-            default="without limit",
-        ),
-        setting_option(
-            "store",
-            "forget_empty_after_ms",
-            "DURATION",
-            "Forget a partition without records when nothing was heard of it for this long, such as 7d.",
-            default="30d",
+            "clients",
+            "allow_unauthenticated",
+            "Whether to listen beyond loopback although clients need not authenticate.",
         ),
     )
-    return add_options(command, *options)
 
 
 @click.command()
-@_sub_option
-@_pub_option
+@_tower_endpoints
 @tower_options
 def tower(config: Config) -> None:
     """Run a tower, which introduces nodes to each other."""
-    supervisor = Supervisor(config, "tower")
 
-    async def program() -> int:
-        async with supervisor.open() as url, trio.open_nursery() as nursery:
-            _announce_tower(await _start_tower(nursery, config, supervisor))
-            _announce_metrics(url)
-        return 0
+    async def start(nursery: trio.Nursery, supervisor: Supervisor) -> None:
+        _announce_tower(await _start_tower(config, nursery, supervisor))
+        _announce_metrics(supervisor)
 
-    run(program, interrupted=lambda: 0, shutdown=supervisor.shutdown(is_graceful=False))
+    _serve(config, start, "tower")
 
 
 @click.command()
@@ -109,80 +151,7 @@ def tower(config: Config) -> None:
 @node_options
 def store(config: Config) -> None:
     """Run a store, which keeps every record and acknowledges it."""
-    supervisor = Supervisor(config, "store")
-
-    async def program() -> int:
-        async with supervisor.open() as url, trio.open_nursery() as nursery:
-            await _run_store(nursery, config, supervisor, url)
-        return 0
-
-    run(program, interrupted=lambda: 0, shutdown=supervisor.shutdown(is_graceful=False))
-
-
-def _broker_options(kafka_default: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add the options of a broker to a command."""
-
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        return add_options(
-            command,
-            setting_option(
-                "kafka",
-                "listen",
-                "[ADDRESS:]PORT",
-                "Listen to clients of Kafka here; a port alone is one of 127.0.0.1.",
-                flag="--kafka",
-                default=kafka_default,
-            ),
-            setting_option(
-                "kafka",
-                "advertised_listener",
-                "HOST:PORT",
-                "The address at which clients of Kafka reach the broker.",
-                default="the one to which they have connected",
-            ),
-            setting_option(
-                "kafka", "log_count", "N", "How many logs (Kafka's partitions) a new topic has.", flag="--log-count"
-            ),
-            setting_option(
-                "http",
-                "listen",
-                "[ADDRESS:]PORT",
-                "Serve WebSocket, HTTP and the console here; a port alone is one of 127.0.0.1.",
-                flag="--http",
-                default="none",
-            ),
-            setting_option("broker", "number", "N", "The broker's number, by which clients know it.", default="chosen"),
-            setting_option(
-                "broker", "rack", "NAME", "The rack or zone; replicas are spread over them.", default="none"
-            ),
-            setting_option(
-                "broker", "secret_file", "FILE", "The secret that all brokers of the cluster share.", default="none"
-            ),
-            setting_option(
-                "clients", "users", "FILE", "The users of the broker, made by `dafka user add`.", default="none"
-            ),
-            setting_option(
-                "clients",
-                "tls_certificate",
-                "FILE",
-                "The broker's certificate; clients then connect with TLS.",
-                default="none",
-            ),
-            setting_option(
-                "clients", "tls_key", "FILE", "The certificate's key.", default="in the file of the certificate"
-            ),
-            setting_option(
-                "clients", "tls_client_ca", "FILE", "The authority of the certificates of clients.", default="none"
-            ),
-            setting_option(
-                "clients",
-                "allow_unauthenticated",
-                "",
-                "Whether to listen beyond loopback although clients need not authenticate.",
-            ),
-        )
-
-    return decorate
+    _serve(config, partial(_run_store, config), "store")
 
 
 @click.command()
@@ -196,19 +165,11 @@ def broker(config: Config) -> None:
     publish, in one order, with offsets.
     """
     config = config.with_kafka(listen=config.kafka.listen or DEFAULT_KAFKA_LISTEN)
-    supervisor = Supervisor(config, "store")
-
-    async def program() -> int:
-        async with supervisor.open() as url, trio.open_nursery() as nursery:
-            await _run_broker(nursery, config, supervisor, url)
-        return 0
-
-    run(program, interrupted=lambda: 0, shutdown=supervisor.shutdown(is_graceful=False))
+    _serve(config, partial(_run_broker, config), "store")
 
 
 @click.command()
-@_sub_option
-@_pub_option
+@_tower_endpoints
 @_broker_options("none")
 @_store_options
 @up_options
@@ -218,13 +179,22 @@ def up(config: Config) -> None:
     This is all that a small cluster needs. The store uses this tower, and also the towers that --tower-sub and
     --tower-pub name.
     """
-    supervisor = Supervisor(config, "tower", "store")
     run_role = _run_broker if config.kafka.listen or config.http.listen else _run_store
 
+    async def start(nursery: trio.Nursery, supervisor: Supervisor) -> None:
+        tower = await _start_tower(config, nursery, supervisor)
+        await run_role(_use_tower(config, tower), nursery, supervisor, partial(_announce_tower, tower))
+
+    _serve(config, start, "tower", "store")
+
+
+def _serve(config: Config, start: Callable[[trio.Nursery, Supervisor], Awaitable[None]], *roles: str) -> NoReturn:
+    """Run nodes with metrics until a signal stops the process, whose exit status is then 0."""
+    supervisor = Supervisor(config, *roles)
+
     async def program() -> int:
-        async with supervisor.open() as url, trio.open_nursery() as nursery:
-            tower = await _start_tower(nursery, config, supervisor)
-            await run_role(nursery, _use_tower(config, tower), supervisor, url, partial(_announce_tower, tower))
+        async with supervisor.open(), trio.open_nursery() as nursery:
+            await start(nursery, supervisor)
         return 0
 
     run(program, interrupted=lambda: 0, shutdown=supervisor.shutdown(is_graceful=False))
@@ -256,7 +226,7 @@ def _to_loopback(endpoint: str) -> str:
     return endpoint.replace("0.0.0.0", "127.0.0.1").replace("[::]", "127.0.0.1")
 
 
-async def _start_tower(nursery: trio.Nursery, config: Config, supervisor: Supervisor) -> Tower:
+async def _start_tower(config: Config, nursery: trio.Nursery, supervisor: Supervisor) -> Tower:
     try:
         tower: Tower = await nursery.start(serve_tower, config)
     except AddressInUseError as error:
@@ -267,10 +237,9 @@ async def _start_tower(nursery: trio.Nursery, config: Config, supervisor: Superv
 
 
 async def _run_store(
-    nursery: trio.Nursery,
     config: Config,
+    nursery: trio.Nursery,
     supervisor: Supervisor,
-    url: str | None,
     announce_others: Callable[[], None] = lambda: None,
 ) -> None:
     """Run a store. Nothing is announced before it has started, because its settings may be refused."""
@@ -288,35 +257,24 @@ async def _run_store(
 
     log_silent_towers()
     await nursery.start(serve_store_with_restarts, config, watch)
-    _announce_metrics(url)
+    _announce_metrics(supervisor)
     await trio.sleep_forever()
 
 
 async def _run_broker(
-    nursery: trio.Nursery,
     config: Config,
+    nursery: trio.Nursery,
     supervisor: Supervisor,
-    url: str | None,
     announce_others: Callable[[], None] = lambda: None,
 ) -> None:
     """Run a broker that listens to clients."""
-    from dafka.server import ServingBroker, serve_listeners  # noqa: PLC0415 (other commands start faster without)
+    from dafka.server import serve_listeners  # noqa: PLC0415 (other commands start faster without)
 
     log_silent_towers()
     with _collection_paused():
         found: ServingBroker = await nursery.start(serve_listeners, config)
-    if url is not None:
-        from dafka.broker.metrics import BrokerMetrics  # noqa: PLC0415 (it needs the extra of metrics)
-
-        supervisor.monitor.metric_sources.append(BrokerMetrics(found.node, found.memory).read)
-    if url is not None and found.kafka is not None:
-        from dafka.kafka.server.metrics import KafkaMetrics  # noqa: PLC0415 (it needs the extra of metrics)
-
-        supervisor.monitor.metric_sources.append(KafkaMetrics(found.kafka).read)
-    if url is not None and found.web is not None:
-        from dafka.http.server.metrics import HttpMetrics  # noqa: PLC0415 (it needs the extra of metrics)
-
-        supervisor.monitor.metric_sources.append(HttpMetrics(found.web).read)
+    if supervisor.metrics_url is not None:
+        _add_metrics(supervisor.monitor, found)
     announce_others()
     with supervisor.monitor.watching(found.node.store):
         if config.broker.number >= 0:
@@ -326,8 +284,22 @@ async def _run_broker(
             click.echo(f"clients of Kafka connect to {found.bootstrap_servers}")
         if found.web is not None:
             click.echo(f"HTTP, WebSocket and the console at {found.url}")
-        _announce_metrics(url)
+        _announce_metrics(supervisor)
         await trio.sleep_forever()
+
+
+def _add_metrics(monitor: Monitor, found: ServingBroker) -> None:
+    # These modules need the extra of metrics.
+    from dafka.broker.metrics import BrokerMetrics  # noqa: PLC0415
+    from dafka.kafka.server.metrics import KafkaMetrics  # noqa: PLC0415
+
+    monitor.metric_sources.append(BrokerMetrics(found.node, found.broker.memory).read)
+    if found.kafka is not None:
+        monitor.metric_sources.append(KafkaMetrics(found.kafka).read)
+    if found.web is not None:
+        from dafka.http.server.metrics import HttpMetrics  # noqa: PLC0415
+
+        monitor.metric_sources.append(HttpMetrics(found.web).read)
 
 
 @contextmanager
@@ -389,6 +361,6 @@ def _announce_tower(tower: Tower) -> None:
     click.echo(f"tower takes beacons at {tower.sub_endpoint} and passes them on at {tower.pub_endpoint}")
 
 
-def _announce_metrics(url: str | None) -> None:
-    if url is not None:
-        click.echo(f"metrics at {url}/metrics")
+def _announce_metrics(supervisor: Supervisor) -> None:
+    if supervisor.metrics_url is not None:
+        click.echo(f"metrics at {supervisor.metrics_url}/metrics")

@@ -9,7 +9,7 @@ import attrs
 import click
 
 from dafka.cli.runner import run
-from dafka.cli.terminal import UsageMistake, counted, print_table
+from dafka.cli.terminal import UsageMistake, counted, print_json_lines, print_table
 from dafka.config import Config
 from dafka.kafka.protocol.constants import EARLIEST, LATEST
 from dafka.records import Partition
@@ -49,8 +49,7 @@ def list_cluster_groups(config: Config, *, as_json: bool) -> None:
     async def program() -> int:
         names = await list_groups(config)
         if as_json:
-            for name in names:
-                click.echo(json.dumps({"group": name}))
+            print_json_lines({"group": name} for name in names)
         else:
             print_table(("group",), (), [(name,) for name in names])
         return 0
@@ -70,31 +69,24 @@ def describe_cluster_group(config: Config, *, name: str, as_json: bool) -> None:
         lag = counted(sum(map(found.lag, rows)), "record")
         click.echo(f"group {name}: {counted(len(found.members), 'member')}, lag {lag}")
         if found.members:
-            print_table(
-                ("member", "state", "topics"),
-                ("partitions",),
-                [
-                    (each.address, _state(each), ", ".join(each.topics), str(len(each.partitions)))
-                    for each in found.members
-                ],
-            )
+            members = [
+                (each.address, _state(each), ", ".join(each.topics), len(each.partitions)) for each in found.members
+            ]
+            print_table(("member", "state", "topics"), ("partitions",), members)
         if rows:
-            owners = {partition: each.address for each in found.members for partition in each.partitions}
-            print_table(
-                ("topic", "partition", "member"),
-                ("position", "end", "lag"),
-                [
-                    (
-                        each.topic,
-                        each.address,
-                        owners.get(each, "")[:8],
-                        str(found.positions[each]),
-                        str(found.ends.get(each, "")),
-                        str(found.lag(each)),
-                    )
-                    for each in rows
-                ],
-            )
+            owners = {partition: each.address[:8] for each in found.members for partition in each.partitions}
+            positions = [
+                (
+                    each.topic,
+                    each.address,
+                    owners.get(each, ""),
+                    found.positions[each],
+                    found.ends.get(each, ""),
+                    found.lag(each),
+                )
+                for each in rows
+            ]
+            print_table(("topic", "partition", "member"), ("position", "end", "lag"), positions)
         return 0
 
     run(program)
@@ -117,15 +109,15 @@ def reset_cluster_group(
             raise UsageMistake(f"no store holds records of {', '.join(wanted)}")
         if not dry_run:
             await reset_group(found, positions, config)
-        for_people = []
-        for each in sorted(positions, key=str):
-            former = found.positions.get(each)
-            if as_json:
-                line = {"group": name, "topic": each.topic, "partition": each.address}
-                click.echo(json.dumps({**line, "former_position": former, "position": positions[each]}))
-            for_people.append((each.topic, each.address, "" if former is None else str(former), str(positions[each])))
-        if not as_json:
-            print_table(("topic", "partition"), ("former position", "position"), for_people)
+        ordered = sorted(positions, key=str)
+        if as_json:
+            for each in ordered:
+                former = {"former_position": found.positions.get(each)}
+                line = {"group": name, "topic": each.topic, "partition": each.address, **former}
+                click.echo(json.dumps({**line, "position": positions[each]}))
+        else:
+            rows = [(each.topic, each.address, found.positions.get(each, ""), positions[each]) for each in ordered]
+            print_table(("topic", "partition"), ("former position", "position"), rows)
         if dry_run:
             click.echo("nothing was saved: this was a dry run", err=True)
         return 0

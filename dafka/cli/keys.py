@@ -57,8 +57,8 @@ def show(file: str) -> None:
 @setting_option(
     "security",
     "authorized_keys",
-    "PATH",
     "The list to add the key to: a file or a folder. A new folder's name ends with /.",
+    "PATH",
     default="the setting [security] authorized_keys",
 )
 @click.option("--name", metavar="TEXT", help="The name of the key's owner.  [default: the name in the file]")

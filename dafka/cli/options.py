@@ -84,17 +84,18 @@ class SettingOption(click.Option):
 
 
 def setting_option(
-    section: str, name: str, metavar: str, text: str, *, flag: str = "", default: str = "", multiple: bool = False
+    section: str, name: str, text: str, metavar: str = "", *, flag: str = "", default: str = "", multiple: bool = False
 ) -> Decorator:
     """Add an option that changes a setting of the command's `config`.
 
-    The option has the setting's name unless `flag` says more: `--log-level`. The help shows `metavar` for its value,
-    and `default` if the default itself says too little.
+    The option has the setting's name unless `flag` says more: `--log-level`. The help shows `metavar` for its value, or
+    the setting's unit, and `default` if the default itself says too little.
     """
     flag = flag or f"--{name.replace('_', '-')}"
     kind = SECTIONS[section]
     hint = get_type_hints(kind)[name]
     choices = click.Choice(get_args(hint)) if get_origin(hint) is Literal else None
+    unit = "DURATION" if name.endswith("_ms") else "SIZE" if name.endswith("_bytes") else "N"
 
     def remember(context: click.Context, _parameter: click.Parameter, value: Any) -> None:
         if value is None or value == ():
@@ -105,14 +106,15 @@ def setting_option(
             raise click.BadParameter(str(error).removeprefix(f"{flag}: ")) from None
         context.meta.setdefault(_GIVEN, {})[section, name] = changed
 
-    shown = default or _show_default(getattr(kind(), name))
+    own_default = getattr(kind(), name)
+    shown = default or (", ".join(own_default) if isinstance(own_default, tuple) else own_default)
     return click.option(
         flag,
         f"{section}_{name}",
         cls=SettingOption,
         section=section,
         setting=name,
-        metavar=None if choices else metavar,
+        metavar=None if choices else metavar or unit,
         type=choices,
         multiple=multiple,
         expose_value=False,
@@ -121,112 +123,82 @@ def setting_option(
     )
 
 
-def _show_default(value: Any) -> str:
-    return ", ".join(value) if isinstance(value, tuple) else str(value)
+def add_options(*options: Decorator) -> Decorator:
+    """Add options to a command. The help lists them in this order."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
 
 
-_ONLY_OWN_TOWER = "only this process's tower"
+def _towers_options(which: str, default: str = "") -> Decorator:
+    """Add the options that name towers; without a default, the help shows the settings' own."""
+    sub, pub = (f"{which} tower's {kind} endpoint, in place of --tower; may be repeated." for kind in ("SUB", "PUB"))
+    return add_options(
+        setting_option(
+            "beacon",
+            "tower",
+            f"{which} tower; PORT is that of its SUB endpoint. Repeat it for several towers.",
+            "HOST[:PORT]",
+            default=default or "127.0.0.1:5556",
+            multiple=True,
+        ),
+        setting_option("beacon", "tower_sub", sub, "ENDPOINT", default=default, multiple=True),
+        setting_option("beacon", "tower_pub", pub, "ENDPOINT", default=default, multiple=True),
+    )
 
-_BEACON_OPTIONS = (
-    setting_option(
-        "beacon",
-        "tower",
-        "HOST[:PORT]",
-        "A tower; PORT is that of its SUB endpoint. Repeat it for several towers.",
-        default="127.0.0.1:5556",
-        multiple=True,
-    ),
-    setting_option(
-        "beacon",
-        "tower_sub",
-        "ENDPOINT",
-        "A tower's SUB endpoint, in place of --tower; may be repeated.",
-        multiple=True,
-    ),
-    setting_option(
-        "beacon",
-        "tower_pub",
-        "ENDPOINT",
-        "A tower's PUB endpoint, in place of --tower; may be repeated.",
-        multiple=True,
-    ),
-)
 
-_OTHER_TOWERS_OPTIONS = (
+_NODE_OPTIONS = add_options(
     setting_option(
-        "beacon",
-        "tower",
-        "HOST[:PORT]",
-        "Another tower; PORT is that of its SUB endpoint. Repeat it for several towers.",
-        default=_ONLY_OWN_TOWER,
-        multiple=True,
-    ),
-    setting_option(
-        "beacon",
-        "tower_sub",
-        "ENDPOINT",
-        "Another tower's SUB endpoint, in place of --tower; may be repeated.",
-        default=_ONLY_OWN_TOWER,
-        multiple=True,
-    ),
-    setting_option(
-        "beacon",
-        "tower_pub",
-        "ENDPOINT",
-        "Another tower's PUB endpoint, in place of --tower; may be repeated.",
-        default=_ONLY_OWN_TOWER,
-        multiple=True,
-    ),
-)
-
-_NODE_OPTIONS = (
-    setting_option(
-        "node", "bind", "ENDPOINT", "The endpoint at which this node listens to its peers, such as tcp://*:*."
+        "node", "bind", "The endpoint at which this node listens to its peers, such as tcp://*:*.", "ENDPOINT"
     ),
     setting_option(
         "beacon",
         "advertise",
-        "HOST",
         "The host under which peers reach this node.",
+        "HOST",
         default="the address that the tower sees",
     ),
-    setting_option("node", "wire", "", "The dialect to send; both are understood."),
-    setting_option("node", "grace_ms", "DURATION", "How long to finish work after a signal, such as 10s."),
+    setting_option("node", "wire", "The dialect to send; both are understood."),
+    setting_option("node", "grace_ms", "How long to finish work after a signal, such as 10s."),
     setting_option(
         "security",
         "tower_keys",
-        "KEY",
         "The towers' public key, or a file with it; repeat it if towers have different keys.",
+        "KEY",
         default="none",
         multiple=True,
     ),
 )
 
-_TOWER_OPTIONS = (
-    setting_option("security", "key_file", "FILE", "The secret key, made by `dafka keys new`.", default="none"),
+_TOWER_OPTIONS = add_options(
+    setting_option("security", "key_file", "The secret key, made by `dafka keys new`.", "FILE", default="none"),
     setting_option(
         "security",
         "authorized_keys",
-        "PATH",
         "A file or folder of public keys: the nodes and towers that may connect.",
+        "PATH",
         default="none",
     ),
     setting_option(
         "metrics",
         "listen",
-        "[ADDRESS:]PORT",
         "Serve /metrics, /livez and /readyz here; a port alone is one of 127.0.0.1.",
+        "[ADDRESS:]PORT",
         flag="--metrics-listen",
         default="not served",
     ),
 )
 
-_LOG_OPTIONS = (
-    setting_option("log", "level", "", "The lowest level to log.", flag="--log-level"),
-    setting_option("log", "format", "", "One sentence or one JSON object per line.", flag="--log-format"),
+_LOG_OPTIONS = add_options(
+    setting_option("log", "level", "The lowest level to log.", flag="--log-level"),
+    setting_option("log", "format", "One sentence or one JSON object per line.", flag="--log-format"),
 )
 
-_CONFIG_OPTIONS = (
+_CONFIG_OPTIONS = add_options(
     click.option("--config", "config_path", type=click.Path(), metavar="FILE", help="A TOML file with settings."),
     click.option("-v", "--verbose", count=True, help="Log what happens (--log-level info); -vv for more."),
 )
@@ -240,16 +212,9 @@ def _give_config(*options: Decorator) -> Decorator:
         def wrapper(*args: Any, config_path: str | None = None, verbose: int = 0, **others: Any) -> Any:
             return command(*args, config=_make_config(config_path, verbose), **others)
 
-        return add_options(wrapper, *options)
+        return add_options(*options)(wrapper)
 
     return decorate
-
-
-def add_options(command: Callable[..., Any], *options: Decorator) -> Callable[..., Any]:
-    """Add options to a command. The help lists them in this order."""
-    for option in reversed(options):
-        command = option(command)
-    return command
 
 
 def _make_config(path: str | None, verbose: int) -> Config:
@@ -270,19 +235,23 @@ def _make_config(path: str | None, verbose: int) -> Config:
     return config
 
 
-node_options = _give_config(*_BEACON_OPTIONS, *_NODE_OPTIONS, *_TOWER_OPTIONS, *_LOG_OPTIONS, *_CONFIG_OPTIONS)
+_SHARED_OPTIONS = (_TOWER_OPTIONS, _LOG_OPTIONS, _CONFIG_OPTIONS)
+
+node_options = _give_config(_towers_options("A"), _NODE_OPTIONS, *_SHARED_OPTIONS)
 """Adds the options of every node to a command, which gets `config`."""
 
-up_options = _give_config(*_OTHER_TOWERS_OPTIONS, *_NODE_OPTIONS, *_TOWER_OPTIONS, *_LOG_OPTIONS, *_CONFIG_OPTIONS)
+up_options = _give_config(
+    _towers_options("Another", default="only this process's tower"), _NODE_OPTIONS, *_SHARED_OPTIONS
+)
 """Adds the options of a node that runs beside its own tower to a command, which gets `config`."""
 
-tower_options = _give_config(*_TOWER_OPTIONS, *_LOG_OPTIONS, *_CONFIG_OPTIONS)
+tower_options = _give_config(*_SHARED_OPTIONS)
 """Adds the options that towers and nodes share to a command, which gets `config`."""
 
-config_options = _give_config(*_CONFIG_OPTIONS)
+config_options = _give_config(_CONFIG_OPTIONS)
 """Adds `--config` and `-v` to a command, which gets `config`."""
 
-log_options = _give_config(*_LOG_OPTIONS)
+log_options = _give_config(_LOG_OPTIONS)
 """Adds `--log-level` and `--log-format` to a command, which gets `config`."""
 
 

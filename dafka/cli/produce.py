@@ -58,17 +58,17 @@ class InputLeftError(LocalError):
 @click.option(
     "--null-as", metavar="TEXT", help="A value that is TEXT is null, a tombstone; a key that is TEXT is none."
 )
-@setting_option("producer", "min_stores", "N", "How many stores must acknowledge each record.")
+@setting_option("producer", "min_stores", "How many stores must acknowledge each record.")
 @setting_option(
     "producer",
     "spool",
-    "PATH",
     "Keep records that are not acknowledged here, and continue the same partition with each run. A file, or a storage "
     "URL.",
+    "PATH",
     default="none",
 )
-@setting_option("producer", "compression", "NAME", "Compress batches of records: none, gzip, snappy, lz4 or zstd.")
-@setting_option("producer", "close_timeout_ms", "DURATION", "Give up when no ACK came for this long, such as 30s.")
+@setting_option("producer", "compression", "Compress batches of records: none, gzip, snappy, lz4 or zstd.")
+@setting_option("producer", "close_timeout_ms", "Give up when no ACK came for this long, such as 30s.")
 @node_options
 def produce(
     config: Config,
@@ -85,7 +85,9 @@ def produce(
     Exits with 0 when the required number of stores has acknowledged every record. Otherwise prints how many records are
     not acknowledged, and exits with 1. With --spool, the next run publishes those again first.
     """
-    config = _with_spool_url(config)
+    spool = config.producer.spool
+    if spool and ":" not in spool:  # a path, not a URL
+        config = config.with_producer(spool=f"sqlite:{spool}")
     line_format = LineFormat(key_separator, headers, timestamp, None if null_as is None else os.fsencode(null_as))
     if messages and path is not None:
         raise UsageMistake("--file: expected this or messages, not both")
@@ -106,19 +108,14 @@ def produce(
 
     def interrupted() -> int:
         for producer in opened:
-            _report_interruption(producer)
+            counts = producer.statistics()
+            report(Interrupted(counts.records, counts.unacknowledged))
         is_all_stored = not any(producer.statistics().unacknowledged for producer in opened)
         # The rest of a file was not published. A pipe or a terminal has no such rest.
         is_left = not is_read and (fd is None or stat.S_ISREG(os.fstat(fd).st_mode))
         return 0 if is_all_stored and not is_left else 1
 
     run(program, interrupted=interrupted, shutdown=supervisor.shutdown(is_graceful=True))
-
-
-def _with_spool_url(config: Config) -> Config:
-    """Return the configuration with the URL of the spool; a path without a scheme is a SQLite file."""
-    spool = config.producer.spool
-    return config if not spool or ":" in spool else config.with_producer(spool=f"sqlite:{spool}")
 
 
 def _open_input(path: str | None) -> int:
@@ -148,7 +145,7 @@ async def _publish(
     """Publish the input until it ends or a signal stops the command, wait for ACKs, and return whether all was read."""
     is_all_sent = is_read = False
     try:
-        async with require_tower(producer.events, config, producer):
+        async with require_tower(producer, config):
             async with aclosing(lines_read) as batches:
                 while lines := await supervisor.wait_unless_stopping(partial(anext, batches, None)):
                     await _send(producer, line_format.to_records(lines), config)
@@ -192,11 +189,6 @@ def _outstanding(producer: Producer, config: Config) -> UnacknowledgedError:
     counts = producer.statistics()
     first_sequence = counts.next_sequence - counts.unacknowledged
     return UnacknowledgedError(counts.unacknowledged, first_sequence, config.producer.min_stores)
-
-
-def _report_interruption(producer: Producer) -> None:
-    counts = producer.statistics()
-    report(Interrupted(counts.records, counts.unacknowledged))
 
 
 @asynccontextmanager

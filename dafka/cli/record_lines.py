@@ -74,7 +74,8 @@ def make_formatter(output: str, null: str = NULL) -> Formatter:
         return lambda batch: b"\n".join(_or_null(batch.values, encoded)) + b"\n"
     if output == "full":
         template = b"%b %b %b %b %b %b %b\n"
-        columns = (_topics, _partitions, _sequences, _times, _keys, _headers_or_absent, _values)
+        topic, partition, sequence, key, value = (_FIELDS[name] for name in (b"t", b"p", b"o", b"k", b"s"))
+        columns = (topic, partition, sequence, _times, key, _headers_or_absent, value)
         return lambda batch: _fill(template, columns, batch, encoded)
     return lambda batch: format_lines(batch).encode("ascii")
 
@@ -170,18 +171,6 @@ def _fill(template: bytes, columns: Sequence[_Column], batch: RecordBatch, null:
     return b"".join([template % row for row in zip(*(column(batch, null) for column in columns), strict=False)])
 
 
-def _topics(batch: RecordBatch, _null: bytes) -> Iterator[bytes]:
-    return repeat(encode_text(batch.partition.topic, "topic"), len(batch))
-
-
-def _partitions(batch: RecordBatch, _null: bytes) -> Iterator[bytes]:
-    return repeat(encode_text(batch.partition.address, "partition"), len(batch))
-
-
-def _sequences(batch: RecordBatch, _null: bytes) -> Iterator[bytes]:
-    return (b"%d" % sequence for sequence in range(batch.first_sequence, batch.end_sequence))
-
-
 def _timestamps(batch: RecordBatch, _null: bytes) -> Iterator[bytes]:
     if batch.timestamps is None:
         return repeat(b"%d" % NO_TIMESTAMP, len(batch))
@@ -192,22 +181,6 @@ def _times(batch: RecordBatch, _null: bytes) -> Iterator[bytes]:
     if batch.timestamps is None:
         return repeat(ABSENT, len(batch))
     return (ABSENT if time_ms == NO_TIMESTAMP else format_time(time_ms).encode() for time_ms in batch.timestamps)
-
-
-def _keys(batch: RecordBatch, null: bytes) -> Iterable[bytes]:
-    return repeat(null, len(batch)) if batch.keys is None else _or_null(batch.keys, null)
-
-
-def _key_lengths(batch: RecordBatch, _null: bytes) -> Iterable[bytes]:
-    return repeat(b"-1", len(batch)) if batch.keys is None else map(_length, batch.keys)
-
-
-def _values(batch: RecordBatch, null: bytes) -> Iterable[bytes]:
-    return _or_null(batch.values, null)
-
-
-def _value_lengths(batch: RecordBatch, _null: bytes) -> Iterable[bytes]:
-    return map(_length, batch.values)
 
 
 def _headers(batch: RecordBatch, null: bytes) -> Iterable[bytes]:
@@ -221,13 +194,13 @@ def _headers_or_absent(batch: RecordBatch, null: bytes) -> Iterable[bytes]:
 
 
 _FIELDS: dict[bytes, _Column] = {
-    b"t": _topics,
-    b"p": _partitions,
-    b"o": _sequences,
-    b"k": _keys,
-    b"K": _key_lengths,
-    b"s": _values,
-    b"S": _value_lengths,
+    b"t": lambda batch, _: repeat(encode_text(batch.partition.topic, "topic"), len(batch)),
+    b"p": lambda batch, _: repeat(encode_text(batch.partition.address, "partition"), len(batch)),
+    b"o": lambda batch, _: (b"%d" % sequence for sequence in range(batch.first_sequence, batch.end_sequence)),
+    b"k": lambda batch, null: repeat(null, len(batch)) if batch.keys is None else _or_null(batch.keys, null),
+    b"K": lambda batch, _: repeat(b"-1", len(batch)) if batch.keys is None else map(_length, batch.keys),
+    b"s": lambda batch, null: _or_null(batch.values, null),
+    b"S": lambda batch, _: map(_length, batch.values),
     b"h": _headers,
     b"T": _timestamps,
 }

@@ -6,27 +6,27 @@ command was used wrongly. 130, 143, 129: SIGINT, SIGTERM or SIGHUP ended it befo
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 import signal
 import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from typing import NoReturn, Protocol, TypeVar
+from contextlib import asynccontextmanager, suppress
+from typing import NoReturn, TypeVar
 
 import attrs
 import trio
 
 from dafka.cli.advice import with_advice
-from dafka.cli.freed_memory import return_freed_memory
 from dafka.cli.terminal import COMMAND_LOG, report_error
 from dafka.config import Config
 from dafka.errors import ConfigError, DafkaError, DiscoveryError, MissingExtraError, StorageError
 from dafka.exceptions import unwrap_group
 from dafka.operations import Monitor, Notifier, begin_stopping, open_operations
 from dafka.protocol import RefusedByPeer, TowerHostUnresolved, TowersHeard, TowersSilent
-from dafka.roles import EventFeed
+from dafka.roles import Consumer, EventFeed, Observer, Producer
 from dafka.roles.logging_events import MetricsServed, Stopping
 from dafka.transport import diagnose_connection, raise_descriptors_max
 
@@ -40,6 +40,14 @@ EXTRA_END_S = 5.0
 
 REFUSED_S = 1.0
 """How long a node that a tower has refused waits for another tower."""
+
+LARGE_BYTES = 2**22
+"""Buffers from this size on are returned to the system when they are freed, if the process uses glibc."""
+
+KEPT_BYTES = 2**25
+"""How much of what smaller ones leave is kept for the next ones, which makes these faster."""
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 
 
 @attrs.frozen
@@ -154,6 +162,7 @@ class Supervisor:
 
     def __init__(self, config: Config, *roles: str) -> None:
         self.monitor = Monitor(*roles)
+        self.metrics_url: str | None = None
         self.is_stopping = False
         self._config = config
         self._notifier = Notifier.from_environment()
@@ -166,13 +175,14 @@ class Supervisor:
         return Shutdown(self._stop, grace_s if is_graceful else 0.0, limit_s)
 
     @asynccontextmanager
-    async def open(self) -> AsyncIterator[str | None]:
-        """Serve metrics and notify the service manager during the block, which gets the metrics' URL, if any."""
+    async def open(self) -> AsyncIterator[None]:
+        """Serve metrics, if they are configured, and notify the service manager during the block."""
         metrics = self._config.metrics
         async with open_operations(self.monitor, metrics.listen, self._notifier, metrics.topics_max) as url:
             if url is not None:
                 COMMAND_LOG.write(MetricsServed(f"{url}/metrics"))
-            yield url
+            self.metrics_url = url
+            yield
 
     async def wait_unless_stopping(self, wait: Callable[[], Awaitable[_T]]) -> _T | None:
         """Return the result of `wait`, or None as soon as a signal has stopped the command."""
@@ -188,34 +198,20 @@ class Supervisor:
             self._waiting.cancel()
 
 
-class SettlingNode(Protocol):
-    """A producer, a consumer or an observer."""
-
-    @property
-    def events(self) -> EventFeed:
-        """The node's events."""
-
-    async def wait_settled(self) -> None:
-        """Wait until the node has found its peers."""
-
-
 @asynccontextmanager
-async def require_tower(events: EventFeed, config: Config, settling: SettlingNode | None = None) -> AsyncIterator[None]:
-    """Run a block, and end it with an error if no tower can be used.
+async def require_tower(node: Producer | Consumer | Observer, config: Config) -> AsyncIterator[None]:
+    """Run a block, and end it with an error if the node can use no tower.
 
     It is for commands with a job to finish. A daemon runs on: its node logs that it hears no tower, and keeps trying.
-    The node `settling` must also hear its own beacon through the tower.
 
     Raise `DiscoveryError` if no tower is heard for `tower_timeout_ms` from the start, if the only towers heard refuse
-    this node's key, or if `settling` does not hear its own beacon.
+    the node's key, or if the node does not hear its own beacon through the tower.
     """
 
     async def watch() -> None:
-        await _wait_tower_heard(events, config)
-        if settling is None:
-            return
+        await _wait_tower_heard(node.events, config)
         with trio.move_on_after(config.node.tower_timeout_ms / 1000) as scope:
-            await settling.wait_settled()
+            await node.wait_settled()
         if scope.cancelled_caught:
             raise DiscoveryError(
                 f"the tower at {', '.join(config.beacon.tower_pub)} is heard, but does not pass on what is sent to "
@@ -261,3 +257,17 @@ async def _wait_tower_heard(events: EventFeed, config: Config) -> None:
             if isinstance(event, TowersSilent):
                 break
     raise DiscoveryError(f"no tower accepts this node: {with_advice(refusal)}")
+
+
+def return_freed_memory() -> None:
+    """Fix the thresholds of glibc's allocator.
+
+    Otherwise it raises them up to 32 MiB with each larger buffer that is freed, and later ones then leave holes that
+    the process keeps: a process that has once unpacked large records would keep the memory of many of them.
+    """
+    if sys.platform != "linux":
+        return
+    with suppress(AttributeError, OSError):  # another C library
+        allocator = ctypes.CDLL(None)
+        allocator.mallopt(_MMAP_THRESHOLD, LARGE_BYTES)
+        allocator.mallopt(_TRIM_THRESHOLD, KEPT_BYTES)

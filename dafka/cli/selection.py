@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import attrs
 import click
@@ -118,46 +117,44 @@ class SelectedRecords:
         return None
 
 
-def selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of a `Selection` to a command."""
-    return add_options(
-        command,
-        click.option("--from-beginning", is_flag=True, help="Begin at the earliest record: --offset-reset earliest."),
-        click.option(
-            "--tail",
-            type=click.IntRange(min=0),
-            metavar="N",
-            help="Begin with the last N records of each partition that stores hold. Each producer has a partition.",
-        ),
-        click.option(
-            "--offset",
-            type=click.IntRange(min=0),
-            metavar="SEQUENCE",
-            help="Begin at this sequence in each partition that stores hold.",
-        ),
-        click.option(
-            "--since",
-            type=TIME,
-            metavar="TIME",
-            help="Begin with the first record made at this time or later: how long ago, such as 2h, or an ISO 8601 "
-            "time such as 2026-11-23T08:00Z (UTC if it names no offset).",
-        ),
-        click.option(
-            "--partition",
-            "partitions",
-            metavar="ADDRESS",
-            multiple=True,
-            callback=_upper,
-            help="Print this partition only; the first digits of its address suffice. May be repeated.",
-        ),
-        click.option(
-            "--exit-at-end",
-            is_flag=True,
-            help="Stop at the end of what stores hold now. Without --tail, --offset or --since, begin at the earliest "
-            "record.",
-        ),
-    )
-
-
 def _upper(_context: click.Context, _parameter: click.Parameter, values: Sequence[str]) -> tuple[str, ...]:
     return tuple(value.upper() for value in values)
+
+
+selection_options = add_options(
+    click.option("--from-beginning", is_flag=True, help="Begin at the earliest record: --offset-reset earliest."),
+    click.option(
+        "--tail",
+        type=click.IntRange(min=0),
+        metavar="N",
+        help="Begin with the last N records of each partition that stores hold. Each producer has a partition.",
+    ),
+    click.option(
+        "--offset",
+        type=click.IntRange(min=0),
+        metavar="SEQUENCE",
+        help="Begin at this sequence in each partition that stores hold.",
+    ),
+    click.option(
+        "--since",
+        type=TIME,
+        metavar="TIME",
+        help="Begin with the first record made at this time or later: how long ago, such as 2h, or an ISO 8601 "
+        "time such as 2026-11-23T08:00Z (UTC if it names no offset).",
+    ),
+    click.option(
+        "--partition",
+        "partitions",
+        metavar="ADDRESS",
+        multiple=True,
+        callback=_upper,
+        help="Print this partition only; the first digits of its address suffice. May be repeated.",
+    ),
+    click.option(
+        "--exit-at-end",
+        is_flag=True,
+        help="Stop at the end of what stores hold now. Without --tail, --offset or --since, begin at the earliest "
+        "record.",
+    ),
+)
+"""Adds the options of a `Selection` to a command."""

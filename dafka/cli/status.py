@@ -66,7 +66,7 @@ def status(
         nonlocal last_status
         async with (
             open_observer(topics, config) as observer,
-            require_tower(observer.events, config, observer),
+            require_tower(observer, config),
             AsyncExitStack() as stack,
         ):
             brokers = ClusterBrokers(config, stack)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import logging
 import os
 import re
@@ -139,11 +140,9 @@ def log_silent_towers() -> None:
 
 
 class _LevelFilter(logging.Filter):
-    """Drops lines below a level, and the silence of towers that were never heard: it ends most commands with an error.
+    """Drops lines below a level, and the silence of towers never heard before, which ends most commands with an error.
 
-    Args:
-        level: The level.
-        is_silence_logged: Set if this silence is logged, too.
+    The event is set once this silence is logged, too.
     """
 
     def __init__(self, level: int, is_silence_logged: threading.Event) -> None:
@@ -175,17 +174,23 @@ def output_has_colour() -> bool:
     return sys.stdout is not None and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
+def print_json_lines(objects: Iterable[object]) -> None:
+    """Print one JSON object per line."""
+    for each in objects:
+        click.echo(json.dumps(each))
+
+
 def print_table(
     names: tuple[str, ...],
     numbers: tuple[str, ...],
-    rows: Iterable[tuple[str, ...]],
+    rows: Iterable[tuple[object, ...]],
     colours: Sequence[str] = (),
 ) -> None:
     """Print a table: fitted to the width of a terminal, otherwise one line per row.
 
     Columns of numbers come after those of text, and are aligned to the right. On a terminal, a row can have a colour.
     """
-    cells = [tuple(map(escape_unprintable, row)) for row in rows]
+    cells = [tuple(escape_unprintable(str(cell)) for cell in row) for row in rows]
     if sys.stdout is None or not sys.stdout.isatty():
         click.echo(_align([names + numbers, *cells], len(names)))
         return

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import attrs
 import click
@@ -14,7 +14,7 @@ from dafka.broker.access.credentials import DEFAULT_ITERATIONS, MECHANISMS, Cred
 from dafka.broker.access.permissions import Permissions
 from dafka.broker.access.tokens import Token, create_token
 from dafka.broker.access.users_file import User, find_user_name_problem, read_users, write_users
-from dafka.cli.kafka.options import read_password
+from dafka.cli.kafka.options import password_option, read_password
 from dafka.cli.options import DURATION, add_options, config_options, setting_option, usage_mistakes
 from dafka.cli.terminal import UsageMistake
 from dafka.config import Config
@@ -31,23 +31,15 @@ _KINDS = {
 _FLAGS = {"groups": "--group", "transactions": "--transaction"}
 _EVERYTHING = Permissions(**dict.fromkeys(_KINDS, ("*",)))
 
-_users_option = setting_option("clients", "users", "FILE", "The file of users.", default="the setting [clients] users")
+_users_option = setting_option("clients", "users", "The file of users.", "FILE", default="the setting [clients] users")
 
 
-def _permission_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    options = [
+_permission_options = add_options(
+    *(
         click.option(_FLAGS.get(kind, f"--{kind}"), kind, metavar="PATTERN", multiple=True, help=text)
         for kind, text in _KINDS.items()
-    ]
-    everything = click.option("--everything", is_flag=True, help="Permit everything.")
-    return add_options(command, *options, everything)
-
-
-_password_option = click.option(
-    "--password-file",
-    type=click.Path(),
-    metavar="FILE",
-    help="A file whose first line is the password.  [default: ask for it]",
+    ),
+    click.option("--everything", is_flag=True, help="Permit everything."),
 )
 
 
@@ -63,7 +55,7 @@ def user() -> None:
 @click.argument("name")
 @_users_option
 @_permission_options
-@_password_option
+@password_option
 @config_options
 def add(name: str, password_file: str | None, everything: bool, config: Config, **patterns: tuple[str, ...]) -> None:
     """Add a user.
@@ -71,20 +63,18 @@ def add(name: str, password_file: str | None, everything: bool, config: Config, 
     The password is asked for, or is the first line of the standard input if that is no terminal. Without permissions,
     the user may do nothing.
     """
-    path, users = _read(config, is_new_allowed=True)
-    problem = find_user_name_problem(name)
-    if problem:
-        raise UsageMistake(problem)
-    if name in users:
-        raise UsageMistake(f"there is a user {name!r} already; change it with `dafka user change`")
-    permissions = _permissions(Permissions(), patterns, everything=everything)
-    if permissions.read and not permissions.groups:
-        permissions = attrs.evolve(permissions, groups=("*",))
-    if permissions.write and not permissions.transactions:
-        permissions = attrs.evolve(permissions, transactions=("*",))
-    users[name] = User(name, _derive(read_password(password_file, is_new=True)), permissions)
-    with usage_mistakes():
-        write_users(path, users)
+    with _changing_users(config, is_new_allowed=True) as (path, users):
+        problem = find_user_name_problem(name)
+        if problem:
+            raise UsageMistake(problem)
+        if name in users:
+            raise UsageMistake(f"there is a user {name!r} already; change it with `dafka user change`")
+        permissions = _permissions(Permissions(), patterns, everything=everything)
+        if permissions.read and not permissions.groups:
+            permissions = attrs.evolve(permissions, groups=("*",))
+        if permissions.write and not permissions.transactions:
+            permissions = attrs.evolve(permissions, transactions=("*",))
+        users[name] = User(name, _derive(read_password(password_file, is_new=True)), permissions)
     click.echo(f"added {_describe(users[name])} to {path}", err=True)
 
 
@@ -93,7 +83,7 @@ def add(name: str, password_file: str | None, everything: bool, config: Config, 
 @_users_option
 @_permission_options
 @click.option("--password", is_flag=True, help="Ask for a new password.")
-@_password_option
+@password_option
 @config_options
 def change(
     name: str,
@@ -107,16 +97,14 @@ def change(
 
     Each kind of permission that is given replaces the former ones of that kind. An empty pattern removes them.
     """
-    path, users = _read(config)
-    former = _find(users, name, path)
-    changed = attrs.evolve(former, permissions=_permissions(former.permissions, patterns, everything=everything))
-    if password or password_file:
-        changed = attrs.evolve(changed, credentials=_derive(read_password(password_file, is_new=True)))
-    elif changed == former:
-        raise UsageMistake("nothing to change: give permissions or --password")
-    users[name] = changed
-    with usage_mistakes():
-        write_users(path, users)
+    with _changing_users(config) as (path, users):
+        former = _find(users, name, path)
+        changed = attrs.evolve(former, permissions=_permissions(former.permissions, patterns, everything=everything))
+        if password or password_file:
+            changed = attrs.evolve(changed, credentials=_derive(read_password(password_file, is_new=True)))
+        elif changed == former:
+            raise UsageMistake("nothing to change: give permissions or --password")
+        users[name] = changed
     click.echo(f"changed {_describe(changed)} in {path}", err=True)
 
 
@@ -126,11 +114,8 @@ def change(
 @config_options
 def remove(name: str, config: Config) -> None:
     """Remove a user. A running broker disconnects the user's clients at their next request."""
-    path, users = _read(config)
-    _find(users, name, path)
-    del users[name]
-    with usage_mistakes():
-        write_users(path, users)
+    with _changing_users(config) as (path, users):
+        del users[_find(users, name, path).name]
     click.echo(f"removed {name} from {path}", err=True)
 
 
@@ -147,12 +132,10 @@ def token(name: str, expires_after: int | None, config: Config) -> None:
     A token stands for the user in place of a password, in the header `Authorization: Bearer` of HTTP and in WebSocket.
     It is printed once: the file of users has its hash only.
     """
-    path, users = _read(config)
-    former = _find(users, name, path)
-    secret, made = create_token(None if expires_after is None else now_ms() + expires_after)
-    users[name] = attrs.evolve(former, tokens=(*former.tokens, made))
-    with usage_mistakes():
-        write_users(path, users)
+    with _changing_users(config) as (path, users):
+        former = _find(users, name, path)
+        secret, made = create_token(None if expires_after is None else now_ms() + expires_after)
+        users[name] = attrs.evolve(former, tokens=(*former.tokens, made))
     click.echo(f"made {_describe_token(made)} for {name} in {path}", err=True)
     click.echo(secret)
 
@@ -167,13 +150,14 @@ def revoke_token(name: str, token_id: str, config: Config) -> None:
 
     `dafka user list` shows the ids of tokens.
     """
-    path, users = _read(config)
-    former = _find(users, name, path)
-    if all(each.token_id != token_id for each in former.tokens):
-        raise UsageMistake(f"the user {name!r} has no token {token_id!r}; `dafka user list` shows the ids of tokens")
-    users[name] = attrs.evolve(former, tokens=tuple(each for each in former.tokens if each.token_id != token_id))
-    with usage_mistakes():
-        write_users(path, users)
+    with _changing_users(config) as (path, users):
+        former = _find(users, name, path)
+        kept = tuple(each for each in former.tokens if each.token_id != token_id)
+        if kept == former.tokens:
+            raise UsageMistake(
+                f"the user {name!r} has no token {token_id!r}; `dafka user list` shows the ids of tokens"
+            )
+        users[name] = attrs.evolve(former, tokens=kept)
     click.echo(f"revoked token {token_id} of {name} in {path}", err=True)
 
 
@@ -200,6 +184,15 @@ def _read(config: Config, *, is_new_allowed: bool = False) -> tuple[Path, dict[s
         return path, {}
     with usage_mistakes():
         return path, read_users(path)
+
+
+@contextmanager
+def _changing_users(config: Config, *, is_new_allowed: bool = False) -> Iterator[tuple[Path, dict[str, User]]]:
+    """Read the file of users, and write it when the block has changed them."""
+    path, users = _read(config, is_new_allowed=is_new_allowed)
+    yield path, users
+    with usage_mistakes():
+        write_users(path, users)
 
 
 def _find(users: dict[str, User], name: str, path: Path) -> User:

@@ -96,12 +96,12 @@ async def test_a_store_that_is_restarted_is_announced_without_the_tower(
         task_status.started(store)
 
     monkeypatch.setattr(daemons, "serve_store_with_restarts", serve_twice)
-    supervisor = cast(Any, SimpleNamespace(monitor=SimpleNamespace(watching=nullcontext)))
+    supervisor = cast(Any, SimpleNamespace(monitor=SimpleNamespace(watching=nullcontext), metrics_url=None))
     announced: list[str] = []
     config = CONFIG.with_store(storage="memory:")
     with trio.move_on_after(1):
         async with trio.open_nursery() as nursery:
-            await daemons._run_store(nursery, config, supervisor, None, lambda: announced.append("tower"))
+            await daemons._run_store(config, nursery, supervisor, lambda: announced.append("tower"))
     assert announced == ["tower"]
     assert capsys.readouterr().out.splitlines() == ["store A at tcp://a:3 keeps memory:"] * 2
 
@@ -189,6 +189,10 @@ async def test_a_tower_that_passes_nothing_on_is_an_error(autojump_clock: Any) -
     class Node:
         settle_s = 0.0
 
+        @property
+        def events(self) -> Events:
+            return Events(TowersHeard())
+
         async def wait_settled(self) -> None:
             await trio.sleep(self.settle_s)
 
@@ -196,9 +200,9 @@ async def test_a_tower_that_passes_nothing_on_is_an_error(autojump_clock: Any) -
     timeout_s = CONFIG.node.tower_timeout_ms / 1000
     for settle_s in (0.0, timeout_s - 1):
         node.settle_s = settle_s
-        async with runner.require_tower(cast(EventFeed, Events(TowersHeard())), CONFIG, node):
+        async with runner.require_tower(node, CONFIG):
             await trio.sleep(timeout_s + 1)
     node.settle_s = timeout_s + 1
     with pytest.raises(DiscoveryError, match="tcp://a:2 is heard, but does not pass on what is sent to tcp://a:1"):
-        async with runner.require_tower(cast(EventFeed, Events(TowersHeard())), CONFIG, node):
+        async with runner.require_tower(node, CONFIG):
             await trio.sleep(1000)

@@ -22,7 +22,7 @@ from click.testing import CliRunner, Result
 from dafka.broker.core.log.log_table import leader_partition
 from dafka.broker.core.metadata.topics import Topic, encode_topic
 from dafka.cli import main
-from dafka.cli.storage import common, deletion
+from dafka.cli.storage import common, removal
 from dafka.errors import StorageBusyError, StorageCorruptError, StorageError
 from dafka.records import Partition, RecordBatch
 from dafka.storage import READ_BYTES, Damage, PartitionInfo, Storage, opening
@@ -396,7 +396,7 @@ def test_delete_asks_on_standard_error(monkeypatch: pytest.MonkeyPatch, capsys: 
             return True
 
     monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
-    deletion._confirm("shelf:a", "orders", {ORDERS: PartitionInfo(0, 10)}, yes=False)
+    removal._confirm_deletion("shelf:a", "orders", {ORDERS: 10}, yes=False)
     shown = capsys.readouterr()
     assert shown.out.strip() == ""
     assert shown.err.startswith("Delete 1 partition of orders with 10 records from shelf:a?")

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 SCRIPT = """
-from dafka.cli.freed_memory import return_freed_memory
+from dafka.cli.runner import return_freed_memory
 from pathlib import Path
 
 def resident():

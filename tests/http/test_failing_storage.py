@@ -19,9 +19,10 @@ from dafka.errors import StorageError
 from dafka.http.api.registry import ROUTES
 from dafka.http.websocket.session import _HANDLERS
 from dafka.kafka.apis import OFFERED, SERVED
-from dafka.kafka.protocol import NIL, RESPONSES, ApiKey, Request, decode_response, encode_request
-from dafka.kafka.protocol.constants import SET
+from dafka.kafka.protocol.apis import RESPONSES
+from dafka.kafka.protocol.constants import SET, ApiKey
 from dafka.kafka.protocol.constants import TOPIC as TOPIC_RESOURCE
+from dafka.kafka.protocol.frames import decode_response, encode_request
 from dafka.kafka.protocol.messages.cluster import MetadataRequest, MetadataRequestTopic
 from dafka.kafka.protocol.messages.configs import (
     AlterableConfig,
@@ -73,6 +74,7 @@ from dafka.kafka.protocol.messages.transactions import (
     EndTxnRequest,
     InitProducerIdRequest,
 )
+from dafka.kafka.protocol.tables import NIL, Request
 from dafka.kafka.server.counters import find_errors
 from tests.http.running import RunningWeb, open_web
 from tests.http.websocket.clients import open_client

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from dafka import Config
-from dafka.kafka.protocol import encode_request
+from dafka.kafka.protocol.frames import encode_request
 from dafka.kafka.protocol.messages.connections import ApiVersionsRequest
 from tests.http.running import DEADLINE_S, RunningWeb, open_web
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dafka.kafka.protocol import ApiKey
+from dafka.kafka.protocol.constants import ApiKey
 from tests.kafka.recording_broker import TOPIC, RecordingBroker
 
 PLAIN = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN"}

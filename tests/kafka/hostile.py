@@ -8,17 +8,10 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any, NamedTuple
 
-from dafka.kafka.protocol import (
-    REQUESTS,
-    RESPONSES,
-    ApiKey,
-    RequestHeader,
-    Response,
-    decode_request,
-    decode_response,
-    encode_request,
-    encode_response,
-)
+from dafka.kafka.protocol.apis import REQUESTS, RESPONSES
+from dafka.kafka.protocol.constants import ApiKey
+from dafka.kafka.protocol.frames import RequestHeader, decode_request, decode_response, encode_request, encode_response
+from dafka.kafka.protocol.tables import Response
 from tests.kafka.samples import random_message, versions_of
 
 FRAME_BYTES_MAX = 2**16

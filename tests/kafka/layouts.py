@@ -15,9 +15,8 @@ import warnings
 from importlib import resources
 from typing import Any, NamedTuple
 
-from dafka.kafka.protocol import Message, Versions
 from dafka.kafka.protocol.code import split_fields
-from dafka.kafka.protocol.tables import Kind, Struct, fields_of
+from dafka.kafka.protocol.tables import Kind, Message, Struct, Versions, fields_of
 
 
 class Item(NamedTuple):
@@ -36,7 +35,7 @@ Layout: typing.TypeAlias = tuple[Item, ...]
 
 def messages() -> dict[str, type[Message]]:
     """Return all messages by name."""
-    from dafka.kafka.protocol import REQUESTS, RESPONSES
+    from dafka.kafka.protocol.apis import REQUESTS, RESPONSES
 
     return {each.__name__: each for each in [*REQUESTS.values(), *RESPONSES.values()]}
 

@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from dafka.kafka.protocol import ApiKey, FrameSplitter, RequestHeader, decode_request, encode_request, encode_response
+from dafka.kafka.protocol.constants import ApiKey
+from dafka.kafka.protocol.frames import FrameSplitter, RequestHeader, decode_request, encode_request, encode_response
 from dafka.kafka.protocol.messages.logs import (
     FetchableTopicResponse,
     FetchPartition,

@@ -9,12 +9,10 @@ from typing import Any
 from dafka.batches import check_crc, with_base_offset
 from dafka.batches.message_sets import convert_message_set, encode_message_set, is_message_set
 from dafka.errors import UnsupportedRequestError
-from dafka.kafka.protocol import (
-    ADVERTISED,
+from dafka.kafka.protocol.apis import ADVERTISED, advertise
+from dafka.kafka.protocol.frames import (
     FrameSplitter,
     RequestHeader,
-    Response,
-    advertise,
     decode_request,
     encode_response,
     encode_token,
@@ -31,6 +29,7 @@ from dafka.kafka.protocol.messages import (
     topics,
     transactions,
 )
+from dafka.kafka.protocol.tables import Response
 
 HOST, TOPIC, MEMBER = "127.0.0.1", "orders", "member-1"
 BYTES_MAX = 2**20

@@ -6,8 +6,7 @@ import uuid
 from random import Random
 from typing import Any, TypeVar
 
-from dafka.kafka.protocol import NIL, Message, Struct
-from dafka.kafka.protocol.tables import Field, Kind, fields_of
+from dafka.kafka.protocol.tables import NIL, Field, Kind, Message, Struct, fields_of
 
 M = TypeVar("M", bound=Struct)
 

@@ -10,7 +10,8 @@ import pytest
 
 from dafka.batches import check_crc, decode_batch
 from dafka.batches.message_sets import decode_message_set, is_message_set
-from dafka.kafka.protocol import ApiKey, decode_request, encode_request
+from dafka.kafka.protocol.constants import ApiKey
+from dafka.kafka.protocol.frames import decode_request, encode_request
 from dafka.kafka.protocol.messages.connections import ApiVersionsRequest, SaslAuthenticateRequest
 from dafka.kafka.protocol.messages.logs import FetchRequest, ProduceRequest
 from dafka.kafka.protocol.messages.membership import JoinGroupRequest

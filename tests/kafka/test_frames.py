@@ -11,13 +11,11 @@ from hypothesis import strategies as st
 from dafka.batches.varints import write_uvarint
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.errors import UnsupportedRequestError, WireError
-from dafka.kafka.protocol import (
-    ADVERTISED,
-    ITEMS_MAX,
-    ApiKey,
+from dafka.kafka.protocol.apis import ADVERTISED, advertise
+from dafka.kafka.protocol.constants import ApiKey
+from dafka.kafka.protocol.frames import (
     FrameSplitter,
     RequestHeader,
-    advertise,
     decode_request,
     decode_response,
     encode_request,
@@ -31,6 +29,7 @@ from dafka.kafka.protocol.messages.configs import DescribeConfigsRequest, Descri
 from dafka.kafka.protocol.messages.connections import ApiVersionsRequest, ApiVersionsResponse
 from dafka.kafka.protocol.messages.logs import FetchRequest, FetchTopic
 from dafka.kafka.protocol.messages.membership import HeartbeatRequest, HeartbeatResponse
+from dafka.kafka.protocol.reading import ITEMS_MAX
 
 HEARTBEAT = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
 

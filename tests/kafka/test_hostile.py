@@ -7,7 +7,7 @@ import tracemalloc
 import pytest
 
 from dafka.errors import WireError
-from dafka.kafka.protocol import decode_request, encode_request
+from dafka.kafka.protocol.frames import decode_request, encode_request
 from dafka.kafka.protocol.messages.offsets import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
 from tests.kafka.fuzz import outcome
 from tests.kafka.hostile import honest_frames, hostile_frames

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dafka.batches.varints import write_uvarint
-from dafka.kafka.protocol import Message
 from dafka.kafka.protocol.reading import ITEMS_MAX, read_uvarint, reader_of
+from dafka.kafka.protocol.tables import Message
 from dafka.kafka.protocol.writing import Buffer, writer_of
 from tests.kafka.layouts import kio_entity, messages
 from tests.kafka.samples import random_message, versions_of

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from dafka.errors import EncodingError
-from dafka.kafka.protocol import ADVERTISED, REQUESTS, RESPONSES, ApiKey, Message, Struct, Versions, encode_request
+from dafka.kafka.protocol.apis import ADVERTISED, REQUESTS, RESPONSES
+from dafka.kafka.protocol.constants import ApiKey
+from dafka.kafka.protocol.frames import encode_request
 from dafka.kafka.protocol.messages.logs import FetchRequest, PartitionProduceData, ProduceRequest, TopicProduceData
 from dafka.kafka.protocol.reading import reader_of
-from dafka.kafka.protocol.tables import String, field, fields_of
+from dafka.kafka.protocol.tables import Message, String, Struct, Versions, field, fields_of
 from tests.kafka.layouts import (
     kio_entity,
     kio_layout,

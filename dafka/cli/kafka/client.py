@@ -16,16 +16,9 @@ from dafka.broker.access.login import PLAIN
 from dafka.broker.core.error_codes import ErrorCode, error_name
 from dafka.cli.terminal import UsageMistake
 from dafka.errors import EncodingError, WireError
-from dafka.kafka.protocol import (
-    ADVERTISED,
-    RESPONSES,
-    ApiKey,
-    FrameSplitter,
-    Request,
-    Response,
-    decode_response,
-    encode_request,
-)
+from dafka.kafka.protocol.apis import ADVERTISED, RESPONSES
+from dafka.kafka.protocol.constants import ApiKey
+from dafka.kafka.protocol.frames import FrameSplitter, decode_response, encode_request
 from dafka.kafka.protocol.messages.cluster import MetadataRequest, MetadataRequestTopic
 from dafka.kafka.protocol.messages.connections import (
     ApiVersionsRequest,
@@ -33,6 +26,7 @@ from dafka.kafka.protocol.messages.connections import (
     SaslHandshakeRequest,
 )
 from dafka.kafka.protocol.messages.membership import FindCoordinatorRequest
+from dafka.kafka.protocol.tables import Request, Response
 
 TIMEOUT_S = 30.0
 """How long a broker may take to answer."""
@@ -50,16 +44,16 @@ class BrokerUnreachable(click.ClickException):
 class Access:
     """How to reach a broker, and as which user; without a user, there is no authentication.
 
-    `authority` is a file with the authorities of the broker's certificate; empty for those of the system. `certificate`
-    and `key` are files of the client's own certificate; `key` is empty if it is in the same file.
+    `tls_ca` is a file with the authorities of the broker's certificate; empty for those of the system. The client's own
+    certificate and its key are two files, or one, so that `tls_key` is empty.
     """
 
     host: str
     port: int
-    has_tls: bool = False
-    authority: str = ""
-    certificate: str = ""
-    key: str = ""
+    tls: bool = False
+    tls_ca: str = ""
+    tls_certificate: str = ""
+    tls_key: str = ""
     user: str = ""
     mechanism: str = ""
     password: str = attrs.field(default="", repr=False)
@@ -181,7 +175,7 @@ class KafkaClient:
                 return frames[0]
 
     def _advise(self) -> str:
-        if not self._access.has_tls:
+        if not self._access.tls:
             return "; if it expects TLS, use --tls or --tls-ca" + (
                 "" if self._access.user else ", and if it expects authentication, --user"
             )
@@ -248,7 +242,7 @@ _EXPLAINED: dict[int, str] = {
 
 
 def _connect(access: Access) -> socket.socket:
-    context = make_context(access.authority, access.certificate, access.key) if access.has_tls else None
+    context = make_context(access.tls_ca, access.tls_certificate, access.tls_key) if access.tls else None
     try:
         found = socket.create_connection((access.host, access.port), TIMEOUT_S)
     except OSError as error:

@@ -14,7 +14,7 @@ from dafka.cli.kafka.client import BrokerUnreachable
 from dafka.cli.kafka.http_client import HttpClient
 from dafka.cli.kafka.options import http_options, json_option
 from dafka.cli.options import DURATION
-from dafka.cli.terminal import print_table
+from dafka.cli.terminal import print_json_lines, print_table
 
 _POLL_S = 1.0
 _number = click.argument("number", type=click.IntRange(0, 1023))
@@ -36,19 +36,18 @@ def brokers(as_json: bool, client: HttpClient) -> None:
     """List the brokers: their addresses, free space, and how many logs they lead and keep."""
     found = client.ask("GET", "/brokers")["brokers"]
     if as_json:
-        for each in found:
-            click.echo(json.dumps(each))
+        print_json_lines(found)
         return
     rows = [
         (
-            str(each["number"]),
+            each["number"],
             _state(each),
             each["rack"] or "-",
             each["kafka_listener"] or "-",
             each["http_url"] or "-",
             decimal(each["free_bytes"]) if each["free_bytes"] else "-",
-            str(each["logs_led"]),
-            str(each["replicas"]),
+            each["logs_led"],
+            each["replicas"],
         )
         for each in found
     ]
@@ -66,8 +65,8 @@ def status(as_json: bool, client: HttpClient) -> None:
     found = client.ask("GET", "/brokers")
     all_brokers = found["brokers"]
     dead = [each["number"] for each in all_brokers if not each["is_alive"]]
-    counts = [each["under_replicated_logs"] for each in all_brokers if each["is_alive"]]
-    under_replicated = sum(each or 0 for each in counts)
+    alive = [each for each in all_brokers if each["is_alive"]]
+    under_replicated = sum(each["under_replicated_logs"] or 0 for each in alive)
     summary = {
         "brokers": len(all_brokers),
         "dead": dead,
@@ -75,9 +74,7 @@ def status(as_json: bool, client: HttpClient) -> None:
         "logs": found["log_count"],
         "leaderless_logs": found["leaderless_logs"],
         "under_replicated_logs": under_replicated,
-        "silent": [
-            each["number"] for each in all_brokers if each["is_alive"] and each["under_replicated_logs"] is None
-        ],
+        "silent": [each["number"] for each in alive if each["under_replicated_logs"] is None],
     }
     if as_json:
         click.echo(json.dumps(summary))

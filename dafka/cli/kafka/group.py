@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -17,9 +16,9 @@ from dafka.cli.groups import (
 )
 from dafka.cli.kafka.client import KafkaClient, check_error
 from dafka.cli.kafka.options import client_options, client_or_node_options, json_option
-from dafka.cli.kafka.topic import LogRange, find_offsets, find_ranges
+from dafka.cli.kafka.topic import LogDescription, describe_logs, find_offsets
 from dafka.cli.options import parsed_type
-from dafka.cli.terminal import UsageMistake, confirm, print_table, yes_option
+from dafka.cli.terminal import UsageMistake, confirm, print_json_lines, print_table, yes_option
 from dafka.kafka.protocol.messages.groups import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
 from dafka.kafka.protocol.messages.offsets import (
     OffsetCommitRequest,
@@ -55,8 +54,9 @@ def list_groups(as_json: bool, client: KafkaClient) -> None:
         groups |= {each.group_id: each for each in response.groups}
     found = [groups[name] for name in sorted(groups)]
     if as_json:
-        for each in found:
-            click.echo(json.dumps({"group": each.group_id, "state": each.group_state, "type": each.protocol_type}))
+        print_json_lines(
+            {"group": each.group_id, "state": each.group_state, "type": each.protocol_type} for each in found
+        )
     else:
         rows = [(each.group_id, each.group_state, each.protocol_type) for each in found]
         print_table(("group", "state", "type"), (), rows)
@@ -71,34 +71,28 @@ def describe(name: str, as_json: bool, client: KafkaClient) -> None:
     coordinator = client.connect_coordinator(name)
     found = _find(coordinator, name)
     committed = _committed(coordinator, name)
-    ranges = {(each.topic, each.number): each for each in _ranges(client, committed)}
-    rows = [(log, offset, ranges[log]) for log, offset in sorted(committed.items()) if log in ranges]
+    topics = tuple(dict.fromkeys(topic for topic, _ in sorted(committed)))
+    logs = describe_logs(client, topics) if topics else {}
+    rows = [(log, offset, logs[log]) for log, offset in sorted(committed.items()) if log in logs]
     if as_json:
-        members = [
+        shown_members = [
             {"member": each.member_id, "client": each.client_id, "host": each.client_host} for each in found.members
         ]
-        offsets = [
+        shown_offsets = [
             {"topic": topic, "log": number, "offset": offset, "end_offset": each.end_offset, "lag": _lag(offset, each)}
             for (topic, number), offset, each in rows
         ]
-        click.echo(json.dumps({"group": name, "state": found.group_state, "members": members, "offsets": offsets}))
+        print_json_lines(
+            [{"group": name, "state": found.group_state, "members": shown_members, "offsets": shown_offsets}]
+        )
         return
     click.echo(f"group {name}: {found.group_state}")
     if found.members:
-        print_table(
-            ("member", "client", "host"),
-            (),
-            [(each.member_id, each.client_id, each.client_host) for each in found.members],
-        )
+        members = [(each.member_id, each.client_id, each.client_host) for each in found.members]
+        print_table(("member", "client", "host"), (), members)
     if rows:
-        print_table(
-            ("topic",),
-            ("log", "offset", "end offset", "lag"),
-            [
-                (topic, str(number), str(offset), str(each.end_offset), str(_lag(offset, each)))
-                for (topic, number), offset, each in rows
-            ],
-        )
+        offsets = [(*log, offset, each.end_offset, _lag(offset, each)) for log, offset, each in rows]
+        print_table(("topic",), ("log", "offset", "end offset", "lag"), offsets)
 
 
 @group.command()
@@ -111,13 +105,7 @@ def describe(name: str, as_json: bool, client: KafkaClient) -> None:
     type=parsed_type(parse_target),
     help="Where to begin again: TIME is such as 2026-11-23T07:00Z, and UTC if it names no offset.",
 )
-@click.option(
-    "--topic",
-    "topics",
-    metavar="NAME",
-    multiple=True,
-    help="A topic.  [default: those with positions]",
-)
+@click.option("--topic", "topics", metavar="NAME", multiple=True, help="A topic.  [default: those with positions]")
 @click.option("--dry-run", is_flag=True, help="Show the new positions, and save nothing.")
 @json_option
 @client_or_node_options(reset_cluster_group)
@@ -137,24 +125,17 @@ def reset(
     wanted = topics or tuple(dict.fromkeys(topic for topic, _ in committed))
     if not wanted:
         raise UsageMistake(f"group {name!r}: it has no committed offsets: name topics with --topic")
-    ranges = find_ranges(client, wanted)
-    offsets = _target_offsets(client, ranges, target)
+    logs = describe_logs(client, wanted)
+    offsets = _target_offsets(client, logs, target)
     if not dry_run:
         _commit(coordinator, name, offsets)
-    rows = [(*log, committed.get(log), offset) for log, offset in offsets.items()]
     if as_json:
-        for topic, number, former, offset in rows:
-            line = {"group": name, "topic": topic, "log": number, "former_offset": former, "offset": offset}
-            click.echo(json.dumps(line))
+        for (topic, number), offset in offsets.items():
+            former = {"former_offset": committed.get((topic, number))}
+            click.echo(json.dumps({"group": name, "topic": topic, "log": number, **former, "offset": offset}))
     else:
-        print_table(
-            ("topic",),
-            ("log", "former offset", "offset"),
-            [
-                (topic, str(number), "" if former is None else str(former), str(offset))
-                for topic, number, former, offset in rows
-            ],
-        )
+        rows = [(*log, committed.get(log, ""), offset) for log, offset in offsets.items()]
+        print_table(("topic",), ("log", "former offset", "offset"), rows)
     if dry_run:
         click.echo("nothing was committed: this was a dry run", err=True)
 
@@ -202,13 +183,9 @@ def _committed(client: KafkaClient, name: str) -> dict[tuple[str, int], int]:
     return found
 
 
-def _ranges(client: KafkaClient, committed: dict[tuple[str, int], int]) -> list[LogRange]:
-    topics = tuple(dict.fromkeys(topic for topic, _ in sorted(committed)))
-    return find_ranges(client, topics) if topics else []
-
-
-def _target_offsets(client: KafkaClient, ranges: Sequence[LogRange], target: Target) -> dict[tuple[str, int], int]:
-    logs = {(each.topic, each.number): each for each in ranges}
+def _target_offsets(
+    client: KafkaClient, logs: dict[tuple[str, int], LogDescription], target: Target
+) -> dict[tuple[str, int], int]:
     if target.time_ms is None:
         return {log: min(max(target.offset, each.start_offset), each.end_offset) for log, each in logs.items()}
     found = find_offsets(client, dict.fromkeys(logs, target.time_ms))
@@ -230,5 +207,5 @@ def _commit(client: KafkaClient, name: str, offsets: dict[tuple[str, int], int])
             check_error(part.error_code, f"group {name!r}, topic {answer.name!r}")
 
 
-def _lag(offset: int, each: LogRange) -> int:
+def _lag(offset: int, each: LogDescription) -> int:
     return max(each.end_offset - offset, 0)

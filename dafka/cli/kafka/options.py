@@ -35,15 +35,14 @@ _BROKER_OR_CLUSTER = click.option(
     help="Ask the broker that listens here, about groups of Kafka's clients.  [default: ask the cluster]",
 )
 
-_USER = (
-    click.option("--user", metavar="NAME", default="", help="Authenticate as this user."),
-    click.option(
-        "--password-file",
-        type=click.Path(),
-        metavar="FILE",
-        help="A file whose first line is the password.  [default: ask for it]",
-    ),
+password_option = click.option(
+    "--password-file",
+    type=click.Path(),
+    metavar="FILE",
+    help="A file whose first line is the password.  [default: ask for it]",
 )
+
+_USER = (click.option("--user", metavar="NAME", default="", help="Authenticate as this user."), password_option)
 
 _OPTIONS = (
     click.option("--tls", is_flag=True, help="Connect with TLS, and trust the authorities of the system."),
@@ -83,7 +82,7 @@ def client_options(command: Callable[..., Any]) -> Callable[..., Any]:
         with usage_mistakes(), KafkaClient(access) as client:
             return command(*args, client=client, **given)
 
-    return add_options(wrapper, _BROKER, *_OPTIONS)
+    return add_options(_BROKER, *_OPTIONS)(wrapper)
 
 
 def http_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -95,7 +94,7 @@ def http_options(command: Callable[..., Any]) -> Callable[..., Any]:
         with usage_mistakes():
             return command(*args, client=client, **others)
 
-    return add_options(wrapper, *_HTTP_OPTIONS)
+    return add_options(*_HTTP_OPTIONS)(wrapper)
 
 
 def client_or_node_options(ask_cluster: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -117,7 +116,7 @@ def client_or_node_options(ask_cluster: Callable[..., Any]) -> Callable[[Callabl
             with usage_mistakes(), KafkaClient(access) as client:
                 return command(*args, client=client, **given)
 
-        return add_options(node_options(wrapper), _BROKER_OR_CLUSTER, *_OPTIONS)
+        return add_options(_BROKER_OR_CLUSTER, *_OPTIONS)(node_options(wrapper))
 
     return decorate
 
@@ -128,20 +127,13 @@ _ACCESS = {"kafka", "tls", "tls_ca", "tls_certificate", "tls_key", "user", "pass
 def _take_access(given: dict[str, Any]) -> Access:
     """Return what the options of a connection say, and remove them from those of the command."""
     access = {name: given.pop(name) for name in _ACCESS}
-    found = split_tcp_endpoint(f"tcp://{access['kafka']}")
+    kafka, password_file = access.pop("kafka"), access.pop("password_file")
+    found = split_tcp_endpoint(f"tcp://{kafka}")
     if found is None or not found[1].isdecimal():
-        raise UsageMistake(f"--kafka: expected HOST:PORT, such as {DEFAULT_KAFKA_LISTEN}, not {access['kafka']!r}")
-    return Access(
-        host=found[0].strip("[]"),
-        port=int(found[1]),
-        has_tls=access["tls"] or bool(access["tls_ca"] or access["tls_certificate"]),
-        authority=access["tls_ca"],
-        certificate=access["tls_certificate"],
-        key=access["tls_key"],
-        user=access["user"],
-        mechanism=access["mechanism"],
-        password=read_password(access["password_file"]) if access["user"] else "",
-    )
+        raise UsageMistake(f"--kafka: expected HOST:PORT, such as {DEFAULT_KAFKA_LISTEN}, not {kafka!r}")
+    access["tls"] = bool(access["tls"] or access["tls_ca"] or access["tls_certificate"])
+    password = read_password(password_file) if access["user"] else ""
+    return Access(found[0].strip("[]"), int(found[1]), password=password, **access)
 
 
 def read_password(path: str | None, *, is_new: bool = False) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
+from typing import Any
 from urllib.parse import quote
 
 import attrs
@@ -14,9 +14,8 @@ from dafka.cli.kafka.client import KafkaClient, check_error
 from dafka.cli.kafka.http_client import HttpClient
 from dafka.cli.kafka.options import client_options, http_options, json_option
 from dafka.cli.options import parsed_type
-from dafka.cli.terminal import UsageMistake, confirm, print_table, yes_option
+from dafka.cli.terminal import UsageMistake, confirm, print_json_lines, print_table, yes_option
 from dafka.internal_topics import check_no_system_topic
-from dafka.kafka.protocol import NIL
 from dafka.kafka.protocol.constants import DELETE, EARLIEST, FROM_TOPIC, LATEST, SET, TOPIC
 from dafka.kafka.protocol.messages.configs import (
     DescribeConfigsRequest,
@@ -36,34 +35,29 @@ from dafka.kafka.protocol.messages.topics import (
     DeleteTopicsRequest,
     DeleteTopicState,
 )
+from dafka.kafka.protocol.tables import NIL
 from dafka.text import escape_unprintable
 
 _TIMEOUT_MS = 30_000
 
 
 @attrs.frozen
-class LogRange:
-    """The offsets of a log: the first one, and the one after the last record."""
+class LogDescription:
+    """A log: its first offset, the one after its last record, and the numbers of the brokers that lead and keep it.
 
-    topic: str
-    number: int
+    The leader is None if there is none at present.
+    """
+
     start_offset: int
     end_offset: int
-
-
-@attrs.frozen
-class LogLeadership:
-    """The brokers that lead and keep a log, by number. The leader is None if there is none at present."""
-
     leader: int | None
     leader_epoch: int
     replicas: list[int]
     in_sync: list[int]
 
-    def cells(self) -> tuple[str, str, str, str]:
-        """Return the cells of a table."""
-        leader = "none" if self.leader is None else str(self.leader)
-        return leader, str(self.leader_epoch), ",".join(map(str, self.replicas)), ",".join(map(str, self.in_sync))
+
+def _join(numbers: list[int]) -> str:
+    return ",".join(map(str, numbers))
 
 
 def _parse_setting(text: str) -> tuple[str, str]:
@@ -129,10 +123,9 @@ def list_topics(as_json: bool, client: KafkaClient) -> None:
     """List the topics."""
     found = sorted(client.find_metadata(None).topics, key=lambda each: each.name)
     if as_json:
-        for each in found:
-            click.echo(json.dumps({"topic": each.name, "logs": len(each.partitions)}))
+        print_json_lines({"topic": each.name, "logs": len(each.partitions)} for each in found)
     else:
-        print_table(("topic",), ("logs",), [(each.name, str(len(each.partitions))) for each in found])
+        print_table(("topic",), ("logs",), [(each.name, len(each.partitions)) for each in found])
 
 
 @topic.command()
@@ -141,33 +134,25 @@ def list_topics(as_json: bool, client: KafkaClient) -> None:
 @client_options
 def describe(names: tuple[str, ...], as_json: bool, client: KafkaClient) -> None:
     """Show the logs of topics: offsets, leaders, replicas, and the settings that differ from the broker's."""
-    ranges = find_ranges(client, names)
-    leaders = _find_leaders(client, names)
+    logs = describe_logs(client, names)
     settings = {name: _find_settings(client, name) for name in names}
     if as_json:
         for name in names:
-            logs = [
-                {
-                    "log": each.number,
-                    "start_offset": each.start_offset,
-                    "end_offset": each.end_offset,
-                    **attrs.asdict(leaders[each.topic, each.number]),
-                }
-                for each in ranges
-                if each.topic == name
-            ]
-            click.echo(json.dumps({"topic": name, "logs": logs, "settings": settings[name]}))
+            described = [{"log": number, **attrs.asdict(log)} for (topic, number), log in logs.items() if topic == name]
+            print_json_lines([{"topic": name, "logs": described, "settings": settings[name]}])
         return
     rows = [
         (
-            each.topic,
-            str(each.number),
-            str(each.start_offset),
-            str(each.end_offset),
-            str(_count(each)),
-            *leaders[each.topic, each.number].cells(),
+            *name_and_number,
+            log.start_offset,
+            log.end_offset,
+            log.end_offset - log.start_offset,
+            "none" if log.leader is None else log.leader,
+            log.leader_epoch,
+            _join(log.replicas),
+            _join(log.in_sync),
         )
-        for each in ranges
+        for name_and_number, log in logs.items()
     ]
     numbers = ("log", "start offset", "end offset", "records", "leader", "epoch", "replicas", "in sync")
     print_table(("topic",), numbers, rows)
@@ -224,18 +209,17 @@ def branches(name: str, as_json: bool, client: HttpClient) -> None:
     """Show the branches of each log: which broker led it from which offset on, and after which other one."""
     found = client.ask("GET", f"/topics/{quote(name, safe='')}/branches")["logs"]
     if as_json:
-        for each in found:
-            click.echo(json.dumps({"topic": name, **each}))
+        print_json_lines({"topic": name, **each} for each in found)
         return
     rows = [
         (
             " ".join(each["flags"]) or "-",
-            str(log["log"]),
-            str(each["epoch"]),
+            log["log"],
+            each["epoch"],
             "-" if each["old_epoch"] is None else _shown_broker(each["old_leader"], each["old_leader_address"]),
             _shown_broker(each["leader"], each["leader_address"]),
-            str(each["old_end_offset"]),
-            str(each["start_offset"]),
+            each["old_end_offset"],
+            each["start_offset"],
         )
         for log in found
         for each in log["branches"]
@@ -280,18 +264,10 @@ def moves(as_json: bool, client: HttpClient) -> None:
     """
     found = client.ask("GET", "/moves")["moves"]
     if as_json:
-        for each in found:
-            click.echo(json.dumps(each))
+        print_json_lines(found)
         return
     rows = [
-        (
-            each["topic"],
-            str(each["log"]),
-            ",".join(map(str, each["replicas"])),
-            ",".join(map(str, each["learners"])),
-            each["reason"],
-        )
-        for each in found
+        (each["topic"], each["log"], _join(each["replicas"]), _join(each["learners"]), each["reason"]) for each in found
     ]
     print_table(("topic", "log", "replicas", "learners", "reason"), (), rows)
 
@@ -350,29 +326,29 @@ def delete(names: tuple[str, ...], yes: bool, client: KafkaClient) -> None:
         check_error(*problem)
 
 
-def find_ranges(client: KafkaClient, names: Sequence[str]) -> list[LogRange]:
-    """Return the offsets of all logs of topics, by topic in the given order and then by log.
+def describe_logs(client: KafkaClient, names: Sequence[str]) -> dict[tuple[str, int], LogDescription]:
+    """Return all logs of topics, by topic in the given order and then by number.
 
     Raise `UsageMistake` if a topic does not exist, or the user may not see it.
     """
-    logs = []
+    parts: dict[tuple[str, int], Any] = {}
     for each in client.find_metadata(names).topics:
         check_error(each.error_code, f"topic {each.name!r}")
-        logs += [(each.name, number) for number in sorted(part.partition_index for part in each.partitions)]
-    log_table = {name: index for index, name in enumerate(names)}
-    logs.sort(key=lambda log: (log_table[log[0]], log[1]))
+        parts.update(((each.name, part.partition_index), part) for part in each.partitions)
+    order = {name: index for index, name in enumerate(names)}
+    logs = sorted(parts, key=lambda log: (order[log[0]], log[1]))
     starts, ends = (find_offsets(client, dict.fromkeys(logs, time)) for time in (EARLIEST, LATEST))
-    return [LogRange(*log, starts[log], ends[log]) for log in logs]
-
-
-def _find_leaders(client: KafkaClient, names: Sequence[str]) -> dict[tuple[str, int], LogLeadership]:
-    found = {}
-    for each in client.find_metadata(names).topics:
-        for part in each.partitions:
-            leader = part.leader_id if part.leader_id >= 0 else None
-            replicas, in_sync = list(part.replica_nodes), list(part.isr_nodes)
-            found[each.name, part.partition_index] = LogLeadership(leader, part.leader_epoch, replicas, in_sync)
-    return found
+    return {
+        log: LogDescription(
+            starts[log],
+            ends[log],
+            parts[log].leader_id if parts[log].leader_id >= 0 else None,
+            parts[log].leader_epoch,
+            list(parts[log].replica_nodes),
+            list(parts[log].isr_nodes),
+        )
+        for log in logs
+    }
 
 
 def find_offsets(client: KafkaClient, times: dict[tuple[str, int], int]) -> dict[tuple[str, int], int]:
@@ -400,7 +376,3 @@ def _find_settings(client: KafkaClient, name: str) -> dict[str, str]:
     (found,) = client.ask(DescribeConfigsRequest(resources=[resource])).results
     check_error(found.error_code, f"topic {name!r}", found.error_message)
     return {each.name: each.value for each in found.configs if each.config_source == FROM_TOPIC}
-
-
-def _count(each: LogRange) -> int:
-    return each.end_offset - each.start_offset

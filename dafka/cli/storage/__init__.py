@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import click
 
-from dafka.cli.storage.cold import move, objects
-from dafka.cli.storage.deletion import delete
 from dafka.cli.storage.inspection import info, verify
-from dafka.cli.storage.transfer import copy, export, import_
-from dafka.cli.storage.trimming import trim
+from dafka.cli.storage.removal import delete, trim
+from dafka.cli.storage.transfer import copy, export, import_, move, objects
 
 
 class _Group(click.Group):

@@ -1,4 +1,4 @@
-"""`dafka storage info` and `dafka storage verify`."""
+"""`dafka topics`, `dafka storage info` and `dafka storage verify`: what a store on disk holds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.filesize import decimal
 from dafka.broker.stored_topics import read_topics
 from dafka.cli.runner import run
 from dafka.cli.storage.common import Meter, json_option, run_metered, topics_option, url_argument
-from dafka.cli.terminal import counted, print_table
+from dafka.cli.terminal import counted, print_json_lines, print_table
 from dafka.records import Partition
 from dafka.storage import (
     Damage,
@@ -26,6 +26,44 @@ from dafka.storage import (
 from dafka.storage.tools.partitions import select_partitions
 from dafka.storage.tools.verify import Verification, verify_storage
 from dafka.text import escape_unprintable, format_time
+
+
+@click.command()
+@click.option("--storage", required=True, metavar="URL", help="The store, such as sqlite:dafka.db.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per partition.")
+def topics(storage: str, as_json: bool) -> None:
+    """List a store's topics and partitions, with their heads and sizes.
+
+    The store may be running. `dafka status` shows the topics of a whole cluster.
+    """
+
+    async def program() -> int:
+        async with open_storage(storage, read_only=True) as opened:
+            partitions = [_describe(*each) for each in sorted((await opened.partitions()).items())]
+        if as_json:
+            print_json_lines(partitions)
+        else:
+            print_table(("topic", "partition"), ("earliest", "head", "records", "size"), map(_cells, partitions))
+        return 0
+
+    run(program)
+
+
+def _describe(partition: Partition, info: PartitionInfo) -> dict[str, Any]:
+    return {
+        "topic": partition.topic,
+        "partition": partition.address,
+        "earliest": info.earliest_sequence,
+        "head": info.end_sequence - 1,
+        "records": info.count,
+        "bytes": info.content_bytes,
+    }
+
+
+def _cells(described: dict[str, Any]) -> tuple[Any, ...]:
+    """Return the cells of a table for a partition of `_describe`."""
+    *first, content_bytes = described.values()
+    return (*first, decimal(content_bytes))
 
 
 @attrs.frozen
@@ -88,12 +126,7 @@ def _info_values(contents: _Contents) -> dict[str, Any]:
         **({} if contents.cold is None else {"cold": _cold_values(contents.cold)}),
         "partitions": [
             {
-                "topic": partition.topic,
-                "partition": partition.address,
-                "earliest": info.earliest_sequence,
-                "head": info.end_sequence - 1,
-                "records": info.count,
-                "bytes": info.content_bytes,
+                **_describe(partition, info),
                 "first_stored_at": info.earliest_stored_at,
                 "last_stored_at": info.latest_stored_at,
                 "is_orphan": partition in contents.orphans,
@@ -133,12 +166,7 @@ def _print_info(contents: _Contents) -> None:
         ("earliest", "head", "records", "size", "first stored", "last stored"),
         [
             (
-                partition.topic,
-                partition.address,
-                str(info.earliest_sequence),
-                str(info.end_sequence - 1),
-                str(info.count),
-                decimal(info.content_bytes),
+                *_cells(_describe(partition, info)),
                 _time_column(info.earliest_stored_at),
                 _time_column(info.latest_stored_at),
             )
@@ -149,7 +177,7 @@ def _print_info(contents: _Contents) -> None:
         rows = []
         for name, partition, position in contents.positions:
             lag = contents.lag(partition, position)
-            rows.append((name, partition.topic, partition.address, str(position), "-" if lag is None else str(lag)))
+            rows.append((name, partition.topic, partition.address, position, "-" if lag is None else lag))
         click.echo()
         print_table(("consumer", "topic", "partition"), ("next", "lag"), rows)
     totals = contents.statistics

@@ -1,4 +1,4 @@
-"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs: the settings of topics and of the broker."""
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs and ListConfigResources: settings of topics and brokers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ from dafka.broker.core.metadata.topic_settings import SettingKind, find_settings
 from dafka.broker.core.metadata.topics import Topic
 from dafka.config import Config
 from dafka.errors import StorageError
-from dafka.kafka.apis.shared.authorization import CLUSTER_REFUSED, TOPIC_REFUSED, add_refused, split_unauthorized
+from dafka.kafka.apis.shared.authorization import (
+    CLUSTER_REFUSED,
+    TOPIC_REFUSED,
+    add_refused,
+    show_only,
+    split_unauthorized,
+)
 from dafka.kafka.apis.shared.registry import Authorization, Decision, RequestContext, handles
 from dafka.kafka.protocol.constants import BROKER, DELETE, FROM_BROKER, FROM_DEFAULT, FROM_TOPIC, SET, TOPIC
 from dafka.kafka.protocol.messages.configs import (
@@ -20,6 +26,7 @@ from dafka.kafka.protocol.messages.configs import (
     AlterConfigsResource,
     AlterConfigsResourceResponse,
     AlterConfigsResponse,
+    ConfigResource,
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResourceResult,
@@ -29,6 +36,8 @@ from dafka.kafka.protocol.messages.configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource,
     IncrementalAlterConfigsResponse,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
 )
 
 _BOOLEAN, _STRING, _INT, _LONG, _DOUBLE, _LIST = 1, 2, 3, 5, 6, 7
@@ -203,3 +212,25 @@ async def _change(
     return AlterConfigsResourceResponse(
         error_code=error, error_message=message or None, resource_type=resource.resource_type, resource_name=name
     )
+
+
+def _may_see(user: Permissions, resource: ConfigResource) -> bool:
+    return user.may_see(resource.resource_name) if resource.resource_type == TOPIC else user.is_administrator
+
+
+@handles(ListConfigResourcesRequest, show_only("config_resources", _may_see))
+async def list_config_resources(
+    context: RequestContext, request: ListConfigResourcesRequest
+) -> ListConfigResourcesResponse:
+    """Answer with the topics and brokers, which have settings."""
+    if context.header.api_version == 0:  # it asks for the settings of client metrics, which do not exist here
+        return ListConfigResourcesResponse(error_code=ErrorCode.NONE, config_resources=[])
+    types = set(request.resource_types) or {TOPIC, BROKER}
+    found: list[ConfigResource] = []
+    if TOPIC in types:
+        names = context.broker.node.topics
+        found += [ConfigResource(resource_name=name, resource_type=TOPIC) for name in names]
+    if BROKER in types:
+        nodes = context.view_cluster().nodes
+        found += [ConfigResource(resource_name=str(each.node_id), resource_type=BROKER) for each in nodes]
+    return ListConfigResourcesResponse(error_code=ErrorCode.NONE, config_resources=found)

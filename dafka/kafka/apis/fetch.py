@@ -32,7 +32,7 @@ from dafka.kafka.protocol.messages.logs import (
     FetchResponse,
     PartitionData,
 )
-from dafka.kafka.server.cluster_view import NO_NODE, ClusterView
+from dafka.kafka.server.cluster_view import NO_NODE
 from dafka.kafka.server.counters import count_records
 from dafka.kafka.server.fetch_sessions import LogProgress, SessionFetch
 from dafka.storage.plugin_helpers import now_ms
@@ -96,12 +96,12 @@ async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse
     while True:
         # During the wait, logs can be deleted and leaders can change.
         find = context.broker.node.find_log
-        wanted = [
-            _Wanted(partition.topic, each, find(partition.topic, each.partition))
-            for partition, each in session.wanted.items()
-        ]
+        wanted = [_Wanted(log.topic, asked, find(log.topic, asked.partition)) for log, asked in session.wanted.items()]
         if request.rack_id:
-            _choose_replicas(context.view_cluster(), request.rack_id, wanted)
+            cluster = context.view_cluster()
+            for each in wanted:
+                if each.log is not None:
+                    each.read_replica = cluster.find_read_replica(each.log, request.rack_id)
         logs = [each.log for each in wanted if each.log is not None]
         with context.broker.node.watchers.watching(logs) as advanced:
             parts = await _read_within_memory(context, request, wanted)
@@ -139,13 +139,6 @@ def _begin_session(context: RequestContext, request: FetchRequest) -> SessionFet
     return sessions.begin(request.session_id, request.session_epoch, changed, forgotten, now_ms())
 
 
-def _choose_replicas(cluster: ClusterView, rack: str, wanted: list[_Wanted]) -> None:
-    """Set the preferred read replica of logs for a client with a rack."""
-    for each in wanted:
-        if each.log is not None:
-            each.read_replica = cluster.find_read_replica(each.log, rack)
-
-
 def _is_urgent(part: PartitionData) -> bool:
     """Return whether the client must be answered immediately, apart from records."""
     return bool(part.error_code or part.diverging_epoch) or part.preferred_read_replica != NO_NODE
@@ -159,26 +152,18 @@ async def _read_within_memory(
     A batch that is larger than the granted memory is returned only if it still fits; otherwise the client asks again.
     """
     answers = context.server.answers
-    granted = answers.grant(min(max(request.max_bytes, 0), RESPONSE_BYTES_MAX))
+    granted = left = answers.grant(min(max(request.max_bytes, 0), RESPONSE_BYTES_MAX))
+    parts = []
     try:
-        parts = await _read_all(context, request, wanted, granted)
+        for each in wanted:
+            part = await _read(context, request, each, left)
+            left -= len(part.records or b"")
+            parts.append(part)
     finally:
         answers.give_back(granted)
-    if sum(len(part.records or b"") for part in parts) > max(granted, answers.left_bytes):
+    if granted - left > max(granted, answers.left_bytes):
         for part in parts:
             part.records, part.aborted_transactions = b"", None
-    return parts
-
-
-async def _read_all(
-    context: RequestContext, request: FetchRequest, wanted: list[_Wanted], bytes_max: int
-) -> list[PartitionData]:
-    left = bytes_max
-    parts = []
-    for each in wanted:
-        part = await _read(context, request, each, left)
-        left -= len(part.records or b"")
-        parts.append(part)
     return parts
 
 

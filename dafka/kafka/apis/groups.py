@@ -91,7 +91,7 @@ def _find_coordinator(context: RequestContext, cluster: ClusterView, key_type: i
     if node is None:
         return Coordinator(key=key, node_id=NO_NODE, host="", port=-1, error_code=error, error_message=None)
     return Coordinator(
-        key=key, node_id=node.number, host=node.host, port=node.port, error_code=error, error_message=None
+        key=key, node_id=node.node_id, host=node.host, port=node.port, error_code=error, error_message=None
     )
 
 
@@ -207,8 +207,7 @@ async def list_groups(context: RequestContext, request: ListGroupsRequest) -> Li
 @handles(DescribeGroupsRequest, require_each("groups", Permissions.may_use_group, error=GROUP_REFUSED))
 async def describe_groups(context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
     """Answer with groups and their members."""
-    described = await context.broker.groups.describe_groups(request.groups)
-    found = [described[each] for each in request.groups]
+    found = await context.broker.groups.describe_groups(request.groups)
     hidden = ErrorCode.NONE if context.header.api_version >= _NOT_FOUND_VERSION else ErrorCode.GROUP_ID_NOT_FOUND
     return DescribeGroupsResponse(
         groups=[
@@ -230,7 +229,7 @@ async def describe_groups(context: RequestContext, request: DescribeGroupsReques
                     for member in each.members
                 ],
             )
-            for each in found
+            for each in (found[group_id] for group_id in request.groups)
         ]
     )
 

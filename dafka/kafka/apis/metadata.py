@@ -1,34 +1,52 @@
-"""Metadata and DescribeCluster: the brokers, the topics, and the leaders of their logs."""
+"""Metadata, DescribeCluster, DescribeTopicPartitions and DescribeLogDirs: brokers, topics and the leaders of logs."""
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable
 from typing import Any
 
 from dafka.broker.access.permissions import Permissions
 from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.topics import Topic, find_name_problem
 from dafka.errors import StorageError
 from dafka.kafka.apis.shared.authorization import (
+    CLUSTER_REFUSED,
     TOPIC_REFUSED,
+    add_refused,
     name_of,
     permit_everyone,
     refuse,
+    require,
     show_only,
     split_unauthorized,
 )
 from dafka.kafka.apis.shared.registry import Decision, RequestContext, handles, uuid_of
-from dafka.kafka.protocol import NIL
 from dafka.kafka.protocol.messages.cluster import (
     DescribeClusterBroker,
     DescribeClusterRequest,
     DescribeClusterResponse,
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
-    MetadataResponseBroker,
     MetadataResponseTopic,
 )
+from dafka.kafka.protocol.messages.topics import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+    TopicRequest,
+)
+from dafka.kafka.protocol.tables import NIL
+from dafka.kafka.server.cluster_view import ClusterView
 
 _SHOW_TOPICS = show_only("topics", lambda user, topic: user.may_see(topic.name or ""))
 
@@ -83,10 +101,7 @@ async def describe_metadata(context: RequestContext, request: MetadataRequest) -
     ]
     leaders = {log.leader_id for topic in topics for log in topic.partitions}
     return MetadataResponse(
-        brokers=[
-            MetadataResponseBroker(node_id=each.number, host=each.host, port=each.port, rack=each.rack)
-            for each in cluster.list_nodes(leaders)
-        ],
+        brokers=cluster.list_nodes(leaders),
         cluster_id=cluster.cluster_id,
         controller_id=cluster.controller,
         topics=topics,
@@ -128,7 +143,115 @@ async def describe_cluster(context: RequestContext, _request: DescribeClusterReq
         cluster_id=cluster.cluster_id,
         controller_id=cluster.controller,
         brokers=[
-            DescribeClusterBroker(broker_id=each.number, host=each.host, port=each.port, rack=each.rack)
+            DescribeClusterBroker(broker_id=each.node_id, host=each.host, port=each.port, rack=each.rack)
             for each in cluster.nodes
         ],
     )
+
+
+_PAGE_LOGS_MAX = 2000
+"""The maximum number of logs in a response to DescribeTopicPartitions."""
+
+
+def _authorize_topic_partitions(
+    user: Permissions, context: RequestContext, request: DescribeTopicPartitionsRequest
+) -> Decision:
+    """Show the topics that the user may see."""
+    refused: list[TopicRequest] = []
+    if request.topics:
+        refused = split_unauthorized(request, "topics", lambda each: user.may_see(each.name))
+    else:
+        request.topics = [TopicRequest(name=name) for name in context.broker.node.topics if user.may_see(name)]
+    add = add_refused(refused, "topics", TOPIC_REFUSED)
+    if request.topics:
+        return add
+    response = DescribeTopicPartitionsResponse(topics=[])  # an empty list would be all of them
+    if add is not None:
+        add(response)
+    return response
+
+
+@handles(DescribeTopicPartitionsRequest, _authorize_topic_partitions)
+async def describe_topic_partitions(
+    context: RequestContext, request: DescribeTopicPartitionsRequest
+) -> DescribeTopicPartitionsResponse:
+    """Answer with a page of the logs of topics, by name."""
+    node, cluster = context.broker.node, context.view_cluster()
+    names = sorted({each.name for each in request.topics} or node.topics)
+    cursor = request.cursor
+    first = 0
+    if cursor is not None:
+        names = [name for name in names if name >= cursor.topic_name]
+        first = max(cursor.partition_index, 0) if names[:1] == [cursor.topic_name] else 0
+    left = max(min(request.response_partition_limit, _PAGE_LOGS_MAX), 1)
+    topics: list[DescribeTopicPartitionsResponseTopic] = []
+    next_cursor = None
+    for name in names:
+        if left <= 0:
+            next_cursor = Cursor(topic_name=name, partition_index=0)
+            break
+        topic = node.find_topic(name)
+        if topic is None:
+            topics.append(_unknown_page(name))
+            continue
+        numbers = range(first, topic.log_count)[:left]
+        first, left = 0, left - len(numbers)
+        topics.append(_describe_topic(cluster, topic, node.logs(name)[numbers.start : numbers.stop]))
+        if numbers and numbers.stop < topic.log_count:
+            next_cursor = Cursor(topic_name=name, partition_index=numbers.stop)
+            break
+    return DescribeTopicPartitionsResponse(topics=topics, next_cursor=next_cursor)
+
+
+def _describe_topic(cluster: ClusterView, topic: Topic, logs: Iterable[Log]) -> DescribeTopicPartitionsResponseTopic:
+    partitions = []
+    for log in logs:
+        view = cluster.describe_log(log)
+        partitions.append(
+            DescribeTopicPartitionsResponsePartition(
+                error_code=view.error_code,
+                partition_index=view.partition_index,
+                leader_id=view.leader_id,
+                leader_epoch=view.leader_epoch,
+                replica_nodes=view.replica_nodes,
+                isr_nodes=view.isr_nodes,
+                eligible_leader_replicas=[],
+                last_known_elr=[],
+                offline_replicas=view.offline_replicas,
+            )
+        )
+    return DescribeTopicPartitionsResponseTopic(
+        error_code=ErrorCode.NONE, name=topic.name, topic_id=uuid_of(topic), partitions=partitions
+    )
+
+
+def _unknown_page(name: str) -> DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponseTopic(
+        error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name, topic_id=NIL, partitions=[]
+    )
+
+
+@handles(
+    DescribeLogDirsRequest,
+    require(lambda user, _: user.is_administrator, DescribeLogDirsResponse, CLUSTER_REFUSED),
+)
+async def describe_log_dirs(context: RequestContext, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
+    """Answer with the sizes of the logs that this broker stores."""
+    node, cluster = context.broker.node, context.view_cluster()
+    asked = None if request.topics is None else {each.topic: set(each.partitions) for each in request.topics}
+    error, topics = ErrorCode.NONE, list[DescribeLogDirsTopic]()
+    try:
+        for name in [name for name in node.topics if asked is None or name in asked]:
+            sizes = await node.inventory.log_bytes(name)
+            parts = [
+                DescribeLogDirsPartition(
+                    partition_index=log.number, partition_size=size, offset_lag=0, is_future_key=False
+                )
+                for log, size in zip(node.logs(name), sizes, strict=False)
+                if (asked is None or log.number in asked[name]) and node.address in cluster.replicas_of(log)
+            ]
+            topics.append(DescribeLogDirsTopic(name=name, partitions=parts))
+    except StorageError:
+        error, topics = ErrorCode.KAFKA_STORAGE_ERROR, []
+    result = DescribeLogDirsResult(error_code=error, log_dir=context.broker.config.store.storage, topics=topics)
+    return DescribeLogDirsResponse(results=[result])

@@ -40,7 +40,7 @@ from dafka.kafka.apis.shared.authorization import (
     split_unauthorized,
 )
 from dafka.kafka.apis.shared.registry import AUTHORIZATIONS, Decision, RequestContext
-from dafka.kafka.protocol import ApiKey
+from dafka.kafka.protocol.constants import ApiKey
 from dafka.kafka.protocol.messages.logs import (
     LeaderIdAndEpoch,
     PartitionProduceData,
@@ -83,13 +83,10 @@ async def begin_produce(
     The function returned waits until everything is durable (with acks=all on enough replicas) and returns the response;
     None with acks=0.
     """
-    pending: list[tuple[str, list[Pending]]] = []
-    for topic in request.topic_data:
-        appended: list[Pending] = []
-        for each in topic.partition_data:
-            problem = await _wait_capacity(context)
-            appended.append(await _append(context, request, topic.name, each, problem))
-        pending.append((topic.name, appended))
+    pending = [
+        (topic.name, [await _append(context, request, topic.name, each) for each in topic.partition_data])
+        for topic in request.topic_data
+    ]
 
     async def wait() -> ProduceResponse | None:
         timeout_s = max(request.timeout_ms, 0) / 1000 if request.acks else float("inf")
@@ -123,19 +120,13 @@ async def _wait_unasked(context: RequestContext, pending: Pending) -> PartitionP
         raise ProduceRefusedError(str(error)) from None
 
 
-async def _wait_capacity(context: RequestContext) -> str:
-    """Wait for memory for the records of one log, which can be compressed. Return the problem if there is none."""
+async def _append(context: RequestContext, request: ProduceRequest, topic: str, data: PartitionProduceData) -> Pending:
+    node, problem = context.broker.node, ""
     try:
-        await context.broker.node.storage.wait_capacity()
+        await node.storage.wait_capacity()  # for the records of one log, because they can be compressed
     except StorageError as error:
-        return str(error)
-    return ""
-
-
-async def _append(
-    context: RequestContext, request: ProduceRequest, topic: str, data: PartitionProduceData, problem: str
-) -> Pending:
-    log = context.broker.node.find_log(topic, data.index)
+        problem = str(error)
+    log = node.find_log(topic, data.index)
     if log is None:
         return _refuse(data.index, AppendRefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
     waits_for_all = request.acks == _ALL
@@ -148,7 +139,8 @@ async def _append(
     except AppendRefusedError as refused:
         return _refuse(data.index, refused)
     except NotLeaderError:
-        return _refuse(data.index, AppendRefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER), _name_leader(context, log))
+        leader = context.view_cluster().describe_leader(log)
+        return _refuse(data.index, AppendRefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER), leader)
     counters = context.server.counters
     if appended.is_duplicate:
         counters.duplicates += 1
@@ -157,7 +149,8 @@ async def _append(
         try:
             offset = await appended.wait_offset(all_replicas=waits_for_all)
         except NotLeaderError:
-            return _answer(data.index, ErrorCode.NOT_LEADER_OR_FOLLOWER, leader=_name_leader(context, log))
+            leader = context.view_cluster().describe_leader(log)
+            return _answer(data.index, ErrorCode.NOT_LEADER_OR_FOLLOWER, leader=leader)
         except TopicDeletedError:
             return _answer(data.index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if not appended.is_duplicate:
@@ -169,7 +162,7 @@ async def _append(
 
 def _check_request(request: ProduceRequest, problem: str) -> None:
     """Raise `AppendRefusedError` if no part of a request can be appended."""
-    if request.acks not in {-1, 0, 1}:
+    if request.acks not in {_ALL, 0, 1}:
         raise AppendRefusedError(ErrorCode.INVALID_REQUIRED_ACKS)
     if problem:
         raise AppendRefusedError(ErrorCode.KAFKA_STORAGE_ERROR, problem)
@@ -195,10 +188,6 @@ def _read_batches(context: RequestContext, log: Log, records: bytes | memoryview
     if version < _ZSTD_VERSION and any(header.compression is Compression.ZSTD for header, _ in found):
         raise AppendRefusedError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
     return found
-
-
-def _name_leader(context: RequestContext, log: Log) -> LeaderIdAndEpoch:
-    return context.view_cluster().describe_leader(log)
 
 
 def _refuse(index: int, refused: AppendRefusedError, leader: LeaderIdAndEpoch | None = None) -> Pending:

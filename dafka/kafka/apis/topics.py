@@ -14,7 +14,6 @@ from dafka.kafka.apis.configs import list_settings
 from dafka.kafka.apis.reassignments import AssignmentError, check_factor, read_assignments
 from dafka.kafka.apis.shared.authorization import TOPIC_REFUSED, add_refused, name_of, require_each, split_unauthorized
 from dafka.kafka.apis.shared.registry import Decision, RequestContext, handles, uuid_of
-from dafka.kafka.protocol import NIL
 from dafka.kafka.protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -29,6 +28,7 @@ from dafka.kafka.protocol.messages.topics import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
 )
+from dafka.kafka.protocol.tables import NIL
 from dafka.kafka.server.cluster_view import ClusterView
 
 

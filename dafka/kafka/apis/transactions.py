@@ -1,4 +1,4 @@
-"""InitProducerId, and the APIs of transactions."""
+"""InitProducerId, DescribeProducers, and the APIs of transactions."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from dafka.kafka.apis.shared.authorization import (
     require_transaction,
     show_only,
 )
+from dafka.kafka.apis.shared.leaders import find_leader_error
 from dafka.kafka.apis.shared.registry import Decision, RequestContext, handles
 from dafka.kafka.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
@@ -27,6 +28,8 @@ from dafka.kafka.protocol.messages.transactions import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopicResult,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
     EndTxnRequest,
@@ -36,7 +39,10 @@ from dafka.kafka.protocol.messages.transactions import (
     ListedTransactionState,
     ListTransactionsRequest,
     ListTransactionsResponse,
+    PartitionResponse,
+    ProducerState,
     TopicData,
+    TopicResponse,
     TransactionState,
 )
 from dafka.storage.plugin_helpers import now_ms
@@ -221,3 +227,37 @@ def _error_for(context: RequestContext, error: ErrorCode, fenced_version: int) -
     if error is ErrorCode.PRODUCER_FENCED and context.header.api_version < fenced_version:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return error
+
+
+@handles(DescribeProducersRequest, require_each("topics", Permissions.may_read))
+async def describe_producers(context: RequestContext, request: DescribeProducersRequest) -> DescribeProducersResponse:
+    """Answer with the idempotent producers of logs."""
+    topics = [
+        TopicResponse(
+            name=topic.name, partitions=[_describe_log(context, topic.name, each) for each in topic.partition_indexes]
+        )
+        for topic in request.topics
+    ]
+    return DescribeProducersResponse(topics=topics)
+
+
+def _describe_log(context: RequestContext, topic: str, number: int) -> PartitionResponse:
+    log = context.broker.node.find_log(topic, number)
+    error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if log is None else find_leader_error(log)
+    if log is None or error:
+        return PartitionResponse(partition_index=number, error_code=error, active_producers=[])
+    known = log.producers
+    begun = known.open_transactions
+    states = []
+    for producer_id, each in known.producers.items():
+        state = ProducerState(
+            producer_id=producer_id,
+            producer_epoch=each.producer_epoch,
+            last_sequence=-1 if each.last_sequence is None else each.last_sequence,
+            last_timestamp=each.last_timestamp_ms,
+            coordinator_epoch=0,
+        )
+        if producer_id in begun:
+            state.current_txn_start_offset = log.find_offset(begun[producer_id])
+        states.append(state)
+    return PartitionResponse(partition_index=number, error_code=ErrorCode.NONE, active_producers=states)

@@ -58,7 +58,6 @@ ADVERTISED: Mapping[ApiKey, Versions] = MappingProxyType(
         ApiKey.ADD_PARTITIONS_TO_TXN: Versions(0, 3),  # from 4 on, brokers ask each other
         ApiKey.ADD_OFFSETS_TO_TXN: Versions(0, 4),
         ApiKey.END_TXN: Versions(0, 4),  # from 5 on, each transaction has an epoch of its own
-        ApiKey.WRITE_TXN_MARKERS: Versions(0, 2),
         ApiKey.TXN_OFFSET_COMMIT: Versions(0, 4),  # from 5 on, as Produce from 12 on
         ApiKey.DESCRIBE_CONFIGS: Versions(0, 4),
         ApiKey.ALTER_CONFIGS: Versions(0, 2),

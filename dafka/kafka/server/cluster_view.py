@@ -5,27 +5,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterable
 
-import attrs
-
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.brokers import Brokers
 from dafka.endpoints import split_tcp_endpoint
-from dafka.kafka.protocol.messages.cluster import MetadataResponsePartition
+from dafka.kafka.protocol.messages.cluster import MetadataResponseBroker, MetadataResponsePartition
 from dafka.kafka.protocol.messages.logs import LeaderIdAndEpoch, NodeEndpoint
 
 NO_NODE = -1
 """The number for no broker."""
-
-
-@attrs.frozen
-class Node:
-    """A broker and its address for clients of Kafka."""
-
-    number: int
-    host: str
-    port: int
-    rack: str | None
 
 
 class ClusterView:
@@ -41,31 +29,31 @@ class ClusterView:
         known = brokers.all()
         self.cluster_id = known[0].address
         self._numbers = {each.address: each.number for each in known}
-        own = brokers.own
-        self.own = Node(own.number, *endpoint, own.rack or None)
-        self._nodes = {own.number: self.own}
-        for each in known:
-            found = split_listener(each.kafka_listener)
-            if found is not None:
-                self._nodes.setdefault(each.number, Node(each.number, *found, each.rack or None))
+        self._nodes: dict[int, MetadataResponseBroker] = {}
+        listeners = ((each, split_listener(each.kafka_listener)) for each in known)
+        for each, found in ((brokers.own, endpoint), *listeners):
+            if found is not None and each.number not in self._nodes:
+                self._nodes[each.number] = MetadataResponseBroker(
+                    node_id=each.number, host=found[0], port=found[1], rack=each.rack or None
+                )
         self.nodes = self.list_nodes()
 
     @property
     def controller(self) -> int:
         """The listed broker with the smallest number. Clients send it requests that any broker can serve."""
-        return self.nodes[0].number
+        return self.nodes[0].node_id
 
-    def list_nodes(self, leaders: Collection[int] = ()) -> list[Node]:
+    def list_nodes(self, leaders: Collection[int] = ()) -> list[MetadataResponseBroker]:
         """Return the brokers advertised to clients, and the leaders that a response names, by number."""
         listed = {each.number for each in self.brokers.advertised()}.union(leaders)
         return [self._nodes[number] for number in sorted(listed) if number in self._nodes]
 
-    def find_node(self, address: str) -> Node | None:
+    def find_node(self, address: str) -> MetadataResponseBroker | None:
         """Return the broker with an address; None if it is not known, or does not serve clients of Kafka."""
         number = self._numbers.get(address)
         return None if number is None else self._nodes.get(number)
 
-    def find_leader(self, log: Log) -> Node | None:
+    def find_leader(self, log: Log) -> MetadataResponseBroker | None:
         """Return the leader of a log; None if there is none that clients can reach."""
         return self.find_node(self.brokers.leader_of(log.leadership))
 
@@ -84,7 +72,7 @@ class ClusterView:
         return MetadataResponsePartition(
             error_code=ErrorCode.LEADER_NOT_AVAILABLE if leader is None else ErrorCode.NONE,
             partition_index=log.number,
-            leader_id=NO_NODE if leader is None else leader.number,
+            leader_id=NO_NODE if leader is None else leader.node_id,
             leader_epoch=leadership.epoch if leader is not None else leadership.epoch - 1,
             replica_nodes=self.numbers_of(replicas),
             isr_nodes=self.numbers_of(filter(self.brokers.is_alive, in_sync)),
@@ -105,9 +93,9 @@ class ClusterView:
         """Return the endpoints of the leaders in a response."""
         numbers = {each.leader_id for each in leaders if each is not None}
         return [
-            NodeEndpoint(node_id=each.number, host=each.host, port=each.port, rack=each.rack)
+            NodeEndpoint(node_id=each.node_id, host=each.host, port=each.port, rack=each.rack)
             for each in self.list_nodes(numbers)
-            if each.number in numbers
+            if each.node_id in numbers
         ]
 
     def find_read_replica(self, log: Log, rack: str) -> int:
@@ -117,10 +105,10 @@ class ClusterView:
         empty.
         """
         leadership = log.leadership
-        if not rack or not leadership.is_led or not leadership.is_follower_readable or self.own.rack == rack:
+        if not rack or not leadership.is_led or not leadership.is_follower_readable or self.brokers.own.rack == rack:
             return NO_NODE
         nodes = [self.find_node(each) for each in leadership.in_sync if self.brokers.is_alive(each)]
-        near = [each.number for each in nodes if each is not None and each.rack == rack]
+        near = [each.node_id for each in nodes if each is not None and each.rack == rack]
         return near[log.number % len(near)] if near else NO_NODE
 
     def numbers_of(self, addresses: Iterable[str]) -> list[int]:

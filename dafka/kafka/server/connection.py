@@ -18,24 +18,14 @@ from dafka.broker.connections.tcp_server import AcceptedClient
 from dafka.broker.connections.uploads import SMALL_BYTES, SlowUploadError, Upload
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.errors import EncodingError, StorageError, UnsupportedRequestError, WireError
-from dafka.kafka.apis import (
-    AUTHORIZATIONS,
-    HANDLERS,
-    OFFERED,
-    SERVED,
-    Decision,
-    ProduceRefusedError,
-    RequestContext,
-    ResponsePatch,
-    begin_produce,
-)
-from dafka.kafka.protocol import (
-    ApiKey,
+from dafka.kafka.apis import OFFERED, SERVED
+from dafka.kafka.apis.produce import ProduceRefusedError, begin_produce
+from dafka.kafka.apis.shared.registry import AUTHORIZATIONS, HANDLERS, Decision, RequestContext, ResponsePatch
+from dafka.kafka.protocol.apis import advertise
+from dafka.kafka.protocol.constants import ApiKey
+from dafka.kafka.protocol.frames import (
     FrameSplitter,
-    Request,
     RequestHeader,
-    Response,
-    advertise,
     decode_request,
     encode_response,
     encode_unsupported,
@@ -48,6 +38,7 @@ from dafka.kafka.protocol.messages.connections import (
 from dafka.kafka.protocol.messages.logs import FetchRequest, ProduceRequest
 from dafka.kafka.protocol.messages.membership import JoinGroupRequest, SyncGroupRequest
 from dafka.kafka.protocol.messages.offsets import OffsetCommitRequest, TxnOffsetCommitRequest
+from dafka.kafka.protocol.tables import Request, Response
 from dafka.kafka.server.kafka_server import KafkaServer
 from dafka.kafka.server.sasl import (
     LOGIN_BYTES_MAX,
@@ -248,6 +239,8 @@ class Connection:
         if authentication is not None and not isinstance(request, ApiVersionsRequest):
             answered = authentication.answer(header, request)
             response, self._ending = await self._log_in(authentication, answered)
+            if self._ending:
+                self._counters.failed_logins[authentication.mechanism] += 1
             await self._answer(header, response, begun)
             return
         if authentication is None:
@@ -295,8 +288,6 @@ class Connection:
         except AuthenticationError:
             self._counters.failed_logins[authentication.mechanism] += 1
             raise
-        if authentication.has_failed:
-            self._counters.failed_logins[authentication.mechanism] += 1
         if authentication.user is not None:
             self._counters.logins[authentication.mechanism] += 1
             self._user = authentication.user
@@ -307,9 +298,7 @@ class Connection:
 
     def _authorize(self, context: RequestContext, request: Request) -> Decision:
         """Remove unauthorized parts of a request; see `dafka.kafka.apis.shared.authorization`."""
-        if self._users is None or isinstance(
-            request, (ApiVersionsRequest, SaslHandshakeRequest, SaslAuthenticateRequest)
-        ):
+        if self._users is None or request.API_KEY not in AUTHORIZATIONS:
             return None
         user = self._users.find(self._user)
         if user is None:

@@ -8,8 +8,8 @@ from collections import Counter
 from typing import NamedTuple
 
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.kafka.protocol import ApiKey, Response, Struct
-from dafka.kafka.protocol.tables import Kind, fields_of
+from dafka.kafka.protocol.constants import ApiKey
+from dafka.kafka.protocol.tables import Kind, Response, Struct, fields_of
 from dafka.roles.statistics import Timer
 
 _BATCH_HEAD = struct.Struct(">qi")

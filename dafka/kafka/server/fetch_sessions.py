@@ -77,6 +77,7 @@ class SessionFetch(Generic[_T]):
         return news
 
 
+@attrs.define(eq=False, slots=False)
 class FetchSessions(Generic[_T]):
     """All sessions of a broker. `draw_id` returns a random number from 1 to 2**31 - 1.
 
@@ -84,20 +85,12 @@ class FetchSessions(Generic[_T]):
     otherwise clients continue without sessions. `partitions_max` limits the logs in all sessions together.
     """
 
-    def __init__(
-        self,
-        draw_id: Callable[[], int],
-        *,
-        sessions_max: int = 1000,
-        partitions_max: int = 200_000,
-        idle_ms: int = 120_000,
-    ) -> None:
-        self._draw_id = draw_id
-        self._sessions_max = sessions_max
-        self._partitions_max = partitions_max
-        self._idle_ms = idle_ms
-        self._sessions: dict[int, _Session[_T]] = {}  # the least recently used one is first
-        self._partitions = 0
+    _draw_id: Callable[[], int]
+    _sessions_max: int = attrs.field(default=1000, kw_only=True)
+    _partitions_max: int = attrs.field(default=200_000, kw_only=True)
+    _idle_ms: int = attrs.field(default=120_000, kw_only=True)
+    _sessions: dict[int, _Session[_T]] = attrs.field(init=False, factory=dict)  # the least recently used one is first
+    _partitions: int = attrs.field(init=False, default=0)
 
     def __len__(self) -> int:
         return len(self._sessions)

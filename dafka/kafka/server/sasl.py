@@ -14,13 +14,14 @@ from dafka.broker.access.login import PLAIN, Login, LoginError, begin_login
 from dafka.broker.access.logins import Logins, TooManyLoginsError
 from dafka.broker.access.users_file import UsersFile
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.kafka.protocol import Request, RequestHeader, Response, encode_token
+from dafka.kafka.protocol.frames import RequestHeader, encode_token
 from dafka.kafka.protocol.messages.connections import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
+from dafka.kafka.protocol.tables import Request, Response
 
 LOGIN_BYTES_MAX = 2**16
 """The largest frame of a client that has not authenticated."""
@@ -50,7 +51,6 @@ class Authentication:
         self._host = host
         self.mechanisms = (*MECHANISMS, PLAIN) if allows_plain else MECHANISMS
         self.mechanism = ""
-        self.has_failed = False
         self._login: Login | None = None
         self._requests = 0
         self.user: str | None = None
@@ -72,11 +72,6 @@ class Authentication:
 
     async def answer(self, header: RequestHeader, request: Request) -> tuple[Response, str]:
         """Return the response to a request, and the reason if the connection ends after it; empty if it continues."""
-        answer, reason = await self._answer(header, request)
-        self.has_failed = bool(reason)
-        return answer, reason
-
-    async def _answer(self, header: RequestHeader, request: Request) -> tuple[Response, str]:
         if isinstance(request, SaslHandshakeRequest):
             return self._choose(header, request)
         if not isinstance(request, SaslAuthenticateRequest):

@@ -7,7 +7,6 @@ import socket
 import trio
 
 from dafka.broker.connections.tcp_server import AcceptedClient, accept_clients
-from dafka.broker.node import BrokerNode
 from dafka.endpoints import split_tcp_endpoint
 from dafka.kafka.server.cluster_view import split_listener
 from dafka.kafka.server.connection import Connection
@@ -29,22 +28,13 @@ async def serve_kafka(
 
     host, port = sockets[0].getsockname()[:2]
     server.bootstrap_servers = _join(host, port)
-    server.broker.node.membership.update_registration(
-        kafka_listener=advertised or find_listener(host, port, server.broker.node)
-    )
+    node = server.broker.node
+    node_endpoint = split_tcp_endpoint(node.store.endpoint)
+    if host in {"0.0.0.0", "::"} and node_endpoint is not None:
+        # Clients of other brokers reach this server where the nodes reach this one.
+        host = node_endpoint[0].strip("[]")
+    node.membership.update_registration(kafka_listener=advertised or _join(host, port))
     await accept_clients(sockets, server.quotas, server.broker.stopping, serve, task_status=task_status)
-
-
-def find_listener(host: str, port: int, node: BrokerNode) -> str:
-    """Return the address at which clients of other brokers reach this server: `HOST:PORT`.
-
-    It is the one that the server listens on; if that means all addresses, the host is the node's own.
-    """
-    if host in {"0.0.0.0", "::"}:
-        endpoint = split_tcp_endpoint(node.store.endpoint)
-        if endpoint is not None:
-            host = endpoint[0].strip("[]")
-    return _join(host, port)
 
 
 def _join(host: str, port: int) -> str:

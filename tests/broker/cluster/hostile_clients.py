@@ -22,7 +22,7 @@ import attrs
 import trio
 
 from dafka.batches import Compression, encode_batch
-from dafka.kafka.protocol import encode_request
+from dafka.kafka.protocol.frames import encode_request
 from dafka.kafka.protocol.messages.connections import SaslAuthenticateRequest, SaslHandshakeRequest
 from dafka.kafka.protocol.messages.logs import (
     FetchPartition,

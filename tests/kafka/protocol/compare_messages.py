@@ -22,8 +22,9 @@ import attrs
 import click
 
 from dafka.kafka.apis import SERVED
-from dafka.kafka.protocol import ADVERTISED, NIL, REQUESTS, RESPONSES, ApiKey, Message, Struct, Versions
-from dafka.kafka.protocol.tables import Field, Kind, fields_of
+from dafka.kafka.protocol.apis import ADVERTISED, REQUESTS, RESPONSES
+from dafka.kafka.protocol.constants import ApiKey
+from dafka.kafka.protocol.tables import NIL, Field, Kind, Message, Struct, Versions, fields_of
 from tests.kafka.layouts import snake
 
 FOREIGN_NAMES = {"ListConfigResources": "ListClientMetricsResources"}

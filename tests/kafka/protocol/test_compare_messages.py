@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from dafka.kafka.protocol import ApiKey, Message, Struct
-from dafka.kafka.protocol.tables import NIL, Boolean, Int16, Int32, String, Uuid, Versions, field
+from dafka.kafka.protocol.constants import ApiKey
+from dafka.kafka.protocol.tables import NIL, Boolean, Int16, Int32, Message, String, Struct, Uuid, Versions, field
 from tests.kafka.protocol.compare_messages import Comparison, compare, compare_all, make_page, read_descriptions
 
 

@@ -20,8 +20,9 @@ from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.log.durable_waits import DurableWaits
 from dafka.broker.log.waiters import LogWaiters
 from dafka.errors import NotLeaderError
-from dafka.kafka.apis import RequestContext
-from dafka.kafka.protocol import ApiKey, RequestHeader
+from dafka.kafka.apis.shared.registry import RequestContext
+from dafka.kafka.protocol.constants import ApiKey
+from dafka.kafka.protocol.frames import RequestHeader
 from dafka.kafka.server.kafka_server import KafkaServer
 
 OWN, SECOND, THIRD = "b" * 32, "c" * 32, "a" * 32

@@ -19,7 +19,7 @@ from websockets.trio.client import connect
 
 from dafka import Config
 from dafka.batches import encode_batch
-from dafka.kafka.protocol import FrameSplitter, decode_response, encode_request
+from dafka.kafka.protocol.frames import FrameSplitter, decode_response, encode_request
 from dafka.kafka.protocol.messages.connections import ApiVersionsRequest
 from dafka.kafka.protocol.messages.logs import (
     FetchPartition,

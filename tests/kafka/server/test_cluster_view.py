@@ -6,9 +6,9 @@ import pytest
 
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata.brokers import BrokerRegistration
-from dafka.kafka.apis.descriptions import describe_topic_partitions, list_config_resources
-from dafka.kafka.apis.metadata import describe_cluster, describe_metadata
-from dafka.kafka.protocol import ApiKey
+from dafka.kafka.apis.configs import list_config_resources
+from dafka.kafka.apis.metadata import describe_cluster, describe_metadata, describe_topic_partitions
+from dafka.kafka.protocol.constants import ApiKey
 from dafka.kafka.protocol.messages.cluster import (
     DescribeClusterRequest,
     MetadataRequest,
@@ -152,7 +152,7 @@ async def test_readers_are_sent_to_a_replica_in_their_rack(cluster: FakeCluster)
 async def test_broker_with_a_number_of_its_own_is_not_hidden_by_another(cluster: FakeCluster) -> None:
     cluster.broker.brokers.record_registration(BrokerRegistration(address=THIRD, number=0, kafka_listener="other:1"))
     view = cluster.client(ApiKey.METADATA, 9).view_cluster()
-    assert [(each.number, each.host) for each in view.nodes] == [(0, "own.example"), (1, "fd00::1")]
+    assert [(each.node_id, each.host) for each in view.nodes] == [(0, "own.example"), (1, "fd00::1")]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dafka.kafka.protocol import encode_request
+from dafka.kafka.protocol.frames import encode_request
 from dafka.kafka.protocol.messages.connections import ApiVersionsRequest
 from dafka.transport import raise_descriptors_max
 from tests.kafka.hostile import hostile_frames

@@ -16,16 +16,9 @@ import pytest
 from dafka.batches import encode_batch
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.kafka.apis import OFFERED
-from dafka.kafka.protocol import (
-    REQUESTS,
-    ApiKey,
-    Request,
-    Response,
-    Versions,
-    decode_request,
-    decode_response,
-    encode_request,
-)
+from dafka.kafka.protocol.apis import REQUESTS
+from dafka.kafka.protocol.constants import ApiKey
+from dafka.kafka.protocol.frames import decode_request, decode_response, encode_request
 from dafka.kafka.protocol.messages.cluster import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from dafka.kafka.protocol.messages.connections import ApiVersionsResponse
 from dafka.kafka.protocol.messages.logs import (
@@ -48,6 +41,7 @@ from dafka.kafka.protocol.messages.offsets import (
     OffsetFetchRequestTopic,
     OffsetFetchResponse,
 )
+from dafka.kafka.protocol.tables import Request, Response, Versions
 from dafka.kafka.server.kafka_server import REPORT_S, REPORTED_MAX, RecentReports
 from tests.kafka.samples import random_message
 from tests.kafka.server.fixtures import run_broker

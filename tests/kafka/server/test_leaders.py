@@ -15,11 +15,12 @@ from dafka.broker.core.positions import Offset
 from dafka.broker.core.replication.records import EPOCH_STEP
 from dafka.config import Config
 from dafka.errors import NotLeaderError
-from dafka.kafka.apis import begin_produce
-from dafka.kafka.apis.descriptions import describe_producers
 from dafka.kafka.apis.fetch import fetch
 from dafka.kafka.apis.offsets import delete_records, find_epoch_ends, list_offsets
-from dafka.kafka.protocol import ApiKey, encode_response
+from dafka.kafka.apis.produce import begin_produce
+from dafka.kafka.apis.transactions import describe_producers
+from dafka.kafka.protocol.constants import ApiKey
+from dafka.kafka.protocol.frames import encode_response
 from dafka.kafka.protocol.messages.logs import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,

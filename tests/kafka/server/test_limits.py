@@ -17,7 +17,7 @@ from dafka.broker.connections import memory as broker_room
 from dafka.broker.connections.connection_quotas import ConnectionQuotas
 from dafka.broker.connections.memory import PATIENCE_S, Memory, MemoryPool
 from dafka.broker.connections.uploads import SMALL_BYTES
-from dafka.kafka.protocol import encode_request
+from dafka.kafka.protocol.frames import encode_request
 from dafka.kafka.protocol.messages.cluster import MetadataRequest, MetadataResponse
 from dafka.kafka.protocol.messages.connections import ApiVersionsRequest, ApiVersionsResponse
 from dafka.kafka.protocol.messages.logs import FetchPartition, FetchRequest, FetchTopic

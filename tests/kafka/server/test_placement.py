@@ -9,7 +9,7 @@ import pytest
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.kafka.apis.reassignments import alter_reassignments, list_reassignments
 from dafka.kafka.apis.topics import create_partitions, create_topics
-from dafka.kafka.protocol import ApiKey
+from dafka.kafka.protocol.constants import ApiKey
 from dafka.kafka.protocol.messages.reassignments import (
     AlterPartitionReassignmentsRequest,
     ListPartitionReassignmentsRequest,

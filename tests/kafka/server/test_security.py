@@ -16,15 +16,10 @@ from dafka import Config
 from dafka.broker.connections.security import is_loopback
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.errors import ConfigError
-from dafka.kafka.apis import AUTHORIZATIONS, SERVED
-from dafka.kafka.protocol import (
-    ApiKey,
-    Request,
-    Response,
-    decode_response,
-    encode_request,
-    encode_token,
-)
+from dafka.kafka.apis import SERVED
+from dafka.kafka.apis.shared.registry import AUTHORIZATIONS
+from dafka.kafka.protocol.constants import ApiKey
+from dafka.kafka.protocol.frames import decode_response, encode_request, encode_token
 from dafka.kafka.protocol.messages.cluster import MetadataRequest, MetadataResponse
 from dafka.kafka.protocol.messages.connections import (
     ApiVersionsRequest,
@@ -34,6 +29,7 @@ from dafka.kafka.protocol.messages.connections import (
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
+from dafka.kafka.protocol.tables import Request, Response
 from dafka.testing import RunningKafka
 from tests.kafka.server.fixtures import run_broker
 from tests.kafka.server.secured import (

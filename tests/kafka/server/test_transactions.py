@@ -13,13 +13,13 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from dafka import Config, Record, open_consumer
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.kafka.protocol import Request, Response
 from dafka.kafka.protocol.messages.transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
     ListTransactionsRequest,
     ListTransactionsResponse,
 )
+from dafka.kafka.protocol.tables import Request, Response
 from tests.kafka.server.clients import Confluent, Message
 from tests.kafka.server.fixtures import run_broker
 from tests.kafka.server.test_connections import RawClient

@@ -12,8 +12,7 @@ from typing import Any, TypeAlias, TypeVar
 from dafka.broker.access.permissions import Permissions
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.kafka.apis.shared.registry import Authorization, Decision, RequestContext, ResponsePatch
-from dafka.kafka.protocol import NIL, Request, Response, Struct
-from dafka.kafka.protocol.tables import Field, fields_of
+from dafka.kafka.protocol.tables import NIL, Field, Request, Response, Struct, fields_of
 
 _S = TypeVar("_S", bound=Struct)
 

@@ -11,7 +11,9 @@ import attrs
 from dafka.broker.access.permissions import Permissions
 from dafka.broker.broker import Broker
 from dafka.broker.core.metadata.topics import Topic
-from dafka.kafka.protocol import ApiKey, Request, RequestHeader, Response
+from dafka.kafka.protocol.constants import ApiKey
+from dafka.kafka.protocol.frames import RequestHeader
+from dafka.kafka.protocol.tables import Request, Response
 from dafka.kafka.server.cluster_view import ClusterView
 from dafka.kafka.server.kafka_server import KafkaServer
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dafka.kafka.protocol.constants import ApiKey
-from dafka.kafka.protocol.tables import Boolean, Int8, Int16, Int32, Int64, Request, Response, String, Struct, field
+from dafka.kafka.protocol.tables import Boolean, Int16, Int32, Int64, Request, Response, String, Struct, field
 
 
 class InitProducerIdRequest(Request, key=ApiKey.INIT_PRODUCER_ID, versions="0-6", flexible="2+"):
@@ -117,57 +117,6 @@ class EndTxnResponse(Response, key=ApiKey.END_TXN, versions="0-5", flexible="3+"
     error_code: Int16
     producer_id: Int64 = field("5+", default=-1)
     producer_epoch: Int16 = field("5+", default=-1)
-
-
-class WritableTxnMarkerTopic(Struct):
-    """An item of `WritableTxnMarker.topics`."""
-
-    name: String
-    partition_indexes: list[Int32]
-
-
-class WritableTxnMarker(Struct):
-    """An item of `WriteTxnMarkersRequest.markers`."""
-
-    producer_id: Int64
-    producer_epoch: Int16
-    transaction_result: Boolean
-    topics: list[WritableTxnMarkerTopic]
-    coordinator_epoch: Int32
-    transaction_version: Int8 = field("2+", default=0)
-
-
-class WriteTxnMarkersRequest(Request, key=ApiKey.WRITE_TXN_MARKERS, versions="0-2", flexible="1+"):
-    """Write the ends of transactions to logs, as one broker asks another."""
-
-    markers: list[WritableTxnMarker]
-
-
-class WritableTxnMarkerPartitionResult(Struct):
-    """An item of `WritableTxnMarkerTopicResult.partitions`."""
-
-    partition_index: Int32
-    error_code: Int16
-
-
-class WritableTxnMarkerTopicResult(Struct):
-    """An item of `WritableTxnMarkerResult.topics`."""
-
-    name: String
-    partitions: list[WritableTxnMarkerPartitionResult]
-
-
-class WritableTxnMarkerResult(Struct):
-    """An item of `WriteTxnMarkersResponse.markers`."""
-
-    producer_id: Int64
-    topics: list[WritableTxnMarkerTopicResult]
-
-
-class WriteTxnMarkersResponse(Response, key=ApiKey.WRITE_TXN_MARKERS, versions="0-2", flexible="1+"):
-    """Whether the ends of transactions were written."""
-
-    markers: list[WritableTxnMarkerResult]
 
 
 class TopicRequest(Struct):

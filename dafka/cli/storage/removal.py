@@ -1,4 +1,4 @@
-"""`dafka storage trim`."""
+"""`dafka storage trim` and `dafka storage delete`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import click
 from dafka.cli.options import BYTES, DURATION
 from dafka.cli.storage.common import Meter, json_option, print_summary, run_metered, topics_option, url_argument
 from dafka.cli.terminal import UsageMistake, confirm, counted, yes_option
+from dafka.errors import StorageError
 from dafka.internal_topics import check_no_system_topic, is_system_topic
 from dafka.records import Partition
-from dafka.storage import PartitionInfo, RetentionPolicy, Storage, open_storage
+from dafka.storage import DeletesPartitions, PartitionInfo, RetentionPolicy, Storage, open_storage
 from dafka.storage.plugin_helpers import now_ms
 from dafka.storage.tools.partitions import find_retained_sequence, select_partitions
 from dafka.text import escape_unprintable
@@ -56,29 +57,30 @@ def trim(
     policy = RetentionPolicy(age_ms=age, bytes_max=bytes_max, records_max=records_max)
     if not policy:
         raise UsageMistake("expected a limit: --age, --bytes or --records")
+    sentence = "{records} {verb} from {partitions}"
 
     async def program(meter: Meter) -> int:
         async with open_storage(url, read_only=True) as opened:  # opening for writing would create a missing storage
-            planned = await _plan(opened, policy, await _select(opened, topics))
+            planned = await _plan(opened, policy, await _select_user_topics(opened, topics))
         if dry_run:
-            _print_dropped(planned, as_json, is_dry_run=True)
+            _print_removed(planned, sentence, "would be dropped", as_json, is_dry_run=True)
             return 0
         what = f"{counted(sum(planned.values()), 'record')} of {counted(len(planned), 'partition')}"
         confirm(f"Drop up to {what} from {url}?", yes=yes, declined="nothing was dropped")
         dropped: dict[Partition, int] = {}
         async with open_storage(url) as opened:
-            before = await _select(opened, topics)
+            before = await _select_user_topics(opened, topics)
             for topic in sorted({partition.topic for partition in before}):
                 for partition, earliest in (await opened.apply_retention(policy, topic)).items():
                     dropped[partition] = earliest - before[partition].earliest_sequence
                     meter(meter.done + dropped[partition], None)
-        _print_dropped(dropped, as_json, is_dry_run=False)
+        _print_removed(dropped, sentence, "dropped", as_json, is_dry_run=False)
         return 0
 
     run_metered(program, "dropped")
 
 
-async def _select(storage: Storage, topics: Sequence[str]) -> dict[Partition, PartitionInfo]:
+async def _select_user_topics(storage: Storage, topics: Sequence[str]) -> dict[Partition, PartitionInfo]:
     """Return the partitions of topics, or of all that users may trim. Raises `ConfigError` for a system topic."""
     for topic in topics:
         check_no_system_topic(topic)
@@ -98,19 +100,70 @@ async def _plan(
     return planned
 
 
-def _print_dropped(dropped: Mapping[Partition, int], as_json: bool, *, is_dry_run: bool) -> None:
-    records = sum(dropped.values())
-    verb = "would be dropped" if is_dry_run else "dropped"
+@click.command()
+@url_argument
+@click.argument("topic")
+@click.argument("partition", required=False)
+@click.option("--dry-run", is_flag=True, help="Only print what would be deleted.")
+@yes_option
+@json_option
+def delete(url: str, topic: str, partition: str | None, dry_run: bool, yes: bool, as_json: bool) -> None:
+    """Delete a topic, or one partition of it, with all records.
+
+    The store must be stopped. A store that runs beside others fetches again the records that they hold, and a running
+    producer or one with a spool sends its records again. To delete a topic from a cluster, stop its producers and all
+    stores, delete it from each storage, and then start the stores.
+    """
+
+    async def program(meter: Meter) -> int:
+        check_no_system_topic(topic)
+        async with open_storage(url, read_only=True) as opened:  # opening for writing would create a missing storage
+            await _count_records(opened, topic, partition)
+        async with open_storage(url) as opened:
+            if not isinstance(opened, DeletesPartitions):
+                raise UsageMistake(f"{url}: this storage cannot delete partitions")
+            counts = await _count_records(opened, topic, partition)
+            if not dry_run:
+                _confirm_deletion(url, topic, counts, yes=yes)
+                for each, count in counts.items():
+                    await opened.delete_partitions([each])
+                    meter(meter.done + count, None)
+        verb = "would be deleted" if dry_run else "deleted"
+        _print_removed(counts, "{records} of {partitions} {verb}", verb, as_json, is_dry_run=dry_run)
+        return 0
+
+    run_metered(program, "deleted")
+
+
+async def _count_records(storage: Storage, topic: str, address: str | None) -> dict[Partition, int]:
+    """Return the number of records in each partition of a topic, or in the one with an address."""
+    found = await select_partitions(storage, [topic])
+    if address is not None and Partition(topic, address) not in found:
+        raise StorageError(f"topic {topic!r} has no partition {address!r}")
+    return {each: info.count for each, info in found.items() if address in {None, each.address}}
+
+
+def _confirm_deletion(url: str, topic: str, counts: Mapping[Partition, int], *, yes: bool) -> None:
+    records = counted(sum(counts.values()), "record")
+    what = f"{counted(len(counts), 'partition')} of {escape_unprintable(topic)} with {records}"
+    confirm(f"Delete {what} from {url}?", yes=yes, declined="nothing was deleted")
+
+
+def _print_removed(
+    removed: Mapping[Partition, int], sentence: str, verb: str, as_json: bool, *, is_dry_run: bool
+) -> None:
+    """Print how many records each partition loses, and a sentence about all of them."""
+    records = sum(removed.values())
     if not as_json:
-        for partition, count in sorted(dropped.items()):
+        for partition, count in sorted(removed.items()):
             click.echo(f"{escape_unprintable(str(partition))}: {counted(count, 'record')} {verb}")
     values = {
         "records": records,
         "dry_run": is_dry_run,
         "partitions": [
             {"topic": partition.topic, "partition": partition.address, "records": count}
-            for partition, count in sorted(dropped.items())
+            for partition, count in sorted(removed.items())
         ],
     }
-    sentence = f"{counted(records, 'record')} {verb} from {counted(len(dropped), 'partition')}"
-    print_summary(sentence, values, as_json)
+    shown = {"records": counted(records, "record"), "partitions": counted(len(removed), "partition"), "verb": verb}
+    print_summary(sentence.format(**shown), values, as_json)
