@@ -37,10 +37,7 @@ _tower_endpoints = add_options(
 _store_options = add_options(
     setting_option("store", "storage", "The storage of the records: sqlite:PATH, filelog:FOLDER or memory:.", "URL"),
     setting_option(
-        "store",
-        "retention_ms",
-        "How long to keep records after they were stored, such as 7d.",
-        default="without limit",
+        "store", "retention_ms", "How long to keep records after they were stored, such as 7d.", default="without limit"
     ),
     setting_option(
         "store", "retention_bytes", "How much of each partition to keep, such as 10GiB.", default="without limit"
@@ -237,10 +234,7 @@ async def _start_tower(config: Config, nursery: trio.Nursery, supervisor: Superv
 
 
 async def _run_store(
-    config: Config,
-    nursery: trio.Nursery,
-    supervisor: Supervisor,
-    announce_others: Callable[[], None] = lambda: None,
+    config: Config, nursery: trio.Nursery, supervisor: Supervisor, announce_others: Callable[[], None] = lambda: None
 ) -> None:
     """Run a store. Nothing is announced before it has started, because its settings may be refused."""
     is_announced = False
@@ -262,10 +256,7 @@ async def _run_store(
 
 
 async def _run_broker(
-    config: Config,
-    nursery: trio.Nursery,
-    supervisor: Supervisor,
-    announce_others: Callable[[], None] = lambda: None,
+    config: Config, nursery: trio.Nursery, supervisor: Supervisor, announce_others: Callable[[], None] = lambda: None
 ) -> None:
     """Run a broker that listens to clients."""
     from dafka.server import serve_listeners  # noqa: PLC0415 (other commands start faster without)
@@ -317,10 +308,7 @@ def _collection_paused() -> Iterator[None]:
 
 
 async def serve_store_with_restarts(
-    config: Config,
-    watch: Callable[[Store], AbstractContextManager[None]],
-    *,
-    task_status: trio.TaskStatus[Store],
+    config: Config, watch: Callable[[Store], AbstractContextManager[None]], *, task_status: trio.TaskStatus[Store]
 ) -> None:
     """Run a store until cancelled, and restart it if its storage is removed while it runs.
 

@@ -157,12 +157,7 @@ def _state(member: MemberDescription) -> str:
 
 def _print_json(found: GroupDescription, rows: Iterable[Partition]) -> None:
     members = [
-        {
-            "member": each.address,
-            "state": _state(each),
-            "topics": each.topics,
-            "partitions": len(each.partitions),
-        }
+        {"member": each.address, "state": _state(each), "topics": each.topics, "partitions": len(each.partitions)}
         for each in found.members
     ]
     positions = [

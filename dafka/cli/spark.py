@@ -59,11 +59,7 @@ def _parse_settings(_context: click.Context, _parameter: click.Parameter, pairs:
 @click.argument("script", required=False, metavar="[SCRIPT]")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENT]...")
 def spark(
-    master: str | None,
-    settings: dict[str, str],
-    paths: tuple[str, ...],
-    script: str | None,
-    arguments: tuple[str, ...],
+    master: str | None, settings: dict[str, str], paths: tuple[str, ...], script: str | None, arguments: tuple[str, ...]
 ) -> None:
     """Open a Python shell, or run a script, with a Spark session.
 

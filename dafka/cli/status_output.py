@@ -8,7 +8,6 @@ from typing import Any
 import attrs
 import click
 
-from dafka.cli.status_brokers import BrokerView
 from dafka.cli.terminal import counted, output_has_colour, print_table
 from dafka.protocol import ClusterSurvey, NodeView, PartitionView
 from dafka.protocol.observer.cluster_survey import NodeState, TopicView
@@ -37,6 +36,20 @@ class Shown:
 
     is_all: bool = False
     has_partitions: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class BrokerView:
+    """A broker, as `dafka status` shows it.
+
+    `under_replicated_logs` counts the logs that it leads and that fewer brokers have whole than should.
+    """
+
+    number: int
+    address: str
+    is_alive: bool
+    is_draining: bool
+    under_replicated_logs: int
 
 
 @attrs.frozen

@@ -181,10 +181,7 @@ def print_json_lines(objects: Iterable[object]) -> None:
 
 
 def print_table(
-    names: tuple[str, ...],
-    numbers: tuple[str, ...],
-    rows: Iterable[tuple[object, ...]],
-    colours: Sequence[str] = (),
+    names: tuple[str, ...], numbers: tuple[str, ...], rows: Iterable[tuple[object, ...]], colours: Sequence[str] = ()
 ) -> None:
     """Print a table: fitted to the width of a terminal, otherwise one line per row.
 

@@ -86,12 +86,7 @@ def add(name: str, password_file: str | None, everything: bool, config: Config, 
 @password_option
 @config_options
 def change(
-    name: str,
-    password: bool,
-    password_file: str | None,
-    everything: bool,
-    config: Config,
-    **patterns: tuple[str, ...],
+    name: str, password: bool, password_file: str | None, everything: bool, config: Config, **patterns: tuple[str, ...]
 ) -> None:
     """Change a user's password, or what it may do.
 

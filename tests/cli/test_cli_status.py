@@ -16,8 +16,8 @@ import trio
 from click.testing import CliRunner
 
 from dafka.cli import main
-from dafka.cli.status_brokers import BrokerView, broker_faults
-from dafka.cli.status_output import Shown, print_survey, survey_to_json
+from dafka.cli.status import broker_faults
+from dafka.cli.status_output import BrokerView, Shown, print_survey, survey_to_json
 from dafka.protocol import ClusterSurvey, NodeView, PartitionView
 from dafka.protocol.observer.cluster_survey import HolderView, NodeState, TopicView
 from dafka.records import Partition, RecordBatch, new_address

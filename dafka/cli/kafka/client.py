@@ -20,11 +20,7 @@ from dafka.kafka.protocol.apis import ADVERTISED, RESPONSES
 from dafka.kafka.protocol.constants import ApiKey
 from dafka.kafka.protocol.frames import FrameSplitter, decode_response, encode_request
 from dafka.kafka.protocol.messages.cluster import MetadataRequest, MetadataRequestTopic
-from dafka.kafka.protocol.messages.connections import (
-    ApiVersionsRequest,
-    SaslAuthenticateRequest,
-    SaslHandshakeRequest,
-)
+from dafka.kafka.protocol.messages.connections import ApiVersionsRequest, SaslAuthenticateRequest, SaslHandshakeRequest
 from dafka.kafka.protocol.messages.membership import FindCoordinatorRequest
 from dafka.kafka.protocol.tables import Request, Response
 

@@ -7,13 +7,7 @@ from typing import Any
 
 import click
 
-from dafka.cli.groups import (
-    Target,
-    describe_cluster_group,
-    list_cluster_groups,
-    parse_target,
-    reset_cluster_group,
-)
+from dafka.cli.groups import Target, describe_cluster_group, list_cluster_groups, parse_target, reset_cluster_group
 from dafka.cli.kafka.client import KafkaClient, check_error
 from dafka.cli.kafka.options import client_options, client_or_node_options, json_option
 from dafka.cli.kafka.topic import LogDescription, describe_logs, find_offsets

@@ -22,11 +22,7 @@ from dafka.endpoints import split_tcp_endpoint
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 
 _BROKER = click.option(
-    "--kafka",
-    metavar="HOST:PORT",
-    default=DEFAULT_KAFKA_LISTEN,
-    show_default=True,
-    help="Where the broker listens.",
+    "--kafka", metavar="HOST:PORT", default=DEFAULT_KAFKA_LISTEN, show_default=True, help="Where the broker listens."
 )
 
 _BROKER_OR_CLUSTER = click.option(

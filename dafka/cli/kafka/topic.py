@@ -168,11 +168,7 @@ def describe(names: tuple[str, ...], as_json: bool, client: KafkaClient) -> None
 @click.option("--unset", metavar="NAME", multiple=True, help="A setting that becomes the broker's again.")
 @client_options
 def alter(
-    name: str,
-    logs: int | None,
-    settings: Sequence[tuple[str, str]],
-    unset: tuple[str, ...],
-    client: KafkaClient,
+    name: str, logs: int | None, settings: Sequence[tuple[str, str]], unset: tuple[str, ...], client: KafkaClient
 ) -> None:
     """Change the settings of a topic, or give it further logs."""
     if logs is None and not settings and not unset:

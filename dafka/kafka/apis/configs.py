@@ -159,9 +159,7 @@ async def alter_configs(context: RequestContext, request: AlterConfigsRequest) -
 
 
 @handles(
-    IncrementalAlterConfigsRequest,
-    _require_resources(Permissions.may_administer, "responses"),
-    changes_topics=True,
+    IncrementalAlterConfigsRequest, _require_resources(Permissions.may_administer, "responses"), changes_topics=True
 )
 async def alter_configs_incrementally(
     context: RequestContext, request: IncrementalAlterConfigsRequest

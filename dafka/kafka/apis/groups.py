@@ -194,10 +194,7 @@ async def list_groups(context: RequestContext, request: ListGroupsRequest) -> Li
         error_code=ErrorCode.NONE,
         groups=[
             ListedGroup(
-                group_id=each.group_id,
-                protocol_type=each.protocol_type,
-                group_state=each.state,
-                group_type="classic",
+                group_id=each.group_id, protocol_type=each.protocol_type, group_state=each.state, group_type="classic"
             )
             for each in groups
         ],
@@ -235,8 +232,7 @@ async def describe_groups(context: RequestContext, request: DescribeGroupsReques
 
 
 @handles(
-    DeleteGroupsRequest,
-    require_each("groups_names", Permissions.may_use_group, answers="results", error=GROUP_REFUSED),
+    DeleteGroupsRequest, require_each("groups_names", Permissions.may_use_group, answers="results", error=GROUP_REFUSED)
 )
 async def delete_groups(context: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
     """Delete groups without members."""

@@ -232,8 +232,7 @@ def _unknown_page(name: str) -> DescribeTopicPartitionsResponseTopic:
 
 
 @handles(
-    DescribeLogDirsRequest,
-    require(lambda user, _: user.is_administrator, DescribeLogDirsResponse, CLUSTER_REFUSED),
+    DescribeLogDirsRequest, require(lambda user, _: user.is_administrator, DescribeLogDirsResponse, CLUSTER_REFUSED)
 )
 async def describe_log_dirs(context: RequestContext, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
     """Answer with the sizes of the logs that this broker stores."""

@@ -140,9 +140,7 @@ async def delete_topics(context: RequestContext, request: DeleteTopicsRequest) -
 
 
 @handles(
-    CreatePartitionsRequest,
-    require_each("topics", Permissions.may_administer, answers="results"),
-    changes_topics=True,
+    CreatePartitionsRequest, require_each("topics", Permissions.may_administer, answers="results"), changes_topics=True
 )
 async def create_partitions(context: RequestContext, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
     """Add logs to topics."""

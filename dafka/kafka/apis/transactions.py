@@ -116,7 +116,7 @@ async def add_partitions(context: RequestContext, request: AddPartitionsToTxnReq
                 ],
             )
             for topic in request.v3_and_below_topics
-        ],
+        ]
     )
 
 

@@ -30,11 +30,7 @@ from dafka.kafka.protocol.frames import (
     encode_response,
     encode_unsupported,
 )
-from dafka.kafka.protocol.messages.connections import (
-    ApiVersionsRequest,
-    SaslAuthenticateRequest,
-    SaslHandshakeRequest,
-)
+from dafka.kafka.protocol.messages.connections import ApiVersionsRequest, SaslAuthenticateRequest, SaslHandshakeRequest
 from dafka.kafka.protocol.messages.logs import FetchRequest, ProduceRequest
 from dafka.kafka.protocol.messages.membership import JoinGroupRequest, SyncGroupRequest
 from dafka.kafka.protocol.messages.offsets import OffsetCommitRequest, TxnOffsetCommitRequest

@@ -14,10 +14,7 @@ from dafka.kafka.server.kafka_server import KafkaServer
 
 
 async def serve_kafka(
-    server: KafkaServer,
-    sockets: list[socket.socket],
-    *,
-    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    server: KafkaServer, sockets: list[socket.socket], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
     """Serve clients of Kafka, on the sockets of `open_listening`, until the broker stops."""
     advertised = server.broker.config.kafka.advertised_listener

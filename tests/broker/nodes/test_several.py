@@ -17,7 +17,7 @@ from dafka.broker.core.partition_address import INDEX_TOPIC
 from dafka.broker.core.positions import Offset
 from dafka.broker.node import BrokerNode
 from dafka.broker.startup import serve_broker
-from dafka.cli.status_brokers import read_brokers
+from dafka.cli.status import read_brokers
 from dafka.errors import ConfigError, NotLeaderError, StorageError
 from dafka.roles import open_producer, open_reader
 from tests.broker.nodes.broker_cluster import (
