@@ -13,6 +13,8 @@ from dafka.config import Config
 from dafka.records import Partition, RecordBatch
 from dafka.roles import Consumer
 
+_BEGINNINGS = ("--from-beginning", "--tail", "--offset", "--since")
+
 
 @attrs.frozen
 class Selection:
@@ -30,34 +32,32 @@ class Selection:
     exit_at_end: bool = False
 
     def __attrs_post_init__(self) -> None:
-        beginnings = {
-            "--from-beginning": self.from_beginning,
-            "--tail": self.tail is not None,
-            "--offset": self.offset is not None,
-            "--since": self.since is not None,
-        }
-        given = [option for option, is_given in beginnings.items() if is_given]
+        given = [option for option in self._given_options() if option in _BEGINNINGS]
         if len(given) > 1:
             raise UsageMistake(f"{given[1]}: expected this or {given[0]}, not both")
 
-    def apply_to(self, config: Config) -> Config:
-        """Return the configuration, with the beginning of partitions that have no position.
-
-        Raise `UsageMistake` if the consumer is in a group, which has positions of its own.
-        """
-        others = {
+    def _given_options(self) -> list[str]:
+        options = {
+            "--from-beginning": self.from_beginning,
             "--tail": self.tail is not None,
             "--offset": self.offset is not None,
             "--since": self.since is not None,
             "--partition": bool(self.partitions),
             "--exit-at-end": self.exit_at_end,
         }
-        for option, is_given in others.items():
-            if is_given and config.consumer.group:
-                raise UsageMistake(
-                    f"{option}: expected no --group with it, whose members go on where others stood; "
-                    "`dafka group reset` changes where"
-                )
+        return [option for option, is_given in options.items() if is_given]
+
+    def apply_to(self, config: Config) -> Config:
+        """Return the configuration, with the beginning of partitions that have no position.
+
+        Raise `UsageMistake` if the consumer is in a group, which has positions of its own.
+        """
+        others = [option for option in self._given_options() if option != "--from-beginning"]
+        if others and config.consumer.group:
+            raise UsageMistake(
+                f"{others[0]}: expected no --group with it, whose members go on where others stood; "
+                "`dafka group reset` changes where"
+            )
         has_beginning = self.tail is not None or self.since is not None
         is_earliest = self.from_beginning or self.offset is not None or (self.exit_at_end and not has_beginning)
         return config.with_consumer(offset_reset="earliest") if is_earliest else config

@@ -187,11 +187,8 @@ def _skip_frames(frames: TracebackType | None, script: str) -> TracebackType | N
 
 def _locate(frames: TracebackType | None, script: str) -> str:
     """Return the script's innermost line, as the start of a message."""
-    line = 0
-    while frames is not None:
-        line = frames.tb_lineno if frames.tb_frame.f_code.co_filename == script else line
-        frames = frames.tb_next
-    return f"{script}, line {line}: " if line else ""
+    lines = [line for frame, line in traceback.walk_tb(frames) if frame.f_code.co_filename == script]
+    return f"{script}, line {lines[-1]}: " if lines else ""
 
 
 def _report(error: BaseException, location: str) -> int:

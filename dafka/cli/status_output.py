@@ -83,10 +83,10 @@ def print_survey(
         _print_rows(
             ("broker", "node", "state"), ("under-replicated logs",), map(_broker_row, brokers), "brokers", shown
         )
-    towers = [
-        _Row(FINE if tower.is_heard else WRONG, (), (tower.endpoint, _tower_state(tower.is_heard), str(tower.nodes)))
-        for tower in survey.towers
-    ]
+    towers = []
+    for tower in survey.towers:
+        state, colour = ("heard", FINE) if tower.is_heard else ("not heard", WRONG)
+        towers.append(_Row(colour, (), (tower.endpoint, state, str(tower.nodes))))
     _print_rows(("tower", "state"), ("nodes",), towers, "towers", shown)
 
 
@@ -191,10 +191,6 @@ def _broker_row(broker: BrokerView) -> _Row:
     state = "dead" if not broker.is_alive else "draining" if broker.is_draining else "alive"
     shown_count = f"{count:,}" if broker.is_alive else UNKNOWN
     return _Row(colour, (broker.number, broker.address), (str(broker.number), broker.address, state, shown_count))
-
-
-def _tower_state(is_heard: bool) -> str:
-    return "heard" if is_heard else "not heard"
 
 
 def survey_to_json(

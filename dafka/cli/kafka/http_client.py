@@ -6,6 +6,8 @@ import http.client
 import json
 import ssl
 from base64 import b64encode
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -32,8 +34,12 @@ class HttpClient:
         if parts.scheme not in {"http", "https"} or not host or host.isdecimal() or parts.path not in {"", "/"}:
             raise UsageMistake(f"--http: expected a URL such as {DEFAULT_URL}, not {url!r}")
         self._url = f"{parts.scheme}://{parts.netloc}"
-        self._host, self._port = host, port
-        self._context = make_context(authority) if parts.scheme == "https" else None
+        self._connect: Callable[[], http.client.HTTPConnection] = partial(
+            http.client.HTTPConnection, host, port, timeout=TIMEOUT_S
+        )
+        if parts.scheme == "https":
+            context = make_context(authority)
+            self._connect = partial(http.client.HTTPSConnection, host, port, timeout=TIMEOUT_S, context=context)
         self._headers = {"Accept": "application/json"}
         if user:
             self._headers["Authorization"] = "Basic " + b64encode(f"{user}:{password}".encode()).decode()
@@ -59,7 +65,10 @@ class HttpClient:
             raise BrokerUnreachable(f"no answer from the broker at {self._url}: {reason}") from None
         finally:
             connection.close()
-        found = _decode(text)
+        try:
+            found = json.loads(text)
+        except ValueError:
+            found = None
         if status < 400 and found is not None:
             return found
         problem = found.get("error") if isinstance(found, dict) else None
@@ -67,15 +76,3 @@ class HttpClient:
         if message is None:
             raise BrokerUnreachable(f"{self._url} does not answer as a broker (status {status})")
         raise (UsageMistake if status in _BAD_REQUESTS else BrokerUnreachable)(str(message))
-
-    def _connect(self) -> http.client.HTTPConnection:
-        if self._context is None:
-            return http.client.HTTPConnection(self._host, self._port, timeout=TIMEOUT_S)
-        return http.client.HTTPSConnection(self._host, self._port, timeout=TIMEOUT_S, context=self._context)
-
-
-def _decode(text: bytes) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return None

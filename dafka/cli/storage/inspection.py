@@ -148,10 +148,6 @@ def _cold_values(cold: TierStatistics) -> dict[str, Any]:
     }
 
 
-def _time_column(time_ms: int | None) -> str:
-    return "-" if time_ms is None else format_time(time_ms)
-
-
 def _print_info(contents: _Contents) -> None:
     print_table(
         ("topic", "partition"),
@@ -159,8 +155,10 @@ def _print_info(contents: _Contents) -> None:
         [
             (
                 *_cells(_describe(partition, info)),
-                _time_column(info.earliest_stored_at),
-                _time_column(info.latest_stored_at),
+                *(
+                    "-" if time is None else format_time(time)
+                    for time in (info.earliest_stored_at, info.latest_stored_at)
+                ),
             )
             for partition, info in contents.partitions.items()
         ],

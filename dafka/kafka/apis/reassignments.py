@@ -111,11 +111,15 @@ def _alter(
     context: RequestContext, topic: str, asked: ReassignablePartition, may_change_count: bool
 ) -> ReassignablePartitionResponse:
     log = context.broker.node.find_log(topic, asked.partition_index)
-    message = None
+    error, message = ErrorCode.NONE, None
     if log is None:
         error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     elif asked.replicas is None:
-        error = _cancel(context, log)
+        # Current replicas stay, surplus replicas leave, and the brokers choose again.
+        if log in _ongoing(context):
+            context.broker.node.change_replicas(log, ())
+        else:
+            error = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
     else:
         try:
             error, message = _begin(context, log, asked.replicas, may_change_count)
@@ -134,14 +138,6 @@ def _begin(
     if before != after or log in _ongoing(context):
         context.broker.node.change_replicas(log, after)
     return ErrorCode.NONE, None
-
-
-def _cancel(context: RequestContext, log: Log) -> ErrorCode:
-    """Cancel a reassignment. Current replicas stay, surplus replicas leave, and the brokers choose again."""
-    if log not in _ongoing(context):
-        return ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
-    context.broker.node.change_replicas(log, ())
-    return ErrorCode.NONE
 
 
 def _ongoing(context: RequestContext) -> dict[Log, tuple[str, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -16,19 +17,15 @@ Buffer: TypeAlias = bytes | memoryview
 Writer: TypeAlias = Callable[[Message, "list[Buffer]"], None]
 """Takes a message, and a list to which it appends what the message consists of."""
 
-_WRITERS: dict[tuple[type[Message], int], Writer] = {}
 
-
+@functools.cache
 def writer_of(message: type[Message], version: int) -> Writer:
     """Return the writer of one version of a message. Fields that the version does not have are left out.
 
     It raises `EncodingError` for a value that the version cannot carry. Records are not copied.
     """
-    writer = _WRITERS.get((message, version))
-    if writer is None:
-        check_version(message, version)
-        writer = _WRITERS[message, version] = _WriterCode(message, version).writer()
-    return writer
+    check_version(message, version)
+    return _WriterCode(message, version).writer()
 
 
 class _WriterCode:

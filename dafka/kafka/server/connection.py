@@ -61,6 +61,9 @@ UNANSWERED_MAX = 100
 _WAITING = (FetchRequest, JoinGroupRequest, SyncGroupRequest)
 """Requests that wait for other clients. When the broker stops, they get no response."""
 
+_WITHOUT_USER = (ApiVersionsRequest, SaslHandshakeRequest, SaslAuthenticateRequest)
+"""Requests that need no authenticated user."""
+
 _LOGGER = logging.getLogger("dafka.broker")
 
 _Outgoing: TypeAlias = bytes | tuple[RequestHeader, Callable[[], Awaitable[Response | None]], float]
@@ -84,7 +87,7 @@ class Connection:
     def __init__(self, accepted: AcceptedClient, server: KafkaServer, endpoint: tuple[str, int]) -> None:
         self._accepted = accepted
         self._server = server
-        self._broker = broker = server.broker
+        broker = server.broker
         self._stopping = broker.stopping
         security = broker.security
         self._stream = security.encrypt(accepted.stream)
@@ -245,7 +248,8 @@ class Connection:
 
     def _refuse_unsupported(self, error: UnsupportedRequestError) -> DisconnectError:
         """Return the error that ends the connection if the client could not read the next response."""
-        asked = f"{_name_api(error.api_key)} in version {error.api_version}"
+        name = next((each.name for each in ApiKey if each == error.api_key), f"the API {error.api_key}")
+        asked = f"{name} in version {error.api_version}"
         versions = OFFERED.get(error.api_key)
         offered = "does not serve it" if versions is None else f"offers versions {versions}"
         client = self._host if error.client_id is None else f"{self._host} ({error.client_id[:100]!r})"
@@ -294,7 +298,7 @@ class Connection:
 
     def _authorize(self, context: RequestContext, request: Request) -> Decision:
         """Remove unauthorized parts of a request; see `dafka.kafka.apis.shared.authorization`."""
-        if self._users is None or request.API_KEY not in AUTHORIZATIONS:
+        if self._users is None or isinstance(request, _WITHOUT_USER):
             return None
         user = self._users.find(self._user)
         if user is None:
@@ -357,10 +361,6 @@ class Connection:
         self._unsent_bytes -= len(view)
         self._server.answers.give_back(len(view))
         self._sent.set()
-
-
-def _name_api(key: int) -> str:
-    return next((each.name for each in ApiKey if each == key), f"the API {key}")
 
 
 def _patched(

@@ -110,19 +110,8 @@ class FetchSessions(Generic[_T]):
         if epoch in {FINAL_EPOCH, INITIAL_EPOCH}:
             self._close(session_id)
             session = self._open(changed, time_ms) if epoch == INITIAL_EPOCH else None
-            if session is None:
-                return SessionFetch(ErrorCode.NONE, wanted=changed)
-            return SessionFetch(ErrorCode.NONE, session.session_id, dict(session.wanted), session)
-        return self._resume(session_id, epoch, changed, forgotten, time_ms)
-
-    def _resume(
-        self,
-        session_id: int,
-        epoch: int,
-        changed: Mapping[TopicPartition, _T],
-        forgotten: Iterable[TopicPartition],
-        time_ms: int,
-    ) -> SessionFetch[_T]:
+            opened = (NO_SESSION, changed) if session is None else (session.session_id, dict(session.wanted))
+            return SessionFetch(ErrorCode.NONE, *opened, session)
         session = self._sessions.get(session_id)
         if session is None:
             return SessionFetch(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)

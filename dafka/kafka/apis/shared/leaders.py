@@ -13,21 +13,15 @@ LEADER_ERRORS = frozenset((ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LE
 """The errors for clients that do not know the leader."""
 
 
-def find_epoch_error(log: Log, epoch: int) -> ErrorCode:
-    """Return the error of a client's leader epoch; the epoch is -1 if the client knows none."""
-    current = log.leadership.epoch
-    if epoch < 0 or epoch == current:
-        return ErrorCode.NONE
-    return ErrorCode.FENCED_LEADER_EPOCH if epoch < current else ErrorCode.UNKNOWN_LEADER_EPOCH
-
-
 def find_leader_error(log: Log, epoch: int = -1) -> ErrorCode:
     """Return the error for a request that only the leader of a log can serve.
 
     The epoch is the one that the client knows; -1 if it knows none.
     """
-    error = find_epoch_error(log, epoch)
-    return error if error or log.leadership.is_led else ErrorCode.NOT_LEADER_OR_FOLLOWER
+    current = log.leadership.epoch
+    if epoch >= 0 and epoch != current:
+        return ErrorCode.FENCED_LEADER_EPOCH if epoch < current else ErrorCode.UNKNOWN_LEADER_EPOCH
+    return ErrorCode.NONE if log.leadership.is_led else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def find_reader_error(log: Log, epoch: int) -> ErrorCode:
