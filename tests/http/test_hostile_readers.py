@@ -37,7 +37,7 @@ async def test_hostile_clients_do_not_hold_up_others(kind: str) -> None:
             await client.connect(("127.0.0.1", web.port))
             await client.send(READERS[kind])
             hostile.append(client)
-        memory = web.broker.memory
+        memory = web.broker.broker.memory
         with trio.fail_after(DEADLINE_S):
             for _ in range(3):
                 found = await web.get("/topics/large/records?limit=2")

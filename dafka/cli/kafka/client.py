@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import attrs
@@ -219,6 +219,18 @@ def check_error(code: int, what: str, message: str | None = None) -> None:
     if code:
         explained = _EXPLAINED.get(code)
         raise UsageMistake(f"{what}: {message or explained or error_name(code)}")
+
+
+def report_deletions(kind: str, results: Iterable[tuple[str, int, str | None]]) -> None:
+    """Print which names were deleted, and raise the first error; each name has an error code and an explanation."""
+    refused = []
+    for name, code, message in results:
+        if code:
+            refused.append((code, f"{kind} {name!r}", message))
+        else:
+            click.echo(f"deleted {name}", err=True)
+    if refused:
+        check_error(*refused[0])
 
 
 _EXPLAINED: dict[int, str] = {

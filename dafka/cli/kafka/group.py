@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import click
 
 from dafka.cli.groups import Target, describe_cluster_group, list_cluster_groups, parse_target, reset_cluster_group
-from dafka.cli.kafka.client import KafkaClient, check_error
+from dafka.cli.kafka.client import KafkaClient, check_error, report_deletions
 from dafka.cli.kafka.options import client_options, client_or_node_options, json_option
 from dafka.cli.kafka.topic import LogDescription, describe_logs, find_offsets
 from dafka.cli.options import parsed_type
@@ -142,15 +143,13 @@ def delete(names: tuple[str, ...], yes: bool, client: KafkaClient) -> None:
     """Delete groups of a broker with their committed offsets. They must have no members."""
     shown = ", ".join(map(escape_unprintable, names))
     confirm(f"Delete {shown} with all committed offsets?", yes=yes, declined="nothing was deleted")
-    problem: tuple[int, str] | None = None
-    for name in names:
-        (found,) = client.connect_coordinator(name).ask(DeleteGroupsRequest(groups_names=[name])).results
-        if found.error_code:
-            problem = problem or (found.error_code, f"group {name!r}")
-        else:
-            click.echo(f"deleted {name}", err=True)
-    if problem is not None:
-        check_error(*problem)
+
+    def delete_each() -> Iterator[tuple[str, int, None]]:
+        for name in names:
+            (found,) = client.connect_coordinator(name).ask(DeleteGroupsRequest(groups_names=[name])).results
+            yield name, found.error_code, None
+
+    report_deletions("group", delete_each())
 
 
 def _find(client: KafkaClient, name: str) -> Any:

@@ -10,7 +10,7 @@ import attrs
 import click
 
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.cli.kafka.client import KafkaClient, check_error
+from dafka.cli.kafka.client import KafkaClient, check_error, report_deletions
 from dafka.cli.kafka.http_client import HttpClient
 from dafka.cli.kafka.options import client_options, http_options, json_option
 from dafka.cli.options import parsed_type
@@ -312,14 +312,8 @@ def delete(names: tuple[str, ...], yes: bool, client: KafkaClient) -> None:
         topics=[DeleteTopicState(name=name, topic_id=NIL) for name in names],
         timeout_ms=_TIMEOUT_MS,
     )
-    problem: tuple[int, str, str | None] | None = None
-    for each in client.ask(request).responses:
-        if each.error_code:
-            problem = problem or (each.error_code, f"topic {each.name!r}", each.error_message)
-        else:
-            click.echo(f"deleted {each.name}", err=True)
-    if problem is not None:
-        check_error(*problem)
+    responses = client.ask(request).responses
+    report_deletions("topic", ((each.name, each.error_code, each.error_message) for each in responses))
 
 
 def describe_logs(client: KafkaClient, names: Sequence[str]) -> dict[tuple[str, int], LogDescription]:

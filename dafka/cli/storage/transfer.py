@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import aclosing, contextmanager, nullcontext
+from typing import TextIO
 
 import click
 from rich.filesize import decimal
@@ -85,13 +86,17 @@ def export(url: str, topics: tuple[str, ...], output: str | None, as_json: bool)
     headers and value, or key_base64 and value_base64 if they are not UTF-8. The value of a tombstone is null. Lines are
     sorted by topic, partition and sequence. The store may be running.
     """
+    closed = "cannot write the output: standard output is closed; use --output"
 
     async def program(meter: Meter) -> int:
         size = 0
         async with open_storage(url, read_only=True) as opened:
             await select_partitions(opened, topics)  # raises before the output file is truncated
             # On a terminal, the bar would be mixed with the lines.
-            with _open_output(output) as fd, nullcontext() if os.isatty(fd) else meter:
+            with (
+                _opened(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, sys.stdout, closed) as fd,
+                nullcontext() if os.isatty(fd) else meter,
+            ):
                 async with aclosing(export_lines(opened, topics, progress=meter)) as chunks:
                     async for chunk in chunks:
                         await write_bytes(fd, chunk)
@@ -117,7 +122,8 @@ def import_(url: str, file: str | None, as_json: bool) -> None:
     """
 
     async def program(meter: Meter) -> int:
-        with _open_input(file) as fd, meter:
+        closed = "cannot read the input: standard input is closed; give a FILE"
+        with _opened(file, os.O_RDONLY, sys.stdin, closed) as fd, meter:
             async with open_storage(url) as opened, aclosing(read_lines(fd)) as lines:
                 summary = await import_lines(opened, lines, progress=meter)
         sentence = (
@@ -185,32 +191,17 @@ def objects(url: str, topics: tuple[str, ...], as_json: bool) -> None:
 
 
 @contextmanager
-def _open_output(path: str | None) -> Iterator[int]:
+def _opened(path: str | None, flags: int, standard_stream: TextIO | None, closed: str) -> Iterator[int]:
+    """Open a file, or without one use a standard stream; `closed` is the error if there is none."""
     if path is None:
-        if sys.stdout is None:
-            raise StreamError("cannot write the output: standard output is closed; use --output")
-        yield sys.stdout.fileno()
+        if standard_stream is None:
+            raise StreamError(closed)
+        yield standard_stream.fileno()
         return
-    with _opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, "write") as fd:
-        yield fd
-
-
-@contextmanager
-def _open_input(path: str | None) -> Iterator[int]:
-    if path is None:
-        if sys.stdin is None:
-            raise StreamError("cannot read the input: standard input is closed; give a FILE")
-        yield sys.stdin.fileno()
-        return
-    with _opened(path, os.O_RDONLY, "read") as fd:
-        yield fd
-
-
-@contextmanager
-def _opened(path: str, flags: int, verb: str) -> Iterator[int]:
     try:
         fd = os.open(path, flags, 0o666)
     except OSError as error:
+        verb = "write" if flags & os.O_WRONLY else "read"
         raise UsageMistake(f"cannot {verb} {path}: {error.strerror}") from None
     try:
         yield fd
