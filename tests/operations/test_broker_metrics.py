@@ -13,7 +13,7 @@ from tests.http.test_brokers import FAST, create
 
 
 def read(web: RunningWeb) -> dict[tuple[str, ...], float]:
-    metrics = BrokerMetrics(web.broker.node, web.broker.memory).read(TopicLabels(0))
+    metrics = BrokerMetrics(web.broker.node, web.broker.broker.memory).read(TopicLabels(0))
     return {(each.name, *each.labels.values()): each.value for metric in metrics for each in metric.samples}
 
 
