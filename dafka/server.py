@@ -27,7 +27,7 @@ ANSWERING_SHARE = 0.5
 
 @attrs.frozen(eq=False)
 class ServingBroker:
-    """A broker with its servers, started by `serve_listeners`. A server is None if the broker has none of its kind."""
+    """A broker with its servers, if any, for Kafka clients, and for WebSocket and HTTP. `serve_listeners` starts it."""
 
     broker: Broker
     kafka: KafkaServer | None
