@@ -1,4 +1,4 @@
-"""Unwraps exception groups with one exception, for blocks that contain a nursery."""
+"""Unwraps and describes the exception groups of blocks that contain a nursery."""
 
 from __future__ import annotations
 
@@ -18,3 +18,10 @@ def unwrap_group() -> Iterator[None]:
         if error is group:
             raise
         raise error from error.__cause__
+
+
+def describe_group(group: BaseExceptionGroup[BaseException]) -> str:
+    """Return the messages of all exceptions in a group and in the groups within it."""
+    return "; ".join(
+        describe_group(each) if isinstance(each, BaseExceptionGroup) else str(each) for each in group.exceptions
+    )

@@ -48,7 +48,11 @@ CORE = (
         "broker.core.transactions",
     }
 )
-BROKER = CORE | {"broker", "broker.access", "broker.connections"}
+INTERBROKER = CORE | {"broker.access", "broker.connections", "broker.interbroker", "broker.local_state"}
+LOGS = INTERBROKER | {"broker.log"}
+REPLICATION = LOGS | {"broker.replication"}
+NODE = REPLICATION | {"broker.inventory", "broker.node"}
+BROKER = NODE | {"broker.coordinator", "broker.startup", "broker.stored_topics", "broker.metrics", "broker"}
 TOP = "dafka"
 """The package's own `__init__`, which has the names for embedding programs."""
 
@@ -83,6 +87,16 @@ MAY_IMPORT = {
     "broker.core.node_machine": PROTOCOL | POLICY,
     "broker.access": VOCABULARY,
     "broker.connections": ROLES | {"broker.access"},
+    "broker.local_state": FORMATS | {"storage"},
+    "broker.inventory": ROLES | CORE,
+    "broker.stored_topics": ROLES | CORE,
+    "broker.interbroker": ROLES | CORE,
+    "broker.log": ROLES | INTERBROKER,
+    "broker.replication": ROLES | LOGS,
+    "broker.coordinator": ROLES | REPLICATION,
+    "broker.node": ROLES | NODE,
+    "broker.startup": ROLES | NODE,
+    "broker.metrics": OPERATIONS | NODE,
     "broker": OPERATIONS | BROKER,
     "kafka.protocol": FORMATS | {"broker.core.error_codes"},
     "kafka": OPERATIONS | BROKER | {"kafka.protocol"},
@@ -286,6 +300,8 @@ def test_conformance_suite_imports_no_internals_of_its_target() -> None:
         ("transport/base.py", "import dafka.discovery", "dafka.transport.base imports dafka.discovery"),
         ("roles/node.py", "import dafka.testing", "dafka.roles.node imports dafka.testing"),
         ("cli/base.py", "import dafka.testing", "dafka.cli.base imports dafka.testing"),
+        ("broker/log/a.py", "import dafka.broker.node", "dafka.broker.log.a imports dafka.broker.node"),
+        ("broker/node/a.py", "import dafka.broker.startup", "dafka.broker.node.a imports dafka.broker.startup"),
         ("gossip/base.py", "", "dafka.gossip.base is in no layer"),
     ],
 )

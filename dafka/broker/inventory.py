@@ -17,14 +17,10 @@ from dafka.storage import PartitionInfo, Storage
 
 
 class StoredPartition(NamedTuple):
-    """A stored partition of a topic.
+    """A stored partition of a topic, by the address of its producer.
 
-    Attributes:
-        address: The address of its producer.
-        is_own: Whether it is a leader partition, with records that clients of this broker have appended to a log.
-        info: The stored records.
-        known_end: The sequence after the last record that its producer is known to have.
-        lag: How many records up to `known_end` are not durable here.
+    `is_own` if it is a leader partition, with records that clients of this broker have appended to a log. `lag` records
+    up to `known_end`, the end that its producer is known to have, are not durable here.
     """
 
     address: str
@@ -35,14 +31,9 @@ class StoredPartition(NamedTuple):
 
 
 class StoredTopic(NamedTuple):
-    """The stored part of a topic.
+    """The stored part of a topic: the numbers of its partitions and records, and the size of the records' contents.
 
-    Attributes:
-        name: The name.
-        partitions: The number of its partitions.
-        records: The number of its records.
-        content_bytes: The total size of their values, keys and headers, in bytes.
-        last_stored_at: The time at which the last record was stored, in ms since 1970; None if no record is stored.
+    The last record was stored at a time in ms since 1970; None if no record is stored.
     """
 
     name: str
@@ -64,14 +55,7 @@ MEASUREMENTS_MAX = 100
 
 @attrs.define(eq=False)
 class _Measurement:
-    """A measurement of the partitions of a topic.
-
-    Attributes:
-        lock: Locked while they are measured.
-        infos: The partitions.
-        begun_at: When the measurement began, by Trio's clock.
-        good_until: The time until which it is reused.
-    """
+    """A measurement of the partitions of a topic, with times by Trio's clock. It is locked while it is made."""
 
     lock: trio.Lock = attrs.field(factory=trio.Lock)
     infos: Mapping[Partition, PartitionInfo] = attrs.field(factory=dict)
@@ -79,27 +63,15 @@ class _Measurement:
     good_until: float = float("-inf")
 
 
+@attrs.define(eq=False, slots=False)
 class Inventory:
-    """The stored topics and partitions of a broker.
+    """The stored topics and partitions of a broker. Orphans belong to no known topic; see `TopicTable.is_orphan`."""
 
-    Args:
-        machine: The state machine of the broker.
-        storage: The storage.
-        log_table: The topics and their logs.
-        is_orphan: Returns whether a partition belongs to no known topic; see `TopicTable.is_orphan`.
-
-    Attributes:
-        storage: The storage.
-    """
-
-    def __init__(
-        self, machine: StoreMachine, storage: Storage, log_table: LogTable, is_orphan: Callable[[Partition], bool]
-    ) -> None:
-        self._machine = machine
-        self.storage = storage
-        self._log_table = log_table
-        self._measurements: OrderedDict[str | None, _Measurement] = OrderedDict()
-        self._is_orphan = is_orphan
+    _machine: StoreMachine
+    storage: Storage
+    _log_table: LogTable
+    _is_orphan: Callable[[Partition], bool]
+    _measurements: OrderedDict[str | None, _Measurement] = attrs.field(init=False, factory=OrderedDict)
 
     def topics_without_logs(self) -> list[str]:
         """Return the topics that have no logs because Kafka clients cannot use their names."""
@@ -129,13 +101,8 @@ class Inventory:
         for partition, info in (await self._measure(None)).items():
             name, partitions, records, content_bytes, last = found.get(partition.topic, StoredTopic(partition.topic))
             stored_at = [each for each in (last, info.latest_stored_at) if each is not None]
-            found[name] = StoredTopic(
-                name,
-                partitions + 1,
-                records + info.count,
-                content_bytes + info.content_bytes,
-                max(stored_at, default=None),
-            )
+            size = content_bytes + info.content_bytes
+            found[name] = StoredTopic(name, partitions + 1, records + info.count, size, max(stored_at, default=None))
         return sorted(found.values(), key=lambda topic: (-topic.content_bytes, topic.name))
 
     async def partitions(self, topic: str) -> list[StoredPartition]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+import attrs
+
 from dafka.records import Partition, RecordBatch
 from dafka.storage import Storage
 from dafka.storage.opening import read_range
@@ -15,49 +17,34 @@ from dafka.storage.opening import read_range
 REWRITE_RECORDS = 10_000
 """Obsolete records, in addition to as many as there are values, after which a partition is rewritten."""
 
-REWRITE_BATCH_RECORDS = 10_000
-"""Records that are rewritten in one batch."""
 
-
+@attrs.define(eq=False)
 class LocalStatePartition:
     """Keys and values. Each change is a record of a partition.
 
     The owner writes changes together with other records: it appends the batch of `begin_write` and calls `write_done`
-    when the batch is durable.
-
-    Args:
-        partition: The partition.
-
-    Attributes:
-        partition: The partition.
-        values: The values by key, including changes that are not written yet.
+    when the batch is durable. `values` includes changes that are not written yet.
     """
 
-    def __init__(self, partition: Partition) -> None:
-        self.partition = partition
-        self.values: dict[bytes, bytes] = {}
-        self._waiting: list[tuple[bytes, bytes | None]] = []
-        self._writing: list[tuple[bytes, bytes | None]] = []
-        self._earliest = 0
-        self._end = 0
-        self._rewritten_from: int | None = None
+    partition: Partition
+    values: dict[bytes, bytes] = attrs.field(init=False, factory=dict)
+    end_sequence: int = attrs.field(init=False, default=0)
+    _waiting: list[tuple[bytes, bytes | None]] = attrs.field(init=False, factory=list)
+    _writing: list[tuple[bytes, bytes | None]] = attrs.field(init=False, factory=list)
+    _earliest: int = attrs.field(init=False, default=0)
+    _rewritten_from: int | None = attrs.field(init=False, default=None)
 
     def __bool__(self) -> bool:
         """Return whether changes wait to be written."""
         return bool(self._waiting or self._writing)
-
-    @property
-    def end_sequence(self) -> int:
-        """The sequence after the last durable record."""
-        return self._end
 
     async def load(self, storage: Storage) -> None:
         """Read the partition. Raises `StorageError`."""
         info = await storage.find_partition(self.partition)
         if info is None:
             return
-        self._earliest, self._end = info.earliest_sequence, info.end_sequence
-        async for batch in read_range(storage, self.partition, self._earliest, self._end):
+        self._earliest, self.end_sequence = info.earliest_sequence, info.end_sequence
+        async for batch in read_range(storage, self.partition, self._earliest, self.end_sequence):
             for key, value in zip(batch.keys or (), batch.values, strict=True):
                 self._apply(key or b"", value)
 
@@ -70,7 +57,7 @@ class LocalStatePartition:
     def begin_write(self, now_ms: int) -> RecordBatch | None:
         """Return the records to append next; None if there are none. After a failure it returns at least the same."""
         if self._rewritten_from is None and self._is_rewrite_due():
-            self._rewritten_from = self._end + len(self._writing) + len(self._waiting)
+            self._rewritten_from = self.end_sequence + len(self._writing) + len(self._waiting)
             self._waiting += self.values.items()
         self._writing += self._waiting
         self._waiting = []
@@ -78,7 +65,7 @@ class LocalStatePartition:
             return None
         return RecordBatch(
             self.partition,
-            self._end,
+            self.end_sequence,
             [value for _, value in self._writing],
             keys=[key for key, _ in self._writing],
             timestamps=[now_ms] * len(self._writing),
@@ -86,17 +73,17 @@ class LocalStatePartition:
 
     def write_done(self) -> None:
         """Record that the batch of `begin_write` is durable."""
-        self._end += len(self._writing)
+        self.end_sequence += len(self._writing)
         self._writing = []
 
     async def trim(self, storage: Storage) -> None:
         """Trim the records before a durable rewrite. Raises `StorageError`."""
-        if self._rewritten_from is not None and self._end >= self._rewritten_from + len(self.values):
+        if self._rewritten_from is not None and self.end_sequence >= self._rewritten_from + len(self.values):
             await storage.trim(self.partition, self._rewritten_from)
             self._earliest, self._rewritten_from = self._rewritten_from, None
 
     def _is_rewrite_due(self) -> bool:
-        return self._end - self._earliest > 2 * len(self.values) + REWRITE_RECORDS
+        return self.end_sequence - self._earliest > 2 * len(self.values) + REWRITE_RECORDS
 
     def _apply(self, key: bytes, value: bytes | None) -> None:
         if value is None:
@@ -106,12 +93,7 @@ class LocalStatePartition:
 
 
 class LocalState:
-    """The state of one broker, by topic.
-
-    Args:
-        identity: The address of the broker's storage, and of the partitions.
-        topics: The topics in which state is stored.
-    """
+    """The state of one broker, by topic. The address of its storage is that of the partitions, too."""
 
     def __init__(self, identity: str, topics: Iterable[str]) -> None:
         self._partitions = {topic: LocalStatePartition(Partition(topic, identity)) for topic in topics}
@@ -119,10 +101,6 @@ class LocalState:
     def __bool__(self) -> bool:
         """Return whether changes wait to be written."""
         return any(self._partitions.values())
-
-    def __contains__(self, partition: Partition) -> bool:
-        state = self._partitions.get(partition.topic)
-        return state is not None and state.partition == partition
 
     def values(self, topic: str) -> Mapping[bytes, bytes]:
         """Return the state that is stored in a topic."""

@@ -6,10 +6,11 @@ This module needs the extra `dafka[metrics]`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
+import attrs
 from prometheus_client.core import Metric
 
+from dafka.broker.connections.memory import Memory
 from dafka.broker.node import BrokerNode
 from dafka.operations.metrics import MetricHelp, Samples, TopicLabels, make_families
 from dafka.storage.plugin_helpers import now_ms
@@ -44,34 +45,16 @@ GAUGES = {
 }
 
 
-class MemoryUse(Protocol):
-    """The memory use of the clients of a broker."""
-
-    bytes_max: int
-    used_bytes: int
-    ended_holders: int
-
-    @property
-    def waiting(self) -> int:
-        """Number of requests and reads that wait for memory."""
-
-
+@attrs.define(eq=False, slots=False)
 class BrokerMetrics:
-    """The metrics of a broker in a cluster.
+    """The metrics of a broker in a cluster."""
 
-    Args:
-        broker: The broker.
-        memory: The memory of its clients.
-        clock_ms: Returns the time in milliseconds since 1970.
-    """
-
-    def __init__(self, broker: BrokerNode, memory: MemoryUse, clock_ms: Callable[[], int] = now_ms) -> None:
-        self._broker = broker
-        self._memory = memory
-        self._clock_ms = clock_ms
-        self._epochs: dict[tuple[str, int], int] = {}
-        self._elections = 0
-        self._changed_ms = 0
+    _broker: BrokerNode
+    _memory: Memory
+    _clock_ms: Callable[[], int] = now_ms
+    _epochs: dict[tuple[str, int], int] = attrs.field(init=False, factory=dict)
+    _elections: int = attrs.field(init=False, default=0)
+    _changed_ms: int = attrs.field(init=False, default=0)
 
     def read(self, _topics: TopicLabels) -> list[Metric]:
         """Return the metrics."""

@@ -33,31 +33,16 @@ from dafka.wire import Role
 _COUNTED_RECORDS = 10**6
 """Maximum number of records without contents that get offsets in one batch."""
 
-_STATE_TOPICS = (
-    TOPICS_TOPIC,
-    BROKERS_TOPIC,
-    BRANCHES_TOPIC,
-    CHECKPOINTS_TOPIC,
-)
+_STATE_TOPICS = (TOPICS_TOPIC, BROKERS_TOPIC, BRANCHES_TOPIC, CHECKPOINTS_TOPIC)
 """The topics of a broker's state."""
 
 _INTERNAL_TOPICS = frozenset((INDEX_TOPIC, *_STATE_TOPICS))
 
 
-async def load_broker(
-    broker: BrokerNode,
-    state: LocalState,
-    stored: dict[Partition, PartitionInfo],
-) -> None:
-    """Load the state of a broker from its storage, and assign offsets to records that are in no log.
+async def load_broker(broker: BrokerNode, state: LocalState, stored: dict[Partition, PartitionInfo]) -> None:
+    """Load the state of a broker from its storage before it starts, and assign offsets to records that are in no log.
 
-    Args:
-        broker: The broker, before it starts.
-        state: Its state.
-        stored: The partitions in the storage.
-
-    Raises:
-        StorageError: The storage fails, or a newer version of dafka wrote it.
+    Raise `StorageError` if the storage fails, or a newer version of dafka wrote it.
     """
     storage, log_table, replicator = broker.storage.storage, broker.log_table, broker.replicator
     for topic in (BROKERS_TOPIC, BRANCHES_TOPIC, TOPICS_TOPIC):
@@ -71,8 +56,8 @@ async def load_broker(
     visible = {partition: info for partition, info in stored.items() if not _is_internal(partition, storage.identity)}
     for partition, info in visible.items():
         first = max(info.earliest_sequence, log_table.producer_starts.get(partition, 0))
-        is_begun = info.end_sequence > first and broker.policy.creates_topic_of(partition)
-        if is_begun and partition.topic not in log_table.topics:
+        is_missing = info.end_sequence > first and partition.topic not in log_table.topics
+        if is_missing and broker.policy.creates_topic_of(partition):
             broker.create_topic(partition.topic)
     await _assign_missing_offsets(storage, log_table, state, visible)
 
@@ -107,11 +92,7 @@ async def _drop_deleted(broker: BrokerNode, stored: dict[Partition, PartitionInf
         await broker.deletion.trim_deleted(name)
 
 
-async def _load_indexes(
-    storage: Storage,
-    log_table: LogTable,
-    stored: dict[Partition, PartitionInfo],
-) -> None:
+async def _load_indexes(storage: Storage, log_table: LogTable, stored: dict[Partition, PartitionInfo]) -> None:
     """Restore the logs that this broker leads. Many indexes are read at once: there can be thousands of short ones."""
     led = {
         log.index_partition: log
@@ -169,15 +150,7 @@ async def serve_broker(
 ) -> None:
     """Run a broker until cancelled. It is also a store, with the settings of `[store]`; see `serve_store`.
 
-    Args:
-        config: The configuration; the defaults if None.
-        task_status: Receives the `BrokerNode` when it listens.
-
-    Raises:
-        StorageError: The storage cannot be opened or read.
-        StorageLostError: The storage was removed or replaced while it was open.
-        AddressInUseError: The node cannot listen at the configured endpoint.
-        DiscoveryError: The discovery cannot be set up.
+    It has started when it listens. Raise the errors of `serve_store`.
     """
     config = config or Config()
     with unwrap_group():

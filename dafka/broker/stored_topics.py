@@ -10,17 +10,7 @@ from dafka.storage.opening import read_range
 
 
 async def read_topics(storage: Storage) -> TopicTable | None:
-    """Return the topics in the storage of a broker; None if no broker has used the storage.
-
-    Args:
-        storage: The storage.
-
-    Returns:
-        The topics.
-
-    Raises:
-        StorageError: The storage fails.
-    """
+    """Return the topics in the storage of a broker; None if no broker has used it. Raise `StorageError`."""
     table, partitions = TopicTable(), await storage.partitions(TOPICS_TOPIC)
     for partition, info in partitions.items():
         async for batch in read_range(storage, partition, info.earliest_sequence, info.end_sequence):

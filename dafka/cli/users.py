@@ -10,9 +10,15 @@ from pathlib import Path
 import attrs
 import click
 
-from dafka.broker.access.credentials import DEFAULT_ITERATIONS, MECHANISMS, Credential, derive_credential
+from dafka.broker.access.credentials import (
+    DEFAULT_ITERATIONS,
+    MECHANISMS,
+    Credential,
+    Token,
+    create_token,
+    derive_credential,
+)
 from dafka.broker.access.permissions import Permissions
-from dafka.broker.access.tokens import Token, create_token
 from dafka.broker.access.users_file import User, find_user_name_problem, read_users, write_users
 from dafka.cli.kafka.options import password_option, read_password
 from dafka.cli.options import DURATION, add_options, config_options, setting_option, usage_mistakes

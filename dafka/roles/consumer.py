@@ -218,7 +218,7 @@ class Consumer(RecordStream):
         return ConsumerStatistics(
             records=self._delivery.records,
             bytes=self._delivery.bytes,
-            buffered_bytes=self._machine.room.buffered_bytes,
+            buffered_bytes=self._machine.capacity.buffered_bytes,
             records_unrecoverable=self._machine.records_unrecoverable,
             fetches_sent=self._machine.reassembler.fetches_sent,
             positions=self._next_positions(),

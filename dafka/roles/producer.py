@@ -145,7 +145,7 @@ class Producer(NodeRole):
     def _takes_at_once(self, batch: RecordBatch) -> bool:
         """Return whether a batch can be published without waiting for ACKs or another thread."""
         is_short = len(batch) <= RUN_RECORDS_MAX and batch.content_bytes <= RUN_BYTES_MAX
-        return is_short and self._machine.has_room() and not self._sockets.compresses_aside(batch)
+        return is_short and self._machine.has_capacity() and not self._sockets.compresses_aside(batch)
 
     def _cannot_refuse(self, batch: RecordBatch) -> bool:
         """Return whether publishing a batch next can neither fail nor wait for ACKs. It can be called in any thread."""
@@ -294,7 +294,7 @@ class Producer(NodeRole):
         while True:
             async with self._publishing:
                 self._check_open()
-                if self._machine.has_room():
+                if self._machine.has_capacity():
                     batch = move_records(run, self.partition, self._machine.next_sequence)
                     self._check_stored()
                     if self._spool is not None:

@@ -126,7 +126,7 @@ class Store(NodeRole):
             bytes_sent=machine.responder.bytes_sent,
             lag=lag,
             missing_records=machine.missing.count(),
-            is_full=bool(self.pipeline.refusal or machine.room.full_reason),
+            is_full=bool(self.pipeline.refusal or machine.capacity.full_reason),
             discarded=self.discarded(),
             peers=self._node.peers,
             topics={
@@ -143,7 +143,7 @@ class Store(NodeRole):
         since, refusal = self.pipeline.writing_since, self.pipeline.refusal
         waited = 0.0 if since is None else trio.current_time() - since
         trouble = f"one transaction of the storage has taken {waited:.0f} s so far" if waited >= STUCK_S else ""
-        refusal = f"the storage fails: {refusal}" if refusal else self._machine.room.full_reason
+        refusal = f"the storage fails: {refusal}" if refusal else self._machine.capacity.full_reason
         return Health(trouble, trouble or refusal or super().health().unready)
 
     def report_opened(self, url: str, held: Mapping[Partition, PartitionInfo]) -> None:

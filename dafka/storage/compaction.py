@@ -46,7 +46,7 @@ class LatestKeys:
         return len(self._positions)
 
     @property
-    def has_room(self) -> bool:
+    def has_capacity(self) -> bool:
         """Whether more keys can be added."""
         return len(self._positions) < self._keys_max
 
@@ -116,7 +116,7 @@ async def map_keys(
     Raise `StorageError` if the storage fails. Damaged records are skipped.
     """
     sequence = first_sequence
-    while sequence < end_sequence and latest.has_room:
+    while sequence < end_sequence and latest.has_capacity:
         try:
             batch = await storage.read(partition, sequence, min(end_sequence - sequence, NOTE_RECORDS_MAX))
         except StorageCorruptError as error:  # records before it then count as the last of their keys

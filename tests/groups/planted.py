@@ -75,8 +75,7 @@ class _BeginsAtTheStart(GroupMember):
 
     def _take(self, partition: Partition, holding: Any) -> None:
         super()._take(partition, holding)
-        holding.position = Position(holding.position.epoch, self._begin_of(partition))
-        self._set_position(partition, holding.position)
+        self._set_position(partition, holding, Position(holding.position.epoch, self._begin_of(partition)))
 
 
 class _ForgetsClaims(GroupView):

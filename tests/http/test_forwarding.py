@@ -20,15 +20,13 @@ from dafka.batches import check_crc, encode_batch
 from dafka.broker.access.credentials import DEFAULT_ITERATIONS, MECHANISMS, derive_credential
 from dafka.broker.access.permissions import Permissions
 from dafka.broker.access.users_file import User, write_users
-from dafka.broker.broker import Broker
 from dafka.broker.core.coordination.state_records import COORDINATORS_TOPIC
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.brokers import BrokerRegistration
 from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
 from dafka.broker.core.replication.records import NO_EPOCH_END, EpochStart, LeaderAndEpoch
-from dafka.broker.log import appending
-from dafka.broker.log.appending import AppendRefusedError
+from dafka.broker.log.appending import AppendRefusedError, ClientAppender
 from dafka.http.forwarding.broker_client import CONNECTIONS_MAX, BrokerClient, BrokerError
 from dafka.http.forwarding.broker_link import BrokerLink, Reply
 from dafka.http.forwarding.leaders import LEADER_WAIT_S, Leaders
@@ -472,15 +470,15 @@ async def test_steady_stream_is_forwarded_for_longer_than_a_leader_is_waited_for
 async def test_refusal_for_the_moment_is_not_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """The leader has too few replicas at first."""
     refused: list[Log] = []
-    check = appending._check_replicas
+    check = ClientAppender._check_replicas
 
-    def refuse(broker: Broker, log: Log) -> None:
-        if broker is pair.second.broker.broker and len(refused) < 3:
+    def refuse(appender: ClientAppender, log: Log) -> None:
+        if appender is pair.second.broker.broker.appender and len(refused) < 3:
             refused.append(log)
             raise AppendRefusedError(ErrorCode.NOT_ENOUGH_REPLICAS, "1 of 3 replicas are alive, which is no majority")
-        check(broker, log)
+        check(appender, log)
 
-    monkeypatch.setattr(appending, "_check_replicas", refuse)
+    monkeypatch.setattr(ClientAppender, "_check_replicas", refuse)
     async with open_pair() as pair:
         assert await publish(pair, "a") == [{"log": 0, "offset": 0, "count": 1}]
         assert len(refused) == 3

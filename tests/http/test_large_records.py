@@ -14,7 +14,7 @@ from dafka.batches import Compression, check_crc, encode_batch
 from dafka.broker.broker import Broker
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
-from dafka.broker.log.appending import AppendRefusedError, append_batches, unpacked
+from dafka.broker.log.appending import AppendRefusedError
 from dafka.http.logs.log_access import LogAccess
 from dafka.http.logs.reading import UNPACKED_BYTES, find_logs, read_committed
 from dafka.http.websocket.shared_reads import JOIN_BYTES, SharedReads, join_lines
@@ -40,7 +40,7 @@ async def append(broker: Broker, log: Log, *values: bytes, key: bytes | None = N
     data = encode_batch(
         0, values, keys=[key] * len(values) if key else None, timestamps=1, compression=Compression.ZSTD
     )
-    await append_batches(broker, log, [(check_crc(data), data)]).wait_offset()
+    await broker.appender.append(log, [(check_crc(data), data)]).wait_offset()
 
 
 async def test_read_has_limited_records_whatever_their_batches_take(storage: str) -> None:
@@ -68,7 +68,7 @@ async def test_text_of_large_records_is_made_in_pieces(storage: str) -> None:
         contents = [*SHAPES.values(), b"small"]
         for value in contents:
             await append(broker, log, value, key=value[:100_000])
-        reads = SharedReads(LogAccess(broker), broker.memory.room(256 * MIB))
+        reads = SharedReads(LogAccess(broker), broker.memory.make_pool(256 * MIB))
         found, offset = [], 0
         while offset < len(contents):
             read = await reads.read(log, offset)
@@ -105,9 +105,9 @@ async def test_batch_that_contains_too_much_is_refused_and_named() -> None:
         whole = encode_batch(0, [bytes(MIB)], timestamps=1, compression=Compression.ZSTD)
         for batches in ([whole], [half, half]):
             with pytest.raises(AppendRefusedError, match="bytes when decompressed") as refused:
-                append_batches(broker, log, [(check_crc(each), each) for each in batches])
+                broker.appender.append(log, [(check_crc(each), each) for each in batches])
             assert refused.value.error_code is ErrorCode.MESSAGE_TOO_LARGE
-        await append_batches(broker, log, [(check_crc(half), half)]).wait_offset()
+        await broker.appender.append(log, [(check_crc(half), half)]).wait_offset()
 
 
 async def test_sources_take_turns_when_much_of_what_they_send_is_unpacked() -> None:
@@ -120,11 +120,11 @@ async def test_sources_take_turns_when_much_of_what_they_send_is_unpacked() -> N
         log_table: list[str] = []
 
         async def publish(source: str) -> None:
-            async with unpacked(broker, log, batches, source) as records:
+            async with broker.appender.unpacked(log, batches, source) as records:
                 assert records is not None
                 assert 0 < broker.memory.used_bytes <= broker.memory.bytes_max
                 log_table.append(source)
-                appended = append_batches(broker, log, batches, records=records)
+                appended = broker.appender.append(log, batches, records=records)
             await appended.wait_offset()
 
         with trio.fail_after(DEADLINE_S):
@@ -154,10 +154,10 @@ async def test_topic_has_a_limit_of_what_its_batches_contain() -> None:
             for name, is_taken in (("small", False), ("large", True)):
                 (log,) = find_logs(broker, name)
                 if is_taken:
-                    await append_batches(broker, log, [(check_crc(data), data)]).wait_offset()
+                    await broker.appender.append(log, [(check_crc(data), data)]).wait_offset()
                     continue
                 with pytest.raises(AppendRefusedError, match=sentence) as refused:
-                    append_batches(broker, log, [(check_crc(data), data)])
+                    broker.appender.append(log, [(check_crc(data), data)])
                 assert refused.value.error_code is ErrorCode.MESSAGE_TOO_LARGE
         refused_post = await web.request("POST", "/topics/small/records", bytes(100_001))
         assert (refused_post.status, refused_post.code) == (413, "too_large")

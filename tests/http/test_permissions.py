@@ -13,9 +13,8 @@ import pytest
 import trio
 
 from dafka import Config
-from dafka.broker.access.credentials import MECHANISMS, derive_credential
+from dafka.broker.access.credentials import MECHANISMS, create_token, derive_credential
 from dafka.broker.access.permissions import Permissions
-from dafka.broker.access.tokens import create_token
 from dafka.broker.access.users_file import read_users, write_users
 from dafka.http.api import ROUTES, RequiredPermission
 from tests.http.running import DEADLINE_S, Answer, RunningWeb, open_web

@@ -56,7 +56,7 @@ async def test_a_leader_that_may_have_been_replaced_tells_no_end(monkeypatch: py
         await Publisher(access).publish("orders", texts("a", "b"))
         (log,) = find_logs(broker, "orders")
         assert (await access.bounds([log]))[log].end_offset == 2
-        monkeypatch.setattr(broker.node, "holds_lease", lambda _log: False)
+        monkeypatch.setattr(broker.node.leases, "holds_lease", lambda _log: False)
         monkeypatch.setattr(broker.node.leases, "wait_round", trio.sleep_forever)
         refused = "too few replicas of log 0 of the topic 'orders' answer its leader"
         with pytest.raises(WebError, match=refused):

@@ -59,13 +59,13 @@ def append_in_transaction(broker: Broker, log: Log, producer_id: int, sequence: 
         is_transactional=True,
     )
     header = check_crc(data)
-    at = broker.node.next_sequence(log)
-    broker.node.append(log, [(header, data)])
+    at = broker.node.writer.next_sequence(log)
+    broker.node.writer.append(log, [(header, data)])
     log.producers.add_batch(header, at, now_ms())
 
 
 async def end(broker: Broker, log: Log, producer_id: int, *, is_commit: bool) -> None:
-    await broker.participants.append_marker(log, Marker(producer_id, 0, is_commit)).wait()
+    await broker.node.writer.append_marker(log, Marker(producer_id, 0, is_commit)).wait()
 
 
 async def read_all(broker: Broker, log: Log, offset: int = 0, bytes_max: int = BYTES_MAX) -> list[tuple[int, str]]:

@@ -36,7 +36,7 @@ def test_a_run_is_handed_over_in_parts_and_no_record_twice() -> None:
         )
         assert delivery.positions == {PARTITION: first + count}
     assert take(delivery, 4) is None
-    assert (delivery.records, delivery.waiting_positions(), machine.room.buffered_bytes) == (10, {}, 0)
+    assert (delivery.records, delivery.waiting_positions(), machine.capacity.buffered_bytes) == (10, {}, 0)
 
 
 @pytest.mark.parametrize("records_max", [3, 1])
@@ -87,7 +87,7 @@ def test_dropping_a_topic_from_a_full_buffer_makes_room_to_fetch_more() -> None:
     head = wire.Head(PARTITION.address, "t", 9)
     assert [each for each in machine.receive([head], 0.1) if isinstance(each, Publish)] == []
     actions = delivery.drop_topic("dropped", 0.2)
-    assert machine.room.buffered_bytes == 0
+    assert machine.capacity.buffered_bytes == 0
     assert [each.message for each in actions if isinstance(each, Publish)] == [
         wire.Fetch(PARTITION.address, "C" * 32, "t", 0, 10)
     ]

@@ -435,13 +435,13 @@ def test_the_limit_counts_partitions_that_live() -> None:
     store, actions = make_full(ended=2, living=0)
     assert events(actions) == []
     assert asked(store.receive([head(0)], 0.0)) == [(0, 1)]
-    assert store.room.full_reason == ""
+    assert store.capacity.full_reason == ""
 
 
 def test_a_store_that_starts_full_says_so() -> None:
     store, actions = make_full(ended=1, living=2)
     assert events(actions) == [StoreFull(MANY_PARTITIONS, 2)]
-    assert store.room.full_reason == "The store is full (too many partitions: 2); new producers get no ACKs"
+    assert store.capacity.full_reason == "The store is full (too many partitions: 2); new producers get no ACKs"
 
 
 def test_a_store_says_once_that_it_is_full_and_that_it_has_room_again() -> None:
@@ -456,7 +456,7 @@ def test_a_store_says_once_that_it_is_full_and_that_it_has_room_again() -> None:
     store.records_trimmed({Partition("hello", "Z0"): 5})
     assert store.deadline() <= 2.2
     assert events(store.tick(2.3)) == [StoreHasRoom()]
-    assert (store.room.full_reason, store.deadline()) == ("", float("inf"))
+    assert (store.capacity.full_reason, store.deadline()) == ("", float("inf"))
     assert asked(store.receive([head(0)], 2.4)) == [(0, 1)]
 
 
@@ -466,7 +466,7 @@ def test_a_store_with_too_many_partitions_without_records_is_full_until_one_is_d
     first, second = Partition("hello", "A"), Partition("hello", "B")
     assert events(store.receive([head(0, first), head(0, second)], 0.0)) == [StoreFull(MANY_UNPROVEN, 1)]
     assert not any(isinstance(event, StoreHasRoom) for event in events(store.tick(2.0)))
-    assert store.room.full_reason
+    assert store.capacity.full_reason
     store.drop_silent_unproven(AFTER_S)
     assert StoreHasRoom() in events(store.tick(AFTER_S))
 
@@ -503,4 +503,4 @@ def test_a_producer_that_is_connected_counts_although_its_partition_is_empty() -
     for number in range(2):
         store.receive_subscriptions(subscription(Command.ACK, f"A{number}"), 0.0)
     assert asked(store.receive([head(0)], 5.0)) == []
-    assert store.room.full_reason
+    assert store.capacity.full_reason

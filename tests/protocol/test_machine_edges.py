@@ -129,7 +129,7 @@ def test_heads_follow_each_other_at_the_interval() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "published_count", "has_room"),
+    ("settings", "published_count", "has_capacity"),
     [
         ({"unacknowledged_records_max": 3}, 2, True),
         ({"unacknowledged_records_max": 3}, 3, False),
@@ -139,23 +139,25 @@ def test_heads_follow_each_other_at_the_interval() -> None:
         ({"unacknowledged_records_max": 3, "min_stores": 0}, 9, True),
     ],
 )
-def test_a_producer_has_room_up_to_its_limits(settings: dict[str, Any], published_count: int, has_room: bool) -> None:
+def test_a_producer_has_room_up_to_its_limits(
+    settings: dict[str, Any], published_count: int, has_capacity: bool
+) -> None:
     made = make_producer(**settings)
     made.publish(next_batch(made, contents(0, published_count)), 0.0)
-    assert made.has_room() is has_room
+    assert made.has_capacity() is has_capacity
 
 
-@pytest.mark.parametrize(("held", "has_room"), [(2, True), (3, False)])
+@pytest.mark.parametrize(("held", "has_capacity"), [(2, True), (3, False)])
 @pytest.mark.parametrize("settings", [{"is_spooled": True}, {}, {"min_stores": 0}])
 def test_records_that_wait_for_peers_are_limited(
-    held: int, has_room: bool, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    held: int, has_capacity: bool, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(producer_module, "HELD_RECORDS_MAX", 3)
     made = make_producer(settled=False, **settings)
     assert made.publish(next_batch(made, contents(0, held)), 0.0) == []
-    assert made.has_room() is has_room
+    assert made.has_capacity() is has_capacity
     made.node_settled(0.1)
-    assert made.has_room()
+    assert made.has_capacity()
     assert made.node_settled(0.2) == [], "it settles once"
 
 

@@ -231,26 +231,26 @@ def test_with_everything_acknowledged_silence_is_no_surprise() -> None:
 
 def test_has_room_until_too_many_records_are_unacknowledged() -> None:
     producer = make_producer(4, unacknowledged_records_max=5)
-    assert producer.has_room()
+    assert producer.has_capacity()
     producer.publish(next_batch(producer, contents(4, 5)), 0.0)
-    assert not producer.has_room()
+    assert not producer.has_capacity()
     producer.receive([ack(0)], 0.1)
-    assert producer.has_room()
+    assert producer.has_capacity()
 
 
 def test_has_room_until_too_many_bytes_are_unacknowledged() -> None:
     producer = make_producer(4, unacknowledged_bytes_max=5)
-    assert producer.has_room()
+    assert producer.has_capacity()
     producer.publish(next_batch(producer, contents(4, 5)), 0.0)
-    assert not producer.has_room()
+    assert not producer.has_capacity()
     producer.receive([ack(4)], 0.1)
-    assert producer.has_room()
+    assert producer.has_capacity()
 
 
 def test_without_min_stores_no_ack_is_waited_for_and_the_latest_records_stay() -> None:
     producer = make_producer(min_stores=0, unacknowledged_records_max=6, silence_ms=1000)
     for first in range(0, 20, 2):
-        assert producer.has_room()
+        assert producer.has_capacity()
         producer.publish(next_batch(producer, contents(first, first + 2)), 0.0)
     assert producer.unacknowledged == 0
     assert (producer.retransmit_buffer.first_sequence, producer.retransmit_buffer.end_sequence) == (14, 20)
@@ -263,12 +263,12 @@ def test_without_min_stores_no_record_is_dropped_before_it_was_published() -> No
     producer = ProducerMachine(HELLO, ProducerConfig(min_stores=0, unacknowledged_records_max=6), REPLIES_MAX)
     producer.start(0.0)
     for first in range(0, 6, 2):
-        assert producer.has_room()
+        assert producer.has_capacity()
         producer.publish(next_batch(producer, contents(first, first + 2)), 0.0)
-    assert not producer.has_room()
+    assert not producer.has_capacity()
     producer.publish(next_batch(producer, contents(6, 8)), 0.0)
     assert sent(producer.node_settled(0.1)) == list(range(8))
-    assert producer.has_room()
+    assert producer.has_capacity()
     assert producer.retransmit_buffer.first_sequence == 2
 
 
@@ -305,7 +305,7 @@ def test_a_spool_holds_the_contents_so_memory_does_not() -> None:
     producer = ProducerMachine(HELLO, ProducerConfig(unacknowledged_bytes_max=5), REPLIES_MAX, is_spooled=True)
     producer.start(0.0)
     assert producer.publish(next_batch(producer, contents(0, 100)), 0.0) == []
-    assert (len(producer.retransmit_buffer), producer.has_room()) == (0, True)
+    assert (len(producer.retransmit_buffer), producer.has_capacity()) == (0, True)
     assert published(producer.node_settled(0.1), wire.Head) == [head(99)]
     assert producer.receive([fetch(0, 100)], 0.2) == []
     assert len(producer.responder) == 1

@@ -268,13 +268,13 @@ def test_the_memory_ahead_of_gaps_is_what_the_cursors_hold(steps: list[tuple[Par
 def test_a_forgotten_partition_leaves_nothing_behind() -> None:
     made = Reassembler("ME", FetchConfig(), unproven_max=1)
     made.follow_partition(A, 0, since=0.0)
-    assert not made.has_room()
+    assert not made.has_capacity()
     made.record_known_end(A, 20)
     made.add_batch(run(5, 9, A))
     assert len(made.due_fetches(0.0)) == 1
     made.record_known_end(A, 30)
     made.forget_partition(A)
-    assert made.has_room()
+    assert made.has_capacity()
     assert made.ahead_bytes == 0
     assert made.due_fetches(0.1) == []
     assert made.tick(1e6) == []
@@ -285,15 +285,15 @@ def test_idle_partitions_are_forgotten_only_if_there_are_many() -> None:
     made = Reassembler("ME", FetchConfig(), unproven_max=4)
     for number, partition in enumerate((A, B, C)):
         made.follow_partition(partition, 0, since=float(number))
-    assert made.has_room()
+    assert made.has_capacity()
     assert made.idle_partitions(IDLE_S - 0.1) == []
     assert made.idle_partitions(IDLE_S) == [A], "half of the room is kept"
     made.follow_partition(D, 0, since=3.0)
-    assert not made.has_room()
+    assert not made.has_capacity()
     assert made.idle_partitions(IDLE_S) == [A]
     assert made.idle_partitions(IDLE_S + 9) == [A, B]
     made.add_batch(run(0, 1, A))
-    assert made.has_room(), "a partition with records is proven"
+    assert made.has_capacity(), "a partition with records is proven"
     assert made.idle_partitions(IDLE_S + 9) == [B]
     made.reset_to(B, 5)
     made.follow_partition(Partition(D.topic, "E"), 0, since=3.0)

@@ -85,7 +85,7 @@ def test_a_partition_continues_where_it_was_sought(taken: int, sequence: int) ->
     consumer.seek(HELLO, sequence)
     assert consumer.delivery.positions == {HELLO: sequence}
     assert consumer.take_all() == {HELLO: [*range(sequence, 100)]}
-    assert consumer.machine.room.buffered_bytes == 0
+    assert consumer.machine.capacity.buffered_bytes == 0
     consumer.receive(live(100, 103))
     assert consumer.take_all() == {HELLO: [100, 101, 102]}
 
@@ -113,11 +113,11 @@ def test_an_unknown_partition_begins_where_it_was_sought_and_the_heads_are_asked
 def test_a_partition_that_is_sought_frees_its_memory_for_others() -> None:
     consumer = Consumer(buffer_bytes_max=2000)
     consumer.receive(head(99), head(99, OTHER))
-    assert consumer.machine.room.buffered_bytes > 0
+    assert consumer.machine.capacity.buffered_bytes > 0
     consumer.seek(HELLO, 99)
     consumer.seek(OTHER, 99)
     assert consumer.take_all() == {HELLO: [99], OTHER: [99]}
-    assert consumer.machine.room.buffered_bytes == 0
+    assert consumer.machine.capacity.buffered_bytes == 0
 
 
 @pytest.mark.parametrize("selected", [HELLO, "hello"])
@@ -150,7 +150,7 @@ def test_a_paused_partition_does_not_fill_the_buffer() -> None:
     consumer = Consumer(buffer_bytes_max=2000)
     consumer.receive(head(99))
     consumer.pause(HELLO)
-    assert consumer.machine.room.buffered_bytes == 0
+    assert consumer.machine.capacity.buffered_bytes == 0
     consumer.receive(live(0, 100, OTHER))
     assert consumer.take_all() == {OTHER: [*range(100)]}
 
@@ -175,7 +175,7 @@ def test_a_bounded_read_ends_and_leaves_the_rest() -> None:
     assert consumer.delivery.is_complete(ends)
     assert ends == {}
     assert consumer.take_all() == {HELLO: [*range(50, 60)], WORLD: [*range(5)]}
-    assert (consumer.machine.room.buffered_bytes, consumer.delivery.records) == (0, 85)
+    assert (consumer.machine.capacity.buffered_bytes, consumer.delivery.records) == (0, 85)
 
 
 def test_a_bounded_read_begins_with_the_rest_of_a_run_and_stops_within_it() -> None:
@@ -291,5 +291,5 @@ def test_at_random_no_record_is_left_out_or_comes_twice(seed: int) -> None:
     while (batch := consumer.take()) is not None:
         program.check(batch)
     assert program.expected == program.ends
-    assert consumer.machine.room.buffered_bytes == 0
+    assert consumer.machine.capacity.buffered_bytes == 0
     assert asked(consumer.machine.tick(consumer.now)) == []

@@ -124,9 +124,9 @@ async def test_a_range_that_is_closed_early_gives_its_share_of_the_buffer_back()
         async with open_reader(config=config) as reader:
             for _ in range(3):
                 records = reader.read(producer.partition, 0, 20_000)
-                await wait_until(lambda: reader._machine.room.buffered_bytes >= 10_000)
+                await wait_until(lambda: reader._machine.capacity.buffered_bytes >= 10_000)
                 records.close()
-                assert reader._machine.room.buffered_bytes == 0
+                assert reader._machine.capacity.buffered_bytes == 0
             with trio.fail_after(DEADLINE_S):
                 records = reader.read(producer.partition, 0, 20_000)
                 assert sum([len(batch) async for batch in records]) == 20_000

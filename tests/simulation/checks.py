@@ -14,7 +14,7 @@ from dafka.protocol import (
     ResetPosition,
 )
 from dafka.protocol.machines.commit_queue import StorageWork
-from dafka.protocol.ordering.reassembler import ReceiveRoom
+from dafka.protocol.ordering.reassembler import ReceiveCapacity
 from dafka.records import Partition, RecordBatch
 from tests.simulation.disk import Disk, check_contents, describe
 from tests.simulation.nodes import SimulatedNode
@@ -258,7 +258,7 @@ class Checks:
         if not 0 <= size <= 2 * limit + config.fetch.ahead_bytes_max + RUN_BYTES:
             raise Violation("memory", f"{node.name}: {size} bytes are not durable at a limit of {limit}")
         room, limit = getattr(machine, "room", None), config.consumer.buffer_bytes_max
-        if isinstance(room, ReceiveRoom) and not 0 <= room.buffered_bytes <= room.held_bytes <= limit + RUN_BYTES:
+        if isinstance(room, ReceiveCapacity) and not 0 <= room.buffered_bytes <= room.held_bytes <= limit + RUN_BYTES:
             raise Violation("memory", f"{node.name} holds {room.held_bytes} bytes at a limit of {limit}")
         reassembler = getattr(machine, "reassembler", None)
         if reassembler is not None:
@@ -358,8 +358,8 @@ class Checks:
             if store.machine.pending_bytes or store.commits:
                 raise Violation("memory", f"{store.name} has {store.machine.pending_bytes} bytes pending at the end")
         for consumer in cluster.consumers.values():
-            if consumer.machine.room.buffered_bytes:
-                raise Violation("memory", f"{consumer.name} has {consumer.machine.room.buffered_bytes} bytes left")
+            if consumer.machine.capacity.buffered_bytes:
+                raise Violation("memory", f"{consumer.name} has {consumer.machine.capacity.buffered_bytes} bytes left")
         for node in cluster.nodes():
             self._check_message_counts(node)
 

@@ -202,7 +202,9 @@ def held_back_records_are_dropped(patch: Patch) -> None:
 
 
 def held_back_records_are_lost(patch: Patch) -> None:
-    _after(patch, ProducerMachine, "has_room", lambda has_room, self: has_room or not self._config.min_stores)
+    _after(
+        patch, ProducerMachine, "has_capacity", lambda has_capacity, self: has_capacity or not self._config.min_stores
+    )
     publish = ProducerMachine.publish
 
     def publish_and_trim(self: ProducerMachine, contents: Any, now: float) -> Any:
@@ -324,9 +326,9 @@ def room_is_not_used_again(patch: Patch) -> None:
     take = DeliveryBuffer.take_run
 
     def take_silently(self: DeliveryBuffer, now: float) -> Any:
-        buffered_bytes = self._machine.room.buffered_bytes
+        buffered_bytes = self._machine.capacity.buffered_bytes
         taken = take(self, now)
-        self._machine.room.buffered_bytes = buffered_bytes
+        self._machine.capacity.buffered_bytes = buffered_bytes
         return taken
 
     patch.setattr(DeliveryBuffer, "take_run", take_silently)

@@ -222,7 +222,7 @@ class SimulatedProducer(Answering):
     def _publish(self) -> None:
         self._is_publishing = True
         machine = self.machine
-        while self.to_publish and self._spooling is None and self.is_alive and machine.has_room():
+        while self.to_publish and self._spooling is None and self.is_alive and machine.has_capacity():
             count = min(self.to_publish, 1 + int(RUN_RECORDS_MAX * self.cluster.draw.random()))
             first_sequence = machine.next_sequence
             batch = RecordBatch(

@@ -53,10 +53,10 @@ class Recorder(MemoryStorage):
         super().__init__()
         self.appends: list[list[RecordBatch]] = []
         self.is_flushed = False
-        self.room = 1_000_000
+        self.capacity = 1_000_000
 
     async def append(self, batches: Sequence[RecordBatch]) -> None:
-        if len(self.appends) >= self.room:
+        if len(self.appends) >= self.capacity:
             raise StorageError("the disk is full")
         await super().append(batches)
         self.appends.append(list(batches))
@@ -192,11 +192,11 @@ async def test_an_incomplete_copy_is_continued(held: int) -> None:
 
 async def test_a_failing_target_keeps_what_it_appended_and_is_continued() -> None:
     source, target = await memory(batch(0, 10, size=GROUP_BYTES), batch(0, 3, BILLS)), Recorder()
-    target.room = 4
+    target.capacity = 4
     with pytest.raises(StorageError, match="the disk is full"):
         await copy_storage(source, target)
     assert len((await everything(target))[1][ORDERS]) > 0
-    target.room = 100
+    target.capacity = 100
     assert (await copy_storage(source, target)).present > 0
     assert await everything(source) == await everything(target)
 

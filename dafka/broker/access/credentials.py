@@ -1,8 +1,11 @@
-"""Salted hashes of passwords (RFC 5802). They verify a password and do not reveal it."""
+"""What authenticates users: salted hashes of passwords (RFC 5802), and tokens, of which only hashes are stored."""
 
 from __future__ import annotations
 
 import hmac
+import secrets
+import time
+from hashlib import sha256
 from types import ModuleType
 
 import attrs
@@ -19,6 +22,12 @@ DEFAULT_ITERATIONS = 15_000
 ITERATIONS_MIN = 4096
 """The lowest number that clients accept."""
 
+TOKEN_PREFIX = "dafka_"
+"""The prefix of all tokens, by which people and scanners recognize a token that was published by mistake."""
+
+_ID_BYTES = 4
+_SECRET_BYTES = 32
+
 
 def load_scramp() -> ModuleType:
     """Return the SCRAM library. Raises `MissingExtraError` if it is not installed."""
@@ -32,11 +41,8 @@ def load_scramp() -> ModuleType:
 class Credential:
     """A salted and hashed password.
 
-    Attributes:
-        salt: The salt.
-        iterations: How often the password was hashed.
-        stored_key: Verifies the client's proof.
-        server_key: Proves to the client that the broker knows this credential.
+    The stored key verifies the client's proof. The server key proves to the client that the broker knows the
+    credential.
     """
 
     salt: bytes = attrs.field(repr=False)
@@ -48,19 +54,9 @@ class Credential:
 def derive_credential(
     mechanism: str, password: str, iterations: int = DEFAULT_ITERATIONS, salt: bytes | None = None
 ) -> Credential:
-    """Derive the credential of a password. This takes milliseconds.
+    """Return the credential of a password, with a random salt if None. This takes milliseconds.
 
-    Args:
-        mechanism: The mechanism.
-        password: The password.
-        iterations: How often to hash it.
-        salt: The salt; None for a random one.
-
-    Returns:
-        The credential.
-
-    Raises:
-        ConfigError: The password is empty or contains characters that SCRAM does not allow.
+    Raise `ConfigError` if the password is empty or contains characters that SCRAM does not allow.
     """
     scramp = load_scramp()
     try:
@@ -79,3 +75,33 @@ def verify_password(mechanism: str, credential: Credential, password: str) -> bo
     except ConfigError:
         return False
     return hmac.compare_digest(given.stored_key, credential.stored_key)
+
+
+@attrs.frozen
+class Token:
+    """The stored form of a token.
+
+    Attributes:
+        token_id: The id by which operators refer to the token.
+        digest: The SHA-256 of the token. A token is too random to be guessed from it.
+        expires_at_ms: When the token expires, in milliseconds since 1970; None for never.
+    """
+
+    token_id: str
+    digest: bytes = attrs.field(repr=False)
+    expires_at_ms: int | None = None
+
+    def is_valid(self) -> bool:
+        """Return whether the token has not expired."""
+        return self.expires_at_ms is None or time.time() * 1000 < self.expires_at_ms
+
+
+def create_token(expires_at_ms: int | None = None) -> tuple[str, Token]:
+    """Create a token. Returns the secret and its stored form."""
+    secret = TOKEN_PREFIX + secrets.token_urlsafe(_SECRET_BYTES)
+    return secret, Token(secrets.token_hex(_ID_BYTES), hash_token(secret), expires_at_ms)
+
+
+def hash_token(secret: str) -> bytes:
+    """Return the digest of a token."""
+    return sha256(secret.encode("utf-8", "replace")).digest()

@@ -26,11 +26,7 @@ class LoginError(Exception):
 
 
 class Login(ABC):
-    """One attempt of a client to authenticate.
-
-    Attributes:
-        user: The name of the authenticated user; None before.
-    """
+    """One attempt of a client to authenticate. `user` is the name of the authenticated user; None before."""
 
     def __init__(self) -> None:
         self.user: str | None = None
@@ -39,14 +35,7 @@ class Login(ABC):
     def answer(self, message: bytes) -> bytes:
         """Return the answer to the client's next message. This can take milliseconds of processor time.
 
-        Args:
-            message: The client's message.
-
-        Returns:
-            The answer. If it ends the login, `user` is set.
-
-        Raises:
-            LoginError: The client failed to authenticate. The attempt is over.
+        If it ends the login, `user` is set. Raise `LoginError` if the client failed to authenticate.
         """
 
     @abstractmethod
@@ -55,15 +44,7 @@ class Login(ABC):
 
 
 def begin_login(mechanism: str, users: UsersFile) -> Login:
-    """Begin a login with one of the `MECHANISMS` or with `PLAIN`.
-
-    Args:
-        mechanism: The mechanism.
-        users: The users.
-
-    Returns:
-        The login. It expects the client's first message.
-    """
+    """Begin a login with one of the `MECHANISMS` or with `PLAIN`. It expects the client's first message."""
     return _PlainLogin(users) if mechanism == PLAIN else _ScramLogin(users, mechanism)
 
 

@@ -38,14 +38,7 @@ _T = TypeVar("_T")
 
 
 class TooManyLoginsError(Exception):
-    """An address tried too many passwords for a user.
-
-    Args:
-        wait_s: Seconds until the address may try again.
-
-    Attributes:
-        wait_s: Seconds until the address may try again.
-    """
+    """An address tried too many passwords for a user. It may try again after `wait_s` seconds."""
 
     def __init__(self, wait_s: float) -> None:
         super().__init__(f"too many wrong passwords: try again in {max(wait_s, 1):.0f} s")
@@ -53,11 +46,9 @@ class TooManyLoginsError(Exception):
 
 
 class Turns:
-    """Limits how many tasks run at the same time. Sources take turns, and within a source its users.
+    """Limits how many tasks run at the same time, and how many of one source and user wait.
 
-    Args:
-        running_max: Maximum number of tasks that run.
-        waiting_max: Maximum number of waiting tasks of one source and user.
+    Sources take turns, and within a source its users.
     """
 
     def __init__(self, running_max: int, waiting_max: int) -> None:
@@ -67,17 +58,9 @@ class Turns:
 
     @asynccontextmanager
     async def take(self, source: str, user: str) -> AsyncIterator[None]:
-        """Wait for a turn and keep it for the duration of a block.
+        """Wait for a turn of a client's address and user name, and keep it for the duration of a block.
 
-        Args:
-            source: The address of the client.
-            user: The user name that the client gives.
-
-        Yields:
-            Nothing.
-
-        Raises:
-            TooManyLoginsError: Too many tasks of the same source and user are waiting.
+        Raise `TooManyLoginsError` if too many tasks of the same source and user are waiting.
         """
         users = self._waiting.setdefault(source, OrderedDict())
         waiting = users.setdefault(user, deque())
@@ -129,20 +112,11 @@ class Logins:
         self._failures: OrderedDict[tuple[str, str], _Failures] = OrderedDict()
 
     async def verify(self, host: str, user: str, answer: Callable[[], _T], *, is_last: Callable[[], bool]) -> _T:
-        """Run a step of a login in a thread, when it is the client's turn.
+        """Run a step of a login, which takes processor time, in a thread when it is the client's turn.
 
-        Args:
-            host: The address of the client.
-            user: The user name that the client gives; empty if it is not known yet.
-            answer: The step, which takes processor time.
-            is_last: Returns whether the step completed the login, so that the client is authenticated.
-
-        Returns:
-            The result of the step.
-
-        Raises:
-            LoginError: The client failed to authenticate.
-            TooManyLoginsError: Clients of this address tried too many passwords for this user.
+        The user name is empty if it is not known yet. `is_last` returns whether the step completed the login, so that
+        the client is authenticated. Raise `LoginError` if the client failed to authenticate, and `TooManyLoginsError`
+        if clients of this address tried too many passwords for this user.
         """
         key = host, user
         self.check(host, user)

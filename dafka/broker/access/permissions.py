@@ -26,12 +26,8 @@ _TOPIC_PERMISSIONS = (Permission.READ, Permission.WRITE, Permission.ADMIN)
 class Permissions:
     """What one user may do. Each attribute is a list of patterns, in which `*` matches any characters.
 
-    Attributes:
-        read: The topics whose records the user may read.
-        write: The topics to which the user may publish.
-        admin: The topics that the user may create, change and delete. `*` also permits operations on the broker.
-        groups: The consumer groups that the user may join, see, change and delete.
-        transactions: The transactional ids that the user may use.
+    `admin` and `groups` also permit to change and delete topics and groups. `*` in `admin` permits operations on the
+    broker.
     """
 
     read: tuple[str, ...] = ()

@@ -17,9 +17,8 @@ from typing import Any
 
 import attrs
 
-from dafka.broker.access.credentials import ITERATIONS_MIN, MECHANISMS, Credential
+from dafka.broker.access.credentials import ITERATIONS_MIN, MECHANISMS, Credential, Token, hash_token
 from dafka.broker.access.permissions import Permissions
-from dafka.broker.access.tokens import Token, hash_token
 from dafka.errors import ConfigError
 
 _FILE_BYTES_MAX = 16 * 2**20
@@ -30,14 +29,7 @@ _PERMISSIONS = tuple(each.name for each in attrs.fields(Permissions))
 
 @attrs.frozen
 class User:
-    """A user.
-
-    Attributes:
-        name: The name.
-        credentials: The credential for each mechanism.
-        permissions: What the user may do.
-        tokens: The tokens that authenticate the user.
-    """
+    """A user, with a credential for each mechanism."""
 
     name: str
     credentials: Mapping[str, Credential] = attrs.field(repr=False)
@@ -55,13 +47,8 @@ def find_user_name_problem(name: str) -> str:
 class UsersFile:
     """The users in a file, which is read again when it changes.
 
-    If the changed file cannot be read, the previous users remain, so that a mistake locks nobody out.
-
-    Args:
-        path: The file.
-
-    Raises:
-        ConfigError: The file cannot be read.
+    If the changed file cannot be read, the previous users remain, so that a mistake locks nobody out. Raise
+    `ConfigError` if the file cannot be read at first.
     """
 
     def __init__(self, path: Path) -> None:
@@ -80,13 +67,9 @@ class UsersFile:
         return self._users.get(name)
 
     def refresh(self) -> bool:
-        """Read the file again if it has changed.
+        """Read the file again if it has changed. Return whether the users changed.
 
-        Returns:
-            Whether the users changed.
-
-        Raises:
-            ConfigError: The changed file cannot be read. The previous users remain.
+        Raise `ConfigError` if the changed file cannot be read. The previous users remain.
         """
         state = _state(self._path)
         if state == self._state:
@@ -104,14 +87,7 @@ class UsersFile:
 def read_users(path: Path) -> dict[str, User]:
     """Return the users in a file, by name.
 
-    Args:
-        path: The file.
-
-    Returns:
-        The users.
-
-    Raises:
-        ConfigError: The file cannot be read, everybody can read it, or it is not a users file.
+    Raise `ConfigError` if the file cannot be read, everybody can read it, or it is not a users file.
     """
     try:
         with path.open("rb") as file:
@@ -132,15 +108,7 @@ def read_users(path: Path) -> dict[str, User]:
 
 
 def write_users(path: Path, users: Mapping[str, User]) -> None:
-    """Replace a users file atomically. Only its owner can read a new file.
-
-    Args:
-        path: The file.
-        users: The users, by name.
-
-    Raises:
-        ConfigError: The file cannot be written.
-    """
+    """Replace a users file atomically. Only its owner can read a new file. Raise `ConfigError` if that fails."""
     document = {"users": {name: _describe(user) for name, user in sorted(users.items())}}
     temporary = ""
     try:

@@ -8,15 +8,9 @@ import trio
 
 
 class ConnectionQuotas:
-    """The connections of a server and their limits.
+    """The connections of a server and their limits: for all, and for each address, if that is not 0.
 
-    Args:
-        connections_max: Maximum number of connections.
-        per_address_max: Maximum number of connections from one address; 0 for no limit of its own.
-
-    Attributes:
-        admitted: Number of connections that were admitted since the server started.
-        refused: Number of connections that were refused because there were too many.
+    It counts the connections that were admitted, and refused because there were too many, since the server started.
     """
 
     def __init__(self, connections_max: int, per_address_max: int = 0) -> None:
@@ -33,13 +27,9 @@ class ConnectionQuotas:
         return len(self._current)
 
     def admit(self, host: str) -> trio.CancelScope | None:
-        """Admit a connection. At a limit, it replaces the oldest one that has not sent a request yet.
+        """Return the scope in which to serve a connection; None if there are too many.
 
-        Args:
-            host: The address of the client.
-
-        Returns:
-            The scope in which to serve the connection; None if there are too many.
+        At a limit, it replaces the oldest one that has not sent a request yet.
         """
         if self._counts[host] >= self._per_address_max and not self._replace_oldest(host):
             self.refused += 1

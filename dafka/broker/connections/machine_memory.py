@@ -22,14 +22,9 @@ def find_memory_bytes() -> int:
 
 
 def cgroup_limits(mounted: Path, own: Path) -> list[int]:
-    """Return the memory limits of the control groups of a process and of their parents.
+    """Return the memory limits in bytes of the control groups that a file names, and of their parents.
 
-    Args:
-        mounted: The mount point of control groups: of version 2, or of version 1 with a folder for each controller.
-        own: The file that names the groups of the process.
-
-    Returns:
-        The limits in bytes; empty if there are none.
+    They are mounted in a folder: of version 2, or of version 1 with a folder for each controller.
     """
     try:
         lines = own.read_text().splitlines()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 
 import attrs
 import trio
@@ -45,15 +45,10 @@ class _Holder:
 
 
 class Memory:
-    """The memory for all clients of a broker. Its parts are `MemoryPool`s.
+    """The memory for all clients of a broker, `[broker] memory`. Its parts are `MemoryPool`s.
 
-    Args:
-        bytes_max: Its size, `[broker] memory`.
-
-    Attributes:
-        bytes_max: Its size.
-        used_bytes: The memory in use. It can exceed the size for a moment, as small amounts are not refused.
-        ended_holders: Number of clients that were disconnected to free memory.
+    The memory in use can exceed the size for a moment, as small amounts are not refused. `ended_holders` is the number
+    of clients that were disconnected to free memory.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -68,15 +63,8 @@ class Memory:
         """Number of requests and responses that wait for memory."""
         return sum(pool.waiting for pool in self._pools)
 
-    def room(self, bytes_max: int) -> MemoryPool:
-        """Create a pool, a part of the memory.
-
-        Args:
-            bytes_max: The size of the pool. It is at most half of the memory.
-
-        Returns:
-            The pool.
-        """
+    def make_pool(self, bytes_max: int) -> MemoryPool:
+        """Create a pool, a part of the memory. It is at most half of the memory."""
         pool = MemoryPool(min(bytes_max, max(self.bytes_max // 2, 1)), self)
         self._pools.append(pool)
         return pool
@@ -94,23 +82,19 @@ class Memory:
         """Return whether the memory left after taking a size suffices for any request that has begun."""
         return self.left_bytes - size >= max(pool.missing_bound for pool in self._pools)
 
-    def add_holder(self, scope: trio.CancelScope, holder: _Holder) -> None:
-        """Record that the broker waits for a client that uses memory."""
+    @contextmanager
+    def holding(self, scope: trio.CancelScope, holder: _Holder) -> Iterator[None]:
+        """Record for the duration of a block that the broker waits for a client that uses memory."""
         self._holders[scope] = holder
-
-    def remove_holder(self, scope: trio.CancelScope) -> None:
-        """Record that the broker no longer waits for a client."""
-        self._holders.pop(scope, None)
+        try:
+            yield
+        finally:
+            self._holders.pop(scope, None)
 
     def reclaim(self, pool: MemoryPool, size: int) -> int:
         """Disconnect the clients that the broker has waited for, or that were too slow, for the longest time.
 
-        Args:
-            pool: The pool that needs memory.
-            size: The needed size.
-
-        Returns:
-            The part of the size that these clients do not free.
+        Return the part of the size needed by the pool that these clients do not free.
         """
         latest = trio.current_time() - PATIENCE_S
         is_short = self.left_bytes < size
@@ -152,18 +136,14 @@ class Memory:
 class MemoryPool:
     """A part of the memory, for one purpose: requests, responses, or records that were unpacked for them.
 
-    Args:
-        bytes_max: Its size. A larger request gets the whole pool.
-        memory: The memory that it is a part of; None for separate memory.
-
-    Attributes:
-        missing_bound: An upper bound of the memory that any request that has begun still needs.
+    A request larger than the pool gets the whole pool. Without a memory that it is a part of, it is separate. Any
+    request that has begun still needs `missing_bound` at most.
     """
 
     def __init__(self, bytes_max: int, memory: Memory | None = None) -> None:
-        self._bytes_max = bytes_max
+        self.bytes_max = bytes_max
         self._memory = Memory(bytes_max) if memory is None else memory
-        self._taken = 0
+        self.taken_bytes = 0
         self._waiting: OrderedDict[str, deque[_Waiter]] = OrderedDict()
         self._begun: set[Upload] = set()
         self.missing_bound = 0
@@ -172,19 +152,9 @@ class MemoryPool:
             self._memory._pools.append(self)
 
     @property
-    def bytes_max(self) -> int:
-        """Its size."""
-        return self._bytes_max
-
-    @property
-    def taken_bytes(self) -> int:
-        """The memory in use."""
-        return self._taken
-
-    @property
     def left_bytes(self) -> int:
         """The free memory; negative if too much is in use."""
-        return min(self._bytes_max - self._taken, self._memory.left_bytes)
+        return min(self.bytes_max - self.taken_bytes, self._memory.left_bytes)
 
     @property
     def waiting(self) -> int:
@@ -193,15 +163,7 @@ class MemoryPool:
 
     @asynccontextmanager
     async def take(self, source: str, size: int) -> AsyncIterator[None]:
-        """Wait for memory and keep it for the duration of a block.
-
-        Args:
-            source: The user, or the address of the client.
-            size: The size.
-
-        Yields:
-            Nothing.
-        """
+        """Wait for memory for a user or the address of a client, and keep it for the duration of a block."""
         taken = await self.wait(source, size)
         try:
             yield
@@ -209,27 +171,11 @@ class MemoryPool:
             self.give_back(taken)
 
     async def wait(self, source: str, size: int) -> int:
-        """Wait for memory.
-
-        Args:
-            source: The user, or the address of the client.
-            size: The size.
-
-        Returns:
-            The size that was taken and must be given back.
-        """
-        return await self._wait(_Waiter(source, min(size, self._bytes_max)))
+        """Wait for memory for a user or the address of a client. Return the size to give back."""
+        return await self._wait(_Waiter(source, min(size, self.bytes_max)))
 
     async def wait_piece(self, upload: Upload, size: int) -> int:
-        """Wait for memory for a piece of a request.
-
-        Args:
-            upload: The request.
-            size: The size of the piece.
-
-        Returns:
-            The size that was taken: that of the piece, or of the whole missing part of the request.
-        """
+        """Wait for memory for a piece of a request. Return its size, or that of the whole missing part."""
         return await self._wait(_Waiter(upload.source, size, upload))
 
     async def _wait(self, waiter: _Waiter) -> int:
@@ -265,7 +211,7 @@ class MemoryPool:
         if now < self._freed_at + _AGAIN_S:
             return
         self._freed_at = now
-        needed = min(sum(each.size for waiters in self._waiting.values() for each in waiters), self._bytes_max)
+        needed = min(sum(each.size for waiters in self._waiting.values() for each in waiters), self.bytes_max)
         missing = max((each.missing_bytes for each in self._begun), default=0)
         needed += max(missing - max(self.left_bytes, 0), 0)
         if self._memory.reclaim(self, needed) < needed or not self._begun:
@@ -274,19 +220,14 @@ class MemoryPool:
         for each in self._begun:
             used[each.source] += each.size
         ((most, size),) = used.most_common(1)
-        if size > self._bytes_max // 2 and any(each != most for each in self._waiting):
+        if size > self.bytes_max // 2 and any(each != most for each in self._waiting):
             self._memory.end_one_of(self, most)
 
     def grant(self, accepted: int) -> int:
         """Take memory for a response with records from logs, at most half of the free memory. It does not wait.
 
-        If little is free, responses are smaller and clients send more requests.
-
-        Args:
-            accepted: The largest size that the client accepts.
-
-        Returns:
-            The allowed size of the response, at least the smaller of `SMALL_BYTES` and `accepted`.
+        Return the allowed size of the response: at most what the client accepts, and at least `SMALL_BYTES` of that. If
+        little is free, responses are smaller and clients send more requests.
         """
         half = self.left_bytes // 2
         if half < accepted:
@@ -297,50 +238,28 @@ class MemoryPool:
 
     def take_now(self, size: int) -> None:
         """Take memory for data that exists already, without waiting."""
-        self._taken += size
+        self.taken_bytes += size
         self._memory.used_bytes += size
 
     def give_back(self, size: int) -> None:
         """Give memory back."""
-        self._taken -= size
+        self.taken_bytes -= size
         self._memory.used_bytes -= size
         self._memory.admit()
 
-    @contextmanager
-    def waiting_for_client(self, scope: trio.CancelScope, size: int) -> Iterator[None]:
+    def waiting_for_client(self, scope: trio.CancelScope, size: int) -> AbstractContextManager[None]:
         """Mark memory as used by a client while the broker waits for the client to read.
 
-        Args:
-            scope: The scope of the wait. It is cancelled if others need the memory.
-            size: The memory that is given back when the client's connection ends.
-
-        Yields:
-            Nothing.
+        The scope of the wait is cancelled if others need the memory, which is given back when the connection ends.
         """
-        with self._holding(scope, _Holder(self, size, trio.current_time())):
-            yield
+        return self._memory.holding(scope, _Holder(self, size, trio.current_time()))
 
-    @contextmanager
-    def waiting_for_upload(self, scope: trio.CancelScope, upload: Upload) -> Iterator[None]:
+    def waiting_for_upload(self, scope: trio.CancelScope, upload: Upload) -> AbstractContextManager[None]:
         """Mark memory as used by a client while the broker waits for a piece of its request.
 
-        Args:
-            scope: The scope of the wait. It is cancelled if others need the memory.
-            upload: The request.
-
-        Yields:
-            Nothing.
+        The scope of the wait is cancelled if others need the memory.
         """
-        with self._holding(scope, _Holder(self, upload.size, trio.current_time() - upload.lag_s, upload)):
-            yield
-
-    @contextmanager
-    def _holding(self, scope: trio.CancelScope, holder: _Holder) -> Iterator[None]:
-        self._memory.add_holder(scope, holder)
-        try:
-            yield
-        finally:
-            self._memory.remove_holder(scope)
+        return self._memory.holding(scope, _Holder(self, upload.size, trio.current_time() - upload.lag_s, upload))
 
     def record_begun(self, upload: Upload) -> None:
         """Record that a request uses memory, or no longer does."""
@@ -391,7 +310,7 @@ class MemoryPool:
         if upload is None or size > left:
             return size if size <= left else 0
         missing = upload.missing_bytes
-        own = self._bytes_max - self._taken - size
+        own = self.bytes_max - self.taken_bytes - size
         if own >= missing - size and self._memory.left_bytes - size >= missing - size:
             if own >= self.missing_bound and self._memory.is_ample(size):
                 return size

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import ssl
 from pathlib import Path
 
 import trio
 
 from dafka.broker.access.credentials import load_scramp
 from dafka.broker.access.users_file import UsersFile
-from dafka.broker.connections.tls import ServerTls, open_tls
 from dafka.config import ClientsConfig
 from dafka.errors import ConfigError
 
@@ -20,20 +20,45 @@ REFRESH_S = 1.0
 _LOGGER = logging.getLogger("dafka.broker")
 
 
+class ServerTls:
+    """The certificate and key of a broker, and the authorities of its clients' certificates.
+
+    If changed files cannot be loaded, the previous ones stay in use, so that a mistake locks nobody out. Raise
+    `ConfigError` if the files cannot be loaded at first.
+    """
+
+    def __init__(self, settings: ClientsConfig) -> None:
+        self._settings = settings
+        names = (settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
+        self._paths = [Path(each) for each in names if each]
+        self._state = self._read_state()
+        self._context = _load(settings)
+
+    def wrap(self, stream: trio.SocketStream) -> trio.SSLStream[trio.SocketStream]:
+        """Encrypt a connection. Its first use performs the handshake."""
+        return trio.SSLStream(stream, self._context, server_side=True, https_compatible=True)
+
+    def refresh(self) -> bool:
+        """Load the files again if they have changed. Return whether they were loaded; new connections use them.
+
+        Raise `ConfigError`, once for each change, if the changed files cannot be loaded.
+        """
+        state = self._read_state()
+        if state == self._state:
+            return False
+        self._state = state
+        self._context = _load(self._settings)
+        return True
+
+    def _read_state(self) -> list[tuple[int, int, int] | None]:
+        return [_state_of(path) for path in self._paths]
+
+
 class ServerSecurity:
-    """The users and the certificate of a broker.
+    """The users and the certificate of a broker; None if clients do not authenticate or connections are not encrypted.
 
-    Args:
-        settings: The settings.
-
-    Attributes:
-        settings: The settings.
-        users: The users; None if clients do not authenticate.
-        tls: The certificate; None if connections are not encrypted.
-
-    Raises:
-        ConfigError: A file cannot be read.
-        MissingExtraError: Users are configured, and the extra `dafka[users]` is not installed.
+    Raise `ConfigError` if a file cannot be read, and `MissingExtraError` if users are configured and the extra
+    `dafka[users]` is not installed.
     """
 
     def __init__(self, settings: ClientsConfig) -> None:
@@ -45,11 +70,7 @@ class ServerSecurity:
         self.tls: ServerTls | None = open_tls(settings)
 
     def check_exposure(self, host: str) -> None:
-        """Raise `ConfigError` if unauthenticated clients could connect from other machines without being allowed to.
-
-        Args:
-            host: The host or address on which the broker listens.
-        """
+        """Raise `ConfigError` if unauthenticated clients from other machines could connect to a host, and may not."""
         settings = self.settings
         is_open = self.users is None and not settings.tls_client_ca
         if is_open and settings.allow_unauthenticated == "off" and not is_loopback(host):
@@ -87,3 +108,54 @@ def is_loopback(host: str) -> bool:
         return False
     mapped_address = getattr(address, "ipv4_mapped", None)
     return (mapped_address or address).is_loopback
+
+
+def open_tls(settings: ClientsConfig) -> ServerTls | None:
+    """Return the certificate, the key and the authorities of a broker; None if it has no certificate.
+
+    Raise `ConfigError` if they cannot be loaded, or a key or an authority is set without a certificate.
+    """
+    if settings.tls_certificate:
+        return ServerTls(settings)
+    for name in ("tls_key", "tls_client_ca"):
+        if getattr(settings, name):
+            raise ConfigError(f"[clients] {name}: expected tls_certificate, too")
+    return None
+
+
+def _load(settings: ClientsConfig) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    certificate, key = settings.tls_certificate, settings.tls_key or None
+
+    def refuse_password() -> str:
+        raise ConfigError(f"the TLS key {key or certificate} is encrypted: expected one without a password")
+
+    try:
+        context.load_cert_chain(certificate, key, refuse_password)
+    except OSError as error:
+        files = certificate if key is None else f"{certificate} and {key}"
+        raise ConfigError(f"cannot load the TLS certificate and key of {files}: {_explain(error)}") from None
+    if settings.tls_client_ca:
+        try:
+            context.load_verify_locations(settings.tls_client_ca)
+        except OSError as error:
+            name = settings.tls_client_ca
+            raise ConfigError(f"cannot load the TLS authorities of {name}: {_explain(error)}") from None
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def _explain(error: OSError) -> str:
+    if isinstance(error, ssl.SSLError):
+        reason = (error.reason or "").replace("_", " ").lower()
+        return reason if reason and reason != "pem lib" else "expected PEM format"
+    return error.strerror or str(error)
+
+
+def _state_of(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns

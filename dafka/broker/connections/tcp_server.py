@@ -9,13 +9,13 @@ import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, asynccontextmanager, suppress
+from weakref import WeakSet
 
 import attrs
 import trio
 
 from dafka.broker.connections.connection_quotas import ConnectionQuotas
 from dafka.broker.connections.security import ServerSecurity, is_loopback
-from dafka.broker.connections.stopping import Stopping
 from dafka.config import split_listen_address
 from dafka.errors import AddressInUseError
 from dafka.transport.connections import has_peer_closed
@@ -39,15 +39,10 @@ _GONE = {errno.ENOTCONN, errno.ECONNABORTED}
 
 @attrs.define(eq=False)
 class AcceptedClient:
-    """An accepted connection.
+    """An accepted connection, which is not encrypted, from a host to an address and port of this machine.
 
-    Attributes:
-        stream: The connection, not encrypted.
-        host: The address of the client.
-        local_address: The address and port to which the client has connected.
-        mark_served: Must be called when the client has sent a request, after authentication if that is required. Until
-            then, another client can replace it.
-        sent_at: When something was last sent to the client, by Trio's clock.
+    Call `mark_served` when the client has sent a request, after authentication if that is required: until then, another
+    client can replace it. Set `sent_at` when something is sent to the client, by Trio's clock.
     """
 
     stream: trio.SocketStream
@@ -80,21 +75,44 @@ class AcceptedClient:
                 pass
 
 
+class Stopping:
+    """Whether a broker is stopping. `begun` is set when the stop begins."""
+
+    def __init__(self) -> None:
+        self.begun = trio.Event()
+        self._scopes: WeakSet[trio.CancelScope] = WeakSet()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the broker is stopping."""
+        return self.begun.is_set()
+
+    def interrupting(self) -> trio.CancelScope:
+        """Return a scope for a wait that can end without a result. It is cancelled when the broker begins to stop."""
+        scope = trio.CancelScope(deadline=-math.inf if self.has_begun else math.inf)
+        self._scopes.add(scope)
+        return scope
+
+    def begin(self) -> None:
+        """Begin to stop."""
+        self.begun.set()
+        for scope in self._scopes:
+            scope.cancel()
+
+    async def begin_when_cancelled(self) -> None:
+        """Begin to stop when this task is cancelled."""
+        try:
+            await trio.sleep_forever()
+        finally:
+            self.begin()
+
+
 @asynccontextmanager
 async def open_listening(listen: str, security: ServerSecurity, clients: str) -> AsyncIterator[list[socket.socket]]:
-    """Bind an address for clients for the duration of a block. `accept_clients` begins to listen.
+    """Bind an address, `PORT` or `ADDRESS:PORT`, for a kind of clients for the duration of a block.
 
-    Args:
-        listen: `PORT` or `ADDRESS:PORT`.
-        security: The users and the certificate.
-        clients: The kind of clients, for messages.
-
-    Yields:
-        The sockets; more than one if a name has several addresses. They refuse clients until `accept_clients` runs.
-
-    Raises:
-        AddressInUseError: The broker cannot listen at this address.
-        ConfigError: Unauthenticated clients could connect from other machines.
+    There are several sockets if a name has several addresses. They refuse clients until `accept_clients` runs. Raise
+    `AddressInUseError`, or `ConfigError` if unauthenticated clients could connect from other machines.
     """
     host, port = split_listen_address(listen)
     security.check_exposure(host)
@@ -134,16 +152,9 @@ async def accept_clients(
 ) -> None:
     """Listen and serve clients until the broker stops and all connections have ended.
 
-    Args:
-        sockets: The sockets of `open_listening`. They are closed when the broker stops.
-        quotas: The connections of the server.
-        stopping: Whether the broker is stopping.
-        serve: Serves a client until its connection must end, and need not close the connection. When the broker stops,
-            it stops reading requests, and returns when it has answered the earlier ones.
-        task_status: Reports that the server listens.
-
-    Raises:
-        AddressInUseError: Another program has begun to listen at the address.
+    The sockets of `open_listening` are closed when the broker stops. `serve` serves a client until its connection must
+    end, and need not close it. When the broker stops, it stops reading requests, and returns when it has answered the
+    earlier ones. Raise `AddressInUseError` if another program has begun to listen at the address.
     """
     for listener in sockets:
         try:

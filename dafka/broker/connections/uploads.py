@@ -47,19 +47,9 @@ class UploadMemory(Protocol):
 class Upload:
     """A request that is being received. Its memory grows to at most twice the received size.
 
-    Leaving the context gives the memory back.
-
-    Args:
-        pool: The memory for requests.
-        source: The user, or the address of the client.
-        declared_bytes: The size of the request, or its upper bound. Up to 16 KiB, it needs no reserved memory.
-        limit_ms: How far the client may fall behind the rate of 1 MiB/s when nobody else needs the memory.
-
-    Attributes:
-        source: The user, or the address of the client.
-        size: The memory that it uses.
-        lag_s: How far the client is behind the rate.
-        receiving_s: The total time of waiting for pieces from the client.
+    Leaving the context gives the memory back. Up to 16 KiB, a request needs no reserved memory. `lag_s` is how far the
+    client is behind the rate of 1 MiB/s, which `limit_ms` limits when nobody else needs the memory. `receiving_s` is
+    the total time of waiting for pieces.
     """
 
     def __init__(self, pool: UploadMemory, source: str, declared_bytes: int, limit_ms: int) -> None:
@@ -85,18 +75,10 @@ class Upload:
         return max(self._declared_bytes - self.size, 0)
 
     async def receive(self, receive: Callable[[int], Awaitable[_Data]], kept: int, most: int) -> _Data:
-        """Receive a piece when there is memory for it.
+        """Receive a piece of at most `most` bytes when there is memory for it.
 
-        Args:
-            receive: Receives at most the given number of bytes.
-            kept: The received part of the request that is in memory, in bytes.
-            most: The maximum size of a piece, in bytes.
-
-        Returns:
-            The piece.
-
-        Raises:
-            SlowUploadError: The client is too far behind the rate, or behind it while others need the memory.
+        `kept` is the received part of the request that is in memory, in bytes. Raise `SlowUploadError` if the client is
+        too far behind the rate, or behind it while others need the memory.
         """
         target = min(kept + max(min(kept, most), SMALL_BYTES), self._declared_bytes)
         if target < self.size:
@@ -119,11 +101,7 @@ class Upload:
         raise SlowUploadError(f"expected 1 MiB in a second, and more {why}; {kept} bytes were received")
 
     def complete(self, size: int) -> None:
-        """Reduce the memory to the received size, because the request is complete.
-
-        Args:
-            size: The received size.
-        """
+        """Reduce the memory to the received size, because the request is complete."""
         self._declared_bytes = min(size, self.size)
         self._give_back(self.size - self._declared_bytes)
 

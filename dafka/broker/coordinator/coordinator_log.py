@@ -20,8 +20,9 @@ from dafka.batches import decode_records, encode_records, read_header
 from dafka.broker.core.coordination.state_records import SHARD_KIND, StateRecord, encode_state
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.positions import Offset
-from dafka.broker.log.pending_append import PendingAppend
-from dafka.broker.node import BrokerNode
+from dafka.broker.log.reader import LogReader
+from dafka.broker.log.retention import RecordDeletion
+from dafka.broker.log.writer import LogWriter, PendingAppend
 from dafka.errors import NotLeaderError, StorageError, TopicDeletedError
 from dafka.records import Record, RecordBatch
 from dafka.storage.plugin_helpers import now_ms
@@ -42,40 +43,31 @@ _EPOCH_HEADER = "leader-epoch"
 
 @attrs.frozen(eq=False)
 class _Write:
-    """Records that were appended.
-
-    Attributes:
-        appended: The records to wait for.
-        count: How many of them were `put`.
-        is_rewrite: Whether they are a rewrite of all current values.
-    """
+    """Records that were appended: `count` that were `put`, or a rewrite of all current values."""
 
     appended: PendingAppend
     count: int
     is_rewrite: bool = False
 
 
+@attrs.define(eq=False, slots=False)
 class CoordinatorLog:
-    """Keys and values. Each change is a record of a log that this broker leads.
+    """Keys and values, with pending changes. Each change is a record of a log that this broker leads."""
 
-    Args:
-        broker: The broker.
-        log: The log.
+    _log: Log
+    _writer: LogWriter
+    _reader: LogReader
+    _deletion: RecordDeletion
+    _epoch: int = attrs.field(init=False)
+    values: dict[bytes, bytes] = attrs.field(init=False, factory=dict)
+    _pending: list[tuple[bytes, bytes | None]] = attrs.field(init=False, factory=list)
+    _was_put: trio.Event = attrs.field(init=False, factory=trio.Event)
+    _writes: deque[_Write] = attrs.field(init=False, factory=deque)
+    _has_written: trio.Event = attrs.field(init=False, factory=trio.Event)
+    _is_rewriting: bool = attrs.field(init=False, default=False)
 
-    Attributes:
-        values: The values by key, with all changes, written or pending.
-    """
-
-    def __init__(self, broker: BrokerNode, log: Log) -> None:
-        self.values: dict[bytes, bytes] = {}
-        self._broker = broker
-        self._log = log
-        self._epoch = log.leadership.epoch
-        self._pending: list[tuple[bytes, bytes | None]] = []
-        self._was_put = trio.Event()
-        self._writes: deque[_Write] = deque()
-        self._has_written = trio.Event()
-        self._is_rewriting = False
+    def __attrs_post_init__(self) -> None:
+        self._epoch = self._log.leadership.epoch
 
     @property
     def is_settled(self) -> bool:
@@ -87,17 +79,14 @@ class CoordinatorLog:
 
         Records of the former leader can still be uncommitted, or be merged later. So this leader first appends a
         record: once it is committed, all records before it are, too. Later records of the former leader are ignored.
-
-        Raises:
-            NotLeaderError: This broker no longer leads the log.
-            StorageError: The storage fails.
+        Raise `NotLeaderError` or `StorageError`.
         """
         if self._epoch or not self.is_settled:
             mark = encode_state("", (SHARD_KIND, "leader"), {}, _SHARD_VERSION)
             await self._wait(self._append([(mark.key, mark.value)]))
         offset, end, epoch = self._log.index.start_offset, self._log.high_watermark, 0
         while offset < end:
-            batches = await self._broker.reader.read(self._log, offset, end, READ_BYTES)
+            batches = await self._reader.read(self._log, offset, end, READ_BYTES)
             if not batches:
                 break
             for data in batches:
@@ -119,13 +108,9 @@ class CoordinatorLog:
         self._was_put.set()
 
     async def write(self, confirm: Callable[[int], None]) -> None:
-        """Append the changes of `put`, until cancelled.
+        """Append the changes of `put`, until cancelled. Raise `NotLeaderError`.
 
-        Args:
-            confirm: Called with a number of records, in the order in which they were put, when these are committed.
-
-        Raises:
-            NotLeaderError: This broker no longer leads the log.
+        `confirm` is called with a number of records, in the order in which they were put, when these are committed.
         """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._append_put)
@@ -161,7 +146,7 @@ class CoordinatorLog:
             headers=[((_EPOCH_HEADER, b"%d" % self._epoch),)] * len(records) if self._epoch else None,
             timestamps=[now_ms()] * len(records),
         )
-        return self._broker.append(self._log, [(read_header(data), data) for data in encode_records(batch)])
+        return self._writer.append(self._log, [(read_header(data), data) for data in encode_records(batch)])
 
     async def _wait(self, appended: PendingAppend) -> Offset:
         try:
@@ -171,7 +156,7 @@ class CoordinatorLog:
 
     async def _delete_before(self, offset: Offset) -> None:
         try:
-            await self._broker.deletion.delete_before(self._log, offset)
+            await self._deletion.delete_before(self._log, offset)
         except StorageError as error:  # the next rewrite deletes it
             _LOGGER.warning("cannot drop old records of %s: %s", self._log.topic, error)
         self._is_rewriting = False

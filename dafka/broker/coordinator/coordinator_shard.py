@@ -7,7 +7,7 @@ follow this order too, so no client sees a state that a crash can undo.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import attrs
@@ -23,8 +23,8 @@ from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.coordinator import GroupCoordinator
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.transactions.coordinator import TransactionCoordinator
-from dafka.broker.log.durable_waits import DURABLE_S
-from dafka.broker.node import BrokerNode
+from dafka.broker.log.durable_waits import DURABLE_S, DurableWaits
+from dafka.broker.replication.leases import LeaderLeases
 from dafka.errors import DafkaError, StorageError
 from dafka.storage.plugin_helpers import now_ms
 
@@ -35,13 +35,8 @@ Step: TypeAlias = Action | Callable[[], None]
 class CoordinatorError(DafkaError):
     """This broker does not coordinate a group or transactional id now. Clients retry, perhaps at another broker.
 
-    Args:
-        error_code: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS or COORDINATOR_NOT_AVAILABLE.
-        problem: Why the storage accepts no changes; empty if it does.
-
-    Attributes:
-        error_code: The error code.
-        problem: Why the storage accepts no changes; empty if it does.
+    The error code is NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS or COORDINATOR_NOT_AVAILABLE. `problem` says why the
+    storage accepts no changes; it is empty if it does.
     """
 
     def __init__(self, error_code: ErrorCode, problem: str = "") -> None:
@@ -62,25 +57,17 @@ class _Answer:
 class CoordinatorShard:
     """One shard, while this broker leads its log in one epoch.
 
-    Args:
-        broker: The broker.
-        log: The log, which this broker leads.
-        groups: A coordinator of groups, still empty.
-        transactions: A coordinator of transactions, still empty.
-        end_transaction: Writes the markers of a transaction, and calls `execute` when they are written.
-
-    Attributes:
-        log: The log.
-        epoch: The leader epoch.
-        groups: The groups of the shard.
-        transactions: The transactional ids of the shard.
-        loaded: Set when the shard is served.
+    Both coordinators are still empty. `end_transaction` writes the markers of a transaction, and calls `execute` when
+    they are written. `loaded` is set when the shard is served.
     """
 
     def __init__(
         self,
-        broker: BrokerNode,
         log: Log,
+        state: CoordinatorLog,
+        waits: DurableWaits,
+        leases: LeaderLeases,
+        deleted_ids: Container[str],
         groups: GroupCoordinator,
         transactions: TransactionCoordinator,
         end_transaction: Callable[[CoordinatorShard, WriteMarkers], Awaitable[None]],
@@ -91,10 +78,10 @@ class CoordinatorShard:
         self.transactions = transactions
         self.loaded = trio.Event()
         self._end_transaction = end_transaction
-        self._deleted_ids = broker.replicator.topic_table.deleted_ids
-        self._broker = broker
-        self._state = CoordinatorLog(broker, log)
-        self._waits = broker.storage.waits
+        self._deleted_ids = deleted_ids
+        self._state = state
+        self._waits = waits
+        self._leases = leases
         self._answers: dict[Token, _Answer] = {}
         self._waiting: deque[tuple[int, Step]] = deque()
         self._written = 0
@@ -107,14 +94,10 @@ class CoordinatorShard:
         return self._durable == self._written
 
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
-        """Load the shard and serve it, until cancelled.
+        """Load the shard and serve it, until cancelled. It has started when it is loaded or waits for other brokers.
 
-        Args:
-            task_status: The shard is loaded, or waits for other brokers.
-
-        Raises:
-            NotLeaderError: This broker no longer leads the log.
-            StorageError: The storage fails, or a newer version of dafka has written the state.
+        Raise `NotLeaderError` if this broker no longer leads the log, and `StorageError` if the storage fails or a
+        newer version of dafka has written the state.
         """
         waits_for_others = not self._state.is_settled or self.epoch > 0
         if waits_for_others:
@@ -143,17 +126,10 @@ class CoordinatorShard:
             answer.arrived.set()
 
     async def ask(self, call: Callable[[Token], Sequence[Step]], *, wait_s: float = DURABLE_S) -> Any:
-        """Call a coordinator, and return its answer.
+        """Call a coordinator with a token for the request, and return its answer once all state behind it is durable.
 
-        Args:
-            call: Calls a method of a coordinator with a token for the request, and returns its actions.
-            wait_s: How long the answer may take, in seconds.
-
-        Returns:
-            The result, once all state that it depends on is durable.
-
-        Raises:
-            CoordinatorError: This broker no longer coordinates the shard, or the storage fails.
+        Raise `CoordinatorError` if this broker no longer coordinates the shard, or the storage fails or takes longer
+        than `wait_s`.
         """
         if self._waits.problem:
             raise CoordinatorError(ErrorCode.COORDINATOR_NOT_AVAILABLE, self._waits.problem)
@@ -175,20 +151,15 @@ class CoordinatorShard:
         return answer.result
 
     async def wait_committed(self) -> None:
-        """Wait until the state of the coordinators is durable.
-
-        Raises:
-            CoordinatorError: This broker no longer coordinates the shard, or the storage fails.
-        """
+        """Wait until the state of the coordinators is durable. Raise `CoordinatorError`."""
         await self._ask(lambda token: [Answer(token, None)], DURABLE_S)
 
     def check_lease(self) -> None:
         """Check that the state read is the latest. Call this after reading, right before the answer.
 
-        Raises:
-            CoordinatorError: Another broker has possibly begun to coordinate the shard.
+        Raise `CoordinatorError` if another broker has possibly begun to coordinate the shard.
         """
-        if not self._broker.holds_lease(self.log):
+        if not self._leases.holds_lease(self.log):
             raise CoordinatorError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 
     def execute(self, steps: Iterable[Step]) -> None:

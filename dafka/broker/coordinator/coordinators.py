@@ -17,8 +17,10 @@ from dafka.broker.core.coordination.state_records import (
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.brokers import BrokerRegistration
-from dafka.broker.node import BrokerNode
+from dafka.broker.core.tables import BrokerTables
+from dafka.broker.replication.leader import LedLogs
 from dafka.errors import BatchError, NotLeaderError, StorageError
+from dafka.exceptions import describe_group
 
 _LOGGER = logging.getLogger("dafka.broker")
 
@@ -29,30 +31,17 @@ _T = TypeVar("_T")
 
 
 class Coordinators:
-    """The shards of the coordinators.
+    """The shards of the coordinators. `make_shard` creates the shard of a log that this broker leads."""
 
-    Args:
-        broker: The broker.
-        make_shard: Creates the shard of a log that this broker leads.
-    """
-
-    def __init__(self, broker: BrokerNode, make_shard: Callable[[Log], CoordinatorShard]) -> None:
-        self._broker = broker
+    def __init__(self, tables: BrokerTables, led_logs: LedLogs, make_shard: Callable[[Log], CoordinatorShard]) -> None:
+        self._log_table = tables.log_table
+        self._brokers = tables.brokers
+        self._led_logs = led_logs
         self._make_shard = make_shard
         self._shards: list[CoordinatorShard | None] = [None] * SHARDS
 
     def find(self, name: str) -> CoordinatorShard:
-        """Return the shard of a group or transactional id that this broker serves.
-
-        Args:
-            name: The group or transactional id.
-
-        Returns:
-            The shard.
-
-        Raises:
-            CoordinatorError: This broker does not serve the shard.
-        """
+        """Return the shard of a group or transactional id. Raise `CoordinatorError` if it is not served here."""
         shard = self._shards[shard_of(name)]
         if shard is None:
             raise CoordinatorError(ErrorCode.NOT_COORDINATOR)
@@ -61,14 +50,7 @@ class Coordinators:
         return shard
 
     def any(self) -> CoordinatorShard:
-        """Return any shard that this broker serves.
-
-        Returns:
-            The shard.
-
-        Raises:
-            CoordinatorError: It serves no shard.
-        """
+        """Return any shard that this broker serves. Raise `CoordinatorError` if it serves none."""
         served = self.served()
         if not served:
             is_loading = any(shard is not None for shard in self._shards)
@@ -81,16 +63,9 @@ class Coordinators:
         return [shard for shard in self._shards if shard is not None and shard.loaded.is_set()]
 
     async def read(self, read: Callable[[CoordinatorShard], list[_T]]) -> list[_T]:
-        """Read from all shards of this broker, once the state read is durable.
+        """Return the results of reading from all shards that this broker serves, once the state read is durable.
 
-        Args:
-            read: Reads from a shard.
-
-        Returns:
-            The results of the shards that this broker still serves.
-
-        Raises:
-            CoordinatorError: The storage fails.
+        Raise `CoordinatorError` if the storage fails.
         """
 
         async def read_shard(shard: CoordinatorShard) -> list[_T]:
@@ -119,28 +94,24 @@ class Coordinators:
 
     def any_leader(self) -> str:
         """Return the address of a broker that leads any shard; empty if none is known."""
-        leaders = (log.leadership.leader for log in self._broker.log_table.logs(COORDINATORS_TOPIC))
-        return next(filter(self._broker.brokers.is_alive, leaders), "")
+        leaders = (log.leadership.leader for log in self._log_table.logs(COORDINATORS_TOPIC))
+        return next(filter(self._brokers.is_alive, leaders), "")
 
     def log_of(self, name: str) -> Log | None:
         """Return the log of a group or transactional id; None if it is not known yet."""
-        return self._broker.log_table.find_log(COORDINATORS_TOPIC, shard_of(name))
+        return self._log_table.find_log(COORDINATORS_TOPIC, shard_of(name))
 
     def broker_of(self, name: str) -> BrokerRegistration | None:
         """Return the broker that coordinates a group or transactional id; None if there is none now."""
-        log, brokers = self.log_of(name), self._broker.brokers
-        return None if log is None else brokers.find(brokers.leader_of(log.leadership))
+        log = self.log_of(name)
+        return None if log is None else self._brokers.find(self._brokers.leader_of(log.leadership))
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve the shards whose logs this broker leads, until cancelled.
+        """Serve the shards whose logs this broker leads, until cancelled. The topic of the logs exists.
 
-        Args:
-            task_status: All shards that do not wait for other brokers are loaded.
-
-        Raises:
-            StorageError: At the start, the storage fails, or a newer version of dafka has written the state.
+        It has started when all shards are loaded that do not wait for other brokers. Raise `StorageError` if, at the
+        start, the storage fails or a newer version of dafka has written the state.
         """
-        await self._broker.ensure_internal_topic(COORDINATORS_TOPIC, SHARDS)
         async with trio.open_nursery() as nursery:
             for number in range(SHARDS):
                 await nursery.start(self._serve, number)
@@ -151,14 +122,14 @@ class Coordinators:
         status: trio.TaskStatus[None] = task_status
         while True:
             # The log is replaced if this broker created the topic before it found other brokers that had it.
-            log = self._broker.log_table.find_log(COORDINATORS_TOPIC, number)
+            log = self._log_table.find_log(COORDINATORS_TOPIC, number)
             assert log is not None
             if log.leadership.is_led:
                 await self._serve_epoch(log, status)
             else:
                 if status is not trio.TASK_STATUS_IGNORED:
                     status.started()
-                await self._broker.replicator.led_logs.wait_leadership(log)
+                await self._led_logs.wait_leadership(log)
             status = trio.TASK_STATUS_IGNORED
 
     async def _serve_epoch(self, log: Log, task_status: trio.TaskStatus[None]) -> None:
@@ -173,9 +144,9 @@ class Coordinators:
         except* StorageError as group:
             if task_status is not trio.TASK_STATUS_IGNORED:
                 raise
-            _LOGGER.error("cannot load the coordinator shard %d: %s", log.number, group.exceptions[0])
+            _LOGGER.error("cannot load the coordinator shard %d: %s", log.number, describe_group(group))
         except* BatchError as group:
-            _LOGGER.error("cannot write the coordinator shard %d: %s", log.number, group.exceptions[0])
+            _LOGGER.error("cannot write the coordinator shard %d: %s", log.number, describe_group(group))
         finally:
             self._shards[log.number] = None
             shard.close()
@@ -185,22 +156,14 @@ class Coordinators:
     async def _wait_loss(self, shard: CoordinatorShard, scope: trio.CancelScope) -> None:
         log = shard.log
         while log.leadership.is_led and log.leadership.epoch == shard.epoch:
-            await self._broker.replicator.led_logs.wait_leadership(log)
+            await self._led_logs.wait_leadership(log)
         scope.cancel()
 
 
 async def ask_shards(
     ask: Callable[[CoordinatorShard], Awaitable[_T]], shards: Collection[CoordinatorShard]
 ) -> dict[CoordinatorShard, _T | ErrorCode]:
-    """Call several shards concurrently.
-
-    Args:
-        ask: Calls a shard; can raise `CoordinatorError`.
-        shards: The shards.
-
-    Returns:
-        The result of each shard, or the error code.
-    """
+    """Call several shards concurrently. Return the result of each one, or the code of its `CoordinatorError`."""
     answers: dict[CoordinatorShard, _T | ErrorCode] = {}
 
     async def call(shard: CoordinatorShard) -> None:

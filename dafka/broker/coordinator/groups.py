@@ -1,18 +1,28 @@
-"""The groups that this broker coordinates, for the Kafka and HTTP servers."""
+"""The groups that this broker coordinates, for the Kafka and HTTP servers.
+
+A position of a group is valid in the leader epoch that the group has read. If the log continues without the end of that
+epoch, the group continues at the divergence: it can get records again, and misses none. All brokers know all epochs of
+a log, so any coordinator can decide this.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import AsyncIterable, Collection, Iterable
 from contextlib import suppress
 
 import attrs
 
 from dafka.broker.coordinator.coordinator_shard import CoordinatorError, CoordinatorShard
 from dafka.broker.coordinator.coordinators import Coordinators, ask_shards
-from dafka.broker.coordinator.group_positions import follow_divergences, name_epoch
 from dafka.broker.coordinator.participants import TransactionParticipants
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.groups.coordinator import CommitRequest, DeleteOffsetsResult, FetchedOffset, GroupCoordinator
+from dafka.broker.core.groups.coordinator import (
+    CommitRequest,
+    DeleteOffsetsResult,
+    FetchedOffset,
+    GroupCoordinator,
+    OffsetToCommit,
+)
 from dafka.broker.core.groups.group import GroupState
 from dafka.broker.core.groups.results import (
     DescribedGroup,
@@ -24,10 +34,16 @@ from dafka.broker.core.groups.results import (
     SyncResult,
 )
 from dafka.broker.core.log.producer_state import Producer
+from dafka.broker.core.metadata.topic_settings import MAJORITY, availability_of
 from dafka.broker.core.metadata.topics import Topic
+from dafka.broker.core.partition_address import name_log
+from dafka.broker.core.positions import OFFSET_MAX, Offset
+from dafka.broker.core.replication.epoch_tree import EpochTree
+from dafka.broker.core.replication.records import EpochEnd
+from dafka.broker.core.tables import BrokerTables
 from dafka.broker.core.topic_partition import TopicPartition
 from dafka.broker.log.durable_waits import DURABLE_S
-from dafka.broker.node import BrokerNode
+from dafka.internal_topics import is_internal_topic
 from dafka.storage.plugin_helpers import now_ms
 
 _NOT_COMMITTED = FetchedOffset(-1, -1, "", ErrorCode.NONE)
@@ -36,19 +52,13 @@ SYNC_S = 300.0
 """How long the leader of a group can take to assign, in addition to the default rebalance timeout."""
 
 
+@attrs.define(eq=False, slots=False)
 class GroupCoordinators:
-    """The groups of the shards that this broker serves. Results of its methods are durable.
+    """The groups of the shards that this broker serves. Results of its methods are durable."""
 
-    Args:
-        broker: The broker.
-        coordinators: The shards.
-        participants: The logs and groups that take part in transactions.
-    """
-
-    def __init__(self, broker: BrokerNode, coordinators: Coordinators, participants: TransactionParticipants) -> None:
-        self._broker = broker
-        self._coordinators = coordinators
-        self._participants = participants
+    _tables: BrokerTables
+    _coordinators: Coordinators
+    _participants: TransactionParticipants
 
     def coordinators(self) -> list[GroupCoordinator]:
         """Return the coordinators of all groups here, for reading. Their state is possibly not durable yet."""
@@ -132,42 +142,31 @@ class GroupCoordinators:
     async def fetch_offsets(
         self, group_id: str, logs: Iterable[TopicPartition] | None = None, *, require_stable: bool = False
     ) -> dict[TopicPartition, FetchedOffset]:
-        """Return the committed offsets of a group.
+        """Return the committed offset of a group for each log; if None, for all logs for which the group has one.
 
-        A position beyond the point where its leader epoch diverges from the log is moved back to that point.
-
-        Args:
-            group_id: The group.
-            logs: The logs; None for all for which the group has offsets.
-            require_stable: Whether to refuse offsets that an open transaction can change.
-
-        Returns:
-            An offset for each log. UNSTABLE_OFFSET_COMMIT asks the client to retry.
-
-        Raises:
-            CoordinatorError: This broker does not coordinate the group, or another one has possibly begun to.
+        A position beyond the point where its leader epoch diverges from the log is moved back to that point. With
+        `require_stable`, offsets that an open transaction can change are refused: UNSTABLE_OFFSET_COMMIT asks the
+        client to retry. Raise `CoordinatorError` if this broker does not coordinate the group, or another one has
+        possibly begun to.
         """
         shard = self._coordinators.find(group_id)
         found = shard.groups.fetch_offsets(group_id, logs, require_stable=require_stable)
         await shard.wait_committed()
         shard.check_lease()
-        if logs is None:
-            found = {
-                partition: each for partition, each in found.items() if not self._is_of_other_topic(partition, each)
-            }
-        return {
-            partition: _NOT_COMMITTED
-            if self._is_of_other_topic(partition, fetched)
-            else follow_divergences(self._broker, partition, fetched)
-            for partition, fetched in found.items()
-        }
+        offsets: dict[TopicPartition, FetchedOffset] = {}
+        for partition, fetched in found.items():
+            if not self._is_of_other_topic(partition, fetched):
+                offsets[partition] = follow_divergences(self._tables, partition, fetched)
+            elif logs is not None:
+                offsets[partition] = _NOT_COMMITTED
+        return offsets
 
     def _is_of_other_topic(self, partition: TopicPartition, fetched: FetchedOffset) -> bool:
         """Return whether an offset was committed for a topic that was deleted, or recreated under the same name."""
-        topic = self._broker.find_topic(partition.topic)
+        topic = self._find_topic(partition.topic)
         if not fetched.topic_id or (topic is not None and topic.topic_id == fetched.topic_id):
             return False
-        return topic is not None or fetched.topic_id in self._broker.replicator.topic_table.deleted_ids
+        return topic is not None or fetched.topic_id in self._tables.topics.deleted_ids
 
     async def delete_offsets(self, group_id: str, logs: Collection[TopicPartition]) -> DeleteOffsetsResult:
         """Delete committed offsets. Offsets of topics that the group reads stay."""
@@ -226,19 +225,54 @@ class GroupCoordinators:
         with suppress(CoordinatorError):
             await self._coordinators.read(lambda _shard: [])
 
-    def forget_topic(self, topic: Topic) -> None:
-        """Start deleting the offsets of a deleted topic."""
-        for shard in self._coordinators.served():
-            shard.execute(shard.groups.delete_topics({topic.topic_id}, topic.name))
+    async def forget_topics(self, deleted: AsyncIterable[Topic]) -> None:
+        """Start deleting the offsets of topics when these are deleted."""
+        async for topic in deleted:
+            for shard in self._coordinators.served():
+                shard.execute(shard.groups.delete_topics({topic.topic_id}, topic.name))
 
-    def _id_of(self, name: str) -> str:
-        topic = self._broker.find_topic(name)
-        return "" if topic is None else topic.topic_id
+    def _find_topic(self, name: str) -> Topic | None:
+        return None if is_internal_topic(name) else self._tables.log_table.topics.get(name)
 
     def _name_topics(self, request: CommitRequest) -> CommitRequest:
         """Return a request whose offsets name their topic id and leader epoch."""
-        offsets = {
-            partition: name_epoch(self._broker, partition, each)._replace(topic_id=self._id_of(partition.topic))
-            for partition, each in request.offsets.items()
-        }
+        offsets = {}
+        for partition, each in request.offsets.items():
+            topic = self._find_topic(partition.topic)
+            topic_id = "" if topic is None else topic.topic_id
+            offsets[partition] = name_epoch(self._tables, partition, each)._replace(topic_id=topic_id)
         return attrs.evolve(request, offsets=offsets)
+
+
+def name_epoch(tables: BrokerTables, partition: TopicPartition, offset: OffsetToCommit) -> OffsetToCommit:
+    """Return a position with the leader epoch in which it is valid, if the client does not name it.
+
+    The clients on this broker's side of a split read the latest epoch that this broker knows.
+    """
+    tree = _find_tree(tables, partition)
+    if tree is None or tree.latest is None or offset.leader_epoch >= 0:
+        return offset
+    return offset._replace(leader_epoch=tree.epoch_at(tree.latest.leader_epoch, Offset(offset.offset)))
+
+
+def follow_divergences(tables: BrokerTables, partition: TopicPartition, fetched: FetchedOffset) -> FetchedOffset:
+    """Return a position; the start of the divergence if the log does not contain the position's epoch up to it."""
+    tree = _find_tree(tables, partition)
+    if tree is None or tree.latest is None or fetched.leader_epoch < 0:
+        return fetched
+    read = next((epoch for epoch in tree.starts if epoch.epoch == fetched.leader_epoch), None)
+    if read is None:
+        return fetched
+    divergence = tree.common_end(EpochEnd(read, Offset(fetched.offset)), EpochEnd(tree.latest.leader_epoch, OFFSET_MAX))
+    if divergence is None or divergence.end_offset >= fetched.offset:
+        return fetched
+    return fetched._replace(leader_epoch=max(divergence.leader_epoch.epoch, 0), offset=divergence.end_offset)
+
+
+def _find_tree(tables: BrokerTables, partition: TopicPartition) -> EpochTree | None:
+    """Return the epoch tree of a log; None if it has none, or if clients read only records that cannot diverge."""
+    topic = tables.log_table.topics.get(partition.topic)
+    if topic is None or availability_of(topic) == MAJORITY:
+        return None
+    log = tables.logs.find(name_log(topic.topic_id, partition.partition))
+    return None if log is None else log.replica.epoch_tree

@@ -14,7 +14,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
+from weakref import WeakKeyDictionary
 
+import attrs
 import trio
 
 from dafka.broker.coordinator.coordinator_shard import CoordinatorError, CoordinatorShard
@@ -30,14 +32,16 @@ from dafka.broker.coordinator.transaction_messages import (
 )
 from dafka.broker.core.coordination.effects import WriteMarkers
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.log.entries import MarkerEntry
 from dafka.broker.core.log.log import Log
+from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.log.producer_state import Marker, Producer
-from dafka.broker.core.positions import FIRST_OFFSET
 from dafka.broker.core.topic_partition import TopicPartition
 from dafka.broker.interbroker.messenger import BrokerMessenger
-from dafka.broker.node import BrokerNode
+from dafka.broker.log.waiters import LogWaiters
+from dafka.broker.log.writer import LogWriter
+from dafka.broker.replication.leader import LedLogs
 from dafka.errors import NotLeaderError
+from dafka.internal_topics import is_internal_topic
 from dafka.storage.plugin_helpers import now_ms
 
 RETRY_S = 1.0
@@ -50,37 +54,34 @@ REFUSED_MAX = 10_000
 """The number of refusals that are kept until their producers retry."""
 
 
+@attrs.define(eq=False)
 class KnownTransactions:
-    """The transactions that participants of one log take part in, as far as its leader knows.
+    """The transactions that participants of one log take part in, as far as its leader in one leader epoch knows."""
 
-    Args:
-        epoch: The leader epoch of the log.
-    """
-
-    def __init__(self, epoch: int) -> None:
-        self.epoch = epoch
-        self.epochs: dict[tuple[TransactionParticipant, int], int] = {}
-        self.asked: dict[tuple[TransactionParticipant, Producer], float] = {}
-        self.refused: dict[tuple[TransactionParticipant, Producer], tuple[ErrorCode, float]] = {}
+    epoch: int
+    epochs: dict[tuple[TransactionParticipant, int], int] = attrs.field(factory=dict)
+    asked: dict[tuple[TransactionParticipant, Producer], float] = attrs.field(factory=dict)
+    refused: dict[tuple[TransactionParticipant, Producer], tuple[ErrorCode, float]] = attrs.field(factory=dict)
 
 
+@attrs.define(eq=False, slots=False)
 class TransactionParticipants:
-    """The logs and groups that take part in transactions.
+    """The logs and groups that take part in transactions."""
 
-    Args:
-        broker: The broker.
-        coordinators: The shards.
-        messenger: The messages to and from other brokers.
-    """
+    _log_table: LogTable
+    _coordinators: Coordinators
+    _led_logs: LedLogs
+    _writer: LogWriter
+    _watchers: LogWaiters
+    _messenger: BrokerMessenger
+    _begun: WeakKeyDictionary[Log, KnownTransactions] = attrs.field(init=False, factory=WeakKeyDictionary)
+    _shard_epochs: dict[int, int] = attrs.field(init=False, factory=dict)
+    _ended: dict[int, trio.Event] = attrs.field(init=False, factory=dict)
+    _requests: itertools.count[int] = attrs.field(init=False, factory=itertools.count)
+    _nursery: trio.Nursery = attrs.field(init=False)
 
-    def __init__(self, broker: BrokerNode, coordinators: Coordinators, messenger: BrokerMessenger) -> None:
-        self._broker = broker
-        self._coordinators = coordinators
-        self._messenger = messenger
-        self._begun: dict[Log, KnownTransactions] = {}
-        self._shard_epochs: dict[int, int] = {}
-        self._ended: dict[int, trio.Event] = {}
-        self._requests = itertools.count()
+    def __attrs_post_init__(self) -> None:
+        messenger = self._messenger
         messenger.on(Begin, self._on_begin)
         messenger.on(Ask, self._on_ask)
         messenger.on(Refuse, self._on_refuse)
@@ -121,17 +122,10 @@ class TransactionParticipants:
         shard.execute(shard.transactions.markers_written(ending.transactional_id, now_ms()))
 
     def check_log(self, log: Log, transactional_id: str, producer: Producer) -> ErrorCode:
-        """Check a transactional batch for a log that this broker leads.
+        """Check a transactional batch for a log that this broker leads. Return an error code, or NONE.
 
-        Call this before the log's `LogProducers` checks the batch, and append it without a checkpoint in between.
-
-        Args:
-            log: The log.
-            transactional_id: The name of the producer.
-            producer: Its id and epoch.
-
-        Returns:
-            The error code. NOT_ENOUGH_REPLICAS asks the producer to retry: the coordinator was asked.
+        Call this before the log's `ProducerStates` checks the batch, and append it without a checkpoint in between.
+        NOT_ENOUGH_REPLICAS asks the producer to retry: the coordinator was asked.
         """
         shard = self._shard_of(transactional_id)
         if shard is not None:
@@ -150,18 +144,10 @@ class TransactionParticipants:
     def check_group(
         self, group_shard: CoordinatorShard, transactional_id: str, producer: Producer, group_id: str
     ) -> ErrorCode:
-        """Check a TxnOffsetCommit for a group that this broker coordinates.
+        """Check a TxnOffsetCommit for a group that this broker coordinates in a shard. Return an error code, or NONE.
 
-        Call this before the offsets are added, without a checkpoint in between.
-
-        Args:
-            group_shard: The shard of the group.
-            transactional_id: The name of the producer.
-            producer: Its id and epoch.
-            group_id: The group.
-
-        Returns:
-            The error code. COORDINATOR_LOAD_IN_PROGRESS asks the producer to retry.
+        Call this before the offsets are added, without a checkpoint in between. COORDINATOR_LOAD_IN_PROGRESS asks the
+        producer to retry.
         """
         shard = self._shard_of(transactional_id)
         if shard is not None:
@@ -172,10 +158,6 @@ class TransactionParticipants:
             shard, group_shard.log, TransactionParticipant(name=group_id), transactional_id, producer, -1
         )
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if error is ErrorCode.NOT_ENOUGH_REPLICAS else error
-
-    def forget(self, log: Log) -> None:
-        """Remove the state of a deleted log."""
-        self._begun.pop(log, None)
 
     def _check(
         self,
@@ -252,7 +234,7 @@ class TransactionParticipants:
         return ended.is_set()
 
     async def _wait_change(self, log: Log, scope: trio.CancelScope) -> None:
-        await self._broker.replicator.led_logs.wait_leadership(log)
+        await self._led_logs.wait_leadership(log)
         scope.cancel()
 
     def _begin_end(
@@ -268,7 +250,7 @@ class TransactionParticipants:
             shard.execute(shard.groups.end_transaction(participant.name, producer.producer_id, is_commit))
             return shard.wait_committed
         epoch = log.leadership.epoch
-        written = self.append_marker(log, Marker(*producer, is_commit))
+        written = self._writer.append_marker(log, Marker(*producer, is_commit))
 
         async def wait() -> None:
             await written.wait()
@@ -279,22 +261,10 @@ class TransactionParticipants:
                     raise NotLeaderError("the end of a transaction may be lost", leadership.leader)
                 if log.high_watermark >= end:
                     return
-                with self._broker.watchers.watching([log]) as advanced:
+                with self._watchers.watching([log]) as advanced:
                     await advanced.wait()
 
         return wait
-
-    def append_marker(self, log: Log, marker: Marker) -> trio.Event:
-        """Append a transaction marker to a log. The returned event is set when it is durable on this broker."""
-        time_ms, producers = now_ms(), log.producers
-        first = producers.open_transactions.get(marker.producer_id)
-        position = self._broker.next_sequence(log)
-        entry = MarkerEntry(
-            FIRST_OFFSET, position, marker.producer_id, marker.producer_epoch, int(marker.is_commit), time_ms, first
-        )
-        written = self._broker.append_marker(log, entry)
-        producers.add_marker(marker, time_ms)
-        return written
 
     def _on_begin(self, _sender: str, message: Begin) -> None:
         log = self._log_of(message.participant)
@@ -370,7 +340,9 @@ class TransactionParticipants:
         """Return the log of a participant; None if it does not exist (yet)."""
         if participant.name:
             return self._coordinators.log_of(participant.name)
-        return self._broker.find_log(participant.topic, participant.number)
+        if is_internal_topic(participant.topic):
+            return None
+        return self._log_table.find_log(participant.topic, participant.number)
 
     def _shard_of(self, transactional_id: str) -> CoordinatorShard | None:
         try:

@@ -12,13 +12,7 @@ from dafka.broker.interbroker.messenger import Message
 
 
 class TransactionParticipant(NamedTuple):
-    """A log or group that takes part in a transaction.
-
-    Attributes:
-        topic: The topic of a log; empty for a group.
-        name: The name of the group; empty for a log.
-        number: The number of the log.
-    """
+    """A log or group that takes part in a transaction: the topic and number of a log, or the name of a group."""
 
     topic: str = ""
     name: str = ""
@@ -29,12 +23,7 @@ class TransactionParticipant(NamedTuple):
 class _OfCoordinator(Message):
     """A message from the coordinator of a transaction to the leader of a participant.
 
-    Attributes:
-        shard: The number of the coordinator's shard.
-        shard_epoch: The leader epoch of its log.
-        producer: The producer.
-        place: The participant.
-        participant_epoch: The leader epoch of its log.
+    It names the coordinator's shard, and the leader epochs of the logs of the shard and of the participant.
     """
 
     shard: int

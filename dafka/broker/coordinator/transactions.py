@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import attrs
 import trio
 
-from dafka.broker.coordinator.coordinator_shard import CoordinatorError, Step
+from dafka.broker.coordinator.coordinator_shard import CoordinatorError, CoordinatorShard, Step
 from dafka.broker.coordinator.coordinators import Coordinators
 from dafka.broker.coordinator.participants import TransactionParticipants
-from dafka.broker.core.coordination.effects import Action, Answer
+from dafka.broker.core.coordination.effects import Action, Answer, Token
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.producer_state import Producer
 from dafka.broker.core.topic_partition import TopicPartition
@@ -46,26 +46,20 @@ class IdGiven(Message):
     producer_id: int
 
 
+@attrs.define(eq=False, slots=False)
 class TransactionCoordinators:
-    """The transactional ids of the shards that this broker serves. Results of its methods are durable.
+    """The transactional ids of the shards that this broker serves. Results of its methods are durable."""
 
-    Args:
-        coordinators: The shards.
-        participants: The logs and groups that take part.
-        messenger: The messages to and from other brokers.
-    """
+    _coordinators: Coordinators
+    _participants: TransactionParticipants
+    _messenger: BrokerMessenger
+    _requests: itertools.count[int] = attrs.field(init=False, factory=itertools.count)
+    _given: dict[int, trio.Event] = attrs.field(init=False, factory=dict)
+    _ids: dict[int, int] = attrs.field(init=False, factory=dict)
 
-    def __init__(
-        self, coordinators: Coordinators, participants: TransactionParticipants, messenger: BrokerMessenger
-    ) -> None:
-        self._coordinators = coordinators
-        self._participants = participants
-        self._messenger = messenger
-        self._requests = itertools.count()
-        self._given: dict[int, trio.Event] = {}
-        self._ids: dict[int, int] = {}
-        messenger.on(IdAsked, self._on_id_asked)
-        messenger.on(IdGiven, self._on_id_given)
+    def __attrs_post_init__(self) -> None:
+        self._messenger.on(IdAsked, self._on_id_asked)
+        self._messenger.on(IdGiven, self._on_id_given)
 
     async def init_producer_id(
         self, transactional_id: str | None, transaction_timeout_ms: int = 0, expected: Producer | None = None
@@ -92,39 +86,38 @@ class TransactionCoordinators:
     ) -> ErrorCode:
         """Add logs to a transaction; begin one if none is open. All logs must exist."""
         logs = list(partitions)
-        try:
-            shard = self._coordinators.find(transactional_id)
-            error: ErrorCode = await shard.ask(
-                lambda token: self._begin(
-                    shard.transactions.add_partitions(token, transactional_id, producer, logs, now_ms()),
-                    lambda: self._participants.begin(shard, producer, logs=logs),
-                )
-            )
-        except CoordinatorError as lost:
-            return lost.error_code
-        return error
+        return await self._ask(
+            transactional_id,
+            lambda shard, token: self._begin(
+                shard.transactions.add_partitions(token, transactional_id, producer, logs, now_ms()),
+                lambda: self._participants.begin(shard, producer, logs=logs),
+            ),
+        )
 
     async def add_offsets(self, transactional_id: str, producer: Producer, group_id: str) -> ErrorCode:
         """Add the offsets of a group to a transaction; begin one if none is open."""
-        try:
-            shard = self._coordinators.find(transactional_id)
-            error: ErrorCode = await shard.ask(
-                lambda token: self._begin(
-                    shard.transactions.add_offsets(token, transactional_id, producer, group_id, now_ms()),
-                    lambda: self._participants.begin(shard, producer, groups=[group_id]),
-                )
-            )
-        except CoordinatorError as lost:
-            return lost.error_code
-        return error
+        return await self._ask(
+            transactional_id,
+            lambda shard, token: self._begin(
+                shard.transactions.add_offsets(token, transactional_id, producer, group_id, now_ms()),
+                lambda: self._participants.begin(shard, producer, groups=[group_id]),
+            ),
+        )
 
     async def end_transaction(self, transactional_id: str, producer: Producer, *, is_commit: bool) -> ErrorCode:
         """Commit or abort a transaction, and wait until its markers are written."""
+        return await self._ask(
+            transactional_id,
+            lambda shard, token: shard.transactions.end_transaction(
+                token, transactional_id, producer, is_commit, now_ms()
+            ),
+        )
+
+    async def _ask(self, transactional_id: str, call: Callable[[CoordinatorShard, Token], Sequence[Step]]) -> ErrorCode:
+        """Call the coordinator of a transactional id, and return its error code, or why this broker has none."""
         try:
             shard = self._coordinators.find(transactional_id)
-            error: ErrorCode = await shard.ask(
-                lambda token: shard.transactions.end_transaction(token, transactional_id, producer, is_commit, now_ms())
-            )
+            error: ErrorCode = await shard.ask(partial(call, shard))
         except CoordinatorError as lost:
             return lost.error_code
         return error
@@ -132,14 +125,7 @@ class TransactionCoordinators:
     async def describe_transaction(self, transactional_id: str) -> Transaction | None:
         """Return the state of a transactional id; None if there is no such id.
 
-        Args:
-            transactional_id: The name of the producer.
-
-        Returns:
-            The state.
-
-        Raises:
-            CoordinatorError: This broker does not coordinate it.
+        Raise `CoordinatorError` if this broker does not coordinate it.
         """
         shard = self._coordinators.find(transactional_id)
         found = shard.transactions.describe_transaction(transactional_id)

@@ -29,12 +29,10 @@ class Message:
     """A message between brokers.
 
     Its fields are integers, strings, booleans, named tuples and other attrs classes, or tuples of one of these.
-
-    Attributes:
-        KIND: The name of the type of message.
     """
 
     KIND: ClassVar[str]
+    """The name of the type of message."""
 
 
 AnyMessage = TypeVar("AnyMessage", bound=Message)
@@ -57,12 +55,7 @@ class _IncarnationRequest(_Incarnation):
 
 @attrs.define
 class _Peer:
-    """Another broker.
-
-    Attributes:
-        incarnation: Its current incarnation; None if unknown.
-        waiting: The messages to send once the incarnation is known.
-    """
+    """Another broker. Messages wait until its current incarnation is known."""
 
     incarnation: int | None = None
     waiting: list[Message] = attrs.field(factory=list)
@@ -71,16 +64,12 @@ class _Peer:
 class BrokerMessenger:
     """The messages that a broker sends and receives. It does no I/O.
 
-    Args:
-        address: The address of the broker.
-        publish: Publishes a record in the broker's partition of `$messages`.
-
-    Attributes:
-        discarded: How many malformed records of other brokers were discarded.
+    `publish` publishes a record in the broker's partition of `$messages`. Malformed records of other brokers are
+    `discarded` and counted.
     """
 
     def __init__(self, address: str, publish: Callable[[bytes], None]) -> None:
-        self._address = address
+        self.address = address
         self._publish = publish
         self._incarnation = secrets.randbits(63)
         self._peers: dict[str, _Peer] = {}
@@ -123,7 +112,7 @@ class BrokerMessenger:
         envelope = json.loads(value)
         version, to = _check(int, envelope["version"]), _check(str, envelope["to"])
         kind = _check(str, envelope["kind"])
-        if version > MESSAGE_VERSION or to not in {"", self._address} or kind not in self._handlers:
+        if version > MESSAGE_VERSION or to not in {"", self.address} or kind not in self._handlers:
             return None
         message, handler = self._handlers[kind]
         if not issubclass(message, _Incarnation) and _check(int, envelope["incarnation"]) != self._incarnation:

@@ -8,7 +8,7 @@ how many replicas have it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -16,11 +16,13 @@ import attrs
 import trio
 
 from dafka.broker.core.log.log import Log
+from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.partition_address import name_log
 from dafka.broker.core.positions import FIRST_SEQUENCE, Offset, RecordSequence
+from dafka.broker.core.replication.replicated_logs import ReplicatedLogs
 from dafka.broker.interbroker.messenger import BrokerMessenger, Message
-from dafka.broker.log.pending_append import PendingAppend
-from dafka.broker.node import BrokerNode
+from dafka.broker.log.waiters import LogWaiters
+from dafka.broker.log.writer import PendingAppend
 from dafka.errors import NotLeaderError, OutcomeUnknownError, TopicDeletedError
 
 ASK_S = 0.1
@@ -75,14 +77,9 @@ class FoundRecords(Message):
 
 @attrs.define(eq=False)
 class _Search:
-    """The search for records of one partition in one log.
+    """The search for records of one partition, up to `end`, in one log.
 
-    Attributes:
-        log: The log.
-        wanted: The number of waiting tasks by the first sequence of their records.
-        end: The sequence after the last record to find.
-        found: The runs that the log has, by first sequence.
-        answered: Set when there is an answer.
+    `wanted` has the number of waiting tasks, and `found` the runs that the log has, both by first sequence.
     """
 
     log: Log
@@ -100,42 +97,35 @@ class _Search:
         return None
 
 
+@attrs.define(eq=False, slots=False)
 class AppendOutcomes:
-    """Finds the offsets of records whose log has a new leader.
+    """Finds the offsets of records whose log has a new leader. `logs` are the logs of `log_table`, as replicated."""
 
-    Args:
-        broker: The broker.
-        messenger: The messages to and from other brokers.
-    """
+    _log_table: LogTable
+    _logs: ReplicatedLogs
+    _watchers: LogWaiters
+    _holds_lease: Callable[[Log], bool]
+    _messenger: BrokerMessenger
+    _searches: dict[tuple[str, str], _Search] = attrs.field(init=False, factory=dict)
+    _has_searches: trio.Event = attrs.field(init=False, factory=trio.Event)
 
-    def __init__(self, broker: BrokerNode, messenger: BrokerMessenger) -> None:
-        self._broker = broker
-        self._messenger = messenger
-        self._searches: dict[tuple[str, str], _Search] = {}
-        self._has_searches = trio.Event()
-        messenger.on(FindRecords, self._on_find_records)
-        messenger.on(FoundRecords, self._on_found_records)
+    def __attrs_post_init__(self) -> None:
+        self._messenger.on(FindRecords, self._on_find_records)
+        self._messenger.on(FoundRecords, self._on_found_records)
 
     async def find(self, appended: PendingAppend, *, all_replicas: bool = True) -> Offset:
-        """Wait until enough replicas are known to have records, and return their offset.
+        """Wait until enough replicas are known to have records, and return the offset of the first one.
 
-        Args:
-            appended: The records.
-            all_replicas: Whether as many replicas must hold the records as the log's `availability` asks for, while
-                this broker still has the leader epoch that they are in.
+        With `all_replicas`, these are as many as the log's `availability` asks for, while this broker still has the
+        leader epoch that the records are in.
 
-        Returns:
-            The offset of the first record.
-
-        Raises:
-            NotLeaderError: The records are not in the log and never will be.
-            OutcomeUnknownError: No leader has answered in time.
-            TopicDeletedError: The topic was deleted meanwhile.
+        Raise `NotLeaderError` if the records are not in the log and never will be, `OutcomeUnknownError` if no leader
+        has answered in time, and `TopicDeletedError` if the topic was deleted meanwhile.
         """
         log = appended.log
         with trio.move_on_after(OUTCOME_S), self._searching(appended) as search:
             while True:
-                with self._broker.watchers.watching([log]) as advanced:
+                with self._watchers.watching([log]) as advanced:
                     if log.is_gone:
                         raise TopicDeletedError(log.topic)
                     offset = appended.find_committed(all_replicas=all_replicas)
@@ -154,7 +144,7 @@ class AppendOutcomes:
     def _searching(self, appended: PendingAppend) -> Iterator[_Search]:
         """Request the offsets of records during the block."""
         log, first = appended.log, appended.first_sequence
-        topic = self._broker.log_table.topics.get(log.topic)
+        topic = self._log_table.topics.get(log.topic)
         key = name_log("" if topic is None else topic.topic_id, log.number), appended.own.address
         search = self._searches.setdefault(key, _Search(log))
         search.wanted[first] += 1
@@ -182,7 +172,7 @@ class AppendOutcomes:
         asked: defaultdict[str, list[Wanted]] = defaultdict(list)
         for (name, address), search in self._searches.items():
             leader = search.log.leadership.leader
-            if leader and leader != self._broker.address:
+            if leader and leader != self._messenger.address:
                 asked[leader].append(Wanted(name, address, min(search.wanted), search.end))
         for leader, wanted in asked.items():
             self._messenger.send(leader, FindRecords(tuple(wanted)))
@@ -190,12 +180,12 @@ class AppendOutcomes:
     def _on_find_records(self, sender: str, message: FindRecords) -> None:
         answers = []
         for each in message.records:
-            found = self._broker.replicator.logs.find(each.log)
-            log = None if found is None else self._broker.log_table.find_log(found.topic, found.number)
+            found = self._logs.find(each.log)
+            log = None if found is None else self._log_table.find_log(found.topic, found.number)
             if log is None or not log.leadership.is_led:
                 continue
             runs = log.index.placed(each.address, each.first, each.end, log.high_watermark)
-            if runs and self._broker.holds_lease(log):
+            if runs and self._holds_lease(log):
                 found_runs = tuple(FoundRun(run.first_sequence, run.record_count, run.offset) for run in runs)
                 answers.append(Found(each.log, each.address, found_runs))
         if answers:

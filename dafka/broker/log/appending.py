@@ -12,12 +12,19 @@ import attrs
 import trio
 
 from dafka.batches import BatchHeader, Compression, check_crc, decode_run, iter_batches
-from dafka.broker.broker import Broker
+from dafka.broker.connections.memory import MemoryPool
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
-from dafka.broker.core.log.producer_state import AppendedBatch, Producer, ProducerStates
+from dafka.broker.core.log.log_table import LogTable
+from dafka.broker.core.log.producer_state import AppendedBatch, Producer
+from dafka.broker.core.metadata.brokers import Brokers
 from dafka.broker.core.metadata.topic_settings import MAJORITY, availability_of, replicas_min_of
 from dafka.broker.core.positions import UNKNOWN_OFFSET, AtOffset, Offset, Position, ProducerSequence
+from dafka.broker.log.append_outcomes import AppendOutcomes
+from dafka.broker.log.broker_storage import BrokerStorage
+from dafka.broker.log.waiters import LogWaiters
+from dafka.broker.log.writer import LogWriter
+from dafka.config import KafkaConfig
 from dafka.errors import (
     BatchError,
     BatchTooLargeError,
@@ -47,16 +54,7 @@ _UNPACKING_FACTOR = 2
 
 
 class AppendRefusedError(DafkaError):
-    """Records for a log are refused.
-
-    Args:
-        error_code: Kafka's error code.
-        message: An explanation; None if the code is enough.
-
-    Attributes:
-        error_code: Kafka's error code.
-        message: An explanation; None if the code is enough.
-    """
+    """Records for a log are refused, with an explanation if Kafka's error code is not enough."""
 
     def __init__(self, error_code: ErrorCode, message: str | None = None) -> None:
         super().__init__(message or error_code.name)
@@ -78,15 +76,7 @@ class WaitOffset(Protocol):
 
 @attrs.frozen(eq=False)
 class AppendedBatches:
-    """Record batches in a log, possibly not durable yet.
-
-    Attributes:
-        log: The log.
-        record_count: The number of their records.
-        is_duplicate: Whether they were appended before.
-        is_durable: Returns whether they are durable.
-        wait_offset: Waits until they are durable.
-    """
+    """Record batches in a log, possibly not durable yet. `is_duplicate` if they were appended before."""
 
     log: Log
     record_count: int
@@ -95,38 +85,10 @@ class AppendedBatches:
     wait_offset: WaitOffset
 
 
-def message_bytes_max(broker: Broker, log: Log) -> int:
-    """Return the size of the largest batch that clients may append to a log, in bytes."""
-    topic = broker.node.log_table.topics[log.topic]
-    return int(topic.settings.get("max.message.bytes", broker.config.kafka.message_bytes_max))
-
-
-def check_size(broker: Broker, log: Log, size: int) -> None:
-    """Raise `AppendRefusedError` if batches are too large to be appended to a log at once."""
-    size_max = message_bytes_max(broker, log)
-    if size > size_max:
-        raise AppendRefusedError(
-            ErrorCode.MESSAGE_TOO_LARGE, f"expected at most {size_max} bytes of records (max.message.bytes), not {size}"
-        )
-
-
-def decompressed_bytes_max(broker: Broker, log: Log) -> int:
-    """Return the largest size of the records that clients may append to a log at once, decompressed, in bytes."""
-    topic = broker.node.log_table.topics[log.topic]
-    return int(topic.settings.get("max.decompressed.message.bytes", broker.config.kafka.batch_bytes_max))
-
-
 def read_batches(records: bytes | memoryview) -> list[Batch]:
-    """Split records of a client into batches, and check their CRCs.
+    """Split whole record batches of a client, one after the other, and check their CRCs.
 
-    Args:
-        records: Whole record batches, one after the other.
-
-    Returns:
-        The batches.
-
-    Raises:
-        AppendRefusedError: They are damaged, or of a kind that clients may not append.
+    Raise `AppendRefusedError` if they are damaged, or of a kind that clients may not append.
     """
     whole = memoryview(records)
     found: list[Batch] = []
@@ -139,49 +101,6 @@ def read_batches(records: bytes | memoryview) -> list[Batch]:
     except BatchError as error:
         raise AppendRefusedError(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
     return found
-
-
-@asynccontextmanager
-async def unpacked(
-    broker: Broker, log: Log, batches: Sequence[Batch], source: str
-) -> AsyncIterator[RecordBatch | None]:
-    """Unpack compressed record batches of a client. Large ones are unpacked in a thread.
-
-    Args:
-        broker: The broker and its coordinators.
-        log: The log.
-        batches: The batches.
-        source: The user, or the address of the client. The sources take turns.
-
-    Yields:
-        The records, to append within the block, during which their memory is reserved; None if the batches are not
-        compressed, or another broker leads the log: the batches are then decoded when they are appended.
-
-    Raises:
-        AppendRefusedError: They are malformed or too large, the storage fails, or the topic was deleted meanwhile.
-    """
-    if not log.leadership.is_led or all(header.compression is Compression.NONE for header, _ in batches):
-        yield None
-        return
-    bytes_max = decompressed_bytes_max(broker, log)
-    decode = partial(decode_run, log.leader_partition, batches, is_kept=False)
-    records = None
-    with _refusing():
-        try:
-            records = decode(bytes_max=min(bytes_max, INLINE_BYTES_MAX))
-        except BatchTooLargeError:
-            if bytes_max <= INLINE_BYTES_MAX:
-                raise
-    if records is not None:
-        yield records
-        return
-    async with broker.unpacking.take(source, _UNPACKING_FACTOR * bytes_max):
-        with _refusing():
-            await broker.node.storage.wait_capacity()  # includes unpacked records that are not durable yet
-            records = await trio.to_thread.run_sync(partial(decode, bytes_max=bytes_max))
-        if log.is_gone:
-            raise AppendRefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        yield records
 
 
 @contextmanager
@@ -202,150 +121,196 @@ def too_large(error: BatchTooLargeError) -> AppendRefusedError:
     return AppendRefusedError(ErrorCode.MESSAGE_TOO_LARGE, f"{error} (max.decompressed.message.bytes)")
 
 
-def append_batches(
-    broker: Broker,
-    log: Log,
-    batches: Sequence[Batch],
-    transactional_id: str = "",
-    *,
-    records: RecordBatch | None = None,
-    all_replicas: bool = True,
-) -> AppendedBatches:
-    """Append record batches of a client to a log, unless its producer has appended them before.
-
-    Args:
-        broker: The broker and its coordinators.
-        log: The log.
-        batches: The batches, whose CRCs were checked. A batch of a producer with an id must be the only one.
-        transactional_id: The name of the producer, if the batch belongs to a transaction.
-        records: The records that `unpacked` has yielded.
-        all_replicas: Whether the client waits for replicas, so that enough of them must be alive.
-
-    Returns:
-        The batches, to wait for.
-
-    Raises:
-        AppendRefusedError: They are malformed or too large, or do not follow the producer's last batch; or too few
-            replicas are alive.
-        NotLeaderError: Another broker leads the log.
-    """
-    if not log.leadership.is_led:
-        raise not_leader(log)
-    if broker.node.storage.waits.problem:
-        raise AppendRefusedError(ErrorCode.KAFKA_STORAGE_ERROR, broker.node.storage.waits.problem)
-    if all_replicas:
-        _check_replicas(broker, log)
-    if all(header.producer_id < 0 for header, _ in batches):
-        return _append(broker, log, batches, records)
-    if len(batches) > 1:
-        raise AppendRefusedError(ErrorCode.INVALID_RECORD, "expected one batch of a producer with an id")
-    header = batches[0][0]
-    producers = log.producers
-    if header.is_transactional:
-        producer = Producer(header.producer_id, header.producer_epoch)
-        error = broker.participants.check_log(log, transactional_id, producer)
-        if error:
-            raise AppendRefusedError(error)
-    duplicate_of = _find_earlier(broker, log, producers, header)
-    if duplicate_of is not None:
-        return _find_duplicate(broker, log, duplicate_of.position, header)
-    sequence = broker.node.next_sequence(log)
-    appended = _append(broker, log, batches, records)
-    producers.add_batch(header, sequence, now_ms())
-    return appended
-
-
-def _find_earlier(broker: Broker, log: Log, producers: ProducerStates, header: BatchHeader) -> AppendedBatch | None:
-    """Return the earlier append of a batch; None if it must be appended. Raises `AppendRefusedError`."""
-    check = producers.check_batch(header)
-    if check.error_code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and log.is_replicated:
-        # The missing batch can still arrive: librdkafka sends batches to a new leader before it repeats those that the
-        # former leader has not answered. If it got an error for the gap, it would send all of them as new records.
-        if not producers.is_lasting_gap(header, now_ms()):
-            raise AppendRefusedError(ErrorCode.NOT_ENOUGH_REPLICAS, "records before these are missing: try again")
-        if availability_of(broker.node.log_table.topics[log.topic]) != MAJORITY:
-            return None
-    if check.error_code:
-        raise AppendRefusedError(check.error_code)
-    return check.duplicate_of
-
-
 def not_leader(log: Log) -> NotLeaderError:
     """Return the error for a request that only the leader of a log can serve."""
     return NotLeaderError(f"another broker leads log {log.number} of the topic {log.topic!r}", log.leadership.leader)
 
 
-def _check_replicas(broker: Broker, log: Log) -> None:
-    """Refuse records if too few replicas are alive."""
-    leadership, brokers = log.leadership, broker.node.brokers
-    topic = broker.node.log_table.topics[log.topic]
-    voters = leadership.voters
-    living = sum(map(brokers.is_alive, voters))
-    if availability_of(topic) == MAJORITY and living <= len(voters) // 2 and voters:
-        raise AppendRefusedError(
-            ErrorCode.NOT_ENOUGH_REPLICAS,
-            f"{living} of {len(voters)} replicas are alive, which is no majority",
-        )
-    needed = replicas_min_of(topic)
-    in_sync = max(sum(map(brokers.is_alive, leadership.in_sync)), 1)  # this broker is in sync
-    if in_sync < needed:
-        raise AppendRefusedError(
-            ErrorCode.NOT_ENOUGH_REPLICAS, f"{in_sync} replicas are in sync, and min.insync.replicas is {needed}"
-        )
+@attrs.define(eq=False, slots=False)
+class ClientAppender:
+    """Appends record batches of clients to the logs that this broker leads.
 
-
-def _append(broker: Broker, log: Log, batches: Sequence[Batch], records: RecordBatch | None) -> AppendedBatches:
-    bytes_max = decompressed_bytes_max(broker, log)
-    with _refusing():
-        appended = broker.node.append(log, batches, records=records, bytes_max=bytes_max)
-    is_plain = all(header.producer_id < 0 for header, _ in batches)
-
-    async def wait_offset(*, all_replicas: bool = True) -> Offset:
-        try:
-            return await appended.wait_offset(all_replicas=all_replicas)
-        except NotLeaderError:
-            if not is_plain:
-                raise
-        return await broker.outcomes.find(appended, all_replicas=all_replicas)
-
-    count = sum(header.count for header, _ in batches)
-    return AppendedBatches(log, count, is_duplicate=False, is_durable=appended.durable.is_set, wait_offset=wait_offset)
-
-
-def _find_duplicate(broker: Broker, log: Log, position: Position | None, header: BatchHeader) -> AppendedBatches:
-    """Return records that were appended before.
-
-    Args:
-        broker: The broker and its coordinators.
-        log: The log.
-        position: Their position in the log; None if they come from a divergent leader epoch.
-        header: The header of their batch.
-
-    Returns:
-        The records, to wait for.
+    Batches of transactions are checked by `check_transaction`, see `TransactionParticipants.check_log`. Records of
+    clients are decompressed in the memory `unpacking`.
     """
-    node = broker.node
 
-    async def wait_offset(*, all_replicas: bool = True) -> Offset:
-        while True:
-            with node.watchers.watching([log]) as advanced:
-                if log.is_gone:
-                    raise TopicDeletedError(log.topic)
-                if not log.leadership.is_led:
-                    raise not_leader(log)
-                if is_durable():
-                    offset = _find_offset(log, position, header)
-                    end = log.index.end_offset if offset < 0 else offset + header.count
-                    if not all_replicas or end <= log.high_watermark:
-                        return offset
-                await advanced.wait()
+    _log_table: LogTable
+    _brokers: Brokers
+    _config: KafkaConfig
+    _storage: BrokerStorage
+    _writer: LogWriter
+    _watchers: LogWaiters
+    _outcomes: AppendOutcomes
+    _unpacking: MemoryPool
+    _check_transaction: Callable[[Log, str, Producer], ErrorCode]
 
-    def is_durable() -> bool:
-        if position is None:
-            return not log.divergent
-        return isinstance(position, AtOffset) or node.durable_end(log) > position
+    def message_bytes_max(self, log: Log) -> int:
+        """Return the size of the largest batch that clients may append to a log, in bytes."""
+        settings = self._log_table.topics[log.topic].settings
+        return int(settings.get("max.message.bytes", self._config.message_bytes_max))
 
-    return AppendedBatches(log, header.count, is_duplicate=True, is_durable=is_durable, wait_offset=wait_offset)
+    def decompressed_bytes_max(self, log: Log) -> int:
+        """Return the largest size of the records that clients may append to a log at once, decompressed, in bytes."""
+        settings = self._log_table.topics[log.topic].settings
+        return int(settings.get("max.decompressed.message.bytes", self._config.batch_bytes_max))
+
+    def check_size(self, log: Log, size: int) -> None:
+        """Raise `AppendRefusedError` if batches are too large to be appended to a log at once."""
+        size_max = self.message_bytes_max(log)
+        if size > size_max:
+            raise AppendRefusedError(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"expected at most {size_max} bytes of records (max.message.bytes), not {size}",
+            )
+
+    @asynccontextmanager
+    async def unpacked(self, log: Log, batches: Sequence[Batch], source: str) -> AsyncIterator[RecordBatch | None]:
+        """Unpack compressed record batches of a client. Large ones are unpacked in a thread; the sources take turns.
+
+        Append the records within the block, during which their memory is reserved. They are None if the batches are not
+        compressed, or another broker leads the log: the batches are then decoded when they are appended. Raise
+        `AppendRefusedError` if they are malformed or too large, the storage fails, or the topic was deleted meanwhile.
+        """
+        if not log.leadership.is_led or all(header.compression is Compression.NONE for header, _ in batches):
+            yield None
+            return
+        bytes_max = self.decompressed_bytes_max(log)
+        decode = partial(decode_run, log.leader_partition, batches, is_kept=False)
+        records = None
+        with _refusing():
+            try:
+                records = decode(bytes_max=min(bytes_max, INLINE_BYTES_MAX))
+            except BatchTooLargeError:
+                if bytes_max <= INLINE_BYTES_MAX:
+                    raise
+        if records is not None:
+            yield records
+            return
+        async with self._unpacking.take(source, _UNPACKING_FACTOR * bytes_max):
+            with _refusing():
+                await self._storage.wait_capacity()  # includes unpacked records that are not durable yet
+                records = await trio.to_thread.run_sync(partial(decode, bytes_max=bytes_max))
+            if log.is_gone:
+                raise AppendRefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            yield records
+
+    def append(
+        self,
+        log: Log,
+        batches: Sequence[Batch],
+        transactional_id: str = "",
+        *,
+        records: RecordBatch | None = None,
+        all_replicas: bool = True,
+    ) -> AppendedBatches:
+        """Append record batches of a client to a log, unless its producer has appended them before.
+
+        Their CRCs were checked. A batch of a producer with an id must be the only one; `transactional_id` is its name
+        if the batch belongs to a transaction. `records` are what `unpacked` has yielded. With `all_replicas`, enough
+        replicas must be alive.
+
+        Raise `NotLeaderError`; and `AppendRefusedError` if the records are malformed or too large, or do not follow the
+        producer's last batch, or if too few replicas are alive.
+        """
+        if not log.leadership.is_led:
+            raise not_leader(log)
+        if self._storage.waits.problem:
+            raise AppendRefusedError(ErrorCode.KAFKA_STORAGE_ERROR, self._storage.waits.problem)
+        if all_replicas:
+            self._check_replicas(log)
+        if all(header.producer_id < 0 for header, _ in batches):
+            return self._append(log, batches, records)
+        if len(batches) > 1:
+            raise AppendRefusedError(ErrorCode.INVALID_RECORD, "expected one batch of a producer with an id")
+        header = batches[0][0]
+        if header.is_transactional:
+            producer = Producer(header.producer_id, header.producer_epoch)
+            error = self._check_transaction(log, transactional_id, producer)
+            if error:
+                raise AppendRefusedError(error)
+        duplicate_of = self._find_earlier(log, header)
+        if duplicate_of is not None:
+            return self._find_duplicate(log, duplicate_of.position, header)
+        sequence = self._writer.next_sequence(log)
+        appended = self._append(log, batches, records)
+        log.producers.add_batch(header, sequence, now_ms())
+        return appended
+
+    def _check_replicas(self, log: Log) -> None:
+        """Refuse records if too few replicas are alive."""
+        leadership, is_alive = log.leadership, self._brokers.is_alive
+        topic = self._log_table.topics[log.topic]
+        voters = leadership.voters
+        living = sum(map(is_alive, voters))
+        if availability_of(topic) == MAJORITY and living <= len(voters) // 2 and voters:
+            raise AppendRefusedError(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"{living} of {len(voters)} replicas are alive, which is no majority",
+            )
+        needed = replicas_min_of(topic)
+        in_sync = max(sum(map(is_alive, leadership.in_sync)), 1)  # this broker is in sync
+        if in_sync < needed:
+            raise AppendRefusedError(
+                ErrorCode.NOT_ENOUGH_REPLICAS, f"{in_sync} replicas are in sync, and min.insync.replicas is {needed}"
+            )
+
+    def _find_earlier(self, log: Log, header: BatchHeader) -> AppendedBatch | None:
+        """Return the earlier append of a batch; None if it must be appended. Raises `AppendRefusedError`."""
+        producers = log.producers
+        check = producers.check_batch(header)
+        if check.error_code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and log.is_replicated:
+            # The missing batch can still arrive: librdkafka sends batches to a new leader before it repeats those that
+            # the former leader has not answered. If it got an error for the gap, it would send all as new records.
+            if not producers.is_lasting_gap(header, now_ms()):
+                raise AppendRefusedError(ErrorCode.NOT_ENOUGH_REPLICAS, "records before these are missing: try again")
+            if availability_of(self._log_table.topics[log.topic]) != MAJORITY:
+                return None
+        if check.error_code:
+            raise AppendRefusedError(check.error_code)
+        return check.duplicate_of
+
+    def _append(self, log: Log, batches: Sequence[Batch], records: RecordBatch | None) -> AppendedBatches:
+        bytes_max = self.decompressed_bytes_max(log)
+        with _refusing():
+            appended = self._writer.append(log, batches, records=records, bytes_max=bytes_max)
+        is_plain = all(header.producer_id < 0 for header, _ in batches)
+
+        async def wait_offset(*, all_replicas: bool = True) -> Offset:
+            try:
+                return await appended.wait_offset(all_replicas=all_replicas)
+            except NotLeaderError:
+                if not is_plain:
+                    raise
+            return await self._outcomes.find(appended, all_replicas=all_replicas)
+
+        count = sum(header.count for header, _ in batches)
+        return AppendedBatches(
+            log, count, is_duplicate=False, is_durable=appended.durable.is_set, wait_offset=wait_offset
+        )
+
+    def _find_duplicate(self, log: Log, position: Position | None, header: BatchHeader) -> AppendedBatches:
+        """Return records that were appended before. `position` is None if they come from a divergent leader epoch."""
+
+        def is_durable() -> bool:
+            if position is None:
+                return not log.divergent
+            return isinstance(position, AtOffset) or self._storage.durable_end(log.leader_partition) > position
+
+        async def wait_offset(*, all_replicas: bool = True) -> Offset:
+            while True:
+                with self._watchers.watching([log]) as advanced:
+                    if log.is_gone:
+                        raise TopicDeletedError(log.topic)
+                    if not log.leadership.is_led:
+                        raise not_leader(log)
+                    if is_durable():
+                        offset = _find_offset(log, position, header)
+                        end = log.index.end_offset if offset < 0 else offset + header.count
+                        if not all_replicas or end <= log.high_watermark:
+                            return offset
+                    await advanced.wait()
+
+        return AppendedBatches(log, header.count, is_duplicate=True, is_durable=is_durable, wait_offset=wait_offset)
 
 
 def _find_offset(log: Log, position: Position | None, header: BatchHeader) -> Offset:

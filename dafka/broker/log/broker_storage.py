@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+import attrs
 import trio
 
 from dafka.broker.core.log.log import Log
@@ -12,50 +13,36 @@ from dafka.broker.log.durable_waits import DurableWaits
 from dafka.broker.log.stages import AssignOffsets
 from dafka.errors import StorageError
 from dafka.protocol import StoreMachine
+from dafka.protocol.machines.stored_partitions import StoredPartitions
 from dafka.records import Partition, RecordBatch
 from dafka.roles.commit_pipeline import Commit, CommitPipeline, CommitStage
 from dafka.storage import Storage
 
 
+@attrs.define(eq=False, slots=False)
 class BrokerStorage(CommitStage):
     """The storage of a broker. As the last stage of its commits, it wakes up the tasks that wait for them.
 
-    Args:
-        storage: The storage.
-        machine: The machine of the broker's store.
-        pipeline: Writes to the storage.
-        state: The broker's own state.
-        offsets: Assigns offsets.
-        pending_bytes_max: The memory of records on their way to the storage, above which `wait_capacity` waits.
-
-    Attributes:
-        storage: The storage.
-        stored: The durable ends of the partitions.
-        waits: The waits of requests, which end when the storage fails.
-        durable: Set when everything that is pending now is durable; another event follows it.
+    `wait_capacity` waits while the records on their way to the storage need `pending_bytes_max`. `durable` is set when
+    everything that is pending now is durable; another event follows it.
     """
 
-    def __init__(
-        self,
-        storage: Storage,
-        machine: StoreMachine,
-        pipeline: CommitPipeline,
-        state: LocalState,
-        offsets: AssignOffsets,
-        pending_bytes_max: int,
-    ) -> None:
-        self.storage = storage
-        self.stored = machine.stored
-        self.waits = DurableWaits()
-        self._machine = machine
-        self._pipeline = pipeline
-        self._state = state
-        self._offsets = offsets
-        self._pending_bytes_max = pending_bytes_max
-        self.durable = trio.Event()
-        self._writing: trio.Event | None = None
-        self._deleted = trio.Event()
-        self._capacity = trio.lowlevel.ParkingLot()
+    storage: Storage
+    _machine: StoreMachine
+    _pipeline: CommitPipeline
+    _state: LocalState
+    _offsets: AssignOffsets
+    _pending_bytes_max: int
+    waits: DurableWaits = attrs.field(init=False, factory=DurableWaits)
+    durable: trio.Event = attrs.field(init=False, factory=trio.Event)
+    _writing: trio.Event | None = attrs.field(init=False, default=None)
+    _deleted: trio.Event = attrs.field(init=False, factory=trio.Event)
+    _capacity: trio.lowlevel.ParkingLot = attrs.field(init=False, factory=trio.lowlevel.ParkingLot)
+
+    @property
+    def stored(self) -> StoredPartitions:
+        """The durable ends of the partitions."""
+        return self._machine.stored
 
     @property
     def can_write(self) -> bool:
@@ -64,7 +51,7 @@ class BrokerStorage(CommitStage):
 
     def durable_end(self, partition: Partition) -> int:
         """Return the sequence after the last durable record of a partition; 0 if there is none."""
-        return self.stored.durable_end(partition)
+        return self._machine.stored.durable_end(partition)
 
     def ends(self, topic: str) -> dict[Partition, int]:
         """Return the sequence after the last record of each partition of a topic that is stored or being written."""

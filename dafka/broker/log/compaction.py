@@ -18,16 +18,17 @@ import trio
 
 from dafka.batches import decode_batch, decode_held, read_header
 from dafka.broker.core.log.log import Log
+from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.metadata.topic_settings import is_compacted
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.positions import FIRST_OFFSET, Offset, RecordSequence
-from dafka.broker.log.read_committed import split_committed
-from dafka.broker.node import BrokerNode
+from dafka.broker.log.reader import LogReader, split_committed
 from dafka.config import Config
 from dafka.errors import BatchError, StorageError
+from dafka.internal_topics import is_internal_topic
 from dafka.records import Partition, RecordBatch
-from dafka.roles.compactor import CLEAN_ENDS
-from dafka.storage import Compactable, Compacted, CompactsPartitions
+from dafka.roles.compactor import CLEAN_ENDS, Compactor
+from dafka.storage import Compactable, Compacted, CompactsPartitions, Storage
 from dafka.storage.compaction import CompactionPolicy, LatestKeys, find_tombstones
 from dafka.storage.plugin_helpers import now_ms
 
@@ -36,13 +37,7 @@ NOTE_BYTES = 2**17
 
 
 class CompactableRun(NamedTuple):
-    """Consecutive records of a partition that have consecutive offsets in the log.
-
-    Attributes:
-        first_sequence: The sequence of the first record.
-        end_sequence: The sequence after the last one.
-        offset: The offset of the first record.
-    """
+    """Consecutive records of a partition that have consecutive offsets in the log, from `offset` on."""
 
     first_sequence: RecordSequence
     end_sequence: RecordSequence
@@ -51,14 +46,7 @@ class CompactableRun(NamedTuple):
 
 @attrs.frozen
 class _Part:
-    """A partition of a log.
-
-    Attributes:
-        address: Its address in the index.
-        partition: The partition.
-        clean_end: The sequence up to which it was compacted before.
-        found: The records to compact.
-    """
+    """A partition of a log, with its address in the index. It was compacted before up to the sequence `clean_end`."""
 
     address: str
     partition: Partition
@@ -72,14 +60,9 @@ class _Part:
 
 
 class KeyOffsetMap:
-    """Decides which records of a log a pass removes.
+    """Decides which records of a log a pass removes. `end_offset` is the offset after the last recorded record.
 
-    Args:
-        keys_max: The capacity, in keys.
-        stored_before: Tombstones that were stored before this time are removed, in milliseconds since 1970.
-
-    Attributes:
-        end_offset: The offset after the last recorded record.
+    Tombstones that were stored before a time, in milliseconds since 1970, are removed.
     """
 
     def __init__(self, keys_max: int, stored_before: int) -> None:
@@ -89,23 +72,17 @@ class KeyOffsetMap:
         self._aborted: list[tuple[Offset, Offset]] = []
 
     def note(self, batches: list[bytes], aborted: list[tuple[int, Offset]]) -> bool:
-        """Record the keys of record batches of the log, and return whether all of them fitted.
+        """Record the keys of record batches of the log that follow those recorded before.
 
-        Args:
-            batches: The batches, which follow those recorded before.
-            aborted: The producers of aborted transactions, and the offsets of their first records.
-
-        Returns:
-            Whether all were recorded; if not, `end_offset` is that of the first batch that was not.
-
-        Raises:
-            BatchError: A batch is malformed.
+        Return whether all fitted; if not, `end_offset` is that of the first batch that did not. `aborted` has the
+        producers of aborted transactions, and the offsets of their first records. Raise `BatchError` if a batch is
+        malformed.
         """
         headers = [(read_header(data), data) for data in batches]
         for (header, data), is_committed in split_committed(headers, aborted):
             if not is_committed:
                 self._aborted.append((Offset(header.base_offset), Offset(header.end_offset)))
-            elif not self._latest.has_room:
+            elif not self._latest.has_capacity:
                 self.end_offset = Offset(header.base_offset)
                 return False
             elif header.is_compacted:
@@ -120,15 +97,7 @@ class KeyOffsetMap:
         return True
 
     def find_removed(self, runs: list[CompactableRun], batch: RecordBatch) -> bytes:
-        """Return for each record of a partition 1 if it is removed, else 0.
-
-        Args:
-            runs: The runs of the partition, in order of their sequences.
-            batch: The records.
-
-        Returns:
-            A byte for each.
-        """
+        """Return a byte for each record of a partition: 1 if it is removed, else 0. The runs are in order."""
         removed = bytearray(len(batch))
         number = max(bisect_right(runs, batch.first_sequence, key=lambda run: run.first_sequence) - 1, 0)
         for run in runs[number:]:
@@ -156,40 +125,30 @@ class KeyOffsetMap:
         return bytes(found)
 
 
+@attrs.define(eq=False, slots=False)
 class LogCompaction:
-    """Compacts the logs of a broker in the background.
+    """Compacts the logs of a broker in the background."""
 
-    Args:
-        broker: The broker.
-        config: The configuration.
-    """
-
-    def __init__(self, broker: BrokerNode, config: Config) -> None:
-        self._broker = broker
-        self._config = config
+    _log_table: LogTable
+    _reader: LogReader
+    _storage: Storage
+    _compactor: Compactor
+    _config: Config
 
     async def run(self) -> None:
         """Compact logs until cancelled."""
-        compactor = self._broker.store.compactor
-        while compactor.is_possible:
-            for name, topic in list(self._broker.topics.items()):
-                policy = _policy_of(topic, self._config)
-                for log in self._broker.logs(name) if policy is not None else ():
-                    assert policy is not None
+        while self._compactor.is_possible:
+            for name, topic in list(self._log_table.topics.items()):
+                policy = None if is_internal_topic(name) else _policy_of(topic, self._config)
+                if policy is None:
+                    continue
+                for log in self._log_table.logs(name):
                     if log.leadership.is_led or log.leadership.is_follower_readable:
-                        await compactor.attempt(log.leader_partition, partial(self.compact_log, log, policy))
+                        await self._compactor.attempt(log.leader_partition, partial(self.compact_log, log, policy))
             await trio.sleep(self._config.store.compaction_interval_ms / 1000)
 
     async def compact_log(self, log: Log, policy: CompactionPolicy) -> None:
-        """Compact a log if enough of it is new.
-
-        Args:
-            log: The log.
-            policy: How its topic is compacted.
-
-        Raises:
-            StorageError: The storage fails, or a record is damaged.
-        """
+        """Compact a log if enough of it is new. Raise `StorageError` if the storage fails or a record is damaged."""
         parts = await self._find_parts(log)
         dirty = sum(each.found.dirty_bytes for each in parts if each.is_dirty)
         total = sum(each.found.clean_bytes + each.found.dirty_bytes for each in parts)
@@ -201,12 +160,12 @@ class LogCompaction:
             await self._compact_part(log, each, superseded)
 
     async def _find_parts(self, log: Log) -> list[_Part]:
-        storage = self._broker.storage.storage
+        storage = self._storage
         assert isinstance(storage, CompactsPartitions)
         parts = []
         for address in log.index.addresses():
             partition = log.partition_of(address)
-            clean_end = RecordSequence(await self._broker.store.compactor.clean_end(partition, _name(log)))
+            clean_end = RecordSequence(await self._compactor.clean_end(partition, _name(log)))
             found = await storage.find_compactable(partition, clean_end)
             if found is not None:
                 parts.append(_Part(address, partition, clean_end, found))
@@ -218,7 +177,7 @@ class LogCompaction:
         end = log.last_stable_offset
         superseded.end_offset = offset = max(offset, log.index.start_offset)
         while offset < end:
-            batches = await self._broker.reader.read(log, offset, end, NOTE_BYTES)
+            batches = await self._reader.read(log, offset, end, NOTE_BYTES)
             if not batches:
                 superseded.end_offset = end
                 break
@@ -230,11 +189,11 @@ class LogCompaction:
             if not is_recorded:
                 break
             offset = superseded.end_offset
-            await self._broker.store.compactor.throttle(sum(map(len, batches)))
+            await self._compactor.throttle(sum(map(len, batches)))
         return superseded
 
     async def _compact_part(self, log: Log, part: _Part, superseded: KeyOffsetMap) -> None:
-        storage, compactor = self._broker.storage.storage, self._broker.store.compactor
+        storage, compactor = self._storage, self._compactor
         assert isinstance(storage, CompactsPartitions)
         runs = list(find_runs(log, part.address, RecordSequence(part.found.end_sequence)))
         done: Compacted = await storage.compact(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import attrs
 import trio
 
 from dafka.errors import StorageError
@@ -24,8 +25,7 @@ FAILING_S = 5.0
 class DurableWaits:
     """The waits of all requests to a broker.
 
-    Attributes:
-        problem: Why the storage has accepted no writes for a while; empty if it works.
+    `problem` says why the storage has accepted no writes for a while; it is empty if the storage works.
     """
 
     def __init__(self) -> None:
@@ -34,11 +34,7 @@ class DurableWaits:
         self._waiting: set[trio.CancelScope] = set()
 
     def record_failure(self, reason: str) -> None:
-        """Record that a write has failed. All waits end if writes have failed for a while.
-
-        Args:
-            reason: The reason.
-        """
+        """Record that a write has failed. All waits end if writes have failed for a while."""
         now = trio.current_time()
         if self._failing_since is None:
             self._failing_since = now
@@ -58,17 +54,7 @@ class DurableWaits:
 
     @contextmanager
     def bounded(self, wait_s: float = DURABLE_S) -> Iterator[None]:
-        """Limit the duration of a wait for durability.
-
-        Args:
-            wait_s: The longest duration, in seconds.
-
-        Yields:
-            Nothing.
-
-        Raises:
-            StorageError: The wait took longer, or the storage fails.
-        """
+        """Limit a wait for durability. Raise `StorageError` if it takes longer, or if the storage fails."""
         with trio.move_on_after(wait_s) as scope:
             self._waiting.add(scope)
             try:
@@ -80,17 +66,12 @@ class DurableWaits:
             raise StorageError(f"{reason}; it may be stored later")
 
 
+@attrs.frozen(eq=False)
 class Written:
-    """A change by a request that becomes durable later.
+    """A change by a request that becomes durable later."""
 
-    Args:
-        waits: The waits of all requests.
-        durable: Set when the change is durable.
-    """
-
-    def __init__(self, waits: DurableWaits, durable: trio.Event) -> None:
-        self._waits = waits
-        self._durable = durable
+    _waits: DurableWaits
+    _durable: trio.Event
 
     async def wait(self) -> None:
         """Wait until the change is durable. Raises `StorageError` if the storage fails or the wait is too long."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+
+import attrs
+import trio
 
 from dafka import wire
 from dafka.broker.core.log.log import Log
@@ -10,44 +13,75 @@ from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.metadata.brokers import BROKERS_TOPIC
 from dafka.broker.core.node_machine import BrokerMachine
 from dafka.broker.core.partition_policy import CONTROL_TOPICS, PartitionPolicy
-from dafka.broker.head_announcer import HeadAnnouncer
 from dafka.broker.local_state import LocalState
 from dafka.records import Partition
 from dafka.roles.commit_pipeline import Commit, CommitStage
 from dafka.roles.sockets import NodeSockets
 
+HEAD_WAITS_S = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
+"""Seconds between the HEADs that follow published records."""
 
+
+@attrs.define(eq=False, slots=False)
+class HeadAnnouncer:
+    """Sends HEADs after records were published, at increasing intervals, for nodes that have missed the records."""
+
+    _sockets: NodeSockets
+    _durable_end: Callable[[Partition], int]
+    _due: dict[Partition, tuple[float, int]] = attrs.field(init=False, factory=dict)
+    _added: trio.Event = attrs.field(init=False, factory=trio.Event)
+
+    def add(self, partitions: Iterable[Partition]) -> None:
+        """Start to announce partitions of which records were published."""
+        due = trio.current_time() + HEAD_WAITS_S[0]
+        self._due.update((partition, (due, 0)) for partition in partitions)
+        self._added.set()
+
+    def forget(self, partition: Partition) -> None:
+        """Stop announcing a partition."""
+        self._due.pop(partition, None)
+
+    async def run(self) -> None:
+        """Send HEADs until cancelled."""
+        while True:
+            while not self._due:
+                self._added = trio.Event()
+                await self._added.wait()
+            await trio.sleep_until(min(due for due, _ in self._due.values()))
+            now = trio.current_time()
+            heads = []
+            for partition, (due, attempt) in list(self._due.items()):
+                if due > now:
+                    continue
+                end = self._durable_end(partition)
+                if not end:  # it was deleted after its last records were published
+                    del self._due[partition]
+                    continue
+                heads.append(wire.Head(partition.address, partition.topic, end - 1))
+                if attempt + 1 < len(HEAD_WAITS_S):
+                    self._due[partition] = now + HEAD_WAITS_S[attempt + 1], attempt + 1
+                else:
+                    del self._due[partition]
+            self._sockets.publish(heads)
+            await trio.lowlevel.checkpoint()
+
+
+@attrs.define(eq=False, slots=False)
 class OwnPartitions(CommitStage):
-    """The partitions that a broker writes. As a stage of its commits, it publishes their records once durable.
+    """The partitions that a broker writes. As a stage of its commits, it publishes their records once durable."""
 
-    Args:
-        machine: The machine of the broker's store.
-        sockets: The sockets.
-        policy: Decides which partitions are the broker's own.
-        log_table: The logs.
-        state: The broker's own state.
+    _machine: BrokerMachine
+    _sockets: NodeSockets
+    _policy: PartitionPolicy
+    _log_table: LogTable
+    _state: LocalState
+    heads: HeadAnnouncer = attrs.field(init=False)
+    _index_logs: dict[Partition, Log] = attrs.field(init=False, factory=dict)
+    _is_control_announced: bool = attrs.field(init=False, default=False)
+    _were_announced: list[bool] = attrs.field(init=False, factory=list)
 
-    Attributes:
-        heads: Announces the ends of the partitions again.
-    """
-
-    def __init__(
-        self,
-        machine: BrokerMachine,
-        sockets: NodeSockets,
-        policy: PartitionPolicy,
-        log_table: LogTable,
-        state: LocalState,
-    ) -> None:
-        self.heads = HeadAnnouncer(sockets, machine.stored.durable_end)
-        self._machine = machine
-        self._sockets = sockets
-        self._policy = policy
-        self._log_table = log_table
-        self._state = state
-        self._index_logs: dict[Partition, Log] = {}
-        self._is_control_announced = False
-        self._were_announced: list[bool] = []
+    def __attrs_post_init__(self) -> None:
+        self.heads = HeadAnnouncer(self._sockets, self._machine.stored.durable_end)
 
     def lead(self, log: Log) -> None:
         """Record that this broker leads a log, and announce its index, which others read."""

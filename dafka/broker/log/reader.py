@@ -8,7 +8,7 @@ from contextlib import aclosing
 
 import attrs
 
-from dafka.batches import encode_batch, encode_marker, encode_records, read_header, with_base_offset
+from dafka.batches import BatchHeader, encode_batch, encode_marker, encode_records, read_header, with_base_offset
 from dafka.broker.core.log.entries import CONTROL, MarkerEntry
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.positions import Offset, RecordSequence
@@ -29,13 +29,7 @@ UNPACKED_BYTES_MAX = 2**26
 
 @attrs.frozen
 class _LogPart:
-    """A part of a log: markers or records of one partition; empty where records were dropped.
-
-    Attributes:
-        end_offset: The offset after the part.
-        markers: The transaction markers.
-        batch: The records.
-    """
+    """A part of a log up to an offset: markers or records of one partition; empty where records were dropped."""
 
     end_offset: Offset
     markers: Sequence[MarkerEntry] = ()
@@ -46,15 +40,11 @@ LAST_OFFSETS_MAX = 100
 """The number of last offsets to search for the last record: markers have offsets, too."""
 
 
+@attrs.define(eq=False, slots=False)
 class LogReader:
-    """Reads the logs of a broker.
+    """Reads the logs of a broker."""
 
-    Args:
-        storage: The storage of the broker.
-    """
-
-    def __init__(self, storage: Storage) -> None:
-        self._storage = storage
+    _storage: Storage
 
     async def read(
         self,
@@ -66,18 +56,9 @@ class LogReader:
     ) -> list[bytes]:
         """Return record batches of a log, whose base offsets and leader epochs are those of the log.
 
-        Args:
-            log: The log.
-            offset: The offset of the first record. If it was dropped, the batches begin after it.
-            end_offset: The offset after the last record to return, at most the high watermark.
-            bytes_max: The approximate maximum size. One batch is returned even if it is larger.
-            unpacked_bytes_max: The same for the records in the batches, uncompressed.
-
-        Returns:
-            The batches; none if there are no records in the range.
-
-        Raises:
-            StorageError: The storage fails.
+        They begin after `offset` if its record was dropped. `end_offset` is at most the high watermark. One batch is
+        returned even if it is larger than `bytes_max`, or its records are larger than `unpacked_bytes_max`,
+        uncompressed. Raise `StorageError` if the storage fails.
         """
         found, _ = await self.read_measured(log, offset, end_offset, bytes_max, unpacked_bytes_max)
         return found
@@ -112,17 +93,9 @@ class LogReader:
         return found, unpacked
 
     async def find_offset_by_time(self, log: Log, timestamp_ms: int) -> tuple[Offset, int] | None:
-        """Return the offset and the timestamp of the first record that was made at a time or later.
+        """Return the offset and the timestamp of the first record that was made at a time or later, if there is one.
 
-        Args:
-            log: The log.
-            timestamp_ms: The time, in milliseconds since 1970.
-
-        Returns:
-            The offset and the timestamp; None if there is no such record.
-
-        Raises:
-            StorageError: The storage fails.
+        The time is in milliseconds since 1970. Raise `StorageError` if the storage fails.
         """
         offset, end = log.index.start_offset, log.high_watermark
         if timestamp_ms <= now_ms():  # a record is made before it is stored, unless its clock is wrong
@@ -241,3 +214,23 @@ def _encode_transaction(part: RecordBatch, producer_id: int, producer_epoch: int
                 is_transactional=True,
             )
         sequence = run.end_sequence
+
+
+def split_committed(
+    batches: Sequence[tuple[BatchHeader, bytes]], aborted: Sequence[tuple[int, int]]
+) -> Iterator[tuple[tuple[BatchHeader, bytes], bool]]:
+    """Yield the batches of a log without transaction markers, and whether each is committed.
+
+    The batches are in order, up to the last stable offset at most. `aborted` has the producers of aborted transactions
+    and the offsets of their first records, in order of the offsets.
+    """
+    begun = 0
+    aborting = set[int]()
+    for header, data in batches:
+        while begun < len(aborted) and aborted[begun][1] < header.end_offset:
+            aborting.add(aborted[begun][0])
+            begun += 1
+        if header.is_control:
+            aborting.discard(header.producer_id)
+        else:
+            yield (header, data), not header.is_transactional or header.producer_id not in aborting

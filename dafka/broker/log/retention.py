@@ -1,16 +1,25 @@
-"""Applies retention: deletes expired records, and obsolete records of indexes and of local state."""
+"""Deletes records: expired and obsolete ones, those before an offset, and those of deleted topics."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Collection, Iterable
+
+import attrs
+import trio
 
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.log_table import LogTable
-from dafka.broker.core.metadata.topics import MESSAGES_AGE_MS, MESSAGES_TOPIC, Topic
+from dafka.broker.core.metadata.topics import MESSAGES_AGE_MS, MESSAGES_TOPIC, Deletion, Topic
+from dafka.broker.core.node_machine import BrokerMachine
+from dafka.broker.core.positions import Offset
 from dafka.broker.core.replication.replicated_logs import ReplicatedLog
 from dafka.broker.local_state import LocalState
-from dafka.broker.replication.index_reader import restore_log
+from dafka.broker.log.broker_storage import BrokerStorage
+from dafka.broker.log.index_reader import restore_log
+from dafka.broker.log.own_partitions import OwnPartitions
 from dafka.config import StoreConfig
+from dafka.errors import StorageError, TopicDeletedError
 from dafka.internal_topics import is_system_topic
 from dafka.protocol.machines.stored_partitions import StoredPartitions
 from dafka.protocol.presence.identity import owner_of
@@ -18,50 +27,30 @@ from dafka.records import Partition
 from dafka.roles.store import default_retention
 from dafka.storage import RetentionPolicy, Storage
 
+_LOGGER = logging.getLogger("dafka.broker")
 
+
+@attrs.define(eq=False, slots=False)
 class LogRetention:
     """The retention of one broker.
 
     A follower has no index of its logs in memory. It reads the index of a log again when the leader has advanced the
     log's start offset. A leader deletes records at once, except those that it had to delete as a follower.
-
-    Args:
-        storage: The storage.
-        stored: The partitions in the storage.
-        log_table: The topics and their logs.
-        logs: The replicated logs.
-        state: The broker's state.
-        config: The limits of topics that have none of their own.
-        address: The address of the broker.
     """
 
-    def __init__(
-        self,
-        storage: Storage,
-        stored: StoredPartitions,
-        log_table: LogTable,
-        logs: Iterable[ReplicatedLog],
-        state: LocalState,
-        config: StoreConfig,
-        address: str,
-    ) -> None:
-        self._storage = storage
-        self._stored = stored
-        self._log_table = log_table
-        self._logs = logs
-        self._state = state
-        self._config = config
-        self._address = address
-        self._trimmed: dict[str, int] = {}
+    _storage: Storage
+    _stored: StoredPartitions
+    _log_table: LogTable
+    _logs: Iterable[ReplicatedLog]
+    _state: LocalState
+    _config: StoreConfig
+    _address: str
+    _trimmed: dict[str, int] = attrs.field(init=False, factory=dict)
 
     async def apply(self) -> dict[Partition, int]:
         """Delete the records beyond the limits of each topic, and obsolete records of indexes and state.
 
-        Returns:
-            The first remaining sequence of each partition of which records were deleted.
-
-        Raises:
-            StorageError: The storage fails.
+        Return the first remaining sequence of each partition of which records were deleted. Raise `StorageError`.
         """
         moved: dict[Partition, int] = {}
         for name in list(self._stored.durable):
@@ -141,3 +130,51 @@ def _limits_of(topic: Topic, default: RetentionPolicy, *, is_compacted: bool) ->
         bytes_max=choose("retention.bytes", default.bytes_max),
         records_max=default.records_max,
     )
+
+
+@attrs.define(eq=False, slots=False)
+class RecordDeletion:
+    """Deletes records of a broker."""
+
+    _machine: BrokerMachine
+    _storage: BrokerStorage
+    _log_table: LogTable
+    _own: OwnPartitions
+
+    def delete_partitions(self, partitions: Collection[Partition]) -> trio.Event:
+        """Delete partitions that brokers have written. The returned event is set when they are deleted."""
+        self._own.forget(partitions)
+        return self._storage.delete_partitions(partitions)
+
+    async def delete_before(self, log: Log, offset: Offset) -> None:
+        """Delete the records of a log before an offset, from all its partitions.
+
+        A partition with records in several logs is trimmed up to the first record that one of these logs still has.
+        Raise `TopicDeletedError` or `StorageError`.
+        """
+        partitions = [log.partition_of(address) for address in log.index.addresses()]
+        self._storage.waits.check()
+        self._log_table.delete_before(log, offset)
+        written = self._storage.write()
+        with self._storage.waits.bounded():
+            await written.wait()
+        if log.is_gone:
+            raise TopicDeletedError(log.topic)
+        await self._storage.trim({each: self._log_table.first_needed(each) for each in partitions})
+
+    async def drop_topic(self, deletion: Deletion, logs: Iterable[Log]) -> None:
+        """Drop the partitions of a topic after its deletion is durable."""
+        await self._storage.wait_durable()
+        own = [partition for log in logs for partition in (log.leader_partition, log.index_partition)]
+        partitions = self._machine.partitions_of(deletion.topic.topic_id)
+        await self.delete_partitions(dict.fromkeys((*own, *partitions))).wait()
+        await self.trim_deleted(deletion.topic.name)
+
+    async def trim_deleted(self, name: str) -> None:
+        """Drop the records of deleted topics of a name from producer partitions."""
+        partitions = [Partition(name, address) for address in self._storage.stored.durable.get(name, {})]
+        starts = self._log_table.producer_starts
+        try:
+            await self._storage.trim({each: starts[each] for each in partitions if each in starts})
+        except StorageError as error:  # the next start of the broker drops them
+            _LOGGER.warning("cannot drop records of a deleted topic %s: %s", name, error)

@@ -17,12 +17,7 @@ from dafka.storage.plugin_helpers import now_ms
 
 
 class AssignOffsets(CommitStage):
-    """Assigns offsets to the records of each transaction, in the logs that this broker leads.
-
-    Args:
-        log_table: The logs.
-        watchers: Notifies waiters when a log advances.
-    """
+    """Assigns offsets to the records of each transaction, in the logs that this broker leads."""
 
     def __init__(self, log_table: LogTable, watchers: LogWaiters) -> None:
         self._log_table = log_table

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 
+import attrs
 import trio
 
 from dafka.broker.core.partition_address import INDEX_TOPIC
@@ -26,25 +27,18 @@ WRITE_S = 5.0
 """Seconds between two writes of checkpoints."""
 
 
+@attrs.define(eq=False, slots=False)
 class Checkpoints:
-    """The checkpoints of a broker.
+    """The checkpoints of a broker."""
 
-    Args:
-        storage: The access to the storage.
-        logs: The replicated logs.
-    """
-
-    def __init__(self, storage: BrokerStorage, logs: ReplicatedLogs) -> None:
-        self._storage = storage
-        self._logs = logs
-        self._loaded: dict[Partition, Checkpoint] = {}
+    _storage: BrokerStorage
+    _logs: ReplicatedLogs
+    _loaded: dict[Partition, Checkpoint] = attrs.field(init=False, factory=dict)
 
     def load(self, values: Mapping[bytes, bytes], stored: Mapping[Partition, PartitionInfo]) -> None:
-        """Load the checkpoints that were written before the broker was started.
+        """Load the checkpoints that were written before the broker was started, by the address of the index.
 
-        Args:
-            values: The encoded checkpoints, by the address of the index.
-            stored: The partitions in the storage. Checkpoints of other partitions are removed.
+        Those of partitions that are not stored are removed.
         """
         stale = []
         for key, value in values.items():
@@ -61,15 +55,7 @@ class Checkpoints:
             self._storage.write_state(CHECKPOINTS_TOPIC, [(key, None) for key in stale])
 
     def take(self, topic: str, indexes: Iterable[Partition]) -> dict[Partition, Checkpoint]:
-        """Remove and return the checkpoints of a log.
-
-        Args:
-            topic: The topic of the log.
-            indexes: The partitions of its indexes.
-
-        Returns:
-            The checkpoints that match the storage, by the partition of their index.
-        """
+        """Remove and return the checkpoints of a log that match the storage, by the partition of their index."""
         loaded = ((partition, self._loaded.pop(partition, None)) for partition in indexes)
         return {
             partition: checkpoint

@@ -18,9 +18,9 @@ from dafka.broker.core.replication.replicated_logs import LogAction, ReplicatedL
 from dafka.broker.core.replication.settings import Availability
 from dafka.broker.core.tables import BrokerTables
 from dafka.broker.log.broker_storage import BrokerStorage
+from dafka.broker.log.index_reader import continue_log, read_tail, restore_log
 from dafka.broker.log.own_partitions import OwnPartitions
 from dafka.broker.log.waiters import LogWaiters
-from dafka.broker.replication.index_reader import continue_log, read_tail, restore_log
 from dafka.broker.replication.membership import Membership
 from dafka.errors import StorageError
 from dafka.records import Partition
@@ -40,13 +40,7 @@ HELD_S = 0.2
 class LedLogs:
     """Leads logs, merges divergent records into them, and follows other logs for readers.
 
-    Args:
-        tables: What this broker knows of the cluster.
-        storage: The access to the storage.
-        own: The partitions that only this broker writes.
-        watchers: Notifies waiters when a log advances.
-        membership: Sends heartbeats between the steps of long work.
-        act: Executes the effects of replicas.
+    `membership` sends heartbeats between the steps of long work. `act` executes the effects of replicas.
     """
 
     def __init__(
@@ -155,8 +149,8 @@ class LedLogs:
             return
         replica = log.replica
         epoch = replica.latest.leader_epoch
-        is_led = replica.led_epoch == epoch and self._log_table.leads(state) and self.is_ready(log)
-        is_led = is_led and replica.may_serve
+        has_begun = replica.led_epoch == epoch and self._log_table.leads(state)
+        is_led = has_begun and self.is_ready(log) and replica.may_serve
         leader = replica.leader if self._brokers.is_alive(replica.leader) else ""
         if leader == self._brokers.own.address and not is_led:
             leader = ""
@@ -165,26 +159,16 @@ class LedLogs:
         in_sync = tuple(each for each in replica.in_sync(within_s=IN_SYNC_S) if each not in learners)
         is_readable = self._has_racks if is_led else self.is_followed(log, epoch)
         found = LeaderAndIsr(
-            leader,
-            epoch.epoch,
-            is_led,
-            replica.replicas,
-            in_sync,
-            is_readable,
-            presumed_leader,
-            learners,
+            leader, epoch.epoch, is_led, replica.replicas, in_sync, is_readable, presumed_leader, learners
         )
         if is_led and state.high_watermark != replica.high_watermark:  # a follower does not notify readers
             state.high_watermark = replica.high_watermark
             self._watchers.notify(state)
-        can_diverge = replica.availability is Availability.BRANCH
-        if (
-            can_diverge
-            and (is_led or is_readable)
-            and len(replica.epoch_tree.starts) != self._epoch_counts.get(log.name)
-        ):
-            self._epoch_counts[log.name] = len(replica.epoch_tree.starts)
-            state.divergences = replica.epoch_tree.divergences(EpochEnd(epoch, OFFSET_MAX))
+        if replica.availability is Availability.BRANCH and (is_led or is_readable):
+            epoch_count = len(replica.epoch_tree.starts)
+            if epoch_count != self._epoch_counts.get(log.name):
+                self._epoch_counts[log.name] = epoch_count
+                state.divergences = replica.epoch_tree.divergences(EpochEnd(epoch, OFFSET_MAX))
         if found != state.leadership:
             if is_led and not state.leadership.is_led:
                 self.merge_later([log])
@@ -216,12 +200,7 @@ class LedLogs:
     # Leading
 
     async def lead(self, log: ReplicatedLog, start: EpochStart) -> None:
-        """Begin to lead a log, after all records before the epoch are stored here.
-
-        Args:
-            log: The log.
-            start: The epoch start.
-        """
+        """Begin to lead a log, after all records before the epoch are stored here."""
         async with self._locks[log.name]:
             while not self._has_all_before(log, start):
                 if log.replica.led_epoch != start.leader_epoch or self._logs.find(log.name) is not log:

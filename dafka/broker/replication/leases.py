@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import secrets
+import sys
+import time
 from collections.abc import Mapping
 
 import trio
@@ -16,30 +18,16 @@ from dafka.broker.core.replication.records import BRANCHES_TOPIC
 from dafka.broker.core.tables import BrokerTables
 from dafka.broker.interbroker.mesh import BrokerMesh
 from dafka.broker.log.broker_storage import BrokerStorage
-from dafka.broker.replication.lease_clock import lease_time
 from dafka.broker.replication.own_control import OwnControl
 from dafka.config.settings import BrokerConfig
 from dafka.records import Partition
 
 
 class LeaderLeases:
-    """The lease rounds of one broker, which also tell which control and topic records the others have written.
-
-    Args:
-        tables: What this broker knows of the cluster.
-        storage: The access to the storage.
-        control: The control records of this broker.
-        mesh: The mesh of nodes.
-        config: The settings of the broker.
-    """
+    """The lease rounds of one broker, which also tell which control and topic records the others have written."""
 
     def __init__(
-        self,
-        tables: BrokerTables,
-        storage: BrokerStorage,
-        control: OwnControl,
-        mesh: BrokerMesh,
-        config: BrokerConfig,
+        self, tables: BrokerTables, storage: BrokerStorage, control: OwnControl, mesh: BrokerMesh, config: BrokerConfig
     ) -> None:
         self._tables = tables
         self._brokers = tables.brokers
@@ -95,13 +83,25 @@ class LeaderLeases:
         if partition.topic == BRANCHES_TOPIC and self._rounds.learned(partition.address, end):
             self._notify()
 
-    def lease_end(self, state: Log) -> float:
+    def holds_lease(self, log: Log) -> bool:
+        """Return whether this broker leads a log and has its leader lease, so that no other broker can lead it.
+
+        Call it after reading the latest state for a client: the process can have been stopped in between.
+        """
+        return log.leadership.is_led and lease_time() < self._lease_end(log)
+
+    async def wait_lease(self, log: Log) -> None:
+        """Wait until this broker has the leader lease of a log, or leads it no longer."""
+        while log.leadership.is_led and not self.holds_lease(log):
+            await self.wait_round()
+
+    def _lease_end(self, log: Log) -> float:
         """Return the time until which this broker has the leader lease of a log; see `lease_time`."""
-        topic = self._tables.log_table.topics.get(state.topic)
-        log = None if topic is None else self._tables.logs.find(name_log(topic.topic_id, state.number))
-        if log is None:
+        topic = self._tables.log_table.topics.get(log.topic)
+        replicated = None if topic is None else self._tables.logs.find(name_log(topic.topic_id, log.number))
+        if replicated is None:
             return float("inf")
-        return log.replica.heard_since(self._rounds.heard_since) + self._lease_s
+        return replicated.replica.heard_since(self._rounds.heard_since) + self._lease_s
 
     async def wait_round(self) -> None:
         """Wait until a lease round is answered or the next one begins."""
@@ -127,3 +127,18 @@ class LeaderLeases:
     def _notify(self) -> None:
         answered, self._round_answered = self._round_answered, trio.Event()
         answered.set()
+
+
+def lease_time() -> float:
+    """Return the time in seconds.
+
+    Like trio's clock, it advances while the process is stopped. On Linux, it also advances while the machine sleeps.
+    """
+    return trio.current_time() + _slept_s()
+
+
+def _slept_s() -> float:
+    """Return how many seconds the machine has slept since it was started."""
+    if sys.platform != "linux":
+        return 0.0
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - time.clock_gettime(time.CLOCK_MONOTONIC)

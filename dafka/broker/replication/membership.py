@@ -28,15 +28,7 @@ SETTLE_S = 2.0
 
 
 class Membership:
-    """The membership of one broker.
-
-    Args:
-        tables: What this broker knows of the cluster.
-        storage: The access to the storage.
-        mesh: The mesh of nodes.
-        node: The node, which finds the others.
-        config: The settings of the broker.
-    """
+    """The membership of one broker. The node finds the others."""
 
     def __init__(
         self, tables: BrokerTables, storage: BrokerStorage, mesh: BrokerMesh, node: NodeRole, config: BrokerConfig
@@ -141,8 +133,7 @@ class Membership:
     async def check_number(self) -> None:
         """Look for other brokers with the number of this one.
 
-        Raises:
-            ConfigError: The number is a setting, and the other broker had it before.
+        Raise `ConfigError` if the number is a setting, and the other broker had it before.
         """
         own = self._brokers.own
         for rival in self._brokers.rivals():

@@ -5,25 +5,22 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
+import attrs
+
 from dafka.broker.core.replication.records import BRANCHES_TOPIC, ControlRecord, encode_control, key_of
 from dafka.broker.core.replication.replicated_logs import ReplicatedLogs, is_obsolete
 from dafka.broker.log.broker_storage import BrokerStorage
 
 
+@attrs.define(eq=False, slots=False)
 class OwnControl:
-    """The control records of one broker, of which it removes the obsolete ones.
+    """The control records of one broker, of which it removes the obsolete ones."""
 
-    Args:
-        logs: The replicated logs.
-        storage: The access to the storage.
-    """
-
-    def __init__(self, logs: ReplicatedLogs, storage: BrokerStorage) -> None:
-        self._logs = logs
-        self._storage = storage
-        self._records: defaultdict[str, dict[str, ControlRecord]] = defaultdict(dict)
-        self._waiting: list[ControlRecord] = []
-        self._writing: list[ControlRecord] = []
+    _logs: ReplicatedLogs
+    _storage: BrokerStorage
+    _records: defaultdict[str, dict[str, ControlRecord]] = attrs.field(init=False, factory=lambda: defaultdict(dict))
+    _waiting: list[ControlRecord] = attrs.field(init=False, factory=list)
+    _writing: list[ControlRecord] = attrs.field(init=False, factory=list)
 
     @property
     def is_durable(self) -> bool:

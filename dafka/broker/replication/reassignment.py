@@ -19,7 +19,7 @@ from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.partition_address import name_log
 from dafka.broker.core.replication.replicated_logs import LogAction, ReplicatedLog
 from dafka.broker.core.tables import BrokerTables
-from dafka.broker.log.deletion import RecordDeletion
+from dafka.broker.log.retention import RecordDeletion
 from dafka.broker.replication.leader import IN_SYNC_S, LedLogs
 from dafka.broker.replication.membership import Membership
 from dafka.config import Config
@@ -42,15 +42,8 @@ SPACE_STEP = 0.02
 class Reassigner:
     """Changes the replicas of the logs that this broker leads, and deletes logs that it no longer replicates.
 
-    Args:
-        config: The configuration.
-        tables: What this broker knows of the cluster.
-        led_logs: The logs that this broker leads.
-        deletion: Deletes records.
-        indexes: The partitions of indexes that are stored, by log.
-        put_topic: Changes a topic.
-        act: Executes the effects of replicas.
-        membership: The registration of this broker.
+    `indexes` has the stored partitions of indexes, by log. `put_topic` changes a topic, and `act` executes the effects
+    of replicas.
     """
 
     def __init__(
@@ -122,8 +115,7 @@ class Reassigner:
             self._change_topic(topic, assignments=left)
 
     def _change_topic(self, topic: Topic, **changes: Any) -> None:
-        changed = attrs.evolve(topic, revision=topic.revision + 1, **changes)
-        self._put_topic(changed)
+        self._put_topic(attrs.evolve(topic, revision=topic.revision + 1, **changes))
 
     async def run(self) -> None:
         """Adapt the replicas of logs to the living brokers until cancelled."""
@@ -226,9 +218,7 @@ class Reassigner:
             self.release_replicas(topic.name, number)
         elif not set(replicas) <= set(present):
             self._change(log.name, (*present, *(each for each in replicas if each not in present)), Reason.ASKED)
-        elif set(replicas) == set(present):
-            pass
-        elif set(replicas) <= set(log.replica.in_sync()) and self._address in replicas:
+        elif set(replicas) != set(present) and {self._address} <= set(replicas) <= set(log.replica.in_sync()):
             self._change(log.name, replicas, Reason.ASKED)
 
     def _change(self, name: str, replicas: tuple[str, ...], reason: Reason) -> None:

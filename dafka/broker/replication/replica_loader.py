@@ -16,9 +16,9 @@ from dafka.broker.core.replication.settings import Availability
 from dafka.broker.core.tables import BrokerTables
 from dafka.broker.interbroker.mesh import BrokerMesh
 from dafka.broker.log.broker_storage import BrokerStorage
+from dafka.broker.log.index_reader import read_index
 from dafka.broker.log.own_partitions import OwnPartitions
 from dafka.broker.replication.checkpoints import Checkpoints
-from dafka.broker.replication.index_reader import read_index
 from dafka.records import Partition, RecordBatch
 
 ADOPTED_TOGETHER = 50
@@ -28,16 +28,8 @@ ADOPTED_TOGETHER = 50
 class ReplicaLoader:
     """Loads the replicas of one broker.
 
-    A broker cannot vote or acknowledge for a log before it has read what it stores of the log.
-
-    Args:
-        tables: What this broker knows of the cluster.
-        storage: The access to the storage.
-        own: The partitions that only this broker writes.
-        mesh: The mesh of nodes.
-        checkpoints: The checkpoints, which say what the broker need not read.
-        indexes: The partitions of indexes that are stored, by the name of their log.
-        take_part: Called with each loaded log and its state.
+    A broker cannot vote or acknowledge for a log before it has read what it stores of the log. `indexes` has the stored
+    partitions of indexes, by the name of their log. `take_part` is called with each loaded log and its state.
     """
 
     def __init__(
@@ -107,14 +99,9 @@ class ReplicaLoader:
     async def _read_indexes(
         self, name: str, checkpoints: Mapping[Partition, Checkpoint]
     ) -> tuple[list[RecordBatch], dict[Partition, int]]:
-        """Read the stored indexes of a log, including records that arrive meanwhile.
+        """Read the stored indexes of a log, including records that arrive meanwhile, from the checkpoints on.
 
-        Args:
-            name: The name of the log.
-            checkpoints: The checkpoints, which say up to which sequence an index need not be read.
-
-        Returns:
-            The index records, and the end of each index partition.
+        Return the index records, and the end of each index partition.
         """
         found: list[RecordBatch] = []
         ends: dict[Partition, int] = {}

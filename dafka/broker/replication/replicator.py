@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import chain
 
 import attrs
@@ -39,8 +40,8 @@ from dafka.broker.core.replication.replicated_logs import (
 from dafka.broker.core.tables import BrokerTables
 from dafka.broker.interbroker.mesh import BrokerMesh
 from dafka.broker.log.broker_storage import BrokerStorage
-from dafka.broker.log.deletion import RecordDeletion
 from dafka.broker.log.own_partitions import OwnPartitions
+from dafka.broker.log.retention import RecordDeletion
 from dafka.broker.log.waiters import LogWaiters
 from dafka.broker.replication.checkpoints import Checkpoints
 from dafka.broker.replication.leader import LedLogs
@@ -67,28 +68,9 @@ MISSED_EPOCHS = 8
 class Replicator(CommitStage):
     """The replicas of one broker.
 
-    As a stage of the commits, it processes the records that are durable, and the control records of this broker.
-
-    Args:
-        config: The configuration.
-        tables: What this broker knows of the cluster.
-        storage: The access to the storage.
-        own: The partitions that only this broker writes.
-        deletion: Deletes records.
-        mesh: The mesh of nodes.
-        node: The node, which finds the others.
-        watchers: Notifies waiters when a log advances.
-
-    Attributes:
-        brokers: The brokers.
-        topic_table: The topics as brokers have written them. `settle_topics` applies it to `LogTable`.
-        logs: The replicated logs.
-        led_logs: The logs that this broker leads.
-        reassigner: Changes the replicas of these logs.
-        membership: The registration and the heartbeats of this broker.
-        leases: Its leader leases.
-        checkpoints: The checkpoints, which spare reading whole indexes when the broker starts.
-        on_removed: Called with a topic that is deleted, or hidden by another one of its name, and with its logs.
+    As a stage of the commits, it processes the records that are durable, and the control records of this broker. The
+    node finds other brokers. `settle_topics` applies `topic_table` to the logs. `deleted_topics` receives each topic
+    that is deleted.
     """
 
     def __init__(
@@ -106,7 +88,7 @@ class Replicator(CommitStage):
         self.brokers = tables.brokers
         self.logs = tables.logs
         self.topic_table = tables.topics
-        self.on_removed: Callable[[Topic, Sequence[Log]], None] = lambda _topic, _logs: None
+        self._deleted_topics, self.deleted_topics = trio.open_memory_channel[Topic](math.inf)
         self._log_table = tables.log_table
         self._policy = tables.policy
         self._storage = storage
@@ -126,14 +108,7 @@ class Replicator(CommitStage):
         self._loader = ReplicaLoader(tables, storage, own, mesh, self.checkpoints, self._indexes, self._take_part)
         self.led_logs = LedLogs(tables, storage, own, watchers, self.membership, self.act)
         self.reassigner = Reassigner(
-            config,
-            tables,
-            self.led_logs,
-            deletion,
-            self._indexes,
-            self.put_topic,
-            self.act,
-            self.membership,
+            config, tables, self.led_logs, deletion, self._indexes, self.put_topic, self.act, self.membership
         )
 
     # Starting
@@ -251,7 +226,8 @@ class Replicator(CommitStage):
             self.logs.remove(name)
             self.led_logs.forget(name)
             self.led_logs.set_leadership(log, attrs.evolve(log.leadership, leader="", is_led=False))
-        self.on_removed(topic, logs)
+        if topic.topic_id in self.topic_table.deleted_ids:
+            self._deleted_topics.send_nowait(topic)
         return logs
 
     def _forget_control(self, topic: Topic) -> None:

@@ -10,7 +10,6 @@ from typing import Annotated, Any, TypeVar
 import trio
 
 from dafka.broker.core.log.partitioner import log_of_key
-from dafka.broker.log.appending import message_bytes_max
 from dafka.http.api.record_documents import (
     KAFKA_ANSWER,
     KAFKA_BINARY,
@@ -161,7 +160,7 @@ async def _publish_to_log(request: Request, topic: str, log: int, records: list[
 
 def _batch_bytes_max(request: Request, topic: str) -> int:
     logs = request.broker.node.logs(topic)
-    return message_bytes_max(request.broker, logs[0]) if logs else request.broker.config.kafka.message_bytes_max
+    return request.broker.appender.message_bytes_max(logs[0]) if logs else request.broker.config.kafka.message_bytes_max
 
 
 @Route(

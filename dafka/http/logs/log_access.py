@@ -10,7 +10,7 @@ import trio
 from dafka.broker.broker import Broker
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.positions import Offset
-from dafka.broker.log.appending import Batch, append_batches
+from dafka.broker.log.appending import Batch
 from dafka.errors import NotLeaderError, OutcomeUnknownError, TopicDeletedError
 from dafka.exceptions import unwrap_group
 from dafka.http.forwarding.broker_client import BrokerClient
@@ -90,7 +90,7 @@ class LogAccess:
             for log in missing:
                 await self._wait_lease(log)
             here = {log: self._bounds_here(log) for log in missing if log not in found}
-            found |= {log: each for log, each in here.items() if self.broker.node.holds_lease(log)}
+            found |= {log: each for log, each in here.items() if self.broker.node.leases.holds_lease(log)}
         return {log: found[log] for log in asked}
 
     async def known_bounds(self, logs: Iterable[Log]) -> dict[Log, LogOffsets]:
@@ -105,7 +105,7 @@ class LogAccess:
     async def _wait_lease(self, log: Log) -> None:
         """Wait until this broker has the leader lease of a log, or does not lead it. Raises `WebError`."""
         with trio.move_on_after(LEADER_WAIT_S) as scope:
-            await self.broker.node.wait_lease(log)
+            await self.broker.node.leases.wait_lease(log)
         if scope.cancelled_caught:
             raise WebError(
                 "leader_unavailable",
@@ -125,7 +125,7 @@ class LogAccess:
         while True:
             if log.leadership.is_led:
                 at = await find_offset_by_time(self.broker, log, timestamp_ms)
-                if self.broker.node.holds_lease(log):
+                if self.broker.node.leases.holds_lease(log):
                     return at
                 await self._wait_lease(log)
             else:
@@ -158,7 +158,7 @@ class LogAccess:
         while True:
             if log.leadership.is_led:
                 read = await read_committed(self.broker, log, offset, bytes_max=bytes_max, end_offset=end_offset)
-                if read.batches or read.next_offset > offset or self.broker.node.holds_lease(log):
+                if read.batches or read.next_offset > offset or self.broker.node.leases.holds_lease(log):
                     return read
                 await self._wait_lease(log)
                 continue
@@ -239,7 +239,7 @@ class LogAccess:
         return PendingBatches(log, sent.record_count, sent.ended.is_set, sent.wait_offset)
 
     def _append_here(self, log: Log, batches: Sequence[Batch], records: RecordBatch | None) -> PendingBatches:
-        appended = append_batches(self.broker, log, batches, records=records)
+        appended = self.broker.appender.append(log, batches, records=records)
 
         async def wait_offset() -> int | None:
             try:

@@ -20,10 +20,7 @@ from dafka.broker.log.appending import (
     AppendedBatches,
     AppendRefusedError,
     Batch,
-    append_batches,
-    check_size,
     read_batches,
-    unpacked,
 )
 from dafka.broker.log.durable_waits import DurableWaits
 from dafka.errors import ConfigError, EncodingError, StorageError
@@ -199,7 +196,7 @@ class Publisher:
             batches = read_batches(data)
             if not batches or any(header.is_transactional for header, _ in batches):
                 raise WebError("bad_request", "expected record batches that belong to no transaction")
-            async with unpacked(self._broker, found, batches, source) as records:
+            async with self._broker.appender.unpacked(found, batches, source) as records:
                 appended = self._append(found, batches, records)
         except AppendRefusedError as refused:
             raise _as_web_error(found, refused) from None
@@ -251,7 +248,7 @@ class Publisher:
 
     def _check_size(self, log: Log, size: int) -> None:
         try:
-            check_size(self._broker, log, size)
+            self._broker.appender.check_size(log, size)
         except AppendRefusedError as refused:
             raise _as_web_error(log, refused) from None
 
@@ -272,7 +269,7 @@ def append_here(broker: Broker, log: Log, batches: Sequence[Batch]) -> AppendedB
     Raises `WebError` if they are refused.
     """
     try:
-        return append_batches(broker, log, batches)
+        return broker.appender.append(log, batches)
     except AppendRefusedError as refused:
         if refused.error_code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
             return None

@@ -15,7 +15,7 @@ from dafka.broker.broker import Broker
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.topics import find_name_problem
 from dafka.broker.core.positions import Offset
-from dafka.broker.log.read_committed import split_committed
+from dafka.broker.log.reader import split_committed
 from dafka.errors import BatchError, StorageError
 from dafka.http.logs.records import JsonRecord, record_objects
 from dafka.http.server.errors import WebError, log_not_found, topic_not_found

@@ -88,8 +88,8 @@ class HttpServer:
         self.url = ""
         http, security = broker.config.http, broker.security
         self.quotas = ConnectionQuotas(http.connections_max, http.connections_per_address_max)
-        self.receiving = broker.memory.room(http.receiving_bytes_max)
-        self.answers = broker.memory.room(http.answers_bytes_max)
+        self.receiving = broker.memory.make_pool(http.receiving_bytes_max)
+        self.answers = broker.memory.make_pool(http.answers_bytes_max)
         self.counters = HttpCounters()
         is_open = security.users is None and not security.settings.tls_client_ca
         self.origins = Origins(http.origins, is_open=is_open, is_encrypted=security.tls is not None)

@@ -124,7 +124,7 @@ def _withhold_ends(context: RequestContext, wanted: list[_Wanted], parts: list[P
     for number, (each, part) in enumerate(zip(wanted, parts, strict=True)):
         log = each.log
         is_end = not (part.records or _is_urgent(part))
-        if is_end and log is not None and log.leadership.is_led and not context.broker.node.holds_lease(log):
+        if is_end and log is not None and log.leadership.is_led and not context.broker.node.leases.holds_lease(log):
             parts[number] = _part(each, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 

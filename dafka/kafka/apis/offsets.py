@@ -72,7 +72,7 @@ async def _find_offset(
                 answer.offset, answer.timestamp = found
     except StorageError:
         answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR
-    is_end_known = log.is_end_known and broker.node.holds_lease(log)
+    is_end_known = log.is_end_known and broker.node.leases.holds_lease(log)
     if not is_end_known and (asked.timestamp == LATEST or answer.offset == _NONE):
         is_known = context.header.api_version >= _NOT_AVAILABLE_VERSION
         answer.error_code = ErrorCode.OFFSET_NOT_AVAILABLE if is_known else ErrorCode.LEADER_NOT_AVAILABLE

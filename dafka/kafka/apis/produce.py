@@ -16,12 +16,8 @@ from dafka.broker.core.log.log import Log
 from dafka.broker.log.appending import (
     AppendRefusedError,
     Batch,
-    append_batches,
-    check_size,
-    decompressed_bytes_max,
     read_batches,
     too_large,
-    unpacked,
 )
 from dafka.errors import (
     BatchError,
@@ -130,12 +126,12 @@ async def _append(context: RequestContext, request: ProduceRequest, topic: str, 
     if log is None:
         return _refuse(data.index, AppendRefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
     waits_for_all = request.acks == _ALL
-    name = request.transactional_id or ""
+    name, appender = request.transactional_id or "", context.broker.appender
     try:
         _check_request(request, problem)
         batches = _read_batches(context, log, data.records)
-        async with unpacked(context.broker, log, batches, context.source) as records:
-            appended = append_batches(context.broker, log, batches, name, records=records, all_replicas=waits_for_all)
+        async with appender.unpacked(log, batches, context.source) as records:
+            appended = appender.append(log, batches, name, records=records, all_replicas=waits_for_all)
     except AppendRefusedError as refused:
         return _refuse(data.index, refused)
     except NotLeaderError:
@@ -173,12 +169,12 @@ def _read_batches(context: RequestContext, log: Log, records: bytes | memoryview
     if not records:
         raise AppendRefusedError(ErrorCode.INVALID_RECORD, "there are no records")
     version = context.header.api_version
-    check_size(context.broker, log, len(records))
+    context.broker.appender.check_size(log, len(records))
     if is_message_set(records):
         if version >= _BATCHES_VERSION:
             raise AppendRefusedError(ErrorCode.INVALID_RECORD, "expected record batches")
         try:
-            data = convert_message_set(records, bytes_max=decompressed_bytes_max(context.broker, log))
+            data = convert_message_set(records, bytes_max=context.broker.appender.decompressed_bytes_max(log))
         except BatchTooLargeError as error:
             raise too_large(error) from None
         except (BatchError, EncodingError) as error:

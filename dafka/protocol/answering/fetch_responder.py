@@ -116,7 +116,7 @@ class FetchResponder:
         if len(ranges) == RANGES_MAX:
             ranges[-1] = new
             return True
-        if not self._has_room(queue, ranges, fetch.address):
+        if not self._has_capacity(queue, ranges, fetch.address):
             return False
         self._partitions_of[fetch.address] += key not in queue
         queue[key] = ranges
@@ -178,7 +178,7 @@ class FetchResponder:
                 return True
         return False
 
-    def _has_room(self, queue: _Queue, ranges: list[_Range], requestor: str) -> bool:
+    def _has_capacity(self, queue: _Queue, ranges: list[_Range], requestor: str) -> bool:
         """Return whether one more range fits; an unverified requestor is dropped in favor of a verified one."""
         if not ranges and self._partitions_of[requestor] >= REQUESTOR_PARTITIONS_MAX:
             return False

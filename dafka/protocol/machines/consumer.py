@@ -17,7 +17,7 @@ from dafka.protocol.actions import Action, Deliver, Notify, Publish, Subscribe, 
 from dafka.protocol.events import PartitionHeard, PartitionSilent, RecordsUnrecoverable
 from dafka.protocol.machines.head_intervals import ProducerSilence
 from dafka.protocol.ordering.position_query import TimedStart
-from dafka.protocol.ordering.reassembler import Reassembler, ReceiveRoom
+from dafka.protocol.ordering.reassembler import Reassembler, ReceiveCapacity
 from dafka.protocol.polling import LASTING_INTERVAL_S, LastingQuestion, RetrySchedule
 from dafka.protocol.presence.peer_limits import ABSURD_SEQUENCE, MANY_UNPROVEN, TOO_OFTEN, PeerLimits
 from dafka.records import SEQUENCE_MAX, Partition
@@ -63,7 +63,7 @@ class ConsumerMachine:
         self.topics: dict[str, float] = {}
         """The subscribed topics, each with the time from which GET-HEADS may be sent again."""
         self.reassembler = Reassembler(address, config.fetch, config.node.partitions_unproven_max)
-        self.room = ReceiveRoom(config.consumer.buffer_bytes_max, self.reassembler)
+        self.capacity = ReceiveCapacity(config.consumer.buffer_bytes_max, self.reassembler)
         self.records_unrecoverable = 0
         self.discarded: Counter[str] = Counter()
         self._config = config
@@ -150,7 +150,7 @@ class ConsumerMachine:
                 self.discarded["unexpected command"] += 1
         actions += self._begin_partitions(now)
         actions += self._skip_unrecoverable(only_new=True) + self._due_get_heads(now) + self._due_fetches(now)
-        self.room.end_arrival()
+        self.capacity.end_arrival()
         return actions
 
     def receive_subscriptions(self, subscriptions: Iterable[wire.Subscription], now: float) -> list[Action]:
@@ -226,11 +226,11 @@ class ConsumerMachine:
 
     def records_buffered(self, memory_bytes: int) -> None:
         """Record that records wait for the program."""
-        self.room.record_buffered(memory_bytes)
+        self.capacity.record_buffered(memory_bytes)
 
     def records_taken(self, memory_bytes: int, now: float) -> list[Action]:
         """Record that the program took records that waited, or dropped them, and fetch more if that makes room."""
-        return self._due_fetches(now) if self.room.record_taken(memory_bytes) else []
+        return self._due_fetches(now) if self.capacity.record_taken(memory_bytes) else []
 
     def deadline(self) -> float:
         """Return when to call `tick`."""
@@ -262,11 +262,11 @@ class ConsumerMachine:
             actions = self._record_heard(partition, now)
         else:
             self.reassembler.record_answer(now)
-        if self.reassembler.is_paused(partition) or not self.room.has_room(is_live=run.requestor is None):
+        if self.reassembler.is_paused(partition) or not self.capacity.has_capacity(is_live=run.requestor is None):
             self.reassembler.drop_batch(batch)
             return actions
         for ready in self.reassembler.add_batch(batch):
-            self.room.record_arriving(ready.memory_bytes)
+            self.capacity.record_arriving(ready.memory_bytes)
             actions.append(Deliver(ready))
         return actions
 
@@ -310,7 +310,7 @@ class ConsumerMachine:
         if partition in self.timed_start:
             return False
         is_given = partition in self._positions
-        if not is_given and not self._has_room(partition, now, is_live=is_live):
+        if not is_given and not self._has_capacity(partition, now, is_live=is_live):
             return False
         is_newer = partition.address in self._newer_peers
         if not is_given and not is_newer and self.timed_start.add_partition(partition):
@@ -336,14 +336,14 @@ class ConsumerMachine:
         self.reassembler.follow_partition(partition, sequence, since)
         self.reassembler.record_known_end(partition, known_end)
 
-    def _has_room(self, partition: Partition, now: float, *, is_live: bool) -> bool:
+    def _has_capacity(self, partition: Partition, now: float, *, is_live: bool) -> bool:
         """Return whether one more partition can be followed. If not, ask for the heads again later."""
-        if not self.reassembler.has_room():
+        if not self.reassembler.has_capacity():
             for idle in self.reassembler.idle_partitions(now):
                 self._forget_partition(idle)
         followed = len(self.reassembler.cursors) + len(self.timed_start)
         reason = self._limits.admit_partition(partition, followed, is_live=is_live)
-        if not reason and (not self.reassembler.has_room() or not self.timed_start.has_room()):
+        if not reason and (not self.reassembler.has_capacity() or not self.timed_start.has_capacity()):
             self._limits.forget_partition(partition)
             reason = MANY_UNPROVEN
             self._heads_wanted[partition.topic] = None
@@ -393,4 +393,4 @@ class ConsumerMachine:
         return self._greet_store(store, now)
 
     def _due_fetches(self, now: float) -> list[Action]:
-        return [Publish(fetch) for fetch in self.reassembler.due_fetches(now)] if self.room.has_half else []
+        return [Publish(fetch) for fetch in self.reassembler.due_fetches(now)] if self.capacity.has_half else []

@@ -216,16 +216,16 @@ class HeadExchange:
         self._responder_due = now + self.responder.pause_s
         return heads
 
-    def tick(self, now: float, *, has_room: bool) -> list[Action]:
+    def tick(self, now: float, *, has_capacity: bool) -> list[Action]:
         """Repeat the heads and questions that other stores may have missed. `due_heads` comes after it.
 
-        `has_room` says whether the store has room for partitions that were refused.
+        `has_capacity` says whether the store has room for partitions that were refused.
         """
         questions = self._get_heads_retries.take_due(now)
         actions: list[Action] = [Publish(wire.GetHeads(topic, self._address)) for topic in questions]
         for store in self._all_heads_retries.take_due(now):
             self.add_request(self._stored.durable, store, now)
-        if self._refused_topics and has_room:
+        if self._refused_topics and has_capacity:
             refused, self._refused_topics = self._refused_topics, {}
             for topic in refused:
                 self._get_heads_retries.schedule(topic, now)

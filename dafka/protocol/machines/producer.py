@@ -285,7 +285,7 @@ class ProducerMachine:
         due = min(self._heads.deadline(), self._stranded_detector.deadline())
         return due if self._is_silent or not self.unacknowledged else min(due, self._silence_due)
 
-    def has_room(self) -> bool:
+    def has_capacity(self) -> bool:
         """Return whether more records can be published: not too many are held back or unacknowledged."""
         config = self._config
         held = self.next_sequence - self._published_end

@@ -22,7 +22,7 @@ from dafka.protocol.machines.consumer import OWN_COMMANDS
 from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING, STORES_MAX
 from dafka.protocol.ordering.held_end import HeldEndQuery
 from dafka.protocol.ordering.position_query import PositionQuery
-from dafka.protocol.ordering.reassembler import Reassembler, ReceiveRoom
+from dafka.protocol.ordering.reassembler import Reassembler, ReceiveCapacity
 from dafka.protocol.polling import PendingPeers, StorePoll
 from dafka.protocol.presence.peer_limits import ABSURD_SEQUENCE, MANY_PARTITIONS, TOO_OFTEN, PeerLimits
 from dafka.records import SEQUENCE_MAX, Partition
@@ -55,7 +55,7 @@ class ReaderMachine:
         self.discarded: Counter[str] = Counter()
         self._topics = tuple(dict.fromkeys(topics))
         self._reassembler = Reassembler(address, config.fetch)
-        self.room = ReceiveRoom(config.consumer.buffer_bytes_max, self._reassembler)
+        self.capacity = ReceiveCapacity(config.consumer.buffer_bytes_max, self._reassembler)
         self._gap_resolver = self._reassembler.gap_resolver
         self._limits = PeerLimits(config.node)
         self._pending_peers = PendingPeers(config.node.peers_max)
@@ -114,11 +114,11 @@ class ReaderMachine:
 
     def records_buffered(self, memory_bytes: int) -> None:
         """Record that records wait for the program."""
-        self.room.record_buffered(memory_bytes)
+        self.capacity.record_buffered(memory_bytes)
 
     def records_taken(self, memory_bytes: int, now: float) -> list[Action]:
         """Record that the program took records that waited, or dropped them, and fetch more if that makes room."""
-        return self._fetches(now) if self.room.record_taken(memory_bytes) else []
+        return self._fetches(now) if self.capacity.record_taken(memory_bytes) else []
 
     def receive(self, messages: Iterable[wire.BatchedMessage], now: float) -> list[Action]:
         """Process fetched records and the answers of stores; discard and count everything else."""
@@ -143,7 +143,7 @@ class ReaderMachine:
                 self.discarded["unexpected command"] += 1
         actions += self._find_positions(now)
         actions += self._reassembler.skip_unrecoverable(only_new=True) + self._fetches(now)
-        self.room.end_arrival()
+        self.capacity.end_arrival()
         return actions
 
     def receive_subscriptions(self, subscriptions: Iterable[wire.Subscription], now: float) -> list[Action]:
@@ -224,11 +224,11 @@ class ReaderMachine:
         batch = batch.between(*self._ranges[batch.partition])
         if not len(batch):
             return []
-        if not self.room.has_room(is_live=False):
+        if not self.capacity.has_capacity(is_live=False):
             self._reassembler.drop_batch(batch)
             return []
         found = self._reassembler.add_batch(batch)
-        self.room.record_arriving(sum(ready.memory_bytes for ready in found))
+        self.capacity.record_arriving(sum(ready.memory_bytes for ready in found))
         return [Deliver(ready) for ready in found]
 
     def _receive_hello(self, message: wire.StoreHello, now: float) -> list[Action]:
@@ -306,4 +306,4 @@ class ReaderMachine:
             self.is_ready = True
 
     def _fetches(self, now: float) -> list[Action]:
-        return [Publish(fetch) for fetch in self._reassembler.due_fetches(now)] if self.room.has_half else []
+        return [Publish(fetch) for fetch in self._reassembler.due_fetches(now)] if self.capacity.has_half else []

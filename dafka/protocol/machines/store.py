@@ -18,7 +18,7 @@ from dafka.protocol.answering.fetch_responder import FetchResponder
 from dafka.protocol.events import RecordsUnrecoverable
 from dafka.protocol.machines.head_exchange import HeadExchange, StorePeers
 from dafka.protocol.machines.store_answers import StoreAnswers
-from dafka.protocol.machines.stored_partitions import EndedPartitions, PartitionRoom, StoredPartitions
+from dafka.protocol.machines.stored_partitions import EndedPartitions, PartitionCapacity, StoredPartitions
 from dafka.protocol.ordering.reassembler import MissingRecords, Reassembler
 from dafka.protocol.presence.peer_limits import ABSURD_SEQUENCE, MANY_UNPROVEN, TOO_OFTEN, PeerLimits
 from dafka.protocol.store_events import PartitionHalted, PartitionsForgotten
@@ -86,7 +86,7 @@ class StoreMachine:
         self._limits = PeerLimits(config.node)
         self._peers = StorePeers(address, config.node.peers_max, self.reassembler.gap_resolver)
         self._ended = EndedPartitions(config, self._peers.has_producer, idle_s or {})
-        self.room = PartitionRoom(config.node, self.reassembler, self._ended, self._limits)
+        self.capacity = PartitionCapacity(config.node, self.reassembler, self._ended, self._limits)
         self._heads = HeadExchange(
             address, self.reassembler.cursors, self.stored, self._ended, self._peers, self._limits, self.discarded
         )
@@ -113,10 +113,10 @@ class StoreMachine:
         are the answers of other stores. GET-TOPICS is addressed to one store.
         """
         self._ended.start(now)
-        self.room.check(now)
+        self.capacity.check(now)
         prefixes = [wire.subscription_prefix(command) for command in _COMMANDS]
         prefixes += [wire.subscription_prefix(command, self.address) for command in _OWN_COMMANDS]
-        return [*(Subscribe(prefix) for prefix in prefixes), *self.room.take_notices()]
+        return [*(Subscribe(prefix) for prefix in prefixes), *self.capacity.take_notices()]
 
     def receive(self, messages: Iterable[wire.BatchedMessage], now: float) -> list[Action]:
         """Process the messages of a store's subscriptions; discard and count all other messages."""
@@ -141,7 +141,7 @@ class StoreMachine:
                 self._heads.add_request(message.subjects, message.address, now)
             else:
                 self.discarded["unexpected command"] += 1
-        actions += self._skip_unrecoverable(only_new=True) + self.room.take_notices()
+        actions += self._skip_unrecoverable(only_new=True) + self.capacity.take_notices()
         return actions + self._heads.due_heads(now) + self._due_fetches(now)
 
     def receive_subscriptions(self, subscriptions: Iterable[wire.Subscription], now: float) -> list[Action]:
@@ -296,15 +296,15 @@ class StoreMachine:
         if actions:
             self.missing.begin(now)
         actions += [Notify(event) for event in self.missing.take_due(now)]
-        actions += self._heads.tick(now, has_room=self.reassembler.has_room())
-        self.room.tick(now)
-        actions += self._skip_unrecoverable() + self.room.take_notices()
+        actions += self._heads.tick(now, has_capacity=self.reassembler.has_capacity())
+        self.capacity.tick(now)
+        actions += self._skip_unrecoverable() + self.capacity.take_notices()
         return actions + self._heads.due_heads(now) + self._due_fetches(now)
 
     def deadline(self) -> float:
         """Return when to call `tick`."""
         due = min(self.reassembler.deadline(), self.missing.deadline())
-        return min(due, self._heads.deadline(), self.room.deadline())
+        return min(due, self._heads.deadline(), self.capacity.deadline())
 
     def _set_durable(self, partition: Partition, end: int) -> None:
         if end:
@@ -414,10 +414,10 @@ class StoreMachine:
         if partition in self.reassembler.cursors:
             self._ended.record_heard(partition, now)
             return True
-        if not self.reassembler.has_room():
+        if not self.reassembler.has_capacity():
             for idle in self.reassembler.idle_partitions(now):
                 self._drop_unproven(idle)
-        reason = self.room.admit_partition(partition, now, is_live=is_live)
+        reason = self.capacity.admit_partition(partition, now, is_live=is_live)
         if reason == MANY_UNPROVEN:
             self._heads.partition_refused(partition.topic)
         if reason:
@@ -425,7 +425,7 @@ class StoreMachine:
             return False
         self.reassembler.follow_partition(partition, 0, now)
         self._ended.record_heard(partition, now)
-        self.room.partition_followed(now)
+        self.capacity.partition_followed(now)
         return True
 
     def _due_fetches(self, now: float) -> list[Action]:

@@ -151,7 +151,7 @@ class EndedPartitions:
         return sorted(found, key=self.heard_at)
 
 
-class PartitionRoom:
+class PartitionCapacity:
     """The capacity of one store for partitions. `full_reason` says why it accepts no new ones; empty if it does."""
 
     def __init__(
@@ -168,7 +168,7 @@ class PartitionRoom:
     def admit_partition(self, partition: Partition, now: float, *, is_live: bool) -> str:
         """Admit a partition, or return the reason to discard its messages; see `PeerLimits.admit_partition`."""
         reason = self._limits.admit_partition(partition, self._count_living(now), is_live=is_live)
-        if not reason and not self._reassembler.has_room():
+        if not reason and not self._reassembler.has_capacity():
             self._limits.forget_partition(partition)
             reason = MANY_UNPROVEN
         if reason in {MANY_PARTITIONS, MANY_UNPROVEN}:
@@ -184,7 +184,7 @@ class PartitionRoom:
         """Check whether the store accepts more partitions; while it does not, check again each second."""
         if self._count_living(now) >= self._config.partitions_max:
             self._record_full(MANY_PARTITIONS, now)
-        elif not self._reassembler.has_room():
+        elif not self._reassembler.has_capacity():
             self._record_full(MANY_UNPROVEN, now)
         elif self.full_reason:
             self.full_reason = ""

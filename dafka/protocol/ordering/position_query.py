@@ -199,7 +199,7 @@ class TimedStart:
         """Return how many partitions wait."""
         return len(self._known_ends)
 
-    def has_room(self) -> bool:
+    def has_capacity(self) -> bool:
         """Return whether one more partition can wait."""
         return len(self._known_ends) < PARTITIONS_MAX
 

@@ -97,7 +97,7 @@ class Reassembler:
             return True
         return bool(self.paused) and (partition in self.paused or partition.topic in self.paused)
 
-    def has_room(self) -> bool:
+    def has_capacity(self) -> bool:
         """Return whether one more partition without records can be followed."""
         return len(self._unproven) < self._unproven_max
 
@@ -253,7 +253,7 @@ class Reassembler:
         return [wire.Fetch(partition.address, self._address, partition.topic, first_sequence, count)]
 
 
-class ReceiveRoom:
+class ReceiveCapacity:
     """The memory of records that have arrived and that the program has not taken yet, whether they are in order or not.
 
     It never exceeds the limit by more than one batch. Half of the limit is reserved for fetched records: otherwise, a
@@ -279,7 +279,7 @@ class ReceiveRoom:
         """Whether there is room for live records, and to fetch others."""
         return 2 * self.held_bytes < self._bytes_max
 
-    def has_room(self, *, is_live: bool) -> bool:
+    def has_capacity(self, *, is_live: bool) -> bool:
         """Return whether a batch that has arrived can be kept."""
         return self.has_half if is_live else self.held_bytes < self._bytes_max
 

@@ -133,5 +133,5 @@ class ConnectionManager:
         """Return when to connect to the first endpoint in the queue."""
         if not self._queue:
             return float("inf")
-        has_room = len(self._connecting) < self._connecting_max
-        return 0.0 if has_room else next(iter(self._connecting.values())) + QUEUED_TRY_S
+        has_capacity = len(self._connecting) < self._connecting_max
+        return 0.0 if has_capacity else next(iter(self._connecting.values())) + QUEUED_TRY_S

@@ -138,7 +138,7 @@ class DirectoryClient:
         if self.is_complete and now - self._heard_at >= self._silence_s + self.pause_s:
             self._peers.keep_listed(self._tower, (), now)
             return self._ask(now)
-        if self.is_complete and self._peers.ignored > self._ignored and self._peers.has_room:
+        if self.is_complete and self._peers.ignored > self._ignored and self._peers.has_capacity:
             return self._ask(now)  # nodes that did not fit into the table are listed nowhere else
         return self._register(now) if now >= self._due else []
 

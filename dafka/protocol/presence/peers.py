@@ -56,7 +56,7 @@ class PeerTable:
         return len(self._peers)
 
     @property
-    def has_room(self) -> bool:
+    def has_capacity(self) -> bool:
         """Whether there is room for another node."""
         return len(self._peers) < self._peers_max
 
@@ -108,7 +108,7 @@ class PeerTable:
             return []
         peer = self._peers.get((address, beacon.key))
         if peer is None:
-            if not self.has_room:
+            if not self.has_capacity:
                 self.ignored += 1
                 return []
             self._peers[address, beacon.key] = _Peer(endpoint, expires)

@@ -96,7 +96,7 @@ async def test_begun_requests_complete_when_they_fill_the_room_together(
 ) -> None:
     """In two rooms of one memory: none of them is ended, though all of them together claim many times what there is."""
     memory = Memory(6 * MIB)
-    rooms = [memory.room(4 * MIB) for _ in range(2)]
+    rooms = [memory.make_pool(4 * MIB) for _ in range(2)]
     async with trio.open_nursery() as nursery:
         for number in range(count):
             for room in rooms:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dafka.broker.coordinator.group_positions import follow_divergences, name_epoch
+from dafka.broker.coordinator.groups import follow_divergences, name_epoch
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.coordinator import FetchedOffset, OffsetToCommit
 from dafka.broker.core.metadata.topics import Topic
@@ -26,15 +26,15 @@ FIRST, LOST, WON, LAST = (
 )
 
 
-def make_broker(*rows: EpochStart, availability: str = "branch") -> Any:
-    """Return what is needed of a broker that knows some rows."""
+def make_tables(*rows: EpochStart, availability: str = "branch") -> Any:
+    """Return what is needed of the tables of a broker that knows some rows."""
     table = EpochTree()
     for row in rows:
         table.add(row)
     topic = Topic("orders", "T", 1, {"availability": availability})
     log = SimpleNamespace(replica=SimpleNamespace(epoch_tree=table)) if rows else None
     logs = SimpleNamespace(find={"T/0": log}.get)
-    return SimpleNamespace(log_table=SimpleNamespace(topics={"orders": topic}), replicator=SimpleNamespace(logs=logs))
+    return SimpleNamespace(log_table=SimpleNamespace(topics={"orders": topic}), logs=logs)
 
 
 ROWS = (
@@ -65,16 +65,16 @@ def fetched(offset: int, epoch: int) -> FetchedOffset:
     ],
 )
 def test_groups_go_on_where_branches_part(position: FetchedOffset, found: FetchedOffset) -> None:
-    assert follow_divergences(make_broker(*ROWS), PLACE, position) == found
-    for broker in (make_broker(), make_broker(*ROWS, availability="majority")):
-        assert follow_divergences(broker, PLACE, position) == position
+    assert follow_divergences(make_tables(*ROWS), PLACE, position) == found
+    for tables in (make_tables(), make_tables(*ROWS, availability="majority")):
+        assert follow_divergences(tables, PLACE, position) == position
 
 
 def test_positions_get_the_epoch_of_the_branch_that_clients_read() -> None:
-    broker = make_broker(*ROWS)
-    told = [name_epoch(broker, PLACE, OffsetToCommit(offset)).leader_epoch for offset in (0, 100, 101, 150, 151)]
+    tables = make_tables(*ROWS)
+    told = [name_epoch(tables, PLACE, OffsetToCommit(offset)).leader_epoch for offset in (0, 100, 101, 150, 151)]
     assert told == [0, 0, 1025, 1025, 2049]
-    during_the_split = make_broker(*ROWS[:2])
+    during_the_split = make_tables(*ROWS[:2])
     assert name_epoch(during_the_split, PLACE, OffsetToCommit(120)).leader_epoch == 1024
-    assert name_epoch(broker, PLACE, OffsetToCommit(120, 1024)).leader_epoch == 1024
-    assert name_epoch(make_broker(*ROWS, availability="majority"), PLACE, OffsetToCommit(120)).leader_epoch == -1
+    assert name_epoch(tables, PLACE, OffsetToCommit(120, 1024)).leader_epoch == 1024
+    assert name_epoch(make_tables(*ROWS, availability="majority"), PLACE, OffsetToCommit(120)).leader_epoch == -1

@@ -16,7 +16,6 @@ from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.producer_state import Producer
 from dafka.broker.core.topic_partition import TopicPartition
 from dafka.broker.interbroker.messenger import WAITING_MAX, BrokerMessenger, Message
-from dafka.broker.log.appending import append_batches
 from tests.http.brokers import open_broker_service
 from tests.spoiled import spoil_fields
 
@@ -122,7 +121,7 @@ def test_mistakes_of_a_handler_are_not_taken_for_malformed_messages() -> None:
 
 async def test_every_kind_of_message_with_a_wrong_or_missing_field_is_refused() -> None:
     async with open_broker_service() as broker:
-        messenger = broker._messenger
+        messenger = broker.node.messenger
         received: list[Message] = []
         tried = 0
         for kind, (message, _) in list(messenger._handlers.items()):
@@ -191,7 +190,7 @@ async def test_no_well_formed_message_ends_a_broker(seed: int) -> None:
             values: Any = {bool: [True, False], int: numbers, str: texts, ErrorCode: list(ErrorCode)}[kind]
             return draw.choice(values)
 
-        messenger = broker._messenger
+        messenger = broker.node.messenger
         for _ in range(300):
             kind, (message, _) = draw.choice(list(messenger._handlers.items()))
             sent = {
@@ -201,11 +200,11 @@ async def test_no_well_formed_message_ends_a_broker(seed: int) -> None:
                 "kind": kind,
                 "fields": make(message),
             }
-            broker.node.on_message("other", json.dumps(sent).encode())
+            broker.node.messenger.receive("other", json.dumps(sent).encode())
         assert messenger.discarded == 0
         await broker.node.storage.wait_durable()
         with trio.fail_after(DEADLINE_S):
-            await append_batches(broker, log, [make_batch(b"further")]).wait_offset()
+            await broker.appender.append(log, [make_batch(b"further")]).wait_offset()
 
 
 def make_batch(value: bytes) -> tuple[Any, bytes]:
@@ -230,7 +229,7 @@ async def begin_transaction(broker: Broker) -> Producer:
         base_sequence=0,
         is_transactional=True,
     )
-    await append_batches(broker, log, [(check_crc(data), data)], "payments").wait_offset()
+    await broker.appender.append(log, [(check_crc(data), data)], "payments").wait_offset()
     return result.producer
 
 
@@ -240,7 +239,7 @@ async def test_messages_of_former_leaders_end_no_transaction() -> None:
         log = broker.node.find_log("orders", 0)
         assert log is not None
         sent: list[dict[str, Any]] = []
-        messenger: Any = broker._messenger
+        messenger: Any = broker.node.messenger
         messenger.send = lambda _to, message: sent.append({"kind": message.KIND, **attrs.asdict(message)})
 
         def end(shard_epoch: int, participant_epoch: int, request: int) -> None:
@@ -256,10 +255,10 @@ async def test_messages_of_former_leaders_end_no_transaction() -> None:
             message = {
                 "version": 1,
                 "to": broker.node.address,
-                "incarnation": broker._messenger._incarnation,
+                "incarnation": broker.node.messenger._incarnation,
                 "kind": "end",
             }
-            broker.node.on_message("other", json.dumps({**message, "fields": fields}).encode())
+            broker.node.messenger.receive("other", json.dumps({**message, "fields": fields}).encode())
 
         begin = {
             "shard": 3,
@@ -271,10 +270,10 @@ async def test_messages_of_former_leaders_end_no_transaction() -> None:
         message = {
             "version": 1,
             "to": broker.node.address,
-            "incarnation": broker._messenger._incarnation,
+            "incarnation": broker.node.messenger._incarnation,
             "kind": "begin",
         }
-        broker.node.on_message("other", json.dumps({**message, "fields": begin}).encode())
+        broker.node.messenger.receive("other", json.dumps({**message, "fields": begin}).encode())
         end(6, 0, 1)  # of the slot's former leader
         end(7, 1, 2)  # for another leader of the log
         await broker.node.storage.wait_durable()

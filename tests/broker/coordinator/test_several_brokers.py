@@ -21,7 +21,7 @@ from dafka.broker.core.log.producer_state import Producer
 from dafka.broker.core.positions import Offset
 from dafka.broker.core.topic_partition import TopicPartition
 from dafka.broker.core.transactions.transaction import TransactionPhase
-from dafka.broker.log.appending import AppendedBatches, AppendRefusedError, append_batches
+from dafka.broker.log.appending import AppendedBatches, AppendRefusedError
 from tests.broker.coordinator.brokers import DEADLINE_S, Brokers, open_brokers, served
 from tests.waiting import wait_until
 
@@ -99,7 +99,7 @@ async def append(brokers: Brokers, name: str, producer: Producer, sequence: int,
         while True:
             broker, log = led_log(brokers, number)
             try:
-                appended = append_batches(broker, log, [(check_crc(data), data)], name)
+                appended = broker.appender.append(log, [(check_crc(data), data)], name)
             except AppendRefusedError as refused:
                 if refused.error_code is not ErrorCode.NOT_ENOUGH_REPLICAS:
                     raise
@@ -139,7 +139,7 @@ async def test_a_batch_that_comes_before_the_one_it_follows_is_asked_for_again(t
     def send(data: bytes) -> AppendedBatches | ErrorCode:
         broker, log = led_log(brokers)
         try:
-            return append_batches(broker, log, [(check_crc(data), data)])
+            return broker.appender.append(log, [(check_crc(data), data)])
         except AppendRefusedError as refused:
             return refused.error_code
 
@@ -279,7 +279,7 @@ async def test_a_decided_transaction_is_completed_by_the_next_coordinator(tmp_pa
         producer = await begin(brokers, name)
         assert await coordinator.transactions.add_partitions(name, producer, [PLACE]) is ErrorCode.NONE
         await append(brokers, name, producer, 0)
-        coordinator._messenger._publish = lambda _value: None  # its messages are lost from here on
+        coordinator.node.messenger._publish = lambda _value: None  # its messages are lost from here on
         ended: list[ErrorCode] = []
 
         async def end() -> None:

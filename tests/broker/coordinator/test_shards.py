@@ -54,7 +54,7 @@ async def append(node: BrokerNode, log: Log, records: list[StateRecord], epoch: 
     data = encode_batch(
         0, [each.value for each in records], keys=[each.key for each in records], headers=headers, timestamps=0
     )
-    await node.append(log, [(check_crc(data), data)]).wait_offset()
+    await node.writer.append(log, [(check_crc(data), data)]).wait_offset()
 
 
 async def test_coordinators_that_may_have_been_replaced_tell_no_offsets(
@@ -65,7 +65,7 @@ async def test_coordinators_that_may_have_been_replaced_tell_no_offsets(
         log = broker.node.log_table.find_log(COORDINATORS_TOPIC, shard_of("g"))
         assert log is not None
         with monkeypatch.context() as patch:
-            patch.setattr(broker.node, "holds_lease", lambda asked: asked is not log)
+            patch.setattr(broker.node.leases, "holds_lease", lambda asked: asked is not log)
             with pytest.raises(CoordinatorError, match="COORDINATOR_LOAD_IN_PROGRESS"):
                 await broker.groups.fetch_offsets("g")
             described = await broker.groups.describe_groups(["g"])
@@ -158,7 +158,7 @@ async def test_records_of_a_deposed_leader_do_not_count() -> None:
         await append(broker, log, [record(b"a", b"3"), record(b"b", None)], epoch=3)
         await append(broker, log, [record(b"c", b"5")], epoch=5)
         await append(broker, log, [record(b"c", b"0")])
-        loaded = CoordinatorLog(broker, log)
+        loaded = CoordinatorLog(log, broker.writer, broker.reader, broker.deletion)
         await loaded.load()
         assert loaded.values == {b"a": b"5", b"b": b"0", b"c": b"5"}
 

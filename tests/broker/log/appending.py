@@ -18,7 +18,7 @@ async def main() -> None:
         assert log is not None
         while True:
             data = encode_batch(0, [b"%d" % log.high_watermark], timestamps=1000)
-            print(await broker.append(log, [(check_crc(data), data)]).wait_offset(), flush=True)
+            print(await broker.writer.append(log, [(check_crc(data), data)]).wait_offset(), flush=True)
 
 
 if __name__ == "__main__":

@@ -19,8 +19,8 @@ from dafka.broker.core.positions import Offset, RecordSequence
 from dafka.broker.interbroker.messenger import BrokerMessenger
 from dafka.broker.log import append_outcomes as outcomes
 from dafka.broker.log.append_outcomes import AppendOutcomes
-from dafka.broker.log.pending_append import PendingAppend
 from dafka.broker.log.waiters import LogWaiters
+from dafka.broker.log.writer import PendingAppend
 from dafka.errors import NotLeaderError, OutcomeUnknownError, TopicDeletedError
 from dafka.records import Partition, RecordBatch
 
@@ -39,9 +39,11 @@ class Broker:
         self.log_table.add_topic(TOPIC)
         self.watchers = LogWaiters()
         log = SimpleNamespace(topic=TOPIC.name, number=0)
-        self.replicator = SimpleNamespace(logs=SimpleNamespace(find={NAME: log}.get))
+        logs: Any = SimpleNamespace(find={NAME: log}.get)
         self.messenger = BrokerMessenger(address, self._publish)
-        self.outcomes = AppendOutcomes(self, self.messenger)  # type: ignore[arg-type]
+        self.outcomes = AppendOutcomes(
+            self.log_table, logs, self.watchers, lambda log: log.leadership.is_led, self.messenger
+        )
         self.others: list[Broker] = []
         self.sequence = 0
         self.lead(1)
@@ -53,9 +55,6 @@ class Broker:
     @property
     def log(self) -> Log:
         return self.log_table.logs("orders")[0]
-
-    def holds_lease(self, log: Log) -> bool:
-        return log.leadership.is_led
 
     def lead(self, epoch: int) -> None:
         """Begin a branch, without any records before it."""

@@ -29,10 +29,10 @@ async def test_rewritten_index_is_trimmed_and_read_back(tmp_path: Path, url: str
         for number in range(COUNT):
             data = encode_batch(0, [b""], timestamps=1, producer_id=7, producer_epoch=0, base_sequence=number)
             batches.append((check_crc(data), data))
-        await broker.append(log, batches).wait_offset()
-        await broker.append(log, encode([b"x"])).wait_offset()
+        await broker.writer.append(log, batches).wait_offset()
+        await broker.writer.append(log, encode([b"x"])).wait_offset()
         data = encode_batch(0, [b""], timestamps=1, producer_id=7, producer_epoch=0, base_sequence=COUNT)
-        await broker.append(log, [(check_crc(data), data)]).wait_offset()
+        await broker.writer.append(log, [(check_crc(data), data)]).wait_offset()
         assert log.entry_count < 20
         with trio.fail_after(DEADLINE_S):
             while not log.index_trimmed:  # noqa: ASYNC110

@@ -14,8 +14,9 @@ import trio
 
 from dafka.batches import BatchHeader, check_crc, decode_batch, encode_batch
 from dafka.broker.core.log.log import Log
+from dafka.broker.core.positions import Offset
+from dafka.broker.log.index_reader import read_index
 from dafka.broker.node import BrokerNode
-from dafka.broker.replication.index_reader import read_index
 from dafka.broker.startup import serve_broker
 from dafka.config import Config
 from dafka.errors import NotLeaderError
@@ -133,7 +134,7 @@ def make_batch(
 async def append(broker: BrokerNode, log: Log, *values: bytes) -> int:
     """Append records, and wait until enough replicas have them. Return the offset of the first one."""
     with trio.fail_after(PATIENCE_S):
-        return await broker.append(log, make_batch(*values)).wait_offset()
+        return await broker.writer.append(log, make_batch(*values)).wait_offset()
 
 
 def distinct(found: list[bytes]) -> list[bytes]:
@@ -148,7 +149,7 @@ async def read(broker: BrokerNode, log: Log) -> list[bytes]:
 
 async def read_from(broker: BrokerNode, log: Log, offset: int) -> list[bytes]:
     """Return the values of the records of a log from an offset up to its high watermark."""
-    found = await broker.reader.read(log, offset, log.high_watermark, 2**30)
+    found = await broker.reader.read(log, Offset(offset), log.high_watermark, 2**30)
     return [value or b"" for data in found for value in decode_batch(data, bytes_max=2**30).values]
 
 
@@ -161,7 +162,7 @@ def record_read_indexes(monkeypatch: pytest.MonkeyPatch, module: str) -> list[Pa
             found.extend([partition] * len(batch))
             yield batch
 
-    monkeypatch.setattr(f"dafka.broker.replication.{module}.read_index", read_and_note)
+    monkeypatch.setattr(f"dafka.broker.{module}.read_index", read_and_note)
     return found
 
 

@@ -16,6 +16,7 @@ from dafka import Config, Consumer, Partition, ProducerRecord, Record, RecordBat
 from dafka.batches import BatchHeader, Compression, check_crc, decode_records, encode_batch
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.partitioner import log_of_key
+from dafka.broker.core.positions import Offset
 from dafka.broker.core.replication.checkpoints import CHECKPOINTS_TOPIC
 from dafka.broker.local_state import LocalState
 from dafka.broker.node import BrokerNode
@@ -71,7 +72,7 @@ async def read_all(broker: BrokerNode, log: Log, offset: int = 0) -> list[Record
     """Read a log from an offset on. The sequences of the records are their offsets."""
     found: list[Record] = []
     while offset < log.high_watermark:
-        batches = await broker.reader.read(log, offset, log.high_watermark, 10_000)
+        batches = await broker.reader.read(log, Offset(offset), log.high_watermark, 10_000)
         assert batches
         for data in batches:
             batch = decode_records(Partition(log.topic, "log"), data, bytes_max=2**20)
@@ -112,8 +113,8 @@ async def test_consumers_get_what_clients_append(storage: str) -> None:
         await broker.create_topic("orders").wait()
         log = log_of(broker, "orders")
         batches = encode([b"a", b"b"], keys=[b"k", None], headers=[[("h", b"1")], []])
-        assert await broker.append(log, batches).wait_offset() == 0
-        assert await broker.append(log, encode([b"c"], compression=Compression.GZIP)).wait_offset() == 2
+        assert await broker.writer.append(log, batches).wait_offset() == 0
+        assert await broker.writer.append(log, encode([b"c"], compression=Compression.GZIP)).wait_offset() == 2
         with trio.fail_after(DEADLINE_S):
             first, second, third = await take(consumer, 3)
         assert [first.value, second.value, third.value] == [b"a", b"b", b"c"]
@@ -132,7 +133,7 @@ async def test_other_stores_keep_what_clients_append(tmp_path: Path) -> None:
     async with open_broker(f"filelog:{tmp_path}/broker") as (cluster, broker), trio.open_nursery() as nursery:
         store = await nursery.start(serve_store, cluster.config.with_store(storage="memory:"))
         await broker.create_topic("orders").wait()
-        await broker.append(log_of(broker, "orders"), encode([b"a", b"b"])).wait_offset()
+        await broker.writer.append(log_of(broker, "orders"), encode([b"a", b"b"])).wait_offset()
         with trio.fail_after(DEADLINE_S):
             while store.statistics().topics.get("orders") is None:  # noqa: ASYNC110
                 await trio.sleep(0.01)
@@ -151,7 +152,8 @@ async def test_offsets_survive_a_restart(tmp_path: Path) -> None:
             assert log.high_watermark == len(expected)
             assert values_of(await read_all(broker, log)) == expected
             for number in range(5):
-                assert await broker.append(log, encode([b"%d-%d" % (run, number)])).wait_offset() == len(expected)
+                appended = broker.writer.append(log, encode([b"%d-%d" % (run, number)]))
+                assert await appended.wait_offset() == len(expected)
                 expected.append(b"%d-%d" % (run, number))
             async with cluster.producer("orders") as producer:
                 await producer.send(b"native %d" % run)
@@ -189,7 +191,7 @@ async def test_offsets_are_found_by_time(storage: str) -> None:
         log = log_of(broker, "orders")
         for first in (0, 10, 20):
             data = encode_batch(0, [b"x"] * 10, timestamps=[1000 + first + n for n in range(10)])
-            await broker.append(log, [(check_crc(data), data)]).wait_offset()
+            await broker.writer.append(log, [(check_crc(data), data)]).wait_offset()
         assert await broker.reader.find_offset_by_time(log, 1015) == (15, 1015)
         assert await broker.reader.find_offset_by_time(log, 0) == (0, 1000)
         assert await broker.reader.find_offset_by_time(log, 1030) is None
@@ -202,11 +204,11 @@ async def test_deleted_records_and_topics_are_gone(tmp_path: Path) -> None:
         await broker.create_topic("orders").wait()
         log = log_of(broker, "orders")
         for n in range(5):
-            await broker.append(log, encode([b"%d" % n])).wait_offset()
-        await broker.deletion.delete_before(log, 3)
+            await broker.writer.append(log, encode([b"%d" % n])).wait_offset()
+        await broker.deletion.delete_before(log, Offset(3))
         assert log.index.start_offset == 3
         await broker.create_topic("other").wait()
-        await broker.append(log_of(broker, "other"), encode([b"x"])).wait_offset()
+        await broker.writer.append(log_of(broker, "other"), encode([b"x"])).wait_offset()
         await broker.delete_topic("other")
         assert broker.find_topic("other") is None
         await broker.create_topic("other").wait()
@@ -215,7 +217,7 @@ async def test_deleted_records_and_topics_are_gone(tmp_path: Path) -> None:
         log = log_of(broker, "orders")
         assert (log.index.start_offset, log.high_watermark) == (3, 5)
         assert values_of(await read_all(broker, log, 3)) == [b"3", b"4"]
-        assert await broker.append(log, encode([b"5"])).wait_offset() == 5
+        assert await broker.writer.append(log, encode([b"5"])).wait_offset() == 5
         assert log_of(broker, "other").high_watermark == 0
 
 
@@ -273,9 +275,9 @@ async def test_records_get_their_offsets_when_a_failing_storage_works_again(
         monkeypatch.setattr(broker.storage.storage, "append", fail_at_first)
         state = broker.storage.write_state(CHECKPOINTS_TOPIC, [(b"a", b"1")])
         await trio.testing.wait_all_tasks_blocked()
-        first = broker.append(log, encode([b"a", b"b"]))
+        first = broker.writer.append(log, encode([b"a", b"b"]))
         await trio.sleep(0.015)
-        second = broker.append(log, encode([b"c"]))
+        second = broker.writer.append(log, encode([b"c"]))
         with trio.fail_after(DEADLINE_S):
             assert await second.wait_offset() == 2
             assert await first.wait_offset() == 0

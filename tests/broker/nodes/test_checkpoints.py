@@ -22,7 +22,7 @@ pytestmark = pytest.mark.trio
 def records_read(monkeypatch: pytest.MonkeyPatch) -> list[Partition]:
     """The partition of each index record that a broker has read to start."""
     monkeypatch.setattr("dafka.broker.replication.checkpoints.WRITE_S", 0.05)
-    return record_read_indexes(monkeypatch, "replica_loader")
+    return record_read_indexes(monkeypatch, "replication.replica_loader")
 
 
 def log_of(broker: BrokerNode) -> ReplicatedLog:

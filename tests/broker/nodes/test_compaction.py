@@ -30,7 +30,7 @@ async def append(broker: BrokerNode, log: Log, first: int, count: int) -> int:
     keys = [b"key %d" % (number % KEYS) for number in numbers]
     data = encode_batch(0, [b"%d" % number for number in numbers], keys=keys, timestamps=1000)
     with trio.fail_after(PATIENCE_S):
-        return await broker.append(log, [(check_crc(data), data)]).wait_offset()
+        return await broker.writer.append(log, [(check_crc(data), data)]).wait_offset()
 
 
 async def read_all(broker: BrokerNode, log: Log) -> dict[int, bytes]:
@@ -54,7 +54,9 @@ def is_right(found: dict[int, bytes], end: int) -> bool:
 
 
 async def compact(broker: BrokerNode, log: Log) -> None:
-    compaction = LogCompaction(broker, Config())
+    compaction = LogCompaction(
+        broker.log_table, broker.reader, broker.storage.storage, broker.store.compactor, Config()
+    )
     await compaction.compact_log(log, CompactionPolicy(dirty_ratio=0))
 
 

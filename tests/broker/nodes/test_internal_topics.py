@@ -27,7 +27,7 @@ async def test_internal_topic_keeps_its_records_and_is_hidden(storage: str, tmp_
         assert [log.number for log in logs] == [0, 1]
         assert list(await broker.ensure_internal_topic(TOPIC, 2)) == list(logs)
         for log in (logs[1], *broker.logs("orders")):
-            assert await broker.append(log, encode([b"1", b"2", b"3"])).wait_offset() == 0
+            assert await broker.writer.append(log, encode([b"1", b"2", b"3"])).wait_offset() == 0
         (orders,) = broker.logs("orders")
         with trio.fail_after(DEADLINE_S):  # the file log drops whole files only
             while not storage.startswith("filelog:") and orders.index.start_offset < 2:  # noqa: ASYNC110
@@ -52,7 +52,7 @@ async def test_records_of_nodes_are_in_no_log_of_an_internal_topic(tmp_path: Pat
         (log,) = await broker.ensure_internal_topic(TOPIC, 1)
         await wait_end(broker, "orders", 1)
         assert log.high_watermark == 0
-        assert await broker.append(log, encode([b"own"])).wait_offset() == 0
+        assert await broker.writer.append(log, encode([b"own"])).wait_offset() == 0
     async with open_broker(url) as (_, broker):
         (log,) = await broker.ensure_internal_topic(TOPIC, 1)
         assert [record.value for record in await read_all(broker, log)] == [b"own"]

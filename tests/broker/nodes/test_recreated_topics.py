@@ -105,13 +105,13 @@ async def test_appends_that_wait_end_when_their_topic_is_deleted(tmp_path: Path,
             broker = cluster.brokers["a"]
             await broker.create_topic("orders").wait()
             ((leader, log),) = await cluster.wait_led("orders")
-            appended = leader.append(log, make_batch(b"x"))
+            appended = leader.writer.append(log, make_batch(b"x"))
             await broker.delete_topic("orders")
             with trio.fail_after(PATIENCE_S), suppress(TopicDeletedError, NotLeaderError):  # or it was in time
                 await appended.wait_offset()
             await wait_until(lambda: not any(each.topics for each in cluster.brokers.values()))
             with pytest.raises(NotLeaderError):
-                leader.append(log, make_batch(b"y"))
+                leader.writer.append(log, make_batch(b"y"))
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import trio
 
-import dafka.broker.replication.index_reader
+import dafka.broker.log.index_reader
 from dafka.broker.core.log.entries import (
     BatchEntry,
     Entry,
@@ -29,7 +29,7 @@ from dafka.broker.core.replication.records import EpochStart, LeaderAndEpoch
 from dafka.broker.core.replication.replica import Replica
 from dafka.broker.core.replication.replicated_logs import ReplicatedLog
 from dafka.broker.core.replication.settings import ReplicaSettings
-from dafka.broker.replication.index_reader import restore_log
+from dafka.broker.log.index_reader import restore_log
 from dafka.records import Partition, RecordBatch
 from dafka.storage.memory import MemoryStorage
 from tests.broker.core.entries import batch_entry, epoch_end, run_entry
@@ -53,7 +53,7 @@ BATCHES = 12
 @pytest.fixture
 def records_read(monkeypatch: pytest.MonkeyPatch) -> list[Partition]:
     """The partition of each index record that was read to restore logs."""
-    return record_read_indexes(monkeypatch, "index_reader")
+    return record_read_indexes(monkeypatch, "log.index_reader")
 
 
 def batch(number: int) -> BatchEntry:
@@ -134,7 +134,7 @@ async def test_a_broker_that_starts_takes_up_what_is_stored_while_it_reads_its_i
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     is_reading, may_go_on = trio.Event(), trio.Event()
-    read_index = dafka.broker.replication.index_reader.read_index
+    read_index = dafka.broker.log.index_reader.read_index
 
     async def read_slowly(storage: Any, partition: Partition, *sequences: int) -> AsyncIterator[RecordBatch]:
         found = [each async for each in read_index(storage, partition, *sequences)]
@@ -186,7 +186,7 @@ async def test_new_leaders_read_little_of_a_log_that_has_had_many(
             for number in range(count * leaders, count * (leaders + 1)):
                 value = f"{number}".encode()
                 with trio.fail_after(PATIENCE_S):
-                    await leader.append(log, make_batch(value, producer=(7, 0, number))).wait_offset()
+                    await leader.writer.append(log, make_batch(value, producer=(7, 0, number))).wait_offset()
             name = cluster.name_of(leader)
             records_read.clear()
             await cluster.stop(name)
@@ -208,7 +208,7 @@ async def test_new_leaders_read_few_indexes_of_a_log_that_has_had_many_leaders(
         for number in range(6):
             ((leader, log),) = await cluster.wait_led("orders")
             with trio.fail_after(PATIENCE_S):
-                await leader.append(log, make_batch(f"{number}".encode(), producer=(7, 0, number))).wait_offset()
+                await leader.writer.append(log, make_batch(f"{number}".encode(), producer=(7, 0, number))).wait_offset()
             name = cluster.name_of(leader)
             records_read.clear()
             await cluster.stop(name)

@@ -84,7 +84,7 @@ async def test_others_lead_while_a_leader_cannot_write(tmp_path: Path) -> None:
         ((leader, log),) = await cluster.wait_led("orders")
         await append(leader, log, b"before")
         with full_disk(leader):
-            waiting = leader.append(log, make_batch(b"waits"))
+            waiting = leader.writer.append(log, make_batch(b"waits"))
             with trio.fail_after(PATIENCE_S), pytest.raises(NotLeaderError):
                 await waiting.wait_offset()
             await wait_until(waiting.withdraw)  # what the client was refused never turns up
@@ -105,7 +105,7 @@ async def test_a_log_can_be_read_while_no_replica_can_write(tmp_path: Path) -> N
         ((leader, log),) = await cluster.wait_led("orders")
         await append(leader, log, b"before")
         with full_disk(*brokers):
-            leader.append(log, make_batch(b"waits"))
+            leader.writer.append(log, make_batch(b"waits"))
             await wait_until(lambda: len(leader.brokers.unwritable) >= 2 and log.leadership.is_led)
             assert await read(leader, log) == [b"before"]
         await cluster.append("orders", 0, b"after")
@@ -155,7 +155,7 @@ async def test_a_leader_that_starts_again_gives_others_what_they_lack_of_its_bra
         others = [each for each in NAMES if each != name]
         for other in others:
             await cluster.stop(other)
-        await leader.append(log, make_batch(b"y")).durable.wait()
+        await leader.writer.append(log, make_batch(b"y")).durable.wait()
         await cluster.stop(name)
         alone = await cluster.start(name)
         await wait_until(
@@ -176,7 +176,7 @@ async def test_only_the_leader_takes_records(tmp_path: Path) -> None:
             (log,) = broker.log_table.logs("orders")
             if broker is not leader:
                 with pytest.raises(NotLeaderError) as caught:
-                    broker.append(log, make_batch(b"x"))
+                    broker.writer.append(log, make_batch(b"x"))
                 assert caught.value.leader == leader.address
 
 

@@ -18,8 +18,8 @@ import trio
 
 import dafka.http
 from dafka import Config
+from dafka.broker.access.credentials import create_token
 from dafka.broker.access.permissions import Permissions
-from dafka.broker.access.tokens import create_token
 from dafka.broker.access.users_file import read_users, write_users
 from dafka.broker.core.log.partitioner import log_of_key
 from tests.http.running import RunningWeb, open_web

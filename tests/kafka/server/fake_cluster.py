@@ -12,11 +12,15 @@ import trio
 from dafka import Config
 from dafka.batches import BatchHeader
 from dafka.broker.connections.memory import Memory
+from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.log_table import LogTable
+from dafka.broker.core.log.producer_state import Producer
 from dafka.broker.core.metadata.brokers import BrokerRegistration, Brokers
 from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
 from dafka.broker.core.metadata.topics import Topic
+from dafka.broker.core.positions import FIRST_OFFSET, FIRST_SEQUENCE, Offset
+from dafka.broker.log.appending import ClientAppender
 from dafka.broker.log.durable_waits import DurableWaits
 from dafka.broker.log.waiters import LogWaiters
 from dafka.errors import NotLeaderError
@@ -59,8 +63,10 @@ class FakeBroker:
         self.appended: Callable[[bool], Awaitable[int]] | None = None
         self.reader = SimpleNamespace(read=self._read, find_offset_by_time=self._find_nothing)
         self.watchers = LogWaiters()
-        self.storage = SimpleNamespace(waits=DurableWaits(), wait_capacity=trio.lowlevel.checkpoint)
-        self.leases = SimpleNamespace(wait_topics=trio.lowlevel.checkpoint)
+        self.storage = SimpleNamespace(
+            waits=DurableWaits(), wait_capacity=trio.lowlevel.checkpoint, durable_end=lambda _partition: 0
+        )
+        self.leases = SimpleNamespace(wait_topics=trio.lowlevel.checkpoint, holds_lease=self._holds_lease)
         self.replicator = SimpleNamespace()
 
     @property
@@ -106,13 +112,10 @@ class FakeBroker:
     async def _delete_before(self, log: Log, offset: int) -> None:
         self.deleted.append((log, offset))
 
-    def holds_lease(self, log: Log) -> bool:
+    def _holds_lease(self, log: Log) -> bool:
         return self.has_lease and log.leadership.is_led
 
     def next_sequence(self, _log: Log) -> int:
-        return 0
-
-    def durable_end(self, _log: Log) -> int:
         return 0
 
     def append(self, log: Log, _batches: Sequence[tuple[BatchHeader, bytes]], **_how: Any) -> SimpleNamespace:
@@ -157,14 +160,28 @@ class FakeCluster:
         assert found is not None
         self.log = found
         self.lead()
-        self.log.index.append("native", 0, 10, is_open=True)
-        self.log.high_watermark = 8
+        self.log.index.append("native", FIRST_SEQUENCE, 10, is_open=True)
+        self.log.high_watermark = Offset(8)
+        config, memory = Config(), Memory(2**30)
+        node: Any = self.broker
+        outcomes: Any = SimpleNamespace(find=self.broker.find_outcome)
+        unpacking = memory.make_pool(2**20)
         broker = SimpleNamespace(
-            node=self.broker,
-            config=Config(),
-            memory=Memory(2**30),
+            node=node,
+            config=config,
+            memory=memory,
             listeners=[],
-            outcomes=SimpleNamespace(find=self.broker.find_outcome),
+            appender=ClientAppender(
+                node.log_table,
+                node.brokers,
+                config.kafka,
+                node.storage,
+                node,
+                node.watchers,
+                outcomes,
+                unpacking,
+                refuse_transaction,
+            ),
             reads_of=lambda _source: trio.CapacityLimiter(1),
         )
         self.listener = KafkaServer(cast(Any, broker))
@@ -180,7 +197,7 @@ class FakeCluster:
         """Let the own broker lead the log."""
         others.setdefault("in_sync", replicas)
         self.log.leadership = LeaderAndIsr(OWN, epoch, is_led=True, replicas=replicas, **others)
-        self.log.epochs = [(0, 0), (epoch, 6)]
+        self.log.epochs = [(0, FIRST_OFFSET), (epoch, Offset(6))]
 
     def follow(self, leader: str = SECOND, *, epoch: int = 5, **others: Any) -> None:
         """Let another broker lead the log."""
@@ -190,6 +207,10 @@ class FakeCluster:
         """Return a client that sends a request."""
         header = RequestHeader(api, version, 1, "test")
         return RequestContext(self.listener, header, "127.0.0.1", ENDPOINT, "127.0.0.1")
+
+
+def refuse_transaction(_log: Log, _transactional_id: str, _producer: Producer) -> ErrorCode:
+    return ErrorCode.INVALID_TXN_STATE
 
 
 def done() -> trio.Event:

@@ -13,8 +13,7 @@ import trio.testing
 from dafka.broker.connections import tcp_server as accepting
 from dafka.broker.connections.connection_quotas import ConnectionQuotas
 from dafka.broker.connections.security import ServerSecurity
-from dafka.broker.connections.stopping import Stopping
-from dafka.broker.connections.tcp_server import AcceptedClient, accept_clients, open_listening
+from dafka.broker.connections.tcp_server import AcceptedClient, Stopping, accept_clients, open_listening
 from dafka.config import Config
 from dafka.errors import AddressInUseError
 

@@ -101,7 +101,7 @@ async def test_answers_get_smaller_when_little_room_is_left() -> None:
 
 async def test_rooms_share_one_memory_and_none_takes_more_than_half() -> None:
     memory = Memory(100)
-    first, second = memory.room(80), memory.room(80)
+    first, second = memory.make_pool(80), memory.make_pool(80)
     async with first.take("a", 50), second.take("a", 40):
         assert (memory.used_bytes, first.left_bytes, second.left_bytes) == (90, 0, 10)
         second.take_now(20)
@@ -117,7 +117,7 @@ async def test_rooms_share_one_memory_and_none_takes_more_than_half() -> None:
 
 async def test_what_waits_in_one_room_is_admitted_when_another_has_less(autojump_clock: trio.testing.MockClock) -> None:
     memory = Memory(100)
-    rooms = [memory.room(50) for _ in range(3)]
+    rooms = [memory.make_pool(50) for _ in range(3)]
     rooms[0].take_now(50)
     rooms[1].take_now(40)
     async with trio.open_nursery() as nursery:
@@ -136,7 +136,7 @@ async def test_what_waits_in_one_room_is_admitted_when_another_has_less(autojump
 async def test_clients_that_read_nothing_end_when_others_wait(autojump_clock: trio.testing.MockClock) -> None:
     """Those that have read nothing for the longest time end first, and no more of them than is needed."""
     memory = Memory(200)
-    room = memory.room(100)
+    room = memory.make_pool(100)
     ended: list[int] = []
 
     async def read_nothing(number: int) -> None:

@@ -14,7 +14,7 @@ from dafka.protocol import ConsumerMachine, DeliveryBuffer, ReaderMachine
 from dafka.protocol.actions import Action, Deliver, Publish
 from dafka.protocol.ordering import buffers
 from dafka.protocol.ordering.buffers import BatchBuffer
-from dafka.protocol.ordering.reassembler import ReceiveRoom
+from dafka.protocol.ordering.reassembler import ReceiveCapacity
 from dafka.records import Partition, RecordBatch
 from dafka.wire import Command
 from tests.protocol.helpers import head, subscription
@@ -114,7 +114,7 @@ def test_what_is_held_never_exceeds_the_limit_by_more_than_one_batch(
     opened: Callable[[], Node], steps: list[list[tuple[Partition, int, int, int, bool]] | None]
 ) -> None:
     node = opened()
-    room = node.machine.room
+    capacity = node.machine.capacity
     largest = 0
     for step in steps:
         if step is None:
@@ -123,7 +123,7 @@ def test_what_is_held_never_exceeds_the_limit_by_more_than_one_batch(
         runs = [run_of(*each, is_live=is_live) for each, is_live in ((one[:4], one[4]) for one in step)]
         largest = max(largest, *(run.batch.memory_bytes for run in runs))
         node.act(node.machine.receive(runs, 1.0))
-        assert 0 <= room.buffered_bytes <= room.held_bytes <= LIMIT + largest
+        assert 0 <= capacity.buffered_bytes <= capacity.held_bytes <= LIMIT + largest
     # Whatever was dropped, the rest comes in when the program goes on.
     for attempt in range(200):
         if set(node.taken.values()) == {END}:
@@ -137,17 +137,17 @@ def test_what_is_held_never_exceeds_the_limit_by_more_than_one_batch(
             partition = Partition(fetch.subject, fetch.partition)
             count = min(fetch.count, 3)
             node.act(node.machine.receive([run_of(partition, fetch.sequence, count, 300, is_live=False)], now))
-            assert room.held_bytes <= LIMIT + max(largest, 3 * 400)
+            assert capacity.held_bytes <= LIMIT + max(largest, 3 * 400)
     assert node.taken == dict.fromkeys(PARTITIONS, END)
-    assert room.held_bytes == 0
+    assert capacity.held_bytes == 0
 
 
 def test_records_ahead_of_a_gap_leave_room_for_those_that_fill_it() -> None:
     node = open_consumer()
-    room: ReceiveRoom = node.machine.room
+    capacity: ReceiveCapacity = node.machine.capacity
     for first in range(1, END):
         node.act(node.machine.receive([run_of(PARTITIONS[0], first, 1, 600, is_live=False)], 0.2))
-    assert 0 < room.held_bytes <= LIMIT // 4
+    assert 0 < capacity.held_bytes <= LIMIT // 4
     node.act(node.machine.receive([run_of(PARTITIONS[0], 0, 1, 600, is_live=True)], 0.3))
     node.take_one()
     assert node.taken[PARTITIONS[0]] > 1

@@ -8,7 +8,7 @@ import trio
 from trio.testing import MockClock
 
 from dafka import wire
-from dafka.broker.head_announcer import HEAD_WAITS_S, HeadAnnouncer
+from dafka.broker.log.own_partitions import HEAD_WAITS_S, HeadAnnouncer
 from dafka.records import Partition
 
 pytestmark = pytest.mark.trio

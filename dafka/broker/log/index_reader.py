@@ -39,18 +39,10 @@ async def restore_log(
     *,
     is_led: bool,
 ) -> None:
-    """Restore the index of a log from the indexes of its leader epochs.
+    """Restore the index of a log, for which `begin_epoch` was called, from the indexes of its leader epochs.
 
-    Args:
-        storage: The storage.
-        log: The log.
-        state: Its state, for which `begin_epoch` was called.
-        epoch: The latest leader epoch.
-        is_led: Whether this broker leads the epoch. Otherwise only index records whose records are all stored are
-            restored.
-
-    Raises:
-        StorageError: The storage fails, or a newer version of dafka wrote an index.
+    If this broker does not lead the latest epoch, only index records whose records are all stored are restored. Raise
+    `StorageError` if the storage fails, or if a newer version of dafka wrote an index.
     """
     starts = log.replica.epoch_tree.starts
     chain = (log.replica.epoch_tree.chain(starts[epoch].parent) or [])[::-1]
@@ -128,18 +120,8 @@ async def read_tail(
 ) -> list[RunEntry | BatchEntry]:
     """Return the records in a range of offsets that clients appended through the leader of an epoch.
 
-    Args:
-        storage: The storage.
-        log: The log.
-        epoch: The leader epoch.
-        from_offset: The first offset.
-        end_offset: The offset after the last one.
-
-    Returns:
-        Runs of the leader partition, with its address, each followed by its batches.
-
-    Raises:
-        StorageError: The storage fails, or a newer version of dafka wrote an index.
+    They are runs of the leader partition, with its address, each followed by its batches. Raise `StorageError` if the
+    storage fails, or if a newer version of dafka wrote an index.
     """
     address = log.leader_partition(epoch).address
     runs: dict[RecordSequence, RunEntry] = {}
