@@ -90,8 +90,8 @@ async def serve_listeners(
             if http_listen:
                 with require_extra("web", "HTTP"):
                     # These modules need the extra `dafka[web]`.
+                    from dafka.http.server.connection import serve_http  # noqa: PLC0415
                     from dafka.http.server.http_server import HttpServer  # noqa: PLC0415
-                    from dafka.http.server.serve import serve_http  # noqa: PLC0415
                 http_sockets = await enter(open_listening(http_listen, security, "HTTP clients"))
             broker = await enter(open_broker(config, security))
             nursery = await enter(trio.open_nursery())

@@ -115,6 +115,8 @@ def _type_of(schema: Schema) -> str:
         return " or ".join(map(_type_of, schema["anyOf"]))
     if "enum" in schema:
         return " or ".join(f"`{each}`" for each in schema["enum"])
+    if "prefixItems" in schema:
+        return f"list of {', '.join(map(_type_of, schema['prefixItems']))}"
     if schema.get("type") == "array":
         return f"list of {_type_of(schema['items'])}"
     return str(schema.get("type", "any"))

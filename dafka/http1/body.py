@@ -18,21 +18,16 @@ the received bytes, and returns them; nothing at the end."""
 
 
 class Body:
-    """The body of one request.
+    """The body of one request, whose head the framing has processed.
 
-    Args:
-        framing: Parses where the body begins and ends. It has processed the head.
-        head: The head.
-        received: The received bytes after the head. Bytes of the next request remain in it.
-
-    Attributes:
-        failure: Why the connection cannot continue: the client has disconnected, or was too slow; empty if it can.
-        size: The size of the part that has arrived, in bytes.
+    The received bytes after the head are its beginning. Bytes of the next request remain in them.
     """
 
     def __init__(self, framing: h11.Connection, head: Head, received: bytearray) -> None:
         self.failure = ""
+        """Why the connection cannot continue: the client has disconnected, or was too slow; empty if it can."""
         self.size = 0
+        """The size of the part that has arrived, in bytes."""
         self._framing = framing
         self._received = received
         self._parts: list[bytes] = []
@@ -49,18 +44,10 @@ class Body:
         return bytes_max if self._is_chunked else self._length
 
     async def read(self, bytes_max: int, receive: Receive, send: Callable[[bytes], Awaitable[None]]) -> bytes:
-        """Return the body.
+        """Return the body, up to a size. Raises `RequestError` if it is too large, malformed or incomplete.
 
-        Args:
-            bytes_max: The maximum size.
-            receive: Receives the rest. It can refuse to wait by raising `RequestError`.
-            send: Sends bytes, to a client that waits until the body is wanted.
-
-        Returns:
-            The body.
-
-        Raises:
-            RequestError: It is too large or malformed, or incomplete.
+        `receive` can refuse to wait for the rest by raising `RequestError`. `send` is for a client that waits until the
+        body is wanted.
         """
         if self._length > bytes_max:
             raise _too_large(bytes_max)

@@ -35,17 +35,9 @@ class ByteStream(Protocol):
 
 
 class Http1Connection:
-    """The connection of one client.
+    """The connection of one client, with the head and the body of its current request.
 
-    Args:
-        stream: Its bytes.
-        head_bytes_max: The largest request line with its headers, in bytes.
-
-    Attributes:
-        head: The head of the current request; None before the first one, and if it is malformed.
-        body: The body of the current request.
-        received: The received bytes that were not processed.
-        is_at_end: Whether the client has closed its side.
+    The head is None before the first request, and if it is malformed.
     """
 
     head: Head | None
@@ -53,7 +45,9 @@ class Http1Connection:
 
     def __init__(self, stream: ByteStream, head_bytes_max: int = HEAD_BYTES_MAX) -> None:
         self.received = bytearray()
+        """The received bytes that were not processed."""
         self.is_at_end = False
+        """Whether the client has closed its side."""
         self._stream = stream
         self._head_bytes_max = head_bytes_max
         self._raw = b""
@@ -61,18 +55,11 @@ class Http1Connection:
     # Receiving
 
     async def next_request(self, *, idle_s: float = math.inf, receive_s: float = math.inf) -> Head | None:
-        """Wait for a request, and return its head.
+        """Wait for a request, and return its head; None if the client sends no more requests.
 
-        Args:
-            idle_s: How long to wait for its first byte, in seconds.
-            receive_s: How long the rest of the head may take, in seconds.
-
-        Returns:
-            The head; None if the client sends no more requests.
-
-        Raises:
-            RequestError: It is malformed, or comes too slowly. `respond` answers it, and the connection must then end.
-            BrokenResourceError: The client has disconnected within a head.
+        Wait up to `idle_s` seconds for its first byte, and up to `receive_s` for the rest of the head. Raises
+        `RequestError` if it is malformed or comes too slowly: `respond` answers it, and the connection must then end.
+        Raises `BrokenResourceError` if the client has disconnected within a head.
         """
         self.head = None
         self._framing = h11.Connection(h11.SERVER, max_incomplete_event_size=self._head_bytes_max)
@@ -118,15 +105,9 @@ class Http1Connection:
     # Sending
 
     async def respond(self, status: int, headers: Headers, body: bytes = b"") -> bool:
-        """Send a response. Return whether the connection continues.
+        """Send a response. Return whether the client may send another request.
 
-        Args:
-            status: The status.
-            headers: The headers, without `Content-Length`. `Connection: close` ends the connection.
-            body: The body. It is not sent to HEAD.
-
-        Returns:
-            Whether the client may send another request.
+        `Content-Length` is added to the headers; `Connection: close` in them ends the connection. HEAD gets no body.
         """
         if status not in {HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED}:
             headers = [*headers, ("Content-Length", str(len(body)))]
@@ -138,16 +119,10 @@ class Http1Connection:
         return self._is_done
 
     async def respond_stream(self, status: int, headers: Headers, produce: Callable[[Send], Awaitable[None]]) -> bool:
-        """Send a response whose body is sent while it is produced. Return whether the connection continues.
+        """Send a response whose body is sent while it is produced. Return whether the client may send another request.
 
-        Args:
-            status: The status.
-            headers: The headers. `Connection: close` ends the connection.
-            produce: Sends the body. It is not called for HEAD. If it raises, the body has no end, and the connection
-                must end, so that the client does not consider it complete.
-
-        Returns:
-            Whether the client may send another request.
+        `produce` sends the body; it is not called for HEAD. If it raises, the body has no end, and the connection must
+        end, so that the client does not consider it complete.
         """
 
         async def send(data: bytes) -> None:

@@ -29,12 +29,7 @@ _SINGLE = {b"authorization", b"content-length", b"content-type", b"host", b"orig
 
 
 class RequestError(Exception):
-    """A request cannot be served: it is malformed or too large, or arrives too slowly.
-
-    Args:
-        message: Why.
-        status: The status of the response.
-    """
+    """A request cannot be served: it is malformed or too large, or arrives too slowly."""
 
     def __init__(self, message: str, status: int = HTTPStatus.BAD_REQUEST) -> None:
         super().__init__(message)
@@ -43,14 +38,10 @@ class RequestError(Exception):
 
 @attrs.frozen
 class Head:
-    """The head of a request.
+    """The head of a request. Its target is the path and the query, as they were sent.
 
-    Attributes:
-        method: The method.
-        target: The path and the query, as they were sent.
-        segments: The parts of the path between slashes, decoded.
-        parameters: The parameters of the query, decoded, in their order.
-        headers: The values of the headers by lower-case name. Headers of the same name are joined by commas.
+    Segments, the parts of the path between slashes, and parameters of the query are decoded. Headers have lower-case
+    names; those of the same name are joined by commas.
     """
 
     method: str
@@ -72,17 +63,9 @@ class Head:
 
 
 def take_head(received: bytearray, bytes_max: int = HEAD_BYTES_MAX) -> bytes | None:
-    """Take the head of a request from the received bytes.
+    """Remove the head of a request, with the empty line at its end, from the received bytes; None if it is incomplete.
 
-    Args:
-        received: The bytes received, from which the head is removed.
-        bytes_max: The size of the largest head.
-
-    Returns:
-        The head with the empty line at its end; None if it is not complete.
-
-    Raises:
-        RequestError: It is too large, or its lines end with a bare LF.
+    Raises `RequestError` if it is too large, or its lines end with a bare LF.
     """
     while received[:2] == b"\r\n":  # some clients send an empty line after a body
         del received[:2]

@@ -85,9 +85,9 @@ async def test_topics_are_described_whichever_broker_is_asked() -> None:
         for found in described:
             assert [each["end_offset"] for each in found["logs"]] == [1, 1, 1, 1]
             assert all(len(each["replicas"]) == 2 and each["leader"] in each["replicas"] for each in found["logs"])
-        found = await lines("topic", "branches", "orders", *http(webs[2]))
-        assert [(each["log"], len(each["branches"])) for each in found] == [(n, 1) for n in range(4)]
-        result = await run("topic", "branches", "orders", *http(webs[2]))
+        found = await lines("topic", "epochs", "orders", *http(webs[2]))
+        assert [(each["log"], len(each["epochs"])) for each in found] == [(n, 1) for n in range(4)]
+        result = await run("topic", "epochs", "orders", *http(webs[2]))
         assert result.stdout.splitlines()[0].split()[:3] == ["flags", "log", "epoch"]
         assert result.stdout.splitlines()[1].split()[:2] == ["first", "latest"]
 

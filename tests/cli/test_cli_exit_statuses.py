@@ -84,7 +84,7 @@ REFUSED = {
     "topic describe": ["t", "--kafka", "nowhere"],
     "topic alter": ["t", "--kafka", "nowhere"],
     "topic delete": ["t", "--yes", "--kafka", "nowhere"],
-    "topic branches": ["t", "--http", "ftp://x"],
+    "topic epochs": ["t", "--http", "ftp://x"],
     "topic move": ["t", "--log", "0", "--replicas", "x"],
     "topic moves": ["--http", "ftp://x"],
     "topic elect": ["t", "--kafka", "nowhere"],

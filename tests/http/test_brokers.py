@@ -1,4 +1,4 @@
-"""Several brokers as operators see them: who leads and keeps which log, branches, and draining."""
+"""Several brokers as operators see them: who leads and keeps which log, leader epochs, and draining."""
 
 from __future__ import annotations
 
@@ -74,16 +74,16 @@ async def test_fewer_replicas_than_brokers() -> None:
             assert json.loads(line)["value"] == "v"
 
 
-async def test_branches_begin_with_the_first_leader() -> None:
+async def test_first_epoch_begins_with_the_first_leader() -> None:
     async with open_webs(2, FAST) as webs:
         await create(webs, "orders", 2)
         await webs[0].request("POST", "/topics/orders/records?log=0", b"v")
-        found = [(await web.get("/topics/orders/branches")).document["logs"] for web in webs]
+        found = [(await web.get("/topics/orders/epochs")).document["logs"] for web in webs]
         assert found[0] == found[1]
-        (branch,) = found[0][0]["branches"]
-        assert (branch["epoch"], branch["start_offset"], branch["old_epoch"]) == (0, 0, None)
-        assert branch["flags"] == ["first", "latest"]
-        assert sorted(branch["replicas"]) == [0, 1]
+        (epoch,) = found[0][0]["epochs"]
+        assert (epoch["epoch"], epoch["start_offset"], epoch["parent_epoch"]) == (0, 0, None)
+        assert epoch["flags"] == ["first", "latest"]
+        assert sorted(epoch["replicas"]) == [0, 1]
 
 
 async def test_any_broker_drains_any_other_one() -> None:

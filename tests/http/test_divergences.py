@@ -12,7 +12,7 @@ from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.replication.records import NO_EPOCH_END, EpochStart, LeaderAndEpoch
-from dafka.http.logs.divergences import DivergenceTracker
+from dafka.http.logs.positions import DivergenceTracker
 from tests.broker.core.entries import epoch_end
 
 BRANCHES = [LeaderAndEpoch(epoch, f"b{epoch % 2}") for epoch in range(1, 8)]

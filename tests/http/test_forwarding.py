@@ -29,9 +29,10 @@ from dafka.broker.core.replication.records import NO_EPOCH_END, EpochStart, Lead
 from dafka.broker.log.appending import AppendRefusedError, ClientAppender
 from dafka.http.forwarding.broker_client import CONNECTIONS_MAX, BrokerClient, BrokerError
 from dafka.http.forwarding.broker_link import BrokerLink, Reply
-from dafka.http.forwarding.leaders import LEADER_WAIT_S, Leaders
+from dafka.http.forwarding.leaders import Leaders
 from dafka.http.forwarding.remote_appends import LANES_MAX, Lanes, RemoteAppend, RemoteAppends
 from dafka.http.forwarding.remote_reads import RemoteRead, RemoteReads
+from dafka.http.logs.log_access import LEADER_WAIT_S
 from dafka.http.server.errors import WebError
 from dafka.http.server.http_server import HttpServer
 from dafka.http.websocket.binary import encode_publish
@@ -457,7 +458,8 @@ async def test_steady_stream_is_forwarded_for_longer_than_a_leader_is_waited_for
     gone: list[RemoteAppend] = []
     async with trio.open_nursery() as nursery:
         leader: Any = SlowLeader(0.9 * LEADER_WAIT_S, nursery)
-        appends = RemoteAppends(log, leader, lambda *_: None, gone.append, Lanes())
+        append_here: Any = None  # this broker does not become the leader
+        appends = RemoteAppends(log, leader, append_here, gone.append, Lanes())
         added = [appends.add([(check_crc(batch), batch)])]
         nursery.start_soon(appends.run)
         while trio.current_time() < 3 * LEADER_WAIT_S:

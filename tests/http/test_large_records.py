@@ -15,8 +15,8 @@ from dafka.broker.broker import Broker
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
 from dafka.broker.log.appending import AppendRefusedError
-from dafka.http.logs.log_access import LogAccess
-from dafka.http.logs.reading import UNPACKED_BYTES, find_logs, read_committed
+from dafka.http.logs.local_logs import UNPACKED_BYTES, LocalLogs
+from dafka.http.logs.log_access import find_logs
 from dafka.http.websocket.shared_reads import JOIN_BYTES, SharedReads, join_lines
 from tests.http.brokers import STORAGES, open_broker_service
 from tests.http.running import DEADLINE_S, open_web
@@ -52,7 +52,7 @@ async def test_read_has_limited_records_whatever_their_batches_take(storage: str
             await append(broker, log, bytes(MIB))
         await append(broker, log, *[bytes(1000)] * 5000)
         offset, count = 0, 0
-        while (read := await read_committed(broker, log, offset)).next_offset > offset:
+        while (read := await LocalLogs(broker).read(log, offset)).next_offset > offset:
             assert 0 < read.unpacked_bytes <= UNPACKED_BYTES + MIB
             sizes = [len(value or b"") for _, part in read.columns() for value in part.values]
             assert sum(sizes) <= read.unpacked_bytes
@@ -68,10 +68,10 @@ async def test_text_of_large_records_is_made_in_pieces(storage: str) -> None:
         contents = [*SHAPES.values(), b"small"]
         for value in contents:
             await append(broker, log, value, key=value[:100_000])
-        reads = SharedReads(LogAccess(broker), broker.memory.make_pool(256 * MIB))
+        reads = SharedReads(broker.memory.make_pool(256 * MIB))
         found, offset = [], 0
         while offset < len(contents):
-            read = await reads.read(log, offset)
+            read = await reads.read(LocalLogs(broker), log, offset)
             pieces = list(join_lines(await read.lines(HOST), lambda _: b"", b"\n"))
             assert max(map(len, pieces)) <= PIECE_BYTES_MAX
             found += [json.loads(line) for line in b"".join(pieces).splitlines()]
@@ -137,7 +137,7 @@ async def test_sources_take_turns_when_much_of_what_they_send_is_unpacked() -> N
         assert len(log_table) == 7
         assert log_table.index("alice") <= before + 2
         assert broker.memory.used_bytes == 0
-        read = await read_committed(broker, log, 0)
+        read = await LocalLogs(broker).read(log, 0)
         assert [len(value or b"") for _, part in read.columns() for value in part.values] == [3 * MIB]
 
 

@@ -68,14 +68,14 @@ def test_a_route_says_what_it_does_and_how_it_fails(route: Route) -> None:
 
 
 def requests_about_brokers() -> Iterator[tuple[str, str, str, dict[str, Any]]]:
-    """Yield those about brokers, replicas and branches."""
+    """Yield those about brokers, replicas and leader epochs."""
     yield "GET", "/moves", "/moves", {}
     yield "GET", "/brokers", "/brokers", {}
     yield "POST", "/brokers/{number}/drain", "/brokers/0/drain", {}
     yield "POST", "/brokers/{number}/drain", "/brokers/7/drain", {}
     yield "POST", "/brokers/{number}/undrain", "/brokers/0/undrain", {}
-    yield "GET", "/topics/{topic}/branches", "/topics/orders/branches", {}
-    yield "GET", "/topics/{topic}/branches", "/topics/none/branches", {}
+    yield "GET", "/topics/{topic}/epochs", "/topics/orders/epochs", {}
+    yield "GET", "/topics/{topic}/epochs", "/topics/none/epochs", {}
     replicas = "/topics/{topic}/logs/{log}/replicas"
     yield "PUT", replicas, "/topics/orders/logs/0/replicas", {"document": {"replicas": [7]}}
     yield "PUT", replicas, "/topics/orders/logs/9/replicas", {"document": {"replicas": [0]}}

@@ -16,7 +16,7 @@ import trio
 
 from dafka import Config, open_producer, serve_store
 from dafka.broker.access.permissions import Permissions
-from dafka.http.api.nodes import find_connections
+from dafka.http.api.nodes import Connection, find_connections
 from dafka.http.api.overview import LAG_MAX, find_survey_problems
 from dafka.http.api.settings import describe_config
 from dafka.http.api.storage import hide_password
@@ -154,8 +154,8 @@ def test_connections_add_up_the_partitions_of_a_node() -> None:
     )
     survey = ClusterSurvey(0, (), nodes, (), partitions, ())
     assert find_connections(survey, "B", {"L": "B"}) == [
-        {"from": "P", "to": "B", "kind": "stored", "partitions": 2, "lag": 5},
-        {"from": "B", "to": "C", "kind": "connected", "partitions": 0, "lag": 0},
+        Connection("P", "B", "stored", 2, 5),
+        Connection("B", "C", "connected", 0, 0),
     ]
 
 
@@ -188,7 +188,7 @@ async def test_a_plugin_that_fails_does_not_end_the_broker(monkeypatch: pytest.M
     async def fail(*_: object, **__: object) -> None:
         raise RuntimeError("a mistake")
 
-    monkeypatch.setattr("dafka.http.server.verification.verify_storage", fail)
+    monkeypatch.setattr("dafka.http.server.storage_state.verify_storage", fail)
     monkeypatch.setattr("dafka.http.server.survey_cache.open_observer", lambda *_: 1 / 0)
     async with open_web() as web:
         await web.request("POST", "/storage/verification")

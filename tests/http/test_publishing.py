@@ -13,9 +13,9 @@ from dafka.batches import RecordColumns, encode_batch
 from dafka.broker.broker import Broker
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.partitioner import log_of_key
-from dafka.http.logs.log_access import LogAccess
+from dafka.http.logs.local_logs import LocalLogs
+from dafka.http.logs.log_access import find_logs
 from dafka.http.logs.publishing import ProducerSequence, Published, Publisher
-from dafka.http.logs.reading import find_logs, read_committed
 from dafka.http.server.errors import WebError
 from dafka.packed_bytes import Repeated
 from tests.http.brokers import STORAGES, open_broker_service
@@ -34,7 +34,7 @@ def texts(*values: str, keys: Sequence[str | None] | None = None) -> RecordColum
 async def values_of(broker: Broker, log: Log) -> list[str]:
     found = []
     offset: int = log.index.start_offset
-    while (read := await read_committed(broker, log, offset)).next_offset > offset:
+    while (read := await LocalLogs(broker).read(log, offset)).next_offset > offset:
         found += [str(each["value"]) for each in read.objects()]
         offset = read.next_offset
     return found
@@ -42,7 +42,7 @@ async def values_of(broker: Broker, log: Log) -> list[str]:
 
 async def test_published_records_are_read_in_order(storage: str) -> None:
     async with open_broker_service(storage) as broker:
-        publisher = Publisher(LogAccess(broker))
+        publisher = Publisher(broker, LocalLogs(broker))
         assert await publisher.publish("orders", texts("a", "b")) == [Published(0, 0, 2)]
         assert await publisher.publish("orders", texts("c"), log=0) == [Published(0, 2, 1)]
         (log,) = find_logs(broker, "orders")
@@ -50,10 +50,10 @@ async def test_published_records_are_read_in_order(storage: str) -> None:
 
 
 async def test_a_leader_that_may_have_been_replaced_tells_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dafka.http.logs.log_access.LEADER_WAIT_S", 0.05)
+    monkeypatch.setattr("dafka.http.logs.local_logs.LEADER_WAIT_S", 0.05)
     async with open_broker_service() as broker:
-        access = LogAccess(broker)
-        await Publisher(access).publish("orders", texts("a", "b"))
+        access = LocalLogs(broker)
+        await Publisher(broker, access).publish("orders", texts("a", "b"))
         (log,) = find_logs(broker, "orders")
         assert (await access.bounds([log]))[log].end_offset == 2
         monkeypatch.setattr(broker.node.leases, "holds_lease", lambda _log: False)
@@ -71,7 +71,7 @@ async def test_a_leader_that_may_have_been_replaced_tells_no_end(monkeypatch: py
 async def test_records_go_to_the_logs_of_their_keys() -> None:
     async with open_broker_service() as broker:
         broker.node.create_topic("orders", 3)
-        publisher = Publisher(LogAccess(broker))
+        publisher = Publisher(broker, LocalLogs(broker))
         keys = [f"key {number}" for number in range(20)]
         published = await publisher.publish("orders", texts(*keys, keys=keys))
         assert sum(each.count for each in published) == 20
@@ -84,7 +84,7 @@ async def test_records_go_to_the_logs_of_their_keys() -> None:
 async def test_records_without_key_go_to_all_logs_in_turn() -> None:
     async with open_broker_service() as broker:
         broker.node.create_topic("orders", 3)
-        publisher = Publisher(LogAccess(broker))
+        publisher = Publisher(broker, LocalLogs(broker))
         published = [await publisher.publish("orders", texts("a", "b")) for _ in range(6)]
         assert [[(each.log, each.count) for each in parts] for parts in published] == [
             [(number % 3, 2)] for number in range(6)
@@ -94,13 +94,15 @@ async def test_records_without_key_go_to_all_logs_in_turn() -> None:
 async def test_keyless_records_beside_others_stay_together() -> None:
     async with open_broker_service() as broker:
         broker.node.create_topic("orders", 2)
-        published = await Publisher(LogAccess(broker)).publish("orders", texts("a", "b", "c", keys=[None, "k", None]))
+        published = await Publisher(broker, LocalLogs(broker)).publish(
+            "orders", texts("a", "b", "c", keys=[None, "k", None])
+        )
         assert sum(each.count for each in published) == 3
 
 
 async def test_what_a_producer_sends_again_is_appended_once(storage: str) -> None:
     async with open_broker_service(storage) as broker:
-        publisher = Publisher(LogAccess(broker))
+        publisher = Publisher(broker, LocalLogs(broker))
         first = publisher.begin("orders", texts("a", "b"), producer=ProducerSequence(7, 0, 0))
         again = publisher.begin("orders", texts("a", "b"), producer=ProducerSequence(7, 0, 0))
         assert await again.wait() == await first.wait() == [Published(0, 0, 2)]
@@ -115,7 +117,7 @@ async def test_what_a_producer_sends_again_is_appended_once(storage: str) -> Non
 
 async def test_a_producer_cannot_leave_records_out() -> None:
     async with open_broker_service() as broker:
-        publisher = Publisher(LogAccess(broker))
+        publisher = Publisher(broker, LocalLogs(broker))
         publisher.begin("orders", texts("a"), producer=ProducerSequence(7, 1, 0))
         with pytest.raises(WebError, match="records before these are missing") as caught:
             publisher.begin("orders", texts("c"), producer=ProducerSequence(7, 1, 2))
@@ -127,7 +129,7 @@ async def test_a_producer_cannot_leave_records_out() -> None:
 async def test_a_producer_with_an_id_names_the_log() -> None:
     async with open_broker_service() as broker:
         broker.node.create_topic("orders", 2)
-        publisher = Publisher(LogAccess(broker))
+        publisher = Publisher(broker, LocalLogs(broker))
         with pytest.raises(WebError, match="must name theirs") as caught:
             publisher.begin("orders", texts("a"), producer=ProducerSequence(7, 0, 0))
         assert caught.value.code == "bad_request"
@@ -138,7 +140,7 @@ async def test_a_producer_with_an_id_names_the_log() -> None:
 
 async def test_batches_are_appended_as_they_are(storage: str) -> None:
     async with open_broker_service(storage) as broker:
-        publisher = Publisher(LogAccess(broker))
+        publisher = Publisher(broker, LocalLogs(broker))
         batches = [encode_batch(0, [b"a", b"b"], timestamps=5), encode_batch(0, [b"c"], timestamps=6)]
         publication = await publisher.begin_batches("orders", 0, b"".join(batches), "127.0.0.1")
         assert await publication.wait() == [Published(0, 0, 3)]
@@ -160,14 +162,14 @@ async def test_batches_are_appended_as_they_are(storage: str) -> None:
 async def test_batches_that_are_none_are_refused(data: bytes) -> None:
     async with open_broker_service() as broker:
         with pytest.raises(WebError) as caught:
-            await Publisher(LogAccess(broker)).begin_batches("orders", 0, data, "127.0.0.1")
+            await Publisher(broker, LocalLogs(broker)).begin_batches("orders", 0, data, "127.0.0.1")
         assert caught.value.code == "bad_request"
         assert find_logs(broker, "orders")[0].high_watermark == 0
 
 
 async def test_what_does_not_exist_is_refused() -> None:
     async with open_broker_service(config=Config().with_kafka(auto_create_topics="off")) as broker:
-        publisher = Publisher(LogAccess(broker))
+        publisher = Publisher(broker, LocalLogs(broker))
         with pytest.raises(WebError, match="there is no topic 'orders'"):
             publisher.begin("orders", texts("a"))
         broker.node.create_topic("orders", 2)
@@ -178,14 +180,14 @@ async def test_what_does_not_exist_is_refused() -> None:
 async def test_topic_with_an_impossible_name_is_refused() -> None:
     async with open_broker_service() as broker:
         with pytest.raises(WebError) as caught:
-            Publisher(LogAccess(broker)).begin("$logs", texts("a"))
+            Publisher(broker, LocalLogs(broker)).begin("$logs", texts("a"))
         assert caught.value.code == "bad_request"
 
 
 async def test_records_that_are_too_large_are_refused_whole() -> None:
     async with open_broker_service() as broker:
         broker.node.create_topic("orders", 2, {"max.message.bytes": "200"})
-        publisher = Publisher(LogAccess(broker))
+        publisher = Publisher(broker, LocalLogs(broker))
         keys = ["a", "b", "c", "d", "e"]
         with pytest.raises(WebError, match="expected at most 200 bytes of records") as caught:
             publisher.begin("orders", texts("small", "small", "small", "small", "l" * 300, keys=keys))
@@ -196,7 +198,7 @@ async def test_records_that_are_too_large_are_refused_whole() -> None:
 
 async def test_topic_that_is_deleted_before_records_are_durable_is_said() -> None:
     async with open_broker_service() as broker:
-        publisher = Publisher(LogAccess(broker))
+        publisher = Publisher(broker, LocalLogs(broker))
         await publisher.publish("orders", texts("a"))
         producer = ProducerSequence(7, 0, 0)
         publications = [publisher.begin("orders", texts("b"), producer=producer) for _ in range(2)]

@@ -15,7 +15,9 @@ from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.producer_state import Marker
 from dafka.broker.core.positions import Offset
 from dafka.broker.core.topic_partition import TopicPartition
-from dafka.http.logs.log_access import LogAccess
+from dafka.http.logs.group_access import GroupAccess
+from dafka.http.logs.local_logs import LocalLogs
+from dafka.http.logs.log_access import find_logs
 from dafka.http.logs.positions import (
     FromGroup,
     FromOffset,
@@ -27,7 +29,6 @@ from dafka.http.logs.positions import (
     parse_position_text,
 )
 from dafka.http.logs.publishing import Publisher
-from dafka.http.logs.reading import find_logs, read_committed, wait_records
 from dafka.http.logs.records import parse_records
 from dafka.http.server.errors import WebError
 from dafka.storage.plugin_helpers import now_ms
@@ -44,7 +45,7 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 async def publish(broker: Broker, *values: str, topic: str = "orders", time_ms: int = 1000) -> Log:
     records = parse_records([{"value": value} for value in values], time_ms)
-    await Publisher(LogAccess(broker)).publish(topic, records, log=0)
+    await Publisher(broker, LocalLogs(broker)).publish(topic, records, log=0)
     return find_logs(broker, topic)[0]
 
 
@@ -70,7 +71,7 @@ async def end(broker: Broker, log: Log, producer_id: int, *, is_commit: bool) ->
 
 async def read_all(broker: Broker, log: Log, offset: int = 0, bytes_max: int = BYTES_MAX) -> list[tuple[int, str]]:
     found = []
-    while (read := await read_committed(broker, log, offset, bytes_max=bytes_max)).next_offset > offset:
+    while (read := await LocalLogs(broker).read(log, offset, bytes_max=bytes_max)).next_offset > offset:
         found += [(each["offset"], each["value"]) for each in read.objects()]
         offset = read.next_offset
     return found
@@ -103,17 +104,17 @@ async def test_reading_is_bounded_by_a_size_and_an_end() -> None:
     async with open_broker_service() as broker:
         for number in range(10):
             log = await publish(broker, f"{number}" * 1000)
-        read = await read_committed(broker, log, 2, bytes_max=5000)
+        read = await LocalLogs(broker).read(log, 2, bytes_max=5000)
         assert (read.offset, read.next_offset, read.record_count) == (2, 2 + len(read.batches), len(read.batches))
         assert 1 < read.record_count < 8
-        assert (await read_committed(broker, log, 2, end_offset=4)).next_offset == 4
+        assert (await LocalLogs(broker).read(log, 2, end_offset=4)).next_offset == 4
 
 
 async def test_dropped_records_are_passed_over() -> None:
     async with open_broker_service() as broker:
         log = await publish(broker, *"abcdef")
         await broker.node.deletion.delete_before(log, Offset(4))
-        read = await read_committed(broker, log, 1)
+        read = await LocalLogs(broker).read(log, 1)
         assert (read.offset, read.next_offset) == (4, 6)
         assert [each["offset"] for each in read.objects()] == [4, 5]
 
@@ -121,11 +122,11 @@ async def test_dropped_records_are_passed_over() -> None:
 async def test_further_records_end_the_wait() -> None:
     async with open_broker_service() as broker:
         log = await publish(broker, "a")
-        await wait_records(broker, {log: 0})
+        await LocalLogs(broker).wait_records({log: 0})
         ended = trio.Event()
 
         async def wait() -> None:
-            await wait_records(broker, {log: 1})
+            await LocalLogs(broker).wait_records({log: 1})
             ended.set()
 
         async with trio.open_nursery() as nursery:
@@ -141,12 +142,12 @@ async def test_deleting_the_topic_ends_the_wait() -> None:
     async with open_broker_service() as broker:
         log = await publish(broker, "a")
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(wait_records, broker, {log: 1})
+            nursery.start_soon(LocalLogs(broker).wait_records, {log: 1})
             await trio.testing.wait_all_tasks_blocked()
             with trio.fail_after(DEADLINE_S):
                 await broker.node.delete_topic("orders")
         with pytest.raises(WebError, match="there is no topic 'orders'"):
-            await read_committed(broker, log, 0)
+            await LocalLogs(broker).read(log, 0)
 
 
 async def test_positions(storage: str) -> None:
@@ -158,7 +159,7 @@ async def test_positions(storage: str) -> None:
         first, second = find_logs(broker, "orders")
 
         async def found(position: Position) -> tuple[int, int]:
-            offsets = await find_offsets(LogAccess(broker), [first, second], position)
+            offsets = await find_offsets(LocalLogs(broker), GroupAccess(broker), [first, second], position)
             return offsets[first], offsets[second]
 
         assert await found("earliest") == (1, 0)
@@ -174,7 +175,7 @@ async def test_positions(storage: str) -> None:
         commit = CommitRequest(group_id="g", offsets={place: OffsetToCommit(2, -1, "")})
         await broker.groups.commit_offsets(commit)
         assert await found(FromGroup("g", "latest")) == (2, 0)
-        assert await find_offsets(LogAccess(broker), [first], FromOffset(2)) == {first: 2}
+        assert await find_offsets(LocalLogs(broker), GroupAccess(broker), [first], FromOffset(2)) == {first: 2}
         wrong: list[tuple[Position, str]] = [
             (FromOffset(2), "bad_request"),
             (FromOffsets({0: 4}), "offset_out_of_range"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dafka.broker.access.permissions import Permissions
 from dafka.broker.access.users_file import User
-from dafka.http.server.sessions import SESSION_S, SESSIONS_MAX, USER_SESSIONS_MAX, Sessions
+from dafka.http.server.authentication import SESSION_S, SESSIONS_MAX, USER_SESSIONS_MAX, Sessions
 
 ANNE = User("anne", {}, Permissions())
 BOB = User("bob", {}, Permissions())

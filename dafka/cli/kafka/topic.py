@@ -76,7 +76,7 @@ _set_option = click.option(
 def topic() -> None:
     """Create, list, describe, change, move and delete the topics of brokers.
 
-    These commands speak Kafka's protocol, except `branches` and `move`, which use HTTP. `dafka topics` lists what a
+    These commands speak Kafka's protocol, except `epochs` and `move`, which use HTTP. `dafka topics` lists what a
     store on disk holds.
     """
 
@@ -201,26 +201,25 @@ def _parse_replicas(text: str) -> list[int]:
 @click.argument("name")
 @json_option
 @http_options
-def branches(name: str, as_json: bool, client: HttpClient) -> None:
-    """Show the branches of each log: which broker led it from which offset on, and after which other one."""
-    found = client.ask("GET", f"/topics/{quote(name, safe='')}/branches")["logs"]
+def epochs(name: str, as_json: bool, client: HttpClient) -> None:
+    """Show the leader epochs of each log: which broker led it from which offset on, and after which other one."""
+    found = client.ask("GET", f"/topics/{quote(name, safe='')}/epochs")["logs"]
     if as_json:
         print_json_lines({"topic": name, **each} for each in found)
         return
     rows = [
         (
             " ".join(each["flags"]) or "-",
-            log["log"],
-            each["epoch"],
-            "-" if each["old_epoch"] is None else _shown_broker(each["old_leader"], each["old_leader_address"]),
+            str(log["log"]),
+            str(each["epoch"]),
+            _shown_broker(each["parent_leader"], each["parent_leader_address"]) or "-",
             _shown_broker(each["leader"], each["leader_address"]),
-            each["old_end_offset"],
-            each["start_offset"],
+            str(each["start_offset"]),
         )
         for log in found
-        for each in log["branches"]
+        for each in log["epochs"]
     ]
-    print_table(("flags",), ("log", "epoch", "old leader", "leader", "old end offset", "start offset"), rows)
+    print_table(("flags",), ("log", "epoch", "parent leader", "leader", "start offset"), rows)
 
 
 def _shown_broker(number: int | None, address: str) -> str:

@@ -13,9 +13,7 @@ from dafka.http.api import (  # noqa: F401 (their routes register themselves)
     storage,
     streams,
     topics,
-    websocket,
 )
-from dafka.http.api.dispatch import answer_request
-from dafka.http.api.registry import ROUTES, RequiredPermission, Route, is_websocket_route
+from dafka.http.api.registry import ROUTES, RequiredPermission, Route, answer_request, is_websocket_route
 
 __all__ = ["ROUTES", "RequiredPermission", "Route", "answer_request", "is_websocket_route"]

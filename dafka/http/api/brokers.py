@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
+from dafka.broker.broker import Broker
+from dafka.broker.core.log.log import Log
+from dafka.broker.core.metadata.brokers import BrokerRegistration
+from dafka.broker.core.replication.records import NO_EPOCH, EpochStart
+from dafka.broker.node import BrokerNode
 from dafka.errors import ConfigError
-from dafka.http.api.registry import Answer, RequiredPermission, Route
-from dafka.http.api.replicas import (
-    count_leaderless,
-    describe_brokers,
-    describe_epochs,
-    describe_leadership,
-    describe_moves,
-)
-from dafka.http.logs.reading import find_logs
+from dafka.http.api.registry import RequiredPermission, Route
+from dafka.http.logs.log_access import find_logs
 from dafka.http.server.documents import Count, Document, doc
 from dafka.http.server.errors import WebError
-from dafka.http.server.messages import AnyResponse, Request, respond
+from dafka.http.server.messages import Request
 
 BrokerNumber: TypeAlias = Annotated[
     int, doc("The number of the broker, by which clients of Kafka know it.", ge=0, le=1023)
 ]
+EpochFlag: TypeAlias = Literal["first", "divergent", "latest"]
 
 
 class ClusterBroker(Document):
-    """A broker of the cluster."""
+    """A broker of the cluster. `is_drained` says when a draining one can be taken away."""
 
     number: BrokerNumber
     address: Annotated[str, doc("Its node address.")]
@@ -51,42 +52,38 @@ class Brokers(Document):
     leaderless_logs: Annotated[Count, doc("How many of them no broker leads at present.")]
 
 
-_FLAGS = (
-    "`first` continues no branch. `fork` continues a branch that another one continues, too. `latest` has the largest "
-    "epoch."
-)
-
-
-class Branch(Document):
+class LeaderEpoch(Document):
     """A leader epoch of a log."""
 
     epoch: Annotated[Count, doc("Its leader epoch.")]
     leader: Annotated[Count | None, doc("The number of the broker that leads it; null if it is no longer known.")]
     leader_address: Annotated[str, doc("The address of that broker.")]
-    old_epoch: Annotated[Count | None, doc("The epoch of the branch that it continues; null for the first branch.")]
-    old_leader: Annotated[Count | None, doc("The number of the broker that led that branch.")]
-    old_leader_address: Annotated[str, doc("The address of that broker; empty for the first branch.")]
-    old_end_offset: Annotated[Count, doc("The offset after the last record that both branches have.")]
-    start_offset: Annotated[Count, doc("The offset at which this branch begins.")]
+    parent_epoch: Annotated[Count | None, doc("The epoch that it continues; null for the first one.")]
+    parent_leader: Annotated[Count | None, doc("The number of the broker that led that epoch.")]
+    parent_leader_address: Annotated[str, doc("The address of that broker; empty for the first epoch.")]
+    start_offset: Annotated[Count, doc("Its first offset. Its log has the parent's records before it.")]
     replicas: Annotated[list[BrokerNumber], doc("The brokers that keep it.")]
-    flags: Annotated[list[Literal["first", "fork", "latest"]], doc(_FLAGS)]
+    flags: Annotated[
+        list[EpochFlag],
+        doc("`first` has no parent. `divergent` has the same parent as another epoch. `latest` has the largest epoch."),
+    ]
 
 
-class LogBranches(Document):
-    """The branches of a log."""
+class LogEpochs(Document):
+    """The leader epochs of a log."""
 
     log: Annotated[Count, doc("The number of the log.")]
-    branches: Annotated[list[Branch], doc("Its branches, by epoch.")]
+    epochs: Annotated[list[LeaderEpoch], doc("Its epochs, in order.")]
 
 
-class Branches(Document):
-    """The branches of each log of a topic."""
+class TopicEpochs(Document):
+    """The leader epochs of each log of a topic."""
 
-    logs: list[LogBranches]
+    logs: list[LogEpochs]
 
 
 class Replicas(Document):
-    """The replicas of a log."""
+    """Who leads and keeps a log at present."""
 
     leader: Annotated[Count | None, doc("The number of the broker that leads the log; null if none does at present.")]
     leader_epoch: Annotated[Count, doc("The leader epoch.")]
@@ -122,28 +119,25 @@ class NewReplicas(Document):
     ]
 
 
-@Route(
-    "GET /moves",
-    needs=RequiredPermission.ADMINISTRATOR,
-    name="listMoves",
-    tag="Cluster",
-    answers={200: Answer("The logs.", Moves)},
-)
-async def list_moves(request: Request) -> AnyResponse:
+@Route("GET /moves", RequiredPermission.ADMINISTRATOR, name="listMoves", tag="Cluster")
+async def list_moves(request: Request) -> Moves:
     """List the logs that are being moved to other replicas, each with the reason."""
-    return respond({"moves": describe_moves(request.broker.node)})
+    node = request.broker.node
+    found = []
+    for log in node.log_table.all_logs():
+        reason = node.replicator.reassigner.explain(log.topic, log.number)
+        if reason is not None:
+            replicas, learners = (
+                _numbers_of(node, each) for each in (log.leadership.replicas, log.leadership.learners)
+            )
+            found.append(Move(log.topic, log.number, replicas, learners, reason.value))
+    return Moves(found)
 
 
-@Route(
-    "GET /brokers",
-    needs=RequiredPermission.ADMINISTRATOR,
-    name="listBrokers",
-    tag="Cluster",
-    answers={200: Answer("The brokers.", Brokers)},
-)
-async def list_brokers(request: Request) -> AnyResponse:
+@Route("GET /brokers", RequiredPermission.ADMINISTRATOR, name="listBrokers", tag="Cluster")
+async def list_brokers(request: Request) -> Brokers:
     """List the brokers of the cluster, with the number of logs that each leads and stores."""
-    node, found = request.broker.node, describe_brokers(request.broker)
+    node, found = request.broker.node, _describe_brokers(request.broker)
     if not request.is_forwarded:
         own_words = {
             each["address"]: each["under_replicated_logs"]
@@ -152,12 +146,44 @@ async def list_brokers(request: Request) -> AnyResponse:
             if each["is_self"]
         }
         for each in found:
-            each["under_replicated_logs"] = own_words.get(each["address"], each["under_replicated_logs"])
-    logs = sum(1 for _ in node.log_table.all_logs())
-    return respond({"brokers": found, "log_count": logs, "leaderless_logs": count_leaderless(node)})
+            each.under_replicated_logs = own_words.get(each.address, each.under_replicated_logs)
+    return Brokers(found, sum(1 for _ in node.log_table.all_logs()), _count_leaderless(node))
 
 
-async def _set_draining(request: Request, *, is_draining: bool) -> AnyResponse:
+def _describe_brokers(broker: Broker) -> list[ClusterBroker]:
+    """Return all brokers of the cluster by number, with how many logs each leads and stores."""
+    node = broker.node
+    led: Counter[str] = Counter()
+    kept: Counter[str] = Counter()
+    needed: Counter[str] = Counter()
+    usable = {each.address for each in node.brokers.living() if not each.is_draining}
+    for log in node.log_table.all_logs():
+        leadership = log.leadership
+        led[leadership.leader] += 1
+        kept.update(leadership.replicas)
+        topic = node.log_table.topics.get(log.topic)
+        replica_count = (topic.replica_count if topic is not None else 0) or broker.config.broker.replicas
+        if len(usable.intersection(leadership.replicas)) < min(replica_count, len(usable)):
+            needed.update(leadership.replicas)
+    return [_describe_broker(node, each, led, kept, needed) for each in node.brokers.all()]
+
+
+def _describe_broker(
+    node: BrokerNode, broker: BrokerRegistration, led: Counter[str], kept: Counter[str], needed: Counter[str]
+) -> ClusterBroker:
+    address, is_self = broker.address, broker.address == node.address
+    return ClusterBroker.of(
+        broker,
+        is_self=is_self,
+        is_alive=node.brokers.is_alive(address),
+        is_drained=broker.is_draining and not led[address] and not needed[address],
+        logs_led=led[address],
+        replicas=kept[address],
+        under_replicated_logs=len(node.replicator.reassigner.under_replicated()) if is_self else None,
+    )
+
+
+async def _set_draining(request: Request, *, is_draining: bool) -> ClusterBroker:
     node, text = request.broker.node, request.arguments["number"]
     found = node.brokers.find_number(int(text)) if text.isascii() and text.isdigit() and len(text) < 6 else None
     if found is None:
@@ -165,26 +191,24 @@ async def _set_draining(request: Request, *, is_draining: bool) -> AnyResponse:
         raise WebError("broker_not_found", f"there is no broker {text[:100]!r}: the cluster has {known}")
     if found.address == node.address:
         node.set_draining(is_draining)
-        described = next(each for each in describe_brokers(request.broker) if each["is_self"])
-        return respond(described)
+        return next(each for each in _describe_brokers(request.broker) if each.is_self)
     if request.is_forwarded:
         raise WebError("broker_unavailable", f"broker {found.number} is another one than this")
     if not node.brokers.is_alive(found.address):
         raise WebError("broker_unavailable", f"broker {found.number} is not alive")
     target = f"/brokers/{found.number}/{'drain' if is_draining else 'undrain'}"
     answer = await request.web.other_brokers.request(found, "POST", target)
-    return respond({**answer, "is_self": False})
+    return ClusterBroker(**{**answer, "is_self": False})
 
 
 @Route(
     "POST /brokers/{number}/drain",
-    needs=RequiredPermission.ADMINISTRATOR,
+    RequiredPermission.ADMINISTRATOR,
     name="drainBroker",
     tag="Cluster",
-    answers={200: Answer("The broker. `is_drained` says when it can be taken away.", ClusterBroker)},
     errors=("broker_not_found", "broker_unavailable"),
 )
-async def drain_broker(request: Request) -> AnyResponse:
+async def drain_broker(request: Request) -> ClusterBroker:
     """Move all logs of a broker to other brokers, so that it can be removed.
 
     It gets no new replicas, and continues to serve clients meanwhile.
@@ -194,52 +218,73 @@ async def drain_broker(request: Request) -> AnyResponse:
 
 @Route(
     "POST /brokers/{number}/undrain",
-    needs=RequiredPermission.ADMINISTRATOR,
+    RequiredPermission.ADMINISTRATOR,
     name="undrainBroker",
     tag="Cluster",
-    answers={200: Answer("The broker.", ClusterBroker)},
     errors=("broker_not_found", "broker_unavailable"),
 )
-async def undrain_broker(request: Request) -> AnyResponse:
+async def undrain_broker(request: Request) -> ClusterBroker:
     """Stop draining a broker: it can lead and store logs again."""
     return await _set_draining(request, is_draining=False)
 
 
 @Route(
-    "GET /topics/{topic}/branches",
-    needs=RequiredPermission.SEE,
-    name="listBranches",
+    "GET /topics/{topic}/epochs",
+    RequiredPermission.SEE,
+    name="listLeaderEpochs",
     tag="Cluster",
-    answers={200: Answer("The branches of each log.", Branches)},
-    errors=("topic_not_found",),
 )
-async def list_branches(request: Request) -> AnyResponse:
-    """List the branches (leader epochs) of each log of a topic.
+async def list_epochs(request: Request) -> TopicEpochs:
+    """List the leader epochs of each log of a topic.
 
-    A branch begins when a broker becomes the leader. After a split of the cluster, two branches can continue the same
-    one. When they are merged, the records of the abandoned branch are appended to the other one.
+    An epoch begins when a broker becomes the leader. After a split of the cluster, two epochs can continue the same
+    one. When they are merged, the records of the abandoned epoch are appended to the log of the other one.
     """
     node, topic = request.broker.node, request.arguments["topic"]
     logs = find_logs(request.broker, topic)
-    found: list[dict[str, Any]] = [
-        {"log": log.number, "branches": describe_epochs(node, epoch_starts)}
-        for log, epoch_starts in zip(logs, node.epoch_starts(topic), strict=False)
-    ]
-    return respond({"logs": found})
+    found = zip(logs, node.epoch_starts(topic), strict=False)
+    return TopicEpochs([LogEpochs(log.number, _describe_epochs(node, starts)) for log, starts in found])
+
+
+def _describe_epochs(node: BrokerNode, starts: Sequence[EpochStart]) -> list[LeaderEpoch]:
+    parents = Counter(each.parent.leader_epoch for each in starts)
+    found = []
+    for each in starts:
+        parent = each.parent.leader_epoch
+        is_first = parent == NO_EPOCH
+        flags: list[EpochFlag] = []
+        if is_first:
+            flags.append("first")
+        elif parents[parent] > 1:
+            flags.append("divergent")
+        if each is starts[-1]:
+            flags.append("latest")
+        found.append(
+            LeaderEpoch(
+                epoch=each.leader_epoch.epoch,
+                leader=_number_of(node, each.leader_epoch.leader),
+                leader_address=each.leader_epoch.leader,
+                parent_epoch=None if is_first else parent.epoch,
+                parent_leader=None if is_first else _number_of(node, parent.leader),
+                parent_leader_address="" if is_first else parent.leader,
+                start_offset=each.parent.end_offset,
+                replicas=_numbers_of(node, each.replicas),
+                flags=flags,
+            )
+        )
+    return found
 
 
 @Route(
     "PUT /topics/{topic}/logs/{log}/replicas",
-    needs=RequiredPermission.ADMIN,
+    RequiredPermission.ADMIN,
     name="changeReplicas",
     tag="Cluster",
-    document=NewReplicas,
-    answers={200: Answer("Who leads and keeps the log at present. Moving it takes a while.", Replicas)},
-    errors=("topic_not_found", "log_not_found", "broker_not_found"),
+    errors=("log_not_found", "broker_not_found"),
     changes_topics=True,
 )
-async def change_replicas(request: Request) -> AnyResponse:
-    """Change the replicas of a log.
+async def change_replicas(request: Request, document: NewReplicas) -> Replicas:
+    """Change the replicas of a log, which takes a while.
 
     New replicas copy the log first. Replicas that are not in the list then leave. The first one in the list is the
     preferred leader. The replicas stay until others are requested, or one of them is drained or stays dead for
@@ -250,7 +295,7 @@ async def change_replicas(request: Request) -> AnyResponse:
         raise WebError("bad_request", f"expected the number of a log, not {text[:100]!r}")
     (log,) = find_logs(request.broker, request.arguments["topic"], [int(text)])
     addresses = []
-    for number in request.document.replicas:
+    for number in document.replicas:
         found = node.brokers.find_number(number)
         if found is None:
             raise WebError("broker_not_found", f"there is no broker {number}")
@@ -258,4 +303,54 @@ async def change_replicas(request: Request) -> AnyResponse:
     if len(set(addresses)) != len(addresses):
         raise ConfigError("replicas: expected each broker once")
     node.change_replicas(log, addresses)
-    return respond(describe_leadership(node, log))
+    return Replicas(**describe_leadership(node, log))
+
+
+def describe_leadership(node: BrokerNode, log: Log) -> dict[str, Any]:
+    """Return the fields of `Replicas` for a log. Only the leader knows which replicas are in sync."""
+    leadership = log.leadership
+    return {
+        "leader": _number_of(node, leadership.leader) if leadership.leader else None,
+        "leader_epoch": leadership.epoch,
+        "replicas": _numbers_of(node, leadership.replicas),
+        "in_sync": _numbers_of(node, leadership.in_sync) if leadership.is_led else None,
+    }
+
+
+def _number_of(node: BrokerNode, address: str) -> int | None:
+    """Return the number of a broker; None if the broker is not known."""
+    found = node.brokers.find(address)
+    return None if found is None else found.number
+
+
+def _numbers_of(node: BrokerNode, addresses: Iterable[str]) -> list[int]:
+    """Return the numbers of the known brokers among these."""
+    return [number for each in addresses if (number := _number_of(node, each)) is not None]
+
+
+def _count_leaderless(node: BrokerNode) -> int:
+    return sum(not log.leadership.leader for log in node.log_table.all_logs())
+
+
+def find_broker_problems(node: BrokerNode) -> Iterator[str]:
+    """Yield a sentence for each problem of the cluster's brokers and their logs."""
+    for each in node.brokers.all():
+        if not node.brokers.is_alive(each.address):
+            where = each.http_url or each.kafka_listener
+            yield f"broker {each.number}{' at ' * bool(where)}{where} is not heard"
+    under_replicated = node.replicator.reassigner.under_replicated()
+    if under_replicated:
+        first = under_replicated[0]
+        yield (
+            f"{len(under_replicated)} logs that this broker leads are kept by too few living brokers, such as log "
+            f"{first.number} of {first.topic}"
+        )
+    leaderless = _count_leaderless(node)
+    if leaderless:
+        yield f"{leaderless} logs have no leader at present: nobody can publish to them"
+    orphans = node.inventory.orphans()
+    if orphans:
+        yield (
+            f"{len(orphans)} partitions with {sum(orphans.values())} records belong to no topic that this broker "
+            f"knows, such as {next(iter(orphans))}: they are kept, and nobody reads them"
+        )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import mimetypes
 from collections.abc import Mapping
 from functools import cache
 from hashlib import sha256
@@ -41,14 +40,7 @@ _TYPES = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
     ".json": "application/json",
-    ".map": "application/json",
-    ".md": "text/plain; charset=utf-8",
-    ".mjs": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
-    ".txt": "text/plain; charset=utf-8",
-    ".webmanifest": "application/manifest+json",
-    ".woff2": "font/woff2",
-    "": "text/plain; charset=utf-8",
 }
 
 _SMALL_BYTES = 512
@@ -61,14 +53,10 @@ _CHECKED_CACHE = "no-cache"
 
 @attrs.frozen
 class StaticFile:
-    """A static file.
+    """A file of the console.
 
-    Attributes:
-        content: The content.
-        compressed: The content compressed by gzip; empty if that does not make it smaller.
-        content_type: Its type.
-        tag: The ETag, which changes with the content.
-        is_pinned: Whether its content never changes under this name.
+    `compressed` is its content compressed by gzip; empty if that does not make it smaller. The ETag changes with the
+    content, which never changes under the name of a pinned file.
     """
 
     content: bytes = attrs.field(repr=False)
@@ -91,7 +79,7 @@ def _read_files() -> Mapping[str, StaticFile]:
 def _read(path: Path, *, is_pinned: bool) -> StaticFile:
     content = path.read_bytes()
     compressed = gzip.compress(content, mtime=0)
-    content_type = _TYPES.get(path.suffix) or mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+    content_type = _TYPES.get(path.suffix, "text/plain; charset=utf-8")
     is_smaller = len(content) > _SMALL_BYTES and len(compressed) < len(content) * 0.9
     tag = f'"{sha256(content).hexdigest()[:24]}"'
     return StaticFile(content, compressed if is_smaller else b"", content_type, tag, is_pinned)
@@ -99,7 +87,7 @@ def _read(path: Path, *, is_pinned: bool) -> StaticFile:
 
 @Route(
     "GET /",
-    needs=RequiredPermission.NOTHING,
+    RequiredPermission.NOTHING,
     name="showConsole",
     tag="Console",
     answers={200: Answer("The page.", others={"text/html": str}), 304: Answer("The browser has it already.")},
@@ -111,7 +99,7 @@ async def show_console(request: Request) -> AnyResponse:
 
 @Route(
     "GET /dafka.js",
-    needs=RequiredPermission.NOTHING,
+    RequiredPermission.NOTHING,
     name="loadJavaScriptClient",
     tag="Console",
     answers={
@@ -126,7 +114,7 @@ async def load_client(request: Request) -> AnyResponse:
 
 @Route(
     "GET /console/{path...}",
-    needs=RequiredPermission.NOTHING,
+    RequiredPermission.NOTHING,
     name="loadConsoleFile",
     tag="Console",
     answers={200: Answer("The file.", others={"*/*": str}), 304: Answer("The browser has it already.")},
@@ -141,7 +129,12 @@ def _respond(request: Request, path: str) -> Response:
     file = _read_files().get(path)
     if file is None:
         raise WebError("not_found", "the console has no such file")
-    headers = _headers(file)
+    headers = (
+        ("ETag", file.tag),
+        ("Cache-Control", _PINNED_CACHE if file.is_pinned else _CHECKED_CACHE),
+        ("Content-Security-Policy", CONTENT_SECURITY_POLICY),
+        ("Vary", "Accept-Encoding"),
+    )
     tags = {each.strip().removeprefix("W/") for each in request.head.headers.get("if-none-match", "").split(",")}
     if file.tag in tags or "*" in tags:
         return Response(304, headers=headers)
@@ -149,12 +142,3 @@ def _respond(request: Request, path: str) -> Response:
     if file.compressed and "gzip" in encodings:
         return Response(200, file.compressed, file.content_type, (*headers, ("Content-Encoding", "gzip")))
     return Response(200, file.content, file.content_type, headers)
-
-
-def _headers(file: StaticFile) -> tuple[tuple[str, str], ...]:
-    return (
-        ("ETag", file.tag),
-        ("Cache-Control", _PINNED_CACHE if file.is_pinned else _CHECKED_CACHE),
-        ("Content-Security-Policy", CONTENT_SECURITY_POLICY),
-        ("Vary", "Accept-Encoding"),
-    )

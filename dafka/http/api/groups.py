@@ -13,11 +13,11 @@ from dafka.broker.core.groups.subscriptions import CONSUMER_PROTOCOL, read_assig
 from dafka.http.api.registry import Answer, Parameter, RequiredPermission, Route
 from dafka.http.api.topics import PAGE_MAX
 from dafka.http.forwarding.broker_client import ANSWER_S
+from dafka.http.logs.log_access import find_logs
 from dafka.http.logs.positions import FromGroup, FromOffsets, find_offsets, parse_offsets, parse_position
-from dafka.http.logs.reading import find_logs
-from dafka.http.server.documents import Count, Document, doc
+from dafka.http.server.documents import Count, Document, doc, parse_document
 from dafka.http.server.errors import WebError
-from dafka.http.server.messages import AnyResponse, Request, Response, respond
+from dafka.http.server.messages import AnyResponse, Request, Response
 
 GroupName: TypeAlias = Annotated[str, doc("The name of the group.")]
 _STATES = tuple(each.value for each in GroupState if each is not GroupState.DEAD)
@@ -37,7 +37,7 @@ class ListedGroup(Document):
 
 
 class GroupPage(Document):
-    """A page of groups."""
+    """A page of groups, by name."""
 
     groups: list[ListedGroup]
     group_count: Annotated[Count, doc("The number of groups with this prefix and state that the user may use.")]
@@ -96,7 +96,7 @@ class NewOffsets(Document):
 
 @Route(
     "GET /groups",
-    needs=RequiredPermission.USER,
+    RequiredPermission.USER,
     name="listGroups",
     tag="Groups",
     parameters=[
@@ -105,29 +105,27 @@ class NewOffsets(Document):
         Parameter("limit", Annotated[int, doc("The number of groups.", ge=1, le=PAGE_MAX)], 100),
         Parameter("state", Annotated[Literal.__getitem__(_STATES), doc("The state.")]),
     ],
-    answers={200: Answer("A page of groups, by name.", GroupPage)},
 )
-async def list_groups(request: Request) -> AnyResponse:
+async def list_groups(request: Request) -> GroupPage:
     """List the groups that the user may use."""
     pages = [await _list_here(request)]
     if not request.is_forwarded:
         query = {name: value for name, value in request.query.items() if value not in {None, ""}}
         others = await request.web.other_brokers.get_all(f"/groups?{urlencode(query)}", wait_s=ANSWER_S)
-        pages += others.values()
+        pages += [parse_document(each, GroupPage) for each in others.values()]
     permissions, limit = request.principal.permissions, request.query["limit"]
-    known_until = min((page["next"] for page in pages if page["next"] is not None), default=None)
-    groups = {each["group"]: each for page in pages for each in page["groups"]}
+    known_until = min((page.next for page in pages if page.next is not None), default=None)
+    groups = {each.group: each for page in pages for each in page.groups}
     shown = [
         groups[name]
         for name in sorted(groups)
         if permissions.may_use_group(name) and (known_until is None or name <= known_until)
     ]
-    following = known_until if len(shown) <= limit else shown[limit - 1]["group"]
-    count = sum(page["group_count"] for page in pages)
-    return respond({"groups": shown[:limit], "group_count": count, "next": following})
+    following = known_until if len(shown) <= limit else shown[limit - 1].group
+    return GroupPage(shown[:limit], sum(page.group_count for page in pages), following)
 
 
-async def _list_here(request: Request) -> dict[str, Any]:
+async def _list_here(request: Request) -> GroupPage:
     """Return a page of the groups that this broker coordinates."""
     groups, query, permissions = request.broker.groups, request.query, request.principal.permissions
     try:
@@ -144,49 +142,32 @@ async def _list_here(request: Request) -> dict[str, Any]:
     page = names[first : first + query["limit"]]
     described = (await groups.describe_groups(page)).values()
     is_last = first + len(page) >= len(names)
-    return {
-        "groups": [
-            {
-                "group": each.group_id,
-                "state": each.state,
-                "protocol_type": each.protocol_type,
-                "member_count": len(each.members),
-            }
-            for each in described
-        ],
-        "group_count": len(names),
-        "next": None if is_last else page[-1],
-    }
+    listed = [ListedGroup(each.group_id, each.state, each.protocol_type, len(each.members)) for each in described]
+    return GroupPage(listed, len(names), None if is_last else page[-1])
 
 
-@Route(
-    "GET /groups/{group}",
-    needs=RequiredPermission.GROUP,
-    name="describeGroup",
-    tag="Groups",
-    answers={200: Answer("The group.", Group)},
-    errors=("group_not_found",),
-)
-async def describe_group(request: Request) -> AnyResponse:
+@Route("GET /groups/{group}", RequiredPermission.GROUP, name="describeGroup", tag="Groups", errors=("group_not_found",))
+async def describe_group(request: Request) -> Group:
     """Describe a group with its members, their logs, its offsets and its lag."""
-    return respond(await _describe(request, request.arguments["group"]))
+    return await _describe(request, request.arguments["group"])
 
 
-async def _describe(request: Request, name: str) -> dict[str, Any]:
+async def _describe(request: Request, name: str) -> Group:
     """Return the document about a group, with the offsets in topics that the user may see."""
-    found: dict[str, Any] = await request.logs.groups.describe(name, lambda group: _describe_here(request, group))
-    found["offsets"] = [each for each in found["offsets"] if request.principal.permissions.may_see(each["topic"])]
-    found["lag"] = sum(each["lag"] for each in found["offsets"] if each["lag"] is not None)
+    described = await request.groups.describe(name, lambda group: _describe_here(request, group))
+    found = described if isinstance(described, Group) else parse_document(described, Group)
+    found.offsets = [each for each in found.offsets if request.principal.permissions.may_see(each.topic)]
+    found.lag = sum(each.lag for each in found.offsets if each.lag is not None)
     return found
 
 
-async def _describe_here(request: Request, group: DescribedGroup) -> dict[str, Any]:
+async def _describe_here(request: Request, group: DescribedGroup) -> Group:
     broker, name = request.broker, group.group_id
     members = [_describe_member(each, group) for each in group.members]
     readers = {
-        (topic, log): each["member_id"]
+        (topic, log): each.member_id
         for each in members
-        for topic, logs in (each["assignment"] or {}).items()
+        for topic, logs in (each.assignment or {}).items()
         for log in logs
     }
     found = sorted((await broker.groups.fetch_offsets(name)).items())
@@ -197,41 +178,27 @@ async def _describe_here(request: Request, group: DescribedGroup) -> dict[str, A
         log = logs[partition]
         end = None if log is None or log not in bounds else bounds[log].high_watermark
         offsets.append(
-            {
-                "topic": partition.topic,
-                "log": partition.partition,
-                "offset": committed.offset,
-                "metadata": committed.metadata,
-                "end_offset": end,
-                "lag": None if end is None else max(end - committed.offset, 0),
-                "member_id": readers.get(partition),
-            }
+            GroupOffset(
+                topic=partition.topic,
+                log=partition.partition,
+                offset=committed.offset,
+                metadata=committed.metadata,
+                end_offset=end,
+                lag=None if end is None else max(end - committed.offset, 0),
+                member_id=readers.get(partition),
+            )
         )
-    return {
-        "group": name,
-        "state": group.state,
-        "protocol_type": group.protocol_type,
-        "assignor": group.protocol,
-        "generation": group.generation_id,
-        "members": members,
-        "offsets": offsets,
-    }
+    return Group(name, group.state, group.protocol_type, group.protocol, group.generation_id, members, offsets, 0)
 
 
-def _describe_member(member: DescribedMember, group: DescribedGroup) -> dict[str, Any]:
-    is_consumer = group.protocol_type == CONSUMER_PROTOCOL
-    return {
-        "member_id": member.member_id,
-        "instance_id": member.group_instance_id,
-        "client_id": member.client_id,
-        "host": member.client_host,
-        "assignment": read_assignment(member.assignment) if is_consumer else None,
-    }
+def _describe_member(member: DescribedMember, group: DescribedGroup) -> Member:
+    assignment = read_assignment(member.assignment) if group.protocol_type == CONSUMER_PROTOCOL else None
+    return Member(member.member_id, member.group_instance_id, member.client_id, member.client_host, assignment)
 
 
 @Route(
     "DELETE /groups/{group}",
-    needs=RequiredPermission.GROUP,
+    RequiredPermission.GROUP,
     name="deleteGroup",
     tag="Groups",
     answers={204: Answer("The group is deleted.")},
@@ -239,37 +206,35 @@ def _describe_member(member: DescribedMember, group: DescribedGroup) -> dict[str
 )
 async def delete_group(request: Request) -> AnyResponse:
     """Delete a group with its offsets. It must not have members."""
-    await request.logs.groups.delete(request.arguments["group"])
+    await request.groups.delete(request.arguments["group"])
     return Response(204)
 
 
 @Route(
     "PUT /groups/{group}/offsets",
-    needs=RequiredPermission.GROUP,
+    RequiredPermission.GROUP,
     name="commitOffsets",
     tag="Groups",
-    document=NewOffsets,
-    answers={200: Answer("The group. Its offsets are durable.", Group)},
     errors=("topic_not_found", "log_not_found", "offset_out_of_range", "conflict"),
 )
-async def commit_offsets(request: Request) -> AnyResponse:
-    """Commit offsets of a group, or reset them. It must not have members.
+async def commit_offsets(request: Request, document: NewOffsets) -> Group:
+    """Commit offsets of a group durably, or reset them. It must not have members.
 
     A group that does not exist is created.
     """
-    name, wanted, broker = request.arguments["group"], request.document, request.broker
-    request.principal.check_read(wanted.topic)
-    if (wanted.offsets is None) == (wanted.to is None):
+    name, broker = request.arguments["group"], request.broker
+    request.principal.check_read(document.topic)
+    if (document.offsets is None) == (document.to is None):
         raise WebError("bad_request", "the body: expected either offsets or to")
-    if wanted.offsets is None:
-        position = parse_position(wanted.to)
+    if document.offsets is None:
+        position = parse_position(document.to)
         if isinstance(position, FromGroup):
             request.principal.check_group(position.group)
-        logs = find_logs(broker, wanted.topic)
+        logs = find_logs(broker, document.topic)
     else:
-        numbers = parse_offsets(wanted.offsets)
+        numbers = parse_offsets(document.offsets)
         position = FromOffsets(numbers)
-        logs = find_logs(broker, wanted.topic, numbers)
-    found = await find_offsets(request.logs, logs, position)
-    await request.logs.groups.commit(name, wanted.topic, {log.number: offset for log, offset in found.items()})
-    return respond(await _describe(request, name))
+        logs = find_logs(broker, document.topic, numbers)
+    found = await find_offsets(request.logs, request.groups, logs, position)
+    await request.groups.commit(name, document.topic, {log.number: offset for log, offset in found.items()})
+    return await _describe(request, name)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from msgspec import field
 
-from dafka.http.api.registry import Answer, RequiredPermission, Route
+from dafka.http.api.registry import RequiredPermission, Route
 from dafka.http.server.documents import Count, Document, doc
-from dafka.http.server.messages import AnyResponse, Request, respond
-from dafka.protocol.observer.cluster_survey import ClusterSurvey, NodeState, NodeView
+from dafka.http.server.messages import Request
+from dafka.protocol.observer.cluster_survey import ClusterSurvey, NodeState
 
 NODES_MAX = 1000
 """The maximum number of listed nodes."""
@@ -65,77 +65,57 @@ class Nodes(Document):
     note: Annotated[str, doc("Why something is missing; empty if nothing is.")]
 
 
-@Route(
-    "GET /nodes",
-    needs=RequiredPermission.ADMINISTRATOR,
-    name="listNodes",
-    tag="Broker",
-    answers={200: Answer("The nodes.", Nodes)},
-)
-async def list_nodes(request: Request) -> AnyResponse:
+@Route("GET /nodes", RequiredPermission.ADMINISTRATOR, name="listNodes", tag="Broker")
+async def list_nodes(request: Request) -> Nodes:
     """List the nodes of the cluster, and which store has the records of which node.
 
     An observer finds the nodes while clients ask for them. The first response can contain only this broker.
     """
     surveys, node = request.web.survey_cache, request.broker.node
     survey, note = surveys.newest(), surveys.problem
-    own = {
-        "address": node.address,
-        "endpoint": node.store.endpoint,
-        "roles": ["broker"],
-        "state": "up",
-        "is_self": True,
-        "last_seen": None,
-        "partitions_held": None,
-    }
+    own = Node(
+        address=node.address,
+        endpoint=node.store.endpoint,
+        roles=["broker"],
+        state="up",
+        is_self=True,
+        last_seen=None,
+        partitions_held=None,
+    )
     if survey is None:
-        is_complete = bool(note)
-        return respond({"is_complete": is_complete, "nodes": [own], "connections": [], "towers": [], "note": note})
+        return Nodes(bool(note), [own], [], [], note)
     others = [each for each in survey.nodes if each.address != node.address and each.roles != ("observer",)]
     if len(others) >= NODES_MAX:
         note = f"only {NODES_MAX} of {len(others) + 1} nodes are listed"
     senders = {log.leader_partition.address: node.address for log in node.log_table.all_logs()}
-    return respond(
-        {
-            "is_complete": True,
-            "nodes": [own, *(_describe_node(each) for each in others[: NODES_MAX - 1])],
-            "connections": find_connections(survey, node.address, senders),
-            "towers": survey.towers,
-            "note": note or "; ".join(survey.limits),
-        }
+    listed = [
+        Node.of(each, state=each.state.value, is_self=False, last_seen=int(each.last_seen * 1000))
+        for each in others[: NODES_MAX - 1]
+    ]
+    return Nodes(
+        is_complete=True,
+        nodes=[own, *listed],
+        connections=find_connections(survey, node.address, senders),
+        towers=[Tower.of(each) for each in survey.towers],
+        note=note or "; ".join(survey.limits),
     )
 
 
-def _describe_node(node: NodeView) -> dict[str, Any]:
-    return {
-        "address": node.address,
-        "endpoint": node.endpoint,
-        "roles": list(node.roles),
-        "state": node.state.value,
-        "is_self": False,
-        "last_seen": int(node.last_seen * 1000),
-        "partitions_held": node.partitions_held,
-    }
-
-
-def find_connections(survey: ClusterSurvey, own_address: str, senders: Mapping[str, str]) -> list[dict[str, Any]]:
+def find_connections(survey: ClusterSurvey, own_address: str, senders: Mapping[str, str]) -> list[Connection]:
     """Return which store has the records of which node, and the other connections of this broker.
 
     `senders` names the publishing nodes of partitions with other addresses than the node's, by partition address.
     """
     known = {each.address for each in survey.nodes}
-    found: dict[tuple[str, str], dict[str, Any]] = {}
+    found: dict[tuple[str, str], Connection] = {}
     for each in survey.partitions:
         sender = senders.get(each.partition.address, each.partition.address)
         for holder in each.holders:
             if sender == holder.store or sender not in known or holder.store not in known or not holder.end_sequence:
                 continue
-            entry = found.setdefault(
-                (sender, holder.store),
-                {"from": sender, "to": holder.store, "kind": "stored", "partitions": 0, "lag": 0},
-            )
-            entry["partitions"] += 1
-            entry["lag"] += holder.lag or 0
+            entry = found.setdefault((sender, holder.store), Connection(sender, holder.store, "stored", 0, 0))
+            entry.partitions += 1
+            entry.lag += holder.lag or 0
     joined = {pair[0] for pair in found if pair[1] == own_address} | {
         pair[1] for pair in found if pair[0] == own_address
     }
@@ -143,5 +123,5 @@ def find_connections(survey: ClusterSurvey, own_address: str, senders: Mapping[s
         is_peer = node.state is NodeState.UP and node.address != own_address and node.roles != ("observer",)
         if is_peer and node.address not in joined:
             pair = (own_address, node.address)
-            found[pair] = {"from": pair[0], "to": pair[1], "kind": "connected", "partitions": 0, "lag": 0}
+            found[pair] = Connection(*pair, "connected", 0, 0)
     return list(found.values())

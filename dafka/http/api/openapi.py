@@ -10,10 +10,10 @@ from typing import Annotated, Any
 import msgspec
 
 from dafka.http.api.registry import ROUTES, Answer, Parameter, RequiredPermission, Route
+from dafka.http.server.authentication import COOKIE
 from dafka.http.server.documents import Document, doc, encode_document
 from dafka.http.server.errors import STATUSES
 from dafka.http.server.messages import JSON, AnyResponse, Request, Response
-from dafka.http.server.sessions import COOKIE
 
 
 class ErrorDetails(Document):
@@ -170,7 +170,7 @@ def _kinds(route: Route) -> Iterator[Any]:
 
 @Route(
     "GET /openapi.json",
-    needs=RequiredPermission.NOTHING,
+    RequiredPermission.NOTHING,
     name="describeApi",
     tag="Description",
     answers={200: Answer("The description.", Annotated[dict[str, Any], doc("An OpenAPI document.")])},

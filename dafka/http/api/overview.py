@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
-from typing import Annotated, Any
+from typing import Annotated
 
 from msgspec import UNSET, UnsetType
 
-from dafka.http.api.registry import Answer, Parameter, RequiredPermission, Route
-from dafka.http.api.replicas import find_broker_problems
-from dafka.http.api.storage import StorageUsage, measure_usage
+from dafka.http.api.brokers import find_broker_problems
+from dafka.http.api.registry import Parameter, RequiredPermission, Route
 from dafka.http.server.documents import Count, Document, doc
-from dafka.http.server.messages import AnyResponse, Request, respond
+from dafka.http.server.messages import Request
+from dafka.http.server.storage_state import StorageUsage
 from dafka.http.server.throughput import Rates, Totals
 from dafka.protocol.observer.cluster_survey import ClusterSurvey, NodeState
 from dafka.roles.statistics import StoreStatistics
@@ -61,13 +61,12 @@ class Overview(Document):
 
 @Route(
     "GET /overview",
-    needs=RequiredPermission.USER,
+    RequiredPermission.USER,
     name="describeOverview",
     tag="Broker",
     parameters=[Parameter("history", Annotated[bool, doc("Whether to return the rates of the last minutes.")], False)],
-    answers={200: Answer("The overview.", Overview)},
 )
-async def describe_overview(request: Request) -> AnyResponse:
+async def describe_overview(request: Request) -> Overview:
     """Describe the broker's contents, throughput and problems in one response.
 
     Only users with the permission `admin` for `*` get `storage` and `problems`.
@@ -79,25 +78,16 @@ async def describe_overview(request: Request) -> AnyResponse:
         records_out = sum(each.counters.consumed.total() for each in broker.listeners)
         bytes_out = sum(each.counters.sent_bytes for each in broker.listeners)
         activity.add(Totals(statistics.records_stored, statistics.bytes_stored, records_out, bytes_out), time_ms)
-    found: dict[str, Any] = {
-        "time": time_ms,
-        "broker": {
-            "address": node.address,
-            "endpoint": node.store.endpoint,
-            "version": _version(),
-            "started_at": web.started_at,
-        },
-        "counts": _count(request, statistics),
-        "rates": activity.newest,
-        "storage": None,
-        "problems": None,
-    }
-    if request.query["history"]:
-        found["history"] = activity.history()
-    if request.principal.permissions.is_administrator:
-        found["storage"] = usage = await measure_usage(web)
-        found["problems"] = list(_find_problems(request, statistics, usage))
-    return respond(found)
+    usage = await web.storage_meter.measure() if request.principal.permissions.is_administrator else None
+    return Overview(
+        time=time_ms,
+        broker=BrokerDetails(node.address, node.store.endpoint, _version(), web.started_at),
+        counts=_count(request, statistics),
+        rates=activity.newest,
+        storage=usage,
+        problems=None if usage is None else list(_find_problems(request, statistics, usage)),
+        history=activity.history() if request.query["history"] else UNSET,
+    )
 
 
 def _version() -> str:
@@ -107,23 +97,23 @@ def _version() -> str:
         return "unknown"
 
 
-def _count(request: Request, statistics: StoreStatistics) -> dict[str, int]:
+def _count(request: Request, statistics: StoreStatistics) -> Counts:
     broker, permissions = request.broker, request.principal.permissions
     topics = [each for each in broker.node.topics.values() if permissions.may_see(each.name)]
-    return {
-        "topics": len(topics),
-        "logs": sum(each.log_count for each in topics),
-        "groups": sum(
+    return Counts(
+        topics=len(topics),
+        logs=sum(each.log_count for each in topics),
+        groups=sum(
             permissions.may_use_group(group.group_id)
             for coordinator in broker.groups.coordinators()
             for group in coordinator.list_groups()
         ),
-        "clients": sum(len(each.quotas) for each in broker.listeners),
-        "peers": statistics.peers,
-    }
+        clients=sum(len(each.quotas) for each in broker.listeners),
+        peers=statistics.peers,
+    )
 
 
-def _find_problems(request: Request, statistics: StoreStatistics, usage: dict[str, Any]) -> Iterator[str]:
+def _find_problems(request: Request, statistics: StoreStatistics, usage: StorageUsage) -> Iterator[str]:
     """Yield a sentence for each problem."""
     web, node = request.web, request.broker.node
     health = node.store.health()
@@ -132,8 +122,8 @@ def _find_problems(request: Request, statistics: StoreStatistics, usage: dict[st
     yield from find_broker_problems(node)
     if statistics.is_full:
         yield "the storage takes no further records"
-    free, total = usage["free_bytes"], usage["total_bytes"]
-    if free is not None and free < FREE_SHARE_MIN * total:
+    free, total = usage.free_bytes, usage.total_bytes
+    if free is not None and total is not None and free < FREE_SHARE_MIN * total:
         yield f"the disk of the storage is almost full: {100 * free // total} % are free"
     if web.verification.report.damages:
         yield f"the verification of the storage has found {len(web.verification.report.damages)} damaged places"

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import binascii
-from base64 import b64decode
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, NamedTuple, TypeAlias
 
 from msgspec import UNSET, Meta, UnsetType
 
 from dafka.batches import Headers, RecordColumns
+from dafka.http.logs.publishing import Published
+from dafka.http.logs.records import Timestamp
 from dafka.http.server.documents import Count, Document, decode_document, doc, encode_document, parse_document
 from dafka.http.server.errors import WebError
-from dafka.packed_bytes import Repeated
 from dafka.records import Header
 
 KAFKA_JSON = "application/vnd.kafka.json.v2+json"
@@ -25,41 +24,14 @@ RECORD_OVERHEAD_BYTES = 64
 BATCH_OVERHEAD_BYTES = 128
 """An upper bound on a batch's overhead, without its records."""
 
-Timestamp: TypeAlias = Annotated[int, doc("When the record was made, in milliseconds since 1970.", ge=0, le=2**53 - 1)]
 LogNumber: TypeAlias = Annotated[Count, doc("The number of the log.")]
 RecordOffset: TypeAlias = Annotated[Count, doc("The offset of the record in the log.")]
 
 
-HeaderItem: TypeAlias = Annotated[
-    Any, doc('The name; then the value as text, null, or `{"base64": ...}` if it is no UTF-8.')
-]
-
-
-class Record(Document):
-    """A record. What is published needs a value only; its log and its offset are ignored."""
-
-    log: LogNumber | UnsetType = UNSET
-    offset: RecordOffset | UnsetType = UNSET
-    timestamp: Timestamp | UnsetType = UNSET
-    key: Annotated[str | UnsetType, doc("The key. A record without a key has no such field.")] = UNSET
-    key_base64: Annotated[str | UnsetType, doc("The key in base64, if it is no UTF-8.")] = UNSET
-    value: Annotated[str | UnsetType | None, doc("The value; null for a tombstone.")] = UNSET
-    value_base64: Annotated[str | UnsetType, doc("The value in base64, if it is no UTF-8.")] = UNSET
-    headers: Annotated[list[list[HeaderItem]] | UnsetType, doc("Pairs of a name and a value.")] = UNSET
-
-
 class PublishedRecords(Document):
-    """Consecutive records in a log."""
-
-    log: LogNumber
-    offset: Annotated[Count | None, doc("The offset of the first record.")]
-    count: Annotated[Count, doc("The number of records, which have consecutive offsets.")]
-
-
-class Published(Document):
     """Where the records are."""
 
-    offsets: list[PublishedRecords]
+    offsets: list[Published]
 
 
 class KafkaRestHeader(Document):
@@ -67,14 +39,14 @@ class KafkaRestHeader(Document):
 
     name: Annotated[str | None, doc("The name.")] = None
     key: Annotated[str | None, doc("The name, too: some clients call it so.")] = None
-    value: Annotated[str | None, doc("The value in base64.")] = None
+    value: Annotated[bytes | None, doc("The value in base64.")] = None
 
 
 class KafkaRestRecord(Document):
     """A record, for Kafka REST."""
 
-    key: Annotated[Any, doc("The key: any JSON value, or base64.")] = None
-    value: Annotated[Any, doc("The value: any JSON value, or base64.")] = None
+    key: Annotated[Any, doc("The key: any JSON value.")] = None
+    value: Annotated[Any, doc("The value: any JSON value.")] = None
     partition: LogNumber | None = None
     timestamp: Timestamp | None = None
     headers: Annotated[list[KafkaRestHeader] | None, doc("The headers.")] = None
@@ -83,7 +55,20 @@ class KafkaRestRecord(Document):
 class KafkaRestRecords(Document):
     """Records to publish, for Kafka REST."""
 
-    records: Annotated[list[KafkaRestRecord], Meta(min_length=1)]
+    records: Annotated[Sequence[KafkaRestRecord], Meta(min_length=1)]
+
+
+class KafkaRestBinaryRecord(KafkaRestRecord):
+    """A record with a key and a value in base64, for Kafka REST."""
+
+    key: Annotated[bytes | None, doc("The key in base64.")] = None
+    value: Annotated[bytes | None, doc("The value in base64.")] = None
+
+
+class KafkaRestBinaryRecords(KafkaRestRecords):
+    """Binary records to publish, for Kafka REST."""
+
+    records: Annotated[Sequence[KafkaRestBinaryRecord], Meta(min_length=1)]
 
 
 class KafkaRestOffset(Document):
@@ -137,46 +122,30 @@ class RestRecord(NamedTuple):
     headers: Headers
 
 
-def make_record(value: bytes, key: str | None, now_ms: int) -> RecordColumns:
-    """Return one record."""
-    return RecordColumns([value], None if key is None else [key.encode()], None, Repeated(now_ms, 1))
-
-
 def parse_rest_records(body: bytes, now_ms: int, *, is_binary: bool) -> list[RestRecord]:
     """Parse the records in a body of Kafka REST. Those without a timestamp get `now_ms`. Raises `WebError`.
 
     Binary keys and values are in base64. Others are any JSON values, and are stored as JSON.
     """
-    document = parse_document(decode_document(body), KafkaRestRecords)
-    return [_parse(f"record {number}", each, is_binary, now_ms) for number, each in enumerate(document.records)]
+    document = parse_document(decode_document(body), KafkaRestBinaryRecords if is_binary else KafkaRestRecords)
+    return [_parse(number, each, now_ms) for number, each in enumerate(document.records)]
 
 
-def _parse(where: str, record: KafkaRestRecord, is_binary: bool, now_ms: int) -> RestRecord:
+def _parse(number: int, record: KafkaRestRecord, now_ms: int) -> RestRecord:
     key, value = (
-        None if given is None else _encode(given, f"{where}.{name}", is_binary)
-        for name, given in (("key", record.key), ("value", record.value))
+        encode_document(given) if given is not None and not isinstance(given, bytes) else given
+        for given in (record.key, record.value)
     )
-    headers = tuple(_parse_header(f"{where}.headers", each) for each in record.headers or ())
+    headers = tuple(_parse_header(number, each) for each in record.headers or ())
     timestamp = now_ms if record.timestamp is None else record.timestamp
     return RestRecord(record.partition, key, value, timestamp, headers)
 
 
-def _parse_header(where: str, header: KafkaRestHeader) -> Header:
-    name, value = header.key if header.name is None else header.name, header.value
+def _parse_header(number: int, header: KafkaRestHeader) -> Header:
+    name = header.key if header.name is None else header.name
     if name is None:
-        raise WebError("bad_request", f"{where}: expected objects with a name, and a value in base64")
-    return name, None if value is None else _encode(value, f"{where}.{name[:100]}", is_binary=True)
-
-
-def _encode(given: Any, where: str, is_binary: bool) -> bytes:
-    if not is_binary:
-        return encode_document(given)
-    if isinstance(given, str):
-        try:
-            return b64decode(given, validate=True)
-        except (binascii.Error, ValueError):
-            pass
-    raise WebError("bad_request", f"{where}: expected base64")
+        raise WebError("bad_request", f"record {number}.headers: expected objects with a name, and a value in base64")
+    return name, header.value
 
 
 def join_rest_records(records: Sequence[RestRecord]) -> RecordColumns:

@@ -9,28 +9,29 @@ from typing import Annotated, Any, TypeVar
 
 import trio
 
+from dafka.batches import RecordColumns
 from dafka.broker.core.log.partitioner import log_of_key
 from dafka.http.api.record_documents import (
     KAFKA_ANSWER,
     KAFKA_BINARY,
     KAFKA_JSON,
     DeletedRecords,
+    KafkaRestBinaryRecords,
     KafkaRestOffsets,
     KafkaRestRecords,
+    LogOffsets,
     Offsets,
-    Published,
-    Record,
+    PublishedRecords,
     RestRecord,
     join_rest_records,
-    make_record,
     parse_rest_records,
     split_records,
 )
 from dafka.http.api.registry import Answer, Body, Parameter, RequiredPermission, Route
+from dafka.http.logs.log_access import find_logs
 from dafka.http.logs.positions import find_offsets, parse_position_text
 from dafka.http.logs.publishing import Publication
-from dafka.http.logs.reading import find_logs
-from dafka.http.logs.records import parse_json_lines
+from dafka.http.logs.records import Record, parse_json_lines
 from dafka.http.server.documents import Count, doc, encode_document
 from dafka.http.server.errors import WebError
 from dafka.http.server.messages import JSON_LINES, AnyResponse, Request, Response, respond
@@ -50,7 +51,7 @@ _STRUCTURED = {JSON_LINES, KAFKA_JSON, KAFKA_BINARY}
 
 @Route(
     "POST /topics/{topic}/records",
-    needs=RequiredPermission.WRITE,
+    RequiredPermission.WRITE,
     name="publishRecords",
     tag="Records",
     parameters=[
@@ -63,17 +64,17 @@ _STRUCTURED = {JSON_LINES, KAFKA_JSON, KAFKA_BINARY}
             "*/*": Annotated[str, doc("The value of one record, as it is.")],
             JSON_LINES: Record,
             KAFKA_JSON: KafkaRestRecords,
-            KAFKA_BINARY: KafkaRestRecords,
+            KAFKA_BINARY: KafkaRestBinaryRecords,
         },
     ),
     answers={
         200: Answer(
             "Where the records are, which are durable. The answer to a form of Kafka REST has its form.",
-            Published,
+            PublishedRecords,
             {KAFKA_ANSWER: KafkaRestOffsets},
         )
     },
-    errors=("topic_not_found", "log_not_found", "too_large", "leader_unavailable", "leader_changed"),
+    errors=("log_not_found", "too_large", "leader_unavailable", "leader_changed"),
 )
 async def publish_records(request: Request) -> AnyResponse:
     """Publish records, and answer when they are durable.
@@ -93,7 +94,8 @@ async def publish_records(request: Request) -> AnyResponse:
     if content_type == JSON_LINES:
         parts = await _parse(body, lambda body, now_ms: list(split_records(parse_json_lines(body, now_ms), bytes_max)))
     else:
-        parts = list(split_records(make_record(body, key, now_ms()), bytes_max))
+        record = RecordColumns([body], None if key is None else [key.encode()], None, [now_ms()])
+        parts = list(split_records(record, bytes_max))
     publisher = request.publisher
     pending: list[Publication] = []
     for part in parts:
@@ -102,7 +104,7 @@ async def publish_records(request: Request) -> AnyResponse:
         await trio.lowlevel.checkpoint()  # large bodies must not delay other clients
     published = [stored for each in pending for stored in await each.wait()]
     request.web.counters.produced[topic] += sum(map(len, parts))
-    return respond({"offsets": [{"log": each.log, "offset": each.offset, "count": each.count} for each in published]})
+    return respond({"offsets": published})
 
 
 async def _parse(body: bytes, parse: Callable[[bytes, int], _T]) -> _T:
@@ -165,7 +167,7 @@ def _batch_bytes_max(request: Request, topic: str) -> int:
 
 @Route(
     "DELETE /topics/{topic}/records",
-    needs=RequiredPermission.ADMIN,
+    RequiredPermission.ADMIN,
     name="deleteRecords",
     tag="Records",
     parameters=[
@@ -180,10 +182,9 @@ def _batch_bytes_max(request: Request, topic: str) -> int:
             example="100",
         ),
     ],
-    answers={200: Answer("The log.", DeletedRecords)},
-    errors=("topic_not_found", "log_not_found", "offset_out_of_range", "leader_unavailable"),
+    errors=("log_not_found", "offset_out_of_range", "leader_unavailable"),
 )
-async def delete_records(request: Request) -> AnyResponse:
+async def delete_records(request: Request) -> DeletedRecords:
     """Delete the records of a log before an offset."""
     topic, number = request.arguments["topic"], request.query["log"]
     logs = find_logs(request.broker, topic, None if number is None else [number])
@@ -193,13 +194,14 @@ async def delete_records(request: Request) -> AnyResponse:
     if request.query["before"] == "latest":
         offset = (await request.logs.bounds(logs))[log].high_watermark
     else:
-        offset = (await find_offsets(request.logs, logs, parse_position_text(request.query["before"])))[log]
-    return respond({"log": log.number, "start_offset": await request.logs.delete_before(log, offset)})
+        position = parse_position_text(request.query["before"])
+        offset = (await find_offsets(request.logs, request.groups, logs, position))[log]
+    return DeletedRecords(log.number, await request.logs.delete_before(log, offset))
 
 
 @Route(
     "GET /topics/{topic}/offsets",
-    needs=RequiredPermission.SEE,
+    RequiredPermission.SEE,
     name="listOffsets",
     tag="Records",
     parameters=[
@@ -209,19 +211,18 @@ async def delete_records(request: Request) -> AnyResponse:
             example="2026-01-31T12:00:00Z",
         )
     ],
-    answers={200: Answer("The offsets of each log.", Offsets)},
-    errors=("topic_not_found", "leader_unavailable"),
+    errors=("leader_unavailable",),
 )
-async def list_offsets(request: Request) -> AnyResponse:
+async def list_offsets(request: Request) -> Offsets:
     """List the first offset and the end offset of each log, and the offset for a time."""
     logs = find_logs(request.broker, request.arguments["topic"])
-    found: list[dict[str, Any]] = [
-        {"log": log.number, "start_offset": each.start_offset, "end_offset": each.high_watermark}
+    found = [
+        LogOffsets(log.number, each.start_offset, each.high_watermark)
         for log, each in (await request.logs.bounds(logs)).items()
     ]
     if request.query["time"] is not None:
         position = parse_position_text(f"time:{request.query['time']}")
-        offsets = await find_offsets(request.logs, logs, position)
+        offsets = await find_offsets(request.logs, request.groups, logs, position)
         for log, described in zip(logs, found, strict=True):
-            described["offset"] = offsets[log]
-    return respond({"offsets": found})
+            described.offset = offsets[log]
+    return Offsets(found)

@@ -1,22 +1,32 @@
-"""Registers the routes of the HTTP API, with all data that their OpenAPI description needs."""
+"""Registers the routes of the HTTP API, with all data that their description needs, and answers requests by them."""
 
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import Enum
-from typing import Any, TypeAlias
+from http import HTTPStatus
+from typing import Any, TypeAlias, TypeVar, get_type_hints
 
 import attrs
 import msgspec
 
-from dafka.http.server.documents import Document, describe_problem
-from dafka.http.server.errors import WebError
-from dafka.http.server.messages import JSON, AnyResponse, Request
+from dafka.errors import ConfigError, StorageError
+from dafka.http.server.documents import Document, decode_document, describe_problem, parse_document
+from dafka.http.server.errors import WebError, refused_request
+from dafka.http.server.messages import JSON, AnyResponse, Request, Response, respond, respond_error
 from dafka.http.server.principal import Principal
-from dafka.http1.head import Head
+from dafka.http1.head import Head, RequestError, parse_target
 
-Handler: TypeAlias = Callable[[Request], Awaitable[AnyResponse]]
+DOCUMENT_BYTES_MAX = 2**20
+"""The maximum size of a JSON request document. Records can be larger."""
+
+_LOGGER = logging.getLogger("dafka.http")
+
+Handler: TypeAlias = Callable[..., Awaitable[AnyResponse | Document]]
+
+_H = TypeVar("_H", bound=Handler)
 
 
 class RequiredPermission(Enum):
@@ -46,15 +56,7 @@ _CHECKS: dict[RequiredPermission, Callable[[Principal, Mapping[str, str]], objec
 
 @attrs.frozen
 class Parameter:
-    """A query parameter.
-
-    Attributes:
-        name: The name.
-        kind: The type of its value, with a description.
-        default: The value if it is missing.
-        is_required: Whether it must be given.
-        example: A value, for the description.
-    """
+    """A query parameter. The type of its value has a description, and the example is for the API's description."""
 
     name: str
     kind: Any
@@ -83,13 +85,7 @@ class Parameter:
 
 @attrs.frozen
 class Answer:
-    """A response of a route, except an error.
-
-    Attributes:
-        description: A description of the content.
-        document: The type of its JSON document; None if it has none.
-        others: Other content types of its body, each with the type of the content.
-    """
+    """A response of a route, except an error: the type of its JSON document, and those of other contents."""
 
     description: str
     document: Any = None
@@ -103,12 +99,7 @@ class Answer:
 
 @attrs.frozen
 class Body:
-    """A request body that is not a JSON document.
-
-    Attributes:
-        description: A description of the content.
-        content_types: The content types that it can have, each with the type of the content.
-    """
+    """A request body that is not a JSON document, with the type of each content type."""
 
     description: str
     content_types: Mapping[str, Any]
@@ -118,38 +109,34 @@ class Body:
 class Route:
     """A route: `@Route("GET /path", ...)` registers the function that answers its requests.
 
-    Attributes:
-        endpoint: The method, and the path with names of segments in braces. The last one can be `{name...}`: all
-            remaining segments.
-        needs: The permission that it needs.
-        name: Its name for programs, in OpenAPI.
-        tag: The group of routes in which it is described.
-        answers: Its responses, by status.
-        parameters: The query parameters.
-        document: The type of its JSON request document; None if it takes none.
-        body: Its request body, if that is not a JSON document.
-        errors: Its error codes, in addition to those of every route.
-        is_websocket: Whether the connection is upgraded to WebSocket.
-        changes_topics: Whether it creates, changes or deletes topics or moves logs. It is then handled when the broker
-            knows what others have done with topics.
-        handler: Answers a request.
-        method: The method.
-        path: The path.
-        segments: The segments of the path.
+    The function gets the request, and a document if it has a parameter of that name: the body, of the parameter's type.
+    It returns a document or a response. Names of segments in the path are in braces. The last one can be `{name...}`:
+    all remaining segments.
     """
 
     endpoint: str
-    needs: RequiredPermission = attrs.field(kw_only=True)
+    needs: RequiredPermission
     name: str = attrs.field(kw_only=True)
+    """Its name for programs, in OpenAPI."""
     tag: str = attrs.field(kw_only=True)
-    answers: Mapping[int, Answer] = attrs.field(kw_only=True)
+    """The group of routes in which it is described."""
+    status: int = HTTPStatus.OK
+    answers: Mapping[int, Answer] = attrs.field(factory=dict)
+    """Its responses, by status; needed if the handler does not return a document."""
     parameters: Sequence[Parameter] = ()
-    document: type[Document] | None = None
     body: Body | None = None
+    """Its request body, if that is not a JSON document."""
     errors: Sequence[str] = ()
+    """Its error codes, in addition to those of every route."""
     is_websocket: bool = False
     changes_topics: bool = False
+    """Whether it creates, changes or deletes topics or moves logs.
+
+    It is then handled when the broker knows what others have done with topics.
+    """
     handler: Handler = attrs.field(init=False)
+    document: type[Document] | None = attrs.field(default=None, init=False)
+    """The type of its JSON request document; None if it takes none."""
     method: str = attrs.field(init=False)
     path: str = attrs.field(init=False)
     segments: tuple[str, ...] = attrs.field(init=False)
@@ -157,10 +144,16 @@ class Route:
     def __attrs_post_init__(self) -> None:
         self.method, _, self.path = self.endpoint.partition(" ")
         self.segments = tuple(self.path[1:].split("/"))
+        if "{topic}" in self.segments:
+            self.errors = ("topic_not_found", *self.errors)
 
-    def __call__(self, handler: Handler) -> Handler:
+    def __call__(self, handler: _H) -> _H:
         """Register the function that answers the route's requests."""
         self.handler = handler
+        hints = get_type_hints(handler)
+        self.document, answer = hints.get("document"), hints["return"]
+        if not self.answers:
+            self.answers = {self.status: Answer(inspect.getdoc(answer) or "", answer)}
         ROUTES.append(self)
         return handler
 
@@ -240,3 +233,49 @@ def find_route(method: str, segments: Sequence[str]) -> tuple[Route, dict[str, s
 def is_websocket_route(head: Head) -> bool:
     """Return whether a request is for a route that is upgraded to WebSocket."""
     return head.method == "GET" and any(each.is_websocket and each.match(head.segments) == {} for each in ROUTES)
+
+
+async def answer_request(request: Request) -> AnyResponse:
+    """Return the response to a request; for an error, the response that describes it."""
+    try:
+        return await _answer(request)
+    except WebError as error:
+        return respond_error(error)
+    except ConfigError as error:
+        return respond_error(WebError("bad_request", str(error)))
+    except StorageError as error:
+        _LOGGER.warning("%s %s: %s", request.head.method, request.head.path, error)
+        return respond_error(WebError("storage_failed", str(error)))
+    except Exception:
+        # A bug in this program must not affect other clients.
+        _LOGGER.exception("%s %s failed", request.head.method, request.head.path)
+        return respond_error(WebError("internal_error", "the request failed; the broker's log has the reason"))
+
+
+async def answer_get(request: Request, target: str, principal: Principal) -> AnyResponse:
+    """Return the response to GET for a client that is connected over another protocol by `request`."""
+    try:
+        head = parse_target("GET", target, {})
+    except RequestError as error:
+        return respond_error(refused_request(error))
+    return await answer_request(Request(request.web, head, principal, request.host, request.is_private))
+
+
+async def _answer(request: Request) -> AnyResponse:
+    head = request.head
+    if head.method == "OPTIONS":
+        return Response(204)
+    route, request.arguments = find_route(head.method, head.segments)
+    request.web.counters.requests[head.method, route.path] += 1
+    route.check_access(request.principal, request.arguments)
+    request.query = route.parse_query(head.parameters)
+    arguments: list[Any] = [request]
+    if route.document is not None:
+        if request.content_type != JSON:
+            raise WebError("unsupported", f"expected the header Content-Type: {JSON}")
+        document = decode_document(await request.read_body(DOCUMENT_BYTES_MAX))
+        arguments.append(parse_document(document, route.document))
+    if route.changes_topics:
+        await request.broker.node.leases.wait_topics()
+    found = await route.handler(*arguments)
+    return respond(found, route.status) if isinstance(found, Document) else found

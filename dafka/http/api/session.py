@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import attrs
 
 from dafka.broker.access.permissions import Permissions
 from dafka.http.api.registry import Answer, RequiredPermission, Route
-from dafka.http.server.authentication import session_of
+from dafka.http.server.authentication import COOKIE, SESSION_S, session_of
 from dafka.http.server.documents import Document, doc
 from dafka.http.server.errors import WebError
 from dafka.http.server.messages import AnyResponse, Request, Response, respond
 from dafka.http.server.principal import Principal
-from dafka.http.server.sessions import COOKIE, SESSION_S
 
 
 class Session(Document):
@@ -36,14 +35,9 @@ class Login(Document):
     password: Annotated[str, doc("The password.", max_length=1000)]
 
 
-def _describe(principal: Principal) -> dict[str, Any]:
+def _describe(principal: Principal) -> Session:
     permissions = principal.permissions if principal.is_known else Permissions()
-    return {
-        "user": principal.user,
-        "must_log_in": not principal.is_known,
-        "is_administrator": permissions.is_administrator,
-        "permissions": attrs.asdict(permissions),
-    }
+    return Session(principal.user, not principal.is_known, permissions.is_administrator, attrs.asdict(permissions))
 
 
 def _cookie(request: Request, value: str, seconds: float) -> tuple[str, str]:
@@ -52,36 +46,29 @@ def _cookie(request: Request, value: str, seconds: float) -> tuple[str, str]:
     return "Set-Cookie", f"{COOKIE}={value}; Path=/; Max-Age={seconds:.0f}; HttpOnly; SameSite=Strict{secure}"
 
 
-@Route(
-    "GET /session",
-    needs=RequiredPermission.NOTHING,
-    name="describeSession",
-    tag="Session",
-    answers={200: Answer("The user and its permissions.", Session)},
-)
-async def describe_session(request: Request) -> AnyResponse:
+@Route("GET /session", RequiredPermission.NOTHING, name="describeSession", tag="Session")
+async def describe_session(request: Request) -> Session:
     """Describe the user and its permissions."""
-    return respond(_describe(request.principal))
+    return _describe(request.principal)
 
 
 @Route(
     "POST /session",
-    needs=RequiredPermission.NOTHING,
+    RequiredPermission.NOTHING,
     name="logIn",
     tag="Session",
-    document=Login,
     answers={200: Answer("The user and its permissions. A cookie stands for the session.", Session)},
     errors=("unauthenticated", "too_many_requests"),
 )
-async def log_in(request: Request) -> AnyResponse:
+async def log_in(request: Request, document: Login) -> AnyResponse:
     """Log in with a password, from a browser.
 
     Other clients send a token or the password with each request. A session ends 12 hours after its last request, and
     when the broker stops.
     """
-    web, wanted = request.web, request.document
+    web = request.web
     user = await web.authenticator.log_in(
-        wanted.user, wanted.password, host=request.host, is_private=request.is_private
+        document.user, document.password, host=request.host, is_private=request.is_private
     )
     if user is None:
         raise WebError("bad_request", "this broker has no users: everybody may do everything")
@@ -96,7 +83,7 @@ async def log_in(request: Request) -> AnyResponse:
 
 @Route(
     "DELETE /session",
-    needs=RequiredPermission.NOTHING,
+    RequiredPermission.NOTHING,
     name="logOut",
     tag="Session",
     answers={204: Answer("The session is over.")},

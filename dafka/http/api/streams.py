@@ -1,4 +1,4 @@
-"""Route that reads records: a range as JSON Lines, or a continuous stream as server-sent events."""
+"""Routes that read records: a range as JSON Lines, a stream as server-sent events, and the upgrade to WebSocket."""
 
 from __future__ import annotations
 
@@ -10,11 +10,18 @@ from typing import Annotated
 import trio
 
 from dafka.broker.core.log.log import Log
-from dafka.http.api.record_documents import Record
+from dafka.http.api.openapi import Error
 from dafka.http.api.registry import Answer, Parameter, RequiredPermission, Route
-from dafka.http.logs.divergences import DivergenceTracker
-from dafka.http.logs.positions import FromGroup, FromOffsets, Position, find_offsets, parse_position_text
-from dafka.http.logs.reading import READ_BYTES, find_logs
+from dafka.http.logs.log_access import READ_BYTES, find_logs
+from dafka.http.logs.positions import (
+    DivergenceTracker,
+    FromGroup,
+    FromOffsets,
+    Position,
+    find_offsets,
+    parse_position_text,
+)
+from dafka.http.logs.records import Record
 from dafka.http.server.documents import Count, doc, encode_document
 from dafka.http.server.errors import WebError
 from dafka.http.server.messages import EVENT_STREAM, JSON_LINES, AnyResponse, Request, StreamedResponse
@@ -44,7 +51,7 @@ _FROM = (
 
 @Route(
     "GET /topics/{topic}/records",
-    needs=RequiredPermission.READ,
+    RequiredPermission.READ,
     name="readRecords",
     tag="Records",
     parameters=[
@@ -75,7 +82,7 @@ _FROM = (
             },
         )
     },
-    errors=("topic_not_found", "log_not_found", "offset_out_of_range", "leader_unavailable"),
+    errors=("log_not_found", "offset_out_of_range", "leader_unavailable"),
 )
 async def read_records(request: Request) -> AnyResponse:
     """Read records as JSON Lines, or as server-sent events.
@@ -90,13 +97,13 @@ async def read_records(request: Request) -> AnyResponse:
     if request.prefers(EVENT_STREAM):
         return await _begin_events(request, topic, logs)
     access = request.logs
-    offsets = await find_offsets(access, logs, _parse_position(request, query["from"]))
+    offsets = await find_offsets(access, request.groups, logs, _parse_position(request, query["from"]))
     ends = {log: each.end_offset for log, each in (await access.bounds(logs)).items()}
     if query["wait_ms"] and not any(ends[log] > offset for log, offset in offsets.items()):
         await _wait(request, offsets)
         ends = {log: each.end_offset for log, each in (await access.bounds(logs)).items()}
     if query["to"] is not None:
-        ends = await find_offsets(access, logs, _parse_position(request, query["to"]))
+        ends = await find_offsets(access, request.groups, logs, _parse_position(request, query["to"]))
     return StreamedResponse(partial(_send_lines, request, offsets, ends), JSON_LINES)
 
 
@@ -119,7 +126,7 @@ async def _begin_events(request: Request, topic: str, logs: Sequence[Log]) -> St
     position = _parse_position(request, request.query["from"] if last is None else f"offsets:{last}")
     if len(logs) > EVENT_LOGS_MAX:
         raise WebError("bad_request", f"the topic {topic!r} has {len(logs)} logs: name one with the parameter 'log'")
-    offsets = await find_offsets(request.logs, logs, position)
+    offsets = await find_offsets(request.logs, request.groups, logs, position)
     return StreamedResponse(_Events(request, topic, offsets).produce, EVENT_STREAM, _UNBUFFERED, is_endless=True)
 
 
@@ -147,8 +154,7 @@ async def _read_all(
     for log, first in offsets.items():
         offset = first
         while offset < ends[log]:
-            request.logs.check(log)
-            read = await request.web.reads.read(log, offset, READ_BYTES)
+            read = await request.web.reads.read(request.logs, log, offset, READ_BYTES)
             lines = await read.lines(request.host)
             request.buffered_bytes = read.size
             yield [line for line in lines if offset <= line.offset < ends[log]]
@@ -205,7 +211,7 @@ class _Events:
             for log, offset in list(self._offsets.items()):
                 if not self._access.has_records(log, offset):
                     continue
-                read = await self._request.web.reads.read(log, offset)
+                read = await self._request.web.reads.read(self._access, log, offset)
                 if len(self._offsets) == 1:
                     events = await read.events(self._request.host)
                     self._request.buffered_bytes = read.size
@@ -225,3 +231,23 @@ class _Events:
         """Return the beginning of an event, with the position in all logs."""
         self._offsets[log] = offset + 1
         return b"id: %b\ndata: " % self._position()
+
+
+@Route(
+    "GET /ws",
+    RequiredPermission.NOTHING,
+    name="connectWebSocket",
+    tag="WebSocket",
+    answers={
+        101: Answer("The connection continues with WebSocket."),
+        426: Answer("The request does not ask for WebSocket.", Error),
+    },
+    is_websocket=True,
+)
+async def connect(_request: Request) -> AnyResponse:
+    """Upgrade to WebSocket.
+
+    The subprotocols are `dafka.json.v1` and `dafka.binary.v1`. A client that sends no credentials here sends them in
+    its first message.
+    """
+    raise WebError("bad_request", "expected an upgrade to WebSocket", status=426, headers=[("Upgrade", "websocket")])

@@ -15,10 +15,9 @@ from dafka.broker.core.metadata.topic_settings import TOPIC_SETTING_NAMES, find_
 from dafka.broker.core.metadata.topics import LOGS_MAX, Topic, find_name_problem
 from dafka.broker.inventory import StoredPartition, StoredTopic
 from dafka.broker.node import BrokerNode
-from dafka.http.api.brokers import Replicas
+from dafka.http.api.brokers import Replicas, describe_leadership
 from dafka.http.api.registry import Answer, Parameter, RequiredPermission, Route
-from dafka.http.api.replicas import describe_leadership
-from dafka.http.server.documents import Count, Document, doc
+from dafka.http.server.documents import Count, Document, doc, parse_document
 from dafka.http.server.errors import WebError, topic_not_found
 from dafka.http.server.messages import AnyResponse, Request, Response, respond
 from dafka.http.server.principal import Principal
@@ -27,9 +26,8 @@ from dafka.protocol.observer.cluster_survey import HolderView
 PAGE_MAX = 1000
 """The maximum number of topics or groups in a page."""
 
-TopicPermissions: TypeAlias = Annotated[
-    list[Literal["read", "write", "admin"]], doc("What the user may do with the topic.")
-]
+PermissionName: TypeAlias = Literal["read", "write", "admin"]
+TopicPermissions: TypeAlias = Annotated[list[PermissionName], doc("What the user may do with the topic.")]
 TopicName: TypeAlias = Annotated[str, doc("The name of the topic.", max_length=249, min_length=1)]
 Bytes: TypeAlias = Annotated[Count, doc("The size of the values, keys and headers of its records.")]
 
@@ -49,7 +47,7 @@ class ListedTopic(Document):
 
 
 class TopicPage(Document):
-    """A page of topics."""
+    """A page of topics, by name."""
 
     topics: list[ListedTopic]
     topic_count: Annotated[Count, doc("The number of topics with this prefix that the user may see.")]
@@ -147,17 +145,16 @@ def find_topic(request: Request) -> Topic:
     return topic
 
 
-def list_permissions(principal: Principal, topic: str) -> list[str]:
+def list_permissions(principal: Principal, topic: str) -> list[PermissionName]:
     """Return the user's permissions for a topic."""
     permissions = principal.permissions
-    return [
-        each.value for each in (Permission.READ, Permission.WRITE, Permission.ADMIN) if permissions.allow(each, topic)
-    ]
+    names: tuple[PermissionName, ...] = ("read", "write", "admin")
+    return [each for each in names if permissions.allow(Permission(each), topic)]
 
 
 @Route(
     "GET /topics",
-    needs=RequiredPermission.USER,
+    RequiredPermission.USER,
     name="listTopics",
     tag="Topics",
     parameters=[
@@ -174,9 +171,8 @@ def list_permissions(principal: Principal, topic: str) -> list[str]:
             False,
         ),
     ],
-    answers={200: Answer("A page of topics, by name.", TopicPage)},
 )
-async def list_topics(request: Request) -> AnyResponse:
+async def list_topics(request: Request) -> TopicPage:
     """List the topics that the user may see."""
     node, permissions = request.broker.node, request.principal.permissions
     prefix, after = request.query["prefix"], request.query["after"]
@@ -193,21 +189,21 @@ async def list_topics(request: Request) -> AnyResponse:
     if page and not request.is_forwarded:
         others = await request.web.other_brokers.get_all(f"/topics?{urlencode(request.head.parameters)}")
         _add_counts(topics, others.values())
-    return respond({"topics": topics, "topic_count": len(names), "next": None if is_last else page[-1]})
+    return TopicPage(topics, len(names), None if is_last else page[-1])
 
 
-def _add_counts(topics: Iterable[dict[str, Any]], others: Iterable[Any]) -> None:
+def _add_counts(topics: Iterable[ListedTopic], others: Iterable[Any]) -> None:
     """Add the counts of other brokers. Each broker counts the logs that it leads."""
-    by_name = {each["name"]: each for each in topics if each["log_count"]}
+    by_name = {each.name: each for each in topics if each.log_count}
     for document in others:
         for each in document["topics"]:
             known = by_name.get(each["name"])
             if known is not None:
-                known["record_count"] += each["record_count"]
-                known["end_offset"] += each["end_offset"]
+                known.record_count += each["record_count"]
+                known.end_offset += each["end_offset"]
 
 
-def _list_topic(request: Request, name: str, stored: Mapping[str, StoredTopic] | None) -> dict[str, Any]:
+def _list_topic(request: Request, name: str, stored: Mapping[str, StoredTopic] | None) -> ListedTopic:
     node = request.broker.node
     logs = node.logs(name)
     led = [log for log in logs if log.leadership.is_led]
@@ -215,37 +211,35 @@ def _list_topic(request: Request, name: str, stored: Mapping[str, StoredTopic] |
     count = end - sum(log.index.start_offset for log in led)
     if not logs:
         count = end = node.inventory.record_count(name)
-    found = {"name": name, "log_count": len(logs), "record_count": count, "end_offset": end}
+    found = ListedTopic(name, len(logs), count, end, list_permissions(request.principal, name))
     if stored is not None:
         topic = stored.get(name, StoredTopic(name))
-        found |= {"bytes": topic.content_bytes, "last_stored_at": topic.last_stored_at}
-    return {**found, "permissions": list_permissions(request.principal, name)}
+        found.bytes, found.last_stored_at = topic.content_bytes, topic.last_stored_at
+    return found
 
 
 @Route(
     "POST /topics",
-    needs=RequiredPermission.USER,
+    RequiredPermission.USER,
     name="createTopic",
     tag="Topics",
-    document=NewTopic,
     answers={201: Answer("The topic, which is durable.", TopicDetails)},
     errors=("topic_exists", "forbidden"),
     changes_topics=True,
 )
-async def create_topic(request: Request) -> AnyResponse:
+async def create_topic(request: Request, document: NewTopic) -> AnyResponse:
     """Create a topic.
 
     The user needs the permission `admin` for the topic.
     """
-    node, wanted = request.broker.node, request.document
-    name, settings = wanted.name, wanted.settings
+    node, name, settings = request.broker.node, document.name, document.settings
     request.principal.check_admin(name)
     problem = find_name_problem(name) or find_settings_problem(settings)
     if problem:
         raise WebError("bad_request", problem)
     if node.find_topic(name) is not None:
         raise WebError("topic_exists", f"there is a topic {name!r} already")
-    await node.create_topic(name, wanted.log_count or 0, settings, replica_count=wanted.replica_count or 0).wait()
+    await node.create_topic(name, document.log_count or 0, settings, replica_count=document.replica_count or 0).wait()
     topic = node.find_topic(name)
     if topic is None:
         raise topic_not_found(name)
@@ -254,7 +248,7 @@ async def create_topic(request: Request) -> AnyResponse:
 
 @Route(
     "GET /topics/{topic}",
-    needs=RequiredPermission.SEE,
+    RequiredPermission.SEE,
     name="describeTopic",
     tag="Topics",
     parameters=[
@@ -264,94 +258,76 @@ async def create_topic(request: Request) -> AnyResponse:
             False,
         )
     ],
-    answers={200: Answer("The topic.", TopicDetails)},
-    errors=("topic_not_found",),
 )
-async def describe_topic(request: Request) -> AnyResponse:
+async def describe_topic(request: Request) -> TopicDetails:
     """Describe a topic with its logs and its settings.
 
     A topic whose name only nodes can use has neither.
     """
-    name, inventory = request.arguments["topic"], request.broker.node.inventory
-    if request.broker.node.find_topic(name) is None and inventory.record_count(name):
-        return respond(_describe_without_logs(request, name))
-    return respond(await _describe(request, find_topic(request), has_times=request.query["times"]))
+    name, node = request.arguments["topic"], request.broker.node
+    record_count = node.inventory.record_count(name)
+    if node.find_topic(name) is None and record_count:
+        return TopicDetails(name, "", 0, record_count, [], [], list_permissions(request.principal, name))
+    return await _describe(request, find_topic(request), has_times=request.query["times"])
 
 
-def _describe_without_logs(request: Request, name: str) -> dict[str, Any]:
-    return {
-        "name": name,
-        "topic_id": "",
-        "log_count": 0,
-        "record_count": request.broker.node.inventory.record_count(name),
-        "logs": [],
-        "settings": [],
-        "permissions": list_permissions(request.principal, name),
-    }
-
-
-async def _describe(request: Request, topic: Topic, *, has_times: bool = False) -> dict[str, Any]:
-    broker = request.broker
-    logs = broker.node.logs(topic.name)
-    sizes = await broker.node.inventory.log_bytes(topic.name)
-    described = [_describe_log(broker.node, log, size) for log, size in zip(logs, sizes, strict=False)]
+async def _describe(request: Request, topic: Topic, *, has_times: bool = False) -> TopicDetails:
+    node = request.broker.node
+    logs = node.logs(topic.name)
+    sizes = await node.inventory.log_bytes(topic.name)
+    described = [_describe_log(node, log, size) for log, size in zip(logs, sizes, strict=False)]
     if has_times:
         for log, each in zip(logs, described, strict=False):
-            each["last_timestamp"] = await broker.node.reader.find_last_timestamp(log)
+            each.last_timestamp = await node.reader.find_last_timestamp(log)
     if not request.is_forwarded and any(not log.leadership.is_led for log in logs):
         described = await _ask_leaders(request, topic.name, described, has_times=has_times)
-    return {
-        "name": topic.name,
-        "topic_id": topic.topic_id,
-        "log_count": topic.log_count,
-        "record_count": sum(each["end_offset"] - each["start_offset"] for each in described),
-        "logs": described,
-        "settings": [
-            {"name": each.name, "value": each.value, "is_own": each.is_own}
-            for each in list_settings(topic, broker.config)
-        ],
-        "permissions": list_permissions(request.principal, topic.name),
-    }
+    return TopicDetails(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        log_count=topic.log_count,
+        record_count=sum(each.end_offset - each.start_offset for each in described),
+        logs=described,
+        settings=[TopicSetting.of(each) for each in list_settings(topic, request.broker.config)],
+        permissions=list_permissions(request.principal, topic.name),
+    )
 
 
-def _describe_log(node: BrokerNode, log: Log, size: int) -> dict[str, Any]:
-    return {
-        "log": log.number,
-        "start_offset": log.index.start_offset,
-        "end_offset": log.high_watermark,
-        "bytes": size,
+def _describe_log(node: BrokerNode, log: Log, size: int) -> LogDetails:
+    return LogDetails(
+        log=log.number,
+        start_offset=log.index.start_offset,
+        end_offset=log.high_watermark,
+        bytes=size,
         **describe_leadership(node, log),
-    }
+    )
 
 
 async def _ask_leaders(
-    request: Request, name: str, described: Iterable[dict[str, Any]], *, has_times: bool
-) -> list[dict[str, Any]]:
+    request: Request, name: str, described: Iterable[LogDetails], *, has_times: bool
+) -> list[LogDetails]:
     """Return the descriptions of a topic's logs from the leaders that answer."""
     target = f"/topics/{quote(name, safe='')}?times={'true' if has_times else 'false'}"
     others = await request.web.other_brokers.get_all(target)
-    known = {each["log"]: each for found in others.values() for each in found["logs"] if each["in_sync"] is not None}
-    return [each if each["in_sync"] is not None else known.get(each["log"], each) for each in described]
+    answers = [each for found in others.values() for each in parse_document(found, TopicDetails).logs]
+    known = {each.log: each for each in answers if each.in_sync is not None}
+    return [each if each.in_sync is not None else known.get(each.log, each) for each in described]
 
 
 @Route(
     "PATCH /topics/{topic}",
-    needs=RequiredPermission.ADMIN,
+    RequiredPermission.ADMIN,
     name="changeTopic",
     tag="Topics",
-    document=TopicChanges,
-    answers={200: Answer("The topic, whose changes are durable.", TopicDetails)},
-    errors=("topic_not_found",),
     changes_topics=True,
 )
-async def change_topic(request: Request) -> AnyResponse:
-    """Add logs to a topic, or change its settings.
+async def change_topic(request: Request, document: TopicChanges) -> TopicDetails:
+    """Add logs to a topic, or change its settings durably.
 
     After logs are added, records with the same key can go to another log than before.
     """
-    topic, wanted = find_topic(request), request.document
+    topic = find_topic(request)
     settings = dict(topic.settings)
-    for name, value in wanted.settings.items():
+    for name, value in document.settings.items():
         if value is not None:
             settings[name] = value
         elif settings.pop(name, None) is None and name not in TOPIC_SETTING_NAMES:
@@ -361,17 +337,16 @@ async def change_topic(request: Request) -> AnyResponse:
     problem = find_settings_problem(settings)
     if problem:
         raise WebError("bad_request", problem)
-    await request.broker.node.change_topic(topic.name, log_count=wanted.log_count, settings=settings).wait()
-    return respond(await _describe(request, find_topic(request)))
+    await request.broker.node.change_topic(topic.name, log_count=document.log_count, settings=settings).wait()
+    return await _describe(request, find_topic(request))
 
 
 @Route(
     "DELETE /topics/{topic}",
-    needs=RequiredPermission.ADMIN,
+    RequiredPermission.ADMIN,
     name="deleteTopic",
     tag="Topics",
     answers={204: Answer("The topic is deleted.")},
-    errors=("topic_not_found",),
     changes_topics=True,
 )
 async def delete_topic(request: Request) -> AnyResponse:
@@ -385,13 +360,11 @@ async def delete_topic(request: Request) -> AnyResponse:
 
 @Route(
     "GET /topics/{topic}/partitions",
-    needs=RequiredPermission.SEE,
+    RequiredPermission.SEE,
     name="listPartitions",
     tag="Topics",
-    answers={200: Answer("The partitions.", Partitions)},
-    errors=("topic_not_found",),
 )
-async def list_partitions(request: Request) -> AnyResponse:
+async def list_partitions(request: Request) -> Partitions:
     """List the partitions of a topic: the records of each of its producers.
 
     Nodes publish records in producer partitions. The broker orders the records of all these partitions in the topic's
@@ -402,18 +375,19 @@ async def list_partitions(request: Request) -> AnyResponse:
     if not partitions and node.find_topic(name) is None:
         raise topic_not_found(name)
     holders = request.web.survey_cache.holders(name, node.address)
-    return respond({"partitions": [_describe_partition(each, holders.get(each.address, ())) for each in partitions]})
+    return Partitions([_describe_partition(each, holders.get(each.address, ())) for each in partitions])
 
 
-def _describe_partition(partition: StoredPartition, holders: Iterable[HolderView]) -> dict[str, Any]:
-    return {
-        "address": partition.address,
-        "is_own": partition.is_own,
-        "earliest_sequence": partition.info.earliest_sequence,
-        "end_sequence": partition.info.end_sequence,
-        "head_sequence": partition.known_end,
-        "lag": partition.lag,
-        "bytes": partition.info.content_bytes,
-        "last_stored_at": partition.info.latest_stored_at,
-        "stores": [{"store": each.store, "lag": each.lag} for each in holders],
-    }
+def _describe_partition(partition: StoredPartition, holders: Iterable[HolderView]) -> Partition:
+    info = partition.info
+    return Partition(
+        address=partition.address,
+        is_own=partition.is_own,
+        earliest_sequence=info.earliest_sequence,
+        end_sequence=info.end_sequence,
+        head_sequence=partition.known_end,
+        lag=partition.lag,
+        bytes=info.content_bytes,
+        last_stored_at=info.latest_stored_at,
+        stores=[Holder.of(each) for each in holders],
+    )

@@ -17,8 +17,8 @@ import trio
 from websockets.trio.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
-from dafka.broker.broker import Broker
 from dafka.broker.core.metadata.brokers import BrokerRegistration
+from dafka.broker.node import BrokerNode
 from dafka.config import Config
 from dafka.http.forwarding.credentials import SCHEME, RequestSigner
 from dafka.http.server.documents import decode_document, encode_document
@@ -57,23 +57,17 @@ class BrokerError(Exception):
 
 @attrs.define(eq=False)
 class _Connection:
-    """A connection to a broker.
-
-    Attributes:
-        stream: The connection, encrypted if the broker's is.
-        socket: The connection, not encrypted.
-        host: The value of the header Host.
-        framing: Parses where requests and responses begin and end.
-        signer: Signs requests; None until there is a challenge.
-        used_at: The time of its last request, by trio's clock.
-    """
+    """A connection to a broker. The stream is encrypted if the broker's is; the socket is not."""
 
     stream: trio.abc.Stream
     socket: trio.socket.SocketType
     host: str
+    """The value of the header Host."""
     framing: h11.Connection = attrs.field(factory=lambda: h11.Connection(h11.CLIENT))
     signer: RequestSigner | None = None
+    """Signs requests; None until there is a challenge."""
     used_at: float = 0.0
+    """The time of its last request, by Trio's clock."""
 
     def close(self) -> None:
         """Close the connection immediately."""
@@ -151,12 +145,9 @@ class _Pool:
 
 
 class BrokerClient:
-    """Connects to the HTTP servers of other brokers.
+    """Connects to the HTTP servers of other brokers, as the broker with an address.
 
-    Args:
-        config: The configuration of this broker.
-        address: Its address.
-        secret: The cluster's secret; empty to sign with the key of the receiving broker.
+    It signs requests with the cluster's secret, or with the key of the receiving broker if the secret is empty.
     """
 
     def __init__(self, config: Config, address: str, secret: str) -> None:
@@ -209,22 +200,10 @@ class BrokerClient:
     async def request(
         self, broker: BrokerRegistration, method: str, target: str, document: Any = None, *, is_page: bool = False
     ) -> Any:
-        """Send a request to a broker. Return the document in its response.
+        """Send a request to a broker. Return the document in its response; None if it has none.
 
-        Args:
-            broker: The broker.
-            method: The method.
-            target: The path and the query.
-            document: The JSON document of the request; None for none.
-            is_page: Whether the response is only displayed. Such requests wait for each other; other requests do not
-                wait for them.
-
-        Returns:
-            The document; None if the response has none.
-
-        Raises:
-            BrokerError: The broker does not answer.
-            WebError: The broker refuses the request.
+        A response that is only displayed is a page. Such requests wait for each other, and no others wait for them.
+        Raises `BrokerError` if the broker does not answer, and `WebError` if it refuses the request.
         """
         if not urlsplit(broker.http_url).hostname:
             raise BrokerError("does not listen to HTTP")
@@ -298,15 +277,10 @@ class BrokerClient:
 
 
 class OtherBrokers:
-    """The other brokers of the cluster.
+    """The other brokers of the cluster."""
 
-    Args:
-        broker: The broker and its coordinators.
-        client: Connects to other brokers.
-    """
-
-    def __init__(self, broker: Broker, client: BrokerClient) -> None:
-        self._broker = broker.node
+    def __init__(self, broker: BrokerNode, client: BrokerClient) -> None:
+        self._broker = broker
         self._client = client
 
     async def request(self, broker: BrokerRegistration, method: str, target: str, document: Any = None) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ssl
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import count
 from typing import Any
 
@@ -22,7 +23,7 @@ from dafka.broker.core.metadata.brokers import BrokerRegistration
 from dafka.errors import BatchError
 from dafka.exceptions import unwrap_group
 from dafka.http.forwarding.broker_client import BrokerClient, BrokerError, describe_error
-from dafka.http.logs.reading import ReadRecords
+from dafka.http.logs.log_access import LogOffsets, ReadRecords
 from dafka.http.server.documents import decode_document, encode_document
 from dafka.http.server.errors import STATUSES, WebError
 from dafka.http.websocket.binary import decode_records, encode_publish
@@ -31,38 +32,19 @@ CREDIT = 1
 """A subscription for one read gets one message, which has as many records as the leader reads at once."""
 
 
-@attrs.frozen
-class LogOffsets:
-    """The offsets of a log.
-
-    Attributes:
-        start_offset: The first offset.
-        end_offset: The last stable offset: readers of committed records get the records before it.
-        high_watermark: The high watermark. Records before it can belong to open or aborted transactions.
-        offset_max: The largest offset at which a reader can begin.
-    """
-
-    start_offset: int
-    end_offset: int
-    high_watermark: int
-    offset_max: int
-
-
 @attrs.define(eq=False)
 class Reply:
     """A broker's reply to one request.
 
-    Attributes:
-        notify: Called when the reply has arrived, or will not arrive.
-        arrived: Set when the reply has arrived, or will not arrive.
-        is_sent: Whether the request could have reached the broker.
-        is_withdrawn: Whether the request must no longer be sent.
+    When it has arrived, or will not arrive, `arrived` is set and `notify` is called.
     """
 
     notify: Callable[[], None] | None = None
     arrived: trio.Event = attrs.field(factory=trio.Event)
     is_sent: bool = False
+    """Whether the request could have reached the broker."""
     is_withdrawn: bool = False
+    """Whether the request must no longer be sent."""
     _value: Any = None
     _error: Exception | None = None
 
@@ -94,16 +76,7 @@ class Reply:
 
 
 class BrokerLink:
-    """A connection to another broker.
-
-    Args:
-        client: Connects to brokers.
-        broker: The other broker.
-
-    Attributes:
-        broker: The other broker.
-        is_closed: Whether the connection has ended; the link can no longer be used.
-    """
+    """A connection to another broker. When it is closed, the link can no longer be used."""
 
     def __init__(self, client: BrokerClient, broker: BrokerRegistration) -> None:
         self.broker = broker
@@ -154,36 +127,24 @@ class BrokerLink:
 
     async def describe(self, topic: str) -> dict[int, LogOffsets]:
         """Return the offsets of each log of a topic that the other broker leads."""
-        answer = await self._ask({"type": "describe", "topic": topic})
+        answer = await self._ask(*self._expect(), type="describe", topic=topic)
         return {each.pop("log"): LogOffsets(**each) for each in answer["logs"]}
 
     async def find_offset_by_time(self, topic: str, log: int, timestamp_ms: int) -> int:
         """Return the offset of the first record with this timestamp or a later one; else the end of the log."""
         number, reply = self._expect()
-        position = {"time": timestamp_ms}
-        request = {"type": "subscribe", "topic": topic, "logs": [log], "from": position, "credit": 0}
-        try:
-            self._send(encode_document({"id": number, **request}).decode(), reply)
-            await reply.arrived.wait()
-        finally:
-            self._replies.pop(number, None)
-            self._unsubscribe(number)
-        return int(reply.result()["logs"][0]["offset"])
+        answer = await self._subscribe(number, reply, topic, log, {"time": timestamp_ms}, credit=0)
+        return int(answer["logs"][0]["offset"])
 
     async def read(self, topic: str, log: int, offset: int) -> ReadRecords:
         """Wait for committed records of a log from an offset on, and return them."""
         number, reply = self._expect()
         self._reads.add(number)
-        position = {"offset": offset}
-        request = {"type": "subscribe", "topic": topic, "logs": [log], "from": position, "credit": CREDIT}
         try:
-            self._send(encode_document({"id": number, **request}).decode(), reply)
-            await reply.arrived.wait()
+            records = await self._subscribe(number, reply, topic, log, {"offset": offset}, credit=CREDIT)
         finally:
             self._reads.discard(number)
-            self._replies.pop(number, None)
-            self._unsubscribe(number)
-        return _read_records(reply.result())
+        return _read_records(records)
 
     # Sending
 
@@ -195,8 +156,7 @@ class BrokerLink:
             self._replies[number] = reply
         return number, reply
 
-    async def _ask(self, request: dict[str, Any]) -> Any:
-        number, reply = self._expect()
+    async def _ask(self, number: int, reply: Reply, **request: Any) -> Any:
         self._send(encode_document({"id": number, **request}).decode(), reply)
         try:
             await reply.arrived.wait()
@@ -204,9 +164,16 @@ class BrokerLink:
             self._replies.pop(number, None)
         return reply.result()
 
-    def _unsubscribe(self, number: int) -> None:
-        if not self.is_closed:
-            self._send(encode_document({"type": "unsubscribe", "id": number}).decode(), None)
+    async def _subscribe(
+        self, number: int, reply: Reply, topic: str, log: int, position: dict[str, int], *, credit: int
+    ) -> Any:
+        """Return the reply to a subscription, which then ends."""
+        request = {"type": "subscribe", "topic": topic, "logs": [log], "from": position, "credit": credit}
+        try:
+            return await self._ask(number, reply, **request)
+        finally:
+            if not self.is_closed:
+                self._send(encode_document({"type": "unsubscribe", "id": number}).decode(), None)
 
     def _send(self, message: str | bytes, reply: Reply | None) -> None:
         self._outgoing.append((message, reply))
@@ -216,8 +183,10 @@ class BrokerLink:
         self._receive(await connection.recv())  # `welcome`: send nothing to a broker that does not accept this one
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._send_outgoing, connection)
-            while True:
-                self._receive(await connection.recv())
+            with suppress(ConnectionClosed):
+                while True:
+                    self._receive(await connection.recv())
+            nursery.cancel_scope.cancel()
 
     async def _send_outgoing(self, connection: ClientConnection) -> None:
         while True:

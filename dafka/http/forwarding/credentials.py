@@ -15,6 +15,9 @@ import hmac
 import secrets
 from hashlib import sha256
 from pathlib import Path
+from typing import ClassVar
+
+import attrs
 
 from dafka.errors import ConfigError
 
@@ -31,25 +34,21 @@ def create_key() -> str:
     return secrets.token_hex(_CHALLENGE_BYTES)
 
 
+@attrs.define(eq=False, slots=False)
 class RequestSigner:
-    """Signs the requests of one broker to another over one connection.
+    """Signs the requests of one broker to another over one connection, with a secret that both share.
 
-    Args:
-        secret: The secret that both share.
-        sender: The address of the sending broker.
-        receiver: The address of the receiving broker.
-        challenge: The receiver's answer to `ASK`.
+    The sender and the receiver are addresses. The challenge is the receiver's answer to `ASK`.
     """
 
-    ASK = SCHEME
+    ASK: ClassVar = SCHEME
     """The value of the header Authorization that asks for a challenge."""
 
-    def __init__(self, secret: str, sender: str, receiver: str, challenge: str) -> None:
-        self._secret = secret
-        self._sender = sender
-        self._receiver = receiver
-        self._challenge = challenge
-        self._count = 0
+    _secret: str
+    _sender: str
+    _receiver: str
+    _challenge: str
+    _count: int = attrs.field(default=0, init=False)
 
     def sign(self, method: str, target: str) -> str:
         """Return the value of the header Authorization for the next request."""
@@ -58,19 +57,17 @@ class RequestSigner:
         return f"{SCHEME} {self._sender}.{self._count}.{_sign(self._secret, parts)}"
 
 
+@attrs.define(eq=False, slots=False)
 class SignatureChecker:
-    """Checks the signatures of the requests over one connection.
+    """Checks the signatures of the requests over one connection to the broker with an address.
 
-    Args:
-        secret: The secret that the brokers share; empty if no broker can authenticate.
-        address: The address of this broker.
+    No broker can authenticate if the secret is empty.
     """
 
-    def __init__(self, secret: str, address: str) -> None:
-        self._secret = secret
-        self._address = address
-        self._challenge = ""
-        self._count = 0
+    _secret: str
+    _address: str
+    _challenge: str = attrs.field(default="", init=False)
+    _count: int = attrs.field(default=0, init=False)
 
     def challenge(self) -> str:
         """Create the challenge that the next requests are signed with."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import trio
 
@@ -13,10 +13,8 @@ from dafka.broker.core.metadata.brokers import BrokerRegistration
 from dafka.exceptions import unwrap_group
 from dafka.http.forwarding.broker_client import BrokerClient, BrokerError
 from dafka.http.forwarding.broker_link import BrokerLink
-from dafka.http.server.errors import WebError, topic_not_found
-
-LEADER_WAIT_S = 10.0
-"""How long a request waits until the leader of a log is known and answers."""
+from dafka.http.logs.log_access import LEADER_WAIT_S
+from dafka.http.server.errors import LeaderMovedError, WebError, topic_not_found
 
 RETRY_S = 0.1
 """How long after a failure the request is repeated."""
@@ -27,25 +25,21 @@ RETRIED = {"not_leader", "topic_not_found", "log_not_found"}
 _T = TypeVar("_T")
 
 
+class StartSoon(Protocol):
+    """Starts a task, as a nursery does."""
+
+    def __call__(self, run: Callable[..., Awaitable[object]], *arguments: object) -> None:
+        """Start `run(*arguments)`."""
+
+
 class Leaders:
-    """Connects to the leaders of logs.
+    """Connects to the leaders of logs, over connections that `start_soon` runs."""
 
-    Args:
-        broker: The broker and its coordinators.
-        client: Connects to other brokers.
-    """
-
-    def __init__(self, broker: Broker, client: BrokerClient) -> None:
+    def __init__(self, broker: Broker, client: BrokerClient, start_soon: StartSoon) -> None:
         self._broker = broker.node
         self._client = client
+        self._start_soon = start_soon
         self._links: dict[str, BrokerLink] = {}
-        self._nursery: trio.Nursery | None = None
-
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Keep connections to leaders until cancelled."""
-        async with trio.open_nursery() as self._nursery:
-            task_status.started()
-            await trio.sleep_forever()
 
     def find(self, log: Log) -> BrokerRegistration | None:
         """Return the leader of a log; None if there is none, it is this broker, or it is not known."""
@@ -61,18 +55,15 @@ class Leaders:
             raise BrokerError("has no leader at present")
         found = self._links.get(leader.address)
         if found is None or found.is_closed or found.broker.http_url != leader.http_url:
-            assert self._nursery is not None
             found = self._links[leader.address] = BrokerLink(self._client, leader)
-            self._nursery.start_soon(found.run)
+            self._start_soon(found.run)
         return found
 
-    async def ask(
-        self, log: Log, call: Callable[[BrokerLink], Awaitable[_T]], *, wait_s: float = LEADER_WAIT_S
-    ) -> _T | None:
+    async def ask(self, log: Log, call: Callable[[BrokerLink], Awaitable[_T]], *, wait_s: float = LEADER_WAIT_S) -> _T:
         """Send a request to the leader of a log, and repeat it if another broker becomes the leader.
 
-        Return the reply; None if this broker has become the leader. Raises `WebError` if the topic was deleted, the
-        leader refuses the request, or it cannot be reached within `wait_s` seconds.
+        Return the reply. Raises `LeaderMovedError` if this broker becomes the leader, and `WebError` if the topic was
+        deleted, the leader refuses the request, or it cannot be reached within `wait_s` seconds.
         """
         deadline, problem = trio.current_time() + wait_s, "does not answer"
         while not log.leadership.is_led:
@@ -91,7 +82,7 @@ class Leaders:
             if trio.current_time() + RETRY_S >= deadline:
                 raise self.unavailable(log, problem)
             await self.wait_leader_change(log, RETRY_S)
-        return None
+        raise LeaderMovedError(log)
 
     async def retry_on_leader_change(
         self, log: Log, call: Callable[[BrokerLink], Awaitable[_T]], deadline: float
@@ -109,11 +100,8 @@ class Leaders:
                 nursery.start_soon(self._cancel_when_moved, log, nursery.cancel_scope)
                 try:
                     found.append(await call(link))
-                except (
-                    BrokerError,
-                    WebError,
-                ) as error:  # raised below: beside a cancellation it would be in a group
-                    failure = error
+                except (BrokerError, WebError) as error:
+                    failure = error  # raised below: beside a cancellation it would be in a group
                 nursery.cancel_scope.cancel()
         if failure is not None:
             raise failure

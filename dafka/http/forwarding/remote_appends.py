@@ -17,26 +17,27 @@ import trio
 from dafka.batches.header import with_producer
 from dafka.broker.coordinator.transactions import DRAWN_IDS
 from dafka.broker.core.log.log import Log
-from dafka.broker.log.appending import AppendedBatches, Batch
-from dafka.errors import NotLeaderError, OutcomeUnknownError, TopicDeletedError
+from dafka.broker.log.appending import Batch
 from dafka.http.forwarding.broker_client import BrokerError
 from dafka.http.forwarding.broker_link import BrokerLink, Reply
-from dafka.http.forwarding.leaders import LEADER_WAIT_S, RETRIED, RETRY_S, Leaders
-from dafka.http.server.errors import WebError, topic_not_found
+from dafka.http.forwarding.leaders import RETRIED, RETRY_S, Leaders
+from dafka.http.logs.log_access import LEADER_WAIT_S, PendingBatches
+from dafka.http.server.errors import LeaderMovedError, WebError, leader_changed, topic_not_found
 
 LANES_MAX = 64
 """The maximum number of batches without a producer id in flight for one log."""
 
 _SEQUENCES_MAX = 2**30
 
+AppendHere = Callable[[Log, Sequence[Batch]], PendingBatches]
+"""Appends record batches to a log that this broker leads. Raises `WebError`."""
+
 
 @attrs.define(eq=False)
 class Lane:
     """An idempotent producer of this broker, with one batch in flight at a time.
 
-    Attributes:
-        producer_id: Its id, from the range of random ids.
-        next_sequence: The sequence of the next record.
+    Its id is from the range of random ids.
     """
 
     producer_id: int = attrs.field(factory=lambda: DRAWN_IDS + secrets.randbelow(DRAWN_IDS))
@@ -78,24 +79,18 @@ class Lanes:
 
 @attrs.define(eq=False)
 class RemoteAppend:
-    """Records that are being appended at another broker.
-
-    Attributes:
-        log: The log.
-        batches: The record batches.
-        deadline: Until when sending is retried, by Trio's clock.
-        reply: The leader's reply; None if they are not sent, or were refused.
-        refusal: Why the leader has refused them temporarily; None if it has not.
-        lane: Their producer; None if they have their own.
-        ended: Set when the records are durable or refused.
-    """
+    """Records that are being appended at another broker. `ended` is set when they are durable or refused."""
 
     log: Log
     batches: Sequence[Batch]
     deadline: float
+    """Until when sending is retried, by Trio's clock."""
     reply: Reply | None = attrs.field(default=None, init=False)
+    """The leader's reply; None if they are not sent, or were refused."""
     refusal: WebError | None = attrs.field(default=None, init=False)
+    """Why the leader has refused them temporarily; None if it has not."""
     lane: Lane | None = attrs.field(default=None, init=False)
+    """Their producer; None if they have their own."""
     ended: trio.Event = attrs.field(factory=trio.Event, init=False)
     _plain: Sequence[Batch] = attrs.field(init=False)
     _offset: int | None = attrs.field(default=None, init=False)
@@ -114,6 +109,11 @@ class RemoteAppend:
     def size(self) -> int:
         """The size of the record batches, in bytes."""
         return sum(len(data) for _, data in self.batches)
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether the records are durable."""
+        return self.ended.is_set() and self._error is None
 
     @property
     def can_repeat(self) -> bool:
@@ -137,11 +137,6 @@ class RemoteAppend:
         self._offset = offset
         self.ended.set()
 
-    @property
-    def is_stored(self) -> bool:
-        """Whether the records are durable."""
-        return self.ended.is_set() and self._error is None
-
     def fail(self, error: WebError) -> None:
         """Record that the records are refused, or that their outcome is unknown."""
         self._error = error
@@ -158,26 +153,21 @@ class RemoteAppend:
 class RemoteAppends:
     """The records for one log that are in flight to its leader.
 
-    Args:
-        log: The log.
-        leaders: Connects to the leader.
-        append: Appends record batches if this broker has become the leader. Raises `WebError` if they are refused, and
-            `NotLeaderError`. Returns None if they are old duplicates whose offset is not known.
-        on_ended: Called with each append that has been stored or has failed.
-        lanes: The producers of this broker for the log.
+    `append_here` appends them if this broker has become the leader. `on_ended` is called with each append that has been
+    stored or has failed.
     """
 
     def __init__(
         self,
         log: Log,
         leaders: Leaders,
-        append: Callable[[Log, Sequence[Batch]], AppendedBatches | None],
+        append_here: AppendHere,
         on_ended: Callable[[RemoteAppend], None],
         lanes: Lanes,
     ) -> None:
         self._log = log
         self._leaders = leaders
-        self._append = append
+        self._append_local = append_here
         self._on_ended = on_ended
         self._lanes = lanes
         self._pending: deque[RemoteAppend] = deque()
@@ -304,7 +294,7 @@ class RemoteAppends:
     def _remove_ended(self) -> None:
         for each in self._pending:
             if each.ended.is_set():
-                self._leave_lane(each, each.record_count if each.is_stored else 0)
+                self._leave_lane(each, each.record_count if each.is_durable else 0)
                 self._on_ended(each)
         self._pending = deque(each for each in self._pending if not each.ended.is_set())
 
@@ -324,12 +314,14 @@ class RemoteAppends:
 
     async def _append_here(self) -> None:
         """Append all records, because this broker has become the leader."""
-        appended: list[tuple[RemoteAppend, AppendedBatches | None]] = []
+        appended: list[tuple[RemoteAppend, PendingBatches]] = []
         for each in [each for each in self._pending if each.reply is None]:
             if not self._enter_lane(each):
                 break
             try:
-                appended.append((each, self._append(self._log, each.batches)))
+                appended.append((each, self._append_local(self._log, each.batches)))
+            except LeaderMovedError:
+                break
             except WebError as error:
                 if each.lane is not None and error.code == "conflict":
                     self._leave_lane(each, 0)
@@ -339,29 +331,15 @@ class RemoteAppends:
                     each.refusal = error
                     break  # nothing can be appended before it
                 each.fail(error)
-            except NotLeaderError:
-                break
         if not appended:
             await trio.sleep(RETRY_S)
         for each, here in appended:
             await self._wait_here(each, here)
 
-    async def _wait_here(self, each: RemoteAppend, here: AppendedBatches | None) -> None:
+    async def _wait_here(self, each: RemoteAppend, here: PendingBatches) -> None:
         try:
-            offset = -1 if here is None else await here.wait_offset()
-        except NotLeaderError:  # they are not in the log, or have a producer id
-            return
-        except OutcomeUnknownError:
-            each.fail(leader_changed(self._log))
-        except TopicDeletedError:
-            each.fail(topic_not_found(self._log.topic))
-        else:
-            each.finish(None if offset < 0 else offset)
-
-
-def leader_changed(log: Log) -> WebError:
-    """Return the error that it is unknown whether records were published."""
-    return WebError(
-        "leader_changed",
-        f"log {log.number} of the topic {log.topic!r} got another leader: the records may be published or not",
-    )
+            each.finish(await here.wait_offset())
+        except LeaderMovedError:
+            pass  # they are not in the log, or have a producer id
+        except WebError as error:
+            each.fail(error)

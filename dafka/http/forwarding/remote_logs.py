@@ -1,8 +1,8 @@
-"""Gives this broker's clients access to logs that other brokers lead."""
+"""The logs that other brokers lead, for clients of HTTP and WebSocket."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from urllib.parse import quote
 from weakref import WeakKeyDictionary
 
@@ -10,39 +10,27 @@ import trio
 
 from dafka.broker.broker import Broker
 from dafka.broker.core.log.log import Log
-from dafka.broker.log.appending import AppendedBatches, Batch
-from dafka.http.forwarding.broker_client import BrokerClient, BrokerError
-from dafka.http.forwarding.broker_link import BrokerLink, LogOffsets
-from dafka.http.forwarding.leaders import LEADER_WAIT_S, RETRY_S, Leaders
-from dafka.http.forwarding.remote_appends import Lanes, RemoteAppend, RemoteAppends
-from dafka.http.forwarding.remote_reads import RemoteReads
-from dafka.http.server.errors import WebError
-
-SHOWN_WAIT_S = 2.0
-"""How long a page waits for other brokers."""
-
-AppendHere = Callable[[Log, Sequence[Batch]], AppendedBatches | None]
+from dafka.broker.log.appending import Batch
+from dafka.exceptions import unwrap_group
+from dafka.http.forwarding.broker_client import SHOWN_WAIT_S, BrokerClient, BrokerError
+from dafka.http.forwarding.broker_link import BrokerLink
+from dafka.http.forwarding.leaders import RETRY_S, Leaders
+from dafka.http.forwarding.remote_appends import AppendHere, Lanes, RemoteAppend, RemoteAppends
+from dafka.http.forwarding.remote_reads import RemoteRead, RemoteReads
+from dafka.http.logs.log_access import LEADER_WAIT_S, READ_BYTES, LogOffsets, ReadRecords
+from dafka.http.server.errors import LeaderMovedError, WebError
+from dafka.records import RecordBatch
 
 
 class RemoteLogs:
-    """Access to the logs that other brokers lead.
-
-    Args:
-        broker: The broker and its coordinators.
-        client: Connects to other brokers.
-        append_here: Appends record batches to a log that this broker leads; see `RemoteAppends`.
-
-    Attributes:
-        leaders: Connects to the leaders.
-        reads: The reads.
-    """
+    """Implements `LogAccess` for the logs that other brokers lead."""
 
     def __init__(self, broker: Broker, client: BrokerClient, append_here: AppendHere) -> None:
         self._client = client
-        self.leaders = Leaders(broker, client)
-        self.reads = RemoteReads(self.leaders)
+        self._leaders = Leaders(broker, client, self._start_soon)
+        self._reads = RemoteReads(self._leaders, self._start_soon)
         self._append_here = append_here
-        self._room_bytes = broker.config.store.pending_bytes_max
+        self._pending_bytes_max = broker.config.store.pending_bytes_max
         self._pending_bytes = 0
         self._capacity = trio.lowlevel.ParkingLot()
         self._appends: dict[Log, RemoteAppends] = {}
@@ -52,42 +40,18 @@ class RemoteLogs:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Forward requests to other brokers until cancelled."""
         async with trio.open_nursery() as self._nursery:
-            await self._nursery.start(self.leaders.run)
-            await self._nursery.start(self.reads.run)
+            self._nursery.start_soon(self._reads.run)
             task_status.started()
 
-    async def wait_capacity(self) -> None:
-        """Wait until records in flight to other brokers take less than `[store] pending_bytes_max`."""
-        while self._pending_bytes >= self._room_bytes:
-            await self._capacity.park()
+    def _start_soon(self, run: Callable[..., Awaitable[object]], *arguments: object) -> None:
+        assert self._nursery is not None
+        self._nursery.start_soon(run, *arguments)
 
-    def is_appending(self, log: Log) -> bool:
-        """Return whether records for a log are in flight. Later records must wait for them."""
-        return log in self._appends
-
-    def append(self, log: Log, batches: Sequence[Batch]) -> RemoteAppend:
-        """Send record batches to the leader of a log, after those in flight."""
-        found = self._appends.get(log)
-        if found is None:
-            assert self._nursery is not None
-            lanes = self._lanes.setdefault(log, Lanes())
-            found = self._appends[log] = RemoteAppends(
-                log, self.leaders, self._append_here, self._on_append_ended, lanes
-            )
-            self._nursery.start_soon(self._run_appends, log, found)
-        added = found.add(batches)
-        self._pending_bytes += added.size
-        return added
+    # Reading
 
     async def bounds(self, logs: Iterable[Log]) -> dict[Log, LogOffsets]:
-        """Return the offsets of logs from their leaders, without logs that this broker leads by now.
-
-        Raises `WebError` if a topic was deleted, or a leader cannot be reached.
-        """
+        """Return the offsets of logs."""
         found: dict[Log, LogOffsets] = {}
-        by_leader: dict[str, list[Log]] = {}
-        for log in logs:
-            by_leader.setdefault(log.leadership.leader, []).append(log)
         problems: list[WebError] = []
 
         async def ask(some: Sequence[Log]) -> None:
@@ -98,23 +62,28 @@ class RemoteLogs:
             except WebError as error:
                 problems.append(error)
 
-        async with trio.open_nursery() as nursery:
-            for some in by_leader.values():
-                nursery.start_soon(ask, some)
+        await _for_each_group(logs, lambda log: log.leadership.leader, ask)
         if problems:
             raise problems[0]
         return found
 
+    async def _ask_bounds(self, log: Log, some: Sequence[Log]) -> dict[Log, LogOffsets]:
+        deadline = trio.current_time() + LEADER_WAIT_S
+        while True:
+            answer = await self._leaders.ask(log, lambda link: link.describe(log.topic))
+            if log.number in answer:
+                return {each: answer[each.number] for each in some if each.number in answer}
+            if trio.current_time() >= deadline:
+                raise self._leaders.unavailable(log, "does not lead it yet")
+            await self._leaders.wait_leader_change(log, RETRY_S)
+
     async def known_bounds(self, logs: Iterable[Log]) -> dict[Log, LogOffsets]:
         """Return the offsets of the logs whose leaders answer promptly."""
         found: dict[Log, LogOffsets] = {}
-        by_leader: dict[tuple[str, str], list[Log]] = {}
-        for log in logs:
-            by_leader.setdefault((log.leadership.leader, log.topic), []).append(log)
 
         async def ask(some: Sequence[Log]) -> None:
             try:
-                answers = await self.leaders.retry_on_leader_change(
+                answers = await self._leaders.retry_on_leader_change(
                     some[0], lambda link: link.describe(some[0].topic), trio.current_time() + SHOWN_WAIT_S
                 )
             except (BrokerError, WebError):
@@ -122,32 +91,77 @@ class RemoteLogs:
             for answer in answers:
                 found.update({log: answer[log.number] for log in some if log.number in answer})
 
-        async with trio.open_nursery() as nursery:
-            for some in by_leader.values():
-                nursery.start_soon(ask, some)
+        await _for_each_group(logs, lambda log: (log.leadership.leader, log.topic), ask)
         return found
 
-    async def _ask_bounds(self, log: Log, some: Sequence[Log]) -> dict[Log, LogOffsets]:
-        deadline = trio.current_time() + LEADER_WAIT_S
-        while True:
-            answer = await self.leaders.ask(log, lambda link: link.describe(log.topic))
-            if answer is None:
-                return {}
-            if log.number in answer:
-                return {each: answer[each.number] for each in some if each.number in answer}
-            if trio.current_time() >= deadline:
-                raise self.leaders.unavailable(log, "does not lead it yet")
-            await self.leaders.wait_leader_change(log, RETRY_S)
+    async def find_offset_by_time(self, log: Log, timestamp_ms: int) -> int:
+        """Return the offset of the first committed record at a time or later; else the end of the log."""
+        return await self._leaders.ask(log, lambda link: link.find_offset_by_time(log.topic, log.number, timestamp_ms))
 
-    async def delete_before(self, log: Log, offset: int) -> int | None:
-        """Delete the records of a log before an offset. Return its new start; None if this broker leads it now."""
+    async def read(
+        self, log: Log, offset: int, *, bytes_max: int = READ_BYTES, end_offset: int | None = None
+    ) -> ReadRecords:
+        """Wait for committed records of a log from an offset on. Their leader chooses how many it sends."""
+        deadline = trio.current_time() + LEADER_WAIT_S
+        while not log.leadership.is_led:
+            reading = self._reads.begin(log, offset)
+            with trio.move_on_at(deadline):
+                await reading.wait()
+            if reading.records is not None:
+                return reading.records
+            if trio.current_time() >= deadline:
+                raise self._leaders.unavailable(log, "does not answer")
+        raise LeaderMovedError(log)
+
+    def has_records(self, log: Log, offset: int) -> bool:
+        """Return whether records from an offset on have arrived."""
+        return self._reads.has_records(log, offset)
+
+    async def wait_records(self, offsets: Mapping[Log, int]) -> None:
+        """Wait until one of these logs has records at its offset or later, is deleted, or gets another leader."""
+        reads = [self._reads.begin(log, offset) for log, offset in offsets.items()]
+
+        async def wait(read: RemoteRead) -> None:
+            await read.wait()
+            nursery.cancel_scope.cancel()
+
+        with unwrap_group():
+            async with trio.open_nursery() as nursery:
+                for each in reads:
+                    nursery.start_soon(wait, each)
+
+    # Writing
+
+    async def wait_capacity(self) -> None:
+        """Wait until records in flight to other brokers take less than `[store] pending_bytes_max`."""
+        while self._pending_bytes >= self._pending_bytes_max:
+            await self._capacity.park()
+
+    def is_appending(self, log: Log) -> bool:
+        """Return whether records for a log are in flight. Later records must wait for them."""
+        return log in self._appends
+
+    def append(self, log: Log, batches: Sequence[Batch], records: RecordBatch | None = None) -> RemoteAppend:
+        """Send record batches to the leader of a log, after those in flight."""
+        found = self._appends.get(log)
+        if found is None:
+            lanes = self._lanes.setdefault(log, Lanes())
+            found = RemoteAppends(log, self._leaders, self._append_here, self._on_append_ended, lanes)
+            self._appends[log] = found
+            self._start_soon(self._run_appends, log, found)
+        added = found.add(batches)
+        self._pending_bytes += added.size
+        return added
+
+    async def delete_before(self, log: Log, offset: int) -> int:
+        """Delete the records of a log before an offset. Return the log's new start offset."""
         target = f"/topics/{quote(log.topic, safe='')}/records?log={log.number}&before={offset}"
 
         async def delete(link: BrokerLink) -> int:
             answer = await self._client.request(link.broker, "DELETE", target)
             return int(answer["start_offset"])
 
-        return await self.leaders.ask(log, delete)
+        return await self._leaders.ask(log, delete)
 
     async def _run_appends(self, log: Log, appends: RemoteAppends) -> None:
         await appends.run()
@@ -156,3 +170,15 @@ class RemoteLogs:
     def _on_append_ended(self, append: RemoteAppend) -> None:
         self._pending_bytes -= append.size
         self._capacity.unpark_all()
+
+
+async def _for_each_group(
+    logs: Iterable[Log], key: Callable[[Log], Hashable], ask: Callable[[Sequence[Log]], Awaitable[None]]
+) -> None:
+    """Call a function at the same time for each group of logs with the same key."""
+    groups: dict[Hashable, list[Log]] = {}
+    for log in logs:
+        groups.setdefault(key(log), []).append(log)
+    async with trio.open_nursery() as nursery:
+        for group in groups.values():
+            nursery.start_soon(ask, group)

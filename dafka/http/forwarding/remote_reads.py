@@ -9,8 +9,8 @@ import trio
 
 from dafka.broker.core.log.log import Log
 from dafka.http.forwarding.broker_client import BrokerError
-from dafka.http.forwarding.leaders import RETRIED, RETRY_S, Leaders
-from dafka.http.logs.reading import ReadRecords
+from dafka.http.forwarding.leaders import RETRIED, RETRY_S, Leaders, StartSoon
+from dafka.http.logs.log_access import ReadRecords
 from dafka.http.server.errors import WebError, topic_not_found
 
 KEPT_S = 10.0
@@ -24,15 +24,7 @@ KEPT_BYTES = 2**25
 class RemoteRead:
     """A read that waits until there are records.
 
-    Attributes:
-        log: The log.
-        offset: The offset of the first record.
-        ended: Set when there are records, the leader changes, or the read fails.
-        records: The records; None if there are none.
-        error: Why the read failed; None if it did not.
-        waiting: The number of waiting tasks.
-        scope: Cancelled when the read is no longer needed.
-        used_at: When it was last requested, by Trio's clock.
+    `ended` is set when there are records, the leader changes (then `records` is None), or the read fails.
     """
 
     log: Log
@@ -41,8 +33,11 @@ class RemoteRead:
     records: ReadRecords | None = None
     error: WebError | None = None
     waiting: int = 0
+    """The number of waiting tasks."""
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    """Cancelled when the read is no longer needed."""
     used_at: float = attrs.field(factory=trio.current_time)
+    """When it was last requested, by Trio's clock."""
 
     async def wait(self) -> None:
         """Wait until the read has ended. Raises `WebError` if it failed."""
@@ -62,24 +57,18 @@ class RemoteRead:
 
 
 class RemoteReads:
-    """The reads of logs that other brokers lead.
+    """The reads of logs that other brokers lead."""
 
-    Args:
-        leaders: Connects to the leaders.
-    """
-
-    def __init__(self, leaders: Leaders) -> None:
+    def __init__(self, leaders: Leaders, start_soon: StartSoon) -> None:
         self._leaders = leaders
+        self._start_soon = start_soon
         self._reads: OrderedDict[tuple[Log, int], RemoteRead] = OrderedDict()
-        self._nursery: trio.Nursery | None = None
 
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Read until cancelled."""
-        async with trio.open_nursery() as self._nursery:
-            task_status.started()
-            while True:
-                await trio.sleep(KEPT_S / 2)
-                self._drop_unused(trio.current_time() - KEPT_S)
+    async def run(self) -> None:
+        """Drop unused reads until cancelled."""
+        while True:
+            await trio.sleep(KEPT_S / 2)
+            self._drop_unused(trio.current_time() - KEPT_S)
 
     def has_records(self, log: Log, offset: int) -> bool:
         """Return whether records from an offset on have arrived."""
@@ -90,9 +79,8 @@ class RemoteReads:
         """Return a read of a log from an offset on; join one in progress."""
         found = self._reads.get((log, offset))
         if found is None:
-            assert self._nursery is not None
             found = self._reads[log, offset] = RemoteRead(log, offset)
-            self._nursery.start_soon(self._run, found)
+            self._start_soon(self._run, found)
         else:
             found.used_at = trio.current_time()
             self._reads.move_to_end((log, offset))

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 from urllib.parse import quote
 
+import attrs
 import trio
 
 from dafka.broker.broker import Broker
@@ -16,7 +17,8 @@ from dafka.broker.core.groups.results import DescribedGroup
 from dafka.broker.core.metadata.brokers import BrokerRegistration
 from dafka.broker.core.topic_partition import TopicPartition
 from dafka.http.forwarding.broker_client import BrokerClient, BrokerError
-from dafka.http.forwarding.leaders import LEADER_WAIT_S, RETRY_S
+from dafka.http.forwarding.leaders import RETRY_S
+from dafka.http.logs.log_access import LEADER_WAIT_S
 from dafka.http.server.errors import WebError, group_not_found
 
 _ELSEWHERE = {
@@ -26,18 +28,15 @@ _ELSEWHERE = {
 }
 
 
+@attrs.frozen(eq=False)
 class GroupAccess:
     """Access to groups, on this broker or on their coordinator.
 
-    Args:
-        broker: The broker and its coordinators.
-        client: Connects to other brokers; None for requests that another broker has forwarded: they are not forwarded
-            again.
+    Without a client, which connects to other brokers, requests are not forwarded: another broker has forwarded them.
     """
 
-    def __init__(self, broker: Broker, client: BrokerClient | None = None) -> None:
-        self._broker = broker
-        self._client = client
+    _broker: Broker
+    _client: BrokerClient | None = None
 
     async def describe(self, name: str, describe: Callable[[DescribedGroup], Awaitable[Any]]) -> Any:
         """Return the document about a group.

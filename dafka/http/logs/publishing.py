@@ -8,80 +8,60 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import cycle
+from typing import Annotated
 
 import attrs
 
 from dafka.batches import RecordColumns, check_crc, encode_batch
 from dafka.broker.broker import Broker
-from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.partitioner import log_of_key
-from dafka.broker.log.appending import (
-    AppendedBatches,
-    AppendRefusedError,
-    Batch,
-    read_batches,
-)
+from dafka.broker.log.appending import AppendRefusedError, Batch, read_batches
 from dafka.broker.log.durable_waits import DurableWaits
 from dafka.errors import ConfigError, EncodingError, StorageError
-from dafka.http.logs.log_access import LogAccess, PendingBatches
-from dafka.http.server.errors import WebError, log_not_found, topic_not_found
-from dafka.records import RecordBatch
+from dafka.http.logs.local_logs import refused_append
+from dafka.http.logs.log_access import LogAccess, PendingBatches, log_at
+from dafka.http.server.documents import Count, Document, doc
+from dafka.http.server.errors import WebError, topic_not_found
 
 
 @attrs.frozen
 class ProducerSequence:
-    """The position of records in the sequence of an idempotent producer.
-
-    Attributes:
-        producer_id: The producer's id, from `init_producer`.
-        producer_epoch: Its epoch.
-        base_sequence: The producer's sequence of the first record in this log.
-    """
+    """The position of records in the sequence of an idempotent producer, whose id is from `init_producer`."""
 
     producer_id: int
     producer_epoch: int
     base_sequence: int
+    """The producer's sequence of the first record in this log."""
 
 
-@attrs.frozen
-class Published:
-    """Records that are durable in a log.
+class Published(Document):
+    """Consecutive records that are durable in a log."""
 
-    Attributes:
-        log: The number of the log.
-        offset: The offset of the first record; None if the records are old duplicates whose offset is no longer known.
-        count: The number of records.
-    """
-
-    log: int
-    offset: int | None
-    count: int
+    log: Annotated[Count, doc("The number of the log.")]
+    offset: Annotated[
+        Count | None, doc("The offset of the first record; null for old duplicates whose offset is no longer known.")
+    ]
+    count: Annotated[Count, doc("The number of records, which have consecutive offsets.")]
 
 
+@attrs.frozen(eq=False)
 class Publication:
-    """Records that are being published.
+    """Records that are being published, with the pending append of each log."""
 
-    Args:
-        topic: The topic.
-        parts: The pending append of each log; the log's number and a count for an old duplicate.
-        waits: The waits for durable records. They end if the storage keeps failing.
-    """
-
-    def __init__(self, topic: str, parts: Sequence[PendingBatches | Published], waits: DurableWaits) -> None:
-        self._topic = topic
-        self._parts = parts
-        self._waits = waits
+    _parts: Sequence[PendingBatches]
+    _waits: DurableWaits
+    """The waits for durable records. They end if the storage keeps failing."""
 
     @property
     def record_count(self) -> int:
         """The number of records."""
-        return sum(each.count if isinstance(each, Published) else each.record_count for each in self._parts)
+        return sum(each.record_count for each in self._parts)
 
     @property
     def is_durable(self) -> bool:
         """Whether the records are durable."""
-        return all(isinstance(each, Published) or each.is_durable() for each in self._parts)
+        return all(each.is_durable for each in self._parts)
 
     async def wait(self) -> list[Published]:
         """Wait until the records are durable, and return where they are, by log.
@@ -91,9 +71,6 @@ class Publication:
         """
         found = []
         for each in self._parts:
-            if isinstance(each, Published):
-                found.append(each)
-                continue
             try:
                 with self._waits.bounded():
                     offset = await each.wait_offset()
@@ -106,15 +83,13 @@ class Publication:
 class Publisher:
     """Publishes records of clients.
 
-    Args:
-        access: Access to the logs.
-        creates_topics: Whether topics are created by the first records, if `[kafka] auto_create_topics` allows it.
+    If `creates_topics`, topics are created by the first records, if `[kafka] auto_create_topics` allows it.
     """
 
-    def __init__(self, access: LogAccess, *, creates_topics: bool = True) -> None:
+    def __init__(self, broker: Broker, access: LogAccess, *, creates_topics: bool = True) -> None:
         self._access = access
-        self._broker = access.broker
-        self._creates_topics = creates_topics and self._broker.config.kafka.auto_create_topics == "on"
+        self._broker = broker
+        self._creates_topics = creates_topics and broker.config.kafka.auto_create_topics == "on"
         self._turns = cycle(range(2**20))
 
     async def publish(self, topic: str, records: RecordColumns, *, log: int | None = None) -> list[Published]:
@@ -144,23 +119,15 @@ class Publisher:
         log: int | None = None,
         producer: ProducerSequence | None = None,
     ) -> Publication:
-        """Append records. The caller must call `prepare` first, and check that the client may write to the topic.
+        """Append records, at least one. The caller must call `prepare` first, and check the client's permission.
 
-        Args:
-            topic: The topic. If it does not exist, it is created if `[kafka] auto_create_topics` allows it.
-            records: The records, at least one.
-            log: The log; None to choose it by the keys.
-            producer: The producer's sequence, which makes the append idempotent. The records must be for one log.
-
-        Returns:
-            The publication, to wait for.
-
-        Raises:
-            WebError: The topic or the log does not exist, or the records are refused.
+        If the topic does not exist, it is created if `[kafka] auto_create_topics` allows it. Without a log, the keys
+        choose the logs. With a producer's sequence, the records must be for one log, and are appended once. Raises
+        `WebError` if the topic or the log does not exist, or the records are refused.
         """
         logs = self._find_logs(topic)
         if log is not None:
-            parts = [(_log_at(topic, logs, log), records)]
+            parts = [(log_at(topic, logs, log), records)]
         elif len(logs) == 1:
             parts = [(logs[0], records)]
         elif producer is not None:
@@ -172,35 +139,25 @@ class Publisher:
             parts = self._divide(logs, records)
         # Validate all parts before any is appended.
         encoded = [(each, self._encode(each, part, producer)) for each, part in parts]
-        pending = [self._append(each, [batch]) for each, batch in encoded]
-        return Publication(topic, pending, self._broker.node.storage.waits)
+        pending = [self._access.append(each, [batch]) for each, batch in encoded]
+        return Publication(pending, self._broker.node.storage.waits)
 
     async def begin_batches(self, topic: str, log: int, data: bytes | memoryview, source: str) -> Publication:
-        """Append record batches as they are. See `begin`.
+        """Append whole, concatenated record batches as they are. See `begin`.
 
-        Args:
-            topic: The topic.
-            log: The log.
-            data: Whole record batches, concatenated. A batch with a producer id comes alone.
-            source: The user, or the address of the client.
-
-        Returns:
-            The publication, to wait for.
-
-        Raises:
-            WebError: The topic or the log does not exist, or the records are refused.
+        A batch with a producer id comes alone. The source is the user, or the address of the client.
         """
-        found = _log_at(topic, self._find_logs(topic), log)
+        found = log_at(topic, self._find_logs(topic), log)
         self._check_size(found, len(data))
         try:
             batches = read_batches(data)
             if not batches or any(header.is_transactional for header, _ in batches):
                 raise WebError("bad_request", "expected record batches that belong to no transaction")
             async with self._broker.appender.unpacked(found, batches, source) as records:
-                appended = self._append(found, batches, records)
+                appended = self._access.append(found, batches, records)
         except AppendRefusedError as refused:
-            raise _as_web_error(found, refused) from None
-        return Publication(topic, [appended], self._broker.node.storage.waits)
+            raise refused_append(found, refused) from None
+        return Publication([appended], self._broker.node.storage.waits)
 
     def _find_logs(self, topic: str) -> Sequence[Log]:
         node = self._broker.node
@@ -250,36 +207,7 @@ class Publisher:
         try:
             self._broker.appender.check_size(log, size)
         except AppendRefusedError as refused:
-            raise _as_web_error(log, refused) from None
-
-    def _append(
-        self, log: Log, batches: Sequence[Batch], records: RecordBatch | None = None
-    ) -> PendingBatches | Published:
-        try:
-            return self._access.append(log, batches, records)
-        except AppendRefusedError as refused:
-            if refused.error_code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
-                return Published(log.number, None, sum(header.count for header, _ in batches))
-            raise _as_web_error(log, refused) from None
-
-
-def append_here(broker: Broker, log: Log, batches: Sequence[Batch]) -> AppendedBatches | None:
-    """Append record batches with checked CRCs to a log that this broker leads; None if they are old duplicates.
-
-    Raises `WebError` if they are refused.
-    """
-    try:
-        return broker.appender.append(log, batches)
-    except AppendRefusedError as refused:
-        if refused.error_code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
-            return None
-        raise _as_web_error(log, refused) from None
-
-
-def _log_at(topic: str, logs: Sequence[Log], number: int) -> Log:
-    if not 0 <= number < len(logs):
-        raise log_not_found(topic, number, len(logs))
-    return logs[number]
+            raise refused_append(log, refused) from None
 
 
 def _select(records: RecordColumns, indexes: Sequence[int]) -> RecordColumns:
@@ -289,26 +217,3 @@ def _select(records: RecordColumns, indexes: Sequence[int]) -> RecordColumns:
         None if records.headers is None else [records.headers[each] for each in indexes],
         [records.timestamps[each] for each in indexes],
     )
-
-
-_SEQUENCE_ERRORS = {
-    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: "records before these are missing: publish them first, in order",
-    ErrorCode.INVALID_PRODUCER_EPOCH: "the producer has a later epoch",
-    ErrorCode.INVALID_TXN_STATE: "the producer has an open transaction",
-}
-
-
-def _as_web_error(log: Log, refused: AppendRefusedError) -> WebError:
-    """Return a client's error for refused records."""
-    if refused.error_code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        return topic_not_found(log.topic)
-    message = _SEQUENCE_ERRORS.get(refused.error_code)
-    if message is not None:
-        return WebError("conflict", f"log {log.number} of the topic {log.topic!r}: {message}")
-    if refused.error_code is ErrorCode.KAFKA_STORAGE_ERROR:
-        return WebError("storage_failed", f"log {log.number} of the topic {log.topic!r}: {refused.message}")
-    if refused.error_code is ErrorCode.NOT_ENOUGH_REPLICAS:
-        return WebError("leader_unavailable", f"log {log.number} of the topic {log.topic!r}: {refused.message}")
-    if refused.error_code is ErrorCode.MESSAGE_TOO_LARGE:
-        return WebError("too_large", f"the topic {log.topic!r}: {refused.message}")
-    return WebError("bad_request", f"the records are refused: {refused.message or refused.error_code.name}")

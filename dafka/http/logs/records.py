@@ -6,14 +6,16 @@ Contents that are not UTF-8 are in base64, under `value_base64` and `key_base64`
 
 from __future__ import annotations
 
-import binascii
-from base64 import b64decode, b64encode
+from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from itertools import repeat
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
 
 from dafka.batches import Headers, RecordColumns
-from dafka.http.server.documents import decode_document, encode_document
+from dafka.http.server.documents import Count, Document, decode_document, describe_problem, doc, encode_document
 from dafka.http.server.errors import WebError
 from dafka.packed_bytes import PackedContents, Repeated
 from dafka.records import NO_TIMESTAMP
@@ -29,8 +31,32 @@ _SEPARATOR = b"\x7f"
 
 _PLAIN_RECORD = b'{"offset":%d,"timestamp":%d,"value":"%b"},'
 
-_FIELDS = {"value", "value_base64", "key", "key_base64", "headers", "timestamp", "offset", "log"}
-"""All fields of a record. `offset` and `log` are ignored, so that records that were read can be published again."""
+
+Timestamp: TypeAlias = Annotated[
+    int, doc("When the record was made, in milliseconds since 1970.", ge=0, le=TIMESTAMP_MAX)
+]
+
+
+class Base64(Struct, forbid_unknown_fields=True):
+    """Bytes that are not UTF-8."""
+
+    base64: bytes
+
+
+class Record(Document):
+    """A record. What is published needs a value only; its log and its offset are ignored."""
+
+    log: Annotated[Count | UnsetType, doc("The number of the log.")] = UNSET
+    offset: Annotated[Count | UnsetType, doc("The offset of the record in the log.")] = UNSET
+    timestamp: Timestamp | UnsetType | None = UNSET
+    key: Annotated[str | UnsetType | None, doc("The key. A record without a key has no such field.")] = UNSET
+    key_base64: Annotated[bytes | UnsetType, doc("The key in base64, if it is no UTF-8.")] = UNSET
+    value: Annotated[str | UnsetType | None, doc("The value; null for a tombstone.")] = UNSET
+    value_base64: Annotated[bytes | UnsetType, doc("The value in base64, if it is no UTF-8.")] = UNSET
+    headers: Annotated[
+        list[tuple[str, str | Base64 | None]] | UnsetType | None,
+        doc('Pairs of a name and a value: text, null, or `{"base64": ...}` if it is no UTF-8.'),
+    ] = UNSET
 
 
 def parse_json_lines(data: bytes, now_ms: int) -> RecordColumns:
@@ -50,28 +76,67 @@ def parse_records(records: object, now_ms: int) -> RecordColumns:
     if not isinstance(records, list) or not records:
         raise WebError("bad_request", "records: expected a list of at least one record")
     try:
-        texts = [each["value"] for each in records]
+        values = list(map(str.encode, [each["value"] for each in records]))
         if sum(map(len, records)) == len(records):
-            return RecordColumns(list(map(str.encode, texts)), None, None, Repeated(now_ms, len(records)))
+            return RecordColumns(values, None, None, Repeated(now_ms, len(records)))
+        if set[str]().union(*records) == {"key", "value"}:
+            texts = [each["key"] for each in records]
+            return RecordColumns(values, list(map(str.encode, texts)), None, Repeated(now_ms, len(records)))
     except (TypeError, KeyError, UnicodeEncodeError):
-        pass  # the slow path handles tombstones, and reports errors
-    if set(map(type, records)) != {dict}:
-        number = next(number for number, each in enumerate(records) if not isinstance(each, dict))
-        raise _wrong(number, f'expected an object such as {{"value": "text"}}, not {_kind(records[number])}')
-    fields = set[str]().union(*records)
-    if not fields <= _FIELDS:
-        unknown = min(fields - _FIELDS)
-        raise _wrong(_first_with(records, unknown), f"there is no field {unknown!r}")
+        pass  # the slow path handles all other records, and reports errors
+    try:
+        found = msgspec.convert(records, list[Record])
+    except msgspec.ValidationError as error:
+        raise WebError("bad_request", describe_problem("records", error)) from None
+    missing = next((n for n, each in enumerate(found) if each.value is UNSET and each.value_base64 is UNSET), None)
+    if missing is not None:
+        raise WebError("bad_request", f"records[{missing}]: expected value or value_base64; null is a tombstone")
+    keys = _contents("key", [each.key for each in found], [each.key_base64 for each in found])
+    headers = None
+    if any(each.headers for each in found):
+        headers = [_headers(number, each.headers) if each.headers else () for number, each in enumerate(found)]
     return RecordColumns(
-        _parse_contents(records, "value", is_needed=True, has_base64="value_base64" in fields),
-        _parse_contents(records, "key", is_needed=False, has_base64="key_base64" in fields)
-        if "key" in fields or "key_base64" in fields
-        else None,
-        [_parse_headers(number, each.get("headers")) for number, each in enumerate(records)]
-        if "headers" in fields
-        else None,
-        _parse_timestamps(records, now_ms) if "timestamp" in fields else Repeated(now_ms, len(records)),
+        _contents("value", [each.value for each in found], [each.value_base64 for each in found]),
+        keys if any(key is not None for key in keys) else None,
+        headers,
+        [each.timestamp if isinstance(each.timestamp, int) else now_ms for each in found],
     )
+
+
+def _contents(field: str, texts: Sequence[Any], encoded: Sequence[bytes | UnsetType]) -> list[bytes | None]:
+    try:
+        if encoded.count(UNSET) == len(encoded):
+            return list(map(str.encode, texts))
+    except (TypeError, UnicodeEncodeError):
+        pass  # not all records have a text
+    return [_content(number, field, *pair) for number, pair in enumerate(zip(texts, encoded, strict=True))]
+
+
+def _content(number: int, field: str, text: str | UnsetType | None, encoded: bytes | UnsetType) -> bytes | None:
+    if not isinstance(encoded, UnsetType):
+        if text is not UNSET:
+            raise WebError("bad_request", f"records[{number}]: expected {field} or {field}_base64, not both")
+        return encoded
+    return None if not isinstance(text, str) else _encode(number, field, text)
+
+
+def _headers(number: int, headers: Sequence[tuple[str, str | Base64 | None]] | UnsetType | None) -> Headers:
+    found: list[tuple[str, bytes | None]] = []
+    for name, content in headers or ():
+        _encode(number, "headers", name)
+        if isinstance(content, str):
+            found.append((name, _encode(number, "headers", content)))
+        else:
+            found.append((name, None if content is None else content.base64))
+    return tuple(found)
+
+
+def _encode(number: int, field: str, text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        problem = f"records[{number}].{field}: expected text that UTF-8 can encode, without lone surrogates"
+        raise WebError("bad_request", problem) from None
 
 
 def encode_records(records: RecordColumns, base_offset: int) -> bytes:
@@ -165,106 +230,6 @@ def _texts(contents: Sequence[bytes | None]) -> list[str] | None:
         return None
 
 
-def _parse_contents(
-    records: Sequence[JsonRecord], field: str, *, is_needed: bool, has_base64: bool
-) -> list[bytes | None]:
-    if not has_base64:
-        column: list[Any] = (
-            [each[field] for each in records]
-            if is_needed and all(field in each for each in records)
-            else [each.get(field, _MISSING if is_needed else None) for each in records]
-        )
-        try:
-            return list(map(str.encode, column))
-        except (TypeError, UnicodeEncodeError):
-            pass  # the slow path reports the error
-    return [_parse_content(number, each, field, is_needed) for number, each in enumerate(records)]
-
-
-_MISSING = object()
-
-
-def _parse_content(number: int, record: JsonRecord, field: str, is_needed: bool) -> bytes | None:
-    text = record.get(field, _MISSING)
-    encoded = record.get(f"{field}_base64", _MISSING)
-    if text is not _MISSING and encoded is not _MISSING:
-        raise _wrong(number, f"expected {field} or {field}_base64, not both")
-    if encoded is not _MISSING:
-        return _parse_base64(number, f"{field}_base64", encoded)
-    if text is _MISSING:
-        if is_needed:
-            raise _wrong(number, f"expected {field} or {field}_base64; null is a tombstone")
-        return None
-    if text is not None and not isinstance(text, str):
-        raise _wrong(number, f"{field}: expected text or null, not {_kind(text)}")
-    return None if text is None else _encode(number, field, text)
-
-
-def _parse_base64(number: int, field: str, encoded: object) -> bytes:
-    try:
-        if isinstance(encoded, str):
-            return b64decode(encoded, validate=True)
-    except (binascii.Error, ValueError):
-        pass
-    raise _wrong(number, f"{field}: expected base64")
-
-
-def _parse_headers(number: int, headers: object) -> Headers:
-    if headers is None:
-        return ()
-    if not isinstance(headers, list):
-        raise _wrong(number, f'headers: expected a list such as [["name", "value"]], not {_kind(headers)}')
-    found: list[tuple[str, bytes | None]] = []
-    for pair in headers:
-        if not isinstance(pair, list) or len(pair) != 2 or not isinstance(pair[0], str):
-            raise _wrong(number, 'headers: expected pairs such as ["name", "value"]')
-        name, content = pair
-        _encode(number, "header name", name)
-        if isinstance(content, dict) and content.keys() == {"base64"}:
-            found.append((name, _parse_base64(number, "header base64", content["base64"])))
-        elif content is None:
-            found.append((name, None))
-        elif isinstance(content, str):
-            found.append((name, _encode(number, "header value", content)))
-        else:
-            raise _wrong(number, f'headers: expected text, null or {{"base64": "..."}}, not {_kind(content)}')
-    return tuple(found)
-
-
-def _parse_timestamps(records: Sequence[JsonRecord], now_ms: int) -> list[int]:
-    found = []
-    for number, each in enumerate(records):
-        timestamp = each.get("timestamp")
-        if timestamp is None:
-            timestamp = now_ms
-        elif not is_integer(timestamp, TIMESTAMP_MAX):
-            raise _wrong(number, "timestamp: expected milliseconds since 1970, a whole number")
-        found.append(timestamp)
-    return found
-
-
 def is_integer(value: object, maximum: int = TIMESTAMP_MAX) -> bool:
     """Return whether a JSON value is a whole number from 0 to a maximum."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= maximum
-
-
-def _encode(number: int, field: str, text: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError:
-        raise _wrong(number, f"{field}: expected text that UTF-8 can encode, without lone surrogates") from None
-
-
-def _first_with(records: Sequence[JsonRecord], field: str) -> int:
-    return next(number for number, each in enumerate(records) if field in each)
-
-
-def _wrong(number: int, what: str) -> WebError:
-    return WebError("bad_request", f"record {number}: {what}")
-
-
-_KINDS = {bool: "a boolean", int: "a number", float: "a number", str: "text", list: "a list", dict: "an object"}
-
-
-def _kind(value: object) -> str:
-    return _KINDS.get(type(value), "null")

@@ -1,4 +1,4 @@
-"""Authenticates requests by password, token or session cookie."""
+"""Authenticates requests by password, token or session cookie. Sessions are those of browsers."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import hmac
 import secrets
 from base64 import b64decode
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from hashlib import sha256
+from typing import NoReturn
 
+import attrs
 import trio
 
 from dafka.broker.access.login import PLAIN, LoginError, begin_login
@@ -20,7 +22,6 @@ from dafka.http.forwarding.credentials import SCHEME as BROKER_SCHEME
 from dafka.http.forwarding.credentials import SignatureChecker
 from dafka.http.server.errors import WebError
 from dafka.http.server.principal import Principal
-from dafka.http.server.sessions import COOKIE, Sessions
 from dafka.http1.head import Head
 
 FAILURE_DELAY_S = 0.1
@@ -29,43 +30,103 @@ FAILURE_DELAY_S = 0.1
 VERIFIED_MAX = 1000
 """The maximum number of cached verified passwords, so that not each Basic request hashes one."""
 
+COOKIE = "dafka_session"
+
+SESSION_S = 12 * 3600.0
+"""How long a session lasts without a request."""
+
+SESSIONS_MAX = 10_000
+"""The maximum number of sessions. A new one beyond it ends the least recently used one."""
+
+USER_SESSIONS_MAX = 100
+"""The maximum number of sessions of one user, so that users do not end each other's sessions."""
+
+_SECRET_BYTES = 32
+
+
+@attrs.define
+class _Session:
+    user: User
+    expires_at: float
+
+
+class Sessions:
+    """All sessions. They are kept in memory: after a restart, users log in again. The clock counts seconds."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._sessions: dict[bytes, _Session] = {}
+        self._by_user: dict[str, dict[bytes, None]] = {}
+
+    def begin(self, user: User) -> str:
+        """Begin a session, and return its secret."""
+        own = self._by_user.get(user.name, {})
+        if len(own) >= USER_SESSIONS_MAX:
+            self._remove(next(iter(own)))
+        if len(self._sessions) >= SESSIONS_MAX:
+            self._remove(next(iter(self._sessions)))
+        secret = secrets.token_urlsafe(_SECRET_BYTES)
+        digest = _digest(secret)
+        self._sessions[digest] = _Session(user, self._clock() + SESSION_S)
+        self._by_user.setdefault(user.name, {})[digest] = None
+        return secret
+
+    def find(self, secret: str) -> User | None:
+        """Return the user of a session as of its beginning, and extend the session; None if it has ended."""
+        digest = _digest(secret)
+        found = self._sessions.get(digest)
+        if found is None:
+            return None
+        if found.expires_at <= self._clock():
+            self._remove(digest)
+            return None
+        found.expires_at = self._clock() + SESSION_S
+        self._sessions[digest] = self._sessions.pop(digest)
+        return found.user
+
+    def is_open(self, secret: str) -> bool:
+        """Return whether a session has not ended."""
+        found = self._sessions.get(_digest(secret))
+        return found is not None and found.expires_at > self._clock()
+
+    def end(self, secret: str) -> None:
+        """End a session, if it exists."""
+        self._remove(_digest(secret))
+
+    def _remove(self, digest: bytes) -> None:
+        session = self._sessions.pop(digest, None)
+        if session is not None:
+            own = self._by_user[session.user.name]
+            del own[digest]
+            if not own:
+                del self._by_user[session.user.name]
+
+
+def _digest(secret: str) -> bytes:
+    return sha256(secret.encode("utf-8", "replace")).digest()
+
 
 class Authenticator:
     """Authenticates the users of requests.
 
-    Args:
-        users: The users; None if clients do not authenticate.
-        sessions: The sessions of browsers.
-        attempts: The login attempts of the clients of all servers.
-
-    Attributes:
-        logins: The number of successful logins, with passwords or tokens.
-        failed_logins: The number of failed logins.
+    It counts logins with passwords and tokens. `users` is None if clients do not authenticate. `attempts` limits the
+    login attempts of the clients of all servers.
     """
 
     def __init__(self, users: UsersFile | None, sessions: Sessions, attempts: Logins) -> None:
         self.users = users
-        self._attempts = attempts
         self.sessions = sessions
         self.logins = 0
         self.failed_logins = 0
+        self._attempts = attempts
         self._key = secrets.token_bytes(32)
         self._verified: OrderedDict[bytes, User] = OrderedDict()
 
     async def identify(self, head: Head, *, host: str, is_private: bool, signatures: SignatureChecker) -> Principal:
-        """Return the principal of a client.
+        """Return the principal of a client; an anonymous one if its request has no credentials.
 
-        Args:
-            head: The head of its request.
-            host: Its address.
-            is_private: Whether the connection is encrypted or local, so that the client may send a password.
-            signatures: Checks the signatures of other brokers over this connection.
-
-        Returns:
-            The principal; an anonymous one if the request has no credentials.
-
-        Raises:
-            WebError: The credentials are wrong.
+        A client may send a password only if its connection is private: encrypted or local. `signatures` checks those of
+        other brokers over this connection. Raises `WebError` if the credentials are wrong.
         """
         headers = head.headers
         scheme, _, given = headers.get("authorization", "").strip().partition(" ")
@@ -119,7 +180,6 @@ class Authenticator:
         found = self.users.find_token(token)
         if found is None:
             await self._refuse("the token is unknown, was revoked or has expired")
-            raise AssertionError
         user, known = found
         self.logins += 1
         return Principal(self.users, user.name, lambda current: known.is_valid() and known in current.tokens)
@@ -149,14 +209,13 @@ class Authenticator:
             await self._refuse("unknown user or wrong password")
         if user is None:
             await self._refuse("unknown user or wrong password")
-            raise AssertionError
         self.logins += 1
         self._verified[digest] = user
         if len(self._verified) > VERIFIED_MAX:
             self._verified.popitem(last=False)
         return user
 
-    async def _refuse(self, message: str) -> None:
+    async def _refuse(self, message: str) -> NoReturn:
         self.failed_logins += 1
         await trio.sleep(FAILURE_DELAY_S)
         raise WebError("unauthenticated", message)

@@ -1,4 +1,4 @@
-"""Serves the connection of one client of HTTP.
+"""Serves clients of HTTP and WebSocket on one port.
 
 A client that sends or reads too slowly is disconnected, and delays no other client.
 """
@@ -6,25 +6,28 @@ A client that sends or reads too slowly is disconnected, and delays no other cli
 from __future__ import annotations
 
 import logging
+import socket
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from functools import partial
+from urllib.parse import urlsplit
 
 import trio
 
-from dafka.broker.connections.tcp_server import AcceptedClient
+from dafka.broker.connections.tcp_server import AcceptedClient, accept_clients
 from dafka.broker.connections.uploads import SlowUploadError, Upload
+from dafka.endpoints import split_tcp_endpoint
 from dafka.exceptions import unwrap_group
 from dafka.http.api import answer_request, is_websocket_route
+from dafka.http.forwarding.credentials import SignatureChecker
 from dafka.http.server.authentication import session_of
 from dafka.http.server.errors import WebError, refused_request
+from dafka.http.server.http_server import HttpServer
 from dafka.http.server.messages import AnyResponse, Request, StreamedResponse, respond_error, response_headers
+from dafka.http.websocket.session import serve_websocket
 from dafka.http1.connection import Http1Connection, Send
 from dafka.http1.head import RequestError
-
-if TYPE_CHECKING:
-    from dafka.http.server.http_server import HttpServer
 
 SEND_BYTES = 2**18
 """The maximum size of one send, in bytes."""
@@ -96,25 +99,13 @@ class _ClientStream:
 
 
 class ClientConnection:
-    """The connection of one client.
+    """The connection of one client."""
 
-    Args:
-        web: The state that all clients share.
-        client: The connection.
-        upgrade: Serves a connection that is upgraded to WebSocket, given the bytes received.
-    """
-
-    def __init__(
-        self,
-        web: HttpServer,
-        client: AcceptedClient,
-        upgrade: Callable[[trio.abc.Stream, bytes, Request], Awaitable[None]],
-    ) -> None:
+    def __init__(self, web: HttpServer, client: AcceptedClient) -> None:
         self._web = web
         self._client = client
-        self._upgrade = upgrade
         self._settings = web.broker.config.http
-        self._signatures = web.check_signatures()
+        self._signatures = SignatureChecker(web.signing_secret, web.broker.node.address)
         self._stream = _ClientStream(web, client)
         self._http = Http1Connection(self._stream)
 
@@ -157,7 +148,11 @@ class ClientConnection:
             client.mark_served()
         if head.wants_websocket and is_websocket_route(head):
             request.mark_served = client.mark_served
-            await self._upgrade(self._stream.stream, self._http.unprocessed(), request)
+            self._web.counters.websocket_connections += 1
+            try:
+                await serve_websocket(self._stream.stream, self._http.unprocessed(), request)
+            finally:
+                self._web.counters.websocket_connections -= 1
             return False
         return await self._respond(await self._answer(request))
 
@@ -204,11 +199,7 @@ class ClientConnection:
         self._web.counters.responses[int(response.status)] += 1
         if not isinstance(response, StreamedResponse):
             return await self._http.respond(response.status, headers, response.body)
-
-        async def produce(send: Send) -> None:
-            await self._produce(response, send)
-
-        return await self._http.respond_stream(response.status, headers, produce)
+        return await self._http.respond_stream(response.status, headers, partial(self._produce, response))
 
     async def _produce(self, response: StreamedResponse, send: Send) -> None:
         """Send the body of a streamed response, until it ends or the client has disconnected."""
@@ -246,3 +237,45 @@ class ClientConnection:
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 return
         await trio.sleep_forever()
+
+
+async def serve_http(
+    web: HttpServer,
+    sockets: list[socket.socket],
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve clients of HTTP and WebSocket until the broker stops, at the sockets of `open_listening`."""
+    host, port = sockets[0].getsockname()[:2]
+    scheme = "http" if web.broker.security.tls is None else "https"
+    web.url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+    web.broker.node.membership.update_registration(http_url=find_advertised_url(web), forwarding_key=web.forwarding_key)
+
+    async def serve_client(client: AcceptedClient) -> None:
+        try:
+            await ClientConnection(web, client).run()
+        except Exception:
+            # A bug in this program must not affect other clients.
+            web.counters.disconnected["unexpected error"] += 1
+            _LOGGER.exception("disconnected the client at %s after an unexpected error", client.host)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(web.client.run)
+        await nursery.start(web.remote_logs.run)
+        nursery.start_soon(web.survey_cache.run)
+        nursery.start_soon(web.verification.run)
+        await accept_clients(sockets, web.quotas, web.broker.stopping, serve_client, task_status=task_status)
+        nursery.cancel_scope.cancel()
+
+
+def find_advertised_url(web: HttpServer) -> str:
+    """Return the URL at which other brokers reach this server."""
+    advertised = web.broker.config.http.advertised_url
+    if advertised:
+        return advertised.rstrip("/")
+    url = urlsplit(web.url)
+    if url.hostname not in {"0.0.0.0", "::"}:
+        return web.url
+    endpoint = split_tcp_endpoint(web.broker.node.store.endpoint)
+    return web.url if endpoint is None else f"{url.scheme}://{endpoint[0]}:{url.port}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import Annotated, Any, Self, TypeAlias, TypeVar
 
 import msgspec
 import orjson
@@ -16,6 +16,12 @@ _D = TypeVar("_D", bound="Document")
 
 class Document(Struct, forbid_unknown_fields=True):
     """A JSON object with fixed fields. OpenAPI shows its docstring."""
+
+    @classmethod
+    def of(cls, source: object, **values: Any) -> Self:
+        """Return the document with these values of fields, and the source's attributes for all others."""
+        names = [each for each in cls.__struct_fields__ if each not in values]
+        return cls(**{each: getattr(source, each) for each in names}, **values)
 
 
 Count: TypeAlias = Annotated[int, Meta(ge=0, extra_json_schema={"format": "int64"})]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from dafka.broker.core.log.log import Log
 from dafka.http1.head import RequestError
 
 STATUSES = {
@@ -34,13 +35,10 @@ STATUSES = {
 
 
 class WebError(Exception):
-    """A request is refused.
+    """A request is refused, with one of the codes of `STATUSES`.
 
-    Args:
-        code: One of `STATUSES`.
-        message: What is wrong, and what is expected.
-        status: The status of the response, if it differs from the code's.
-        headers: Additional headers of the response.
+    The message says what is wrong, and what is expected. `status` replaces the code's, and `headers` are added to those
+    of the response.
     """
 
     def __init__(
@@ -55,6 +53,21 @@ class WebError(Exception):
     def describe(self) -> dict[str, str]:
         """Return the error as a JSON object."""
         return {"code": self.code, "message": self.message}
+
+
+class LeaderMovedError(WebError):
+    """A log is not led where its records are asked for: another broker leads it, or none."""
+
+    def __init__(self, log: Log) -> None:
+        super().__init__("not_leader", f"this broker does not lead log {log.number} of the topic {log.topic!r}")
+
+
+def leader_changed(log: Log) -> WebError:
+    """Return the error that it is unknown whether records were published."""
+    return WebError(
+        "leader_changed",
+        f"log {log.number} of the topic {log.topic!r} got another leader: the records may be published or not",
+    )
 
 
 def refused_request(error: RequestError) -> WebError:

@@ -19,6 +19,7 @@ from dafka.http1.head import Head
 
 if TYPE_CHECKING:
     from dafka.broker.broker import Broker
+    from dafka.http.logs.group_access import GroupAccess
     from dafka.http.logs.log_access import LogAccess
     from dafka.http.logs.publishing import Publisher
     from dafka.http.server.http_server import HttpServer
@@ -35,39 +36,31 @@ async def read_nothing(_bytes_max: int | None = None) -> bytes:
 
 @attrs.define(eq=False)
 class Request:
-    """A request.
-
-    Attributes:
-        web: The state that all clients share.
-        head: The method, the path and the headers.
-        principal: The user and its permissions.
-        host: The address of the client.
-        is_private: Whether the connection is encrypted or local.
-        read_body: Reads the body, up to a size or up to `[http] body_bytes_max`. Raises `WebError` if it is too large.
-        wait_end: Waits until the client has closed its side, usually because it has disconnected.
-        arguments: The values of the names in the route's path.
-        query: The values of the route's query parameters; missing ones have their default.
-        document: The body, if the route takes a JSON document.
-        mark_served: Must be called when the client has authenticated, so that its connection is not replaced.
-        buffered_bytes: The approximate memory that the response takes until the client has read it.
-    """
+    """A request. A route gets its arguments and its query parsed."""
 
     web: HttpServer
     head: Head
     principal: Principal
     host: str = ""
+    """The address of the client."""
     is_private: bool = False
+    """Whether the connection is encrypted or local."""
     read_body: Callable[[int | None], Awaitable[bytes]] = read_nothing
+    """Reads the body, up to a size or up to `[http] body_bytes_max`. Raises `WebError` if it is too large."""
     wait_end: Callable[[], Awaitable[None]] = trio.sleep_forever
+    """Waits until the client has closed its side, usually because it has disconnected."""
     arguments: Mapping[str, str] = attrs.field(factory=dict)
+    """The values of the names in the route's path."""
     query: Mapping[str, Any] = attrs.field(factory=dict)
-    document: Any = None
+    """The values of the route's query parameters; missing ones have their default."""
     mark_served: Callable[[], None] = lambda: None
+    """Must be called when the client has authenticated, so that its connection is not replaced."""
     buffered_bytes: int = 0
+    """The approximate memory that the response takes until the client has read it."""
 
     @property
     def broker(self) -> Broker:
-        """The broker and its coordinators."""
+        """The broker that answers."""
         return self.web.broker
 
     @property
@@ -79,6 +72,11 @@ class Request:
     def logs(self) -> LogAccess:
         """Access to the logs."""
         return self.web.own_logs if self.is_forwarded else self.web.logs
+
+    @property
+    def groups(self) -> GroupAccess:
+        """Access to the groups."""
+        return self.web.own_groups if self.is_forwarded else self.web.groups
 
     @property
     def publisher(self) -> Publisher:
@@ -98,14 +96,7 @@ class Request:
 
 @attrs.frozen
 class Response:
-    """A response.
-
-    Attributes:
-        status: The status.
-        body: The body.
-        content_type: The type of the body; empty if there is none.
-        headers: Additional headers.
-    """
+    """A response. The content type is empty if it has no body."""
 
     status: int = HTTPStatus.OK
     body: bytes = b""
@@ -117,12 +108,7 @@ class Response:
 class StreamedResponse:
     """A response whose body is sent while it is produced. A slow client delays no other client.
 
-    Attributes:
-        produce: Sends the body.
-        content_type: The type of the body.
-        headers: Additional headers.
-        status: The status.
-        is_endless: Whether the body ends only with the connection: `produce` is cancelled when the client disconnects.
+    If it is endless, its body ends only with the connection: `produce` is cancelled when the client disconnects.
     """
 
     produce: Callable[[Send], Awaitable[None]]

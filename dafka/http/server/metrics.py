@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import attrs
 from prometheus_client.core import Metric
 
 from dafka.http.server.http_server import HttpServer
@@ -35,15 +36,11 @@ GAUGES = {
 }
 
 
+@attrs.frozen(eq=False)
 class HttpMetrics:
-    """The metrics of an HTTP server.
+    """The metrics of an HTTP server."""
 
-    Args:
-        web: The state that its clients share.
-    """
-
-    def __init__(self, web: HttpServer) -> None:
-        self._web = web
+    _web: HttpServer
 
     def read(self, topics: TopicLabels) -> list[Metric]:
         """Return the metrics."""

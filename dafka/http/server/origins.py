@@ -13,12 +13,9 @@ _SAFE = {"GET", "HEAD", "OPTIONS"}
 
 
 class Origins:
-    """The origins whose pages may use the broker: its own and configured ones.
+    """The origins whose pages may use the broker: its own and configured ones, such as `https://example.com`.
 
-    Args:
-        origins: The configured origins, such as `https://example.com`.
-        is_open: Whether clients do not authenticate, so that every client may do everything.
-        is_encrypted: Whether connections use TLS.
+    If the broker is open, clients do not authenticate, so that every client may do everything.
     """
 
     def __init__(self, origins: Sequence[str], *, is_open: bool, is_encrypted: bool) -> None:
@@ -35,11 +32,8 @@ class Origins:
     def check(self, method: str, headers: Mapping[str, str], *, is_local: bool, has_session: bool) -> None:
         """Raise `WebError` if a request comes from a page of another site.
 
-        Args:
-            method: The method; `WEBSOCKET` for a GET that requests an upgrade to WebSocket.
-            headers: The headers of the request.
-            is_local: Whether the client has connected to a loopback address.
-            has_session: Whether the browser sends a session cookie.
+        The method is `WEBSOCKET` for a GET that requests an upgrade. The client is local if it has connected to a
+        loopback address.
         """
         host = headers.get("host", "")
         own = _split_host(host)

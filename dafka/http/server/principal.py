@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import attrs
+
 from dafka.broker.access.permissions import Permission, Permissions
 from dafka.broker.access.users_file import User, UsersFile
 from dafka.http.server.errors import WebError
@@ -11,30 +13,18 @@ from dafka.http.server.errors import WebError
 EVERYTHING = Permissions(**{each.value: ("*",) for each in Permission})
 
 
+@attrs.frozen(eq=False)
 class Principal:
-    """The user of a client and its permissions. They are looked up each time, because they change.
+    """The user of a client and its permissions. They are looked up each time, because they change."""
 
-    Args:
-        users: The users; None if clients do not authenticate.
-        user: The name of the user; None if the client has not authenticated.
-        is_valid: Returns whether the credentials are still valid; a token can be revoked, for example.
-        is_broker: Whether the client is an authenticated broker, which forwards permitted requests of its clients.
-    """
-
-    def __init__(
-        self,
-        users: UsersFile | None,
-        user: str | None = None,
-        is_valid: Callable[[User], bool] = lambda _user: True,
-        *,
-        is_broker: bool = False,
-    ) -> None:
-        self._users = users
-        self._is_valid = is_valid
-        self.is_broker = is_broker
-        """Whether another broker sends the request. It has checked its client's permissions."""
-        self.user = user
-        """The name of the user; None if there are no users, or the client has not authenticated."""
+    _users: UsersFile | None
+    """None if clients do not authenticate."""
+    user: str | None = None
+    """The name of the user; None if there are no users, or the client has not authenticated."""
+    _is_valid: Callable[[User], bool] = lambda _user: True
+    """Returns whether the credentials are still valid; a token can be revoked, for example."""
+    is_broker: bool = attrs.field(default=False, kw_only=True)
+    """Whether another broker sends the request. It has checked its client's permissions."""
 
     @property
     def is_known(self) -> bool:

@@ -28,14 +28,7 @@ _LOGGER = logging.getLogger("dafka.http")
 
 
 class SurveyCache:
-    """The newest survey of the cluster.
-
-    Args:
-        config: The configuration of the broker.
-
-    Attributes:
-        problem: Why there is no survey; empty if there is one, or one is being made.
-    """
+    """The newest survey of the cluster."""
 
     def __init__(self, config: Config) -> None:
         # The observer is a separate node, so it uses another port than the broker.
@@ -44,11 +37,12 @@ class SurveyCache:
         self._asked_at = float("-inf")
         self._newest: ClusterSurvey | None = None
         self.problem = ""
+        """Why there is no survey; empty if there is one, or one is being made."""
         if config.node.discovery != "tower":
             self.problem = "other nodes are not shown: this broker does not find them through towers"
 
     def newest(self) -> ClusterSurvey | None:
-        """Return the newest survey; None if there is none yet. SurveyCache continue for a while."""
+        """Return the newest survey; None if there is none yet. Surveys continue for a while."""
         self._asked_at = trio.current_time()
         self._asked.set()
         return self._newest
@@ -76,11 +70,11 @@ class SurveyCache:
             except DafkaError as error:
                 self.problem = f"the nodes cannot be observed: {error}"
                 _LOGGER.warning("%s", self.problem)
-                await trio.sleep(RETRY_S)
             except Exception:
                 # A bug in this program must not stop the broker.
                 self.problem = "the nodes cannot be observed; the broker's log has the reason"
                 _LOGGER.exception("The nodes cannot be observed")
+            if self.problem:
                 await trio.sleep(RETRY_S)
             self._newest = None
             self._asked = trio.Event()

@@ -34,15 +34,7 @@ class BinaryPublish:
 
 @attrs.frozen
 class BinaryRecords:
-    """Record batches of a subscription.
-
-    Attributes:
-        id: The id of the subscription.
-        log: The log.
-        offset: Where the message begins.
-        next_offset: Where the next one begins.
-        batches: Whole record batches.
-    """
+    """Whole record batches of a subscription from an offset up to the next message's."""
 
     id: int
     log: int

@@ -2,6 +2,8 @@
 
 Messages to clients are not masked, and each message is compressed by itself (RFC 7692, "no context takeover"). So all
 subscribers of a log get the same bytes after their own header, and an idle connection needs no memory for compression.
+
+A large message of a client takes memory from a pool, and must arrive in time.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
+import attrs
 import trio
 from websockets.exceptions import ConnectionClosed
 from websockets.extensions import Extension
@@ -22,8 +25,12 @@ from websockets.server import ServerProtocol
 from websockets.trio.server import Server, ServerConnection
 from websockets.typing import ExtensionParameter, Subprotocol
 
+from dafka.broker.connections.memory import MemoryPool
 from dafka.broker.connections.tcp_server import LINGER_S
-from dafka.http.websocket.client_stream import ClientStream
+from dafka.broker.connections.uploads import SMALL_BYTES, SlowUploadError, Upload
+
+READ_BYTES = 2**18
+SEND_BYTES = 2**18
 
 COMPRESSED_BYTES_MIN = 1024
 """The minimum size of a compressed message, in bytes."""
@@ -81,17 +88,80 @@ class _DeflateFactory(ServerPerMessageDeflateFactory):
         return answer, selective
 
 
+@attrs.define(eq=False)
+class ClientStream(trio.abc.HalfCloseableStream):
+    """The byte stream of a connection, of which some bytes were received before.
+
+    A message above 16 KiB takes memory from the pool as it arrives, for the source: the user, or the address of the
+    client. The client must send it in time, with one second more for each MiB that it has sent.
+    """
+
+    _stream: trio.abc.Stream
+    _received: bytes
+    _memory: MemoryPool
+    _source: str
+    _message_bytes_max: int
+    _receive_ms: int
+    pending_bytes: Callable[[], int] = attrs.field(default=lambda: 0, init=False)
+    """Returns the number of received bytes of an incomplete message."""
+    last_progress: float = attrs.field(factory=trio.current_time, init=False)
+    """When the client last read a good part of the sent data, by trio's clock."""
+    _upload: Upload | None = attrs.field(default=None, init=False)
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        """Receive bytes when there is memory for their message."""
+        if self._received:
+            await trio.lowlevel.checkpoint()
+            size = len(self._received) if max_bytes is None else max_bytes
+            part, self._received = self._received[:size], self._received[size:]
+            return part
+        most, pending = READ_BYTES if max_bytes is None else max_bytes, self.pending_bytes()
+        if pending <= SMALL_BYTES:
+            self._give_back()
+            return await self._stream.receive_some(most)
+        if self._upload is None:
+            self._upload = Upload(self._memory, self._source, self._message_bytes_max, self._receive_ms)
+        try:
+            return await self._upload.receive(self._stream.receive_some, pending, most)
+        except SlowUploadError as error:
+            raise trio.BrokenResourceError(f"slow message: {error}") from None
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        """Send bytes, and record when the client reads many of them."""
+        if len(data) < SMALL_BYTES:
+            await self._stream.send_all(data)
+            return
+        view = memoryview(data)
+        for position in range(0, len(view), SEND_BYTES):
+            await self._stream.send_all(view[position : position + SEND_BYTES])
+            self.last_progress = trio.current_time()
+
+    async def wait_send_all_might_not_block(self) -> None:
+        """Wait until bytes can be sent."""
+        await self._stream.wait_send_all_might_not_block()
+
+    async def send_eof(self) -> None:
+        """End the outgoing stream. TLS cannot signal that, so close the connection instead."""
+        if isinstance(self._stream, trio.abc.HalfCloseableStream):
+            await self._stream.send_eof()
+        else:
+            await self._stream.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connection, and release the memory."""
+        self._give_back()
+        await self._stream.aclose()
+
+    def _give_back(self) -> None:
+        if self._upload is not None:
+            self._upload.close()
+            self._upload = None
+
+
 class Connection(ServerConnection):
-    """The connection of one client.
+    """The connection of one client, whose byte stream begins with the request of the handshake.
 
-    Args:
-        nursery: Runs the task that receives.
-        stream: The byte stream, which begins with the request of the handshake.
-        select_subprotocol: Chooses one of the subprotocols that the client offers.
-        message_bytes_max: The size of the largest message that is received, uncompressed.
-
-    Attributes:
-        is_sending: Whether a message waits until the client reads.
+    The nursery runs the task that receives. The largest message has `message_bytes_max` bytes, uncompressed.
     """
 
     def __init__(
@@ -102,6 +172,7 @@ class Connection(ServerConnection):
         message_bytes_max: int,
     ) -> None:
         self.is_sending = False
+        """Whether a message waits until the client reads."""
         self._client = stream
         self._last_received = trio.current_time()
         protocol = ServerProtocol(

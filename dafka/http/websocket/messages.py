@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 from msgspec import Meta, Struct, field
 
+from dafka.http.logs.publishing import Published
 from dafka.http.logs.records import TIMESTAMP_MAX, is_integer
 from dafka.http.server.documents import decode_document, describe_problem, doc
 from dafka.http.server.errors import WebError
@@ -48,6 +49,12 @@ class ClientMessage(Struct, tag_field="type", forbid_unknown_fields=True):
 
 class ServerMessage(Struct, tag_field="type"):
     """A message of the broker."""
+
+
+class Answer(ServerMessage):
+    """The answer to a request."""
+
+    id: Annotated[Number, doc("that of the request")]
 
 
 class Authenticate(ClientMessage, tag="authenticate"):
@@ -135,19 +142,17 @@ class Welcome(ServerMessage, tag="welcome"):
     subscriptions_max: Annotated[Number, doc("how many subscriptions and watches a connection may have")]
 
 
-class Authenticated(ServerMessage, tag="authenticated"):
+class Authenticated(Answer, tag="authenticated"):
     """Answers `authenticate`."""
 
-    id: Annotated[Number, doc("that of the request")]
     user: Annotated[str | None, doc("the user; null if the broker has no users")]
 
 
-class PublishedAnswer(ServerMessage, tag="published"):
+class PublishedAnswer(Answer, tag="published"):
     """Answers `publish`: the records are durable."""
 
-    id: Annotated[Number, doc("that of the request")]
     offsets: Annotated[
-        list[dict[str, Any]],
+        list[Published],
         doc(
             "where the records are: `log`, `offset` of the first one, `count`; `offset` is null for records that were "
             "appended before, if it is no longer known"
@@ -155,26 +160,23 @@ class PublishedAnswer(ServerMessage, tag="published"):
     ]
 
 
-class Producer(ServerMessage, tag="producer"):
+class Producer(Answer, tag="producer"):
     """Answers `init_producer`."""
 
-    id: Annotated[Number, doc("that of the request")]
     producer_id: Annotated[Number, doc("the producer")]
     producer_epoch: Annotated[Epoch, doc("its epoch")]
 
 
-class Described(ServerMessage, tag="described"):
+class Described(Answer, tag="described"):
     """Answers `describe`."""
 
-    id: Annotated[Number, doc("that of the request")]
     topic: Annotated[Text, doc("the topic")]
     logs: Annotated[list[dict[str, int]], doc("its logs: `log`, `start_offset`, `end_offset`")]
 
 
-class Subscribed(ServerMessage, tag="subscribed"):
+class Subscribed(Answer, tag="subscribed"):
     """Answers `subscribe`."""
 
-    id: Annotated[Number, doc("that of the request")]
     topic: Annotated[Text, doc("the topic")]
     logs: Annotated[
         list[dict[str, int]],
@@ -201,10 +203,8 @@ class Unsubscribed(ServerMessage, tag="unsubscribed"):
     id: Annotated[Number, doc("that of the subscription")]
 
 
-class Committed(ServerMessage, tag="committed"):
+class Committed(Answer, tag="committed"):
     """Answers `commit`: the offsets are durable."""
-
-    id: Annotated[Number, doc("that of the request")]
 
 
 class View(ServerMessage, tag="view"):
@@ -221,10 +221,8 @@ class Unwatched(ServerMessage, tag="unwatched"):
     id: Annotated[Number, doc("that of the watch")]
 
 
-class Pong(ServerMessage, tag="pong"):
+class Pong(Answer, tag="pong"):
     """Answers `ping`."""
-
-    id: Annotated[Number, doc("that of the request")]
 
 
 class Error(ServerMessage, tag="error"):
@@ -240,19 +238,21 @@ CLIENT_MESSAGES: dict[str, type[ClientMessage]] = {
 }
 """The messages of clients, by type."""
 
-SERVER_MESSAGES: dict[str, type[ServerMessage]] = {
-    str(each.__struct_config__.tag): each for each in ServerMessage.__subclasses__()
-}
+_SERVER_MESSAGES: list[type[ServerMessage]] = [
+    Welcome,
+    *Answer.__subclasses__(),
+    Records,
+    Unsubscribed,
+    View,
+    Unwatched,
+    Error,
+]
+SERVER_MESSAGES = {str(each.__struct_config__.tag): each for each in _SERVER_MESSAGES}
 """The messages of brokers, by type."""
 
 
 class RefusedMessageError(Exception):
-    """A message of a client is refused.
-
-    Args:
-        id: The id of the request; None if the message has none.
-        error: What is wrong.
-    """
+    """A message of a client is refused. The id is that of the request; None if the message has none."""
 
     def __init__(self, id: int | None, error: WebError) -> None:  # noqa: A002 (as in messages)
         super().__init__(str(error))

@@ -1,27 +1,37 @@
-"""Executes the requests of one WebSocket client in order, and answers them."""
+"""Serves a connection that is upgraded to WebSocket: executes the requests of its client in order, and answers them."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from http import HTTPStatus
 from typing import Any, TypeVar
 
 import trio
+from websockets.exceptions import ConnectionClosed, NegotiationError
+from websockets.frames import CloseCode
+from websockets.server import ServerProtocol
+from websockets.typing import Subprotocol
 
 from dafka.broker.core.error_codes import error_name
 from dafka.errors import ConfigError, StorageError
+from dafka.http.logs.log_access import find_logs
 from dafka.http.logs.positions import find_offsets, parse_offsets, parse_position
 from dafka.http.logs.publishing import ProducerSequence, Publication
-from dafka.http.logs.reading import find_logs
 from dafka.http.logs.records import parse_records
 from dafka.http.server.errors import WebError
 from dafka.http.server.messages import Request
 from dafka.http.websocket import messages
 from dafka.http.websocket.binary import BinaryPublish, decode_publish
-from dafka.http.websocket.connection import Connection
-from dafka.http.websocket.messages import ClientMessage, RefusedMessageError, decode_message, encode_message
-from dafka.http.websocket.subscription import Subscription
-from dafka.http.websocket.watches import WatchedResource
+from dafka.http.websocket.client_tasks import ClientTask, Subscription, WatchedResource
+from dafka.http.websocket.connection import ClientStream, Connection
+from dafka.http.websocket.messages import (
+    SUBPROTOCOLS,
+    ClientMessage,
+    RefusedMessageError,
+    decode_message,
+    encode_message,
+)
 from dafka.storage.plugin_helpers import now_ms
 
 UNANSWERED_MAX = 256
@@ -35,7 +45,8 @@ PING_INTERVAL_S = 20.0
 
 _LOGGER = logging.getLogger("dafka.http")
 
-_POLICY_VIOLATION = 1008
+HEADER_BYTES_MAX = 2**16
+"""The maximum size of a message without its record batches."""
 
 _M = TypeVar("_M", bound=ClientMessage)
 _Handler = Callable[["Session", Any], Awaitable[None]]
@@ -52,12 +63,7 @@ def _handles(message: type[_M]) -> Callable[[_Handler], _Handler]:
 
 
 class Session:
-    """The session of one WebSocket client.
-
-    Args:
-        connection: The open connection.
-        request: The request of its handshake.
-    """
+    """The session of one WebSocket client, with the request of its handshake."""
 
     def __init__(self, connection: Connection, request: Request) -> None:
         self._connection = connection
@@ -90,13 +96,11 @@ class Session:
                     self._nursery.start_soon(self._answer_publishes)
                     while not self._broker.stopping.has_begun:
                         await self._receive()
-                    for subscription in self._subscriptions.values():
-                        subscription.stop()
-                    for watch in self._watches.values():
-                        watch.stop()
+                    for task in (*self._subscriptions.values(), *self._watches.values()):
+                        task.stop()
                 nursery.cancel_scope.cancel()
         if self._login_scope.cancelled_caught:
-            await self._connection.aclose(_POLICY_VIOLATION, "expected a login in time")
+            await self._connection.aclose(CloseCode.POLICY_VIOLATION, "expected a login in time")
         else:
             await self._connection.go_away("the broker stops")
 
@@ -153,7 +157,7 @@ class Session:
                 raise WebError("bad_request", "authenticate: expected token, or user and password")
         except WebError as error:
             await self._refuse(message.id, error)
-            await self._connection.aclose(_POLICY_VIOLATION, error.code)
+            await self._connection.aclose(CloseCode.POLICY_VIOLATION, error.code)
             return
         self._request.principal = principal
         self._login_scope.deadline = float("inf")
@@ -223,7 +227,7 @@ class Session:
         if group is not None:
             self._request.principal.check_group(group)
         logs = find_logs(self._broker, message.topic, message.logs)
-        offsets = await find_offsets(self._request.logs, logs, position)
+        offsets = await find_offsets(self._request.logs, self._request.groups, logs, position)
         bounds = await self._request.logs.bounds(logs)
         subscription = Subscription(
             message.id,
@@ -245,7 +249,7 @@ class Session:
         ]
         self._subscriptions[message.id] = subscription
         await self._send(messages.Subscribed(id=message.id, topic=message.topic, logs=described))
-        self._nursery.start_soon(self._run_until_error, message.id, self._subscriptions, subscription.run)
+        self._nursery.start_soon(self._run_until_error, message.id, self._subscriptions, subscription)
 
     @_handles(messages.Credit)
     async def _credit(self, message: messages.Credit) -> None:
@@ -255,10 +259,7 @@ class Session:
 
     @_handles(messages.Unsubscribe)
     async def _unsubscribe(self, message: messages.Unsubscribe) -> None:
-        subscription = self._subscriptions.get(message.id)
-        if subscription is not None:
-            subscription.stop()
-            await subscription.ended.wait()
+        await self._stop(self._subscriptions.get(message.id))
         await self._send(messages.Unsubscribed(id=message.id))
 
     @_handles(messages.Commit)
@@ -267,7 +268,7 @@ class Session:
         self._request.principal.check_read(message.topic)
         offsets = parse_offsets(message.offsets)
         find_logs(self._broker, message.topic, offsets)
-        await self._request.logs.groups.commit(message.group, message.topic, offsets)
+        await self._request.groups.commit(message.group, message.topic, offsets)
         await self._send(messages.Committed(id=message.id))
 
     @_handles(messages.Watch)
@@ -275,19 +276,21 @@ class Session:
         self._check_id(message.id)
         watch = WatchedResource(message.id, message.path, message.interval_ms, self._request, self._connection)
         self._watches[message.id] = watch
-        self._nursery.start_soon(self._run_until_error, message.id, self._watches, watch.run)
+        self._nursery.start_soon(self._run_until_error, message.id, self._watches, watch)
 
     @_handles(messages.Unwatch)
     async def _unwatch(self, message: messages.Unwatch) -> None:
-        watch = self._watches.get(message.id)
-        if watch is not None:
-            watch.stop()
-            await watch.ended.wait()
+        await self._stop(self._watches.get(message.id))
         await self._send(messages.Unwatched(id=message.id))
 
     @_handles(messages.Ping)
     async def _ping(self, message: messages.Ping) -> None:
         await self._send(messages.Pong(id=message.id))
+
+    async def _stop(self, task: ClientTask | None) -> None:
+        if task is not None:  # it can have ended while the message was in flight
+            task.stop()
+            await task.ended.wait()
 
     def _check_id(self, identifier: int) -> None:
         """Raise `WebError` if a subscription or a watch uses the id, or if there are too many."""
@@ -301,13 +304,11 @@ class Session:
 
     # Tasks
 
-    async def _run_until_error(
-        self, identifier: int, running: dict[int, Any], run: Callable[[], Awaitable[None]]
-    ) -> None:
+    async def _run_until_error(self, identifier: int, running: dict[int, Any], task: ClientTask) -> None:
         """Run a subscription or a watch. Send an error to the client if it fails."""
         refusal: WebError | None = None
         try:
-            await run()
+            await task.run()
         except (WebError, ConfigError, StorageError) as error:
             refusal = _as_web_error(error)
         finally:
@@ -335,8 +336,7 @@ class Session:
             published = await publication.wait()
         except WebError as error:
             return _error(identifier, error)
-        offsets = [{"log": each.log, "offset": each.offset, "count": each.count} for each in published]
-        return encode_message(messages.PublishedAnswer(id=identifier, offsets=offsets))
+        return encode_message(messages.PublishedAnswer(id=identifier, offsets=published))
 
     async def _keep_alive(self) -> None:
         """Send pings to a quiet client. End the connection if it does not answer for too long.
@@ -367,3 +367,49 @@ def _as_web_error(error: Exception) -> WebError:
         _LOGGER.warning("a request over WebSocket failed: %s", error)
         return WebError("storage_failed", f"the storage fails: {error}")
     return WebError("bad_request", str(error))
+
+
+async def serve_websocket(stream: trio.abc.Stream, received: bytes, request: Request) -> None:
+    """Serve a WebSocket client until the connection ends.
+
+    The received bytes are the request of the handshake, and possibly more. Its origin and credentials were checked.
+    """
+    web, settings = request.web, request.broker.config.http
+    bytes_max = settings.message_bytes_max
+    if request.is_forwarded:  # the forwarding broker has checked the size of the message
+        bytes_max = max(bytes_max, request.broker.config.kafka.batch_bytes_max + HEADER_BYTES_MAX)
+    client = ClientStream(
+        stream, received, web.receiving, request.principal.user or request.host, bytes_max, settings.receive_ms
+    )
+    async with trio.open_nursery() as nursery:
+        connection = Connection(nursery, client, _select_subprotocol, bytes_max)
+        with trio.move_on_after(settings.receive_ms / 1000):
+            await connection.handshake(server_header=None)
+        # The session answers the close frame of a client that closes immediately.
+        if connection.response is None or connection.response.status_code != HTTPStatus.SWITCHING_PROTOCOLS:
+            web.counters.disconnected["refused handshake"] += 1
+            await connection.end()
+            return
+        reason = "unexpected error"
+        try:
+            await Session(connection, request).run()
+            reason = "closed" if web.broker.stopping.has_begun else "no login"
+        except* ConnectionClosed:
+            reason = "closed" if connection.close_code in {1000, 1001} else "gone"
+        except* Exception:
+            # A bug in this program must not affect other clients.
+            _LOGGER.exception("ended the WebSocket of the client at %s after an unexpected error", request.host)
+            with trio.move_on_after(1):
+                await connection.aclose(CloseCode.INTERNAL_ERROR)
+        finally:
+            web.counters.disconnected[reason] += 1
+            await connection.end()
+
+
+def _select_subprotocol(_protocol: ServerProtocol, offered: Sequence[Subprotocol]) -> Subprotocol | None:
+    if not offered:
+        return None
+    for each in SUBPROTOCOLS:
+        if each in offered:
+            return Subprotocol(each)
+    raise NegotiationError(f"expected one of the subprotocols {', '.join(SUBPROTOCOLS)}, or none")

@@ -14,8 +14,7 @@ from dafka.batches import RecordColumns
 from dafka.broker.connections.memory import MemoryPool
 from dafka.broker.core.log.log import Log
 from dafka.errors import BatchError
-from dafka.http.logs.log_access import LogAccess
-from dafka.http.logs.reading import ReadRecords
+from dafka.http.logs.log_access import LogAccess, ReadRecords
 from dafka.http.logs.records import JsonRecord, encode_records, record_objects
 from dafka.http.server.documents import encode_document, iter_document
 from dafka.http.server.errors import WebError
@@ -59,13 +58,9 @@ _T = TypeVar("_T")
 
 @attrs.define(eq=False)
 class EncodedRecords:
-    """Records of a log in one message, without the header, which differs for each subscription.
+    """Records of a log in one message, from `offset` up to `next_offset`.
 
-    Attributes:
-        offset: Where the message begins.
-        next_offset: Where the next one begins.
-        record_count: The number of records.
-        data: The rest of the message.
+    `data` is the message without its header, which differs for each subscription.
     """
 
     offset: int
@@ -83,15 +78,11 @@ class EncodedRecords:
 
 @attrs.frozen
 class RecordLine:
-    """A record as a JSON object with the number of its log.
-
-    Attributes:
-        offset: The offset.
-        document: The text; for a large record, the input of `iter_document`.
-    """
+    """A record as a JSON object with the number of its log."""
 
     offset: int
     document: bytes | JsonRecord
+    """The text; for a large record, the input of `iter_document`."""
 
     def pieces(self) -> Iterator[bytes]:
         """Yield the text in pieces of limited size."""
@@ -121,22 +112,16 @@ def join_lines(lines: Iterable[RecordLine], begin: Callable[[int], bytes], end: 
 class SharedRead:
     """A part of a log that was read. It is unpacked on first use.
 
-    Args:
-        log: The number of the log.
-        read: The records.
-        memory: The memory for unpacked records. It is released when the read is no longer referenced.
-
-    Attributes:
-        read: The records.
-        read_at: When the records were read.
+    Its memory is released when the read is no longer referenced.
     """
 
     def __init__(self, log: int, read: ReadRecords, memory: MemoryPool) -> None:
         self.read = read
         self.read_at = trio.current_time()
+        self.size = 0
+        """About how much memory it takes, in bytes."""
         self._log = log
         self._memory = memory
-        self._taken = 0
         self._unpacking = trio.Lock()
         self._texts: Sequence[EncodedRecords] | None = None
         self._binary: EncodedRecords | None = None
@@ -145,12 +130,7 @@ class SharedRead:
         self._take(1000 + sum(len(data) for _, data in read.batches))
 
     def __del__(self) -> None:
-        self._memory.give_back(self._taken)
-
-    @property
-    def size(self) -> int:
-        """About how much memory it takes, in bytes."""
-        return self._taken
+        self._memory.give_back(self.size)
 
     async def texts(self, host: str) -> Sequence[EncodedRecords]:
         """Return the records as JSON messages, at least one. Raises `WebError` if a batch cannot be unpacked.
@@ -194,7 +174,7 @@ class SharedRead:
 
     def _take(self, size: int) -> None:
         self._memory.take_now(size)
-        self._taken += size
+        self.size += size
 
     async def _unpack(self, host: str, work: Callable[[], _T]) -> _T:
         """Unpack the records when there is memory for them, in a thread if it can take long."""
@@ -305,20 +285,16 @@ _Place: TypeAlias = tuple[Log, str, int, int, int]
 class SharedReads:
     """The reads that the subscribers of all connections share.
 
-    Args:
-        access: Access to the logs.
-        memory: The memory for unpacked records.
-        kept_bytes: The maximum size of all cached reads, in bytes.
+    They take at most about `kept_bytes` while they are cached, of the memory for unpacked records.
     """
 
-    def __init__(self, access: LogAccess, memory: MemoryPool, kept_bytes: int = KEPT_BYTES) -> None:
-        self._access = access
+    def __init__(self, memory: MemoryPool, kept_bytes: int = KEPT_BYTES) -> None:
         self._memory = memory
         self._kept_bytes = kept_bytes
         self._kept: OrderedDict[_Place, SharedRead] = OrderedDict()
         self._reading: dict[_Place, trio.Event] = {}
 
-    async def read(self, log: Log, offset: int, bytes_max: int = READ_BYTES) -> SharedRead:
+    async def read(self, access: LogAccess, log: Log, offset: int, bytes_max: int = READ_BYTES) -> SharedRead:
         """Return committed records of a log from an offset on, about up to a size; none if there are none yet.
 
         Raises `WebError` if the topic was deleted, the storage fails, or the leader cannot be reached.
@@ -335,7 +311,7 @@ class SharedReads:
             return found
         reading = self._reading[key] = trio.Event()
         try:
-            read = await self._access.read(log, offset, bytes_max=bytes_max)
+            read = await access.read(log, offset, bytes_max=bytes_max)
         finally:
             del self._reading[key]
             reading.set()

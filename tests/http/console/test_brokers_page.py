@@ -1,4 +1,4 @@
-"""The page of brokers and the drawing of branches, in real Chromium, with several brokers."""
+"""The page of brokers and the drawing of leader epochs, in real Chromium, with several brokers."""
 
 from __future__ import annotations
 
@@ -53,47 +53,46 @@ def test_a_broker_is_drained_after_a_question(browser: Any, brokers: list[Served
         page.get_by_role("button", name="Drain broker 1").wait_for()
 
 
-def test_a_table_says_what_the_drawing_of_branches_shows(browser: Any, brokers: list[ServedBroker]) -> None:
+def test_a_table_says_what_the_drawing_of_epochs_shows(browser: Any, brokers: list[ServedBroker]) -> None:
     with open_window(browser, brokers[1].url) as window:
-        window.open("topics/orders/branches", "orders")
+        window.open("topics/orders/epochs", "orders")
         page = window.page
         page.get_by_role("img", name=re.compile("^Drawing of .*; the table has the same$")).wait_for()
-        rows = page.get_by_role("group", name="Branches", exact=True).locator("tbody tr")
+        rows = page.get_by_role("group", name="Leader epochs", exact=True).locator("tbody tr")
         page.get_by_label("Log", exact=True).select_option("1")
-        branches = brokers[1].request("GET", "/topics/orders/branches")["logs"][1]["branches"]
-        for each in branches:
+        epochs = brokers[1].request("GET", "/topics/orders/epochs")["logs"][1]["epochs"]
+        for each in epochs:
             rows.filter(has_text=f"Broker {each['leader']}").first.wait_for()
-        rows.nth(len(branches) - 1).wait_for()  # leaders may change meanwhile, and the page asks each second
+        rows.nth(len(epochs) - 1).wait_for()  # leaders may change meanwhile, and the page asks each second
         assert window.find_faults() == []
 
 
-BRANCHES: list[dict[str, Any]] = [
-    {"epoch": 0, "leader": 0, "old_epoch": None, "old_leader": None, "start_offset": 0, "flags": ["first"]},
-    {"epoch": 1024, "leader": 1, "old_epoch": 0, "old_leader": 0, "start_offset": 100, "flags": ["fork"]},
-    {"epoch": 1026, "leader": 2, "old_epoch": 0, "old_leader": 0, "start_offset": 90, "flags": ["fork"]},
-    {"epoch": 2048, "leader": 1, "old_epoch": 1024, "old_leader": 1, "start_offset": 150, "flags": ["latest"]},
+EPOCHS: list[dict[str, Any]] = [
+    {"epoch": 0, "leader": 0, "parent_epoch": None, "parent_leader": None, "start_offset": 0, "flags": ["first"]},
+    {"epoch": 1024, "leader": 1, "parent_epoch": 0, "parent_leader": 0, "start_offset": 100, "flags": ["divergent"]},
+    {"epoch": 1026, "leader": 2, "parent_epoch": 0, "parent_leader": 0, "start_offset": 90, "flags": ["divergent"]},
+    {"epoch": 2048, "leader": 1, "parent_epoch": 1024, "parent_leader": 1, "start_offset": 150, "flags": ["latest"]},
 ]
 
 
-def test_forks_and_healing_are_drawn(browser: Any, brokers: list[ServedBroker]) -> None:
+def test_divergent_epochs_and_merging_are_drawn(browser: Any, brokers: list[ServedBroker]) -> None:
     found = [
         {
             **each,
             "leader_address": f"{each['leader']}" * 32,
-            "old_leader_address": "" if each["old_leader"] is None else f"{each['old_leader']}" * 32,
-            "old_end_offset": each["start_offset"],
+            "parent_leader_address": "" if each["parent_leader"] is None else f"{each['parent_leader']}" * 32,
             "replicas": [0, 1, 2],
         }
-        for each in BRANCHES
+        for each in EPOCHS
     ]
     with open_window(browser, brokers[0].url) as window:
         window.open("", "Overview")
         drawn = window.page.evaluate(
-            """async (branches) => {
-                const { arrange } = await import("./console/branches.js");
-                const { lines, lanes, places } = arrange(branches, 200);
-                return [lines.map((each) => [each.isLatest, each.isLeft, each.y, each.from, each.to]), lanes.length,
-                        [...places.keys()]];
+            """async (epochs) => {
+                const { arrange } = await import("./console/epochs.js");
+                const { lines, lanes, places } = arrange(epochs, 200);
+                return [lines.map((each) => [each.isLatest, each.isAbandoned, each.y, each.from, each.to]),
+                        lanes.length, [...places.keys()]];
             }""",
             found,
         )
@@ -104,4 +103,4 @@ def test_forks_and_healing_are_drawn(browser: Any, brokers: list[ServedBroker]) 
     assert ys[1] == ys[3]
     assert len(set(ys)) == 3
     assert froms[0] < froms[2] < froms[1] < froms[3]
-    assert lines[1][4] == froms[3]  # the second leader's branch ends where the next one begins
+    assert lines[1][4] == froms[3]  # the second leader's epoch ends where the next one begins

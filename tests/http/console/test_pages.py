@@ -15,7 +15,7 @@ PAGES = {
     "topics/orders": "orders",
     "topics/orders/produce": "orders",
     "topics/orders/logs": "orders",
-    "topics/orders/branches": "orders",
+    "topics/orders/epochs": "orders",
     "topics/orders/partitions": "orders",
     "topics/orders/settings": "orders",
     "topics/bytes": "bytes",

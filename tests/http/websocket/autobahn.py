@@ -50,7 +50,7 @@ async def run_cases(python: str, cases: list[str]) -> dict[str, Any]:
     """Return what the suite says about each case."""
     config = Config().with_http(message_bytes_max="64 MiB", idle_ms=600_000)
     with tempfile.TemporaryDirectory() as reports, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dafka.http.websocket.serve.Session", EchoSession)
+        patch.setattr("dafka.http.websocket.session.Session", EchoSession)
         async with open_web(config=config) as web:
             server = {"agent": "dafka", "url": f"ws://127.0.0.1:{web.port}/ws"}
             spec = Path(reports) / "spec.json"

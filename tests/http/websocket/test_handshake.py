@@ -165,7 +165,7 @@ async def test_what_the_user_may_not_do_is_forbidden(request_: dict[str, object]
 async def test_permission_that_is_taken_away_ends_subscriptions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dafka.http.websocket.subscription.REFRESH_S", 0.05)
+    monkeypatch.setattr("dafka.http.websocket.client_tasks.REFRESH_S", 0.05)
     config, path = secure(tmp_path), tmp_path / "users"
     async with open_web(config=config) as web, open_client(web, Authorization=basic("ada", PASSWORD)) as client:
         await client.publish("orders", "a", "b")

@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from dafka import Config
-from dafka.http.websocket.client_stream import ClientStream
+from dafka.http.websocket.connection import ClientStream
 from tests.http.running import RunningWeb, open_web
 from tests.http.websocket.clients import open_client
 from tests.http.websocket.raw import (

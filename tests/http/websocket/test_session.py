@@ -103,7 +103,7 @@ async def test_chosen_logs_are_sent() -> None:
 
 
 async def test_logs_that_a_topic_gets_later_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dafka.http.websocket.subscription.REFRESH_S", 0.01)
+    monkeypatch.setattr("dafka.http.websocket.client_tasks.REFRESH_S", 0.01)
     async with open_web() as web, open_client(web) as client, open_client(web) as publisher:
         await create(web, "orders")
         await client.subscribe("orders", "latest")
@@ -314,7 +314,7 @@ async def test_text_publishes_are_accepted_beside_binary_ones() -> None:
     [
         ({"type": "publish", "topic": "t"}, "bad_request", "publish: object missing required field"),
         ({"type": "publish", "topic": "t", "records": []}, "bad_request", "records: expected a list of at least"),
-        ({"type": "publish", "topic": "t", "records": [{}]}, "bad_request", "record 0: expected value"),
+        ({"type": "publish", "topic": "t", "records": [{}]}, "bad_request", "records[0]: expected value"),
         (
             {"type": "publish", "topic": "", "records": [{"value": "a"}]},
             "bad_request",

@@ -4,7 +4,7 @@ import { may, segment } from "../api.js";
 import { brief, bytes, count, plural } from "../format.js";
 import { useHistory, useView } from "../live.js";
 import { go, href } from "../router.js";
-import { Branches } from "../branches.js";
+import { Epochs } from "../epochs.js";
 import { Records } from "../records.js";
 import { Produce } from "../produce.js";
 import { ChangeTopic, DeleteRecords, DeleteTopic } from "../topic_dialogs.js";
@@ -16,7 +16,7 @@ const TIMED_LOGS_MAX = 32;
 const TABS = [
   ["records", "Records", "read"],
   ["logs", "Logs", null],
-  ["branches", "Branches", null],
+  ["epochs", "Epochs", null],
   ["partitions", "Partitions", null],
   ["settings", "Settings", null],
 ];
@@ -192,7 +192,7 @@ export function TopicPage({ route, session }) {
     ${tab === "records" && html`<${Records} key=${`${id} ${route.opened}`} topic=${topic} route=${route} />`}
     ${tab === "produce" && html`<${Produce} key=${id} topic=${topic} />`}
     ${tab === "logs" && html`<${Logs} topic=${topic} />`}
-    ${tab === "branches" && html`<${Branches} key=${id} topic=${topic} />`}
+    ${tab === "epochs" && html`<${Epochs} key=${id} topic=${topic} />`}
     ${tab === "partitions" && html`<${Partitions} topic=${topic} />`}
     ${tab === "settings" && html`<${Settings} topic=${topic} administers=${administers} onChange=${() => setDialog("change")} />`}
     ${Shown && html`<${Shown} key=${id} topic=${topic} onClose=${close} />`}`;

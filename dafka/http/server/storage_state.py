@@ -1,8 +1,10 @@
-"""Verifies a broker's storage when an operator requests it."""
+"""Measures a broker's storage, and verifies it when an operator requests it."""
 
 from __future__ import annotations
 
 import logging
+import shutil
+from pathlib import Path
 from typing import Annotated, Literal
 
 import trio
@@ -15,6 +17,21 @@ from dafka.storage.plugin_helpers import now_ms
 from dafka.storage.tools.verify import verify_storage
 
 _LOGGER = logging.getLogger("dafka.http")
+
+
+USAGE_S = 3.0
+"""How long a measurement of the storage is cached."""
+
+
+class StorageUsage(Document):
+    """The size of a storage."""
+
+    partitions: Annotated[Count, doc("Partitions.")]
+    records: Annotated[Count, doc("Records.")]
+    content_bytes: Annotated[Count, doc("The size of their values, keys and headers.")]
+    stored_bytes: Annotated[Count, doc("The space in use, with indexes.")]
+    free_bytes: Annotated[Count | None, doc("The free space on the disk; null if the storage is not on one.")]
+    total_bytes: Annotated[Count | None, doc("The size of the disk; null if the storage is not on one.")]
 
 
 class DamageDetails(Document):
@@ -42,17 +59,11 @@ class Verification(Document):
 
 
 class StorageVerification:
-    """Verifies the storage on request. One verification runs at a time, and the broker continues to work.
-
-    Args:
-        storage: The storage.
-
-    Attributes:
-        report: The latest verification.
-    """
+    """Verifies the storage on request. One verification runs at a time, and the broker continues to work."""
 
     def __init__(self, storage: Storage) -> None:
         self.report = Verification()
+        """The latest verification."""
         self._storage = storage
         self._wanted = trio.Event()
 
@@ -99,3 +110,35 @@ def describe_damage(damage: Damage) -> DamageDetails:
         damage.first_sequence,
         damage.end_sequence,
     )
+
+
+class StorageMeter:
+    """Measures the size of the storage at a URL, and caches it briefly."""
+
+    def __init__(self, storage: Storage, url: str) -> None:
+        self._storage = storage
+        self._url = url
+        self._usage: StorageUsage | None = None
+        self._measured_at = 0.0
+
+    async def measure(self) -> StorageUsage:
+        """Return the size of the storage. Raises `StorageError`."""
+        if self._usage is None or trio.current_time() - self._measured_at >= USAGE_S:
+            disk = await trio.to_thread.run_sync(_measure_disk, self._url)
+            total, free = (None, None) if disk is None else disk
+            self._usage = StorageUsage.of(await self._storage.statistics(), free_bytes=free, total_bytes=total)
+            self._measured_at = trio.current_time()
+        return self._usage
+
+
+def _measure_disk(location: str) -> tuple[int, int] | None:
+    """Return the size of a storage's disk and its free space; None if it is not on a disk."""
+    kind, _, path = location.partition(":")
+    if kind not in {"sqlite", "filelog"}:
+        return None
+    try:
+        folder = Path(path).absolute()
+        found = shutil.disk_usage(folder if folder.exists() else folder.parent)
+    except OSError:
+        return None
+    return found.total, found.free
