@@ -36,14 +36,7 @@ def trace_headers() -> tuple[Header, ...]:
 
 @contextmanager
 def publishing(topic: str) -> Iterator[tuple[Header, ...]]:
-    """Run a block in a span of publishing.
-
-    Args:
-        topic: The topic.
-
-    Yields:
-        The headers of the records that the block publishes.
-    """
+    """Run a block in a span of publishing to a topic. Yield the headers of the records that the block publishes."""
     api = _open_api()
     if api is None:
         yield ()
@@ -61,14 +54,7 @@ def publishing(topic: str) -> Iterator[tuple[Header, ...]]:
 
 @contextmanager
 def processing(record: Record) -> Iterator[None]:
-    """Run a block in a span of processing a record, in the trace that the record's headers name.
-
-    Args:
-        record: The record.
-
-    Yields:
-        Nothing.
-    """
+    """Run a block in a span of processing a record, in the trace that the record's headers name."""
     api = _open_api()
     if api is None:
         yield

@@ -131,7 +131,7 @@ class BrokerNode:
 
     @property
     def topics(self) -> Mapping[str, Topic]:
-        """The topics that clients may use, by name. `order` has the internal topics, too."""
+        """The topics that clients may use, by name. `log_table` has the internal ones, too."""
         return {name: topic for name, topic in self.log_table.topics.items() if not is_internal_topic(name)}
 
     def find_topic(self, name: str) -> Topic | None:

@@ -154,42 +154,36 @@ class HostedNode(Generic[_NodeT]):
         self.thread.submit(call)
         return future
 
-    def start(self, function: Callable[[], Awaitable[_T]], attempt: Callable[[], _T | None] = lambda: None) -> Call[_T]:
-        """Start an asynchronous function in the Trio thread. It is cancelled when the node is closed.
+    def start(
+        self,
+        function: Callable[[], Awaitable[_T]],
+        attempt: Callable[[], _T | None] = lambda: None,
+        *,
+        must_finish: bool = False,
+    ) -> Call[_T]:
+        """Start an asynchronous function in the Trio thread. Closing the node cancels it, or waits if it must finish.
 
         To save starting a task, `attempt` returns the result without waiting, or None if that is not possible.
         """
-        return self._start(function, attempt, lambda: self._calls)
+        call = Call[_T](self.thread)
 
-    def accept(self, function: Callable[[], Awaitable[_T]], attempt: Callable[[], _T | None]) -> Call[_T]:
-        """Start a function as `start` does, without requiring the program to wait. Closing the node waits for it."""
-        call = self._start(function, attempt, lambda: self._accepting)
-        self._accepted = call.future  # type: ignore[assignment]
+        def start() -> None:
+            nursery = self._accepting if must_finish else self._calls
+            if nursery is None:
+                self._refuse(call.future)
+            else:
+                call.begin(nursery, function, attempt)
+
+        self._check_open()
+        self.thread.submit(start)
+        if must_finish:
+            self._accepted = call.future  # type: ignore[assignment]
         return call
 
     def ended_error(self) -> BaseException:
         """Return the exception of calls of a node that is closed: the one that ended it, if any."""
         error = self.closed.exception() if self.closed.done() else None
         return error or trio.ClosedResourceError(f"this {self._noun} is closed")
-
-    def _start(
-        self,
-        function: Callable[[], Awaitable[_T]],
-        attempt: Callable[[], _T | None],
-        nursery: Callable[[], trio.Nursery | None],
-    ) -> Call[_T]:
-        call = Call[_T](self.thread)
-
-        def start() -> None:
-            tasks = nursery()
-            if tasks is None:
-                self._refuse(call.future)
-            else:
-                call.begin(tasks, function, attempt)
-
-        self._check_open()
-        self.thread.submit(start)
-        return call
 
     def _refuse(self, future: Future[_T]) -> None:
         """Fail a call that came too late with the error that ends the node, once that is known."""

@@ -113,9 +113,8 @@ class HostedProducer(HostedRole[roles.Producer]):
         if not self._role._cannot_refuse(batch):
             return None
         first = self._role._machine.next_sequence
-        self._handed_over = self._hosted.accept(
-            partial(self._role._send_batch, batch), partial(self._role._send_nowait, batch)
-        )
+        send, attempt = partial(self._role._send_batch, batch), partial(self._role._send_nowait, batch)
+        self._handed_over = self._hosted.start(send, attempt, must_finish=True)
         return range(first, first + len(batch))
 
 

@@ -89,28 +89,23 @@ def _parse_quantity(text: str, units: Mapping[str, int], expected: str) -> int:
 
 
 def to_milliseconds(value: int | str) -> int:
-    """Convert a setting in milliseconds: a number, or text with a number or a duration.
-
-    A value that cannot be converted is returned unchanged, and the setting's validator refuses it.
-    """
+    """Convert a setting in milliseconds: a number, or text with a number or a duration."""
     return _convert(value, parse_duration_ms)
 
 
 def to_bytes(value: int | str) -> int:
-    """Convert a setting in bytes: a number, or text with a number or a size.
-
-    A value that cannot be converted is returned unchanged, and the setting's validator refuses it.
-    """
+    """Convert a setting in bytes: a number, or text with a number or a size."""
     return _convert(value, parse_size_bytes)
 
 
 def _convert(value: int | str, parse: Callable[[str], int]) -> int:
+    """Convert a setting. A value that cannot be converted stays unchanged, and the setting's validator refuses it."""
     if not isinstance(value, str):
         return value
     try:
         return int(value) if re.fullmatch(r" *[0-9]{1,18} *", value) else parse(value)
     except ValueError:
-        return value  # type: ignore[return-value]  # for the validator to refuse
+        return value  # type: ignore[return-value]
 
 
 def to_texts(value: str | Iterable[str]) -> tuple[str, ...]:

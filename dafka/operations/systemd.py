@@ -28,11 +28,7 @@ WATCHDOG_FACTOR = 4
 
 
 class Notifier:
-    """A sender of messages to systemd.
-
-    Attributes:
-        watchdog_s: Seconds within which systemd expects the next `WATCHDOG=1`; None without a watchdog.
-    """
+    """A sender of messages to systemd."""
 
     def __init__(self, path: str = "", watchdog_s: float | None = None) -> None:
         """Create a notifier.

@@ -111,19 +111,12 @@ class _Forked:
     def __getattribute__(self, name: str) -> Any:
         if name.startswith("__"):
             return object.__getattribute__(self, name)
-        raise forked_error(object.__getattribute__(self, "__dict__")["__opener__"])
+        raise forked_error(self.__dict__["__opener__"])
 
     def __iter__(self) -> NoReturn:
-        self._use()
+        raise forked_error(self.__dict__["__opener__"])
 
-    def __aiter__(self) -> NoReturn:
-        self._use()
-
-    def __anext__(self) -> NoReturn:
-        self._use()
-
-    def _use(self) -> NoReturn:
-        raise NotImplementedError  # reading this method raises the error
+    __aiter__ = __anext__ = __iter__
 
 
 _of_this_process: weakref.WeakSet[object] = weakref.WeakSet()
