@@ -44,6 +44,7 @@ _TYPES = {
 }
 
 _SMALL_BYTES = 512
+_UNCHANGED = Answer("The browser has it already.")
 
 PAGE, CLIENT = "index.html", "dafka.js"
 
@@ -90,7 +91,7 @@ def _read(path: Path, *, is_pinned: bool) -> StaticFile:
     RequiredPermission.NOTHING,
     name="showConsole",
     tag="Console",
-    answers={200: Answer("The page.", others={"text/html": str}), 304: Answer("The browser has it already.")},
+    answers={200: Answer("The page.", others={"text/html": str}), 304: _UNCHANGED},
 )
 async def show_console(request: Request) -> AnyResponse:
     """Show the console."""
@@ -102,10 +103,7 @@ async def show_console(request: Request) -> AnyResponse:
     RequiredPermission.NOTHING,
     name="loadJavaScriptClient",
     tag="Console",
-    answers={
-        200: Answer("The module.", others={"text/javascript": str}),
-        304: Answer("The browser has it already."),
-    },
+    answers={200: Answer("The module.", others={"text/javascript": str}), 304: _UNCHANGED},
 )
 async def load_client(request: Request) -> AnyResponse:
     """Load the JavaScript client, a module without dependencies."""
@@ -117,7 +115,7 @@ async def load_client(request: Request) -> AnyResponse:
     RequiredPermission.NOTHING,
     name="loadConsoleFile",
     tag="Console",
-    answers={200: Answer("The file.", others={"*/*": str}), 304: Answer("The browser has it already.")},
+    answers={200: Answer("The file.", others={"*/*": str}), 304: _UNCHANGED},
     errors=("not_found",),
 )
 async def load_file(request: Request) -> AnyResponse:

@@ -150,29 +150,22 @@ class RemoteAppend:
         return self._offset
 
 
+@attrs.define(eq=False)
 class RemoteAppends:
     """The records for one log that are in flight to its leader.
 
-    `append_here` appends them if this broker has become the leader. `on_ended` is called with each append that has been
-    stored or has failed.
+    `append_local` appends them if this broker has become the leader. `on_ended` is called with each append that has
+    been stored or has failed.
     """
 
-    def __init__(
-        self,
-        log: Log,
-        leaders: Leaders,
-        append_here: AppendHere,
-        on_ended: Callable[[RemoteAppend], None],
-        lanes: Lanes,
-    ) -> None:
-        self._log = log
-        self._leaders = leaders
-        self._append_local = append_here
-        self._on_ended = on_ended
-        self._lanes = lanes
-        self._pending: deque[RemoteAppend] = deque()
-        self._changed = trio.Event()
-        self._problem = "does not answer"
+    _log: Log
+    _leaders: Leaders
+    _append_local: AppendHere
+    _on_ended: Callable[[RemoteAppend], None]
+    _lanes: Lanes
+    _pending: deque[RemoteAppend] = attrs.field(factory=deque, init=False)
+    _changed: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _problem: str = attrs.field(default="does not answer", init=False)
 
     def add(self, batches: Sequence[Batch]) -> RemoteAppend:
         """Queue record batches after those in flight."""
