@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import attrs
+
 from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.metadata.brokers import BROKERS_TOPIC, Brokers
 from dafka.broker.core.metadata.topic_table import TopicTable
@@ -17,25 +19,16 @@ CONTROL_TOPICS = (TOPICS_TOPIC, BROKERS_TOPIC, BRANCHES_TOPIC)
 """The topics of which every broker stores all partitions."""
 
 
+@attrs.define(eq=False, slots=False)
 class PartitionPolicy:
     """The policy of one broker. It can create topics when a producer writes to them."""
 
-    def __init__(
-        self,
-        address: str,
-        brokers: Brokers,
-        topics: TopicTable,
-        log_table: LogTable,
-        logs: ReplicatedLogs,
-        *,
-        creates_topics: bool,
-    ) -> None:
-        self._address = address
-        self._brokers = brokers
-        self._topics = topics
-        self._log_table = log_table
-        self._logs = logs
-        self._creates_topics = creates_topics
+    _address: str
+    _brokers: Brokers
+    _topics: TopicTable
+    _log_table: LogTable
+    _logs: ReplicatedLogs
+    _creates_topics: bool = attrs.field(kw_only=True)
 
     def owns(self, partition: Partition) -> bool:
         """Return whether only this broker writes a partition."""

@@ -14,7 +14,7 @@ import trio
 
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.balancer import Balancer, BalancerSettings
-from dafka.broker.core.metadata.log_placement import LogPlacement, Reason
+from dafka.broker.core.metadata.replica_placement import LogPlacement, Reason
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.partition_address import name_log
 from dafka.broker.core.replication.replicated_logs import LogAction, ReplicatedLog

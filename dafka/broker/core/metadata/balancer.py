@@ -20,8 +20,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import attrs
 
 from dafka.broker.core.metadata.brokers import BrokerRegistration
-from dafka.broker.core.metadata.log_placement import LogPlacement, Reason, Reassignment
-from dafka.broker.core.metadata.replica_placement import BrokerSpace, choose_replicas
+from dafka.broker.core.metadata.replica_placement import (
+    BrokerSpace,
+    LogPlacement,
+    Reason,
+    Reassignment,
+    choose_replicas,
+)
 from dafka.protocol.rendezvous import weigh_node
 
 RETRY_S = 5.0

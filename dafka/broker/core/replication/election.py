@@ -1,8 +1,10 @@
-"""An election: the vote request of a replica, and the votes for it."""
+"""An election: the vote request of a replica, and the votes for it; and the record of all votes."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+
+import attrs
 
 from dafka.broker.core.positions import FIRST_OFFSET
 from dafka.broker.core.replication.divergence import Rule
@@ -10,13 +12,13 @@ from dafka.broker.core.replication.epoch_tree import EpochTree
 from dafka.broker.core.replication.records import NO_EPOCH, EpochEnd, LeaderAndEpoch, Vote, VoteRequest
 
 
+@attrs.define(eq=False, slots=False)
 class Election:
     """An election that this replica has started. It votes last."""
 
-    def __init__(self, vote_request: VoteRequest, rule: Rule) -> None:
-        self.vote_request = vote_request
-        self.votes: dict[str, Vote] = {}
-        self._rule = rule
+    vote_request: VoteRequest
+    _rule: Rule
+    votes: dict[str, Vote] = attrs.field(factory=dict)
 
     @property
     def leader_epoch(self) -> LeaderAndEpoch:
@@ -73,3 +75,51 @@ class Election:
         """Return whether the epoch tree has all epochs that the votes and some log ends name."""
         latest = (EpochEnd(each.latest, FIRST_OFFSET) for each in self.votes.values())
         return all(epoch_tree.chain(each) is not None for each in (*log_ends, *latest))
+
+
+class VoteRecord:
+    """The vote requests and votes of the replicas of one log. `own` is the last request that this replica voted for."""
+
+    def __init__(self) -> None:
+        self.own: VoteRequest | None = None
+        self._own_requests: list[VoteRequest] = []
+        self._requests: dict[LeaderAndEpoch, VoteRequest] = {}
+        self._epochs: dict[str, int] = {}
+
+    @property
+    def own_epoch(self) -> int:
+        """The epoch that this replica voted for last; -1 if it has not voted."""
+        return -1 if self.own is None else self.own.leader_epoch.epoch
+
+    def epoch_of(self, broker: str) -> int:
+        """Return the latest epoch that a broker voted for; -1 if it has not voted."""
+        return self._epochs.get(broker, -1)
+
+    def find_vote_request(self, leader_epoch: LeaderAndEpoch) -> VoteRequest | None:
+        """Return the vote request for a leader epoch, if it is known."""
+        return self._requests.get(leader_epoch)
+
+    def record_request(self, vote_request: VoteRequest) -> None:
+        """Record the vote request of any broker."""
+        self._requests[vote_request.leader_epoch] = vote_request
+
+    def record_vote(self, broker: str, epoch: int) -> None:
+        """Record the vote of any broker."""
+        self._epochs[broker] = max(epoch, self.epoch_of(broker))
+
+    def add_own(self, vote_request: VoteRequest) -> None:
+        """Record that this replica votes for a request."""
+        self.own = vote_request
+        self._own_requests.append(vote_request)
+
+    def pending_replicas(self) -> set[str]:
+        """Return the replicas of the epochs that this replica voted for. They need not have begun."""
+        return {each for vote_request in self._own_requests for each in vote_request.replicas}
+
+    def pending_voters(self, epoch: int) -> list[tuple[str, ...]]:
+        """Return the voters of the epochs that this replica voted for, and forget the votes for epochs that have begun.
+
+        `epoch` is the latest one that has begun. The voters are in the order of the votes. A resignation has none.
+        """
+        self._own_requests = [each for each in self._own_requests if each.leader_epoch.epoch > epoch]
+        return [each.voters for each in self._own_requests if each.replicas]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dafka.broker.core.replication.divergence import LateVotes, Rule
 from dafka.broker.core.replication.election_timer import Debounce
-from dafka.broker.core.replication.epoch_tree import EpochTree
-from dafka.broker.core.replication.local_epochs import LocalEpochs
+from dafka.broker.core.replication.epoch_tree import EpochTree, LocalEpochs
 from dafka.broker.core.replication.peers import Peers
 from dafka.broker.core.replication.settings import ReplicaSettings
 from dafka.broker.core.replication.states import Leader, State

@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterable
 from dafka.broker.core.positions import FIRST_OFFSET
 from dafka.broker.core.replication.divergence import RULES, LateVotes
 from dafka.broker.core.replication.effects import Lead, ReplicaAction, StepDown, WriteControl
-from dafka.broker.core.replication.election import Election
+from dafka.broker.core.replication.election import Election, VoteRecord
 from dafka.broker.core.replication.election_timer import ElectionTimer
 from dafka.broker.core.replication.election_triggers import ElectionTriggers
-from dafka.broker.core.replication.epoch_tree import EpochTree
-from dafka.broker.core.replication.local_epochs import LocalEpochs
+from dafka.broker.core.replication.epoch_tree import EpochTree, LocalEpochs
 from dafka.broker.core.replication.peers import Peers
 from dafka.broker.core.replication.records import (
     NO_EPOCH,
@@ -31,7 +30,6 @@ from dafka.broker.core.replication.records import (
 from dafka.broker.core.replication.settings import ReplicaSettings
 from dafka.broker.core.replication.states import Elected, Follower, Leader, Starting, State
 from dafka.broker.core.replication.transitions import Transition
-from dafka.broker.core.replication.vote_record import VoteRecord
 
 
 class Elections:

@@ -1,28 +1,68 @@
-"""The high watermark of a log at one replica."""
+"""The acknowledgements of a log's replicas, and the high watermark that follows from them."""
 
 from __future__ import annotations
 
-from dafka.broker.core.positions import UNKNOWN_OFFSET, Offset
+from collections.abc import Iterable
+
+import attrs
+
+from dafka.broker.core.positions import FIRST_OFFSET, UNKNOWN_OFFSET, Offset
 from dafka.broker.core.replication.divergence import Rule
 from dafka.broker.core.replication.epoch_tree import EpochTree
-from dafka.broker.core.replication.progress import FollowerProgress
-from dafka.broker.core.replication.records import NO_EPOCH_END, EpochEnd
+from dafka.broker.core.replication.records import NO_EPOCH, NO_EPOCH_END, EpochEnd, LeaderAndEpoch
 
 
+class FollowerProgress:
+    """The offsets up to which replicas store the log in one leader epoch, the latest that was acknowledged."""
+
+    def __init__(self) -> None:
+        self.leader_epoch = NO_EPOCH
+        self.ends: dict[str, Offset] = {}
+        self._caught_up_at: dict[str, float] = {}
+        self._previous_end = Offset(0)
+
+    def begin(self, leader_epoch: LeaderAndEpoch) -> None:
+        """Start with another epoch, or start again."""
+        self.leader_epoch, self.ends, self._caught_up_at = leader_epoch, {}, {}
+
+    def add(self, broker: str, leader_epoch: LeaderAndEpoch, end_offset: Offset) -> None:
+        """Record that a replica stores an epoch up to an offset."""
+        if leader_epoch != self.leader_epoch:
+            self.begin(leader_epoch)
+        self.ends[broker] = max(end_offset, self.ends.get(broker, Offset(0)))
+
+    def record_end(self, end_offset: Offset, at: float) -> None:
+        """Record the end of the leader's log. Replicas that store its previous end were caught up at this time."""
+        self._caught_up_at.update((each, at) for each, end in self.ends.items() if end >= self._previous_end)
+        self._previous_end = end_offset
+
+    def set_back(self, now: float) -> None:
+        """Reset all times, because the clock was set back."""
+        self._caught_up_at = dict.fromkeys(self._caught_up_at, now)
+
+    def caught_up_at(self, broker: str) -> float:
+        """Return when a replica last reached the leader's previous end; minus infinity if it never has."""
+        return self._caught_up_at.get(broker, float("-inf"))
+
+    def acknowledged_count(self, replicas: Iterable[str]) -> int:
+        """Return how many of some brokers have acknowledged records of the epoch."""
+        return len(self.ends.keys() & set(replicas))
+
+
+@attrs.define(eq=False, slots=False)
 class HighWatermark:
     """The high watermark at one replica, leader or follower: readers can read up to its offset."""
 
-    def __init__(self, broker: str, epoch_tree: EpochTree, acks: FollowerProgress, rule: Rule) -> None:
-        self.offset = Offset(0)
-        self._broker = broker
-        self._epoch_tree = epoch_tree
-        self._acks = acks
-        self._rule = rule
-        self._marked = NO_EPOCH_END
+    _broker: str
+    _epoch_tree: EpochTree
+    _acks: FollowerProgress
+    _rule: Rule
+    offset: Offset = FIRST_OFFSET
+    _marked: EpochEnd = NO_EPOCH_END
 
     def reset(self) -> None:
         """Start again at 0, after the local log was deleted or read again."""
-        self.offset, self._marked = Offset(0), NO_EPOCH_END
+        self.offset, self._marked = FIRST_OFFSET, NO_EPOCH_END
 
     def move(self, log_end: EpochEnd, acknowledged: EpochEnd, writable: frozenset[str]) -> bool:
         """Advance as far as enough replicas have acknowledged. Return whether it has advanced."""

@@ -61,28 +61,28 @@ class _LocalEpoch:
     checkpoint_end: RecordSequence = FIRST_SEQUENCE
 
 
+@attrs.define(eq=False, slots=False)
 class LocalLog:
     """What a broker stores of one log.
 
     `durable_end` returns the sequence after the last stored record of a partition.
     """
 
-    def __init__(self, topic: str, topic_id: str, number: int, durable_end: Callable[[Partition], int]) -> None:
-        self.start_offset = Offset(0)
-        self._topic = topic
-        self._topic_id = topic_id
-        self._number = number
-        self._durable_end = durable_end
-        self._local_epochs: dict[LeaderAndEpoch, _LocalEpoch] = {}
-        self._waiting: dict[LeaderAndEpoch, _LocalEpoch] = {}
-        self._advanced: set[LeaderAndEpoch] = set()
+    _topic: str
+    _topic_id: str
+    _number: int
+    _durable_end: Callable[[Partition], int]
+    start_offset: Offset = FIRST_OFFSET
+    _local_epochs: dict[LeaderAndEpoch, _LocalEpoch] = attrs.field(init=False, factory=dict)
+    _waiting: dict[LeaderAndEpoch, _LocalEpoch] = attrs.field(init=False, factory=dict)
+    _advanced: set[LeaderAndEpoch] = attrs.field(init=False, factory=set)
 
     def clear(self) -> None:
         """Forget everything, because the local log is deleted."""
         self._local_epochs.clear()
         self._waiting.clear()
         self._advanced.clear()
-        self.start_offset = Offset(0)
+        self.start_offset = FIRST_OFFSET
 
     def ends(self) -> dict[LeaderAndEpoch, Offset]:
         """Return the offset up to which each epoch is stored."""

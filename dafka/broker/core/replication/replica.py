@@ -17,9 +17,8 @@ from collections.abc import Callable, Collection, Iterable
 from dafka.broker.core.positions import UNKNOWN_OFFSET, Offset
 from dafka.broker.core.replication.effects import Acknowledge, AdvanceHighWatermark, ReplicaAction
 from dafka.broker.core.replication.elections import Elections
-from dafka.broker.core.replication.epoch_tree import EpochTree
+from dafka.broker.core.replication.epoch_tree import EpochTree, LocalEpochs
 from dafka.broker.core.replication.high_watermark import HighWatermark
-from dafka.broker.core.replication.local_epochs import LocalEpochs
 from dafka.broker.core.replication.records import (
     NO_EPOCH,
     NO_EPOCH_END,

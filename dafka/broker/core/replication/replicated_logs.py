@@ -306,11 +306,8 @@ class ReplicatedLogs:
     def epoch_starts(self, name: str) -> list[EpochStart]:
         """Return the epoch starts of a log, by epoch."""
         log = self._logs.get(name)
-        return (
-            []
-            if log is None
-            else [log.replica.epoch_tree.starts[leader_epoch] for leader_epoch in sorted(log.replica.epoch_tree.starts)]
-        )
+        starts = {} if log is None else log.replica.epoch_tree.starts
+        return [starts[leader_epoch] for leader_epoch in sorted(starts)]
 
     def _add_index(self, log: ReplicatedLog, batch: RecordBatch) -> None:
         address = parse_address(batch.partition.address)

@@ -42,9 +42,8 @@ class Model:
                 self.entries.append(Entry(producer_id, is_commit))
                 self.ends.append((offset, producer_id, first, is_commit))
                 # What is known of the first record: from the marker, from the record, or from both.
-                self.transactions.end(
-                    producer_id, Offset(offset), Offset(self.draw.choice([first, None])), is_commit=is_commit
-                )
+                named = self.draw.choice([Offset(first), None])
+                self.transactions.end(producer_id, Offset(offset), named, is_commit=is_commit)
             else:
                 running.setdefault(producer_id, offset)
                 self.entries.append(Entry(producer_id, None))

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from dafka.broker.core.metadata.balancer import Balancer, BalancerSettings
 from dafka.broker.core.metadata.brokers import BrokerRegistration, Brokers
-from dafka.broker.core.metadata.log_placement import LogPlacement
+from dafka.broker.core.metadata.replica_placement import LogPlacement
+from dafka.broker.core.positions import Offset
 from dafka.broker.core.replication.effects import (
     Acknowledge,
     AdvanceHighWatermark,
@@ -107,7 +108,7 @@ class KeptLog:
             self.act(replica.elections.advance(broker.clock))
 
     def _restore_held(self) -> None:
-        self.replica.restore_local({branch: start + len(ids) for branch, (start, ids) in self.branches.items()})
+        self.replica.restore_local({branch: Offset(start + len(ids)) for branch, (start, ids) in self.branches.items()})
 
     def act(self, actions: list[ReplicaAction]) -> None:
         """Carry out actions."""
@@ -182,7 +183,7 @@ class KeptLog:
             start, held = self.branches[branch]
             self.history.check_stored(branch, len(held), ids)
             held.extend(ids)
-            self.act(self.wake_up().stored(branch, start + len(held)))
+            self.act(self.wake_up().stored(branch, Offset(start + len(held))))
             self._push(branch)
 
         self.world.write(self.broker, stored)
@@ -270,7 +271,7 @@ class KeptLog:
             assert len(held) == first
             self.history.check_stored(branch, first, fresh)
             held.extend(fresh)
-            self.act(self.wake_up().stored(branch, start + len(held)))
+            self.act(self.wake_up().stored(branch, Offset(start + len(held))))
 
         self.world.write(self.broker, stored)
 
@@ -508,7 +509,7 @@ class Broker:
     def acknowledged(self, log: str, broker: str, branch: LeaderAndEpoch, end_offset: int) -> None:
         """Take in an acknowledgement."""
         kept = self.logs[log]
-        kept.act(kept.wake_up().acknowledged(broker, branch, end_offset))
+        kept.act(kept.wake_up().acknowledged(broker, branch, Offset(end_offset)))
 
     # Leases
 

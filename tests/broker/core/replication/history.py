@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from dafka.broker.core.replication.epoch_tree import EpochTree
 from dafka.broker.core.replication.records import NO_EPOCH_END, EpochEnd, EpochStart, LeaderAndEpoch
 from dafka.broker.core.replication.settings import Availability
+from tests.broker.core.entries import epoch_end
 
 if TYPE_CHECKING:
     from tests.broker.core.replication.brokers import KeptLog
@@ -39,7 +40,7 @@ class History:
         first = LeaderAndEpoch(0, replicas[0])
         self.epoch_tree = EpochTree([EpochStart(log, first, NO_EPOCH_END, replicas)])
         self.begun_at: dict[LeaderAndEpoch, float] = {}
-        self.committed = EpochEnd(first, 0)
+        self.committed = epoch_end(first, 0)
         self.acknowledged: set[str] = set()
         self.transactions = transactions
         self._contents: dict[LeaderAndEpoch, list[Indexed]] = {}
@@ -90,7 +91,7 @@ class History:
         chain = self.epoch_tree.chain(tip)
         assert chain is not None
         place = next(each for each in chain if self.epoch_tree.starts[each.leader_epoch].parent.end_offset <= offset)
-        end = EpochEnd(place.leader_epoch, offset)
+        end = epoch_end(place.leader_epoch, offset)
         if not all(map(kept.holds, [end, *(each for each in chain if each.leader_epoch < place.leader_epoch)])):
             raise Violation(f"{kept.broker.name} lets readers read what it does not hold")
         if self._continues(end, self.committed):

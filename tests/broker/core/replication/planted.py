@@ -23,10 +23,9 @@ from dafka.broker.core.replication.effects import (
 from dafka.broker.core.replication.election import Election
 from dafka.broker.core.replication.election_triggers import ElectionTriggers
 from dafka.broker.core.replication.elections import Elections
-from dafka.broker.core.replication.epoch_tree import EpochTree
+from dafka.broker.core.replication.epoch_tree import EpochTree, LocalEpochs
 from dafka.broker.core.replication.high_watermark import HighWatermark
 from dafka.broker.core.replication.leader_lease import LeaseRounds
-from dafka.broker.core.replication.local_epochs import LocalEpochs
 from dafka.broker.core.replication.records import (
     NO_EPOCH_END,
     ControlRecord,

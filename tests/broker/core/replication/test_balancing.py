@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dafka.broker.core.metadata.balancer import Balancer, BalancerSettings
 from dafka.broker.core.metadata.brokers import BrokerRegistration
-from dafka.broker.core.metadata.log_placement import LogPlacement, Reason
+from dafka.broker.core.metadata.replica_placement import LogPlacement, Reason
 from dafka.protocol.rendezvous import rank_nodes
 
 SETTINGS = BalancerSettings(replace_replicas_after_s=60, full_bytes=100, moves_max=2)

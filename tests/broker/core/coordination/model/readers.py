@@ -4,6 +4,7 @@ import random
 from collections.abc import Hashable
 
 from dafka.broker.core.log.open_transactions import AbortedTransaction
+from dafka.broker.core.positions import Offset
 from dafka.broker.core.topic_partition import TopicPartition
 from tests.broker.core.coordination.model.broker import Broker, Entry
 from tests.broker.core.coordination.model.events import ViolationError
@@ -21,7 +22,7 @@ class Reader:
     def read(self, broker: Broker, rng: random.Random) -> None:
         """Read everything that is there."""
         log = broker.logs[self.name]
-        stable = log.transactions.last_stable_offset(log.high_watermark)
+        stable = log.transactions.last_stable_offset(Offset(log.high_watermark))
         if stable < self.position:
             raise ViolationError(f"{self.name}: the last stable offset went back from {self.position} to {stable}")
         while self.position < stable:
