@@ -94,7 +94,7 @@ class Log:
             del self.former_ends[next(iter(self.former_ends))]
         self.leader_partition, self.index_partition = leader_partition, index_partition
         self._forget_entries()
-        self.index_first = self.index_trimmed = self.index_end = RecordSequence(0)
+        self.index_first = self.index_trimmed = self.index_end = FIRST_SEQUENCE
         self.entry_count, self.epoch_count = 0, 1
         self.unwritten, self.markers, self.divergent, self.backfill = [], [], [], {}
         self.withdrawn = []

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from dafka.broker.core.log.entries import CONTROL, DroppedEntry, Entry, LogStartEntry, MarkerEntry, RunEntry
-from dafka.broker.core.positions import Offset, RecordSequence
+from dafka.broker.core.positions import FIRST_OFFSET, FIRST_SEQUENCE, Offset, RecordSequence
 
 
 class Location(NamedTuple):
@@ -32,8 +32,8 @@ class LogIndex:
     """
 
     def __init__(self) -> None:
-        self.start_offset = Offset(0)
-        self.end_offset = Offset(0)
+        self.start_offset = FIRST_OFFSET
+        self.end_offset = FIRST_OFFSET
         self.dropped_ends: dict[str, RecordSequence] = {}
         self._offsets = array("q")
         self._sequences = array("q")
@@ -145,7 +145,7 @@ class LogIndex:
     def end_at(self, offset: Offset) -> None:
         """Truncate the index to an offset."""
         if offset < self.end_offset:
-            self.undo_to((max(offset, Offset(0)), False))
+            self.undo_to((max(offset, FIRST_OFFSET), False))
             self.start_offset = min(self.start_offset, self.end_offset)
 
     def locate(self, offset: Offset) -> Location | None:
@@ -219,7 +219,7 @@ class LogIndex:
         """Return the sequence after a partition's last record that is or was in the log; 0 if there is none."""
         runs = self._runs_at(address)
         if not runs:
-            return self.dropped_ends.get(address, RecordSequence(0))
+            return self.dropped_ends.get(address, FIRST_SEQUENCE)
         position = runs[-1] - self._dropped
         return RecordSequence(self._sequences[position] + self._run_end(position) - self._offsets[position])
 

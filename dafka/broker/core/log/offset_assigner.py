@@ -21,7 +21,15 @@ from dafka.broker.core.log.entries import (
 from dafka.broker.core.log.log import LEADER, Log
 from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.log.partitioner import place_records
-from dafka.broker.core.positions import AtOffset, Offset, ProducerSequence, RecordSequence, sequence_of
+from dafka.broker.core.positions import (
+    FIRST_OFFSET,
+    FIRST_SEQUENCE,
+    AtOffset,
+    Offset,
+    ProducerSequence,
+    RecordSequence,
+    sequence_of,
+)
 from dafka.records import RecordBatch
 
 REWRITE_ENTRIES = 2000
@@ -173,7 +181,7 @@ class OffsetAssigner:
 
     def _assign_divergent(self, plan: LogOffsetPlan) -> None:
         """Assign offsets to the records of divergent epochs that the log does not have, with their batches."""
-        log, offset, first = plan.log, Offset(0), RecordSequence(0)
+        log, offset, first = plan.log, FIRST_OFFSET, FIRST_SEQUENCE
         for entry in log.divergent[plan.merged :]:
             if isinstance(entry, RunEntry):
                 end = entry.first_sequence + entry.record_count

@@ -115,8 +115,8 @@ class ProducerState:
         """Return whether a batch was appended before, but its offset is not remembered."""
         if not self.appended.covers(base_sequence, count):
             return False
-        first = self.appended.position_of(base_sequence)
-        remembered = ((self.appended.position_of(each.base_sequence), each.count) for each in self.batches)
+        first = self.appended.ordinal_of(base_sequence)
+        remembered = ((self.appended.ordinal_of(each.base_sequence), each.count) for each in self.batches)
         return not any(each < first + count and first < each + length for each, length in remembered)
 
     def check_epoch(self, header: BatchHeader) -> ErrorCode:

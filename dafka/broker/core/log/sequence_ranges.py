@@ -16,9 +16,9 @@ RANGES_MAX = 64
 
 
 class SequenceRanges:
-    """Ranges of sequences. Each sequence has a position, which continues to grow where sequences continue at 0.
+    """Ranges of sequences. Each sequence has an ordinal, which continues to grow where sequences continue at 0.
 
-    `end` is the position after the last sequence, or the first position if there is none.
+    `end` is the ordinal after the last sequence, or the first ordinal if there is none.
     """
 
     __slots__ = ("_ranges", "end")
@@ -27,15 +27,15 @@ class SequenceRanges:
         self.end = 0
         self._ranges: list[list[int]] = []
 
-    def position_of(self, sequence: ProducerSequence) -> int:
-        """Return the position of a sequence that is nearest to the end."""
+    def ordinal_of(self, sequence: ProducerSequence) -> int:
+        """Return the ordinal of a sequence that is nearest to the end."""
         ahead = (sequence - self.end) % SEQUENCES
         return self.end + (ahead if ahead < SEQUENCES // 2 else ahead - SEQUENCES)
 
     def add(self, base_sequence: ProducerSequence, count: int) -> bool:
         """Add sequences. Return whether they are after all others."""
         ranges = self._ranges
-        first = self.position_of(base_sequence) if ranges else base_sequence
+        first = self.ordinal_of(base_sequence) if ranges else base_sequence
         end = first + count
         if ranges and first == ranges[-1][1]:
             ranges[-1][1] = self.end = end
@@ -52,9 +52,9 @@ class SequenceRanges:
 
     def covers(self, base_sequence: ProducerSequence, count: int) -> bool:
         """Return whether all of these sequences are included."""
-        first = self.position_of(base_sequence)
+        first = self.ordinal_of(base_sequence)
         return any(each[0] <= first and first + count <= each[1] for each in self._ranges)
 
-    def _forget_before(self, position: int) -> None:
+    def _forget_before(self, ordinal: int) -> None:
         """Forget sequences that are too far back to be distinguished from future ones."""
-        self._ranges[:] = [[max(first, position), end] for first, end in self._ranges if end > position]
+        self._ranges[:] = [[max(first, ordinal), end] for first, end in self._ranges if end > ordinal]

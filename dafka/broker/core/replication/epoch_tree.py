@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from dafka.broker.core.positions import Offset
+from dafka.broker.core.positions import FIRST_OFFSET, Offset
 from dafka.broker.core.replication.records import NO_EPOCH, NO_EPOCH_END, EpochEnd, EpochStart, LeaderAndEpoch
 
 
@@ -89,19 +89,19 @@ class LocalEpochs:
 
     def restore(self, ends: Mapping[LeaderAndEpoch, Offset]) -> None:
         """Replace the stored epochs: each with the offset after its last index record."""
-        self._ends = {self._first: Offset(0), **ends}
+        self._ends = {self._first: FIRST_OFFSET, **ends}
         self.latest = max(self._ends)
         self._complete: set[LeaderAndEpoch] = set()
         self._latest_complete = NO_EPOCH
 
     def add(self, leader_epoch: LeaderAndEpoch, end_offset: Offset) -> None:
         """Record that an epoch is stored up to an offset."""
-        self._ends[leader_epoch] = max(end_offset, self._ends.get(leader_epoch, Offset(0)))
+        self._ends[leader_epoch] = max(end_offset, self._ends.get(leader_epoch, FIRST_OFFSET))
         self.latest = max(leader_epoch, self.latest)
 
     def end_of(self, leader_epoch: LeaderAndEpoch) -> Offset:
         """Return the offset up to which an epoch is stored; 0 if it is not."""
-        return self._ends.get(leader_epoch, Offset(0))
+        return self._ends.get(leader_epoch, FIRST_OFFSET)
 
     def is_complete(self, leader_epoch: LeaderAndEpoch) -> bool:
         """Return whether an epoch is stored from its start, together with everything before it."""

@@ -19,7 +19,7 @@ class FollowerProgress:
         self.leader_epoch = NO_EPOCH
         self.ends: dict[str, Offset] = {}
         self._caught_up_at: dict[str, float] = {}
-        self._previous_end = Offset(0)
+        self._previous_end = FIRST_OFFSET
 
     def begin(self, leader_epoch: LeaderAndEpoch) -> None:
         """Start with another epoch, or start again."""
@@ -29,7 +29,7 @@ class FollowerProgress:
         """Record that a replica stores an epoch up to an offset."""
         if leader_epoch != self.leader_epoch:
             self.begin(leader_epoch)
-        self.ends[broker] = max(end_offset, self.ends.get(broker, Offset(0)))
+        self.ends[broker] = max(end_offset, self.ends.get(broker, FIRST_OFFSET))
 
     def record_end(self, end_offset: Offset, at: float) -> None:
         """Record the end of the leader's log. Replicas that store its previous end were caught up at this time."""

@@ -91,7 +91,7 @@ class LocalLog:
     def acknowledged_end(self, leader_epoch: LeaderAndEpoch) -> RecordSequence:
         """Return the sequence after the last index record of an epoch that is stored together with its records."""
         local_epoch = self._local_epochs.get(leader_epoch)
-        return RecordSequence(0) if local_epoch is None else local_epoch.index_end
+        return FIRST_SEQUENCE if local_epoch is None else local_epoch.index_end
 
     def restore(self, leader_epoch: LeaderAndEpoch, checkpoint: Checkpoint) -> None:
         """Restore an epoch, so far unknown, from a checkpoint. `add_index` gets what follows it."""
@@ -223,4 +223,4 @@ def _end_of(entry: Entry) -> Offset:
         return Offset(entry.offset + entry.record_count)
     if isinstance(entry, MarkerEntry):
         return Offset(entry.offset + 1)
-    return entry.offset if isinstance(entry, EpochStartEntry) else Offset(0)
+    return entry.offset if isinstance(entry, EpochStartEntry) else FIRST_OFFSET

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 import attrs
 
 from dafka.broker.core.metadata.leader_and_isr import ReplicaSet
-from dafka.broker.core.positions import Offset
+from dafka.broker.core.positions import FIRST_OFFSET, Offset
 from dafka.errors import StorageFormatError
 from dafka.protocol.format_errors import format_errors
 
@@ -44,7 +44,7 @@ class EpochEnd(NamedTuple):
     end_offset: Offset
 
 
-NO_EPOCH_END = EpochEnd(NO_EPOCH, Offset(0))
+NO_EPOCH_END = EpochEnd(NO_EPOCH, FIRST_OFFSET)
 """The end of an empty log."""
 
 

@@ -9,7 +9,7 @@ from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.log.offset_assigner import OffsetAssigner
 from dafka.broker.core.metadata.topics import Topic
-from dafka.broker.core.positions import Offset
+from dafka.broker.core.positions import FIRST_SEQUENCE, Offset
 from dafka.records import Partition, RecordBatch
 from tests.broker.core.entries import run_entry
 
@@ -43,7 +43,7 @@ class Leaders:
         for batch in self.written:
             for value in batch.values:
                 own = str(batch.partition.address)
-                self.log.restore(0, value or b"", keeps_record_batches=True, leader_address=own)
+                self.log.restore(FIRST_SEQUENCE, value or b"", keeps_record_batches=True, leader_address=own)
         self.order.table.finish_epoch(self.log, {}, {})
         self.sequence = 0
 
