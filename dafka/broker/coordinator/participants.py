@@ -127,18 +127,10 @@ class TransactionParticipants:
         Call this before the log's `ProducerStates` checks the batch, and append it without a checkpoint in between.
         NOT_ENOUGH_REPLICAS asks the producer to retry: the coordinator was asked.
         """
-        shard = self._shard_of(transactional_id)
-        if shard is not None:
-            partition = TopicPartition(log.topic, log.number)
-            error = shard.transactions.check_partition(transactional_id, producer, partition)
-            if error:
-                return error
-        known = log.producers
+        known, participant = log.producers, TransactionParticipant(log.topic, number=log.number)
         is_open = producer.producer_id in known.open_transactions
         epoch = known.producers[producer.producer_id].producer_epoch if is_open else -1
-        error = self._check(
-            shard, log, TransactionParticipant(log.topic, number=log.number), transactional_id, producer, epoch
-        )
+        error = self._check(log, participant, transactional_id, producer, epoch)
         return ErrorCode.INVALID_PRODUCER_EPOCH if error is ErrorCode.PRODUCER_FENCED else error
 
     def check_group(
@@ -149,26 +141,39 @@ class TransactionParticipants:
         Call this before the offsets are added, without a checkpoint in between. COORDINATOR_LOAD_IN_PROGRESS asks the
         producer to retry.
         """
-        shard = self._shard_of(transactional_id)
-        if shard is not None:
-            error = shard.transactions.check_group(transactional_id, producer, group_id)
-            if error:
-                return error
-        error = self._check(
-            shard, group_shard.log, TransactionParticipant(name=group_id), transactional_id, producer, -1
-        )
+        error = self._check(group_shard.log, TransactionParticipant(name=group_id), transactional_id, producer)
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if error is ErrorCode.NOT_ENOUGH_REPLICAS else error
+
+    def abort_orphans(self) -> None:
+        """Abort the transactions in local logs that no coordinator knows. This broker must serve all shards.
+
+        A client that sends records before the response to AddPartitionsToTxn can leave such a transaction if the broker
+        crashes then. Nothing else would end it, and it would hold back the last stable offset.
+        """
+        for log in self._log_table.all_logs():
+            partition = TopicPartition(log.topic, log.number)
+            orphans = list(log.producers.open_transactions)
+            for shard in self._coordinators.served():
+                orphans = shard.transactions.orphans(partition, orphans)
+            for producer_id in orphans if log.leadership.is_led else ():
+                epoch = log.producers.producers[producer_id].producer_epoch
+                self._writer.append_marker(log, Marker(producer_id, epoch, is_commit=False))
 
     def _check(
         self,
-        shard: CoordinatorShard | None,
         log: Log,
         participant: TransactionParticipant,
-        name: str,
+        transactional_id: str,
         producer: Producer,
-        open_epoch: int,
+        open_epoch: int = -1,
     ) -> ErrorCode:
-        """Check whether a participant is known to take part in a transaction; if not, ask the coordinator."""
+        """Check whether a participant is known to take part in a transaction; if not, ask the coordinator.
+
+        The producer has an open transaction in the log under `open_epoch`; -1 if it has none.
+        """
+        shard = self._shard_of(transactional_id)
+        if shard is not None and (error := _check_in(shard, transactional_id, producer, participant)):
+            return error
         begun = self._begun_in(log)
         epoch = max(begun.epochs.get((participant, producer.producer_id), -1), open_epoch)
         if epoch == producer.producer_epoch:
@@ -182,13 +187,14 @@ class TransactionParticipants:
         error, refused_at = begun.refused.pop(key, (ErrorCode.NONE, now))
         if error and now - refused_at < RETRY_S:
             return error
-        coordinator = self._coordinators.log_of(name)
+        coordinator = self._coordinators.log_of(transactional_id)
         is_asked = now - begun.asked.get(key, float("-inf")) < RETRY_S
         if shard is None and not is_asked and coordinator is not None and coordinator.leadership.leader:
             if len(begun.asked) >= REFUSED_MAX:
                 begun.asked.clear()
             begun.asked[key] = now
-            self._messenger.send(coordinator.leadership.leader, Ask(name, producer, participant, begun.epoch))
+            ask = Ask(transactional_id, producer, participant, begun.epoch)
+            self._messenger.send(coordinator.leadership.leader, ask)
         return ErrorCode.NOT_ENOUGH_REPLICAS
 
     async def _end_at(self, shard: CoordinatorShard, participant: TransactionParticipant, ending: WriteMarkers) -> None:
@@ -273,16 +279,11 @@ class TransactionParticipants:
 
     def _on_ask(self, sender: str, message: Ask) -> None:
         """Answer whether a log or group takes part in a transaction, once that is durable."""
-        name, producer, participant = message.transactional_id, message.producer, message.participant
-        shard = self._shard_of(name)
+        producer, participant = message.producer, message.participant
+        shard = self._shard_of(message.transactional_id)
         if shard is None:
             return
-        if participant.name:
-            error = shard.transactions.check_group(name, producer, participant.name)
-        else:
-            error = shard.transactions.check_partition(
-                name, producer, TopicPartition(participant.topic, participant.number)
-            )
+        error = _check_in(shard, message.transactional_id, producer, participant)
         about = shard.log.number, shard.epoch, producer, participant, message.participant_epoch
         shard.execute([partial(self._messenger.send, sender, Refuse(*about, error) if error else Begin(*about))])
 
@@ -349,6 +350,16 @@ class TransactionParticipants:
             return self._coordinators.find(transactional_id)
         except CoordinatorError:
             return None
+
+
+def _check_in(
+    shard: CoordinatorShard, transactional_id: str, producer: Producer, participant: TransactionParticipant
+) -> ErrorCode:
+    """Check whether a participant takes part in a transaction of a shard."""
+    if participant.name:
+        return shard.transactions.check_group(transactional_id, producer, participant.name)
+    partition = TopicPartition(participant.topic, participant.number)
+    return shard.transactions.check_partition(transactional_id, producer, partition)
 
 
 def _participants_of(logs: Iterable[TopicPartition], groups: Iterable[str]) -> list[TransactionParticipant]:
