@@ -144,21 +144,6 @@ class TransactionParticipants:
         error = self._check(group_shard.log, TransactionParticipant(name=group_id), transactional_id, producer)
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if error is ErrorCode.NOT_ENOUGH_REPLICAS else error
 
-    def abort_orphans(self) -> None:
-        """Abort the transactions in local logs that no coordinator knows. This broker must serve all shards.
-
-        A client that sends records before the response to AddPartitionsToTxn can leave such a transaction if the broker
-        crashes then. Nothing else would end it, and it would hold back the last stable offset.
-        """
-        for log in self._log_table.all_logs():
-            partition = TopicPartition(log.topic, log.number)
-            orphans = list(log.producers.open_transactions)
-            for shard in self._coordinators.served():
-                orphans = shard.transactions.orphans(partition, orphans)
-            for producer_id in orphans if log.leadership.is_led else ():
-                epoch = log.producers.producers[producer_id].producer_epoch
-                self._writer.append_marker(log, Marker(producer_id, epoch, is_commit=False))
-
     def _check(
         self,
         log: Log,

@@ -38,16 +38,16 @@ class Wanted:
 
     log: str
     address: str
-    first: RecordSequence
-    end: RecordSequence
+    first: int
+    end: int
 
 
 class FoundRun(NamedTuple):
     """Consecutive records of a log: the first sequence, the number of records, and the first offset."""
 
-    first_sequence: RecordSequence
+    first_sequence: int
     record_count: int
-    offset: Offset
+    offset: int
 
 
 @attrs.frozen
@@ -85,7 +85,7 @@ class _Search:
     log: Log
     wanted: defaultdict[RecordSequence, int] = attrs.field(factory=lambda: defaultdict(int))
     end: RecordSequence = FIRST_SEQUENCE
-    found: dict[RecordSequence, FoundRun] = attrs.field(factory=dict)
+    found: dict[int, FoundRun] = attrs.field(factory=dict)
     answered: trio.Event = attrs.field(factory=trio.Event)
 
     def find(self, first_sequence: RecordSequence, count: int) -> Offset | None:
@@ -184,7 +184,8 @@ class AppendOutcomes:
             log = None if found is None else self._log_table.find_log(found.topic, found.number)
             if log is None or not log.leadership.is_led:
                 continue
-            runs = log.index.placed(each.address, each.first, each.end, log.high_watermark)
+            first, end = RecordSequence(each.first), RecordSequence(each.end)
+            runs = log.index.placed(each.address, first, end, log.high_watermark)
             if runs and self._holds_lease(log):
                 found_runs = tuple(FoundRun(run.first_sequence, run.record_count, run.offset) for run in runs)
                 answers.append(Found(each.log, each.address, found_runs))
