@@ -172,7 +172,7 @@ class TransactionCoordinator:
     def check_partition(self, transactional_id: str, producer: Producer, log: TopicPartition) -> ErrorCode:
         """Return the error of a transactional batch for a log, or NONE. The log must be part of the transaction.
 
-        Call this before the log's `LogProducers` checks the batch and it is appended, in the same step. So no batch
+        Call this before the log's `ProducerStates` checks the batch and it is appended, in the same step. So no batch
         comes after the marker of its transaction.
         """
         transaction, error = self._find(transactional_id, producer)
