@@ -352,6 +352,9 @@ def test_logs_move_only_when_something_has_changed(racks: list[str], topics: lis
 def test_further_broker_gets_its_share_with_the_fewest_moves(count: int, topics: list[tuple[int, int]]) -> None:
     cluster = Cluster(1, count)
     cluster.create(*((f"t{number}", logs, min(wanted, count)) for number, (logs, wanted) in enumerate(topics)))
+    for _ in range(20):
+        assert not cluster.step()
+    assert not any(each.awaits_share for each in cluster.brokers.values())
     added = cluster.add_broker()
     total = sum(cluster.loads().values())
     while cluster.brokers[added].awaits_share and cluster.now < 600:
