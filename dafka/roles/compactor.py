@@ -89,7 +89,7 @@ class Compactor:
         await trio.sleep(max(count / rate, IDLE_SHARE * elapsed) if rate else 0)
         self._resumed_at = trio.current_time()
 
-    def note(self, partition: Partition, done: Compacted) -> None:
+    def record_removed(self, partition: Partition, done: Compacted) -> None:
         """Record and report the removed records."""
         self.records_removed += done.records_removed
         if done.records_removed:
@@ -101,5 +101,5 @@ class Compactor:
         clean_end = await self.clean_end(partition)
         found = await compact_partition(self._storage, partition, clean_end, self.policy(), now_ms(), self.throttle)
         if found is not None:
-            self.note(partition, found.done)
+            self.record_removed(partition, found.done)
             await self.save_clean_end(partition, found.clean_end)

@@ -32,7 +32,7 @@ from dafka.storage import Compactable, Compacted, CompactsPartitions, Storage
 from dafka.storage.compaction import CompactionPolicy, LatestKeys, find_tombstones
 from dafka.storage.plugin_helpers import now_ms
 
-NOTE_BYTES = 2**17
+KEYS_READ_BYTES = 2**17
 """The size of one read while keys are recorded, in bytes."""
 
 
@@ -71,7 +71,7 @@ class KeyOffsetMap:
         self._stored_before = stored_before
         self._aborted: list[tuple[Offset, Offset]] = []
 
-    def note(self, batches: list[bytes], aborted: list[tuple[int, Offset]]) -> bool:
+    def add(self, batches: list[bytes], aborted: list[tuple[int, Offset]]) -> bool:
         """Record the keys of record batches of the log that follow those recorded before.
 
         Return whether all fitted; if not, `end_offset` is that of the first batch that did not. `aborted` has the
@@ -155,9 +155,9 @@ class LogCompaction:
         if not dirty or dirty < policy.dirty_ratio * total:
             return
         first = min(log.index.find_from(each.address, each.clean_end) for each in parts if each.is_dirty)
-        superseded = await self._record_keys(log, first, policy)
+        key_offsets = await self._record_keys(log, first, policy)
         for each in parts:
-            await self._compact_part(log, each, superseded)
+            await self._compact_part(log, each, key_offsets)
 
     async def _find_parts(self, log: Log) -> list[_Part]:
         storage = self._storage
@@ -173,34 +173,34 @@ class LogCompaction:
 
     async def _record_keys(self, log: Log, offset: Offset, policy: CompactionPolicy) -> KeyOffsetMap:
         """Record the keys of a log from an offset on, up to the capacity."""
-        superseded = KeyOffsetMap(policy.keys_max, now_ms() - policy.tombstone_ms)
+        key_offsets = KeyOffsetMap(policy.keys_max, now_ms() - policy.tombstone_ms)
         end = log.last_stable_offset
-        superseded.end_offset = offset = max(offset, log.index.start_offset)
+        key_offsets.end_offset = offset = max(offset, log.index.start_offset)
         while offset < end:
-            batches = await self._reader.read(log, offset, end, NOTE_BYTES)
+            batches = await self._reader.read(log, offset, end, KEYS_READ_BYTES)
             if not batches:
-                superseded.end_offset = end
+                key_offsets.end_offset = end
                 break
             aborted = log.aborted_between(offset, Offset(read_header(batches[-1]).end_offset))
             try:
-                is_recorded = await trio.to_thread.run_sync(superseded.note, batches, aborted)
+                is_recorded = await trio.to_thread.run_sync(key_offsets.add, batches, aborted)
             except BatchError as error:
                 raise StorageError(f"log {log.number} of {log.topic}: {error}") from None
             if not is_recorded:
                 break
-            offset = superseded.end_offset
+            offset = key_offsets.end_offset
             await self._compactor.throttle(sum(map(len, batches)))
-        return superseded
+        return key_offsets
 
-    async def _compact_part(self, log: Log, part: _Part, superseded: KeyOffsetMap) -> None:
+    async def _compact_part(self, log: Log, part: _Part, key_offsets: KeyOffsetMap) -> None:
         storage, compactor = self._storage, self._compactor
         assert isinstance(storage, CompactsPartitions)
         runs = list(find_runs(log, part.address, RecordSequence(part.found.end_sequence)))
         done: Compacted = await storage.compact(
-            part.partition, part.found.end_sequence, partial(superseded.find_removed, runs), compactor.throttle
+            part.partition, part.found.end_sequence, partial(key_offsets.find_removed, runs), compactor.throttle
         )
-        compactor.note(part.partition, done)
-        recorded_ends = (run.first_sequence + superseded.end_offset - run.offset for run in runs)
+        compactor.record_removed(part.partition, done)
+        recorded_ends = (run.first_sequence + key_offsets.end_offset - run.offset for run in runs)
         ends = (
             min(end, run.end_sequence) for run, end in zip(runs, recorded_ends, strict=True) if end > run.first_sequence
         )
