@@ -23,9 +23,9 @@ from dafka.errors import TransportError
 from dafka.protocol.token_bucket import TokenBucket
 from dafka.transport.connector import EVENT_HEADING
 from dafka.transport.loops import SourcedMessage
-from dafka.transport.probations import SuspectPeers
 from dafka.transport.socket import RunSocket
 from dafka.transport.subscribers import UNKNOWN_PEER, Messages
+from dafka.transport.suspect_peers import SuspectPeers
 
 DISCARDS_PER_S = 200
 """The number of messages discarded in a second at which identification of senders begins."""

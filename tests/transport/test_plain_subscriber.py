@@ -12,7 +12,7 @@ import zmq
 
 from dafka.endpoints import PeerEndpoint
 from dafka.errors import TransportError
-from dafka.transport import Socket, open_context, probations
+from dafka.transport import Socket, open_context, suspect_peers
 from dafka.transport import plain_subscriber as module
 from dafka.transport.plain_subscriber import PlaintextSubscriber
 from dafka.transport.subscribers import UNKNOWN_PEER, Messages
@@ -137,7 +137,7 @@ async def test_a_new_peer_of_its_host_begins_on_probation_and_is_served() -> Non
 
 
 async def test_a_peer_that_behaves_leaves_probation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probations, "PROBATION_S", 0.3)
+    monkeypatch.setattr(suspect_peers, "PROBATION_S", 0.3)
     monkeypatch.setattr(module, "REVIEW_INTERVAL_S", 0.01)
     async with open_receiver() as receiver, receiver.open_peer() as (bad, peer):
         await flood(receiver, bad)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dafka.transport.probations import (
+from dafka.transport.suspect_peers import (
     HOSTS_MANY,
     HOSTS_MAX,
     NEWCOMER_MAX_S,
