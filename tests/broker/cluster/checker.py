@@ -18,7 +18,7 @@ record to its end after the last fault was healed, tell what is in the logs in t
 | gap | a member of a group gets one record after another; those of the last second may come again |
 | skipped | a group gets every record of a log |
 | stale read | a log ends nowhere below an offset that was acknowledged before the question was asked |
-| lost commit | a group continues no earlier than at an offset whose commit was confirmed before |
+| lost commit | a group continues no earlier than at a confirmed commit, unless an unanswered one can have followed |
 | phantom commit | a group continues at no offset behind all that its members have committed |
 | moved commit | a group continues exactly where a member has committed |
 | gave up | an idempotent producer goes on |
@@ -192,13 +192,19 @@ def check_groups(number: int, log: Log) -> Iterator[Finding]:
         name = f"the group {group} in log {number}"
         tried = {-1, *(each.offset for each in events.commits)}
         done = sorted((each.time, each.offset) for each in events.commits if each.is_done)
+        answered = {(each.begun, each.offset) for each in events.commits if each.is_done}
+        open_since: dict[int, float] = {}
+        for each in events.commits:
+            if (each.begun, each.offset) not in answered:  # it can still be executed, at any later time
+                open_since.setdefault(each.offset, each.begun)
         times = [time for time, _ in done]
         highest: list[int] = []
         for _, offset in done:
             highest.append(max(offset, highest[-1] if highest else 0))
         for start in events.assigns:
             position = bisect_right(times, start.begun)
-            if position and start.offset < highest[position - 1]:
+            is_open = open_since.get(start.offset, float("inf")) < start.begun
+            if position and start.offset < highest[position - 1] and not is_open:
                 text = f"{name} continues at {start.offset}, and {highest[position - 1]} was committed"
                 yield Finding("lost commit", text, highest[position - 1] - max(start.offset, 0))
             if start.offset not in tried:

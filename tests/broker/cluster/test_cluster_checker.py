@@ -208,6 +208,16 @@ def test_planted_fault_is_found(plant: Callable[[Events], None], majority: set[s
     assert find(events, is_majority=False) == branch
 
 
+def test_a_commit_without_an_answer_can_be_executed_later() -> None:
+    events = good_history()
+    lose_commit(events)
+    assert find(events) == {"lost commit"}
+    tried = ["commit", 59.0, 59.0, "g", "g-1", LOG, False, END // 2]
+    assert find([*events, tried]) == set()
+    assert find([*events, tried, ["commit", 59.0, 59.5, "g", "g-1", LOG, True, END // 2]]) == {"lost commit"}
+    assert find([*events, ["commit", 62.0, 62.0, "g", "g-1", LOG, False, END // 2]]) == {"lost commit"}
+
+
 def test_what_is_not_known_may_be_there_or_not() -> None:
     events = good_history()
     last = of(events, "ok")[-1]
