@@ -136,7 +136,7 @@ class BrokerNode:
 
     def find_topic(self, name: str) -> Topic | None:
         """Return a topic that clients may use; None if it does not exist."""
-        return None if is_internal_topic(name) else self.log_table.topics.get(name)
+        return self.log_table.find_client_topic(name)
 
     def logs(self, topic: str) -> Sequence[Log]:
         """Return the logs of a topic that clients may use; empty if it does not exist."""
@@ -144,7 +144,7 @@ class BrokerNode:
 
     def find_log(self, topic: str, number: int) -> Log | None:
         """Return a log that clients may use; None if it does not exist."""
-        return None if is_internal_topic(topic) else self.log_table.find_log(topic, number)
+        return self.log_table.find_client_log(topic, number)
 
     async def ensure_internal_topic(self, name: str, log_count: int) -> Sequence[Log]:
         """Create a topic that only brokers use, whose name begins with `$`, unless it exists. Return its logs."""

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, suppress
-from typing import Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 import trio
 
@@ -84,7 +84,7 @@ class HostedNode(Generic[_NodeT]):
         self._scope = trio.CancelScope()
         self._calls: trio.Nursery | None = None
         self._accepting: trio.Nursery | None = None
-        self._accepted: Future[object] | None = None
+        self._accepted: Future[Any] | None = None
         self.warning: Callable[[], Callable[[], None] | None] = lambda: None
         self.thread = join_thread()
         self.thread.start_node(self)
@@ -177,7 +177,7 @@ class HostedNode(Generic[_NodeT]):
         self._check_open()
         self.thread.submit(start)
         if must_finish:
-            self._accepted = call.future  # type: ignore[assignment]
+            self._accepted = call.future
         return call
 
     def ended_error(self) -> BaseException:

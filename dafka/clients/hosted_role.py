@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 import weakref
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial, update_wrapper
 from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar
@@ -172,6 +172,15 @@ def show_as(original: Callable[..., Any], function: _FunctionT, returned: object
 
 
 @asynccontextmanager
+async def _running(serve: Callable[..., Awaitable[None]], config: Config | None) -> AsyncIterator[Any]:
+    """Run a role, whose function is for `nursery.start`, during the block."""
+    with unwrap_group():
+        async with trio.open_nursery() as nursery:
+            yield await nursery.start(serve, config)
+            nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
 async def serve_store(config: Config | None = None) -> AsyncIterator[roles.Store]:
     """Run a store in the background; see `dafka.serve_store`, whose exceptions it has.
 
@@ -181,11 +190,8 @@ async def serve_store(config: Config | None = None) -> AsyncIterator[roles.Store
     Yields:
         The store. Leaving the block, or closing it, ends it when it has written what it has received.
     """
-    with unwrap_group():
-        async with trio.open_nursery() as nursery:
-            store: roles.Store = await nursery.start(roles.serve_store, config)
-            yield store
-            nursery.cancel_scope.cancel()
+    async with _running(roles.serve_store, config) as store:
+        yield store
 
 
 @asynccontextmanager
@@ -198,8 +204,5 @@ async def serve_tower(config: Config | None = None) -> AsyncIterator[roles.Tower
     Yields:
         The tower. Leaving the block, or closing it, ends it.
     """
-    with unwrap_group():
-        async with trio.open_nursery() as nursery:
-            tower: roles.Tower = await nursery.start(roles.serve_tower, config)
-            yield tower
-            nursery.cancel_scope.cancel()
+    async with _running(roles.serve_tower, config) as tower:
+        yield tower

@@ -53,7 +53,7 @@ class UsersFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._state = _state(path)
+        self._state = file_state(path)
         self._users = read_users(path)
         self._tokens = _tokens_of(self._users)
 
@@ -71,7 +71,7 @@ class UsersFile:
 
         Raise `ConfigError` if the changed file cannot be read. The previous users remain.
         """
-        state = _state(self._path)
+        state = file_state(self._path)
         if state == self._state:
             return False
         # A file that was just modified can change again without a new modification time, so it is read once more.
@@ -189,7 +189,8 @@ def _decode(text: str) -> bytes:
         raise ConfigError("expected keys in base64") from None
 
 
-def _state(path: Path) -> tuple[int, int, int] | None:
+def file_state(path: Path) -> tuple[int, int, int] | None:
+    """Return what changes when a file is replaced or written; None if it cannot be read."""
     try:
         found = path.stat()
     except OSError:

@@ -10,7 +10,7 @@ from pathlib import Path
 import trio
 
 from dafka.broker.access.credentials import load_scramp
-from dafka.broker.access.users_file import UsersFile
+from dafka.broker.access.users_file import UsersFile, file_state
 from dafka.config import ClientsConfig
 from dafka.errors import ConfigError
 
@@ -51,7 +51,7 @@ class ServerTls:
         return True
 
     def _read_state(self) -> list[tuple[int, int, int] | None]:
-        return [_state_of(path) for path in self._paths]
+        return [file_state(path) for path in self._paths]
 
 
 class ServerSecurity:
@@ -151,11 +151,3 @@ def _explain(error: OSError) -> str:
         reason = (error.reason or "").replace("_", " ").lower()
         return reason if reason and reason != "pem lib" else "expected PEM format"
     return error.strerror or str(error)
-
-
-def _state_of(path: Path) -> tuple[int, int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_size, found.st_mtime_ns

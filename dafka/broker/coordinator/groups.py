@@ -43,7 +43,6 @@ from dafka.broker.core.replication.records import EpochEnd
 from dafka.broker.core.tables import BrokerTables
 from dafka.broker.core.topic_partition import TopicPartition
 from dafka.broker.log.durable_waits import DURABLE_S
-from dafka.internal_topics import is_internal_topic
 from dafka.storage.plugin_helpers import now_ms
 
 _NOT_COMMITTED = FetchedOffset(-1, -1, "", ErrorCode.NONE)
@@ -163,7 +162,7 @@ class GroupCoordinators:
 
     def _is_of_other_topic(self, partition: TopicPartition, fetched: FetchedOffset) -> bool:
         """Return whether an offset was committed for a topic that was deleted, or recreated under the same name."""
-        topic = self._find_topic(partition.topic)
+        topic = self._tables.log_table.find_client_topic(partition.topic)
         if not fetched.topic_id or (topic is not None and topic.topic_id == fetched.topic_id):
             return False
         return topic is not None or fetched.topic_id in self._tables.topics.deleted_ids
@@ -231,14 +230,11 @@ class GroupCoordinators:
             for shard in self._coordinators.served():
                 shard.execute(shard.groups.delete_topics({topic.topic_id}, topic.name))
 
-    def _find_topic(self, name: str) -> Topic | None:
-        return None if is_internal_topic(name) else self._tables.log_table.topics.get(name)
-
     def _name_topics(self, request: CommitRequest) -> CommitRequest:
         """Return a request whose offsets name their topic id and leader epoch."""
         offsets = {}
         for partition, each in request.offsets.items():
-            topic = self._find_topic(partition.topic)
+            topic = self._tables.log_table.find_client_topic(partition.topic)
             topic_id = "" if topic is None else topic.topic_id
             offsets[partition] = name_epoch(self._tables, partition, each)._replace(topic_id=topic_id)
         return attrs.evolve(request, offsets=offsets)

@@ -41,7 +41,6 @@ from dafka.broker.log.waiters import LogWaiters
 from dafka.broker.log.writer import LogWriter
 from dafka.broker.replication.leader import LedLogs
 from dafka.errors import NotLeaderError
-from dafka.internal_topics import is_internal_topic
 from dafka.storage.plugin_helpers import now_ms
 
 RETRY_S = 1.0
@@ -326,9 +325,7 @@ class TransactionParticipants:
         """Return the log of a participant; None if it does not exist (yet)."""
         if participant.name:
             return self._coordinators.log_of(participant.name)
-        if is_internal_topic(participant.topic):
-            return None
-        return self._log_table.find_log(participant.topic, participant.number)
+        return self._log_table.find_client_log(participant.topic, participant.number)
 
     def _shard_of(self, transactional_id: str) -> CoordinatorShard | None:
         try:

@@ -71,6 +71,14 @@ class LogTable:
         is_other = topic_id is not None and logs and self.topics[topic].topic_id != topic_id
         return None if is_other or not 0 <= number < len(logs) else logs[number]
 
+    def find_client_topic(self, name: str) -> Topic | None:
+        """Return a topic that clients may use; None if there is none."""
+        return None if is_internal_topic(name) else self.topics.get(name)
+
+    def find_client_log(self, topic: str, number: int) -> Log | None:
+        """Return a log that clients may use; None if there is none."""
+        return None if is_internal_topic(topic) else self.find_log(topic, number)
+
     def is_leader_partition(self, partition: Partition) -> bool:
         """Return whether a partition is the leader partition of one of the broker's logs."""
         return partition in self.led
