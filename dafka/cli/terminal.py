@@ -185,7 +185,7 @@ def print_table(
 ) -> None:
     """Print a table: fitted to the width of a terminal, otherwise one line per row.
 
-    Columns of numbers come after those of text, and are aligned to the right. On a terminal, a row can have a colour.
+    Columns of text come first, then columns of numbers, aligned to the right. On a terminal, a row can have a colour.
     """
     cells = [tuple(escape_unprintable(str(cell)) for cell in row) for row in rows]
     if sys.stdout is None or not sys.stdout.isatty():

@@ -48,5 +48,5 @@ def sequence_of(position: Position) -> RecordSequence:
 
 
 def log_order(position: Position) -> tuple[bool, int]:
-    """Return a key to sort positions in one index: those of other leaders come before those of its own leader."""
+    """Return a key to sort the positions in an index: the records of other leaders come before its own leader's."""
     return (False, position.offset) if isinstance(position, AtOffset) else (True, position)

@@ -1,4 +1,4 @@
-"""Deletes records: expired and obsolete ones, those before an offset, and those of deleted topics."""
+"""Deletes records that are expired or obsolete, are before an offset, or belong to a deleted topic."""
 
 from __future__ import annotations
 

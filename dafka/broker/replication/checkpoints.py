@@ -38,7 +38,7 @@ class Checkpoints:
     def load(self, values: Mapping[bytes, bytes], stored: Mapping[Partition, PartitionInfo]) -> None:
         """Load the checkpoints that were written before the broker was started, by the address of the index.
 
-        Those of partitions that are not stored are removed.
+        Checkpoints of partitions that are not stored are removed.
         """
         stale = []
         for key, value in values.items():

@@ -85,7 +85,7 @@ class Parameter:
 
 @attrs.frozen
 class Answer:
-    """A response of a route, except an error: the type of its JSON document, and those of other contents."""
+    """A response of a route, except an error: the type of its JSON document, and the types of other contents."""
 
     description: str
     document: Any = None
@@ -127,7 +127,7 @@ class Route:
     body: Body | None = None
     """Its request body, if that is not a JSON document."""
     errors: Sequence[str] = ()
-    """Its error codes, in addition to those of every route."""
+    """Its error codes, besides the codes that every route has."""
     is_websocket: bool = False
     changes_topics: bool = False
     """Whether it creates, changes or deletes topics or moves logs.

@@ -1,4 +1,4 @@
-"""The logs of the cluster, for clients of HTTP and WebSocket: those that this broker leads, and those of others."""
+"""The logs of the cluster, for clients of HTTP and WebSocket, whichever broker leads them."""
 
 from __future__ import annotations
 

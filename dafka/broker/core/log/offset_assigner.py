@@ -44,7 +44,7 @@ RECORD_ENTRIES = 10_000
 
 @attrs.define(eq=False)
 class LogOffsetPlan:
-    """The changes of one append to one log. The counts are those of the log's attributes with these names."""
+    """The changes of one append to one log, and how many of its waiting items it takes (`merged` of `divergent`)."""
 
     log: Log
     mark: tuple[Offset, bool]  # the state of its index before

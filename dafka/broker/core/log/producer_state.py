@@ -90,7 +90,7 @@ class Gap:
 
 @attrs.define
 class ProducerState:
-    """The state of a producer in a log. `appended` and `batches` are those of its latest epoch."""
+    """The state of a producer in a log. `appended` and `batches` belong to its latest epoch."""
 
     producer_epoch: int
     last_timestamp_ms: int

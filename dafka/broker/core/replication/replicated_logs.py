@@ -68,7 +68,7 @@ class ReplicatedLogs:
     """The replicated logs of one broker.
 
     `number` returns the number of the broker, and `durable_end` the sequence after the last stored record of a
-    partition. The `availability` in the settings is replaced by those of the topics.
+    partition. Each topic's `availability` replaces the one in the settings.
     """
 
     def __init__(

@@ -32,7 +32,7 @@ _NO_PRODUCER = Producer(-1, -1)
 
 @attrs.frozen(kw_only=True)
 class TransactionSettings:
-    """The limits of transactions. Names and defaults are those of Kafka's broker settings, but with underscores."""
+    """The limits of transactions. Names and defaults are as in Kafka's broker settings, with underscores for dots."""
 
     transaction_max_timeout_ms: int = 900_000
     transactional_id_expiration_ms: int = 7 * 24 * 3_600_000
