@@ -311,6 +311,7 @@ class BeaconMachine:
         found = [tower for tower in self._towers if tower.is_found]
         complete = [tower for tower in found if self._is_complete(tower)]
         if not complete:
+            self._settled_due = float("inf")  # a directory that was complete may have to be requested again
             return []
         self._complete_at = min(self._complete_at, now)
         periods = 0

@@ -142,6 +142,7 @@ def test_a_search_that_changes_ends_the_one_that_reads(browser: Any, broker: Ser
     with open_window(browser, broker.url) as window:
         page = window.page
         window.open("topics/slow", "slow")
+        page.locator(".table-foot:has-text('200 records')").wait_for()
         page.route("**/records?*", lambda route: None)  # it is never answered
         page.get_by_role("searchbox").fill("red")
         page.get_by_role("button", name="Search further").click()
