@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import tempfile
 import warnings
 from collections.abc import Generator, Iterator
 from fnmatch import fnmatchcase
@@ -14,18 +15,21 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
-from tests.leftovers import Running, end_leftovers
+from tests.leftovers import Before
 
 pytest_plugins = [
     "dafka.testing.plugin",
     "tests.cli.fixtures",
+    "tests.hangs",
     "tests.spark.fixtures",
     "tests.transport.fixtures",
 ]
 
-# How long an example takes says nothing about it: other tests run beside it.
-hypothesis.settings.register_profile("untimed", deadline=None)
-hypothesis.settings.load_profile("untimed")
+# How long an example takes says nothing about it: other tests run beside it. `make test` draws the same examples each
+# time, so that it fails only for what has changed; `make test-long` draws new ones.
+hypothesis.settings.register_profile("same", deadline=None, derandomize=True, database=None)
+hypothesis.settings.register_profile("new", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("same")
 
 # A worker gets one module after another: first these, then the others by name. If a long module came last, the other
 # workers would wait for it.
@@ -137,14 +141,33 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     return report
 
 
+SHARED_BY_ALL = frozenset({"foreign_clients_leave_nothing", "temporary_files", "tmp_path_factory"})
+"""Fixtures wider than a test that open nothing while a test uses them."""
+
+
+def shares_something(item: pytest.Item) -> bool:
+    """Return whether a test uses a fixture of its module or its session, which may open files for it."""
+    definitions = item._fixtureinfo.name2fixturedefs  # type: ignore[attr-defined]
+    return any(each[-1].scope != "function" for name, each in definitions.items() if name not in SHARED_BY_ALL)
+
+
 @pytest.fixture(autouse=True)
-def leaves_nothing_running() -> Iterator[None]:
-    """Fail a test that leaves a thread or a child process behind. What fixtures of a module started may go on."""
-    before = Running.now()
+def leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test that leaves something behind. What fixtures of a module started may go on."""
+    before = Before(shares=shares_something(request.node))
     yield
-    left = end_leftovers(before)
-    if left:
+    if left := before.end():
         pytest.fail(f"this test left behind: {'; '.join(left)}")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def temporary_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A folder of temporary files for this worker alone, whose name is short: sockets have paths of 100 bytes."""
+    tmp_path_factory.getbasetemp()
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="dafka-") as folder:
+        patch.setenv("TMPDIR", folder)
+        patch.setattr(tempfile, "tempdir", folder)
+        yield
 
 
 @pytest.fixture(scope="module", autouse=True)

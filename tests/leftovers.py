@@ -1,22 +1,30 @@
-"""Threads and child processes that a test leaves behind: the test fails, and does not disturb those after it.
+"""What a test leaves behind: threads, child processes, open files and sockets, temporary files, changed globals.
 
-A thread that goes on works beside later tests: Hypothesis then fails tests that have nothing to do with it, since both
-draw random numbers. What fixtures of a module or a session have started is there before the test, and stays.
+A test that leaves something fails, and does not disturb those after it: processes are killed, files removed, globals
+restored. A thread that goes on works beside later tests: Hypothesis then fails tests that have nothing to do with it,
+since both draw random numbers. What fixtures of a module or a session have started is there before the test, and stays;
+what they open while a test uses them, such as the files of a broker, is theirs.
 """
 
 from __future__ import annotations
 
+import gc
 import os
+import shutil
 import signal
+import stat
+import tempfile
 import threading
 import time
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from concurrent.futures import thread as thread_pools
 from contextlib import suppress
 from pathlib import Path
 
 import attrs
 from zmq.utils.garbage import GarbageCollectorThread
+
+from tests.process_globals import Globals
 
 GRACE_S = 5.0
 """Seconds that what was told to end may take. Only a test that leaves something waits."""
@@ -33,45 +41,84 @@ LIBRARY_THREADS = (GarbageCollectorThread,)
 KEPT_PROCESSES = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 """What is in the command lines of processes that may stay: those that serve a whole session."""
 
+KEPT_FILES = ("/dev/", "/proc/", "/sys/", "/usr/", "/etc/")
+"""What the paths of open files begin with that may stay: libraries keep them, such as a source of random numbers."""
+
 ENDED = (b"Z", b"X")
 """The states of processes that have ended."""
 
 TASKS = "/proc/self/task"
+DESCRIPTORS = "/proc/self/fd"
 READ_BYTES = 2**16
 
 
 @attrs.frozen
 class Running:
-    """The threads and the child processes of this process at one time.
+    """What a test may leave behind, as it is at one time. Where the system does not list something, it is empty.
 
     Attributes:
-        threads: The threads.
-        processes: The numbers of the child processes; none where the system does not list them.
+        threads: The threads of this process.
+        processes: The numbers of its child processes.
+        opened: Its open files and sockets: for each descriptor, the system's name of what is open.
+        files: The names in the folder of temporary files.
     """
 
     threads: frozenset[threading.Thread]
     processes: frozenset[int]
+    opened: frozenset[tuple[int, str]] = frozenset()
+    files: frozenset[str] = frozenset()
 
     @classmethod
     def now(cls) -> Running:
-        """Return what is running now."""
+        """Return the threads and the processes of now."""
         return cls(frozenset(threading.enumerate()), frozenset(_children()))
 
+    @classmethod
+    def and_opened(cls) -> Running:
+        """Return the threads and the processes of now, open files and sockets, and temporary files."""
+        return attrs.evolve(cls.now(), opened=frozenset(_opened()), files=frozenset(os.listdir(tempfile.gettempdir())))
 
-def end_leftovers(before: Running, grace_s: float = GRACE_S) -> list[str]:
-    """End what is running that was not before, and return descriptions of what did not end by itself.
+
+@attrs.define
+class Before:
+    """What there was before a test.
+
+    Args:
+        shares: Whether the test uses a fixture of its module or session, which may open files meanwhile.
+    """
+
+    shares: bool = False
+    running: Running = attrs.field(init=False)
+    globals: Globals = attrs.field(init=False, factory=Globals.now)
+
+    def __attrs_post_init__(self) -> None:
+        self.running = self._now()
+
+    def end(self, grace_s: float = GRACE_S) -> list[str]:
+        """End and restore what a test has left behind, and return descriptions of it."""
+        return [*end_leftovers(self.running, grace_s, self._now), *self.globals.restore()]
+
+    def _now(self) -> Running:
+        return Running.now() if self.shares else Running.and_opened()
+
+
+def end_leftovers(before: Running, grace_s: float = GRACE_S, look: Callable[[], Running] = Running.now) -> list[str]:
+    """End what is there that was not before, and return descriptions of what did not end by itself.
 
     Args:
         before: What may go on.
         grace_s: How many seconds it may take to end by itself.
+        look: Returns what is there.
 
     Returns:
-        The descriptions. Threads among them cannot be ended, processes were killed.
+        The descriptions. Threads among them, open files and sockets cannot be ended; processes were killed and
+        temporary files removed.
     """
-    if not _leftovers(before):
+    if not _leftovers(before, look()):
         return []
+    gc.collect()  # sockets that nothing uses any more
     deadline = time.monotonic() + grace_s
-    while (left := _leftovers(before)) and time.monotonic() < deadline:
+    while (left := _leftovers(before, look())) and time.monotonic() < deadline:
         time.sleep(0.01)
     descriptions = [_describe(each) for each in left]
     for each in left:
@@ -79,11 +126,12 @@ def end_leftovers(before: Running, grace_s: float = GRACE_S) -> list[str]:
             with suppress(ProcessLookupError, ChildProcessError):
                 os.kill(each, signal.SIGKILL)
                 os.waitpid(each, 0)
+        elif isinstance(each, Path):
+            shutil.rmtree(each) if each.is_dir() else each.unlink(missing_ok=True)
     return descriptions
 
 
-def _leftovers(before: Running) -> list[threading.Thread | int]:
-    now = Running.now()
+def _leftovers(before: Running, now: Running) -> list[threading.Thread | int | Path | str]:
     threads = [
         each
         for each in now.threads - before.threads
@@ -93,7 +141,10 @@ def _leftovers(before: Running) -> list[threading.Thread | int]:
         and not isinstance(each, LIBRARY_THREADS)
         and not _serves_spark(each)
     ]
-    return [*threads, *(each for each in now.processes - before.processes if _is_left(each))]
+    processes = [each for each in now.processes - before.processes if _is_left(each)]
+    opened = [target for _, target in sorted(now.opened - before.opened)]
+    folder = Path(tempfile.gettempdir())
+    return [*threads, *processes, *opened, *(folder / name for name in sorted(now.files - before.files))]
 
 
 def _serves_spark(thread: threading.Thread) -> bool:
@@ -108,6 +159,24 @@ def _children() -> Iterator[int]:
         for task in os.listdir(TASKS):
             with suppress(OSError):
                 yield from map(int, _read(f"{TASKS}/{task}/children").split())
+
+
+def _opened() -> Iterator[tuple[int, str]]:
+    """Yield the descriptors of open files and sockets, where the system lists them, each with what is open.
+
+    Pipes, events and the like are not among them: threads and libraries keep them for later.
+    """
+    with suppress(OSError):
+        for name in os.listdir(DESCRIPTORS):
+            with suppress(OSError):
+                target = os.readlink(f"{DESCRIPTORS}/{name}")
+                if target.startswith("socket:") or _is_kept_open(int(name), target):
+                    yield int(name), target
+
+
+def _is_kept_open(descriptor: int, target: str) -> bool:
+    is_path = target.startswith("/") and not target.startswith(KEPT_FILES) and not target.endswith(" (deleted)")
+    return is_path and stat.S_ISREG(os.fstat(descriptor).st_mode)
 
 
 def _read(path: str) -> bytes:
@@ -137,5 +206,13 @@ def _command(process: int) -> str:
         return ""
 
 
-def _describe(each: threading.Thread | int) -> str:
-    return f"process {each}: {_command(each)}" if isinstance(each, int) else f"thread {each.name}"
+def _describe(each: threading.Thread | int | Path | str) -> str:
+    match each:
+        case int():
+            return f"process {each}: {_command(each)}"
+        case threading.Thread():
+            return f"thread {each.name}"
+        case Path():
+            return f"temporary file {each.name}"
+        case _:
+            return f"open {each}"

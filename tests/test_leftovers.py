@@ -1,18 +1,27 @@
-"""What a test leaves running is found, ended, and named."""
+"""What a test leaves behind is found, ended, and named."""
 
 from __future__ import annotations
 
+import logging
+import os
+import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import trio
 
-from tests.leftovers import Running, end_leftovers
+from dafka.wire import batch
+from tests.leftovers import Before, Running, end_leftovers
+from tests.process_globals import KINDS
 
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
 GRACE_S = 0.1
@@ -75,3 +84,41 @@ def test_a_pool_may_grow() -> None:
         before = Running.now()
         pool.submit(int).result()
         assert end_leftovers(before, GRACE_S) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists the open files of a process")
+def test_what_stays_open_is_named() -> None:
+    before = Before()
+    path = Path(tempfile.gettempdir(), "forgotten")
+    with socket.socket(), path.open("w"):
+        of_socket, opened, file = before.end(GRACE_S)
+    assert (opened, of_socket[:12], file) == (f"open {path}", "open socket:", "temporary file forgotten")
+    assert before.end(GRACE_S) == []
+
+
+def test_what_fixtures_of_a_module_open_meanwhile_is_theirs() -> None:
+    before = Before(shares=True)
+    with socket.socket(), tempfile.NamedTemporaryFile():
+        assert before.end(GRACE_S) == []
+
+
+CHANGES: dict[str, Callable[[], object]] = {
+    "environment variables": lambda: os.environ.update(DAFKA_LEFT="1"),
+    "working folder": lambda: os.chdir("/"),
+    "signal handlers": lambda: signal.signal(signal.SIGUSR1, lambda *_: None),
+    "loggers": lambda: logging.getLogger("dafka").addHandler(logging.NullHandler()),
+    "hooks for exceptions": lambda: setattr(sys, "excepthook", lambda *_: None),
+    "warning filters": lambda: warnings.simplefilter("ignore"),
+    "default timeout of sockets": lambda: socket.setdefaulttimeout(9),
+    "import path": lambda: sys.path.append("/nowhere"),
+    "constants of dafka": lambda: setattr(batch, "UNPACKED_BYTES_MAX", 1),
+}
+
+
+@pytest.mark.parametrize("kind", [kind.name for kind in KINDS])
+def test_a_changed_global_is_named_and_restored(kind: str) -> None:
+    before = Before()
+    CHANGES[kind]()
+    (found,) = before.end(GRACE_S)
+    assert found.startswith(f"other {kind}: ")
+    assert before.end(GRACE_S) == []

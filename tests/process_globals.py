@@ -1,0 +1,149 @@
+"""Settings of the whole process that a test can change: they are compared after each test, and restored."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD, signal.SIGPIPE)
+
+PYTEST_SETS = ("PYTEST_CURRENT_TEST",)
+"""Environment variables that pytest changes."""
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name not in PYTEST_SETS}
+
+
+def _restore_environment(before: dict[str, str]) -> None:
+    for name in _environment().keys() - before.keys():
+        del os.environ[name]
+    os.environ.update(before)
+
+
+def _loggers() -> dict[str, tuple[int, bool, tuple[int, ...]]]:
+    """Return the level, whether it is disabled and the handlers of the loggers that the product and programs set up."""
+    loggers = (logging.getLogger(name) for name in ("", "dafka", "py.warnings"))
+    return {each.name: (each.level, each.disabled, tuple(map(id, _own_handlers(each)))) for each in loggers}
+
+
+def _own_handlers(logger: logging.Logger) -> list[logging.Handler]:
+    """Return the handlers of a logger without pytest's, which come and go."""
+    return [each for each in logger.handlers if not type(each).__module__.startswith("_pytest.")]
+
+
+def _restore_loggers(before: dict[str, tuple[int, bool, tuple[int, ...]]]) -> None:
+    for name, (level, disabled, handlers) in before.items():
+        logger = logging.getLogger(None if name == "root" else name)
+        logger.setLevel(level)
+        logger.disabled = disabled
+        for each in _own_handlers(logger):
+            if id(each) not in handlers:
+                logger.removeHandler(each)
+
+
+def _handlers() -> dict[str, Any]:
+    return {each.name: signal.getsignal(each) for each in SIGNALS}
+
+
+def _restore_handlers(before: dict[str, Any]) -> None:
+    for name, handler in before.items():
+        if signal.getsignal(signal.Signals[name]) is not handler:
+            signal.signal(signal.Signals[name], handler if handler is not None else signal.SIG_DFL)
+
+
+def _hooks() -> dict[str, Any]:
+    return {"sys.excepthook": sys.excepthook, "threading.excepthook": threading.excepthook}
+
+
+def _restore_hooks(before: dict[str, Any]) -> None:
+    sys.excepthook = before["sys.excepthook"]
+    threading.excepthook = before["threading.excepthook"]
+
+
+def _constants() -> dict[str, Any]:
+    """Return the constants of the product's modules: the values of their names in capitals, by module and name."""
+    return {
+        f"{module}.{name}": value
+        for module, loaded in list(sys.modules.items())
+        if module.startswith("dafka.") and loaded is not None
+        for name, value in vars(loaded).items()
+        if name.isupper() and isinstance(value, int | float | str | bytes | tuple)
+    }
+
+
+def _restore_constants(before: dict[str, Any]) -> None:
+    for full_name, value in before.items():
+        module, _, name = full_name.rpartition(".")
+        setattr(sys.modules[module], name, value)
+
+
+def _restore_filters(before: list[Any]) -> None:
+    warnings.filters[:] = before  # type: ignore[index]
+
+
+def _restore_path(before: list[str]) -> None:
+    sys.path[:] = before
+
+
+@attrs.frozen
+class Kind:
+    """One kind of settings: how they are read and restored. Only what was there before is compared if `may_grow`."""
+
+    name: str
+    read: Callable[[], Any]
+    restore: Callable[[Any], None]
+    may_grow: bool = False
+
+
+KINDS = (
+    Kind("environment variables", _environment, _restore_environment),
+    Kind("working folder", os.getcwd, os.chdir),
+    Kind("signal handlers", _handlers, _restore_handlers),
+    Kind("loggers", _loggers, _restore_loggers),
+    Kind("hooks for exceptions", _hooks, _restore_hooks),
+    Kind("warning filters", lambda: list(warnings.filters), _restore_filters),
+    Kind("default timeout of sockets", socket.getdefaulttimeout, socket.setdefaulttimeout),
+    Kind("import path", lambda: list(sys.path), _restore_path),
+    Kind("constants of dafka", _constants, _restore_constants, may_grow=True),
+)
+
+
+@attrs.frozen
+class Globals:
+    """The settings of the process at one time."""
+
+    values: tuple[Any, ...]
+
+    @classmethod
+    def now(cls) -> Globals:
+        """Return the settings of now."""
+        return cls(tuple(kind.read() for kind in KINDS))
+
+    def restore(self) -> list[str]:
+        """Restore what has changed since, and return descriptions of it."""
+        changed = []
+        for kind, before in zip(KINDS, self.values, strict=True):
+            after = kind.read()
+            if kind.may_grow:
+                after = {name: after.get(name) for name in before}
+            if after != before:
+                kind.restore(before)
+                changed.append(f"other {kind.name}: {_difference(before, after)}")
+        return changed
+
+
+def _difference(before: Any, after: Any) -> str:
+    if isinstance(before, dict):
+        names = sorted({*before, *after}, key=str)
+        return ", ".join(str(name) for name in names if before.get(name) != after.get(name))
+    return f"{after} instead of {before}"
