@@ -26,7 +26,7 @@ demo-spark: $(VENV)/demo-spark ## The same records in Spark (needs Java 17)
 
 # More workers than cores: many tests wait for processes and sockets. tests/conftest.py has the order.
 test: $(VENV)/dev ## Run the tests (about 12 minutes on 2 cores)
-	$(BIN)/pytest --numprocesses=5 --dist=loadfile --no-loadscope-reorder --durations=15
+	$(BIN)/pytest --workers=5 --durations=15
 
 ROOM ?=
 test-room: $(VENV)/dev ## Run the tests of one part of dafka/: make test-room ROOM=broker/core
@@ -34,7 +34,7 @@ test-room: $(VENV)/dev ## Run the tests of one part of dafka/: make test-room RO
 
 # What takes minutes, or repeats at length what the other tests try: crash loops, packaging, the second dialect.
 test-long: $(VENV)/dev ## Run the tests that `make test` leaves out because they are long
-	$(BIN)/pytest -m long --hypothesis-profile=new --numprocesses=3 --dist=loadfile --no-loadscope-reorder --durations=15
+	$(BIN)/pytest -m long --hypothesis-profile=new --workers=3 --durations=15
 
 test-newest: ## Run the tests with the newest versions of all libraries, in .venv-newest
 	rm -rf .venv-newest

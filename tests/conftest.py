@@ -1,4 +1,4 @@
-"""Fixtures for all tests, and the order of the modules in the workers of `make test`."""
+"""Fixtures for all tests, and what runs together in the workers of `make test`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from fnmatch import fnmatchcase
 
 import hypothesis
 import pytest
-from xdist.remote import Producer
-from xdist.scheduler import LoadFileScheduling
 
 from tests.leftovers import Before
+from tests.workers import Workers
 
 pytest_plugins = [
     "dafka.testing.plugin",
@@ -31,8 +30,7 @@ hypothesis.settings.register_profile("same", deadline=None, derandomize=True, da
 hypothesis.settings.register_profile("new", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("same")
 
-# A worker gets one module after another: first these, then the others by name. If a long module came last, the other
-# workers would wait for it.
+# These start first, then the others by name. If a long module came last, the other workers would wait for it.
 LONGEST_FIRST = (
     "one Spark session",
     "another Spark session",
@@ -87,7 +85,14 @@ FOREIGN = ("DAFKA_", "PYSPARK_", "SPARK_")
 CHOSEN = {"DAFKA_ACCELERATOR"}
 
 
-def pytest_configure() -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    text = "run this many modules at once, each in a process of its own (default: 0, all in this process)"
+    parser.addoption("--workers", type=int, default=0, help=text)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if workers := config.getoption("workers"):
+        config.pluginmanager.register(Workers(workers, unit_of, LONGEST_FIRST))
     for name in [name for name in os.environ if name.startswith(FOREIGN) and name not in CHOSEN]:
         del os.environ[name]
 
@@ -99,17 +104,6 @@ def unit_of(nodeid: str) -> str:
     return next(together, path)
 
 
-class UnitScheduling(LoadFileScheduling):  # type: ignore[misc]
-    """A scheduler that keeps modules, and groups of modules, on one worker."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        return unit_of(nodeid)
-
-
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> UnitScheduling | None:
-    return UnitScheduling(config, log) if config.getoption("dist") == "loadfile" else None
-
-
 # Seconds. A simulation runs a fixed number of seeds, however long that takes: the limit is for one that hangs.
 SIMULATED = ("tests/broker/core/replication/", "tests/simulation/")
 SIMULATION_TIMEOUT = 1800
@@ -118,8 +112,8 @@ SIMULATION_TIMEOUT = 1800
 SPARK_TIMEOUT = 400
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Run the longest modules first in a worker. Without workers, tests run in the order of their names."""
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give the tests that take longer their limits, and mark those of Spark that are long."""
     for item in items:
         if item.nodeid.startswith("tests/spark/") and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(SPARK_TIMEOUT))
@@ -128,9 +122,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         fixtures = set(getattr(item, "fixturenames", ()))
         if fixtures & STARTS_SPARK and not any(fnmatchcase(item.nodeid, pattern) for pattern in SPARK_IN_SHORT):
             item.add_marker(pytest.mark.long)
-    if hasattr(config, "workerinput"):
-        places = {unit: place for place, unit in enumerate(LONGEST_FIRST)}
-        items.sort(key=lambda item: places.get(unit_of(item.nodeid), len(places)))
 
 
 @pytest.hookimpl(wrapper=True)

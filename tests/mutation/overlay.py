@@ -34,8 +34,6 @@ _PRELOADED = (
     "rich.table",
     "structlog",
     "trio.testing",
-    "xdist.plugin",
-    "xdist.scheduler",
     "zmq",
 )
 

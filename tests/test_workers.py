@@ -1,0 +1,96 @@
+"""Modules of tests run in worker processes, and every result is reported."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.rooms import ROOT
+
+CONFTEST = """
+from tests.workers import Workers
+
+def unit_of(nodeid):
+    return "together" if "shared" in nodeid else nodeid.partition("::")[0]
+
+def pytest_configure(config):
+    config.pluginmanager.register(Workers(2, unit_of, ["together"]))
+"""
+
+MODULES = {
+    "test_good.py": """
+import pytest
+
+@pytest.mark.parametrize("number", range(100))
+def test_each(number, tmp_path):
+    assert not list(tmp_path.iterdir())
+
+def test_skipped():
+    pytest.skip("for a reason")
+""",
+    "test_dies.py": """
+import os, signal, subprocess
+
+def test_before():
+    with open("left", "w") as file:
+        print(subprocess.Popen(["sleep", "600"]).pid, file=file)
+
+def test_dies():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def test_after():
+    pass
+""",
+    "test_fails.py": """
+def test_fails():
+    print("what it printed")
+    assert 1 == 2
+""",
+    "test_shared_1.py": """
+import os
+
+def test_one():
+    os.environ["SHARED"] = "1"
+""",
+    "test_shared_2.py": """
+import os
+
+def test_two():
+    assert os.environ["SHARED"] == "1"
+""",
+    "test_zzz_apart.py": """
+import os
+
+def test_apart():
+    assert "SHARED" not in os.environ
+""",
+}
+
+
+def run(folder: Path, *arguments: str) -> str:
+    (folder / "conftest.py").write_text(CONFTEST)
+    for name, text in MODULES.items():
+        (folder / name).write_text(text)
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "pytest", "-rs", "-c", os.devnull, "--rootdir=.", "--color=no", *arguments]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False).stdout
+
+
+def test_every_result_is_reported(tmp_path: Path) -> None:
+    printed = run(tmp_path)
+    assert "2 failed, 105 passed, 1 skipped" in printed
+    assert "for a reason" in printed
+    assert "what it printed" in printed
+    assert "the process of this test ended with signal SIGKILL" in printed
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "left").read_text()), 0)
+
+
+def test_the_first_failure_can_end_the_run(tmp_path: Path) -> None:
+    printed = run(tmp_path, "-x")
+    assert "1 failed" in printed
+    assert "stopping after 1 failures" in printed
