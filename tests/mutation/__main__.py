@@ -13,45 +13,44 @@ import attrs
 
 from tests.mutation.mutants import Mutant, digest, mutants_of, read
 from tests.mutation.overlay import copy_of_repository
-from tests.mutation.report import is_alive, is_known, write_page
+from tests.mutation.report import AIM, is_alive, score, write_page
 from tests.mutation.runner import Result, build_map, kept_results, run_mutants
-from tests.mutation.scope import Package, git, lines_changed_since, read_packages
-from tests.mutation.survivors import read_survivors
+from tests.mutation.scope import Room, git, lines_changed_since, read_rooms
 
 
 def main() -> int:
     """Run mutants; return 1 if one survives that is not known."""
     options = _parse()
-    if options.report:
-        write_page()
-        return 0
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     changed = lines_changed_since(_base(options.since)) if options.since else None
-    random_ = random.Random(options.seed)
     results: list[Result] = []
     # The work tree may change while the mutants run.
     with copy_of_repository() as tree:
-        for package in read_packages(tree):
-            if options.package and package.name not in options.package:
-                continue
-            mutants = _choose(tree, package, changed, options.file)
-            if options.sample is not None and options.sample < len(mutants):
-                mutants = random_.sample(mutants, options.sample)
-            results += _run(tree, package, mutants, options)
+        rooms = [room for room in read_rooms(tree) if not options.room or room.name in options.room]
+        chosen = {room: _choose(tree, room, changed, options.file) for room in rooms}
+        mutants = [mutant for each in chosen.values() for mutant in each]
+        if options.sample is not None and options.sample < len(mutants):
+            mutants = random.Random(options.seed).sample(mutants, options.sample)
+        for room, own in chosen.items():
+            if taken := sorted(set(own) & set(mutants), key=attrs.astuple):
+                results += _run(tree, room, taken, options)
+    if options.page:
+        write_page(results, options.seed)
+        return _conclude_sample(results)
     return _conclude(results)
 
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description="Count the mutants that tests miss.")
-    parser.add_argument("--package", action="append", help="a package in tests/mutation/scope.toml (default: all)")
+    parser.add_argument("--room", action="append", help="a room, such as broker/core/log (default: all)")
     parser.add_argument("--file", action="append", help="a pattern of files (default: all)")
     parser.add_argument("--since", metavar="COMMIT", help="only lines that have changed since then")
-    parser.add_argument("--sample", type=int, help="a random sample of this many mutants of each package")
+    parser.add_argument("--sample", type=int, help="a random sample of this many mutants")
     parser.add_argument("--seed", type=int, default=1, help="of the sample (default: 1)")
     parser.add_argument("--jobs", type=int, default=2, help="processes (default: 2)")
     parser.add_argument("--again", action="store_true", help="also run mutants whose results are known")
     parser.add_argument("--alive", action="store_true", help="run those again that survived, with the tests of today")
-    parser.add_argument("--report", action="store_true", help="write the page with the scores from the known results")
+    parser.add_argument("--page", action="store_true", help="write the page of results; fail below the aim")
     return parser.parse_args()
 
 
@@ -59,11 +58,9 @@ def _base(commit: str) -> str:
     return git("merge-base", commit, "HEAD").strip()
 
 
-def _choose(
-    tree: Path, package: Package, changed: dict[str, set[int]] | None, patterns: list[str] | None
-) -> list[Mutant]:
+def _choose(tree: Path, room: Room, changed: dict[str, set[int]] | None, patterns: list[str] | None) -> list[Mutant]:
     chosen = []
-    for file in package.files:
+    for file in room.files:
         if patterns and not any(fnmatchcase(file, pattern) for pattern in patterns):
             continue
         if changed is not None and file not in changed:
@@ -75,7 +72,7 @@ def _choose(
     return chosen
 
 
-def _run(tree: Path, package: Package, mutants: list[Mutant], options: argparse.Namespace) -> list[Result]:
+def _run(tree: Path, room: Room, mutants: list[Mutant], options: argparse.Namespace) -> list[Result]:
     """Return the results of mutants: those that are known, and those of a run."""
     sources = {file: digest(read(tree, file)) for file in {mutant.file for mutant in mutants}}
     known = {} if options.again else kept_results()
@@ -85,24 +82,30 @@ def _run(tree: Path, package: Package, mutants: list[Mutant], options: argparse.
     found = [known[key] for mutant in mutants if (key := (mutant, sources[mutant.file])) in known]
     unknown = [mutant for mutant in mutants if (mutant, sources[mutant.file]) not in known]
     if unknown:
-        _say(f"{package.name}: {len(unknown)} mutants, and {len(found)} with known results")
-        tests = build_map(tree, package, set(sources), options.jobs, _say)
+        _say(f"{room.name}: {len(unknown)} mutants, and {len(found)} with known results")
+        tests = build_map(tree, room, set(sources), options.jobs, _say)
         found += run_mutants(tree, unknown, tests, options.jobs, _say)
     return found
 
 
 def _conclude(results: list[Result]) -> int:
-    known = read_survivors()
-    alive = [each for each in results if is_alive(each)]
-    new = [each for each in alive if not is_known(each, known)]
-    _say(f"{len(results)} mutants, {len(results) - len(alive)} killed, {len(alive) - len(new)} known survivors")
-    if new:
-        _say(f"\n{len(new)} new survivors. Add a test for each, or an entry to tests/mutation/survivors.toml:\n")
-        for each in sorted(new, key=lambda each: attrs.astuple(each.mutant)):
+    found = score("all", results)
+    killed = sum(not is_alive(each) for each in results)
+    known = len(results) - killed - len(found.survivors)
+    _say(f"{len(results)} mutants, {killed} killed, {known} known survivors")
+    if found.survivors:
+        _say(f"\n{len(found.survivors)} new survivors. Add a test for each, or an entry to survivors.toml:\n")
+        for each in sorted(found.survivors, key=lambda each: attrs.astuple(each.mutant)):
             mutant = each.mutant
             _say(f"{mutant.file}:{mutant.line} {mutant.function} ({mutant.operator}, {each.outcome})")
             _say(f"    - {each.before}\n    + {each.after}")
-    return 1 if new else 0
+    return 1 if found.survivors else 0
+
+
+def _conclude_sample(results: list[Result]) -> int:
+    share = score("all", results).share
+    _say(f"{share:.1%} of {len(results)} mutants are noticed by the tests of their rooms; the aim is {AIM:.0%}")
+    return 0 if share >= AIM else 1
 
 
 def _say(text: str) -> None:

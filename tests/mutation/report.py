@@ -1,4 +1,4 @@
-"""Writes the scores into their page, from the results of the files as they are."""
+"""Counts the results of mutants, and writes the page about those of a sample."""
 
 from __future__ import annotations
 
@@ -8,55 +8,45 @@ from collections.abc import Sequence
 
 import attrs
 
-from tests.mutation.mutants import digest, mutants_of, read
-from tests.mutation.runner import Result, kept_results
-from tests.mutation.scope import ROOT, Package, git, read_packages
+from tests.mutation.runner import Result
+from tests.mutation.scope import ROOT, git, read_rooms
 from tests.mutation.survivors import Survivor, read_survivors
 
-PAGE = ROOT / "docs" / "contributing" / "mutation-testing.md"
-BEGIN, END = "<!-- scores: written by python -m tests.mutation --report -->\n", "<!-- end of scores -->\n"
+PAGE = ROOT / "docs" / "contributing" / "mutation-results.md"
+
+AIM = 0.92
+"""The share of the mutants of a sample that tests of their own rooms notice."""
 
 
 @attrs.frozen
 class Score:
-    """The result of a package.
+    """The results of the mutants of a room, or of all.
 
     Attributes:
-        name: the package.
-        mutants: all mutants of its files.
-        outcomes: how many were run, by outcome.
-        equivalent: how many of the survivors are known, each with its reason.
+        name: the room.
+        results: the results.
+        survivors: those that survived without being known.
     """
 
     name: str
-    mutants: int
-    outcomes: Counter[str]
-    equivalent: int
+    results: Sequence[Result]
+    survivors: Sequence[Result]
 
     @property
-    def run(self) -> int:
-        """How many mutants were run."""
-        return self.outcomes.total()
-
-    @property
-    def killed(self) -> int:
-        """How many were noticed: a test failed, or did not end."""
-        return self.outcomes["killed"] + self.outcomes["timeout"]
+    def share(self) -> float:
+        """The share of the mutants that were noticed, or that no test can notice."""
+        return 1 - len(self.survivors) / len(self.results) if self.results else 1.0
 
 
-def write_page() -> None:
-    """Replace the scores in the page."""
-    text = PAGE.read_text(encoding="utf-8")
-    before, _, rest = text.partition(BEGIN)
-    after = rest.partition(END)[2]
-    PAGE.write_text(f"{before}{BEGIN}{_describe(scores())}{END}{after}", encoding="utf-8")
+def score(name: str, results: Sequence[Result]) -> Score:
+    """Return the score of mutants."""
+    known = read_survivors()
+    return Score(name, results, [each for each in results if is_alive(each) and not is_known(each, known)])
 
 
-def scores() -> list[Score]:
-    """Return the score of each package."""
-    results = kept_results()
-    survivors = read_survivors()
-    return [_score(package, list(results.values()), survivors) for package in read_packages()]
+def write_page(results: Sequence[Result], seed: int) -> None:
+    """Write the page with the results of a sample."""
+    PAGE.write_text(describe_sample(results, seed), encoding="utf-8")
 
 
 def is_alive(result: Result | None) -> bool:
@@ -70,31 +60,32 @@ def is_known(result: Result, survivors: Sequence[Survivor]) -> bool:
     return any(each.describes(mutant.file, mutant.function, result.before, result.after) for each in survivors)
 
 
-def _score(package: Package, results: Sequence[Result], survivors: Sequence[Survivor]) -> Score:
-    sources = {file: read(ROOT, file) for file in package.files}
-    digests = {file: digest(source) for file, source in sources.items()}
-    # A result of a mutant that has been left out of the scope since, such as that of a tuning number, does not count.
-    mutants = {mutant for file, source in sources.items() for mutant in mutants_of(file, source)}
-    own = [each for each in results if each.mutant in mutants and digests[each.mutant.file] == each.source]
-    return Score(
-        package.name,
-        len(mutants),
-        Counter(each.outcome for each in own),
-        sum(is_known(each, survivors) for each in own if is_alive(each)),
-    )
-
-
-def _describe(found: Sequence[Score]) -> str:
+def describe_sample(results: Sequence[Result], seed: int) -> str:
+    """Return the page about the results of a sample."""
     commit, date = git("rev-parse", "--short", "HEAD").strip(), datetime.datetime.now(tz=datetime.UTC).date()
+    room_of = {file: room.name for room in read_rooms() for file in room.files}
+    by_room: dict[str, list[Result]] = {}
+    for each in results:
+        by_room.setdefault(room_of[each.mutant.file], []).append(each)
+    total = score("all", results)
     lines = [
-        f"Run on {date}, on the code of commit {commit}.",
+        "# Results of mutation testing",
         "",
-        "| package | mutants | run | a test failed | time-out | survived | of these equivalent | killed |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        f"A random sample of {len(results)} mutants of all of `dafka/`, each run with the tests of its own room only:",
+        f"see [Mutation testing](mutation-testing.md). Written by `make mutants-sample` on {date}, on the code of",
+        f"commit {commit}, with seed {seed}. Noticed: **{total.share:.1%}** (aim: at least {AIM:.0%}).",
+        "",
+        "| room | mutants | a test failed | time-out | equivalent | survived | noticed |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for each in found:
-        alive = each.run - each.killed
-        share = f"{100 * each.killed / each.run:.1f} %" if each.run else "not run"
-        cells = [each.name, each.mutants, each.run, each.outcomes["killed"], each.outcomes["timeout"], alive]
-        lines.append("| " + " | ".join(str(cell) for cell in [*cells, each.equivalent, share]) + " |")
-    return "\n".join(lines) + "\n"
+    for row in (*(score(name, by_room[name]) for name in sorted(by_room)), total):
+        outcomes = Counter(result.outcome for result in row.results)
+        equivalent = outcomes["survived"] + outcomes["untested"] - len(row.survivors)
+        cells = [row.name, len(row.results), outcomes["killed"], outcomes["timeout"], equivalent, len(row.survivors)]
+        lines.append("| " + " | ".join(map(str, [*cells, f"{row.share:.0%}"])) + " |")
+    lines += ["", "## Survivors", ""]
+    for result in sorted(total.survivors, key=lambda each: (each.mutant.file, each.mutant.line)):
+        mutant = result.mutant
+        lines += [f"`{mutant.file}:{mutant.line}`, {mutant.function or 'module'} ({result.outcome})", "", "```diff"]
+        lines += [f"- {result.before}", f"+ {result.after}", "```", ""]
+    return "\n".join(lines if total.survivors else [*lines, "None.", ""])

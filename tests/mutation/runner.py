@@ -22,7 +22,7 @@ from tests.mutation.coverage_map import FOLDER, ModuleMap, load_map, measure_mod
 from tests.mutation.forked import Outcome, run_forked, run_pytest
 from tests.mutation.mutants import Mutant, changed_lines, digest, read
 from tests.mutation.overlay import copy_of_tree, enter_overlay, preload
-from tests.mutation.scope import Package
+from tests.mutation.scope import Room
 
 TESTS_S = 40.0
 """The tests of one mutant together take this long at most; the slowest are left out."""
@@ -132,20 +132,20 @@ class Map:
         return {name: module.durations[name] for module in self._modules for name in tests_of(module)}
 
 
-def build_map(tree: Path, package: Package, files: set[str], jobs: int, say: Callable[[str], None]) -> Map:
+def build_map(tree: Path, room: Room, files: set[str], jobs: int, say: Callable[[str], None]) -> Map:
     """Return which near tests run which lines of the files; measure those that are not known."""
-    missing = [module for module in package.test_modules if load_map(module, tree, files) is None]
+    missing = [module for module in room.test_modules if load_map(module, tree, files) is None]
     if missing:
-        say(f"{package.name}: measuring {len(missing)} test modules")
+        say(f"{room.name}: measuring {len(missing)} test modules")
         with _open_pool(tree, jobs) as pool:
             futures = {pool.submit(_measure_one, module): module for module in missing}
             for future in as_completed(futures):
                 if not future.result():
                     say(f"{futures[future]}: failed tests are not used")
-    maps = [load_map(module, tree, files) for module in package.test_modules]
+    maps = [load_map(module, tree, files) for module in room.test_modules]
     found = Map(each for each in maps if each is not None)
     if not found.modules:
-        raise RuntimeError(f"no test of {package.name} passes; see {FOLDER}/map/*.log")
+        raise RuntimeError(f"no test of {room.name} passes; see {FOLDER}/map/*.log")
     return found
 
 

@@ -1,27 +1,34 @@
-"""The files to mutate, and the tests that are near them; read from `scope.toml`."""
+"""The files to mutate, and the tests of their rooms."""
 
 from __future__ import annotations
 
 import subprocess
 import tomllib
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import attrs
 
+from tests.rooms import find_tests
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 
 
+OF_DEFINITIONS = "tests/test_promised_numbers.py"
+"""This module looks at the numbers of all rooms that peers, operators or files rely on."""
+
+
 @attrs.frozen
-class Package:
-    """One part of the code whose score is counted by itself.
+class Room:
+    """Files of dafka/ that have the same tests. Their score is counted by itself.
 
     Attributes:
-        name: its name on the score's page.
+        name: its name on the score's page: the path of its tests without `tests/`.
         files: its files.
-        test_modules: the modules whose tests are near it.
+        test_modules: the modules of its tests.
     """
 
     name: str
@@ -29,13 +36,27 @@ class Package:
     test_modules: tuple[str, ...]
 
 
-def read_packages(root: Path = ROOT) -> tuple[Package, ...]:
-    """Return all packages."""
+def read_rooms(root: Path = ROOT) -> tuple[Room, ...]:
+    """Return all rooms: every file of dafka/ is in one."""
+    files: dict[tuple[str, ...], list[str]] = {}
+    for path in sorted(root.glob("dafka/**/*.py")):
+        file = path.relative_to(root).as_posix()
+        files.setdefault(tuple(find_tests(file, root)), []).append(file)
     return tuple(
-        Package(name, _expand(root, entry["files"], "*.py"), _expand(root, entry["tests"], "test_*.py"))
-        for name, entry in _table().items()
-        if "files" in entry
+        Room(_name(tests), tuple(files[tests]), tuple(dict.fromkeys([*_modules(root, tests), OF_DEFINITIONS])))
+        for tests in sorted(files)
     )
+
+
+def _name(tests: tuple[str, ...]) -> str:
+    return "dafka" if tests[0].endswith(".py") and len(tests) > 1 else tests[0].removeprefix("tests/")
+
+
+def _modules(root: Path, tests: tuple[str, ...]) -> Iterator[str]:
+    for each in tests:
+        path = root / each
+        for found in sorted(path.rglob("test_*.py")) if path.is_dir() else [path]:
+            yield found.relative_to(root).as_posix()
 
 
 def tuning_names() -> frozenset[str]:
@@ -46,17 +67,6 @@ def tuning_names() -> frozenset[str]:
 @cache
 def _table() -> dict[str, Any]:
     return tomllib.loads((HERE / "scope.toml").read_text(encoding="utf-8"))
-
-
-def _expand(root: Path, patterns: list[str], within_folders: str) -> tuple[str, ...]:
-    found: dict[str, None] = {}
-    for pattern in patterns:
-        paths = sorted(root.glob(pattern))
-        assert paths, f"{pattern} in scope.toml matches nothing"
-        for path in paths:
-            inside = sorted(path.rglob(within_folders)) if path.is_dir() else [path]
-            found.update((each.relative_to(root).as_posix(), None) for each in inside)
-    return tuple(found)
 
 
 def git(*arguments: str, root: Path = ROOT) -> str:

@@ -11,8 +11,9 @@ from cosmic_ray.operators.operator import Example
 from tests.mutation.coverage_map import ModuleMap
 from tests.mutation.mutants import Mutant, changed_lines, mutants_of, read
 from tests.mutation.operators import OWN
-from tests.mutation.runner import Map, in_rounds
-from tests.mutation.scope import ROOT, read_packages
+from tests.mutation.report import describe_sample, score
+from tests.mutation.runner import Map, Result, in_rounds
+from tests.mutation.scope import ROOT, read_rooms
 from tests.mutation.survivors import Survivor, read_survivors
 
 EXAMPLES = [(operator, example) for operator in OWN for example in operator.examples()]
@@ -59,11 +60,21 @@ def test_an_exception_with_a_dotted_name_is_replaced() -> None:
     assert "except (OSError, http.client.CosmicRayTestingException):" in after_mutation(source)
 
 
-def test_the_scope_has_files_and_tests_for_each_package() -> None:
-    for package in read_packages():
-        assert package.files
-        assert package.test_modules
-        assert all((ROOT / path).is_file() for path in (*package.files, *package.test_modules))
+def test_every_file_is_in_one_room_that_has_tests() -> None:
+    files = [file for room in read_rooms() for file in room.files]
+    assert sorted(files) == sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("dafka/**/*.py"))
+    assert all((ROOT / path).is_file() for room in read_rooms() for path in room.test_modules)
+
+
+def test_the_page_of_a_sample_names_what_survived() -> None:
+    mutant = Mutant("dafka/wire/batch.py", 3, 3, "g", "NumberReplacer", 0)
+    results = [
+        Result(mutant, outcome, "a < 1", "a < 2", "") for outcome in ("killed", "survived", "timeout", "untested")
+    ]
+    assert score("all", results).share == 0.5
+    page = describe_sample(results, 7)
+    assert "| wire | 4 | 1 | 1 | 0 | 2 | 50% |" in page
+    assert page.count("+ a < 2") == 2
 
 
 def test_a_mutant_runs_the_tests_of_its_line_the_fastest_first() -> None:
