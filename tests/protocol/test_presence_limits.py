@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from random import Random
 
 import pytest
 
@@ -10,116 +10,141 @@ from dafka import wire
 from dafka.config import NodeConfig
 from dafka.endpoints import PeerEndpoint
 from dafka.protocol.events import PeerJoined, PeerLeft
-from dafka.protocol.presence import peer_limits
 from dafka.protocol.presence.identity import WRONG_SENDER, EndpointIdentity, KeyIdentity
 from dafka.protocol.presence.peer_limits import (
+    FETCH_COST,
+    HEADS_COST,
     MANY_OF_ONE_NODE,
     MANY_PARTITIONS,
     NODE_BURST,
+    NODE_PER_S,
     UNKNOWN_BURST,
+    UNKNOWN_FETCH_COST,
+    UNKNOWN_HEADS_COST,
     UNKNOWN_NODE,
+    UNKNOWN_PARTITIONS_MAX,
+    UNKNOWN_PER_S,
     PeerLimits,
 )
+from dafka.protocol.presence.subscribers import SubscriberSet
 from dafka.protocol.trust import AddressConflict
 from dafka.records import Partition, RecordBatch
+from dafka.wire import Command
 
 HERE, THERE = PeerEndpoint("tcp://h:1"), PeerEndpoint("tcp://h:2")
-
-
-def limits(*known: str, **settings: Any) -> PeerLimits:
-    made = PeerLimits(NodeConfig(**settings))
-    for address in known:
-        made.peer_joined(address)
-    return made
 
 
 def partition(address: str, topic: str = "t") -> Partition:
     return Partition(topic, address)
 
 
-def admit(made: PeerLimits, each: Partition, followed: int = 0, *, is_live: bool = True) -> str:
-    return made.admit_partition(each, followed, is_live=is_live)
+class Begun:
+    """The partitions that producers begin, and the rules for one more."""
+
+    def __init__(self, per_node: int, total: int, unknown_max: int) -> None:
+        self.per_node, self.total, self.unknown_max = per_node, total, unknown_max
+        self.known: set[str] = set()
+        self.followed: dict[Partition, bool] = {}
+        """The followed partitions, and whether their producers began them."""
+        self.unknown: set[Partition] = set()
+
+    def reason(self, each: Partition, *, is_live: bool) -> str:
+        if len(self.followed) >= self.total:
+            return MANY_PARTITIONS
+        if is_live and sum(other.address == each.address for other, live in self.followed.items() if live) >= (
+            self.per_node
+        ):
+            return MANY_OF_ONE_NODE
+        is_unknown = is_live and each.address not in self.known
+        return UNKNOWN_NODE if is_unknown and len(self.unknown) >= self.unknown_max else ""
+
+    def begin(self, each: Partition, *, is_live: bool) -> None:
+        self.followed[each] = is_live
+        if is_live and each.address not in self.known:
+            self.unknown.add(each)
+
+    def forget(self, each: Partition) -> None:
+        del self.followed[each]
+        self.unknown.discard(each)
 
 
-# Partitions
+@pytest.mark.parametrize("seed", range(30))
+def test_nodes_begin_partitions_within_their_limits(seed: int) -> None:
+    draw = Random(seed)
+    model = Begun(draw.choice((1, 3)), draw.choice((5, 20)), 2)
+    made = PeerLimits(NodeConfig(partitions_per_node_max=model.per_node, partitions_max=model.total))
+    for number in range(UNKNOWN_PARTITIONS_MAX - model.unknown_max):
+        assert made.admit_partition(partition(f"stranger {number}"), 0, is_live=True) == ""
+    for _ in range(150):
+        each, is_live, event = partition(draw.choice("ABCD"), draw.choice("tuvw")), draw.random() < 0.7, draw.random()
+        if event < 0.1:
+            model.known.add(each.address)
+            made.peer_joined(each.address)
+        elif event < 0.2:
+            model.known.discard(each.address)
+            made.peer_left(each.address)
+        elif each not in model.followed:
+            reason = model.reason(each, is_live=is_live)
+            assert made.admit_partition(each, len(model.followed), is_live=is_live) == reason
+            if not reason:
+                model.begin(each, is_live=is_live)
+        elif model.followed[each]:
+            model.forget(each)
+            made.forget_partition(each)
 
 
-@pytest.mark.parametrize(("followed", "reason"), [(4, ""), (5, MANY_PARTITIONS), (6, MANY_PARTITIONS)])
-@pytest.mark.parametrize("is_live", [True, False])
-def test_a_node_follows_so_many_partitions_in_all(followed: int, reason: str, is_live: bool) -> None:
-    assert admit(limits("A", partitions_max=5), partition("A"), followed, is_live=is_live) == reason
+def test_beside_a_nameless_node_any_name_may_be_known() -> None:
+    for names, reason in ((["A"], UNKNOWN_NODE), (["A", ""], "")):
+        made = PeerLimits(NodeConfig())
+        for name in names:
+            made.peer_joined(name)
+        for number in range(UNKNOWN_PARTITIONS_MAX):
+            made.admit_partition(partition(f"{number}"), 0, is_live=True)
+        assert made.admit_partition(partition("X"), 0, is_live=True) == reason
 
 
-def test_one_node_begins_a_number_of_partitions() -> None:
-    made = limits("A", "B", partitions_per_node_max=2)
-    assert [admit(made, partition("A", topic)) for topic in "xyz"] == ["", "", MANY_OF_ONE_NODE]
-    assert admit(made, partition("B", "z")) == "", "another node has its own"
-    made.forget_partition(partition("A", "x"))
-    assert [admit(made, partition("A", topic)) for topic in "zw"] == ["", MANY_OF_ONE_NODE]
+@pytest.mark.parametrize("seed", range(10))
+def test_requests_are_served_at_the_rate_of_their_kind(seed: int) -> None:
+    """Each known node has an allowance, which begins anew when it joins again; all other names share one."""
+    draw, made, now = Random(seed), PeerLimits(NodeConfig()), 0.0
+    levels: dict[str, tuple[float, float]] = {}
+    known: set[str] = set()
+    costs = {True: (1.0, FETCH_COST, HEADS_COST), False: (1.0, UNKNOWN_FETCH_COST, UNKNOWN_HEADS_COST)}
+    for _ in range(300):
+        address = draw.choice("ABCD")
+        now += draw.choice((0.0, 0.0, 0.25))
+        if draw.random() < 0.05:
+            (made.peer_joined if address not in known else made.peer_left)(address)
+            known ^= {address}
+            levels.pop(address, None)
+            continue
+        is_known, kind = address in known, draw.randrange(3)
+        name = address if is_known else "strangers"
+        per_second, burst = (NODE_PER_S, NODE_BURST) if is_known else (UNKNOWN_PER_S, UNKNOWN_BURST)
+        cost = costs[is_known][kind]
+        allow = (made.allow_request, made.allow_fetch, made.allow_heads_request)[kind]
+        for _ in range(draw.choice((1, 30, 200))):
+            level, at = levels.get(name, (burst, now))
+            level = min(level + per_second * (now - at), burst)
+            is_allowed = allow(address, now)
+            assert is_allowed == (level >= cost) or abs(level - cost) < 1e-6
+            levels[name] = level - cost * is_allowed, now
 
 
-def test_what_a_store_answers_is_not_begun_by_the_producer() -> None:
-    made = limits("A", partitions_per_node_max=1)
-    assert [admit(made, partition("A", topic), is_live=False) for topic in "xyz"] == ["", "", ""]
-    assert admit(made, partition("A")) == ""
-
-
-def test_unknown_names_share_one_allowance(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer_limits, "UNKNOWN_PARTITIONS_MAX", 2)
-    made = limits("A")
-    assert [admit(made, partition(name)) for name in "XYZ"] == ["", "", UNKNOWN_NODE]
-    assert admit(made, partition("A")) == "", "a known node does not compete with them"
-    made.forget_partition(partition("X"))
-    assert [admit(made, partition(name)) for name in "ZW"] == ["", UNKNOWN_NODE]
-    made.peer_joined("W")
-    assert admit(made, partition("W")) == ""
-    made.peer_left("W")
-    assert admit(made, partition("W", "more")) == UNKNOWN_NODE
-
-
-def test_beside_a_nameless_node_any_name_may_be_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer_limits, "UNKNOWN_PARTITIONS_MAX", 0)
-    assert admit(limits("A"), partition("X")) == UNKNOWN_NODE
-    assert admit(limits("A", ""), partition("X")) == ""
-
-
-# Requests
-
-
-def count_allowed(made: PeerLimits, address: str, now: float, method: str = "allow_request") -> int:
-    count = 0
-    while getattr(made, method)(address, now):
-        count += 1
-    return count
-
-
-@pytest.mark.parametrize(
-    ("method", "known", "unknown"),
-    [("allow_request", 100, 1000), ("allow_fetch", 5000, 5000), ("allow_heads_request", 10_000, 20_000)],
-)
-def test_requests_have_a_burst_and_then_a_rate(method: str, known: int, unknown: int) -> None:
-    assert (NODE_BURST, UNKNOWN_BURST) == (100, 1000)
-    for address, burst, second in (("A", known, known // 5), ("X", unknown, unknown // 10)):
-        made = limits("A")
-        assert count_allowed(made, address, 0.0, method) == pytest.approx(burst, abs=1)
-        assert count_allowed(made, address, 1.0, method) == pytest.approx(second, abs=1)
-
-
-def test_known_nodes_have_an_allowance_each_and_unknown_names_share_one() -> None:
-    made = limits("A", "B")
-    assert count_allowed(made, "A", 0.0) == NODE_BURST
-    assert count_allowed(made, "B", 0.0) == NODE_BURST
-    assert count_allowed(made, "X", 0.0) == UNKNOWN_BURST
-    assert count_allowed(made, "Y", 0.0) == 0
-
-
-def test_a_node_that_has_left_is_unknown_and_begins_anew_when_it_returns() -> None:
-    made = limits("A")
-    count_allowed(made, "A", 0.0)
-    made.peer_left("A")
-    assert count_allowed(made, "A", 0.0) == UNKNOWN_BURST
-    made.peer_joined("A")
-    assert count_allowed(made, "A", 0.0) == NODE_BURST
+@pytest.mark.parametrize("seed", range(10))
+def test_a_set_of_subscribers_has_those_of_one_command_up_to_its_limit(seed: int) -> None:
+    draw, subscribers, model = Random(seed), SubscriberSet(Command.DIRECT_HEAD, 3), list[str]()
+    for _ in range(200):
+        topic, command = draw.choice(["", *"ABCDE"]), draw.choice((Command.DIRECT_HEAD, Command.HEAD))
+        is_active = draw.random() < 0.6
+        subscribers.record_subscription(wire.Subscription(command, topic, is_active))
+        if command is Command.DIRECT_HEAD and topic:
+            if not is_active and topic in model:
+                model.remove(topic)
+            elif is_active and topic not in model and len(model) < 3:
+                model.append(topic)
+        assert (list(subscribers), len(subscribers)) == (model, len(model))
+        assert all((name in subscribers) == (name in model) for name in "ABCDE")
 
 
 # Addresses in a plain cluster

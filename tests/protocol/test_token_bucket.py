@@ -1,19 +1,46 @@
+"""The token bucket against exact numbers."""
+
 from __future__ import annotations
+
+from fractions import Fraction
+from random import Random
+
+import pytest
 
 from dafka.protocol.token_bucket import TokenBucket
 
 
-def test_starts_full_and_refills() -> None:
-    bucket = TokenBucket(per_second=2.0, burst=3, now=10.0)
-    assert [bucket.try_take(10.0) for _ in range(4)] == [True, True, True, False]
-    assert not bucket.try_take(10.4)
-    assert bucket.try_take(10.5)
-    assert not bucket.try_take(10.5)
+class Model:
+    """A bucket with exact numbers."""
+
+    def __init__(self, per_second: float, burst: float) -> None:
+        self.per_second, self.burst = Fraction(per_second), Fraction(burst)
+        self.level, self.at = Fraction(burst), Fraction(0)
+
+    def at_time(self, now: float) -> Fraction:
+        return min(self.level + self.per_second * (Fraction(now) - self.at), self.burst)
+
+    def take(self, now: float, tokens: float) -> None:
+        self.level, self.at = self.at_time(now) - Fraction(tokens), Fraction(now)
 
 
-def test_holds_no_more_than_the_burst() -> None:
-    bucket = TokenBucket(per_second=2.0, burst=3, now=0.0)
-    assert [bucket.try_take(1000.0) for _ in range(4)] == [True, True, True, False]
+@pytest.mark.parametrize("seed", range(30))
+def test_a_bucket_gives_what_it_gained_and_no_more(seed: int) -> None:
+    draw = Random(seed)
+    per_second, burst = draw.choice((0.25, 2.0, 64.0)), draw.choice((0.5, 1.0, 3.0, 100.0))
+    bucket, model, now = TokenBucket(per_second, burst, 0.0), Model(per_second, burst), 0.0
+    for _ in range(200):
+        now += draw.choice((0.0, 0.0, 0.125, 0.5, 4.0))
+        tokens = draw.choice((0.0, 0.25, 1.0, 1.0, 3.0, burst))
+        if draw.random() < 0.1:
+            model.take(now, tokens)
+            assert bucket.spend(now, tokens) == model.level, "spending may overdraw"
+        elif model.at_time(now) >= tokens:
+            model.take(now, tokens)
+            assert bucket.try_take(now, tokens)
+        else:
+            assert not bucket.try_take(now, tokens)
+    assert bucket.spend(now + 1e6, 0.0) == burst, "it never holds more than the burst"
 
 
 def test_failed_attempts_cost_nothing_and_add_no_rounding_errors() -> None:
@@ -21,16 +48,3 @@ def test_failed_attempts_cost_nothing_and_add_no_rounding_errors() -> None:
     assert bucket.try_take(0.0)
     assert not any(bucket.try_take(float(second)) for second in range(1, 60))
     assert bucket.try_take(60.0)
-
-
-def test_an_action_may_cost_more_or_less_than_one_token() -> None:
-    bucket = TokenBucket(per_second=1.0, burst=1, now=0.0)
-    assert bucket.try_take(0.0, 0.75)
-    assert not bucket.try_take(0.0, 0.5)
-    assert bucket.try_take(0.0, 0.25)
-
-
-def test_spending_may_overdraw() -> None:
-    bucket = TokenBucket(per_second=1.0, burst=2, now=0.0)
-    assert bucket.spend(0.0, 5) == -3
-    assert bucket.spend(4.0, 0) == 1

@@ -170,9 +170,7 @@ class Node:
         if isinstance(report, Settled):
             self._connections.peers_found(now)
             self._settle(now)
-            self._io.set_timer(self.deadline())
-            return
-        if isinstance(report, PeerJoined):
+        elif isinstance(report, PeerJoined):
             self._peer_joined(report, now)
         elif not isinstance(report, PeerLeft):
             self._callbacks.on_event(report)
@@ -182,6 +180,7 @@ class Node:
             self._late[report.endpoint] = report
         else:
             self._peer_left(report, now)
+        self._io.set_timer(self.deadline())
 
     def connections_changed(self, changes: Sequence[ConnectionChange], now: float) -> None:
         """Record that connections to peers were made, for the first time or again, or were lost."""

@@ -20,6 +20,7 @@ def test_each_partition_is_handled_by_one_member_and_completely(seed: int) -> No
     assert all(each.handled for each in checker.partitions.values())
 
 
+@pytest.mark.long
 def test_drawn_seeds() -> None:
     first = int(os.environ.get("DAFKA_GROUPS_SEED", random.randrange(10**9)))
     for seed in range(first, first + DRAWN_SEEDS):
