@@ -115,8 +115,8 @@ class NodeDriver(Driver):
         self.sent: list[wire.BatchedMessage] = []
         machine = self.machine
         self.inputs = [
-            lambda now: self.act(machine.receive(draw.messages(), now)),
-            lambda now: self.act(machine.receive(draw.messages(), now)),
+            self.receive,
+            self.receive,
             lambda now: self.act(machine.receive_subscriptions(draw.subscriptions(), now)),
             lambda now: self.act(machine.receive_subscriptions(draw.subscriptions(), now)),
             lambda now: self.act(machine.peer_joined(draw.choice(NAMES[:-1]), now)),
@@ -124,6 +124,14 @@ class NodeDriver(Driver):
             lambda now: self.act(machine.node_settled(now)),
         ]
         self.act(machine.start(0.0))
+
+    def receive(self, now: float) -> None:
+        messages = self.draw.messages()
+        self.note(messages)
+        self.act(self.machine.receive(messages, now))
+
+    def note(self, messages: Sequence[wire.BatchedMessage]) -> None:
+        """Take notice of messages that the machine receives now."""
 
     def act(self, actions: Iterable[Action]) -> None:
         for action in actions:
@@ -165,11 +173,15 @@ class ProducerDriver(NodeDriver):
             self.act(self.producer.publish(RecordBatch(PARTITIONS[3], first, values), now))
 
     def acknowledge(self, now: float) -> None:
-        store, end = self.draw.choice("ABC"), self.draw.randrange(self.published_end + 3)
-        if end:
-            if end <= self.published_end:
-                self.ends[store] = max(self.ends.get(store, 0), end)
-            self.act(self.producer.receive([wire.Ack(ME, "hello", end - 1, store)], now))
+        ack = wire.Ack(ME, "hello", self.draw.randrange(self.published_end + 2), self.draw.choice("ABC"))
+        self.note([ack])
+        self.act(self.producer.receive([ack], now))
+
+    def note(self, messages: Sequence[wire.BatchedMessage]) -> None:
+        for each in messages:
+            if isinstance(each, wire.Ack) and (each.partition, each.subject) == (ME, "hello"):
+                if each.sequence < self.published_end:
+                    self.ends[each.address] = max(self.ends.get(each.address, 0), each.sequence + 1)
 
     def other(self, action: Action) -> None:
         if isinstance(action, Publish) and isinstance(action.message, wire.RecordRun):
@@ -182,13 +194,15 @@ class ProducerDriver(NodeDriver):
         producer = self.producer
         held = producer.readable_range(producer.partition)
         assert held.stop == self.published_end <= producer.next_sequence
+        assert producer.ends_by_store == self.ends
         if self.stores_min:
-            enough = sorted(producer.ends_by_store.values(), reverse=True)[self.stores_min - 1 : self.stores_min]
+            enough = sorted(self.ends.values(), reverse=True)[self.stores_min - 1 : self.stores_min]
             self.acknowledged_end = max(self.acknowledged_end, *enough, 0)
-            assert producer.acknowledged_end == self.acknowledged_end
-            assert held.start == producer.acknowledged_end, "no record is dropped before its ACKs"
-        for store, end in self.ends.items():
-            assert producer.ends_by_store[store] >= end
+            assert held.start == self.acknowledged_end, "no record is dropped before its ACKs"
+        else:
+            self.acknowledged_end = producer.next_sequence
+        assert producer.acknowledged_end == self.acknowledged_end
+        assert producer.unacknowledged == producer.next_sequence - self.acknowledged_end
 
 
 class ConsumerDriver(NodeDriver):

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,75 +16,6 @@ intervals = st.lists(
 
 def take(cursor: Cursor, first: int, end: int, room: int = ROOM) -> list[int]:
     return sequences(cursor.add_batch(run(first, end), room))
-
-
-def test_records_in_order_are_ready_at_once() -> None:
-    cursor = Cursor(0)
-    assert take(cursor, 0, 3) == [0, 1, 2]
-    assert take(cursor, 3, 5) == [3, 4]
-    assert cursor.first_gap() is None
-
-
-@pytest.mark.parametrize(("first", "end"), [(0, 3), (2, 5), (4, 5)])
-def test_duplicates_are_ignored(first: int, end: int) -> None:
-    cursor = Cursor(0)
-    take(cursor, 0, 5)
-    assert take(cursor, first, end) == []
-    assert cursor.next_sequence == 5
-
-
-def test_an_overlapping_batch_yields_only_its_new_records() -> None:
-    cursor = Cursor(0)
-    take(cursor, 0, 5)
-    assert take(cursor, 3, 8) == [5, 6, 7]
-
-
-def test_records_before_the_first_sequence_are_ignored() -> None:
-    cursor = Cursor(10)
-    assert take(cursor, 0, 10) == []
-    assert take(cursor, 8, 12) == [10, 11]
-
-
-def test_a_gap_holds_records_back_until_it_is_filled() -> None:
-    cursor = Cursor(0)
-    assert take(cursor, 4, 6) == []
-    assert cursor.first_gap() == (0, 4)
-    assert take(cursor, 0, 3) == [0, 1, 2]
-    assert cursor.first_gap() == (3, 4)
-    assert take(cursor, 3, 4) == [3, 4, 5]
-    assert cursor.first_gap() is None
-    assert cursor.ahead_bytes == 0
-
-
-def test_filling_the_first_gap_reveals_the_next_one() -> None:
-    cursor = Cursor(0)
-    take(cursor, 2, 4)
-    take(cursor, 6, 8)
-    assert take(cursor, 0, 2) == [0, 1, 2, 3]
-    assert cursor.first_gap() == (4, 6)
-
-
-def test_a_batch_that_overlaps_kept_ones_releases_their_rest() -> None:
-    cursor = Cursor(0)
-    take(cursor, 3, 5)
-    take(cursor, 5, 9)
-    assert take(cursor, 0, 7) == list(range(9))
-    assert cursor.ahead_bytes == 0
-
-
-def test_overlapping_kept_batches_count_each_byte_once() -> None:
-    cursor = Cursor(0)
-    for first, end in [(10, 20), (12, 15), (5, 11), (18, 25), (3, 30)]:
-        take(cursor, first, end)
-    assert cursor.ahead_bytes == run(3, 30).memory_bytes
-    assert take(cursor, 0, 3) == list(range(30))
-
-
-def test_records_of_a_known_head_are_missing() -> None:
-    cursor = Cursor(2)
-    cursor.record_known_end(7)
-    cursor.record_known_end(4)
-    assert cursor.first_gap() == (2, 7)
 
 
 def test_records_ahead_without_room_are_only_known_to_exist() -> None:

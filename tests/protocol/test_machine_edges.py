@@ -235,13 +235,6 @@ def test_dropped_records_are_not_fetched_while_the_disk_is_behind() -> None:
     assert asked(made.tick(0.3)) == [(0, 2)]
 
 
-@pytest.mark.parametrize(("sequence", "is_acknowledged"), [(4, True), (5, False)])
-def test_only_a_head_of_durable_records_is_acknowledged(sequence: int, is_acknowledged: bool) -> None:
-    made = make_store({HELLO: 5})
-    acks = published(made.receive([head(sequence)], 0.1), wire.Ack)
-    assert acks == ([wire.Ack(HELLO.address, HELLO.topic, 4, ME)] if is_acknowledged else [])
-
-
 def test_trimmed_records_are_counted_once() -> None:
     made = make_store({HELLO: 50})
     assert made.records_trimmed({HELLO: 10}) == 10
@@ -275,14 +268,3 @@ def test_greetings_of_one_name_are_limited() -> None:
         hellos += made.receive_subscriptions(subscription(Command.STORE_HELLO, "C"), 0.0)
     assert hellos == [Publish(wire.StoreHello("C", ME))] * NODE_BURST
     assert made.discarded == {TOO_OFTEN: 5}
-
-
-def test_a_producer_that_connects_gets_the_ack_of_each_of_its_topics() -> None:
-    other = Partition("more", HELLO.address)
-    made = make_store({HELLO: 5, other: 2, Partition("more", "ELSE"): 9})
-    actions = made.receive_subscriptions(subscription(Command.ACK, HELLO.address), 0.0)
-    assert published(actions, wire.Ack) == [
-        wire.Ack(HELLO.address, "hello", 4, ME),
-        wire.Ack(HELLO.address, "more", 1, ME),
-    ]
-    assert made.receive_subscriptions(subscription(Command.ACK, HELLO.address, active=False), 0.0) == []

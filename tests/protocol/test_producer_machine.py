@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
@@ -9,7 +8,6 @@ from dafka import wire
 from dafka.config import ProducerConfig
 from dafka.protocol import ProducerMachine, StoresSilent
 from dafka.protocol.actions import Action, Subscribe
-from dafka.protocol.events import StoresHeard
 from dafka.wire import Command
 from tests.protocol.helpers import (
     HELLO,
@@ -75,19 +73,6 @@ def test_records_are_held_back_until_settled_then_published_in_order_erratum_11(
     assert sent(producer.publish(next_batch(producer, contents(10_000, 10_001)), 0.4)) == [10_000]
 
 
-def test_head_is_sent_each_interval_once_something_was_published() -> None:
-    producer = make_producer(head_interval_ms=200)
-    assert producer.deadline() == math.inf
-    assert producer.tick(10.0) == []
-    producer.publish(next_batch(producer, contents(0, 3)), 10.0)
-    assert producer.deadline() == pytest.approx(10.2)
-    assert producer.tick(10.1) == []
-    assert published(producer.tick(10.2), wire.Head) == [head(2)]
-    assert producer.deadline() == pytest.approx(10.4)
-    producer.publish(next_batch(producer, contents(3, 4)), 10.3)
-    assert published(producer.tick(10.4), wire.Head) == [head(3)]
-
-
 @pytest.mark.parametrize("topic", ["", "hel", "hello"])
 def test_a_new_subscriber_is_sent_the_head_at_once_erratum_10(topic: str) -> None:
     assert published(make_producer(3).receive_subscriptions(subscription(Command.HEAD, topic), 0.1), wire.Head) == [
@@ -119,41 +104,6 @@ def test_before_the_first_record_there_is_no_head() -> None:
     assert producer.receive([wire.GetHeads("hello", "CONSUMER")], 0.0) == []
 
 
-def test_an_ack_acknowledges_all_before_it_erratum_9() -> None:
-    producer = make_producer(10)
-    producer.receive([ack(6)], 0.1)
-    assert (producer.acknowledged_end, producer.unacknowledged) == (7, 3)
-    producer.receive([ack(3)], 0.2)
-    assert producer.acknowledged_end == 7
-    assert producer.retransmit_buffer.first_sequence == 7
-    producer.receive([ack(9)], 0.3)
-    assert producer.unacknowledged == 0
-    assert producer.retransmit_buffer.content_bytes == 0
-
-
-def test_min_stores_counts_distinct_stores_erratum_7() -> None:
-    producer = make_producer(10, min_stores=2)
-    producer.receive([ack(9, "A"), ack(9, "A")], 0.1)
-    assert producer.acknowledged_end == 0
-    producer.receive([ack(4, "B")], 0.2)
-    assert producer.acknowledged_end == 5
-    producer.receive([ack(7, "C")], 0.3)
-    assert producer.acknowledged_end == 8
-    assert producer.retransmit_buffer.first_sequence == 8
-
-
-def test_an_older_ack_of_a_store_takes_nothing_back() -> None:
-    producer = make_producer(10, min_stores=2)
-    producer.receive([ack(9, "A"), ack(3, "A"), ack(9, "B")], 0.1)
-    assert producer.unacknowledged == 0
-
-
-def test_a_libdafka_store_acknowledges_without_a_name_erratum_7() -> None:
-    producer = make_producer(10)
-    producer.receive([wire.Ack(HELLO.address, HELLO.topic, 9)], 0.1)
-    assert producer.unacknowledged == 0
-
-
 @pytest.mark.parametrize(
     ("message", "reason"),
     [
@@ -178,26 +128,11 @@ def test_senseless_messages_are_discarded_and_counted(message: wire.BatchedMessa
     assert (producer.acknowledged_end, len(producer.responder)) == (0, 0)
 
 
-def test_an_ack_of_records_that_are_still_held_back_is_discarded() -> None:
-    producer = ProducerMachine(HELLO, ProducerConfig(), REPLIES_MAX)
-    producer.publish(next_batch(producer, contents(0, 3)), 0.0)
-    producer.receive([ack(2)], 0.1)
-    assert producer.acknowledged_end == 0
-
-
 def test_a_fetch_waits_for_its_answer() -> None:
     producer = make_producer(10)
     assert producer.receive([fetch(4, 100)], 0.1) == []
     assert producer.responder.pending_ranges() == {("CONSUMER", HELLO): [range(4, 104)]}
     assert producer.fetches_received == 1
-
-
-def test_fetches_beyond_the_limit_are_discarded() -> None:
-    producer = ProducerMachine(HELLO, ProducerConfig(), 1)
-    producer.node_settled(0.0)
-    producer.publish(next_batch(producer, contents(0, 3)), 0.0)
-    producer.receive([wire.Fetch("PRODUCER", f"CONSUMER{index}", "hello", 0, 3) for index in range(3)], 0.1)
-    assert producer.discarded == {"too many fetches": 2}
 
 
 def test_get_heads_is_answered_for_the_exact_topic_erratum_6() -> None:
@@ -207,19 +142,6 @@ def test_get_heads_is_answered_for_the_exact_topic_erratum_6() -> None:
     assert answers == [direct_head(2, "CONSUMER")]
 
 
-def test_silent_stores_are_reported_once_and_so_is_their_return() -> None:
-    producer = make_producer(silence_ms=2000, head_interval_ms=100_000)
-    producer.publish(next_batch(producer, contents(0, 5)), 10.0)
-    assert producer.deadline() == 12.0
-    assert events(producer.tick(11.9)) == []
-    assert events(producer.tick(12.0)) == [StoresSilent(5, 2.0)]
-    assert events(producer.tick(20.0)) == []
-    assert events(producer.receive([ack(1)], 21.0)) == [StoresHeard()]
-    assert events(producer.receive([ack(2)], 21.5)) == []
-    assert producer.deadline() == 23.5
-    assert events(producer.tick(23.5)) == [StoresSilent(2, 2.0)]
-
-
 def test_with_everything_acknowledged_silence_is_no_surprise() -> None:
     producer = make_producer(5, silence_ms=2000, head_interval_ms=100_000)
     producer.receive([ack(4)], 1.0)
@@ -227,24 +149,6 @@ def test_with_everything_acknowledged_silence_is_no_surprise() -> None:
     producer.publish(next_batch(producer, contents(5, 6)), 60.0)
     assert events(producer.tick(61.9)) == []
     assert events(producer.tick(62.0)) == [StoresSilent(1, 2.0)]
-
-
-def test_has_room_until_too_many_records_are_unacknowledged() -> None:
-    producer = make_producer(4, unacknowledged_records_max=5)
-    assert producer.has_capacity()
-    producer.publish(next_batch(producer, contents(4, 5)), 0.0)
-    assert not producer.has_capacity()
-    producer.receive([ack(0)], 0.1)
-    assert producer.has_capacity()
-
-
-def test_has_room_until_too_many_bytes_are_unacknowledged() -> None:
-    producer = make_producer(4, unacknowledged_bytes_max=5)
-    assert producer.has_capacity()
-    producer.publish(next_batch(producer, contents(4, 5)), 0.0)
-    assert not producer.has_capacity()
-    producer.receive([ack(4)], 0.1)
-    assert producer.has_capacity()
 
 
 def test_without_min_stores_no_ack_is_waited_for_and_the_latest_records_stay() -> None:

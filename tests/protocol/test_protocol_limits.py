@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from dafka import wire
 from dafka.config import FetchConfig
@@ -16,8 +14,7 @@ from dafka.protocol.ordering.fetch_planner import FetchPlanner
 from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING, PATIENCE_ATTEMPTS, GapResolver
 from dafka.protocol.ordering.reassembler import IDLE_S, Reassembler
 from dafka.protocol.polling import PendingPeers, RetrySchedule, StorePoll
-from dafka.protocol.presence.subscribers import EarliestResponder, SubscriberSet
-from dafka.protocol.token_bucket import TokenBucket
+from dafka.protocol.presence.subscribers import EarliestResponder
 from dafka.records import SEQUENCE_MAX, Partition, RecordBatch
 from dafka.wire import Command
 from tests.protocol.helpers import HELLO, contents, run
@@ -54,20 +51,6 @@ def test_an_answer_must_lie_after_the_missing_record(sequence: int, counts: bool
     assert made.answered_partitions() == ([A] if counts else [])
     expected = sequence if counts and sequence != HOLDS_NOTHING else None
     assert made.resume_sequence(A, 1, 0) == expected
-
-
-@pytest.mark.parametrize(("unrecoverable_end", "resumes"), [(1, None), (2, 7)])
-def test_a_record_at_the_unrecoverable_end_is_not_lost(unrecoverable_end: int, resumes: int | None) -> None:
-    made = resolver("S")
-    made.add_answer(answer("S", 7, end=unrecoverable_end), 1)
-    assert made.resume_sequence(A, 1, 0) == resumes
-
-
-@pytest.mark.parametrize(("attempts", "resumes"), [(PATIENCE_ATTEMPTS - 1, None), (PATIENCE_ATTEMPTS, 5)])
-def test_a_silent_store_is_waited_for_a_number_of_attempts(attempts: int, resumes: int | None) -> None:
-    made = resolver("S", "SILENT")
-    made.add_answer(answer("S", 5), 0)
-    assert made.resume_sequence(A, 0, attempts) == resumes
 
 
 def test_answers_count_until_the_position_moves() -> None:
@@ -234,37 +217,6 @@ def test_dropped_records_move_a_page_back_and_never_forward() -> None:
     assert plan.plan_fetch(A, cursor, 0.0) == (3, 10)
 
 
-@pytest.mark.parametrize("first", [3, 4, 5, 6])
-def test_a_batch_that_begins_within_a_kept_one_adds_only_the_rest(first: int) -> None:
-    cursor = Cursor(0)
-    for batch in (run(3, 6), run(first, 8), run(3, 8), run(7, 8)):
-        assert cursor.add_batch(batch, 2**20) == []
-    assert cursor.ahead_bytes == run(3, 6).memory_bytes + run(6, 8).memory_bytes
-    assert cursor.add_batch(run(0, 3), 2**20) == [run(0, 3), run(3, 6), run(6, 8)]
-
-
-@settings(max_examples=60)
-@given(
-    st.lists(st.tuples(st.sampled_from([A, B]), st.integers(0, 30), st.integers(1, 8), st.integers(0, 4)), max_size=25)
-)
-def test_the_memory_ahead_of_gaps_is_what_the_cursors_hold(steps: list[tuple[Partition, int, int, int]]) -> None:
-    room = run(0, 10).memory_bytes
-    made = Reassembler("ME", FetchConfig(ahead_bytes_max=room))
-    for partition, first, count, kind in steps:
-        if partition not in made.cursors:
-            made.follow_partition(partition, 0)
-        if kind == 0:
-            made.reset_to(partition, max(first, made.cursors[partition].next_sequence))
-        elif kind == 1 and first > 20:
-            made.forget_partition(partition)
-        else:
-            made.add_batch(run(first, first + count, partition))
-        held = sum(cursor.ahead_bytes for cursor in made.cursors.values())
-        assert made.ahead_bytes == held <= room
-        for cursor in made.cursors.values():
-            assert cursor.ahead_bytes == sum(batch.memory_bytes for batch in cursor._ahead)
-
-
 def test_a_forgotten_partition_leaves_nothing_behind() -> None:
     made = Reassembler("ME", FetchConfig(), unproven_max=1)
     made.follow_partition(A, 0, since=0.0)
@@ -303,28 +255,6 @@ def test_idle_partitions_are_forgotten_only_if_there_are_many() -> None:
 # Buffers
 
 
-def test_a_retransmit_buffer_reads_exactly_what_is_held() -> None:
-    buffer = RetransmitBuffer(10)
-    assert buffer.read(10, 1, 100) is None
-    buffer.push(RecordBatch(HELLO, buffer.end_sequence, contents(10, 14)))
-    buffer.push(RecordBatch(HELLO, buffer.end_sequence, contents(14, 16)))
-    assert len(buffer) == 6
-    assert buffer.content_bytes == 12
-    assert buffer.read(9, 9, 100) is None
-    assert buffer.read(16, 1, 100) is None
-    assert buffer.read(15, 9, 100) == run(15, 16)
-    assert buffer.read(12, 1, 100) == run(12, 13)
-    assert buffer.read(13, 9, 100) == run(13, 14)
-    assert buffer.read(14, 9, 100) == run(14, 16)
-    buffer.release(13)
-    assert buffer.read(12, 1, 100) is None
-    assert buffer.read(13, 1, 100) == run(13, 14)
-    buffer.release(14)
-    assert buffer.content_bytes == 4
-    buffer.release(99)
-    assert (len(buffer), buffer.content_bytes, buffer.first_sequence, buffer.end_sequence) == (0, 0, 16, 16)
-
-
 @pytest.mark.parametrize(
     ("records_max", "bytes_max", "first"), [(6, 99, 10), (5, 99, 12), (4, 99, 12), (3, 99, 14), (0, 99, 14)]
 )
@@ -350,6 +280,18 @@ def test_a_batch_buffer_joins_up_to_the_limit(monkeypatch: pytest.MonkeyPatch) -
         taken.append(buffer.take_batch())
         assert first_sequences == {HELLO: taken[-1].first_sequence}
     assert taken == [run(0, 4), run(4, 5), run(5, 15), run(15, 16), run(17, 18)]
+
+
+def test_partitions_take_turns_when_one_has_many_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(buffers, "TAKE_RECORDS_MAX", 4)
+    buffer = BatchBuffer()
+    for first in range(0, 9, 3):
+        buffer.add_batch(run(first, first + 3, A))
+    buffer.add_batch(run(0, 9, B))
+    taken = []
+    while buffer:
+        taken.append(buffer.take_batch())
+    assert taken == [run(0, 3, A), run(0, 9, B), run(3, 6, A), run(6, 9, A)]
 
 
 def test_dropping_returns_the_memory_of_what_waited() -> None:
@@ -437,34 +379,6 @@ def test_a_node_is_pending_until_it_connects() -> None:
     pending.remove_node("A")
     pending.add_node("A")
     assert pending.addresses == {"A", "B"}
-
-
-@pytest.mark.parametrize(("now", "tokens", "is_taken"), [(0.0, 3.0, False), (0.5, 1.0, True), (0.49, 1.0, False)])
-def test_an_empty_bucket_fills_at_its_rate(now: float, tokens: float, is_taken: bool) -> None:
-    bucket = TokenBucket(2.0, 3.0, 0.0)
-    assert bucket.try_take(0.0, 3.0)
-    assert bucket.try_take(now, tokens) is is_taken
-
-
-def test_a_bucket_never_holds_more_than_its_burst_and_may_be_overdrawn() -> None:
-    bucket = TokenBucket(2.0, 3.0, 0.0)
-    assert not bucket.try_take(100.0, 3.1)
-    assert bucket.spend(100.0, 4.0) == -1.0
-    assert not bucket.try_take(100.9, 1.0)
-    assert bucket.try_take(101.0, 1.0)
-
-
-def test_subscribers_are_remembered_up_to_the_limit() -> None:
-    known = SubscriberSet(Command.DIRECT_HEAD, 2)
-    for topic in ("", "A", "B", "C"):
-        known.record_subscription(wire.Subscription(Command.DIRECT_HEAD, topic))
-    known.record_subscription(wire.Subscription(Command.HEAD, "D"))
-    assert list(known) == ["A", "B"]
-    known.record_subscription(wire.Subscription(Command.HEAD, "A", active=False))
-    known.record_subscription(wire.Subscription(Command.DIRECT_HEAD, "A", active=False))
-    known.record_subscription(wire.Subscription(Command.DIRECT_HEAD, "C"))
-    assert list(known) == ["B", "C"]
-    assert "A" not in known
 
 
 def test_only_a_node_that_understands_it_is_told_the_earliest_record() -> None:

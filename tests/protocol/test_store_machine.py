@@ -59,10 +59,6 @@ def test_start_subscribes_to_what_a_store_hears_erratum_12() -> None:
     assert StoreMachine(ME, Config(), {}).start(0.0) == [Subscribe(prefix) for prefix in prefixes]
 
 
-def test_records_are_appended_in_order() -> None:
-    assert appended(receive(make_store(), live(0, 3), live(3, 5))) == [0, 1, 2, 3, 4]
-
-
 def test_a_gap_is_fetched_before_what_follows_is_appended() -> None:
     store = make_store()
     actions = receive(store, live(0, 2), live(4, 6))
@@ -85,12 +81,6 @@ def test_only_durable_records_are_acknowledged_all_at_once_erratum_9() -> None:
     store = make_store()
     assert acks(receive(store, live(0, 3), live(3, 5))) == []
     assert store.records_committed({HELLO: 5}, 0.2) == [Publish(ack(4))]
-
-
-def test_one_ack_a_partition() -> None:
-    store = make_store()
-    receive(store, live(0, 3), live(0, 9, OTHER))
-    assert acks(store.records_committed({HELLO: 3, OTHER: 9}, 0.2)) == [ack(2), ack(8, OTHER)]
 
 
 def test_a_duplicate_of_a_durable_record_is_acknowledged_again_erratum_9() -> None:
@@ -131,11 +121,6 @@ def test_a_consumers_hello_is_answered_with_the_durable_heads_of_its_topics() ->
     receive(store, live(5, 8))
     actions = receive(store, wire.ConsumerHello(ME, "CONSUMER", ("hello", "nothing")))
     assert actions == [Publish(direct_head(4, "CONSUMER")), Publish(direct_head(8, "CONSUMER", OTHER))]
-
-
-def test_a_hello_that_repeats_a_topic_is_answered_once() -> None:
-    actions = receive(make_store({HELLO: 5}), wire.ConsumerHello(ME, "CONSUMER", ("hello",) * 1000))
-    assert len(actions) == 1
 
 
 def test_a_hello_to_another_store_is_not_answered() -> None:

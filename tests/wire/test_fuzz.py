@@ -36,7 +36,7 @@ from dafka.wire import (
     subscription_prefix,
 )
 
-COUNT = 100_000
+COUNT = 8_000
 UUID = "FC83322A248C4C30A13C28A5D5649931"
 MESSAGES: list[Message] = [
     Record(UUID, "hello", 7, b"7"),
