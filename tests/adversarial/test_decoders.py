@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import tracemalloc
-from contextlib import suppress
 from itertools import islice
 
 import pytest
 import zmq
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from dafka import wire
 from dafka.errors import WireError
@@ -22,34 +19,6 @@ MEMORY_FACTOR = 40
 
 MEMORY_BYTES = 100_000
 AIM = Target("A" * 32, "orders", "B" * 32, "store")
-
-FRAMES = st.lists(
-    st.builds(
-        lambda start, body: start + body,
-        st.sampled_from([b"", b"M", b"Dx", b"W", b"Worders\0\1", b"\xaa\xa5W\1", b"\xaa\xa5M\1\1P\1t", b"B", b"T"]),
-        st.binary(max_size=300),
-    ),
-    max_size=6,
-)
-
-
-@settings(max_examples=400)
-@given(frames=FRAMES)
-def test_frames_are_a_message_or_a_wire_error(frames: list[bytes]) -> None:
-    for decode in (wire.decode, wire.NodeBeacon.decode, wire.TowerBeacon.decode):
-        with suppress(WireError):
-            decode(frames)
-    for frame in frames:
-        wire.decode_subscription(frame)
-
-
-@settings(max_examples=200)
-@given(drained=st.lists(FRAMES, max_size=20))
-def test_the_batch_decoder_never_raises_and_counts_what_it_discards(drained: list[list[bytes]]) -> None:
-    decoder = wire.BatchDecoder()
-    inbound = decoder.decode(drained)
-    taken = sum(len(each.batch) if isinstance(each, wire.RecordRun) else 1 for each in inbound)
-    assert taken + decoder.discarded.total() == len(drained)
 
 
 @pytest.mark.parametrize("attack", NODE_ATTACKS)

@@ -222,7 +222,7 @@ def test_hostile_sets() -> None:
         for end in (*range(33), len(data) - 1):
             with pytest.raises(BatchError):
                 decode_message_set(data[:end], bytes_max=BYTES_MAX)
-        for _ in range(1_000):
+        for _ in range(300):
             changed = bytearray(data)
             for _ in range(random.choice([1, 2, 4])):
                 changed[random.randrange(min(len(data), 120))] = random.choice([0, 1, 0x7F, 0x80, 0xFF])

@@ -179,9 +179,9 @@ class ProducerDriver(NodeDriver):
 
     def note(self, messages: Sequence[wire.BatchedMessage]) -> None:
         for each in messages:
-            if isinstance(each, wire.Ack) and (each.partition, each.subject) == (ME, "hello"):
-                if each.sequence < self.published_end:
-                    self.ends[each.address] = max(self.ends.get(each.address, 0), each.sequence + 1)
+            is_own = isinstance(each, wire.Ack) and (each.partition, each.subject) == (ME, "hello")
+            if isinstance(each, wire.Ack) and is_own and each.sequence < self.published_end:
+                self.ends[each.address] = max(self.ends.get(each.address, 0), each.sequence + 1)
 
     def other(self, action: Action) -> None:
         if isinstance(action, Publish) and isinstance(action.message, wire.RecordRun):

@@ -222,7 +222,7 @@ def test_what_waits_is_appended_between_the_deletions_of_many_partitions() -> No
     assert store.machine.pending_bytes == 0
 
 
-@settings(max_examples=50)
+@settings(max_examples=15)
 @given(seed=st.integers(0, 2**32), part_count=st.integers(1, 20))
 def test_memory_is_limited_while_the_storage_does_nothing(seed: int, part_count: int) -> None:
     """Whatever comes: in order or ahead of gaps, live or fetched, many runs at once or one by one."""

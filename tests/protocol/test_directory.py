@@ -10,7 +10,7 @@ import pytest
 
 from dafka import wire
 from dafka.config import Config
-from dafka.endpoints import MessageSource, PeerEndpoint
+from dafka.endpoints import MessageSource
 from dafka.protocol import (
     BeaconAction,
     BeaconMachine,
@@ -24,7 +24,6 @@ from dafka.protocol import (
     TowerMachine,
     TowersHeard,
     TowersSilent,
-    UnsubscribeAtTower,
 )
 from dafka.protocol.machines.tower import (
     KEY_CONFLICT,
@@ -33,137 +32,14 @@ from dafka.protocol.machines.tower import (
     REGISTRATION_S,
     REGISTRATION_TIMEOUTS,
 )
-from dafka.protocol.presence import node_directory
 from dafka.protocol.presence.beacon_registry import ADDRESS_IN_USE, LATE_FACTOR
 from dafka.protocol.presence.beacons import WANTED_ROLES
 from dafka.wire import BEACON, REGISTRATION, WELCOME, Role
+from tests.protocol.towers import BOTH_FORMS, Cluster, Member
 
-BOTH_FORMS = (REGISTRATION, BEACON)
 TIMEOUT_S = 4.0
 LATE_S = REGISTRATION_S + LATE_FACTOR * TIMEOUT_S
 """Seconds after which a node whose connection lives is forgotten, at the earliest."""
-
-
-class Cluster:
-    """A tower and nodes whose messages arrive at once. A node that is not listening loses them."""
-
-    def __init__(self, config: Config | None = None, *, identity: KeyIdentity | None = None) -> None:
-        self.now = 0.0
-        self.config = config or Config()
-        self.nodes: dict[str, Member] = {}
-        self.connected = True
-        self.identity = identity
-        self.restart_tower(1)
-
-    def restart_tower(self, life: int) -> None:
-        self.tower = TowerMachine(
-            self.config, "10.0.0.254", lambda _: self.connected, self.identity, life.to_bytes(8, "big")
-        )
-
-    def add(self, name: str, role: Role, *, forms: Sequence[bytes] = BOTH_FORMS, key: str = "") -> Member:
-        member = self.nodes[name] = Member(self, name, role, len(self.nodes) + 1, key)
-        member.act(member.machine.start(self.now))
-        member.connect(forms)
-        return member
-
-    def end(self, member: Member) -> None:
-        """End a node, and its connection to the tower."""
-        member.is_running = self.connected = False
-        self.tower.connection_ended(member.number, self.now)
-
-    def publish(self, messages: Sequence[list[bytes]]) -> None:
-        for frames in messages:
-            for member in list(self.nodes.values()):
-                if frames[0].startswith(tuple(member.prefixes)):
-                    member.take(frames)
-
-    def pass_time(self, seconds: float, step: float = 0.05) -> None:
-        for _ in range(round(seconds / step)):
-            self.now += step
-            if self.now >= self.tower.deadline():
-                self.publish(self.tower.tick(self.now))
-            for member in list(self.nodes.values()):
-                if member.is_running:
-                    member.act(member.machine.tick(self.now))
-
-
-class Member:
-    """One node of a cluster.
-
-    Attributes:
-        events: The events that its discovery has reported.
-        received: The messages of the tower.
-        sent: The messages to the tower.
-    """
-
-    def __init__(self, cluster: Cluster, name: str, role: Role, number: int, key: str) -> None:
-        self.cluster = cluster
-        self.name = name
-        self.number = number
-        self.key = key
-        beacon = wire.NodeBeacon(name, f"10.0.0.{number}", 7000 + number)
-        self.machine = BeaconMachine(beacon, cluster.config, role=role, draw=random.Random(number).random)
-        self.prefixes: set[bytes] = set()
-        self.events: list[BeaconAction] = []
-        self.received: list[list[bytes]] = []
-        self.sent: list[list[bytes]] = []
-        self.is_running = self.is_listening = True
-
-    @property
-    def endpoint(self) -> PeerEndpoint:
-        return PeerEndpoint(f"tcp://10.0.0.{self.number}:{7000 + self.number}", self.key)
-
-    @property
-    def joined(self) -> PeerJoined:
-        return PeerJoined(self.name, self.endpoint)
-
-    @property
-    def left(self) -> PeerLeft:
-        return PeerLeft(self.name, self.endpoint)
-
-    @property
-    def source(self) -> MessageSource:
-        return MessageSource(f"10.0.0.{self.number}", self.key, self.number)
-
-    def connect(self, forms: Sequence[bytes]) -> None:
-        self.take([WELCOME])
-        tower = self.cluster.tower
-        self.cluster.publish(
-            tower.receive_subscriptions([b"\1" + prefix for prefix in sorted(self.prefixes)], self.cluster.now)
-        )
-        self.act(self.machine.tower_subscribed(0, [b"\1" + prefix for prefix in forms], self.cluster.now))
-
-    def take(self, frames: list[bytes]) -> None:
-        if self.is_running and self.is_listening:
-            self.received.append(frames)
-            self.act(self.machine.heard(0, [frames], self.cluster.now))
-
-    def act(self, actions: Sequence[BeaconAction]) -> None:
-        for action in actions:
-            if isinstance(action, SendToTower):
-                self.sent.append(action.frames)
-                messages = [(action.frames, self.source)]
-                self.cluster.publish(self.cluster.tower.receive(messages, self.cluster.now))
-            elif isinstance(action, SubscribeAtTower):
-                self.prefixes.add(action.prefix)
-                subscriptions = [b"\1" + action.prefix]
-                self.cluster.publish(self.cluster.tower.receive_subscriptions(subscriptions, self.cluster.now))
-            elif isinstance(action, UnsubscribeAtTower):
-                self.prefixes.discard(action.prefix)
-                unsubscriptions = [b"\0" + action.prefix]
-                self.cluster.publish(self.cluster.tower.receive_subscriptions(unsubscriptions, self.cluster.now))
-            else:
-                self.events.append(action)
-
-    def peers(self) -> set[str]:
-        """Return the peers that have joined and not left."""
-        names: set[str] = set()
-        for event in self.events:
-            if isinstance(event, PeerJoined):
-                names.add(event.address)
-            elif isinstance(event, PeerLeft):
-                names.discard(event.address)
-        return names
 
 
 ROLES = {"p1": Role.PRODUCER, "p2": Role.PRODUCER, "s1": Role.STORE, "s2": Role.STORE, "c1": Role.CONSUMER}
@@ -180,16 +56,60 @@ def test_the_relation_of_roles_is_symmetric() -> None:
     assert Role.CONSUMER not in WANTED_ROLES[Role.CONSUMER]
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_nodes_find_exactly_those_whose_role_they_want(seed: int) -> None:
-    cluster = Cluster()
-    names = list(ROLES)
-    random.Random(seed).shuffle(names)
-    for name in names:
-        cluster.add(name, ROLES[name])
-    assert {name: member.peers() for name, member in cluster.nodes.items()} == {
-        name: wanted_by(name, ROLES) for name in names
-    }
+class History:
+    """A cluster in which nodes start, end and restart elsewhere, the tower restarts, and messages are lost."""
+
+    def __init__(self, seed: int) -> None:
+        self.draw = random.Random(seed)
+        self.cluster = Cluster()
+        self.lives = 1
+
+    def running(self) -> dict[str, Member]:
+        return {name: member for name, member in self.cluster.nodes.items() if member.is_running}
+
+    def start(self) -> None:
+        stopped = sorted(set(ROLES) - set(self.running()))
+        if stopped:
+            name = self.draw.choice(stopped)
+            self.cluster.add(name, ROLES[name], forms=[BEACON] if name == "x1" else BOTH_FORMS)
+
+    def end(self) -> None:
+        if self.running():
+            self.cluster.end(self.draw.choice(list(self.running().values())))
+
+    def restart_tower(self) -> None:
+        self.lives += 1
+        self.cluster.restart_tower(self.lives)
+        for member in self.running().values():
+            member.connect([BEACON] if member.name == "x1" else BOTH_FORMS)
+
+    def lose(self) -> None:
+        for member in self.running().values():
+            member.is_listening = self.draw.random() < 0.7
+
+    def go_on(self) -> None:
+        self.cluster.pass_time(self.draw.choice((0.1, 0.5, 3.0)))
+        for member in self.running().values():
+            member.is_listening = True
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_after_any_history_nodes_know_exactly_those_that_run_at_their_endpoints(seed: int) -> None:
+    history = History(seed)
+    steps = (
+        [history.start] * 4 + [history.end] * 2 + [history.restart_tower, history.lose, history.go_on, history.go_on]
+    )
+    for _ in range(40):
+        history.draw.choice(steps)()
+    history.go_on()
+    history.cluster.pass_time(3 * TIMEOUT_S)
+    running = history.running()
+    roles = {name: Role.ANY if name == "x1" else ROLES[name] for name in running}
+    for name, member in running.items():
+        expected = {other: running[other].endpoint for other in wanted_by(name, roles)}
+        assert member.endpoints() == expected, name
+        assert sum(isinstance(event, Settled) for event in member.events) == 1
+    assert {name for name in ROLES if name in history.cluster.tower.registry} == set(running)
 
 
 def test_a_node_is_settled_as_soon_as_it_has_the_directory() -> None:
@@ -367,15 +287,6 @@ def test_a_change_that_was_lost_is_noticed_at_the_next_change() -> None:
     assert store.events[-2:] == [found.joined, lost.joined]
 
 
-def test_a_directory_of_many_pages_is_complete_when_the_last_one_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_directory, "PAGE_BYTES_MAX", 200)
-    cluster = Cluster()
-    producers = [cluster.add(f"p{number:02}", Role.PRODUCER) for number in range(20)]
-    store = cluster.add("s1", Role.STORE)
-    assert store.peers() == {each.name for each in producers}
-    assert store.events[-1:] == [Settled()]
-
-
 def test_a_lost_page_is_asked_for_again() -> None:
     cluster = Cluster()
     producers = [cluster.add(f"p{number:03}", Role.PRODUCER) for number in range(400)]
@@ -494,14 +405,6 @@ def test_a_node_of_a_tower_of_the_first_form_may_be_late() -> None:
     store.is_running = False
     cluster.pass_time(2 * TIMEOUT_S)
     assert producer.events[-1] == store.left
-
-
-def test_a_node_that_moves_to_another_port_has_restarted() -> None:
-    cluster = Cluster()
-    store, producer = cluster.add("s1", Role.STORE), cluster.add("p1", Role.PRODUCER)
-    moved = wire.Registration("p1", "10.0.0.2", 9999, Role.PRODUCER)
-    cluster.publish(cluster.tower.receive([(moved.encode(), producer.source)], 1.0))
-    assert store.events[-2:] == [producer.left, PeerJoined("p1", PeerEndpoint("tcp://10.0.0.2:9999"))]
 
 
 def test_a_node_that_registers_with_another_tower_than_it_hears_uses_the_first_form() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dafka import wire
@@ -109,6 +109,7 @@ def open_reader() -> Node:
 
 
 @pytest.mark.parametrize("opened", [open_consumer, open_reader])
+@settings(max_examples=30)
 @given(steps=_steps)
 def test_what_is_held_never_exceeds_the_limit_by_more_than_one_batch(
     opened: Callable[[], Node], steps: list[list[tuple[Partition, int, int, int, bool]] | None]

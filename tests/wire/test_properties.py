@@ -27,14 +27,14 @@ from tests.wire.record_traffic import Frames, Reference, alike, messages, number
 
 @pytest.mark.parametrize("dialect", Dialect)
 @pytest.mark.parametrize("kind", MESSAGES)
-@settings(max_examples=50)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_a_message_survives_the_wire(kind: type[Message], dialect: Dialect, data: st.DataObject) -> None:
     message = data.draw(messages(kind, dialect))
     assert decode(encode(message, dialect)) == (message, dialect)
 
 
-@settings(max_examples=300)
+@settings(max_examples=80)
 @given(drains=st.lists(traffic(), min_size=1, max_size=3))
 def test_the_batch_decoder_agrees_with_the_codec(drains: list[list[Frames]]) -> None:
     decoder, reference = BatchDecoder(), Reference()
@@ -44,7 +44,7 @@ def test_the_batch_decoder_agrees_with_the_codec(drains: list[list[Frames]]) -> 
     assert decoder.dialects == reference.dialects
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(drained=traffic())
 def test_a_batch_decoder_that_forgets_headers_loses_no_record(drained: list[Frames]) -> None:
     decoder, reference = BatchDecoder(), Reference()
@@ -65,7 +65,7 @@ def runs(dialect: Dialect) -> st.SearchStrategy[RecordRun]:
 
 
 @pytest.mark.parametrize("dialect", Dialect)
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_the_batch_encoder_agrees_with_the_codec(dialect: Dialect, data: st.DataObject) -> None:
     others = [messages(kind, dialect) for kind in MESSAGES[4:]]

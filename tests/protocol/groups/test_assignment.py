@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dafka.protocol.groups.assignment import assign_partitions, find_quotas, rank_members
+from dafka.protocol.rendezvous import rank_nodes, weigh_node
 from dafka.records import Partition
 
 MEMBERS = st.tuples(st.integers(0, 50), st.integers(1, 8)).map(
@@ -68,6 +69,39 @@ def test_members_that_consume_different_topics_have_equal_shares_of_each(
                 assert quota[giver] <= quota[taker] or loads[giver] - loads[taker] < 2, f"{topic} is not fair"
 
 
+def is_stable(assigned: dict[Partition, str], topic: str, members: set[str]) -> bool:
+    """Return whether no partition and member would both rather have each other, given the members' shares."""
+    shares = Counter(owner for each, owner in assigned.items() if each.topic == topic)
+    for each, owner in assigned.items():
+        if each.topic != topic:
+            continue
+        for rival in members:
+            held = [other for other, holder in assigned.items() if holder == rival and other.topic == topic]
+            is_wanted = weigh_node(str(each), rival) > weigh_node(str(each), owner)
+            weakest = min((weigh_node(str(other), rival), other) for other in held) if held else None
+            if is_wanted and weakest is not None and weakest < (weigh_node(str(each), rival), each):
+                return False
+    return shares.total() == sum(each.topic == topic for each in assigned)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["orders", "logs"]),
+        st.tuples(st.integers(1, 6), st.sets(st.sampled_from("abcd"), min_size=1)),
+        min_size=1,
+    )
+)
+def test_each_partition_goes_to_the_best_member_that_has_a_share_left(topics: dict[str, tuple[int, set[str]]]) -> None:
+    members = {topic: found for topic, (_, found) in topics.items()}
+    partitions = {Partition(topic, str(number)) for topic, (count, _) in topics.items() for number in range(count)}
+    assigned = assign_partitions({each: rank_members(each, members[each.topic]) for each in partitions})
+    quotas = find_quotas({topic: count for topic, (count, _) in topics.items()}, members)
+    for topic in topics:
+        owned = Counter(owner for each, owner in assigned.items() if each.topic == topic)
+        assert owned == +Counter(quotas[topic])
+        assert is_stable(assigned, topic, members[topic])
+
+
 @pytest.mark.parametrize("count", [4, 12, 100, 1000])
 @pytest.mark.parametrize("size", [1, 2, 5, 10])
 def test_a_member_that_comes_or_goes_moves_few_partitions(count: int, size: int) -> None:
@@ -89,3 +123,9 @@ def test_the_example_of_two_members_and_four_partitions() -> None:
         draw = Random(seed)
         partitions = {Partition("orders", f"{draw.getrandbits(128):032X}") for _ in range(4)}
         assert sorted(Counter(assign(partitions, {"a", "b"}).values()).values()) == [2, 2]
+
+
+def test_nodes_of_all_versions_rank_alike() -> None:
+    assert weigh_node("orders/p", "a").hex() == "f14d115ca2ad76ef"
+    assert weigh_node("ø", "\udcff").hex() == "588af03caff47240"
+    assert rank_nodes("orders/1", "abcdef") == ["f", "a", "d", "e", "c", "b"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from dafka.protocol.groups import (
     Append,
     Assign,
@@ -109,6 +111,17 @@ def test_a_confirmation_after_the_end_of_the_lease_does_not_count() -> None:
     assert bench.confirm(4.2) == [Lose((ONE,))]
     assert bench.member.is_over
     assert not bench.member.has_lease(4.2)
+
+
+@pytest.mark.parametrize("own", range(8))
+@pytest.mark.parametrize("seen", range(8))
+def test_any_two_quorums_overlap_and_no_more_stores_are_needed_than_there_are(own: int, seen: int) -> None:
+    bench = Bench(FIRST, stores=0)
+    bench.view.own_stores = own
+    bench.hear(SECOND, MemberRecord(lease_ms=4000, stores=seen), 0.0)
+    stores = max(own, seen, 1)
+    assert stores < 2 * bench.member.quorum <= stores + 2
+    assert Bench(FIRST, stores=5).member.quorum == 5
 
 
 def test_one_store_of_three_confirms_nothing() -> None:
