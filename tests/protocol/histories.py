@@ -578,7 +578,7 @@ class BeaconDriver(Driver):
         messages = (
             [wire.WELCOME],
             wire.TowerBeacon(name, endpoint).encode(),
-            wire.Pulse(tower, draw.choice((0, 1000, 60_000)), numbers, draw.choice((0, 1000, 10**9))).encode(),
+            wire.Pulse(tower, draw.choice((100, 1000, 60_000)), numbers, draw.choice((0, 1000, 10**9))).encode(),
             wire.encode_changes(entry.role, tower, draw.randrange(3), changes),
             *wire.encode_pages(ME, tower, numbers, [entry.encode()] * 3, draw.choice((50, 1000))),
             [b"T"],

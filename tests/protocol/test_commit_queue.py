@@ -194,12 +194,20 @@ def test_a_partition_is_deleted_behind_what_is_being_written_and_before_what_wai
     assert ack(2, OTHER) in store.queue.work_done(0.2), "what was being written is durable"
     assert store.queue.begin_work() == DeletePartitions((OTHER,))
     store.receive(5, 7, OTHER)
+    store.queue.put_reset(ResetPosition(OTHER, 9))
     assert store.queue.work_done(0.3) == []
     assert not store.queue, "what has waited for the partition is dropped with it"
     assert store.machine.pending_bytes == 0
     assert store.machine.stored.durable_end(OTHER) == 0
     store.receive(0, 1, OTHER)
     assert store.queue.begin_work() == [run(0, 1, OTHER)], "it begins again"
+
+
+def test_own_records_are_not_acknowledged() -> None:
+    machine = StoreMachine(ME, Config(), {}, is_own=HELLO.__eq__)
+    machine.append_own(run(0, 3), 0.0)
+    assert machine.records_committed({HELLO: 3}, 0.1) == []
+    assert machine.stored.durable_end(HELLO) == 3
 
 
 def test_what_waits_is_appended_between_the_deletions_of_many_partitions() -> None:

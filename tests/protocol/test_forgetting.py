@@ -8,7 +8,7 @@ import pytest
 
 from dafka import wire
 from dafka.config import Config
-from dafka.protocol import CommitQueue, ForgetPartitions, StoreMachine
+from dafka.protocol import CommitQueue, ForgetPartitions, PartitionHalted, StoreMachine
 from dafka.protocol.actions import Action, Append, Notify, ResetPosition
 from dafka.protocol.answering.head_responder import SLICE
 from dafka.protocol.machines.store import FORGOTTEN_TOGETHER_MAX
@@ -504,3 +504,24 @@ def test_a_producer_that_is_connected_counts_although_its_partition_is_empty() -
         store.receive_subscriptions(subscription(Command.ACK, f"A{number}"), 0.0)
     assert asked(store.receive([head(0)], 5.0)) == []
     assert store.capacity.full_reason
+
+
+def test_a_partition_that_begins_at_a_position_without_records_has_ended() -> None:
+    store = make_store(earliest=2)
+    store.reassembler.reset_to(HELLO, 20)
+    store.position_reset(HELLO, 20)
+    assert store.silent_partitions(10 * AFTER_S) == [HELLO]
+
+
+def test_a_partition_that_comes_back_after_it_was_forgotten_can_halt_again() -> None:
+    store = StoreMachine(ME, CONFIG, {})
+    store.start(0.0)
+    store.node_settled(0.0)
+    store.receive_subscriptions(subscription(Command.CONSUMER_HELLO, "OTHER"), 0.0)
+    for now in (0.0, 2 * AFTER_S):
+        store.receive([live(0, 5)], now)
+        store.records_committed({HELLO: 5}, now)
+        store.receive([head(30)], now)
+        halted = events(store.receive([wire.DirectEarliest(ME, "OTHER", "PRODUCER", "hello", 20, 20)], now))
+        assert halted == [PartitionHalted(HELLO, 5, 20)]
+        store.forget_own(HELLO)

@@ -141,6 +141,23 @@ def test_stores_that_start_together_have_their_rounds_at_different_times() -> No
     assert max(deadlines) - min(deadlines) > ROUND_S / 4
 
 
+@pytest.mark.parametrize(("stores", "count"), [(1, 100), (10, 100), (20, 50), (5000, 1)])
+def test_a_round_has_fewer_partitions_if_there_are_many_stores(stores: int, count: int) -> None:
+    rounds = HeadRounds(ME)
+    rounds.schedule(0.0)
+    assert len(rounds.take_due(rounds.deadline(), list(many(300)), stores)) == count
+
+
+def test_the_heads_of_refused_partitions_are_asked_for_when_there_is_room() -> None:
+    store = StoreMachine(ME, Config().with_node(partitions_unproven_max=1), {})
+    store.start(0.0)
+    store.receive([direct_head(3, ME), wire.DirectHead(ME, "LATE", "hello", 2)], 0.0)
+    assert published(without_times(run_timer(store, 0.0, 50.0)), wire.GetHeads) == []
+    store.reassembler.forget_partition(HELLO)
+    asked_for = published(without_times(run_timer(store, 50.0, 500.0)), wire.GetHeads)
+    assert asked_for == [wire.GetHeads("hello", ME)] * len(RETRY_WAITS_S)
+
+
 # Producers that leave
 
 

@@ -147,6 +147,19 @@ def test_a_requestor_that_is_verified_once_stays_so_while_it_is_answered() -> No
     assert not heads.responder
 
 
+def test_a_removed_partition_repeats_only_the_answers_that_have_begun() -> None:
+    heads = Heads(a=SLICE + 2, b=1)
+    heads.ask("C", "a")
+    heads.ask("D", "b")
+    heads.next()
+    del heads.durable["a"]["P0"]
+    for topic in "ab":
+        heads.responder.partition_removed(topic)
+    rest = [found for _ in range(5) for found in heads.next()]
+    assert [each for each in rest if each[1] == "b"] == all_heads("D", "b", 0, 1)
+    assert {address for _, topic, address in rest if topic == "a"} == {f"P{number}" for number in range(1, SLICE + 2)}
+
+
 # Limits
 
 

@@ -8,12 +8,14 @@ from dafka import wire
 from dafka.config import Config
 from dafka.endpoints import ConnectionChange, PeerEndpoint
 from dafka.protocol import ConsumerMachine, Event, Node, NodeCallbacks, PeerJoined, PeerLeft
-from dafka.protocol.presence.connections import STEADY_S
+from dafka.protocol.actions import Effect, Publish
+from dafka.protocol.presence.connections import STEADY_S, TRY_S
 
 LATER = 2.0 + STEADY_S
 """When the connections of `connected_to` show that their peers live."""
 
 ONE, OTHER = PeerEndpoint("tcp://10.0.0.1:4001"), PeerEndpoint("tcp://10.0.0.1:4002")
+INVALID = PeerEndpoint("tcp://:0")
 
 
 class SilentIO:
@@ -21,9 +23,10 @@ class SilentIO:
 
     def __init__(self) -> None:
         self.connected: set[PeerEndpoint] = set()
+        self.done: list[str] = []
 
     def publish(self, messages: Sequence[wire.BatchedMessage]) -> None:
-        pass
+        self.done.append("publish")
 
     def subscribe(self, prefix: bytes) -> None:
         pass
@@ -32,6 +35,8 @@ class SilentIO:
         pass
 
     def connect(self, endpoint: PeerEndpoint) -> bool:
+        if endpoint == INVALID:
+            return False
         self.connected.add(endpoint)
         return True
 
@@ -39,13 +44,13 @@ class SilentIO:
         self.connected.remove(endpoint)
 
     def set_timer(self, deadline: float) -> None:
-        pass
+        self.done.append("timer")
 
 
 class Peers:
     """A node, and its events about its peers."""
 
-    def __init__(self) -> None:
+    def __init__(self, connecting_max: int = 10) -> None:
         self.events: list[Event] = []
         self.io = SilentIO()
         callbacks = NodeCallbacks(
@@ -53,10 +58,10 @@ class Peers:
             on_reset_position=lambda _: None,
             on_event=self.events.append,
             on_settled=lambda: None,
-            on_effect=lambda _: None,
-            on_change=lambda: None,
+            on_effect=lambda _: self.io.done.append("effect"),
+            on_change=lambda: self.io.done.append("change"),
         )
-        self.node = Node(ConsumerMachine("ME", Config()), self.io, callbacks)
+        self.node = Node(ConsumerMachine("ME", Config()), self.io, callbacks, connecting_max)
         self.node.start(0.0)
 
     def discovered(self, *events: PeerJoined | PeerLeft, now: float = 1.0) -> None:
@@ -164,3 +169,29 @@ def test_a_late_peer_that_restarts_on_another_port_is_replaced() -> None:
     assert peers.io.connected == {OTHER}
     peers.changed((ONE, False), now=LATER + 6.0)
     assert len(peers.events) == 3
+
+
+def test_a_peer_with_an_invalid_endpoint_is_no_peer() -> None:
+    peers = Peers()
+    peers.discovered(PeerJoined("A", INVALID), PeerJoined("B", ONE))
+    assert (peers.node.peers, names(peers.events)) == (1, ["PeerJoined B"])
+    assert peers.node.discarded() == {"endpoint": 1}
+    peers.discovered(PeerLeft("A", INVALID))
+    assert peers.node.peers == 1
+
+
+def test_a_peer_that_does_not_answer_is_disconnected_for_another_one_and_tried_again() -> None:
+    peers = Peers(connecting_max=1)
+    peers.discovered(PeerJoined("A", ONE), now=1.0)
+    peers.discovered(PeerJoined("B", OTHER), now=1.0 + TRY_S)
+    assert peers.io.connected == {OTHER}
+    peers.changed((OTHER, True), now=3.0)
+    peers.node.tick(3.0)
+    assert peers.io.connected == {ONE, OTHER}
+
+
+def test_effects_come_after_the_messages_and_the_timer_of_the_same_input() -> None:
+    peers = Peers()
+    peers.io.done.clear()
+    peers.node.act([Effect(), Publish(wire.GetHeads("t", "ME")), Effect()])
+    assert peers.io.done == ["publish", "timer", "effect", "effect", "change"]

@@ -89,6 +89,16 @@ def test_a_producer_that_is_there_speaks_for_itself() -> None:
     assert heads(store, 20.0, 24.0) == [], "it came back in time"
 
 
+@pytest.mark.parametrize(("listener", "is_there"), [("B/", True), ("B/1", True), ("B", False), ("B/2", False)])
+def test_a_broker_takes_the_acks_of_all_its_partitions(listener: str, is_there: bool) -> None:
+    partition = Partition("hello", "B/1")
+    store = StoreMachine(ME, Config(), {partition: END})
+    store.receive_subscriptions(subscription(Command.CONSUMER_HELLO, FOREIGN), 0.0)
+    store.receive_subscriptions(subscription(Command.ACK, listener), 0.0)
+    store.receive([wire.DirectHead(ME, partition.address, "hello", 999)], 10.0)
+    assert (heads(store, 10.0, 14.0) == []) is is_there
+
+
 def test_the_next_page_is_announced_to_a_node_that_asks_for_one_page_erratum_17() -> None:
     store = make_store()
     store.receive([fetch(1000, 99_000)], 10.0)

@@ -87,6 +87,9 @@ def test_a_repeated_question_does_not_begin_the_search_anew() -> None:
     assert (other.time_ms, other.next_sequence) == (TIME + 1, None), "another time is another question"
     assert responder.complete(search, 1).time == TIME, "the search under way is answered too"
     assert len(responder) == 0
+    store.receive([question()], 0.0)
+    responder.drop(search)
+    assert len(searches(store)) == 1, "only the search itself is dropped"
 
 
 def test_requestors_take_turns() -> None:

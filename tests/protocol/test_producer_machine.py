@@ -54,6 +54,14 @@ def test_start_subscribes_to_what_is_addressed_to_the_producer() -> None:
     assert producer.start(0.0) == [Subscribe(b"KPRODUCER"), Subscribe(b"FPRODUCER"), Subscribe(b"Ghello")]
 
 
+@pytest.mark.parametrize(("min_stores", "shows_itself"), [(0, False), (1, False), (2, True), (3, True)])
+def test_a_producer_that_needs_named_acks_shows_that_it_is_of_this_project_erratum_30(
+    min_stores: int, shows_itself: bool
+) -> None:
+    producer = ProducerMachine(HELLO, ProducerConfig(min_stores=min_stores), REPLIES_MAX)
+    assert (Subscribe(b"TPRODUCER") in producer.start(0.0)) is shows_itself
+
+
 def test_sequences_count_from_0() -> None:
     producer = make_producer()
     assert sent(producer.publish(next_batch(producer, contents(0, 3)), 0.0)) == [0, 1, 2]

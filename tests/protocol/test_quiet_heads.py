@@ -105,6 +105,14 @@ def test_heads_are_regular_until_every_connected_store_has_everything(
     assert len(head_times(producer, 250.0)) <= 8
 
 
+def test_heads_are_regular_while_too_few_stores_are_connected() -> None:
+    producer = make_producer(min_stores=2)
+    producer.receive_subscriptions(subscription(Command.CONSUMER_HELLO, "S2", active=False), 49.0)
+    producer.publish(next_batch(producer, contents(1, 2)), 50.0)
+    acknowledge(producer, 1, "S1", now=50.0)
+    assert len(head_times(producer, 150.0)) >= 99
+
+
 def test_a_store_that_has_left_is_not_waited_for() -> None:
     producer = make_producer()
     producer.publish(next_batch(producer, contents(1, 2)), 50.0)

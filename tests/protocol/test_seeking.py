@@ -226,6 +226,22 @@ def test_a_bounded_read_is_complete_when_its_last_records_are_unrecoverable() ->
     assert consumer.delivery.is_complete({HELLO: 100})
 
 
+def test_an_unassigned_partition_stays_where_the_program_is() -> None:
+    consumer = Consumer()
+    consumer.delivery.assign_only()
+    consumer.receive(head(99))
+    assert consumer.take_all() == {}
+    consumer.act(consumer.delivery.assign(HELLO, 20, consumer.now))
+    assert consumer.take(5) == run(20, 25)
+    consumer.act(consumer.delivery.unassign(HELLO, consumer.now))
+    assert consumer.take_all() == {}
+    assert consumer.delivery.positions == {HELLO: 25}
+    assert consumer.machine.reassembler.cursors[HELLO].next_sequence == 25
+    assert consumer.machine.capacity.held_bytes == 0
+    consumer.act(consumer.delivery.assign(HELLO, 25, consumer.now))
+    assert consumer.take_all() == {HELLO: [*range(25, 100)]}
+
+
 class RandomProgram:
     """A program that does anything at random, and knows where each partition must continue."""
 

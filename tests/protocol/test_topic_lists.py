@@ -11,7 +11,7 @@ from dafka import Config, Partition, wire
 from dafka.endpoints import PeerEndpoint
 from dafka.protocol import PeerJoined, StoreMachine, SurveyMachine
 from dafka.protocol.actions import Action
-from dafka.protocol.machines.store_answers import PAGE_BYTES_MAX
+from dafka.protocol.machines.store_answers import PAGE_BYTES_MAX, SORT_S
 from dafka.protocol.observer import survey_machine
 from dafka.protocol.observer.survey_machine import PAGES_MAX
 from dafka.protocol.presence.peer_limits import TOO_OFTEN
@@ -134,6 +134,16 @@ class Play:
     @property
     def topics(self) -> list[str]:
         return [topic.name for topic in self.machine.survey(self.now).topics if topic.is_stored]
+
+
+def test_a_list_is_never_older_than_a_moment() -> None:
+    store = make_store(["a"])
+    assert [page.subjects for page in ask(store)] == [("a",)]
+    store.forget_own(Partition("a", f"{0:032X}"))
+    new = Partition("b", "P")
+    store.reassembler.follow_partition(new, 1)
+    store.records_committed({new: 1}, 1.0)
+    assert [page.subjects for page in ask(store, now=1.0 + SORT_S)] == [("b",)]
 
 
 @pytest.mark.parametrize("drop", [0, 1, 2])
