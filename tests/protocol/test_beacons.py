@@ -21,7 +21,13 @@ from dafka.protocol.presence.beacons import (
     BeaconAction,
     Settled,
 )
-from dafka.protocol.presence.directory_client import INTERVAL_MIN_S, JITTER, PULSES_MAX
+from dafka.protocol.presence.directory_client import (
+    INTERVAL_MIN_S,
+    JITTER,
+    PAUSE_MAX_S,
+    PULSES_MAX,
+    SILENT_TIMEOUTS,
+)
 
 HERE, LOCAL, REMOTE = "tcp://127.0.0.1:4001", "tcp://10.0.0.1:4002", "tcp://10.0.0.2:4003"
 
@@ -161,6 +167,45 @@ def test_a_node_waits_for_its_other_towers_but_not_without_end() -> None:
     node.tower_subscribed(1, [b"\1B"], 0.1)
     hear(node, OWN, now=0.2, tower=1)
     assert run_until_settled(node, 10.0) == pytest.approx(SETTLE_S)
+
+
+def test_a_node_waits_long_for_the_directory_of_a_tower_that_it_has_found() -> None:
+    node = make_node(towers=2, is_echoed=True)
+    node.tower_subscribed(1, [b"\1" + wire.REGISTRATION], 0.1)
+    assert run_until_settled(node, 10.0) == pytest.approx(SETTLE_S + SETTLE_PERIODS_MAX * SETTLE_S)
+
+
+def listed(node: BeaconMachine, tower: bytes, now: float) -> None:
+    """Send the node a whole directory of a tower."""
+    for frames in wire.encode_pages("ME", tower, {}, [], 1000):
+        node.heard(0, [frames], now)
+
+
+def test_a_tower_that_has_sent_its_directory_once_keeps_the_second_form() -> None:
+    node = BeaconMachine(wire.NodeBeacon("ME", "", 4001), CONFIG)
+    node.start(0.0)
+    node.tower_subscribed(0, [b"\1" + wire.REGISTRATION, b"\1B"], 0.0)
+    listed(node, b"T" * 8, 0.0)
+    now = 0.0
+    for number in range(2 * PULSES_MAX):
+        now = 0.1 * number
+        node.heard(0, [wire.Pulse(b"restarts", 1000, {}).encode()], now)
+        assert SubscribeAtTower(0, b"B") not in node.tick(now)
+
+
+def test_a_tower_cannot_announce_a_silence_without_end() -> None:
+    node = BeaconMachine(wire.NodeBeacon("ME", "", 4001), CONFIG)
+    node.start(0.0)
+    node.tower_subscribed(0, [b"\1" + wire.REGISTRATION], 0.0)
+    listed(node, b"T" * 8, 0.0)
+    node.heard(0, [wire.Pulse(b"T" * 8, 10_000_000, {}, 2**32 - 1).encode()], 0.0)
+    asked = [
+        now
+        for now in (PAUSE_MAX_S + SILENT_TIMEOUTS * TIMEOUT_S - 0.1, PAUSE_MAX_S + SILENT_TIMEOUTS * TIMEOUT_S)
+        for action in node.tick(now)
+        if isinstance(action, SendToTower) and wire.Registration.decode(action.frames).asks_directory
+    ]
+    assert asked == [PAUSE_MAX_S + SILENT_TIMEOUTS * TIMEOUT_S]
 
 
 def test_a_beacon_goes_to_every_tower_that_knows_the_form() -> None:

@@ -481,6 +481,20 @@ def test_a_directory_is_sent_to_the_node_that_asks_and_not_more_often_than_allow
     assert len([frames for frames in node.received if frames[0][:1] == wire.INBOX]) == 2
 
 
+def test_a_directory_has_each_node_once_and_its_receiver_first() -> None:
+    cluster = Cluster()
+    for name in ("s1", "s2", "p1"):
+        cluster.add(name, ROLES[name])
+    store = cluster.nodes["s2"]
+    store.received.clear()
+    ask = wire.Registration("s2", "10.0.0.2", 7002, Role.STORE, WANTED_ROLES[Role.STORE], asks_directory=True)
+    cluster.now = 10.0
+    cluster.publish(cluster.tower.receive([(ask.encode(), store.source)], cluster.now))
+    (page,) = [wire.DirectoryPage.decode(frames, "s2") for frames in store.received if frames[0][:1] == wire.INBOX]
+    assert page.entries[0].address == "s2"
+    assert sorted(entry.address for entry in page.entries) == ["p1", "s1", "s2"]
+
+
 def test_an_inbox_of_an_unknown_node_gets_nothing() -> None:
     cluster = Cluster()
     cluster.add("s1", Role.STORE)

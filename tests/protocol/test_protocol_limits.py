@@ -203,6 +203,9 @@ def test_pages_of_all_partitions_share_the_records_in_flight() -> None:
         plan.record_size(partition, 20, 2)
     assert plan.plan_fetch(A, missing(500), 0.0) == (0, 60)
     assert plan.plan_fetch(B, missing(500), 0.0) == (0, 30)
+    plan.record_size(C, 50, 1)
+    assert plan.plan_fetch(C, missing(500), 0.0) == (0, 20 // 3), "bytes are shared, too"
+    plan.forget_partition(C)
     plan.forget_partition(A)
     assert plan.plan_fetch(A, missing(500), 0.0) == (0, 10), "its size is forgotten: a first page"
 

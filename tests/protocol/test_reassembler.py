@@ -169,6 +169,13 @@ def test_the_dropped_rest_of_a_page_is_fetched_at_once() -> None:
     assert [(fetch.sequence, fetch.count) for fetch in reassembler.due_fetches(0.1)] == [(40, 60)]
 
 
+def test_only_what_was_dropped_is_fetched_again() -> None:
+    reassembler = make_reassembler(100)
+    reassembler.due_fetches(0.0)
+    reassembler.drop_batch(run(40, 60))
+    assert [(fetch.sequence, fetch.count) for fetch in reassembler.due_fetches(0.1)] == [(40, 60)]
+
+
 def test_dropped_duplicates_are_not_fetched() -> None:
     reassembler = make_reassembler(100)
     reassembler.due_fetches(0.0)

@@ -235,6 +235,17 @@ def test_a_libdafka_store_gets_a_moment_for_the_last_question() -> None:
     assert play.holder() == HolderView(STORE, 1100, 0)
 
 
+def test_a_libdafka_store_that_was_not_asked_about_a_topic_is_not_said_to_hold_nothing() -> None:
+    play = Census(Config().with_node(wire="libdafka"))
+    play.join(STORE, "libdafka store")
+    play.join(PRODUCER.address, "producer")
+    play.begin()
+    play.hear(99)
+    assert play.holder() == HolderView(STORE, None, None)
+    play.wait(poll_schedule.ASK_S)
+    assert play.holder() == HolderView(STORE, 0, 100)
+
+
 def test_a_libdafka_store_is_recognized_and_asked_for_all_topics() -> None:
     for config, subjects in (Config(), {""}), (Config().with_node(wire="rfc46"), set()):
         play = Census(config)
