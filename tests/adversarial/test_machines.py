@@ -9,7 +9,6 @@ import pytest
 
 from dafka import wire
 from dafka.config import Config
-from dafka.endpoints import ConnectionChange, PeerEndpoint
 from dafka.protocol import (
     ConsumerMachine,
     Machine,
@@ -17,11 +16,7 @@ from dafka.protocol import (
     StoreMachine,
 )
 from dafka.protocol.actions import Publish
-from dafka.protocol.answering.fetch_responder import UNVERIFIED_MAX, FetchResponder
-from dafka.protocol.answering.head_responder import QUESTIONS_MAX, SLICE, HeadResponder
-from dafka.protocol.ordering.gap_resolver import ANSWERS_MAX, GapResolver
-from dafka.protocol.polling import KEYS_MAX, RetrySchedule
-from dafka.protocol.presence.connections import ConnectionManager
+from dafka.protocol.answering.head_responder import SLICE
 from dafka.records import Partition, RecordBatch
 from dafka.wire import Command
 from tests.adversarial import NODE_ATTACKS, Target, generate
@@ -141,15 +136,6 @@ def test_heads_are_sent_a_few_at_a_time_and_to_subscribers_first() -> None:
         assert {head.address for head in told if head.requestor == requestor} == {each.address for each in ends}
 
 
-def test_a_subscriber_replaces_unverified_peers_in_a_full_queue() -> None:
-    durable = {TOPIC: {HONEST: 5}}
-    heads = HeadResponder(durable, lambda topic, requestor, begin, count: [])
-    for number in range(QUESTIONS_MAX):
-        assert heads.add_request(f"{number}", [TOPIC], is_verified=False)
-    assert not heads.add_request("one more", [TOPIC], is_verified=False)
-    assert heads.add_request("LISTENER", [TOPIC], is_verified=True)
-
-
 def test_the_answer_that_completes_heads_is_sent_after_them() -> None:
     store = StoreMachine(ME, Config(), {Partition(TOPIC, f"{number:032X}"): 5 for number in range(2 * SLICE)})
     own_commands = (Command.DIRECT_EARLIEST, Command.DIRECT_HEAD)
@@ -158,46 +144,3 @@ def test_the_answer_that_completes_heads_is_sent_after_them() -> None:
     assert not published(actions, wire.DirectEarliest)
     actions = store.tick(store.deadline()) + store.tick(2.0)
     assert len(published(actions, wire.DirectEarliest)) == 1
-
-
-def test_fetches_of_unverified_peers_are_few_and_give_way() -> None:
-    responder = FetchResponder(lambda _: range(5), UNVERIFIED_MAX)
-    for number in range(UNVERIFIED_MAX):
-        assert responder.add_fetch(wire.Fetch(HONEST, f"{number}", TOPIC, 0, 5), is_verified=False)
-    assert not responder.add_fetch(wire.Fetch(HONEST, "another", TOPIC, 0, 5), is_verified=False)
-    assert responder.add_fetch(wire.Fetch(HONEST, "LISTENER", TOPIC, 0, 5))
-    request = responder.next_read()
-    assert request is not None
-    assert request.requestor == "LISTENER"
-    assert len(responder) == UNVERIFIED_MAX
-
-
-def test_answers_and_repetitions_are_kept_up_to_a_limit() -> None:
-    holders = GapResolver()
-    for number in range(ANSWERS_MAX + 100):
-        holders.add_answer(wire.DirectEarliest(ME, f"{number % 500}", f"{number // 500}", TOPIC, 9, 5), 0)
-    holders.node_settled()
-    assert len(holders.answered_partitions()) <= ANSWERS_MAX // 500 + 1
-    repeats = RetrySchedule[str]()
-    for number in range(KEYS_MAX + 100):
-        repeats.schedule(f"{number}", 0.0)
-    assert len(repeats.take_due(100.0)) == KEYS_MAX
-
-
-def test_endpoints_that_never_answer_wait_in_a_queue() -> None:
-    connections = ConnectionManager(connecting_max=2)
-    a, b, c, d, e = map(PeerEndpoint, "abcde")
-    for peer in (a, b, c):
-        assert connections.add_peer(peer)
-    assert connections.begin_connecting(a, 0.0) == []
-    assert connections.begin_connecting(b, 0.0) == []
-    assert connections.begin_connecting(c, 0.5) is None
-    assert not connections.remove_peer(c)
-    connections.record_changes([ConnectionChange(a, is_made=True)], 0.5)
-    assert connections.add_peer(d)
-    assert connections.begin_connecting(d, 0.5) == []
-    assert connections.add_peer(e)
-    assert connections.begin_connecting(e, 2.0) == [b]
-    assert connections.next_queued(3.0) is None
-    assert connections.next_queued(connections.deadline()) == b
-    assert connections.remove_peer(a)

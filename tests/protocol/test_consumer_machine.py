@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from dafka.protocol import (
 from dafka.protocol.actions import Action, Deliver, Publish, Subscribe, Unsubscribe
 from dafka.protocol.events import PartitionHeard
 from dafka.protocol.polling import RETRY_WAITS_S
-from dafka.records import Partition, RecordBatch
+from dafka.records import Partition
 from dafka.wire import Command
 from tests.protocol.helpers import (
     HELLO,
@@ -124,17 +123,6 @@ def test_without_topics_there_is_no_consumer_hello() -> None:
     assert consumer.receive_subscriptions(subscription(Command.CONSUMER_HELLO, "STORE"), 0.1) == []
 
 
-def test_live_records_are_delivered() -> None:
-    assert receive(make_consumer(), live(0, 3), live(3, 5)) == [0, 1, 2, 3, 4]
-
-
-def test_earliest_fetches_what_was_before() -> None:
-    consumer = make_consumer()
-    actions = consumer.receive([live(5, 7)], 0.1)
-    assert (delivered(actions), asked(actions)) == ([], [(0, 5)])
-    assert receive(consumer, direct(0, 5, ME)) == [0, 1, 2, 3, 4, 5, 6]
-
-
 @pytest.mark.parametrize("message", [head(6), direct_head(6, ME)])
 def test_earliest_fetches_up_to_a_head(message: wire.BatchedMessage) -> None:
     assert asked(make_consumer().receive([message], 0.1)) == [(0, 7)]
@@ -187,13 +175,6 @@ def test_a_topic_that_only_begins_the_same_is_another_topic_erratum_14() -> None
     assert consumer.receive([live(0, 3, longer), head(9, longer), direct_head(9, ME, longer)], 0.1) == []
     assert consumer.discarded == {"another topic": 3}
     assert consumer.reassembler.cursors == {}
-
-
-def test_two_stores_that_answer_give_each_record_once() -> None:
-    consumer = make_consumer()
-    consumer.receive([head(9)], 0.1)
-    assert receive(consumer, direct(0, 4, ME), direct(0, 6, ME), direct(4, 10, ME), direct(6, 10, ME)) == [*range(10)]
-    assert receive(consumer, live(8, 11)) == [10]
 
 
 def test_direct_messages_to_another_requestor_are_discarded() -> None:
@@ -315,43 +296,3 @@ def test_partitions_beyond_the_limit_are_discarded_and_counted() -> None:
     consumer = make_consumer(config=Config().with_node(partitions_max=1))
     assert receive(consumer, live(0, 1), live(0, 1, Partition("hello", "OTHER"))) == [0]
     assert consumer.discarded == {"too many partitions": 1}
-
-
-HOSTILE: list[wire.BatchedMessage] = [
-    head(2**64 - 1),
-    direct_head(2**64 - 1, ME),
-    wire.RecordRun(RecordBatch(HELLO, 2**64 - 1, [b"%d" % (2**64 - 1)])),
-    wire.Fetch("PRODUCER", "", "hello", 2**64 - 1, 2**32 - 1),
-    wire.Ack("PRODUCER", "hello", 2**64 - 1),
-    wire.GetHeads("", ""),
-    wire.ConsumerHello("", "", ()),
-    wire.StoreHello(ME, ""),
-    wire.Head("", "", 0),
-    wire.Head("\udcff", "hello", 0),
-]
-
-
-@pytest.mark.parametrize("offset_reset", ["latest", "earliest"])
-@pytest.mark.parametrize("message", HOSTILE, ids=lambda message: type(message).__name__)
-def test_hostile_messages_are_discarded(message: wire.BatchedMessage, offset_reset: str) -> None:
-    consumer = make_consumer(offset_reset=offset_reset)
-    other = Partition("hello", "OTHER")
-    consumer.receive([message, message], 0.1)
-    for command in Command:
-        consumer.receive_subscriptions(subscription(command, "\udcff") + subscription(command), 0.2)
-    for _ in range(5):
-        now = consumer.deadline()
-        consumer.tick(now)
-        assert now < consumer.deadline() < math.inf
-    assert receive(consumer, live(0, 3, other), now=60.0) == [0, 1, 2]
-
-
-def test_a_peer_whose_name_is_too_long_to_encode_is_not_greeted() -> None:
-    found = wire.decode_subscription(b"\1W" + b"x" * 256)
-    assert make_consumer().receive_subscriptions([] if found is None else [found], 0.1) == []
-
-
-def test_an_answer_of_more_than_was_asked_for_is_taken_erratum_18() -> None:
-    consumer = make_consumer()
-    assert asked(consumer.receive([head(9)], 0.1)) == [(0, 10)]
-    assert receive(consumer, direct(0, 11, ME)) == [*range(11)]

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import math
-
 import pytest
 
 from dafka.config import FetchConfig
@@ -38,18 +36,8 @@ def arrive(cursor: Cursor, first: int, end: int) -> None:
     cursor.add_batch(run(first, end), ROOM)
 
 
-def test_without_missing_records_nothing_is_fetched() -> None:
-    planner = make_planner()
-    assert planner.plan_fetch(A, Cursor(3), 0.0) is None
-    assert planner.deadline() == math.inf
-
-
 def test_the_first_page_is_small() -> None:
     assert make_planner().plan_fetch(A, missing(1000), 0.0) == (0, 10)
-
-
-def test_a_page_has_no_more_records_than_are_missing() -> None:
-    assert make_planner().plan_fetch(A, missing(12, first=8), 0.0) == (8, 4)
 
 
 def test_a_page_without_a_known_end_is_whole() -> None:
@@ -268,11 +256,3 @@ def test_allow_refetch_does_not_fetch_an_arriving_page_again() -> None:
     arrive(cursor, 0, 1)
     planner.allow_refetch(A, cursor, 0.0)
     assert planner.plan_fetch(A, cursor, 0.1) is None
-
-
-def test_dropped_records_are_fetched_again() -> None:
-    planner, cursor = make_planner(page_records_first=100), missing(1000)
-    planner.plan_fetch(A, cursor, 0.0)
-    arrive(cursor, 0, 10)
-    planner.record_dropped(A, 10)
-    assert planner.plan_fetch(A, cursor, 0.1) == (10, 100)

@@ -1,12 +1,9 @@
 from __future__ import annotations
 
-import pytest
-
 from dafka import wire
 from dafka.protocol import FetchResponder, ReadRequest
 from dafka.protocol.answering.fetch_responder import (
     CHUNK_RECORDS_MAX,
-    RANGES_MAX,
     REQUESTOR_PARTITIONS_MAX,
     UNVERIFIED_CHUNK_RECORDS_MAX,
     UNVERIFIED_DELAY_S,
@@ -46,66 +43,6 @@ def complete(responder: FetchResponder, request: ReadRequest, end_sequence: int 
     if end_sequence is not None:
         batch = RecordBatch(request.partition, request.first_sequence, [b""] * (end_sequence - request.first_sequence))
     responder.complete_read(request, batch)
-
-
-def test_an_empty_responder_has_nothing_to_send() -> None:
-    assert make_responder(10).next_read() is None
-
-
-def test_a_range_shrinks_until_it_is_sent() -> None:
-    responder = make_responder(10)
-    assert responder.add_fetch(fetch(5, 10))
-    assert take(responder) == request_of(5, 15)
-    complete(responder, take(responder), 9)
-    assert take(responder) == request_of(9, 15)
-    complete(responder, take(responder), 15)
-    assert len(responder) == 0
-
-
-def test_a_range_ends_where_there_are_no_more_records() -> None:
-    responder = make_responder(10)
-    responder.add_fetch(fetch(5, 10))
-    complete(responder, take(responder), None)
-    assert responder.next_read() is None
-
-
-@pytest.mark.parametrize(("sequence", "count", "end"), [(10, 20, 30), (7, 3, 10), (4, 3, 10)])
-def test_a_fetch_that_continues_a_range_extends_it(sequence: int, count: int, end: int) -> None:
-    responder = make_responder(10)
-    responder.add_fetch(fetch(0, 10))
-    complete(responder, take(responder), 4)
-    responder.add_fetch(fetch(sequence, count))
-    assert take(responder) == request_of(4, end)
-    assert len(responder) == 1
-
-
-def test_a_fetch_of_sent_records_rewinds_the_range() -> None:
-    responder = make_responder(10)
-    responder.add_fetch(fetch(0, 10))
-    complete(responder, take(responder), 4)
-    responder.add_fetch(fetch(2, 5))
-    assert take(responder) == request_of(2, 10)
-    assert len(responder) == 1
-
-
-def test_a_fetch_of_other_records_is_a_separate_range() -> None:
-    responder = make_responder(10)
-    for first in (0, 50, 20):
-        responder.add_fetch(fetch(first, 5))
-    assert len(responder) == 3
-    sent = []
-    while (request := responder.next_read()) is not None:
-        sent.append((request.first_sequence, end_of(request)))
-        complete(responder, request, end_of(request))
-    assert sent == [(0, 5), (50, 55), (20, 25)]
-    assert len(responder) == 0
-
-
-def test_ranges_of_one_requestor_are_bounded() -> None:
-    responder = make_responder(1000)
-    for first in range(0, 10 * (RANGES_MAX + 5), 10):
-        assert responder.add_fetch(fetch(first, 5))
-    assert len(responder) == RANGES_MAX
 
 
 def test_a_read_does_not_advance_a_range_that_was_rewound_meanwhile() -> None:
@@ -154,23 +91,6 @@ def test_a_full_responder_drops_new_fetches_but_extends_its_ranges() -> None:
     assert responder.add_fetch(fetch(0, 10, "C"))
 
 
-def test_one_requestor_may_fetch_two_partitions() -> None:
-    responder = make_responder(10)
-    responder.add_fetch(fetch(0, 10))
-    responder.add_fetch(wire.Fetch("OTHER", "A", "hello", 3, 4))
-    assert {take(responder).partition for _ in range(2)} == {HELLO, Partition("hello", "OTHER")}
-
-
-def test_only_readable_records_are_read() -> None:
-    responder = FetchResponder(lambda _: range(3, 8), 10)
-    responder.add_fetch(fetch(0, 100))
-    assert take(responder) == request_of(3, 8)
-    responder.add_fetch(fetch(20, 5))
-    complete(responder, take(responder), None)
-    assert responder.next_read() is None
-    assert len(responder) == 0
-
-
 def test_a_chunk_has_a_limited_number_of_records() -> None:
     responder = make_responder(10)
     responder.add_fetch(fetch(0, 100_000))
@@ -188,14 +108,6 @@ def test_unverified_requestors_are_served_last_with_smaller_chunks_and_a_delay()
     assert request is not None
     assert (request.requestor, request.count) == ("UNVERIFIED", UNVERIFIED_CHUNK_RECORDS_MAX)
     assert request.delay_s == UNVERIFIED_DELAY_S
-
-
-def test_sent_records_are_addressed_to_the_requestor_and_counted() -> None:
-    responder = make_responder(10)
-    responder.add_fetch(fetch(0, 2))
-    batch = RecordBatch(HELLO, 0, [b"one", b"two"])
-    assert responder.complete_read(take(responder), batch) == wire.RecordRun(batch, "A")
-    assert (responder.records_sent, responder.bytes_sent) == (2, 6)
 
 
 def test_one_requestor_has_a_share_of_the_partitions() -> None:

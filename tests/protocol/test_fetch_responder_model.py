@@ -109,18 +109,6 @@ def test_a_read_that_finds_nothing_ends_its_range() -> None:
     assert (responder.records_sent, responder.bytes_sent) == (0, 0)
 
 
-def test_the_share_of_one_requestor_ends_at_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch_responder, "REQUESTOR_PARTITIONS_MAX", 2)
-    responder = FetchResponder(lambda _: HELD, 100)
-    accepted = [responder.add_fetch(to_fetch("A", partition, 2, 1)) for partition in PARTITIONS]
-    assert accepted == [True, True, False]
-    assert responder.add_fetch(to_fetch("A", PARTITIONS[0], 9, 1)), "a partition that is being sent already"
-    assert responder.add_fetch(to_fetch("B", PARTITIONS[2], 2, 1)), "another requestor"
-    while (request := responder.next_read()) is not None:
-        responder.complete_read(request, RecordBatch(request.partition, request.first_sequence, [b""]))
-    assert [responder.add_fetch(to_fetch("A", partition, 2, 1)) for partition in PARTITIONS] == [True, True, False]
-
-
 def test_unverified_requestors_have_a_limit_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch_responder, "UNVERIFIED_MAX", 2)
     responder = FetchResponder(lambda _: HELD, 100)

@@ -43,19 +43,6 @@ def fetch(sequence: int, count: int = 1, requestor: str = "C") -> wire.Fetch:
 # Producers
 
 
-def test_an_ack_counts_up_to_what_was_published_and_not_one_more() -> None:
-    made = make_producer()
-    made.publish(next_batch(made, contents(0, 5)), 0.0)
-    assert made.receive([ack(6)], 0.1) == []
-    assert (made.acknowledged_end, made.unacknowledged, made.discarded) == (0, 5, {"beyond the head": 1})
-    made.receive([ack(5)], 0.1)
-    assert (made.acknowledged_end, made.unacknowledged, made.unacknowledged_bytes) == (5, 0, 0)
-    assert made.is_all_stored
-    assert made.readable_range(HELLO) == range(5, 5)
-    made.receive([ack(2)], 0.1)
-    assert made.acknowledged_end == 5
-
-
 @pytest.mark.parametrize(("end", "reason"), [(SEQUENCE_MAX, "beyond the head"), (SEQUENCE_MAX + 1, ABSURD_SEQUENCE)])
 def test_an_absurd_ack_is_counted_as_such(end: int, reason: str) -> None:
     made = make_producer()
@@ -72,15 +59,6 @@ def test_acks_of_too_many_stores_are_discarded(monkeypatch: pytest.MonkeyPatch) 
     made.receive([ack(4, "A")], 0.1)
     assert made.acknowledged_end == 2
     assert made.readable_range(HELLO) == range(2, 5)
-
-
-@pytest.mark.parametrize(("sequence", "is_taken"), [(4, True), (5, False)])
-def test_a_fetch_ends_at_what_was_published(sequence: int, is_taken: bool) -> None:
-    made = make_producer()
-    made.publish(next_batch(made, contents(0, 5)), 0.0)
-    assert made.receive([fetch(sequence)], 0.1) == []
-    assert (len(made.responder), made.fetches_received) == ((1, 1) if is_taken else (0, 0))
-    assert made.discarded == ({} if is_taken else {"beyond the head": 1})
 
 
 def test_a_fetch_of_dropped_records_is_answered_with_what_is_known_of_them() -> None:

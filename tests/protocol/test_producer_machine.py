@@ -62,13 +62,6 @@ def test_a_producer_that_needs_named_acks_shows_that_it_is_of_this_project_errat
     assert (Subscribe(b"TPRODUCER") in producer.start(0.0)) is shows_itself
 
 
-def test_sequences_count_from_0() -> None:
-    producer = make_producer()
-    assert sent(producer.publish(next_batch(producer, contents(0, 3)), 0.0)) == [0, 1, 2]
-    assert sent(producer.publish(next_batch(producer, contents(3, 4)), 0.0)) == [3]
-    assert (producer.next_sequence, producer.unacknowledged) == (4, 4)
-
-
 def test_records_are_held_back_until_settled_then_published_in_order_erratum_11() -> None:
     producer = ProducerMachine(HELLO, ProducerConfig(), REPLIES_MAX)
     producer.start(0.0)

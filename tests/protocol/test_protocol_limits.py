@@ -95,19 +95,6 @@ def test_a_node_that_leaves_and_returns_counts_as_a_store_again() -> None:
     assert made.stores == set()
 
 
-def test_the_partitions_producer_is_asked_only_while_it_is_known() -> None:
-    made = resolver("S")
-    made.add_answer(answer("S", 5), 0)
-    made.add_node("A")
-    assert made.resume_sequence(A, 0, 0) is None
-    made.add_answer(answer("A", 7), 0)
-    assert made.resume_sequence(A, 0, 0) == 5
-    made.forget_partition(A)
-    made.add_answer(answer("S", 5), 0)
-    made.remove_node("A")
-    assert made.resume_sequence(A, 0, 0) == 5
-
-
 def test_stores_answers_and_nodes_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gap_resolver, "STORES_MAX", 2)
     assert resolver("S", "T", "U").stores == {"S", "T"}

@@ -56,18 +56,6 @@ class Responder:
                     heapq.heappush(self._arriving, (self.now + 0.01 + index / 1000, first, min(first + 2000, end)))
 
 
-def test_fetches_name_the_partition_and_the_requestor() -> None:
-    assert make_reassembler(5).due_fetches(0.0) == [wire.Fetch("PRODUCER", ME, "hello", 0, 5)]
-
-
-def test_missing_records_are_fetched_once() -> None:
-    reassembler = make_reassembler(5)
-    assert len(reassembler.due_fetches(0.0)) == 1
-    reassembler.record_known_end(HELLO, 5)
-    assert reassembler.due_fetches(0.1) == []
-    assert reassembler.fetches_sent == 1
-
-
 def test_catching_up_takes_few_fetches_erratum_17() -> None:
     end = 100_000
     responder = Responder(make_reassembler(end), end, lambda _now, _first: False)
@@ -92,14 +80,6 @@ def test_a_page_that_stalls_is_never_lost(silence: float) -> None:
     assert sequences(responder.received) == list(range(end))
     assert len(responder.asked) <= end / 1500 + 5 + silence / 2
     assert len(responder.unanswered) == (1 if silence >= 4.0 else 0)
-
-
-def test_a_lost_chunk_in_the_middle_is_fetched_again() -> None:
-    end = 20_000
-    responder = Responder(make_reassembler(end), end, lambda now, first: first == 3000 and now < 0.5)
-    responder.serve(until=1.0)
-    assert sequences(responder.received) == list(range(end))
-    assert responder.asked[-1] == (3000, 2000)
 
 
 def test_silence_is_reported_once_after_three_attempts() -> None:
@@ -133,17 +113,6 @@ def test_every_partition_gets_its_turn_when_no_node_answers() -> None:
         reassembler.tick(now)
         asked += [fetch.partition for fetch in reassembler.due_fetches(now)]
     assert set(asked) == {partition.address for partition in partitions}
-
-
-def test_a_complete_partition_makes_room_for_the_next() -> None:
-    other = Partition("hello", "OTHER")
-    reassembler = make_reassembler(5, partitions_max=1)
-    reassembler.due_fetches(0.0)
-    reassembler.follow_partition(other, 0)
-    reassembler.record_known_end(other, 4)
-    assert reassembler.due_fetches(0.1) == []
-    reassembler.add_batch(run(0, 5))
-    assert reassembler.due_fetches(0.2) == [wire.Fetch("OTHER", ME, "hello", 0, 4)]
 
 
 @pytest.mark.parametrize(("topic", "count"), [("", 1), ("PRODUCER", 1), ("OTHER", 0)])
@@ -197,26 +166,3 @@ def test_records_ahead_in_all_partitions_share_one_limit() -> None:
     reassembler.forget_partition(HELLO)
     reassembler.add_batch(run(1, 9, other))
     assert reassembler.cursors[other].ahead_bytes == run(1, 9).memory_bytes
-
-
-@pytest.mark.parametrize("is_filled", [True, False])
-def test_records_that_are_no_longer_ahead_give_their_room_back(is_filled: bool) -> None:
-    reassembler = make_reassembler(ahead_bytes_max=run(31, 39).memory_bytes)
-    for first in range(0, 40, 10):
-        reassembler.add_batch(run(first + 1, first + 9))
-        assert reassembler.cursors[HELLO].ahead_bytes > 0, first
-        if is_filled:
-            reassembler.add_batch(run(first, first + 1))
-        else:
-            reassembler.reset_to(HELLO, first + 1)
-        assert reassembler.cursors[HELLO].ahead_bytes == 0
-        reassembler.add_batch(run(first + 9, first + 10))
-        assert reassembler.cursors[HELLO].next_sequence == first + 10
-
-
-def test_a_forgotten_partition_is_not_fetched() -> None:
-    reassembler = make_reassembler(5)
-    reassembler.due_fetches(0.0)
-    reassembler.forget_partition(HELLO)
-    assert reassembler.tick(10.0) == []
-    assert reassembler.due_fetches(10.0) == []

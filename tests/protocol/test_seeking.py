@@ -10,7 +10,6 @@ from dafka import wire
 from dafka.config import Config
 from dafka.protocol import ConsumerMachine, DeliveryBuffer
 from dafka.protocol.actions import Action, Deliver
-from dafka.protocol.ordering.buffers import BatchBuffer
 from dafka.records import Partition, RecordBatch
 from tests.protocol.helpers import HELLO, asked, contents, direct, head, live, published, run, sequences
 
@@ -75,21 +74,6 @@ class Consumer:
         self.act(self.machine.resume(selected, self.now))
 
 
-@pytest.mark.parametrize("taken", [0, 30, 100])
-@pytest.mark.parametrize("sequence", [0, 17, 60, 99])
-def test_a_partition_continues_where_it_was_sought(taken: int, sequence: int) -> None:
-    consumer = Consumer()
-    consumer.receive(head(99))
-    while consumer.delivery.positions.get(HELLO, 0) < taken:
-        consumer.take(taken - consumer.delivery.positions.get(HELLO, 0))
-    consumer.seek(HELLO, sequence)
-    assert consumer.delivery.positions == {HELLO: sequence}
-    assert consumer.take_all() == {HELLO: [*range(sequence, 100)]}
-    assert consumer.machine.capacity.buffered_bytes == 0
-    consumer.receive(live(100, 103))
-    assert consumer.take_all() == {HELLO: [100, 101, 102]}
-
-
 def test_records_before_a_position_in_the_future_are_left_out() -> None:
     consumer = Consumer()
     consumer.receive(head(99))
@@ -108,16 +92,6 @@ def test_an_unknown_partition_begins_where_it_was_sought_and_the_heads_are_asked
     assert consumer.delivery.positions == {HELLO: 95}
     consumer.receive(head(99))
     assert consumer.take_all() == {HELLO: [*range(95, 100)]}
-
-
-def test_a_partition_that_is_sought_frees_its_memory_for_others() -> None:
-    consumer = Consumer(buffer_bytes_max=2000)
-    consumer.receive(head(99), head(99, OTHER))
-    assert consumer.machine.capacity.buffered_bytes > 0
-    consumer.seek(HELLO, 99)
-    consumer.seek(OTHER, 99)
-    assert consumer.take_all() == {HELLO: [99], OTHER: [99]}
-    assert consumer.machine.capacity.buffered_bytes == 0
 
 
 @pytest.mark.parametrize("selected", [HELLO, "hello"])
@@ -155,16 +129,6 @@ def test_a_paused_partition_does_not_fill_the_buffer() -> None:
     assert consumer.take_all() == {OTHER: [*range(100)]}
 
 
-def test_a_paused_partition_can_be_sought() -> None:
-    consumer = Consumer()
-    consumer.receive(head(99))
-    consumer.pause(HELLO)
-    consumer.seek(HELLO, 90)
-    assert consumer.take_all() == {}
-    consumer.resume(HELLO)
-    assert consumer.take_all() == {HELLO: [*range(90, 100)]}
-
-
 def test_a_bounded_read_ends_and_leaves_the_rest() -> None:
     consumer = Consumer()
     consumer.receive(head(59), head(19, OTHER), live(0, 5, WORLD))
@@ -178,17 +142,6 @@ def test_a_bounded_read_ends_and_leaves_the_rest() -> None:
     assert (consumer.machine.capacity.buffered_bytes, consumer.delivery.records) == (0, 85)
 
 
-def test_a_bounded_read_begins_with_the_rest_of_a_run_and_stops_within_it() -> None:
-    consumer = Consumer()
-    consumer.receive(head(59))
-    assert consumer.take(10) == run(0, 10)
-    ends = {HELLO: 30}
-    assert not consumer.delivery.is_complete(dict(ends))
-    assert consumer.take_all(ends) == {HELLO: [*range(10, 30)]}
-    assert consumer.delivery.is_complete(ends)
-    assert consumer.take_all() == {HELLO: [*range(30, 60)]}
-
-
 def test_a_bounded_read_is_complete_without_records() -> None:
     consumer = Consumer()
     assert consumer.delivery.is_complete({})
@@ -197,24 +150,6 @@ def test_a_bounded_read_is_complete_without_records() -> None:
     consumer.seek(HELLO, 5)
     consumer.receive(head(4))
     assert consumer.delivery.is_complete({HELLO: 5})
-
-
-def test_batches_before_an_end_are_taken_joined_and_cut() -> None:
-    buffer = BatchBuffer()
-    for first in (0, 10, 20):
-        buffer.add_batch(run(first, first + 10))
-    buffer.add_batch(run(0, 10, OTHER))
-    taken = []
-    while (batch := buffer.take_batch_before({HELLO: 15})) is not None:
-        taken += sequences([batch])
-    assert taken == [*range(15)]
-    buffer.put_back(run(12, 15))
-    assert buffer.memory_bytes == sum(each.memory_bytes for each in (run(12, 15), run(15, 30), run(0, 10, OTHER)))
-    joined = buffer.take_batch_before({HELLO: 30})
-    assert joined is not None
-    assert (joined.first_sequence, joined.end_sequence) == (12, 30)
-    assert buffer.take_batch() == run(0, 10, OTHER)
-    assert (bool(buffer), buffer.memory_bytes) == (False, 0)
 
 
 def test_a_bounded_read_is_complete_when_its_last_records_are_unrecoverable() -> None:

@@ -7,7 +7,7 @@ from dafka.config import Config
 from dafka.protocol import FetchUnanswered, StoreMachine
 from dafka.protocol.actions import Action, Publish, Subscribe
 from dafka.protocol.polling import RETRY_WAITS_S
-from dafka.records import Partition, RecordBatch
+from dafka.records import Partition
 from dafka.wire import Command
 from tests.protocol.helpers import (
     HELLO,
@@ -59,13 +59,6 @@ def test_start_subscribes_to_what_a_store_hears_erratum_12() -> None:
     assert StoreMachine(ME, Config(), {}).start(0.0) == [Subscribe(prefix) for prefix in prefixes]
 
 
-def test_a_gap_is_fetched_before_what_follows_is_appended() -> None:
-    store = make_store()
-    actions = receive(store, live(0, 2), live(4, 6))
-    assert (appended(actions), asked(actions)) == ([0, 1], [(2, 2)])
-    assert appended(receive(store, direct(2, 4, ME))) == [2, 3, 4, 5]
-
-
 @pytest.mark.parametrize("message", [head(6), direct_head(6, ME)])
 def test_a_head_is_fetched_up_to(message: wire.BatchedMessage) -> None:
     assert asked(receive(make_store(), message)) == [(0, 7)]
@@ -77,22 +70,10 @@ def test_a_restarted_store_continues_where_its_storage_ends() -> None:
     assert (appended(actions), asked(actions)) == ([5, 6], [(7, 2)])
 
 
-def test_only_durable_records_are_acknowledged_all_at_once_erratum_9() -> None:
-    store = make_store()
-    assert acks(receive(store, live(0, 3), live(3, 5))) == []
-    assert store.records_committed({HELLO: 5}, 0.2) == [Publish(ack(4))]
-
-
 def test_a_duplicate_of_a_durable_record_is_acknowledged_again_erratum_9() -> None:
     store = make_store({HELLO: 5})
     actions = receive(store, live(1, 3))
     assert (appended(actions), acks(actions)) == ([], [ack(4)])
-
-
-def test_a_duplicate_of_a_record_on_its_way_to_the_disk_is_not_acknowledged() -> None:
-    store = make_store({HELLO: 5})
-    receive(store, live(5, 8))
-    assert receive(store, live(5, 8)) == []
 
 
 def test_a_producer_that_connects_late_gets_acks_for_durable_records_erratum_9() -> None:
@@ -188,30 +169,6 @@ def test_fetches_beyond_the_limit_are_discarded() -> None:
     assert store.discarded == {"too many fetches": 2}
 
 
-def test_if_the_disk_is_behind_live_records_are_dropped_and_fetched_later() -> None:
-    store = make_store(config=Config().with_store(pending_bytes_max=100))
-    assert appended(receive(store, live(0, 3))) == [0, 1, 2]
-    store.records_queued(100)
-    assert receive(store, live(3, 6)) == []
-    assert receive(store, head(7)) == []
-    assert asked(store.tick(60.0)) == []
-    store.records_unqueued(100)
-    actions = store.records_committed({HELLO: 3}, 60.1)
-    assert (acks(actions), asked(actions)) == ([ack(2)], [(3, 5)])
-    assert appended(receive(store, direct(3, 8, ME))) == [3, 4, 5, 6, 7]
-
-
-def test_fetched_records_are_accepted_up_to_twice_the_limit() -> None:
-    store = make_store(config=Config().with_store(pending_bytes_max=100))
-    receive(store, head(9))
-    store.records_queued(199)
-    assert appended(receive(store, direct(0, 4, ME))) == [0, 1, 2, 3]
-    store.records_queued(1)
-    assert receive(store, direct(4, 10, ME)) == []
-    store.records_unqueued(200)
-    assert asked(store.records_committed({HELLO: 4}, 0.2)) == [(4, 6)]
-
-
 def test_an_unanswered_fetch_is_reported_and_repeated() -> None:
     store = make_store()
     receive(store, head(9), now=0.0)
@@ -236,39 +193,6 @@ def test_partitions_beyond_the_limit_are_discarded_and_counted() -> None:
     store = make_store({HELLO: 5}, Config().with_node(partitions_max=1))
     assert receive(store, live(0, 1, OTHER), head(3, LONGER)) == []
     assert store.discarded == {"too many partitions": 2}
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        head(2**64 - 1),
-        direct_head(2**64 - 1, ME),
-        wire.RecordRun(RecordBatch(HELLO, 2**64 - 1, [b"%d" % (2**64 - 1)])),
-        fetch(2**64 - 1, 2**32 - 1),
-        fetch(0, 0),
-        wire.Ack("PRODUCER", "hello", 2**64 - 1),
-        wire.GetHeads("", ""),
-        wire.ConsumerHello(ME, "", ("", "\udcff")),
-        wire.StoreHello(ME, ""),
-        wire.Head("", "", 0),
-    ],
-    ids=lambda message: type(message).__name__,
-)
-def test_hostile_messages_are_discarded(message: wire.BatchedMessage) -> None:
-    store = make_store()
-    receive(store, message, message)
-    for command in Command:
-        store.receive_subscriptions(subscription(command, "\udcff") + subscription(command), 0.2)
-    for _ in range(5):
-        now = min(store.deadline(), 1e9)
-        store.tick(now)
-        assert store.deadline() > now
-    assert appended(receive(store, live(0, 3, OTHER), now=2e9)) == [0, 1, 2]
-
-
-def test_a_peer_whose_name_is_too_long_to_encode_is_not_greeted() -> None:
-    found = wire.decode_subscription(b"\1L" + b"x" * 256)
-    assert make_store().receive_subscriptions([] if found is None else [found], 0.1) == []
 
 
 def test_heads_are_sent_to_another_store_again_because_they_may_be_lost() -> None:

@@ -117,25 +117,6 @@ def test_records_that_a_store_sends_are_not_unrecoverable() -> None:
     assert unrecoverable(wait_unanswered(consumer, 2 * PATIENCE_ATTEMPTS)) == []
 
 
-def test_records_that_stores_merely_lack_are_not_unrecoverable() -> None:
-    consumer = make_consumer("A", "B")
-    answers = [earliest(HOLDS_NOTHING, "A", unrecoverable_end=0), earliest(100, "B", unrecoverable_end=0)]
-    assert unrecoverable(consumer.receive(answers, 0.2)) == []
-    assert unrecoverable(wait_unanswered(consumer, 2 * PATIENCE_ATTEMPTS)) == []
-
-
-def test_a_store_that_holds_nothing_does_not_say_where_to_continue() -> None:
-    consumer = make_consumer("A", "B")
-    actions = consumer.receive([earliest(HOLDS_NOTHING, "A", unrecoverable_end=0), earliest(100, "B")], 0.2)
-    assert unrecoverable(actions) == [RecordsUnrecoverable(HELLO, 0, 100)]
-
-
-def test_the_partition_continues_at_the_earliest_record_of_any_node() -> None:
-    consumer = make_consumer("A", "B")
-    actions = consumer.receive([earliest(50, "A", unrecoverable_end=0), earliest(100, "B")], 0.2)
-    assert unrecoverable(actions) == [RecordsUnrecoverable(HELLO, 0, 50)]
-
-
 def test_a_silent_store_is_waited_for() -> None:
     consumer = make_consumer("A", "LIBDAFKA")
     assert unrecoverable(consumer.receive([earliest(100, "A")], 0.2)) == []
@@ -184,17 +165,6 @@ def test_nothing_is_given_up_before_the_node_has_settled() -> None:
     assert unrecoverable(consumer.node_settled(0.3)) == [RecordsUnrecoverable(HELLO, 0, 100)]
 
 
-def test_an_answer_for_an_earlier_sequence_does_not_count() -> None:
-    consumer = make_consumer("A", "B")
-    consumer.receive([earliest(HOLDS_NOTHING, "B", unrecoverable_end=0)], 0.2)
-    consumer.receive([direct(0, 50, ME)], 0.3)
-    # B may have received the records meanwhile.
-    assert unrecoverable(consumer.receive([earliest(100, "A")], 0.4)) == []
-    assert unrecoverable(consumer.receive([earliest(HOLDS_NOTHING, "B", unrecoverable_end=0)], 0.5)) == [
-        RecordsUnrecoverable(HELLO, 50, 100)
-    ]
-
-
 @pytest.mark.parametrize(
     ("message", "reason"),
     [
@@ -220,13 +190,6 @@ def test_a_partition_that_is_empty_now_continues_at_its_end() -> None:
     consumer = make_consumer("A")
     assert unrecoverable(consumer.receive([earliest(200)], 0.2)) == [RecordsUnrecoverable(HELLO, 0, 200)]
     assert sequences(batches(consumer.receive([live(200, 203)], 0.3))) == [200, 201, 202]
-
-
-@pytest.mark.parametrize("sequence", [2**62 + 1, 2**63, HOLDS_NOTHING - 1])
-def test_an_impossible_sequence_is_ignored(sequence: int) -> None:
-    consumer = make_consumer("A")
-    assert unrecoverable(consumer.receive([earliest(sequence)], 0.2)) == []
-    assert unrecoverable(wait_unanswered(consumer, 2 * PATIENCE_ATTEMPTS)) == []
 
 
 def test_unsubscribing_forgets_answers() -> None:
