@@ -59,6 +59,11 @@ def test_a_pulse_in_bytes() -> None:
     assert Pulse.decode(PULSE) == pulse
 
 
+def test_times_of_a_pulse_that_are_too_long_become_the_longest() -> None:
+    pulse = Pulse.decode(Pulse(TOWER, 2**32 + 5, {}, 2**40).encode())
+    assert (pulse.interval_ms, pulse.pause_ms) == (2**32 - 1, 2**32 - 1)
+
+
 def test_a_pulse_need_not_tell_its_pause() -> None:
     assert Pulse.decode([PULSE[0], PULSE[1][:-4]]) == Pulse(TOWER, 1333, {Role.PRODUCER: 5})
 

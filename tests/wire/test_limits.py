@@ -9,6 +9,7 @@ import pytest
 from dafka.errors import WireError
 from dafka.records import Partition, RecordBatch
 from dafka.wire import (
+    Ack,
     BatchDecoder,
     BatchEncoder,
     ConsumerHello,
@@ -208,3 +209,10 @@ def test_a_message_that_cannot_be_written_does_not_end_the_batch() -> None:
     encoded = encoder.encode([StoreHello("a\0", "S"), StoreHello("C", "S"), StoreHello("b\0", "S")])
     assert encoded == [encode(StoreHello("C", "S"), Dialect.LIBDAFKA)]
     assert encoder.discarded == {"consumer": 2}
+
+
+@pytest.mark.parametrize(("partition", "is_named"), [("A", True), ("A/1", True), ("A1", False), ("B", False)])
+def test_acks_of_all_partitions_of_a_node_of_this_project_name_their_store(partition: str, is_named: bool) -> None:
+    ack = Ack(partition, "t", 3, "S")
+    expected = encode(ack, Dialect.RFC46 if is_named else Dialect.LIBDAFKA)
+    assert BatchEncoder(Dialect.LIBDAFKA, {"A"}).encode([ack]) == [expected]
