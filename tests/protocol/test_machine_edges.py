@@ -151,6 +151,14 @@ def test_a_spool_is_trimmed_when_it_is_worth_it_or_all_is_stored(end: int, trims
     assert made.readable_range(HELLO) == range(7, 20)
 
 
+def test_without_min_stores_a_spool_keeps_the_latest_records() -> None:
+    made = make_producer(is_spooled=True, spool_trim_records=10, min_stores=0, unacknowledged_records_max=20)
+    made.publish(next_batch(made, contents(0, 20)), 0.0)
+    assert made.begin_spool_trim() is None
+    made.publish(next_batch(made, contents(20, 40)), 0.0)
+    assert made.begin_spool_trim() == 20
+
+
 @pytest.mark.parametrize(("leaves", "expected"), [(True, 5000), (False, 5000)])
 def test_fetches_are_limited(leaves: bool, expected: int) -> None:
     for machine in (make_producer(next_sequence=5), make_store({HELLO: 5})):

@@ -197,16 +197,6 @@ def test_a_node_with_the_address_of_another_is_reported_and_not_accepted() -> No
     assert identity.accept_change(PeerLeft("A", keyed("a")))
 
 
-def test_messages_of_another_key_are_counted_by_record() -> None:
-    identity = KeyIdentity({"a", "b"}.__contains__)
-    identity.accept_change(PeerJoined("A", keyed("a")))
-    run = wire.RecordRun(RecordBatch(partition("A"), 0, [b"", b""]))
-    assert identity.verify_messages([*heads("A", "X"), run], keyed("b")) == []
-    assert identity.discarded == {WRONG_SENDER: 4}
-    assert identity.verify_messages([*heads("A"), run], keyed("a")) == [*heads("A"), run]
-    assert identity.discarded == {WRONG_SENDER: 4}
-
-
 def test_a_present_node_is_remembered_as_long_as_it_is_there_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dafka.protocol.presence.identity.FORMER_NODES_MAX", 1)
     identity = KeyIdentity(lambda key: True)
