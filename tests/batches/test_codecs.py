@@ -78,6 +78,15 @@ def test_a_batch_ends_before_times_that_are_too_far_from_its_first(codec: Record
 
 
 @pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize(
+    ("times", "counts"), [([0, -(2**63)], [2]), ([-1, 2**63 - 1], [1, 1]), ([1, -(2**63)], [1, 1])]
+)
+def test_times_in_a_batch_differ_by_64_bits_at_most(codec: RecordsCodec, times: list[int], counts: list[int]) -> None:
+    written = codec.write_records([b""] * 2, None, None, array("q", times), 2**30, 2**31)
+    assert [each.record_count for each in written] == counts
+
+
+@pytest.mark.parametrize("codec", CODECS)
 def test_contents_are_packed(codec: RecordsCodec) -> None:
     for contents in ([b"a", b"", b"bcd"], []):
         assert codec.pack(contents) == pack(contents)

@@ -1,0 +1,203 @@
+"""Runs of records as batches and back, whole, in parts, moved and compacted, against lists of records."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from dafka.batches import (
+    HEADER_BYTES,
+    SPAN_MAX,
+    Compression,
+    check_crc,
+    compression_of,
+    decode_batch,
+    decode_held,
+    decode_records,
+    decode_run,
+    encode_batch,
+    encode_records,
+    move_records,
+    read_header,
+    slice_records,
+)
+from dafka.batches.compacted import decode_sparse
+from dafka.batches.encoding import encode_part
+from dafka.errors import BatchError
+from dafka.records import Partition, Record, RecordBatch, join
+
+HERE, THERE = Partition("orders", "A"), Partition("orders", "B")
+FIRST = 100
+
+
+def draw_records(draw: Random, count: int) -> RecordBatch:
+    """Return random records: with and without keys, headers, times and tombstones."""
+
+    def content() -> bytes | None:
+        return None if draw.random() < 0.2 else draw.randbytes(draw.randrange(20))
+
+    def headers() -> tuple[tuple[str, bytes | None], ...]:
+        return tuple((draw.choice("abø"), content()) for _ in range(draw.randrange(3)))
+
+    has_keys, has_headers, has_times = (draw.random() < 0.5 for _ in range(3))
+    return RecordBatch(
+        HERE,
+        FIRST,
+        [content() for _ in range(count)],
+        keys=[content() for _ in range(count)] if has_keys else None,
+        headers=[headers() for _ in range(count)] if has_headers else None,
+        timestamps=[draw.randrange(10**6) for _ in range(count)] if has_times else None,
+    )
+
+
+def decoded(batches: tuple[bytes, ...], partition: Partition = HERE) -> list[Record]:
+    for each in batches:
+        check_crc(each, may_be_compacted=True)
+    return [record for each in batches for record in decode_records(partition, each)]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_records_come_back_from_batches_of_limited_size(seed: int) -> None:
+    draw = Random(seed)
+    records = draw_records(draw, draw.randrange(1, 60))
+    kind, bytes_max = draw.choice(list(Compression)), draw.choice((1, 40, 200, 2**16))
+    batches = encode_records(records, kind, bytes_max)
+    assert decoded(batches) == list(records)
+    sequence = FIRST
+    for each in batches:
+        header = read_header(each)
+        assert header.base_offset == sequence
+        sequence = header.end_offset
+        part = records.between(header.base_offset, header.end_offset)
+        assert len(part) == 1 or part.content_bytes <= bytes_max
+        assert header.compression in (kind, Compression.NONE)
+    assert compression_of(batches) is read_header(batches[0]).compression
+    kept = decode_records(HERE, batches[0])
+    assert kept.encoded == batches[:1]
+    assert encode_records(kept, Compression.ZSTD, 1) == batches[:1], "received batches are sent unchanged"
+    plain = [(read_header(each), each) for each in batches]
+    for is_kept in (True, False):
+        run = decode_run(HERE, plain, is_kept=is_kept, stored_at=[7] * len(records))
+        assert [record.value for record in run] == [record.value for record in records]
+        assert [record.stored_at for record in run] == [7] * len(records)
+        assert run.encoded == (batches if is_kept else ())
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_part_of_a_batch_has_its_records_and_its_other_fields(seed: int) -> None:
+    draw = Random(seed)
+    count = draw.randrange(1, 30)
+    records = draw_records(draw, count)
+    fields = {"producer_id": 5, "producer_epoch": 2, "leader_epoch": 4, "is_transactional": draw.random() < 0.5}
+    sequence = draw.choice((-1, 0, 2**31 - 3))
+    kind = draw.choice(list(Compression))
+    data = encode_batch(
+        FIRST,
+        records.values,
+        keys=records.keys,
+        headers=records.headers,
+        timestamps=-1 if records.timestamps is None else records.timestamps,
+        base_sequence=sequence,
+        compression=kind,
+        **fields,  # type: ignore[arg-type]
+    )
+    whole = decode_records(HERE, data)
+    first = draw.randrange(FIRST - 2, FIRST + count + 2)
+    end = draw.randrange(first, FIRST + count + 3)
+    part = slice_records(whole, first, end)
+    expected = [record for record in whole if first <= record.sequence < end]
+    assert list(part) == expected
+    if not expected:
+        return
+    assert decoded(part.encoded) == expected
+    header = read_header(part.encoded[0])
+    assert (header.base_offset, header.count) == (expected[0].sequence, len(expected))
+    assert {name: getattr(header, name) for name in fields} == fields
+    start = expected[0].sequence - FIRST
+    assert header.base_sequence == (sequence if sequence < 0 else (sequence + start) % 2**31)
+    assert encode_part(read_header(data), start, whole.between(first, end))[HEADER_BYTES:] == (
+        part.encoded[0][HEADER_BYTES:] if len(expected) < count else encode_part(read_header(data), 0, whole)[61:]
+    )
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_moved_records_have_another_place_and_the_same_contents(seed: int) -> None:
+    draw = Random(seed)
+    records = join([decode_records(HERE, each) for each in encode_records(draw_records(draw, 20), bytes_max=60)])
+    moved = move_records(records, THERE, 7)
+    assert [(record.partition, record.sequence) for record in moved] == [(THERE, 7 + at) for at in range(20)]
+    again = decoded(moved.encoded, THERE)
+    assert again == list(moved)
+    assert [record.value for record in again] == [record.value for record in records]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_compacted_records_come_back_at_their_sequences(seed: int) -> None:
+    draw = Random(seed)
+    count = draw.choice((1, 5, 40))
+    share = draw.choice((0.0, 0.3, 0.9, 1.0))
+    removed = bytes(draw.random() < share for _ in range(count))
+    records = draw_records(draw, count).without(removed)
+    kind, bytes_max = draw.choice(list(Compression)), draw.choice((1, 60, 2**16))
+    batches = encode_records(records, kind, bytes_max)
+    headers = [read_header(each) for each in batches]
+    assert [header.base_offset for header in headers] == [FIRST, *(header.end_offset for header in headers[:-1])]
+    assert headers[-1].end_offset == FIRST + count, "together they span all sequences"
+    assert sum(header.count for header in headers) == records.held_count
+    found = [record for each in batches for record in decode_records(HERE, each)]
+    assert found == list(records)
+    run = decode_run(HERE, list(zip(headers, batches, strict=True)))
+    assert list(run) == list(records)
+    assert (run.first_sequence, run.end_sequence, run.held_count) == (FIRST, FIRST + count, records.held_count)
+    held = [
+        (offset + at, value)
+        for header, each in zip(headers, batches, strict=True)
+        if header.is_compacted
+        for offset, columns in decode_held(header, each)
+        for at, value in enumerate(columns.values)
+    ]
+    assert set(held) <= {(record.sequence, record.value) for record in records}
+    first, end = sorted(draw.choices(range(FIRST, FIRST + count + 1), k=2))
+    if len(batches) == 1:
+        part = slice_records(run, first, end)
+        assert list(part) == [record for record in records if first <= record.sequence < end]
+        if len(part):
+            assert [record for each in part.encoded for record in decode_records(HERE, each)] == list(part)
+
+
+def test_a_compacted_batch_spans_a_limited_number_of_sequences() -> None:
+    records = RecordBatch.removed(HERE, 0, 2 * SPAN_MAX + 5)
+    spans = [read_header(each).end_offset - read_header(each).base_offset for each in encode_records(records)]
+    assert spans == [SPAN_MAX, SPAN_MAX, 5]
+
+
+def test_malformed_and_too_large_compacted_batches_are_refused() -> None:
+    records = RecordBatch(HERE, FIRST, [b"a" * 50, b"b", b"c"], timestamps=[5, 6, 7]).without(b"\0\1\0")
+    (data,) = encode_records(records)
+    header = read_header(data)
+    assert decode_sparse(header, data, 1000).compacted == b"\0\1\0"
+    assert list(decode_sparse(header, data, 1000).columns.timestamps) == [5, -1, 7]
+    with pytest.raises(BatchError, match="at most 20 bytes"):
+        decode_sparse(header, data, 20)
+    with pytest.raises(BatchError, match="a compacted batch"):
+        decode_batch(data, bytes_max=1000)
+    for position in range(HEADER_BYTES, len(data)):
+        for value in (0, 1, 3, 0x7F, 0x80):
+            changed = data[:position] + bytes((value,)) + data[position + 1 :]
+            try:
+                found = decode_sparse(header, changed, 1000)
+            except BatchError:
+                continue
+            assert found.compacted.count(0) == header.count
+    with pytest.raises(BatchError, match="1 bytes follow"):
+        decode_sparse(header, data + b"\0", 1000)
+
+
+def test_a_broker_s_time_is_that_of_every_record_of_a_compacted_batch() -> None:
+    records = RecordBatch(HERE, FIRST, [b"a", b"b", b"c"], timestamps=[5, 6, 7]).without(b"\0\1\0")
+    (data,) = encode_records(records)
+    flags = bytearray(data)
+    flags[22] |= 0x08
+    header = read_header(bytes(flags))
+    assert list(decode_sparse(header, bytes(flags), 1000).columns.timestamps) == [7, -1, 7]
