@@ -1,9 +1,22 @@
+from itertools import pairwise
+from random import Random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dafka.errors import EncodingError
-from dafka.records import Partition, Record, RecordBatch, decode_text, encode_text, join, new_address
+from dafka.records import (
+    RECORD_MEMORY_BYTES,
+    Partition,
+    Record,
+    RecordBatch,
+    decode_text,
+    encode_text,
+    join,
+    new_address,
+    record_bytes,
+)
 
 PARTITION = Partition("orders", "P1")
 
@@ -48,46 +61,10 @@ def test_partitions_differ_by_topic_and_address() -> None:
     assert str(PARTITION) == "orders/P1"
 
 
-def test_a_batch_yields_its_records_with_their_sequences() -> None:
-    assert list(batch(9, 12)) == [Record(PARTITION, sequence, b"%d" % sequence) for sequence in (9, 10, 11)]
-    assert [record.topic for record in batch(9, 11)] == ["orders", "orders"]
-
-
-@pytest.mark.parametrize(("first", "end", "size"), [(0, 0, 0), (7, 7, 0), (0, 10, 10), (9, 12, 5)])
-def test_a_batch_knows_its_end_and_its_size(first: int, end: int, size: int) -> None:
-    assert len(batch(first, end)) == end - first
-    assert batch(first, end).end_sequence == end
-    assert batch(first, end).content_bytes == size
-
-
-@given(st.integers(0, 9), st.integers(0, 9), st.integers(0, 20), st.integers(0, 20))
-def test_between_returns_the_records_between_and_no_others(first: int, count: int, start: int, end: int) -> None:
-    whole = batch(first, first + count)
-    part = whole.between(start, end)
-    assert list(part) == [record for record in whole if start <= record.sequence < end]
-    assert all(record.value == b"%d" % record.sequence for record in part)
-
-
 @pytest.mark.parametrize(("start", "end"), [(5, 8), (0, 8), (5, 99), (0, 99)])
 def test_between_does_not_copy_a_whole_batch(start: int, end: int) -> None:
     whole = batch(5, 8)
     assert whole.between(start, end) is whole
-
-
-@pytest.mark.parametrize(("start", "end"), [(0, 5), (8, 99), (6, 6), (7, 6), (99, 0), (99, 100)])
-def test_between_outside_a_batch_is_empty(start: int, end: int) -> None:
-    part = batch(5, 8).between(start, end)
-    assert not part
-    assert part.end_sequence == part.first_sequence
-
-
-@pytest.mark.parametrize(
-    ("bytes_max", "count"), [(0, 1), (1, 1), (3, 1), (4, 2), (8, 2), (9, 3), (11, 3), (12, 4), (999, 4)]
-)
-def test_within_returns_at_least_one_record(bytes_max: int, count: int) -> None:
-    whole = RecordBatch(batch(5, 6).partition, 5, [b"123", b"4", b"56789", b"012"], stored_at=[1, 2, 3, 4])
-    part = whole.within(bytes_max)
-    assert part == RecordBatch(whole.partition, 5, whole.values[:count], stored_at=[1, 2, 3, 4][:count])
 
 
 def test_consecutive_batches_are_joined() -> None:
@@ -97,3 +74,70 @@ def test_consecutive_batches_are_joined() -> None:
     assert join(runs[:1]) is runs[0]
     untimed = [runs[0], RecordBatch(partition, 7, [b"7"])]
     assert join(untimed) == RecordBatch(partition, 5, [b"5", b"6", b"7"])
+
+
+class Rows:
+    """Random records as a list, and the same records as one batch."""
+
+    def __init__(self, seed: int) -> None:
+        self.draw = draw = Random(seed)
+        self.partition = Partition("hello", "A")
+        count = draw.randrange(1, 30)
+        self.records = [self._record(5 + number) for number in range(count)]
+        self.removed = bytes(draw.random() < 0.3 for _ in range(count)) if seed % 2 else bytes(count)
+        self.batch = RecordBatch.from_records(self.partition, 5, self.records, 77).without(self.removed)
+        self.held = [each for each, gone in zip(self.records, self.removed, strict=True) if not gone]
+
+    def _record(self, sequence: int) -> Record:
+        draw = self.draw
+        value, key = (None if draw.random() < 0.2 else draw.randbytes(draw.randrange(9)) for _ in range(2))
+        headers = tuple((draw.choice("aø"), draw.choice((None, b"", b"12"))) for _ in range(draw.randrange(3)))
+        return Record(self.partition, sequence, value, key, headers, draw.choice((77, 5, 0)))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_batch_is_a_list_of_records_in_every_part(seed: int) -> None:
+    rows = Rows(seed)
+    batch, draw = rows.batch, rows.draw
+    assert list(batch) == rows.held
+    assert (len(batch), batch.held_count) == (len(rows.records), len(rows.held))
+    assert batch.content_bytes == sum(map(record_bytes, rows.held))
+    sizes = [0 if gone else record_bytes(each) for each, gone in zip(rows.records, rows.removed, strict=True)]
+    assert list(batch.record_sizes()) == sizes
+    assert batch.memory_bytes == sum(sizes) + RECORD_MEMORY_BYTES * len(batch)
+    assert (batch.compacted is not None) == (1 in rows.removed)
+    first, end = draw.randrange(3, 37), draw.randrange(3, 37)
+    assert list(batch.between(first, end)) == [each for each in rows.held if first <= each.sequence < end]
+    assert [record for run in batch.held_runs() for record in run] == rows.held
+    assert all(run.compacted is None for run in batch.held_runs())
+    for bytes_max in (0, 1, 20, 10**6):
+        parts = list(batch.parts(bytes_max))
+        assert join(parts) == batch
+        assert all(part.content_bytes <= bytes_max or len(part) == 1 for part in parts)
+        assert all(
+            sum(sizes[left.first_sequence - 5 : right.first_sequence - 4]) > bytes_max
+            for left, right in pairwise(parts)
+        ), "no part could have taken one more record"
+        assert batch.within(bytes_max) == parts[0]
+    cut = draw.randrange(5, batch.end_sequence + 1)
+    halves = [part for part in (batch.between(0, cut), batch.between(cut, 99)) if len(part)]
+    assert join(halves) == batch
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_removed_records_stay_removed(seed: int) -> None:
+    rows = Rows(seed)
+    again = bytes(rows.draw.random() < 0.3 for _ in rows.records)
+    fewer = rows.batch.without(again)
+    assert list(fewer) == [each for each, *gone in zip(rows.records, rows.removed, again, strict=True) if not any(gone)]
+    assert rows.batch.without(bytes(len(rows.records))) is rows.batch
+    assert list(RecordBatch.removed(rows.partition, 3, 9)) == []
+    assert (RecordBatch.removed(rows.partition, 3, 9).end_sequence, fewer.encoded) == (9, ())
+
+
+def test_a_batch_with_only_values_is_told_from_others() -> None:
+    partition = Partition("t", "A")
+    assert RecordBatch(partition, 0, [b"a"]).has_only_values
+    assert not RecordBatch(partition, 0, [b"a", None]).has_only_values
+    assert not RecordBatch(partition, 0, [b"a"], keys=[None]).has_only_values
+    assert not RecordBatch(partition, 0, [b"a"], headers=[()]).has_only_values
