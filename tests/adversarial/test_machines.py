@@ -28,7 +28,7 @@ CONFIG = (
     .with_node(partitions_max=300, partitions_unproven_max=100, partitions_per_node_max=10)
     .with_consumer(offset_reset="earliest")
 )
-MESSAGES = 3000
+MESSAGES = 1000
 
 
 def make_store() -> StoreMachine:

@@ -104,6 +104,14 @@ def test_get_heads_is_not_repeated_for_a_topic_that_was_given_up() -> None:
     assert published(consumer.tick(sum(RETRY_WAITS_S)), wire.GetHeads) == []
 
 
+def test_a_topic_that_was_given_up_is_not_asked_about_any_more() -> None:
+    consumer = make_consumer("hello", "world")
+    consumer.receive_subscriptions(subscription(Command.GET_HEADS), 0.5)
+    consumer.unsubscribe("hello")
+    assert consumer.deadline() == 1.0
+    assert published(consumer.tick(1.0), wire.GetHeads) == [wire.GetHeads("world", ME)]
+
+
 def test_a_store_is_greeted_with_the_topics() -> None:
     consumer = make_consumer("hello", "world")
     hello = Publish(wire.ConsumerHello("STORE", ME, ("hello", "world")))
