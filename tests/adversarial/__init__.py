@@ -1,6 +1,6 @@
 """Adversarial peers: the messages that they send, and what happens to the roles that receive them.
 
-`python -m tests.adversarial --target store` attacks a store;
+`python -m benchmarks.adversarial --target store` attacks a store that runs as a process;
 docs/explanation/adversarial-peers.md describes what is expected.
 """
 

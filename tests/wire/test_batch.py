@@ -4,12 +4,9 @@ import pytest
 
 from dafka.records import Partition, RecordBatch
 from dafka.wire import (
-    NUMBER_8_MAX,
-    Ack,
     BatchDecoder,
     BatchEncoder,
     Dialect,
-    Head,
     Record,
     RecordRun,
     StoreHello,
@@ -26,13 +23,6 @@ def run(first_sequence: int, count: int) -> RecordRun:
     return RecordRun(RecordBatch(PARTITION, first_sequence, contents))
 
 
-@pytest.mark.parametrize("dialect", Dialect)
-def test_consecutive_records_become_one_run_in_the_place_of_the_first(dialect: Dialect) -> None:
-    head = Head("P", "t", 3)
-    drained = BatchEncoder(dialect).encode([run(0, 2), head, run(2, 2), run(7, 1)])
-    assert BatchDecoder().decode(drained) == [run(0, 4), head, run(7, 1)]
-
-
 def test_a_run_does_not_continue_in_the_next_batch() -> None:
     decoder = BatchDecoder()
     assert decoder.decode(BatchEncoder(Dialect.RFC46).encode([run(0, 2)])) == [run(0, 2)]
@@ -41,19 +31,6 @@ def test_a_run_does_not_continue_in_the_next_batch() -> None:
 
 def test_an_empty_run_is_encoded_as_no_message() -> None:
     assert BatchEncoder(Dialect.RFC46).encode([run(5, 0)]) == []
-
-
-@pytest.mark.parametrize("dialect", Dialect)
-def test_a_run_may_end_at_the_largest_sequence(dialect: Dialect) -> None:
-    last = run(NUMBER_8_MAX - 1, 2)
-    assert BatchDecoder().decode(BatchEncoder(dialect).encode([last])) == [last]
-
-
-@pytest.mark.parametrize("dialect", Dialect)
-def test_a_run_beyond_the_largest_sequence_is_left_out_and_counted(dialect: Dialect) -> None:
-    encoder = BatchEncoder(dialect)
-    assert len(encoder.encode([run(NUMBER_8_MAX, 2), run(0, 1)])) == 1
-    assert encoder.discarded == {"sequence": 1}
 
 
 def test_topics_that_libdafka_would_truncate_are_left_out_and_counted() -> None:
@@ -104,17 +81,3 @@ def test_a_gathered_run_with_a_malformed_header_is_counted_by_message() -> None:
     malformed = EncodedRun(b"Mt", b"\xaa\xa5M\2\1P\1t", 0, [b"0", b"1"])
     assert decoder.decode([malformed, EncodedRun(None, b"M", 0, [b"0"]), EncodedRun(b"Mt", b"", 0, [])]) == []
     assert decoder.discarded == {"version": 3}
-
-
-def test_acks_of_nodes_of_this_project_name_their_store_in_either_dialect_erratum_30() -> None:
-    encoder = BatchEncoder(Dialect.LIBDAFKA, named_ack_takers={"OURS"})
-    named, unnamed = Ack("OURS", "hello", 5, "STORE"), Ack("THEIRS", "hello", 5, "STORE")
-    head = Head("OURS", "hello", 5)
-    encoded = encoder.encode([named, unnamed, head])
-    assert encoded == [
-        encode(named, Dialect.RFC46),
-        encode(unnamed, Dialect.LIBDAFKA),
-        encode(head, Dialect.LIBDAFKA),
-    ]
-    encoder.dialect = Dialect.RFC46
-    assert encoder.encode([unnamed]) == [encode(unnamed, Dialect.RFC46)]

@@ -1,7 +1,7 @@
 """An attacker: raw ZeroMQ sockets that pose as a node, and send anything as fast as they can.
 
-If its connection is ended, an attacker comes back as another node. `python -m tests.adversarial.attacker` runs one in
-a process of its own, so that it does not slow the process that measures.
+If its connection is ended, an attacker comes back as another node. `python -m benchmarks.adversarial.attacker` runs one
+in a process of its own, so that it does not slow the process that measures.
 """
 
 from __future__ import annotations

@@ -16,9 +16,9 @@ from typing import Any
 import attrs
 import trio
 
+from benchmarks.adversarial.target import INTERVAL_S, TOPIC, stamp
 from dafka.config import Config
 from dafka.roles import open_consumer, open_producer
-from tests.adversarial.target import INTERVAL_S, TOPIC, stamp
 
 IDLE_S = 5.0
 MEMORY_FACTOR = 2.0
@@ -180,17 +180,17 @@ def run_attack(
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="dafka-adversarial-"))
         free = "tcp://127.0.0.1:*"
         order: dict[str, Any] = {"tower": {"sub": free, "pub": free}}
-        tower = stack.enter_context(start("tests.adversarial.target", "tower", order=order))
+        tower = stack.enter_context(start("benchmarks.adversarial.target", "tower", order=order))
         where = tower.hear()
         order["beacon"] = {"tower_sub": [where["sub"]], "tower_pub": [where["pub"]]}
         config = Config().with_beacon(tower_sub=(where["sub"],), tower_pub=(where["pub"],))
         order["store"] = {"storage": f"sqlite:{folder}/store.db"}
         target, said = tower, where
         if role in ("store", "producer"):
-            store = stack.enter_context(start("tests.adversarial.target", "store", order=order))
+            store = stack.enter_context(start("benchmarks.adversarial.target", "store", order=order))
             target, said = store, store.hear()
         if role in ("producer", "consumer"):
-            target = stack.enter_context(start("tests.adversarial.target", role, order=order))
+            target = stack.enter_context(start("benchmarks.adversarial.target", role, order=order))
             said = target.hear()
         return trio.run(_measure, role, attack, frames, seconds, seed, attackers, config, target, said, where)
 
@@ -229,7 +229,7 @@ async def _measure(
         order |= {"tower_sub": where["sub"], "endpoint": said["endpoint"]}
         with ExitStack() as stack:
             running = [
-                stack.enter_context(start("tests.adversarial.attacker", order={**order, "seed": seed + number}))
+                stack.enter_context(start("benchmarks.adversarial.attacker", order={**order, "seed": seed + number}))
                 for number in range(attackers)
             ]
             for process in running:

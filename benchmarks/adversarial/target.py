@@ -1,7 +1,7 @@
 """A role in a process of its own, with honest traffic, which reports its measurements on request.
 
-`python -m tests.adversarial.target ROLE` reads a configuration from standard input and prints its endpoints. Then it
-answers every line with what it has measured since the previous one.
+`python -m benchmarks.adversarial.target ROLE` reads a configuration from standard input and prints its endpoints. Then
+it answers every line with what it has measured since the previous one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python -m tests.adversarial --target store` attacks a role, and prints the measurements."""
+"""`python -m benchmarks.adversarial --target store` attacks a role, and prints the measurements."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import sys
 
 import click
 
+from benchmarks.adversarial.runner import describe, run_attack
 from tests.adversarial.attacks import NODE_ATTACKS, TOWER_ATTACKS
-from tests.adversarial.runner import describe, run_attack
 
 
 @click.command()

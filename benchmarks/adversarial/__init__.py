@@ -1,0 +1,1 @@
+"""Adversarial peers attack a role that runs as a process: `python -m benchmarks.adversarial --help`."""
