@@ -6,8 +6,9 @@ import sys
 
 import click
 
-from benchmarks.adversarial.runner import describe, run_attack
 from tests.adversarial.attacks import NODE_ATTACKS, TOWER_ATTACKS
+
+from .runner import describe, run_attack
 
 
 @click.command()

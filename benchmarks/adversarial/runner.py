@@ -16,9 +16,10 @@ from typing import Any
 import attrs
 import trio
 
-from benchmarks.adversarial.target import INTERVAL_S, TOPIC, stamp
 from dafka.config import Config
 from dafka.roles import open_consumer, open_producer
+
+from .target import INTERVAL_S, TOPIC, stamp
 
 IDLE_S = 5.0
 MEMORY_FACTOR = 2.0

@@ -14,6 +14,7 @@ from dafka.config import Config
 from dafka.protocol import StoreMachine
 from dafka.protocol.actions import Action, Append, Notify, Publish, ResetPosition
 from dafka.protocol.machines.commit_queue import DELETED_TOGETHER, CommitQueue, DeletePartitions
+from dafka.protocol.machines.store import OWN_PARTITION
 from dafka.protocol.store_events import StorageFailed, StorageRecovered
 from dafka.records import Partition
 from tests.protocol.helpers import HELLO, direct, live, run
@@ -206,6 +207,8 @@ def test_a_partition_is_deleted_behind_what_is_being_written_and_before_what_wai
 def test_own_records_are_not_acknowledged() -> None:
     machine = StoreMachine(ME, Config(), {}, is_own=HELLO.__eq__)
     machine.append_own(run(0, 3), 0.0)
+    assert machine.receive([live(3, 5), direct(3, 5, ME)], 0.1) == [], "and no other node adds records"
+    assert machine.discarded == {OWN_PARTITION: 4}
     assert machine.records_committed({HELLO: 3}, 0.1) == []
     assert machine.stored.durable_end(HELLO) == 3
 

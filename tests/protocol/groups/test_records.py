@@ -55,14 +55,15 @@ def test_malformed_records_change_nothing_and_are_counted() -> None:
     assert view.position(ONE) == Position(2, 17)
 
 
-def test_after_a_gap_a_member_may_claim_anything_until_its_next_full_record() -> None:
+@pytest.mark.parametrize("first", [2, 5, 0])
+def test_after_a_gap_a_member_may_claim_anything_until_its_next_full_record(first: int) -> None:
     view = GroupView()
     view.receive("m", 0, [encode_member_record(MemberRecord(lease_ms=1000, is_full=True))], 1.0)
     assert not view.members["m"].may_claim(ONE)
     sign = encode_member_record(MemberRecord(lease_ms=1000))
-    view.receive("m", 5, [sign], 2.0)
+    view.receive("m", first, [sign], 2.0)
     assert view.members["m"].may_claim(ONE)
-    view.receive("m", 6, [encode_member_record(FULL)], 3.0)
+    view.receive("m", first + 1, [encode_member_record(FULL)], 3.0)
     assert view.members["m"].may_claim(ONE)
     assert not view.members["m"].may_claim(Partition("orders", "D"))
 
