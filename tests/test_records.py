@@ -148,3 +148,10 @@ def test_a_batch_with_only_values_is_told_from_others() -> None:
     assert not RecordBatch(partition, 0, [b"a", None]).has_only_values
     assert not RecordBatch(partition, 0, [b"a"], keys=[None]).has_only_values
     assert not RecordBatch(partition, 0, [b"a"], headers=[()]).has_only_values
+
+
+def test_joined_records_keep_their_record_batches_if_all_have_some() -> None:
+    partition = Partition("t", "A")
+    with_batch = RecordBatch(partition, 0, [b"a"], encoded=(b"1", b"2"))
+    assert join([with_batch, RecordBatch(partition, 1, [b"b"], encoded=(b"3",))]).encoded == (b"1", b"2", b"3")
+    assert join([with_batch, RecordBatch(partition, 1, [b"b"])]).encoded == ()

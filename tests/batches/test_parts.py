@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from random import Random
 
 import pytest
@@ -24,6 +25,7 @@ from dafka.batches import (
 )
 from dafka.batches.compacted import decode_sparse
 from dafka.batches.encoding import encode_part
+from dafka.batches.message_sets import decode_message_set, encode_message_set
 from dafka.errors import BatchError
 from dafka.records import Partition, Record, RecordBatch, join
 
@@ -201,3 +203,42 @@ def test_a_broker_s_time_is_that_of_every_record_of_a_compacted_batch() -> None:
     flags[22] |= 0x08
     header = read_header(bytes(flags))
     assert list(decode_sparse(header, bytes(flags), 1000).columns.timestamps) == [7, -1, 7]
+
+
+def with_append_time(data: bytes) -> bytes:
+    flags = bytearray(data)
+    flags[22] |= 0x08
+    return bytes(flags)
+
+
+@pytest.mark.parametrize("are_stored", list(itertools.product((False, True), repeat=3)))
+def test_a_broker_s_time_counts_for_its_own_batch_only(are_stored: tuple[bool, ...]) -> None:
+    times = ([5, 6], [7, 7], [9, 8, 8])
+    batches, expected, offset = [], [], FIRST
+    for made, is_stored in zip(times, are_stored, strict=True):
+        data = encode_batch(offset, [b"x"] * len(made), timestamps=made)
+        batches.append(with_append_time(data) if is_stored else data)
+        expected += [max(made)] * len(made) if is_stored else made
+        offset += len(made)
+    run = decode_run(HERE, [(read_header(each), each) for each in batches])
+    assert [record.timestamp for record in run] == expected
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("seed", range(10))
+def test_old_clients_get_the_records_that_compaction_left(seed: int, magic: int) -> None:
+    draw = Random(seed)
+    count = draw.randrange(2, 20)
+    records = draw_records(draw, count).without(
+        bytes(
+            1,
+        )
+        + bytes(draw.random() < 0.5 for _ in range(count - 1))
+    )
+    (data,) = encode_records(records)
+    found = decode_message_set(encode_message_set(data, magic), bytes_max=10_000)
+    assert list(found.offsets) == [record.sequence for record in records]
+    assert list(found.values) == [record.value for record in records]
+    assert list(found.keys or [None] * len(found)) == [record.key for record in records]
+    if magic:
+        assert list(found.timestamps) == [-1 if each.timestamp is None else each.timestamp for each in records]

@@ -11,6 +11,7 @@ from dafka.errors import DiscoveryError
 from dafka.protocol import PeerJoined
 from dafka.testing import check_discovery
 
+KEY = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"
 OWN = Advertisement("A" * 32, "10.0.0.1", 7001)
 
 
@@ -74,3 +75,24 @@ def test_an_invalid_endpoint_is_refused(endpoint: str) -> None:
 def test_an_unknown_discovery_is_refused_with_the_installed_ones() -> None:
     with pytest.raises(DiscoveryError, match=r"^unknown discovery 'nope': installed are static, tower$"):
         open_discovery(Config().with_node(discovery="nope:x"))
+
+
+@pytest.mark.parametrize(
+    ("has_keys", "argument", "error"),
+    [
+        (False, f"tcp://10.0.0.2:7001 {KEY}", "a key follows tcp://10.0.0.2:7001, but this node has none"),
+        (True, "tcp://10.0.0.2:7001", "expected a space and the node's public key after tcp://10.0.0.2:7001"),
+        (True, "tcp://10.0.0.2:7001 short", "expected a space and the node's public key after tcp://10.0.0.2:7001"),
+        (True, f"tcp://10.0.0.2 {KEY}", "expected tcp://HOST:PORT, not 'tcp://10.0.0.2'"),
+        (True, f"tcp://10.0.0.2:7001 {KEY}", ""),
+    ],
+)
+def test_in_a_closed_cluster_each_endpoint_has_a_key(has_keys: bool, argument: str, error: str) -> None:
+    configured = config(argument)
+    if has_keys:
+        configured = configured.with_security(key_file="key", authorized_keys="keys")
+    if error:
+        with pytest.raises(DiscoveryError, match=f"static discovery: {error}"):
+            open_discovery(configured)
+    else:
+        open_discovery(configured)

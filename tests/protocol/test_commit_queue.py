@@ -228,6 +228,8 @@ def test_what_waits_is_appended_between_the_deletions_of_many_partitions() -> No
     assert store.queue.begin_work() == DeletePartitions((partitions[-1], OTHER))
     store.queue.work_done(0.4)
     assert store.queue.lets_others_write
+    store.queue.others_written()
+    assert not store.queue.lets_others_write
     assert not store.queue.is_deleting
     assert not store.queue
     assert store.machine.pending_bytes == 0

@@ -7,9 +7,20 @@ from collections.abc import Iterable, Sequence
 from dafka import wire
 from dafka.config import Config
 from dafka.endpoints import ConnectionChange, PeerEndpoint
-from dafka.protocol import ConsumerMachine, Event, Node, NodeCallbacks, PeerJoined, PeerLeft
-from dafka.protocol.actions import Effect, Publish
-from dafka.protocol.presence.connections import STEADY_S, TRY_S
+from dafka.protocol import (
+    ConsumerMachine,
+    Event,
+    Node,
+    NodeCallbacks,
+    PeerJoined,
+    PeerLeft,
+    ResetPosition,
+    Settled,
+    TowersHeard,
+)
+from dafka.protocol.actions import Action, Append, Deliver, Effect, Notify, Publish, Subscribe, Unsubscribe
+from dafka.protocol.presence.connections import CONNECT_S, STEADY_S, TRY_S
+from dafka.records import Partition, RecordBatch
 
 LATER = 2.0 + STEADY_S
 """When the connections of `connected_to` show that their peers live."""
@@ -29,10 +40,10 @@ class SilentIO:
         self.done.append("publish")
 
     def subscribe(self, prefix: bytes) -> None:
-        pass
+        self.done.append("subscribe")
 
     def unsubscribe(self, prefix: bytes) -> None:
-        pass
+        self.done.append("unsubscribe")
 
     def connect(self, endpoint: PeerEndpoint) -> bool:
         if endpoint == INVALID:
@@ -54,10 +65,10 @@ class Peers:
         self.events: list[Event] = []
         self.io = SilentIO()
         callbacks = NodeCallbacks(
-            on_records=lambda _: None,
-            on_reset_position=lambda _: None,
+            on_records=lambda _: self.io.done.append("records"),
+            on_reset_position=lambda _: self.io.done.append("reset"),
             on_event=self.events.append,
-            on_settled=lambda: None,
+            on_settled=lambda: self.io.done.append("settled"),
             on_effect=lambda _: self.io.done.append("effect"),
             on_change=lambda: self.io.done.append("change"),
         )
@@ -188,6 +199,44 @@ def test_a_peer_that_does_not_answer_is_disconnected_for_another_one_and_tried_a
     peers.changed((OTHER, True), now=3.0)
     peers.node.tick(3.0)
     assert peers.io.connected == {ONE, OTHER}
+
+
+def test_each_action_is_run_by_what_it_is_for() -> None:
+    peers = Peers()
+    peers.io.done.clear()
+    batch = RecordBatch(Partition("t", "P"), 0, [b"x"])
+    event = TowersHeard()
+    actions: list[Action] = [
+        Subscribe(b"Mt"),
+        Deliver(batch),
+        Append(batch),
+        ResetPosition(batch.partition, 5),
+        Unsubscribe(b"Mt"),
+        Notify(event),
+    ]
+    peers.node.act(actions)
+    done = ["subscribe", "records", "records", "reset", "unsubscribe", "timer", "change"]
+    assert peers.io.done == done
+    assert peers.events == [event]
+
+
+def test_a_node_settles_once_when_its_peers_have_answered_and_counts_what_it_discards() -> None:
+    peers = Peers()
+    peers.discovered(PeerJoined("A", ONE), PeerJoined("B", OTHER), now=1.0)
+    peers.node.discovered(Settled(), 2.0)
+    peers.changed((ONE, True), now=2.1)
+    assert not peers.node.is_settled
+    peers.changed((OTHER, True), now=2.2)
+    assert peers.node.is_settled
+    assert peers.io.done.count("settled") == 1
+    peers.node.receive([wire.Head("A", "t", 2**64 - 1), wire.Head("A", "t", 2**64 - 1), wire.GetHeads("t", "A")], 3.0)
+    assert peers.node.discarded() == {"sequence too large": 2, "unexpected command": 1}
+    assert peers.node.hostile_count() == 2
+    waiting = Peers()
+    waiting.discovered(PeerJoined("A", ONE), now=1.0)
+    waiting.node.discovered(Settled(), 2.0)
+    waiting.node.tick(2.0 + CONNECT_S)
+    assert waiting.node.is_settled, "a peer that does not answer is waited for a limited time"
 
 
 def test_effects_come_after_the_messages_and_the_timer_of_the_same_input() -> None:

@@ -255,3 +255,11 @@ def test_greetings_of_one_name_are_limited() -> None:
         hellos += made.receive_subscriptions(subscription(Command.STORE_HELLO, "C"), 0.0)
     assert hellos == [Publish(wire.StoreHello("C", ME))] * NODE_BURST
     assert made.discarded == {TOO_OFTEN: 5}
+
+
+@pytest.mark.parametrize("question", [wire.GetHeads("hello", "C"), wire.ConsumerHello(ME, "C", ("hello",))])
+def test_questions_for_heads_are_limited(question: wire.BatchedMessage) -> None:
+    made = make_store({HELLO: 5})
+    made.peer_joined("C", 0.0)
+    made.receive([question] * 11_000, 0.0)
+    assert made.discarded[TOO_OFTEN] == pytest.approx(1000, abs=1)

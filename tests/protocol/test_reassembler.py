@@ -166,3 +166,13 @@ def test_records_ahead_in_all_partitions_share_one_limit() -> None:
     reassembler.forget_partition(HELLO)
     reassembler.add_batch(run(1, 9, other))
     assert reassembler.cursors[other].ahead_bytes == run(1, 9).memory_bytes
+
+
+def test_a_partition_that_is_known_to_have_more_is_fetched_by_whole_pages() -> None:
+    reassembler = make_reassembler(page_records_first=10)
+    reassembler.expect_more(HELLO)
+    assert [(fetch.sequence, fetch.count) for fetch in reassembler.due_fetches(0.0)] == [(0, 10)]
+    reassembler.expect_more(HELLO)
+    reassembler.add_batch(run(0, 4))
+    assert reassembler.due_fetches(0.1) == [], "the rest may not exist"
+    assert reassembler.cursors[HELLO].known_end == 4
