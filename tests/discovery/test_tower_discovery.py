@@ -9,7 +9,8 @@ import trio
 import zmq
 
 from dafka.config import Config
-from dafka.discovery import Advertisement, DiscoveryEvent, Settled, open_discovery
+from dafka.discovery import Advertisement, Discovery, DiscoveryEvent, Settled, open_discovery
+from dafka.discovery.tower import TowerDiscovery
 from dafka.endpoints import MessageSource, PeerEndpoint
 from dafka.errors import DiscoveryError
 from dafka.protocol import PeerJoined, PeerLeft, TowerMachine, TowersHeard, TowersSilent
@@ -59,6 +60,7 @@ class Node:
     def __init__(self, port: int, host: str = "", address: str = "") -> None:
         self.advertisement = Advertisement(address or new_address(), host, port)
         self.reports: list[DiscoveryEvent] = []
+        self.discovery: Discovery | None = None
         self._changed = trio.Event()
         self._scope = trio.CancelScope()
         self._stopped = trio.Event()
@@ -72,8 +74,9 @@ class Node:
         return PeerLeft(self.advertisement.address, PeerEndpoint(f"tcp://127.0.0.1:{self.advertisement.port}"))
 
     async def run(self, config: Config, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        discovery = self.discovery = open_discovery(config)
         with trio.CancelScope() as self._scope:
-            await open_discovery(config).run(self.advertisement, self._take, task_status=task_status)
+            await discovery.run(self.advertisement, self._take, task_status=task_status)
         self._stopped.set()
 
     async def stop(self) -> None:
@@ -383,6 +386,8 @@ async def test_node_ignores_invalid_messages_from_a_tower() -> None:
             publisher.send_many([*invalid, *valid])
             await node.wait(Settled())
             assert [report for report in node.reports if report != Settled()] == [TowersHeard(), peer.joined]
+            assert isinstance(node.discovery, TowerDiscovery)
+            assert node.discovery.discarded.total() == len(invalid)
 
 
 # Hosts

@@ -14,6 +14,7 @@ from dafka.protocol import (
 from dafka.protocol.actions import Action, Deliver, Publish, Subscribe, Unsubscribe
 from dafka.protocol.events import PartitionHeard
 from dafka.protocol.polling import RETRY_WAITS_S
+from dafka.protocol.presence.peer_limits import NODE_BURST, TOO_OFTEN
 from dafka.records import Partition
 from dafka.wire import Command
 from tests.protocol.helpers import (
@@ -304,3 +305,11 @@ def test_partitions_beyond_the_limit_are_discarded_and_counted() -> None:
     consumer = make_consumer(config=Config().with_node(partitions_max=1))
     assert receive(consumer, live(0, 1), live(0, 1, Partition("hello", "OTHER"))) == [0]
     assert consumer.discarded == {"too many partitions": 1}
+
+
+def test_greetings_of_one_store_are_limited() -> None:
+    consumer = make_consumer()
+    consumer.peer_joined("STORE", 0.0)
+    actions = consumer.receive([wire.StoreHello(ME, "STORE")] * (NODE_BURST + 5), 0.1)
+    assert len(published(actions, wire.ConsumerHello)) == NODE_BURST
+    assert consumer.discarded == {TOO_OFTEN: 5}

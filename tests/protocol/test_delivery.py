@@ -91,3 +91,15 @@ def test_dropping_a_topic_from_a_full_buffer_makes_room_to_fetch_more() -> None:
     assert [each.message for each in actions if isinstance(each, Publish)] == [
         wire.Fetch(PARTITION.address, "C" * 32, "t", 0, 10)
     ]
+
+
+@pytest.mark.parametrize("topic", ["t", "other"])
+def test_an_open_run_ends_when_its_topic_is_dropped(topic: str) -> None:
+    delivery, machine = make_delivery(10)
+    take(delivery, 2)
+    delivery.drop_topic(topic, 0.1)
+    record = delivery.next_record()
+    assert (record is None) == (topic == "t")
+    assert machine.capacity.buffered_bytes == 0
+    delivery.end_run()
+    assert (delivery.next_record(), delivery.next_batch(), delivery.waiting_positions()) == (None, None, {})

@@ -7,7 +7,7 @@ import pytest
 from dafka import wire
 from dafka.config import Config
 from dafka.protocol.actions import Action, Subscribe, Unsubscribe
-from dafka.protocol.groups import GroupReaderMachine
+from dafka.protocol.groups import GroupReaderMachine, topic_of_group
 from dafka.protocol.groups.records import READ_BACK_RECORDS
 from dafka.protocol.groups.topic_reader import RESTART_S, RETRY_S
 from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING
@@ -79,6 +79,16 @@ def test_only_stores_that_have_not_answered_are_asked_again_until_the_survey_beg
     assert reader.deadline() == 2 * RETRY_S
     assert asked_stores(reader.tick(RESTART_S)) == ["A", "B"]
     assert reader.surveyed() == 0
+
+
+def test_a_survey_that_has_ended_asks_nothing_more() -> None:
+    reader = make_reader("A")
+    actions = reader.begin_survey(0.0)
+    reader.receive([answer("A", actions)], 0.1)
+    reader.end_survey()
+    assert (reader.surveyed(), reader.deadline()) == (0, float("inf"))
+    assert asked_stores(reader.tick(10.0)) == []
+    assert topic_of_group("team") == TOPIC
 
 
 def test_a_store_that_connects_or_greets_is_asked_while_a_survey_is_under_way() -> None:
