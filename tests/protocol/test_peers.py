@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import attrs
+
 from dafka import wire
 from dafka.endpoints import PeerEndpoint
 from dafka.protocol import PeerJoined, PeerLeft
@@ -86,3 +88,33 @@ def test_nodes_beyond_the_limit_are_ignored_and_counted() -> None:
     assert peers.ignored == 1
     peers.expire(4.0)
     assert peers.heard(wire.TowerBeacon("B", B1), 4.0) == [PeerJoined("B", PeerEndpoint(B1))]
+
+
+def test_a_node_that_is_heard_and_listed_stays_until_neither_is_true() -> None:
+    entry = wire.DirectoryEntry("A", A1, "", wire.Role.STORE)
+    for silent_at, left_at in ((0.0, 4.0), (5.0, 9.0)):
+        peers = make_peers()
+        peers.heard(wire.TowerBeacon("A", A1), silent_at)
+        for tower in (0, 1):
+            assert peers.listed(entry, tower) == []
+        assert peers.unlisted(attrs.evolve(entry, role=wire.Role.ANY), 0, silent_at) == [], "it has changed its role"
+        assert peers.unlisted(entry, 0, silent_at) == []
+        assert peers.expire(100.0) == [], "the other tower lists it"
+        assert peers.unlisted(entry, 2, silent_at) == []
+        assert peers.unlisted(entry, 1, left_at - 0.1) == []
+        assert peers.expire(left_at - 0.1) == []
+        assert peers.expire(left_at, are_listed=True) == [PeerLeft("A", PeerEndpoint(A1))]
+
+
+def test_nodes_missing_in_a_new_directory_of_a_tower_have_the_timeout_to_register() -> None:
+    peers = make_peers()
+    for name, endpoint, towers in (("A", A1, (0,)), ("B", B1, (0, 1)), ("C", A2, (1,))):
+        for tower in towers:
+            peers.listed(wire.DirectoryEntry(name, endpoint), tower)
+    peers.keep_listed(0, [], 10.0)
+    assert peers.expire(13.9) == []
+    assert peers.expire(14.0) == [PeerLeft("A", PeerEndpoint(A1))]
+    peers.keep_listed(1, [("C", "")], 20.0)
+    assert peers.expire(100.0) == [PeerLeft("B", PeerEndpoint(B1))]
+    peers.heard(wire.TowerBeacon("D", A1), 100.0)
+    assert peers.expire(104.0, are_listed=True, is_tower_silent=True) == [PeerLeft("D", PeerEndpoint(A1), True, True)]

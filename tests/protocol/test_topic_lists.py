@@ -225,3 +225,13 @@ def test_a_page_that_was_not_asked_for_is_discarded(page: wire.DirectTopics) -> 
     assert play.machine.receive_from_store(STORE, [page], play.now) == []
     assert play.topics == []
     assert play.machine.discarded.total() == 1
+
+
+def test_an_empty_page_ends_a_list_whatever_it_promises() -> None:
+    play = Play(make_store())
+    play.machine.begin_round(play.now)
+    play.machine.node_settled(play.now)
+    page = wire.DirectTopics(ME, STORE, "", (), 5, 1)
+    assert published(play.machine.receive_from_store(STORE, [page], play.now), wire.GetTopics) == []
+    (node,) = play.machine.survey(play.now).nodes
+    assert (node.lists_topics, node.topics_held) == (True, 5)

@@ -146,3 +146,12 @@ def test_nodes_whose_connections_end_are_announced_together_within_a_moment() ->
         (False, "A"),
         (False, "B"),
     ]
+
+
+def test_a_node_that_opens_its_inbox_again_is_sent_the_directory() -> None:
+    tower = make_tower()
+    register(tower)
+    for now in (10.0, 20.0):
+        (page,) = tower.receive_subscriptions([b"\1IA"], now)
+        assert wire.DirectoryPage.decode(page, "A").is_last
+        assert tower.receive_subscriptions([b"\0IA"], now + 1) == []
