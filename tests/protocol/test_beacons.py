@@ -193,6 +193,40 @@ def test_a_tower_that_has_sent_its_directory_once_keeps_the_second_form() -> Non
         assert SubscribeAtTower(0, b"B") not in node.tick(now)
 
 
+def make_listed(*, pause_ms: int = 1000) -> BeaconMachine:
+    """Return a node that has the directory of a tower, and has heard its pulse."""
+    node = BeaconMachine(wire.NodeBeacon("ME", "", 4001), CONFIG)
+    node.start(0.0)
+    node.tower_subscribed(0, [b"\1" + wire.REGISTRATION], 0.0)
+    listed(node, b"T" * 8, 0.0)
+    node.heard(0, [wire.Pulse(b"T" * 8, 60_000, {}, pause_ms).encode()], 0.0)
+    return node
+
+
+def asks_directory(actions: Sequence[BeaconAction]) -> bool:
+    sent_frames = [action.frames for action in actions if isinstance(action, SendToTower)]
+    return any(wire.Registration.decode(frames).asks_directory for frames in sent_frames)
+
+
+@pytest.mark.parametrize(("tower", "number", "asks"), [(b"T" * 8, 1, False), (b"T" * 8, 2, True), (b"U" * 8, 1, True)])
+def test_a_change_that_does_not_follow_the_directory_makes_a_node_ask_for_it(
+    tower: bytes, number: int, asks: bool
+) -> None:
+    entry = wire.DirectoryEntry("A", "tcp://10.0.0.1:1", "", wire.Role.STORE)
+    changes = wire.encode_changes(wire.Role.STORE, tower, number, [(True, entry.encode())])
+    assert asks_directory(make_listed().heard(0, [changes], 0.1)) is asks
+
+
+@pytest.mark.parametrize(("pause_ms", "is_tower_silent"), [(0, True), (1000, True), (10_000, False)])
+def test_a_tower_is_not_silent_before_its_next_pulse_is_due(pause_ms: int, is_tower_silent: bool) -> None:
+    node = make_listed(pause_ms=pause_ms)
+    hear(node, peer(1), now=0.0)
+    left = []
+    while (now := node.deadline()) < 6.0:
+        left += [each.is_tower_silent for each in node.tick(now) if isinstance(each, PeerLeft)]
+    assert left == [is_tower_silent]
+
+
 def test_a_tower_cannot_announce_a_silence_without_end() -> None:
     node = BeaconMachine(wire.NodeBeacon("ME", "", 4001), CONFIG)
     node.start(0.0)

@@ -505,6 +505,13 @@ def test_a_store_that_moved_is_asked_at_its_new_endpoint() -> None:
     assert play.holder() == HolderView(STORE, 60, 0)
 
 
+def test_a_node_that_discovery_has_not_lost_is_up_without_beacons() -> None:
+    play = Census()
+    play.join(STORE, "store")
+    play.now += 1000.0
+    assert [node.state for node in play.machine.survey(play.now).nodes] == [NodeState.UP]
+
+
 def test_the_report_of_each_tower_is_kept() -> None:
     far = "tcp://10.9.9.9:5557"
     play = Census(Config().with_beacon(tower_pub=(TOWER, far)))

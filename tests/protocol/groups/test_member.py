@@ -247,3 +247,24 @@ def test_members_hold_equal_shares_of_what_any_of_them_knows() -> None:
     expected = assign_partitions(rankings)
     assert [*expected.values()].count("a") == 2
     assert bench.records[-1].claimed == {each for each in known[:2] if expected[each] == "a"}
+
+
+def test_records_of_a_member_that_is_over_are_read_before_its_partition_is_taken() -> None:
+    bench = Bench(FIRST)
+    bench.join()
+    bench.hear(SECOND, claim_of(SECOND), 0.0)
+    bench.confirm(0.1)
+    bench.survey(0.1)
+    assert all(ONE not in record.positions for record in bench.records), "the other member may handle it"
+    news = MemberRecord(lease_ms=4000, topics=(TOPIC,), is_full=True, over=frozenset([SECOND]))
+    assert bench.hear("third", news, 0.2) == [Survey()]
+    assert all(ONE not in record.positions for record in bench.records), "its last positions may be unread"
+    bench.survey(0.3)
+    assert bench.records[-1].positions == {ONE: Position(1, 7)}
+
+
+def test_positions_of_partitions_that_are_not_handled_are_not_saved() -> None:
+    bench = Bench(FIRST)
+    bench.join()
+    bench.note(bench.member.commit({ONE: 50, Partition(TOPIC, "other"): 3}, 0.0))
+    assert all(not record.positions for record in bench.records)

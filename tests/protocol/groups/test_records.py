@@ -8,7 +8,14 @@ import pytest
 
 from dafka.errors import StorageFormatError
 from dafka.protocol.groups import GroupView
-from dafka.protocol.groups.records import MemberRecord, Position, decode_member_record, encode_member_record
+from dafka.protocol.groups.records import (
+    FULL_EVERY_RECORDS,
+    READ_BACK_RECORDS,
+    MemberRecord,
+    Position,
+    decode_member_record,
+    encode_member_record,
+)
 from dafka.records import Partition
 
 ONE, TWO = Partition("orders", "A" * 32), Partition("orders", "B" * 32)
@@ -78,3 +85,7 @@ def test_a_late_position_of_an_earlier_epoch_does_not_count() -> None:
     back = MemberRecord(lease_ms=1000, positions={ONE: Position(4, 50)})
     view.receive("b", 1, [encode_member_record(back)], 3.0)
     assert view.position(ONE) == Position(4, 50)
+
+
+def test_a_reader_that_begins_shortly_before_the_end_finds_a_full_record() -> None:
+    assert FULL_EVERY_RECORDS <= READ_BACK_RECORDS
