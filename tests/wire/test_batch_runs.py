@@ -141,3 +141,9 @@ def test_few_compressed_batches_are_unpacked_at_a_time() -> None:
         tracemalloc.stop()
     assert sequences == list(range(count))
     assert peak < 4 * UNPACKED_BYTES_MAX
+
+
+def test_batches_that_need_no_unpacking_come_in_one_part() -> None:
+    size = UNPACKED_BYTES_MAX // 4
+    messages = [published(encode_batch(2 * number, [bytes(size)], timestamps=7)) for number in range(6)]
+    assert [len(part) for part in BatchDecoder().decode_in_parts(messages)] == [6]
