@@ -268,3 +268,16 @@ def test_positions_of_partitions_that_are_not_handled_are_not_saved() -> None:
     bench.join()
     bench.note(bench.member.commit({ONE: 50, Partition(TOPIC, "other"): 3}, 0.0))
     assert all(not record.positions for record in bench.records)
+
+
+def test_a_survey_of_too_few_stores_does_not_count() -> None:
+    bench = Bench(FIRST, stores=2)
+    bench.note(bench.member.start(0.0))
+    bench.note(bench.member.partitions_known([ONE], 0.0))
+    for store in ("s", "t"):
+        bench.confirm(0.1, store)
+    bench.note(bench.member.survey_done(1, 0.2))
+    assert all(ONE not in record.claimed for record in bench.records)
+    assert bench.note(bench.member.tick(1.0)) == [Survey()]
+    bench.note(bench.member.survey_done(2, 1.1))
+    assert bench.records[-1].claimed == {ONE}

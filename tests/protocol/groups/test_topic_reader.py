@@ -135,7 +135,11 @@ def test_acks_of_watched_members_show_new_records() -> None:
 
 def test_messages_of_others_and_beyond_the_limits_are_discarded() -> None:
     reader = make_reader("A", config=Config().with_node(partitions_max=1))
-    strangers = [head(4, requestor="YOU"), head(4, Partition("other", "MEMBER")), direct(0, 3, ME, MEMBER)]
+    strangers: list[wire.BatchedMessage] = [
+        head(4, requestor="YOU"),
+        head(4, Partition("other", "MEMBER")),
+        direct(0, 3, ME, MEMBER),
+    ]
     assert batches(reader.receive(strangers, 0.1)) == []
     reader.receive([head(SEQUENCE_MAX), head(4), head(4, Partition(TOPIC, "SECOND"))], 0.1)
     assert reader.ends() == {"MEMBER": 5}
