@@ -6,7 +6,7 @@ import pytest
 
 from tests.protocol.histories import DRIVERS, PAUSES_S, Draw, Driver
 
-SEEDS = range(25)
+SEEDS = range(15)
 STEPS = 60
 QUIET_S = 60.0
 TICKS_PER_S = 20

@@ -34,7 +34,7 @@ def test_a_message_survives_the_wire(kind: type[Message], dialect: Dialect, data
     assert decode(encode(message, dialect)) == (message, dialect)
 
 
-@settings(max_examples=80)
+@settings(max_examples=50)
 @given(drains=st.lists(traffic(), min_size=1, max_size=3))
 def test_the_batch_decoder_agrees_with_the_codec(drains: list[list[Frames]]) -> None:
     decoder, reference = BatchDecoder(), Reference()
