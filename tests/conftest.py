@@ -36,8 +36,6 @@ LONGEST_FIRST = (
     "another Spark session",
     "tests/conformance/test_own_roles.py",
     "tests/conformance/test_mutants.py",
-    "tests/power/test_losses.py",
-    "tests/storage/test_crash_loop.py",
     "tests/spark/test_stream_kills.py",
     "tests/spark/test_write_retries.py",
 )

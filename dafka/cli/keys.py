@@ -12,6 +12,7 @@ import click
 from dafka.cli.options import config_options, setting_option, usage_mistakes
 from dafka.cli.terminal import UsageMistake
 from dafka.config import Config
+from dafka.storage.filelog.files import sync_folder
 from dafka.transport.keys import AuthorizedKeys, KeyPair, parse_public_key, read_public_keys, write_key_file
 
 
@@ -112,7 +113,7 @@ def _file_name(name: str, public: str) -> str:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Replace the file atomically, so that a node that reads it at this moment sees whole lines."""
+    """Replace the file atomically and durably, so that a node that reads it at this moment sees whole lines."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     try:
         with open(descriptor, "w", encoding="utf-8") as file:
@@ -121,6 +122,7 @@ def _replace(path: Path, text: str) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
+        sync_folder(str(path.parent))
     except BaseException:
         with suppress(FileNotFoundError):
             os.unlink(temporary)

@@ -58,7 +58,7 @@ class KeyPair:
 
 
 def write_key_file(path: Path, pair: KeyPair) -> None:
-    """Create a key file that only its owner can read (mode 0600).
+    """Create a key file durably that only its owner can read (mode 0600).
 
     Raise `ConfigError` if the file exists already, or cannot be written.
     """
@@ -70,6 +70,11 @@ def write_key_file(path: Path, pair: KeyPair) -> None:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
     except FileExistsError:
         raise ConfigError(f"{path} exists already; a key file is never overwritten: choose another name") from None
     except OSError as error:

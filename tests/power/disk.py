@@ -14,8 +14,7 @@ The rules are those of POSIX on a journaling file system, at their worst:
 from __future__ import annotations
 
 import os
-import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import ClassVar, TypeAlias
 
@@ -24,6 +23,9 @@ import attrs
 from tests.power.recording import Entry, Kind
 
 SECTOR_BYTES = 512
+
+Tree: TypeAlias = Mapping[str, "bytes | None"]
+"""The contents of files by path; None for a folder. A folder comes before what it has."""
 
 
 @attrs.frozen
@@ -43,9 +45,37 @@ class Change:
         content.extend(bytes(max(self.position - len(content), 0)))
         content[self.position : self.position + len(self.data)] = self.data
 
+    def torn(self, *, begins: bool) -> list[Change]:
+        """Return the part of a write that arrives: its first sector, or its size and all but the first sector."""
+        if self.data is None:
+            return []
+        first = SECTOR_BYTES - self.position % SECTOR_BYTES
+        if begins:
+            return [attrs.evolve(self, data=self.data[:first])]
+        rest = Change(self.number, self.position + first, self.data[first:])
+        return [rest if rest.data else Change(self.number, self.position + len(self.data), b"")]
 
-Chooser: TypeAlias = Callable[[list[Change], random.Random], list[Change]]
-"""Chooses from the changes of a file that are not durable what arrives nevertheless: changes, or parts of them."""
+
+@attrs.frozen
+class Fate:
+    """What a power failure leaves of the unsynced changes of one file or folder: the first ones, `kept`.
+
+    Of the change after them, its first sector arrives (`begins`), or all but that (`ends`). None for all changes.
+    """
+
+    kept: int | None = None
+    begins: bool = False
+    ends: bool = False
+
+    def apply(self, changes: list[Change]) -> list[Change]:
+        """Return what arrives of the changes of a file."""
+        if self.kept is None:
+            return changes
+        torn = changes[self.kept : self.kept + 1] if self.begins or self.ends else []
+        return changes[: self.kept] + [part for each in torn for part in each.torn(begins=self.begins)]
+
+
+ALL, NOTHING = Fate(), Fate(0)
 
 
 class File:
@@ -57,6 +87,11 @@ class File:
         self._synced: set[int] = set()
         self._forgotten: set[int] = set()
         """The numbers of the changes that a failed sync has made Linux forget."""
+
+    @property
+    def unsynced(self) -> list[Change]:
+        """The changes that may be lost."""
+        return [change for change in self._changes if change.number not in self._synced]
 
     def add_change(self, change: Change) -> None:
         """Take a change."""
@@ -76,10 +111,9 @@ class File:
         numbers = {change.number for change in self._changes if change.number < before}
         self._forgotten |= numbers - self._synced
 
-    def content_after(self, loss: Chooser, choose: random.Random) -> bytes:
-        """Return the files that are left after a power failure."""
-        kept = [change for change in self._changes if change.number in self._synced]
-        kept += loss([change for change in self._changes if change.number not in self._synced], choose)
+    def content_after(self, fate: Fate) -> bytes:
+        """Return the content that a power failure leaves."""
+        kept = [change for change in self._changes if change.number in self._synced] + fate.apply(self.unsynced)
         content = bytearray(self._durable)
         for change in sorted(kept, key=lambda change: change.number):
             change.apply_to(content)
@@ -102,77 +136,33 @@ class Folder:
 
     def __init__(self) -> None:
         self.durable: dict[str, Node] = {}
-        self.changes: list[Renaming] = []
+        self.unsynced: list[Renaming] = []
 
-    def entries(self, changes: int | None = None) -> dict[str, Node]:
-        """Return the entries after the first changes, or after all of them."""
+    def entries(self, fate: Fate = ALL) -> dict[str, Node]:
+        """Return the entries that a power failure leaves; by default those that the folder has."""
         found: dict[str, Node | None] = dict(self.durable)
-        for change in self.changes[:changes]:
+        for change in self.unsynced[: fate.kept]:
             found.update(change.entries)
         return {name: node for name, node in found.items() if node is not None}
 
     def sync(self, before: int) -> None:
         """Make the changes before a number durable."""
-        count = sum(change.number < before for change in self.changes)
-        self.durable = self.entries(count)
-        del self.changes[:count]
-
-
-def lose_all(_changes: list[Change], _choose: random.Random) -> list[Change]:
-    """Lose every change that was not synced."""
-    return []
-
-
-def keep_all(changes: list[Change], _choose: random.Random) -> list[Change]:
-    """Lose nothing, as when only the process is killed."""
-    return changes
-
-
-def lose_latest(changes: list[Change], choose: random.Random) -> list[Change]:
-    """Keep the first changes, and a part of the next one."""
-    count = choose.randint(0, len(changes))
-    return changes[:count] + [part for change in changes[count : count + 1] for part in _tear(change, choose)]
-
-
-def lose_some(changes: list[Change], choose: random.Random) -> list[Change]:
-    """Keep any changes, and parts of others."""
-    kept: list[Change] = []
-    for change in changes:
-        fate = choose.random()
-        kept += [change] if fate < 0.4 else _tear(change, choose) if fate < 0.7 else []
-    return kept
-
-
-def _tear(change: Change, choose: random.Random) -> list[Change]:
-    """Return the sectors of a write that arrive, and sometimes the size that the whole write would have given."""
-    if change.data is None:
-        return []
-    parts = []
-    position, end = change.position, change.position + len(change.data)
-    while position < end:
-        after = min((position // SECTOR_BYTES + 1) * SECTOR_BYTES, end)
-        if choose.random() < 0.5:
-            data = change.data[position - change.position : after - change.position]
-            parts.append(Change(change.number, position, data))
-        position = after
-    if choose.random() < 0.5:
-        parts.append(Change(change.number, end, b""))
-    return parts
-
-
-LOSSES: tuple[Chooser, ...] = (lose_all, lose_latest, lose_some, keep_all)
+        count = sum(change.number < before for change in self.unsynced)
+        self.durable = self.entries(Fate(count))
+        del self.unsynced[:count]
 
 
 class Disk:
     """The files below a folder, from the first recording of a process to a moment in the latest one.
 
     Args:
+        root: The folder in which the process was recorded.
         forgets_failed: Whether no sync makes durable what an earlier sync of the file failed to.
     """
 
-    def __init__(self, *, forgets_failed: bool = True) -> None:
+    def __init__(self, root: Path, *, forgets_failed: bool = True) -> None:
+        self._root = str(root.resolve())
         self._forgets_failed = forgets_failed
-        self._root = ""
         self._folder = Folder()
         self._open: dict[int, Node] = {}
         self._syncing: dict[int, list[int]] = {}
@@ -190,16 +180,36 @@ class Disk:
         if apply is not None:
             apply(self, entry)
 
-    def fail_power(self, target: Path, loss: Chooser, choose: random.Random) -> None:
-        """Write the files that a power failure leaves at this moment to a new folder."""
-        _store(self._folder, target, loss, choose)
+    def tree(self, default: Fate, others: Mapping[Node, Fate] | None = None) -> Tree:
+        """Return the files that a power failure leaves at this moment: `others` have other fates than the default."""
+        tree: dict[str, bytes | None] = {}
+        _collect(self._folder, "", default, others or {}, tree)
+        return tree
+
+    def fates(self) -> Iterator[tuple[Fate, dict[Node, Fate]]]:
+        """Yield what a power failure may do at this moment: the default, and the fates of other files and folders.
+
+        Nothing arrives, or all does, or only that of one file or folder, or all but that, or all but its last changes,
+        of which one may be torn.
+        """
+        yield NOTHING, {}
+        yield ALL, {}
+        changed = [node for node in [self._folder, *(node for _, node in _walk(self._folder))] if node.unsynced]
+        for node in changed:
+            yield NOTHING, {node: ALL}
+            count = len(node.unsynced)
+            for kept in {0, count - 1}:
+                yield ALL, {node: Fate(kept)}
+            if isinstance(node, File):
+                yield ALL, {node: Fate(count - 1, begins=True)}
+                yield ALL, {node: Fate(count - 1, ends=True)}
 
     def _open_file(self, entry: Entry) -> None:
         folder, name = self._find(entry.first)
         node = folder if not name else folder.entries().get(name)
         if node is None:
             node = File()
-            folder.changes.append(Renaming(self._number, {name: node}))
+            folder.unsynced.append(Renaming(self._number, {name: node}))
         elif entry.value & os.O_TRUNC and isinstance(node, File):
             node.add_change(Change(self._number, 0, None))
         self._open[entry.fd] = node
@@ -242,7 +252,7 @@ class Disk:
             if target is not folder:
                 raise NotImplementedError("a rename to another folder")
             changes[new_name] = folder.entries()[name]
-        folder.changes.append(Renaming(self._number, changes))
+        folder.unsynced.append(Renaming(self._number, changes))
 
     def _find(self, path: bytes) -> tuple[Folder, str]:
         """Return the folder of a path, and the name in it; the root and an empty name for the root itself."""
@@ -270,6 +280,17 @@ class Disk:
     }
 
 
+def store_tree(tree: Tree, target: Path) -> None:
+    """Write files to a new folder."""
+    os.mkdir(target)
+    for path, content in tree.items():
+        if content is None:
+            os.mkdir(f"{target}/{path}")
+        else:
+            with open(f"{target}/{path}", "wb", buffering=0) as file:
+                file.write(content)
+
+
 def _walk(folder: Folder, prefix: str = "") -> list[tuple[str, Node]]:
     found: list[tuple[str, Node]] = []
     for name, node in folder.entries().items():
@@ -279,16 +300,13 @@ def _walk(folder: Folder, prefix: str = "") -> list[tuple[str, Node]]:
     return found
 
 
-def _store(folder: Folder, target: Path, loss: Chooser, choose: random.Random) -> None:
-    target.mkdir()
-    if loss is lose_all:
-        changes = 0
-    elif loss is keep_all:
-        changes = len(folder.changes)
-    else:
-        changes = choose.randint(0, len(folder.changes))
-    for name, node in folder.entries(changes).items():
+def _collect(
+    folder: Folder, prefix: str, default: Fate, others: Mapping[Node, Fate], tree: dict[str, bytes | None]
+) -> None:
+    for name, node in folder.entries(others.get(folder, default)).items():
+        path = prefix + name
         if isinstance(node, Folder):
-            _store(node, target / name, loss, choose)
-            continue
-        (target / name).write_bytes(node.content_after(loss, choose))
+            tree[path] = None
+            _collect(node, f"{path}/", default, others, tree)
+        else:
+            tree[path] = node.content_after(others.get(node, default))

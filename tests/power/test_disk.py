@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import random
-from collections.abc import Callable, Iterable
-from itertools import count
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
-from tests.power.disk import SECTOR_BYTES, Chooser, Disk, keep_all, lose_all, lose_latest, lose_some
+from tests.power.disk import ALL, NOTHING, SECTOR_BYTES, Disk, Fate, Tree
 from tests.power.recording import Entry, Kind
 
 ROOT = Path("/recorded")
@@ -33,54 +31,55 @@ def write(position: int, data: bytes) -> Entry:
     return call(Kind.WRITE, FILE, position, data)
 
 
-@pytest.fixture
-def left(tmp_path: Path) -> Callable[..., dict[str, bytes]]:
-    """Return the contents of the files that a power failure leaves, by path."""
-    numbers = count()
-
-    def run(entries: Iterable[Entry], loss: Chooser, seed: int = 0, *, forgets_failed: bool = True) -> dict[str, bytes]:
-        disk = Disk(forgets_failed=forgets_failed)
-        disk.start_process(ROOT)
-        for entry in entries:
-            disk.apply(entry)
-        target = tmp_path / str(next(numbers))
-        disk.fail_power(target, loss, random.Random(seed))
-        return {str(path.relative_to(target)): path.read_bytes() for path in target.rglob("*") if path.is_file()}
-
-    return run
+def replayed(entries: Iterable[Entry], *, forgets_failed: bool = True) -> Disk:
+    disk = Disk(ROOT, forgets_failed=forgets_failed)
+    for entry in entries:
+        disk.apply(entry)
+    return disk
 
 
-def test_a_file_is_there_after_a_sync_of_it_and_of_its_folder(left: Callable[..., dict[str, bytes]]) -> None:
+def left(entries: Iterable[Entry], fate: Fate, *, forgets_failed: bool = True) -> Tree:
+    """Return what a power failure leaves."""
+    return replayed(entries, forgets_failed=forgets_failed).tree(fate)
+
+
+def all_left(entries: Iterable[Entry]) -> list[Tree]:
+    """Return everything that a power failure may leave."""
+    disk = replayed(entries)
+    return [disk.tree(default, others) for default, others in disk.fates()]
+
+
+def test_a_file_is_there_after_a_sync_of_it_and_of_its_folder() -> None:
     written = [*CREATE, write(0, b"abc"), *sync(FILE)]
-    assert left(written, lose_all) == {}
-    assert left(written, keep_all) == {"f": b"abc"}
-    assert left([*written, *sync(FOLDER)], lose_all) == {"f": b"abc"}
-    assert left([*CREATE, write(0, b"abc"), *sync(FOLDER)], lose_all) == {"f": b""}
+    assert left(written, NOTHING) == {}
+    assert left(written, ALL) == {"f": b"abc"}
+    assert left([*written, *sync(FOLDER)], NOTHING) == {"f": b"abc"}
+    assert left([*CREATE, write(0, b"abc"), *sync(FOLDER)], NOTHING) == {"f": b""}
 
 
-def test_a_sync_covers_what_was_written_before_it_began(left: Callable[..., dict[str, bytes]]) -> None:
+def test_a_sync_covers_what_was_written_before_it_began() -> None:
     begin, end = sync(FILE)
     entries = [*CREATE, *sync(FOLDER), write(0, b"abc"), begin, write(3, b"def"), end]
-    assert left(entries, lose_all) == {"f": b"abc"}
-    assert left(entries[:-1], lose_all) == {"f": b""}
+    assert left(entries, NOTHING) == {"f": b"abc"}
+    assert left(entries[:-1], NOTHING) == {"f": b""}
 
 
-def test_a_failed_sync_makes_nothing_durable_and_nor_does_the_next_one(left: Callable[..., dict[str, bytes]]) -> None:
+def test_a_failed_sync_makes_nothing_durable_and_nor_does_the_next_one() -> None:
     failed = [*CREATE, *sync(FOLDER), write(0, b"abc"), *sync(FILE, -1), *sync(FILE)]
-    assert left(failed, lose_all) == {"f": b""}
-    assert left(failed, lose_all, forgets_failed=False) == {"f": b"abc"}
-    assert left([*failed, write(0, b"abd"), *sync(FILE)], lose_all) == {"f": b"abd"}
-    assert left([*failed, write(0, b"abd"), *sync(FILE)], keep_all) == {"f": b"abd"}
+    assert left(failed, NOTHING) == {"f": b""}
+    assert left(failed, NOTHING, forgets_failed=False) == {"f": b"abc"}
+    assert left([*failed, write(0, b"abd"), *sync(FILE)], NOTHING) == {"f": b"abd"}
+    assert left([*failed, write(0, b"abd"), *sync(FILE)], ALL) == {"f": b"abd"}
 
 
-def test_a_truncation_is_lost_without_a_sync(left: Callable[..., dict[str, bytes]]) -> None:
+def test_a_truncation_is_lost_without_a_sync() -> None:
     entries = [*CREATE, *sync(FOLDER), write(0, b"abc"), *sync(FILE), call(Kind.TRUNCATE, FILE, 1)]
-    assert left(entries, lose_all) == {"f": b"abc"}
-    assert left(entries, keep_all) == {"f": b"a"}
-    assert left([*entries, *sync(FILE)], lose_all) == {"f": b"a"}
+    assert left(entries, NOTHING) == {"f": b"abc"}
+    assert left(entries, ALL) == {"f": b"a"}
+    assert left([*entries, *sync(FILE)], NOTHING) == {"f": b"a"}
 
 
-def test_changes_of_a_folder_keep_their_order(left: Callable[..., dict[str, bytes]]) -> None:
+def test_changes_of_a_folder_keep_their_order() -> None:
     entries = [
         *CREATE,
         write(0, b"new"),
@@ -89,27 +88,43 @@ def test_changes_of_a_folder_keep_their_order(left: Callable[..., dict[str, byte
         call(Kind.MAKE_FOLDER, first="h"),
         call(Kind.OPEN, 5, os.O_CREAT, "h/i"),
     ]
-    found = [left(entries, lose_latest, seed) for seed in range(40)]
-    assert {frozenset(each) for each in found} == {frozenset(each) for each in ([], ["f"], ["g"], ["g", "h/i"])}
-    assert all(content in (b"new", b"") for each in found for content in each.values())
+    found = [left(entries, Fate(kept)) for kept in range(4)]
+    assert [set(each) for each in found] == [set(), {"f"}, {"g"}, {"g", "h", "h/i"}]
+    assert found[2] == {"g": b"new"}
 
 
-def test_what_was_not_synced_arrives_in_any_order_and_in_parts(left: Callable[..., dict[str, bytes]]) -> None:
+def test_what_was_not_synced_arrives_in_any_order_and_in_parts() -> None:
     new = [write(0, b"a" * 2 * SECTOR_BYTES), write(2 * SECTOR_BYTES, b"b" * SECTOR_BYTES)]
-    found = {left([*CREATE, *sync(FOLDER), *new], lose_some, seed)["f"] for seed in range(200)}
-    sectors = {tuple(content[at : at + 1] for at in (0, SECTOR_BYTES, 2 * SECTOR_BYTES)) for content in found}
-    assert (b"\0", b"a", b"b") in sectors  # the first sector is lost, and later ones arrived
-    assert (b"\0", b"\0", b"\0") in sectors  # the file has its size, and no data
-    assert (b"a", b"a", b"b") in sectors
-    assert (b"", b"", b"") in sectors
+    file = left([*CREATE, *sync(FOLDER), *new[:1]], Fate(0, begins=True))["f"]
+    assert file == b"a" * SECTOR_BYTES
+    file = left([*CREATE, *sync(FOLDER), *new[:1]], Fate(0, ends=True))["f"]
+    assert file == bytes(SECTOR_BYTES) + b"a" * SECTOR_BYTES, "the first sector is lost, and the later one arrived"
+    file = left([*CREATE, *sync(FOLDER), write(0, b"a")], Fate(0, ends=True))["f"]
+    assert file == b"\0", "the file has its size, and no data"
 
 
-def test_a_removed_file_that_comes_back_has_its_content(left: Callable[..., dict[str, bytes]]) -> None:
+def test_any_file_or_folder_may_lose_what_others_keep() -> None:
+    second = call(Kind.OPEN, 5, os.O_CREAT, "g")
+    other = Entry(Kind.WRITE, 5, 0, b"xyz", b"")
+    found = all_left([*CREATE, second, *sync(FOLDER), write(0, b"abc"), write(3, b"def"), other])
+    for expected in (
+        {"f": b"", "g": b""},
+        {"f": b"abcdef", "g": b"xyz"},
+        {"f": b"abcdef", "g": b""},
+        {"f": b"", "g": b"xyz"},
+        {"f": b"abc", "g": b"xyz"},
+        {"f": b"abc\0\0\0", "g": b"xyz"},
+    ):
+        assert expected in found
+    assert len(all_left([*CREATE, *sync(FILE), *sync(FOLDER)])) == 2, "nothing can be lost"
+
+
+def test_a_removed_file_that_comes_back_has_its_content() -> None:
     entries = [*CREATE, write(0, b"abc"), *sync(FILE), *sync(FOLDER), call(Kind.UNLINK, first="f")]
-    assert left(entries, lose_all) == {"f": b"abc"}
-    assert left([*entries, *sync(FOLDER)], lose_all) == {}
+    assert left(entries, NOTHING) == {"f": b"abc"}
+    assert left([*entries, *sync(FOLDER)], NOTHING) == {}
 
 
-def test_shared_mappings_of_files_that_must_last_are_refused(left: Callable[..., dict[str, bytes]]) -> None:
+def test_shared_mappings_of_files_that_must_last_are_refused() -> None:
     with pytest.raises(NotImplementedError, match="a shared mapping"):
-        left([*CREATE, Entry(Kind.UNSUPPORTED, FILE, 0, b"a shared mapping", b"")], lose_all)
+        left([*CREATE, Entry(Kind.UNSUPPORTED, FILE, 0, b"a shared mapping", b"")], NOTHING)

@@ -14,7 +14,6 @@ import pytest
 
 from tests.cli.harness import Dafka, Ended, Running
 from tests.power import order, system_calls
-from tests.power.run_dafka import PLANTED
 
 pytestmark = [
     pytest.mark.skipif(bool(system_calls.obstacle()), reason=system_calls.obstacle()),
@@ -22,22 +21,20 @@ pytestmark = [
 ]
 
 LINES = [order.CONTENT % number + b"x" * (number * 37 % 200) + b"\n" for number in range(60)]
-STORAGES = ["sqlite:{folder}/s.db", "filelog:{folder}/log?segment_bytes=2000"]
 
 
 class Traced(Dafka):
-    """Runs the command with a planted bug, and traces it."""
+    """Runs the command and traces it."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.data = folder / "data"
         self.data.mkdir()
-        self.bug = ""
 
     def start_traced(self, *arguments: str, stdin: int = subprocess.DEVNULL, **settings: str) -> Running:
         """Start `dafka` with these arguments and settings, and trace it."""
-        command = (*system_calls.command(self.folder / "calls"), sys.executable, "-m", "tests.power.run_dafka")
-        environment = {"PYTHONPATH": str(Path(__file__).parents[2]), PLANTED: self.bug, **settings}
+        command = (*system_calls.command(self.folder / "calls"), sys.executable, "-m", "dafka")
+        environment = {"PYTHONPATH": str(Path(__file__).parents[2]), **settings}
         return self.start(*arguments, *self.options, stdin=stdin, command=command, environment=environment)
 
     def calls(self) -> list[system_calls.Call]:
@@ -69,7 +66,7 @@ def produce(traced: Traced, running: Running) -> Ended:
 
 def end(traced: Traced, running: Running) -> None:
     """End a traced process, not the tracer."""
-    (number,) = [each for each, line in traced.processes().items() if "run_dafka" in line and "strace" not in line]
+    (number,) = [each for each, line in traced.processes().items() if " dafka store " in line and "strace" not in line]
     os.kill(number, signal.SIGTERM)
     assert running.wait().status == 0, running.errors
 
@@ -107,38 +104,13 @@ def trace_consumer(traced: Traced) -> list[str]:
     return order.saved_too_early(traced.calls(), str(traced.data))
 
 
-@pytest.mark.parametrize("storage", STORAGES)
-def test_no_ack_leaves_before_the_sync_of_what_it_acknowledges(storage: str, traced: Traced) -> None:
-    assert trace_store(traced, storage) == []
+def test_no_ack_leaves_before_the_sync_of_what_it_acknowledges(traced: Traced) -> None:
+    assert trace_store(traced, "sqlite:{folder}/s.db") == []
 
 
-@pytest.mark.parametrize("storage", STORAGES)
-def test_no_record_leaves_before_the_sync_of_the_spool(storage: str, traced: Traced) -> None:
-    assert trace_producer(traced, storage) == []
+def test_no_record_leaves_before_the_sync_of_the_spool(traced: Traced) -> None:
+    assert trace_producer(traced, "filelog:{folder}/log?segment_bytes=2000") == []
 
 
 def test_no_position_is_saved_before_the_output_is_written(traced: Traced) -> None:
     assert trace_consumer(traced) == []
-
-
-@pytest.mark.parametrize(
-    ("bug", "storage"),
-    [
-        ("acknowledges-before-append", STORAGES[0]),
-        ("sqlite-commits-without-sync", STORAGES[0]),
-        ("segment-not-synced", STORAGES[1]),
-    ],
-)
-def test_a_store_that_acknowledges_too_early_is_noticed(bug: str, storage: str, traced: Traced) -> None:
-    traced.bug = bug
-    assert trace_store(traced, storage)
-
-
-def test_a_producer_that_publishes_too_early_is_noticed(traced: Traced) -> None:
-    traced.bug = "publishes-before-spooled"
-    assert trace_producer(traced, STORAGES[0])
-
-
-def test_a_consumer_that_saves_too_early_is_noticed(traced: Traced) -> None:
-    traced.bug = "saves-before-output"
-    assert trace_consumer(traced)

@@ -1,47 +1,28 @@
 """A program that uses a storage at random, and marks the storage's promises in its recording.
 
-    python -m tests.power.workload URL SEED STEPS [--bug NAME]
+    python -m tests.power.workload URL SEED STEPS
 
-The limits at which files are rolled, truncated and indexed are small, so that a few hundred steps reach all of them.
-The content of a record names its partition and its sequence, so that a wrong one cannot look right.
+The limits at which the log of SQLite is truncated are small, so that a few hundred steps reach all of them.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
 import sqlite3
+import sys
 from collections.abc import Iterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, closing, contextmanager, suppress
+from contextlib import AsyncExitStack, closing, contextmanager, suppress
 
 import pytest
 import trio
 
 from dafka.errors import StorageError
-from dafka.records import Partition, RecordBatch
-from dafka.storage import RetentionPolicy, Storage
-from dafka.storage.filelog import index, open_filelog, writer
-from dafka.storage.sqlite import connection, open_sqlite, write_ahead_log
-from tests.power import planted
+from dafka.storage import RetentionPolicy, Storage, open_storage
+from dafka.storage.sqlite import connection, write_ahead_log
+from tests.power.promises import NAMES, PARTITIONS, make_batch
 from tests.power.recording import fail_syncs, mark
-
-PARTITIONS = [Partition("orders", f"{number}" * 32) for number in range(3)] + [Partition("ü/..", "Z" * 250)]
-NAMES = ["reader", "ü x" * 60]
-
-
-def make_batch(partition: Partition, first: int, count: int) -> RecordBatch:
-    """Return records of various sizes; the content of each names its partition and its sequence."""
-    number = PARTITIONS.index(partition)
-    contents = [b"%d:%d:" % (number, each) + b"x" * (each * 7919 % 300) for each in range(first, first + count)]
-    return RecordBatch(partition, first, contents)
-
-
-def open_storage(url: str) -> AbstractAsyncContextManager[Storage]:
-    """Open a storage as `dafka.storage.open_storage` does, without looking for its plugin each time."""
-    scheme, _, location = url.partition(":")
-    return {"sqlite": open_sqlite, "filelog": open_filelog}[scheme](location)
 
 
 def is_relaxed(url: str) -> bool:
@@ -79,7 +60,7 @@ class Writer:
         batches = []
         for number in chosen:
             count = self._choose.choice((1, 1, 1, 5, 20))
-            batches.append(make_batch(PARTITIONS[number], self._ends[number], count))
+            batches.append(make_batch(number, self._ends[number], count))
             self._ends[number] += count
         self._mark("appending", self._ends)
         if not self._is_relaxed and self._choose.random() < 0.1:
@@ -153,7 +134,7 @@ async def run(url: str, seed: int, steps: int) -> None:
     sessions = 4
     for _ in range(sessions):
         async with AsyncExitStack() as stack:
-            if url.startswith("sqlite:") and choose.random() < 0.5:
+            if choose.random() < 0.5:
                 stack.enter_context(reading(url.removeprefix("sqlite:").partition("?")[0]))
             storage = await stack.enter_async_context(open_storage(url))
             mark(json.dumps(["opened", storage.identity]))
@@ -184,23 +165,13 @@ def shrink_limits(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(write_ahead_log, "CHECKPOINT_BYTES", 24 * 4096)
     patch.setattr(write_ahead_log, "LOG_BYTES_MAX", 40 * 4096)
     patch.setattr(connection, "PAGE_BYTES", 4096)
-    for module in (index, writer):
-        patch.setattr(module, "ROW_EVERY_BYTES", 1000)
 
 
 def main() -> None:
     """Run the program."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("url")
-    parser.add_argument("seed", type=int)
-    parser.add_argument("steps", type=int)
-    parser.add_argument("--bug")
-    arguments = parser.parse_args()
-    patch = pytest.MonkeyPatch()
-    shrink_limits(patch)
-    if arguments.bug:
-        planted.BUGS[arguments.bug](patch)
-    trio.run(run, arguments.url, arguments.seed, arguments.steps)
+    shrink_limits(pytest.MonkeyPatch())
+    url, seed, steps = sys.argv[1:]
+    trio.run(run, url, int(seed), int(steps))
 
 
 if __name__ == "__main__":

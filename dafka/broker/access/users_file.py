@@ -108,7 +108,7 @@ def read_users(path: Path) -> dict[str, User]:
 
 
 def write_users(path: Path, users: Mapping[str, User]) -> None:
-    """Replace a users file atomically. Only its owner can read a new file. Raise `ConfigError` if that fails."""
+    """Replace a users file atomically and durably. Only its owner can read a new file. Raises `ConfigError`."""
     document = {"users": {name: _describe(user) for name, user in sorted(users.items())}}
     temporary = ""
     try:
@@ -120,11 +120,21 @@ def write_users(path: Path, users: Mapping[str, User]) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
+        _sync_folder(path.parent)
     except OSError as error:
         if temporary:
             with suppress(OSError):
                 os.unlink(temporary)
         raise ConfigError(f"cannot write the users {path}: {error.strerror}") from None
+
+
+def _sync_folder(path: Path) -> None:
+    """Make the renaming of a file durable."""
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def _read_user(name: str, entry: Any) -> User:

@@ -18,7 +18,7 @@ from dafka.storage.cold.object_store import (
     ObjectStoreError,
     Version,
 )
-from dafka.storage.filelog.files import is_temporary_file, make_folders, replace_file, sync_folder
+from dafka.storage.filelog.files import ancestors, is_temporary_file, make_folders, replace_file, sync_folder
 
 
 class FolderStore:
@@ -26,11 +26,15 @@ class FolderStore:
 
     def __init__(self, folder: str) -> None:
         self._folder = folder.rstrip("/") or "/"
+        self._synced: set[str] = set()
+        """The folders that are durable."""
 
     def read(self, name: str) -> tuple[bytes, Version]:
         """See `ObjectStore.read`."""
         with self._errors(name), open(self._path(name), "rb") as file:
             data = file.read()
+            with suppress(PermissionError):  # of a reader that may not list the folder
+                self._sync_folders(os.path.dirname(self._path(name)))
             return data, _version_of(data)
 
     def read_range(self, name: str, start: int, end: int) -> bytes:
@@ -42,8 +46,10 @@ class FolderStore:
         """See `ObjectStore.write`."""
         with self._errors(name):
             path = self._path(name)
-            for changed in make_folders(os.path.dirname(path)):
+            folder = os.path.dirname(path)
+            for changed in make_folders(folder):
                 sync_folder(changed)
+            self._sync_folders(folder)
             replace_file(path, data)
 
     def replace(self, name: str, data: bytes, version: Version | None) -> Version:
@@ -75,6 +81,13 @@ class FolderStore:
                     if not is_temporary_file(name):
                         path = os.path.join(folder, name)
                         yield ListedObject(os.path.relpath(path, self._folder), os.stat(path).st_size)
+
+    def _sync_folders(self, folder: str) -> None:
+        """Sync a folder and those above it, once: a process that was killed may have changed them without syncing."""
+        if folder not in self._synced:
+            for each in ancestors(f"{folder}/", os.path.dirname(self._folder)):
+                sync_folder(each)
+            self._synced.add(folder)
 
     def _path(self, name: str) -> str:
         return f"{self._folder}/{name}"

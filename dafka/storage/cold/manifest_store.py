@@ -29,7 +29,7 @@ from dafka.storage.cold.manifest import (
 )
 from dafka.storage.cold.object_store import ObjectMissingError, ObjectStoreError, RetryingObjectStore, Version
 from dafka.storage.cold.segments import Segment, escape_part
-from dafka.storage.filelog.files import make_folders, read_file, replace_file
+from dafka.storage.filelog.files import make_durable_folders, read_file, replace_file
 
 COPY_FILE = "manifest.json"
 """The name of the copy of the root, with its version."""
@@ -188,7 +188,7 @@ class ManifestStore:
     def _write_copy(self, folder: str, manifest: Manifest, version: Version | None) -> None:
         names = {chunk.name for chunk in manifest.chunks}
         try:
-            make_folders(f"{folder}/{CHUNKS_FOLDER}")
+            make_durable_folders(f"{folder}/{CHUNKS_FOLDER}")
             for chunk in manifest.chunks:
                 if chunk.name not in self._copied:
                     replace_file(f"{folder}/{chunk.name}", encode_segments(chunk.segments))

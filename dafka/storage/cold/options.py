@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 import attrs
 
 from dafka.errors import StorageError, StorageFormatError
-from dafka.storage.filelog.files import make_folders, read_file, replace_file
+from dafka.storage.filelog.files import make_durable_folders, read_file, replace_file
 from dafka.storage.plugin_helpers import int_at_least
 from dafka.storage.tiers import TIER_FILE, tier_folder
 
@@ -141,7 +141,7 @@ def write_tier(folder: str, options: ColdOptions) -> None:
     data = json.dumps(document, indent=1).encode()
     path = f"{folder}/{TIER_FILE}"
     if read_file(path) != data:
-        make_folders(folder)
+        make_durable_folders(folder)
         replace_file(path, data)
         if "?" in options.cold:
             os.chmod(path, 0o600)  # options of the object store may be secret

@@ -170,6 +170,13 @@ def make_folders(path: str) -> list[str]:
     return [os.path.dirname(made) or "." for made in reversed(missing)]
 
 
+def make_durable_folders(path: str) -> None:
+    """Create a folder and its missing parents durably. Raises `OSError`."""
+    changed = {os.path.dirname(path) or "."}  # even if it was there: its creator may have been killed before the sync
+    for folder in changed.union(make_folders(path)):
+        sync_folder(folder)
+
+
 def ancestors(path: str, root: str) -> Iterator[str]:
     """Yield the folder of a path, and the folders above it up to and including a root."""
     while path != root:

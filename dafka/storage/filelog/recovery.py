@@ -16,7 +16,7 @@ import attrs
 from dafka.records import Partition, decode_text
 from dafka.storage.base import Damage
 from dafka.storage.filelog.catalog import GOOD, VACANT, CatalogReader, CatalogWriter
-from dafka.storage.filelog.files import FilePool, file_size, remove_files
+from dafka.storage.filelog.files import FilePool, file_size, remove_files, temporary_path
 from dafka.storage.filelog.index import is_beginning, read_index_files
 from dafka.storage.filelog.layout import TOPICS_FOLDER
 from dafka.storage.filelog.partition import LOG_SUFFIX, Head, PartitionLog, parse_segment_name, walk_partitions
@@ -99,6 +99,7 @@ class Recovery:
                 is_last = not head.length and base == log.bases[-2]
                 latest_at = max(start.latest_at, stored_latest_at if is_last else 0)
                 self._repair_stored_file(segment, latest_at, head)
+                self._undo_compaction(segment)
                 start = start._replace(
                     latest_at=max(start.latest_at, segment.last_stored_at()),
                     content_bytes=start.content_bytes + segment.content_bytes(),
@@ -154,6 +155,13 @@ class Recovery:
         if self.is_writer:
             segment.drop_bad_rows()
             segment.repair_rows(latest_at, partial(self._find_later_time, segment, head))
+
+    def _undo_compaction(self, segment: Segment) -> None:
+        """Correct the sizes of records if compaction had replaced the `.stored` file, but not yet the segment."""
+        unused = temporary_path(segment.path)
+        if self.is_writer and os.path.lexists(unused):
+            segment.recount_rows()
+            remove_files([unused])
 
     def _find_later_time(self, segment: Segment, head: Head) -> int:
         """Return the first known time in later segments of a partition; the time of recovery if there is none."""

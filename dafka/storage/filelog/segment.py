@@ -266,6 +266,21 @@ class Segment:
             replace_file(path, b"".join([row.encode(rows.seed) for row in good]))
             self.pool.drop(path)
 
+    def recount_rows(self) -> None:
+        """Rewrite the `.stored` file if its sizes are not those of the records that the segment has."""
+        with self._open_rows() as rows:
+            found = [row for _, row in rows.iterate(0)]
+        counted: list[StoredRow] = []
+        first_sequence, total = self.base, 0
+        for row in found:
+            total += self.count_bytes(first_sequence, row.end_sequence)
+            counted.append(row._replace(content_bytes=total))
+            first_sequence = row.end_sequence
+        if counted != found:
+            path = self.log.stored_path(self.base)
+            replace_file(path, b"".join([row.encode(rows.seed) for row in counted]))
+            self.pool.drop(path)
+
     def read_header(self, buffer: ReadBuffer, position: int) -> Block | None:
         """Return the block at a position if its header is good, and it is within the limit."""
         offset = buffer.find(position, HEADER_BYTES)

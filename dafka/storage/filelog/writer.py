@@ -292,7 +292,9 @@ class LogWriter:
         self.syncer.sync_written(
             [append.path for append in appends] + [log.stored_path(log.head.base) for log in full], folders
         )
-        self.syncer.sync_later([append.stored_path for append in appends if append.rows])
+        rows = [append for append in appends if append.rows]
+        created = [each for each in rows if not each.stored_position and not each.begins_segment]  # after a reset
+        self.syncer.sync_later([each.stored_path for each in rows], [each.log.folder for each in created])
         self._synced_folders |= folders - {append.log.folder for append in appends}
 
     def _roll_back(self, appends: Iterable[PlannedAppend]) -> None:

@@ -1,0 +1,232 @@
+"""Runs of storages that are recorded in this process, and the files that failures leave of them."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, nullcontext
+from hashlib import sha256
+from pathlib import Path
+from shutil import rmtree
+from tempfile import TemporaryDirectory
+
+import attrs
+import pytest
+import trio
+
+from dafka.errors import StorageError
+from dafka.records import RecordBatch
+from dafka.storage import CompactsPartitions, DeletesPartitions, RetentionPolicy, Storage, open_storage
+from tests.power.disk import ALL, NOTHING, Disk, Tree, store_tree
+from tests.power.promises import NAMES, PARTITIONS, BrokenPromiseError, Promises, make_batch, storage_errors
+from tests.power.recorder import Recorder, another_boot
+from tests.power.recording import Entry, Kind
+from tests.storage.quick import quickly
+
+SIZE = 40
+"""The largest size of a record."""
+
+
+class Writer:
+    """Uses a storage, with a mark before each call, and one with its promise when it has returned.
+
+    If `is_relaxed`, records are promised when they were flushed.
+    """
+
+    def __init__(self, storage: Storage, recorder: Recorder, ends: list[int], *, is_relaxed: bool = False) -> None:
+        self.storage = storage
+        self._recorder = recorder
+        self.ends = ends
+        self.is_relaxed = is_relaxed
+
+    def mark(self, what: str, value: object) -> None:
+        self._recorder.mark(json.dumps([what, value]))
+
+    async def append(self, *chosen: tuple[int, int], failing_syncs: int = 0) -> None:
+        """Append a number of records to each of some partitions; after a failure again, as a store does."""
+        batches = []
+        for number, count in chosen:
+            batches.append(make_batch(number, self.ends[number], count, size=SIZE))
+            self.ends[number] += count
+        self.mark("appending", self.ends)
+        for _ in range(failing_syncs):
+            self._recorder.failing_syncs = 1
+            with pytest.raises(StorageError, match="Input/output error"):
+                await self.storage.append(batches)
+        await self.storage.append(batches)
+        self.promise()
+
+    def promise(self) -> None:
+        """Mark that all records are durable, unless they need not be."""
+        if not self.is_relaxed:
+            self.mark("appended", self.ends)
+
+    async def flush(self, *, failing_syncs: int = 0) -> None:
+        """Make everything durable; after a failure again."""
+        for _ in range(failing_syncs):
+            self._recorder.failing_syncs = 1
+            with pytest.raises(StorageError, match="Input/output error"):
+                await self.storage.flush()
+        await self.storage.flush()
+        self.mark("appended", self.ends)
+
+    async def save(self, name: int, number: int) -> None:
+        """Save a position."""
+        self.mark("saving", [name, number, self.ends[number]])
+        await self.storage.save_positions(NAMES[name], {PARTITIONS[number]: self.ends[number]})
+        self.mark("saved", [name, number, self.ends[number]])
+
+    async def trim(self, number: int, back: int) -> None:
+        """Drop all but the last records."""
+        self.mark("trimming", [number, self.ends[number] - back])
+        await self.storage.trim(PARTITIONS[number], self.ends[number] - back)
+
+    async def retain(self, count: int) -> None:
+        """Let retention keep at least the last records of each partition."""
+        for number, end in enumerate(self.ends):
+            self.mark("trimming", [number, end - count])
+        await self.storage.apply_retention(RetentionPolicy(records_max=count))
+
+    async def reset(self, number: int, by: int) -> None:
+        """Continue a partition at a later sequence."""
+        self.ends[number] += by
+        self.mark("trimming", [number, self.ends[number]])
+        self.mark("appending", self.ends)
+        await self.storage.reset_to(PARTITIONS[number], self.ends[number])
+        self.promise()
+
+    async def delete(self, number: int) -> None:
+        """Delete a partition."""
+        assert isinstance(self.storage, DeletesPartitions)
+        self.mark("deleting", number)
+        await self.storage.delete_partitions([PARTITIONS[number]])
+        self.mark("deleted", number)
+        self.ends[number] = 0
+
+    async def compact(self, number: int) -> None:
+        """Remove every record with an even sequence."""
+        assert isinstance(self.storage, CompactsPartitions)
+        self.mark("compacting", [number, [*range(0, self.ends[number], 2)]])
+        found = await self.storage.find_compactable(PARTITIONS[number], 0)
+        assert found is not None
+        done = await self.storage.compact(PARTITIONS[number], found.end_sequence, even, no_wait)
+        assert done.records_removed > 0
+
+
+def even(batch: RecordBatch) -> bytes:
+    """Return which records have even sequences."""
+    return bytes(sequence % 2 == 0 for sequence in range(batch.first_sequence, batch.end_sequence))
+
+
+async def no_wait(_count: int) -> None:
+    """Go on at once."""
+    await trio.lowlevel.checkpoint()
+
+
+@asynccontextmanager
+async def opened(recorder: Recorder, url: str) -> AsyncIterator[Writer]:
+    """Open a storage, and promise what it holds, as a store does that begins to acknowledge the records it finds."""
+    async with open_storage(url) as storage:
+        held = await storage.partitions()
+        writer = Writer(storage, recorder, [held[each].end_sequence if each in held else 0 for each in PARTITIONS])
+        writer.mark("opened", storage.identity)
+        writer.mark("appending", writer.ends)
+        writer.mark("appended", writer.ends)
+        yield writer
+    writer.mark("appended", writer.ends)
+
+
+@attrs.frozen
+class Moment:
+    """A moment of a recording: the files of a disk, and what was promised."""
+
+    number: int
+    disk: Disk
+    promises: Promises
+
+
+def moments(disk: Disk, promises: Promises, entries: list[Entry]) -> Iterator[tuple[Entry, Moment]]:
+    """Replay a recording, and yield each moment with the entry before it."""
+    for number, entry in enumerate(entries):
+        disk.apply(entry)
+        if entry.kind is Kind.MARK:
+            promises.add_mark(entry.first)
+        yield entry, Moment(number, disk, promises)
+
+
+Session = Callable[[Writer], Awaitable[None]]
+
+
+def record(root: Path, url: str, sessions: Sequence[Session]) -> list[Entry]:
+    """Use a storage below a folder one session after the other, and return the recording."""
+    recorder = Recorder(root)
+
+    async def run() -> None:
+        for session in sessions:
+            async with opened(recorder, url.format(folder=root)) as writer:
+                await session(writer)
+
+    with recorder.recording():
+        trio.run(run)
+    return recorder.entries
+
+
+class Left:
+    """Opens the files that failures leave, each different tree once."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self._folder = folder
+        self._url = url
+        self._seen: set[bytes] = set()
+        self.count = 0
+
+    def check(self, tree: Tree, moment: Moment, *, is_killed: bool = False, is_exact: bool = True) -> None:
+        """Check a tree, and that the storage can go on."""
+        key = sha256(repr((sorted(tree.items()), moment.promises, is_killed)).encode()).digest()
+        if key in self._seen:
+            return
+        self._seen.add(key)
+        self.count += 1
+        target = self._folder / f"{self.count}"
+        store_tree(tree, target)
+        promises = copy.deepcopy(moment.promises)
+        try:
+            with nullcontext() if is_killed else another_boot(), storage_errors():
+                trio.run(self._open, target, promises, is_exact, is_killed)
+        except BrokenPromiseError as error:
+            error.add_note(f"at entry {moment.number}, {'killed' if is_killed else 'without power'}")
+            raise
+        rmtree(target)
+
+    async def _open(self, target: Path, promises: Promises, is_exact: bool, is_killed: bool) -> None:
+        async with open_storage(self._url.format(folder=target)) as storage:
+            await promises.check(storage, is_exact=is_exact, is_killed=is_killed)
+            if self.count % 5 == 0 and is_exact:
+                await promises.append_more(storage)
+                await promises.check(storage)
+
+
+@contextmanager
+def left_of(url: str, folder: Path) -> Iterator[Left]:
+    """Provide what opens the files that failures leave of a storage, in memory if possible."""
+    memory = Path("/dev/shm")
+    with TemporaryDirectory(prefix="dafka-power-", dir=memory if memory.is_dir() else folder) as left, quickly():
+        yield Left(Path(left), url)
+
+
+def check_second_process(
+    recorded: tuple[Path, list[Entry]], numbers: Iterable[int], url: str, session: Session, left: Left, folder: Path
+) -> None:
+    """Kill a recorded process after each of some entries; the power fails when a second process has gone on."""
+    root, entries = recorded
+    for number in numbers:
+        disk, promises = Disk(root), Promises(SIZE)
+        for _ in moments(disk, promises, entries[: number + 1]):
+            pass
+        second = folder / f"{number}"
+        store_tree(disk.tree(ALL), second)
+        disk.start_process(second)
+        for entry, moment in moments(disk, promises, record(second, url, [session])):
+            if entry.kind is Kind.MARK:
+                left.check(moment.disk.tree(NOTHING), moment)

@@ -1,0 +1,128 @@
+"""A file log whose process or power fails at any moment of its use holds everything that it has promised.
+
+One process does everything that a file log can do, and is recorded. Its files are then taken at every moment, with
+everything that a power failure may do to what was not synced, and opened again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.power.disk import ALL, NOTHING, Disk
+from tests.power.promises import Promises
+from tests.power.recording import Entry, Kind
+from tests.power.runs import SIZE, Left, Writer, check_second_process, left_of, moments, record
+
+URL = "filelog:{folder}/log?segment_bytes=300"
+
+
+async def first_session(writer: Writer) -> None:
+    await writer.append((0, 1))
+    await writer.append((0, 4), (1, 2))
+    await writer.save(0, 0)
+    await writer.append((0, 9), (3, 1))
+    await writer.append((0, 3), (1, 8), failing_syncs=1)
+    await writer.append((2, 2), failing_syncs=3)
+    await writer.trim(0, 9)
+    await writer.append((1, 30))
+    await writer.compact(1)
+    await writer.save(1, 3)
+    await writer.reset(2, 5)
+
+
+async def second_session(writer: Writer) -> None:
+    await writer.append((0, 2), (1, 1), (2, 1), (3, 9))
+    await writer.append((0, 20))
+    await writer.retain(12)
+    await writer.delete(1)
+    await writer.save(0, 0)
+    await writer.append((1, 3))
+    await writer.trim(3, 0)
+
+
+async def third_session(writer: Writer) -> None:
+    await writer.append((1, 2), (3, 2))
+    await writer.delete(2)
+    await writer.trim(1, 1)
+
+
+async def relaxed_session(writer: Writer) -> None:
+    writer.is_relaxed = True
+    await writer.append((0, 1))
+    await writer.append((0, 9), (1, 9), (3, 2))
+    await writer.flush()
+    await writer.append((0, 9), (2, 3))
+    await writer.flush(failing_syncs=2)
+    await writer.save(0, 0)
+    await writer.trim(0, 3)
+    await writer.append((0, 2), (1, 9))
+    await writer.reset(2, 4)
+    await writer.append((2, 2))
+    await writer.flush()
+    await writer.append((1, 5))
+
+
+async def append_one(writer: Writer) -> None:
+    await writer.append((0, 1))
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Entry]]:
+    """The folder of a process, and its recording."""
+    root = tmp_path_factory.mktemp("recorded")
+    return root, record(root, URL, [first_session, second_session, third_session])
+
+
+@pytest.fixture
+def left(tmp_path: Path) -> Iterator[Left]:
+    with left_of(f"{URL}&fsync=never", tmp_path) as found:
+        yield found
+
+
+def test_the_recording_is_complete(recorded: tuple[Path, list[Entry]]) -> None:
+    root, entries = recorded
+    disk = Disk(root)
+    for entry in entries:
+        disk.apply(entry)
+    found = {str(each.relative_to(root)): None if each.is_dir() else each.read_bytes() for each in root.rglob("*")}
+    assert disk.tree(ALL) == found
+
+
+def test_nothing_is_lost_when_the_process_is_killed(recorded: tuple[Path, list[Entry]], left: Left) -> None:
+    root, entries = recorded
+    for _, moment in moments(Disk(root), Promises(SIZE), entries):
+        left.check(moment.disk.tree(ALL), moment, is_killed=True)
+
+
+def test_what_was_promised_is_synced(recorded: tuple[Path, list[Entry]], left: Left) -> None:
+    root, entries = recorded
+    for _, moment in moments(Disk(root), Promises(SIZE), entries):
+        left.check(moment.disk.tree(NOTHING), moment)
+
+
+def test_any_part_of_what_was_not_synced_may_be_lost(recorded: tuple[Path, list[Entry]], left: Left) -> None:
+    root, entries = recorded
+    for entry, moment in moments(Disk(root), Promises(SIZE), entries):
+        if entry.first.startswith((b'["appended"', b'["saved"', b'["deleted"')):
+            for default, others in moment.disk.fates():
+                left.check(moment.disk.tree(default, others), moment)
+
+
+@pytest.mark.parametrize("fsync", ["never", "60000"])
+def test_what_was_flushed_is_synced(fsync: str, tmp_path: Path, left: Left) -> None:
+    (tmp_path / "root").mkdir()
+    entries = record(tmp_path / "root", f"{URL}&fsync={fsync}", [relaxed_session, relaxed_session])
+    for entry, moment in moments(Disk(tmp_path / "root"), Promises(SIZE), entries):
+        if entry.kind is Kind.MARK:
+            left.check(moment.disk.tree(NOTHING), moment, is_exact=False)
+            left.check(moment.disk.tree(ALL), moment, is_killed=True)
+
+
+def test_what_a_killed_process_has_written_is_synced_before_it_is_promised(
+    recorded: tuple[Path, list[Entry]], left: Left, tmp_path: Path
+) -> None:
+    writes = [n for n, each in enumerate(recorded[1]) if each.kind is Kind.WRITE and len(each.first) > 50]
+    check_second_process(recorded, writes[::3], URL, append_one, left, tmp_path)
