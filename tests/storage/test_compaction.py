@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 import trio
 
 from dafka.errors import StorageCorruptError, StorageSequenceError, StorageUnsupportedError
-from dafka.records import Partition, Record, RecordBatch, record_bytes
+from dafka.records import Partition, Record, RecordBatch
 from dafka.storage import CompactsPartitions, RetentionPolicy, Storage, open_storage, read_range
 from dafka.storage.compaction import CompactionPolicy, LatestKeys, Pass, compact_partition
 from dafka.storage.plugin_helpers import now_ms
@@ -79,52 +78,6 @@ async def read_all(storage: Storage, *, with_times: bool = False) -> list[Record
     return found
 
 
-async def check(storage: Storage, expected: dict[int, Record], clean_end: int) -> None:
-    """Check that of these records the last one of each key is held, and of the clean part no others."""
-    info = (await storage.partitions())[PARTITION]
-    found = {record.sequence: record for record in await read_all(storage)}
-    last = {
-        record.key if record.key is not None else sequence: sequence
-        for sequence, record in sorted(expected.items())
-        if sequence >= info.earliest_sequence
-    }
-    assert set(last.values()) <= set(found)
-    assert found == {sequence: expected[sequence] for sequence in found}
-    clean = [record.key for record in found.values() if record.sequence < clean_end and record.key is not None]
-    assert len(clean) == len(set(clean))
-    assert info.content_bytes == sum(map(record_bytes, found.values()))
-    assert await storage.find_damage() == []
-    assert (await verify_storage(storage)).damages == ()
-
-
-@pytest.mark.parametrize("seed", range(3))
-async def test_any_history_keeps_the_last_record_of_each_key(url: str, seed: int) -> None:
-    choose = random.Random(seed)
-    expected: dict[int, Record] = {}
-    end, clean_end = 5, 0
-    for _ in range(3):
-        async with open_storage(url) as storage:
-            if url == "memory:":
-                expected, end, clean_end = {}, 5, 0
-            for _ in range(4):
-                count = choose.choice((1, 40, 300))
-                keys: list[bytes | None] = []
-                for _ in range(count):
-                    number = choose.randrange(60)
-                    keys.append(None if number == 0 else b"%d" % number * (20 if number < 9 else 1))
-                batch = make_batch(end, keys, tombstones=choose.sample(range(end, end + count), count // 10))
-                await storage.append([batch])
-                expected.update((record.sequence, record) for record in batch)
-                end += count
-                if choose.random() < 0.8:
-                    policy = attrs.evolve(ALWAYS, keys_max=choose.choice((10, 10_000)))
-                    found = await compact(storage, clean_end, policy)
-                    clean_end = clean_end if found is None else found.clean_end
-                if choose.random() < 0.3:
-                    await storage.trim(PARTITION, choose.randrange(5, end))
-                await check(storage, expected, clean_end)
-
-
 async def test_what_follows_a_pass_that_ended_within_a_batch_is_compacted_later(storage: Storage) -> None:
     await storage.append([make_batch(0, [b"a", b"b"] * 50)])
     await storage.append([make_batch(100, [b"a"])])  # a file log compacts all but its last segment
@@ -135,25 +88,6 @@ async def test_what_follows_a_pass_that_ended_within_a_batch_is_compacted_later(
     second = await compact(storage, first.clean_end, policy)
     assert second is not None
     assert second.done.records_removed
-
-
-async def test_reads_of_any_size_add_up(storage: Storage) -> None:
-    await fill(storage, 300, 7)
-    await compact(storage)
-    held = await read_all(storage)
-    for count, bytes_max in ((1, 10**6), (7, 10**6), (1000, 1), (1000, 200)):
-        found: list[Record] = []
-        sequence = 0
-        while sequence < 300:
-            batch = await storage.read(PARTITION, sequence, count, bytes_max, with_times=True)
-            assert batch is not None
-            assert batch.first_sequence == sequence
-            assert 1 <= len(batch) <= count
-            assert batch.stored_at is not None
-            assert list(batch.stored_at) == sorted(batch.stored_at)
-            found += [attrs.evolve(record, stored_at=None) for record in batch]
-            sequence = batch.end_sequence
-        assert found == held
 
 
 async def test_tombstones_stay_for_a_while(storage: Storage) -> None:

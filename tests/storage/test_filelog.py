@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import errno
 import os
-import random
 import resource
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
@@ -59,10 +58,6 @@ async def failure(place: Path | str, *, read_only: bool = False) -> StorageError
             pass
     assert "\n" not in str(caught.value)
     return caught.value
-
-
-async def test_it_keeps_the_contract(folder: Path) -> None:
-    await check_storage(lambda: open_filelog(str(folder)), reopens=True)
 
 
 async def test_it_keeps_the_contract_with_small_segments(folder: Path) -> None:
@@ -180,25 +175,6 @@ async def test_segments_roll_by_time(folder: Path) -> None:
     assert segments(folder) == [0, 2, 4, 5]
 
 
-async def test_reads_and_times_over_many_segments(folder: Path) -> None:
-    async with open_filelog(f"{folder}?segment_bytes=2000") as storage:
-        for sequence in range(0, 1000, 10):
-            await storage.append([batch(sequence, 10, stored_at=1000 + sequence)])
-        assert len(segments(folder)) > 5
-    for read_only in (False, True):
-        async with open_filelog(str(folder), read_only=read_only) as storage:
-            sequence = 7
-            async for found in read_range(storage, PARTITION, 7, 1000, with_times=True):
-                times = [1000 + number // 10 * 10 for number in range(sequence, found.end_sequence)]
-                assert found == RecordBatch(PARTITION, sequence, batch(sequence, len(found)).values, stored_at=times)
-                sequence = found.end_sequence
-            assert sequence == 1000
-            for time in range(990, 2000, 3):
-                assert await storage.find_sequence_by_time(PARTITION, time) == min(
-                    max(time - 991, 0) // 10 * 10, 1000
-                ), time
-
-
 async def test_reads_of_empty_records_are_limited(folder: Path) -> None:
     async with open_filelog(str(folder)) as storage:
         await storage.append([RecordBatch(PARTITION, 0, [b""] * (READ_RECORDS_MAX + 10))])
@@ -306,17 +282,6 @@ async def test_retention_drops_whole_segments(folder: Path, monkeypatch: pytest.
         assert await storage.apply_retention(RetentionPolicy(age_ms=1)) == {}
         await storage.append([batch(50, 1, stored_at=50)])
         assert await storage.apply_retention(RetentionPolicy(records_max=0)) == {PARTITION: 51}
-
-
-async def test_retention_counts_no_bytes_of_trimmed_records(folder: Path) -> None:
-    async with open_filelog(f"{folder}?segment_bytes=1200") as storage:
-        for first in range(0, 30, 10):
-            await storage.append([batch(first, 10, 100)])
-        assert segments(folder) == [0, 10, 20]
-        await storage.trim(PARTITION, 5)
-        assert await storage.apply_retention(RetentionPolicy(bytes_max=2001)) == {}
-        assert await storage.apply_retention(RetentionPolicy(bytes_max=2000)) == {PARTITION: 10}
-        assert segments(folder) == [10, 20]
 
 
 async def test_reading_and_appending_continue_while_records_are_dropped(folder: Path) -> None:
@@ -601,59 +566,3 @@ async def test_position_names_and_damage(folder: Path) -> None:
         with pytest.raises(StorageError, match=r"positions/b.json is damaged: delete it to let the consumer 'b' start"):
             await storage.load_positions("b")
         assert await storage.load_positions("") == {PARTITION: 2**70}
-
-
-# Against a model
-
-
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 12))])
-async def test_random_operations_against_a_model(folder: Path, seed: int) -> None:
-    generator = random.Random(seed)
-    model = MemoryStorage()
-    partitions = [PARTITION, OTHER, Partition("", "%")]
-    for _ in range(12):
-        options = f"segment_bytes={generator.choice([1, 200, 1000, 10**6])}&fsync=never&segment_ms=50"
-        if generator.random() < 0.3 and (folder / "catalog.heads").exists():
-            (folder / generator.choice(["catalog.heads", "catalog.names"])).unlink()
-        async with open_filelog(f"{folder}?{options}") as storage, open_filelog(str(folder), read_only=True) as reader:
-            assert not storage.repairs
-            for _ in range(20):
-                await _one_change(generator, partitions, storage, model)
-                for one in (storage, reader):
-                    assert await one.partitions() == await model.partitions()
-                    await _compare(generator, generator.choice(partitions), one, model)
-            assert await storage.find_damage() == []
-
-
-async def _one_change(
-    generator: random.Random, partitions: list[Partition], storage: Storage, model: MemoryStorage
-) -> None:
-    partition = generator.choice(partitions)
-    info = (await model.partitions()).get(partition, PartitionInfo())
-    kind = generator.randrange(10)
-    target = generator.randint(info.earliest_sequence, info.end_sequence + 2)
-    for one in (storage, model):
-        if kind == 0:
-            await one.trim(partition, target)
-        elif kind == 1 and target >= info.end_sequence > 0:
-            await one.reset_to(partition, target)
-        else:
-            count = 1 + target % 7
-            times = sorted((target * number) % 200 for number in range(count))
-            contents = [b"%d" % number * (number % 9) for number in range(count)]
-            await one.append([RecordBatch(partition, info.end_sequence, contents, stored_at=times)])
-
-
-async def _compare(generator: random.Random, partition: Partition, storage: Storage, model: MemoryStorage) -> None:
-    info = (await model.partitions()).get(partition, PartitionInfo())
-    for time in (generator.randrange(210), info.earliest_stored_at or 0, (info.latest_stored_at or 0) + 1):
-        assert await storage.find_sequence_by_time(partition, time) == await model.find_sequence_by_time(
-            partition, time
-        )
-    sequence = generator.randint(max(info.earliest_sequence - 1, 0), info.end_sequence)
-    found = await storage.read(partition, sequence, 5, with_times=True)
-    expected = await model.read(partition, sequence, 5, with_times=True)
-    assert (found is None) == (expected is None)
-    if found is not None and expected is not None:
-        common = min(len(found), len(expected))
-        assert found.between(sequence, sequence + common) == expected.between(sequence, sequence + common)

@@ -139,10 +139,11 @@ class SegmentCompaction:
         stored_at = self._stored_at(records.end_sequence)
         removed = self._find_removed(attrs.evolve(records, stored_at=Repeated(stored_at, len(records))))
         left = records.without(removed)
-        gone = records.held_count - left.held_count
-        self._done = self._done.plus(Compacted(size, gone, self._count_bytes(records) - self._count_bytes(left)))
+        before, after = self._not_dropped(records), self._not_dropped(left)
+        gone = before.held_count - after.held_count
+        self._done = self._done.plus(Compacted(size, gone, before.content_bytes - after.content_bytes))
         is_full = left.compacted is None or size >= FULL_BATCH_BYTES or len(left) >= SPAN_MAX // 2
-        if not gone and is_full:
+        if left.held_count == records.held_count and is_full:
             self._write_waiting()
             self._write(left.encoded)
         else:
@@ -154,9 +155,9 @@ class SegmentCompaction:
         self._content_bytes += left.content_bytes
         self._add_rows(records.end_sequence)
 
-    def _count_bytes(self, records: RecordBatch) -> int:
-        """Return the size of the records that retention has not dropped."""
-        return records.between(self._log.head.earliest, records.end_sequence).content_bytes
+    def _not_dropped(self, records: RecordBatch) -> RecordBatch:
+        """Return the records that retention has not dropped."""
+        return records.between(self._log.head.earliest, records.end_sequence)
 
     def _is_much_waiting(self) -> bool:
         waiting = self._waiting
