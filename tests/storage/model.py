@@ -95,16 +95,23 @@ class Log:
     def kept_from_segments(self, policy: RetentionPolicy, now: int, bases: Sequence[int]) -> int:
         """Return the first record that a storage keeps that drops whole segments, all but the last one.
 
-        A segment goes if those after it fill the limits, or if it is too old. All records go if all of them are too
-        old, or if a limit is 0.
+        All records go if all of them are too old, or if a limit is 0.
         """
         if not self.is_exceeded(policy, now, self.earliest):
             return self.earliest
         cut_at = -1 if policy.age_ms is None else now - policy.age_ms
         if max(self.times()) < cut_at or policy.records_max == 0 or (policy.bytes_max == 0 and self.content_bytes()):
             return self.end
+        return self.end_of_surplus(policy, now, bases[1:])
+
+    def end_of_surplus(self, policy: RetentionPolicy, now: int, ends: Sequence[int]) -> int:
+        """Return the end of the last of the first segments, with these ends, that must go; the earliest if none must.
+
+        A segment goes if those after it fill the limits, or if it is too old.
+        """
+        cut_at = -1 if policy.age_ms is None else now - policy.age_ms
         first = self.earliest
-        for end in bases[1:]:
+        for end in ends:
             is_filled = (policy.records_max is not None and self.end - end >= policy.records_max) or (
                 policy.bytes_max is not None and self.content_bytes(end) >= policy.bytes_max
             )

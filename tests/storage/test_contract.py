@@ -43,25 +43,10 @@ def third_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(site)
 
 
-async def test_sqlite_keeps_the_contract(tmp_path: Path) -> None:
-    await check_storage(lambda: open_storage(f"sqlite:{tmp_path}/store.db"), reopens=True)
-
-
-async def test_filelog_keeps_the_contract(tmp_path: Path) -> None:
-    await check_storage(lambda: open_storage(f"filelog:{tmp_path}/log"), reopens=True)
-
-
-async def test_filelog_of_small_segments_keeps_the_contract(tmp_path: Path) -> None:
-    await check_storage(lambda: open_storage(f"filelog:{tmp_path}/log?segment_bytes=1000&fsync=never"), reopens=True)
-
-
-async def test_memory_keeps_the_contract() -> None:
-    await check_storage(lambda: open_storage("memory:"), reopens=False)
-
-
 @pytest.mark.usefixtures("third_party")
-async def test_installed_plugin_keeps_the_contract(tmp_path: Path) -> None:
-    await check_storage(lambda: open_storage(f"pickle:{tmp_path}/pickles"), reopens=True)
+@pytest.mark.parametrize("url", ["memory:", "sqlite:{}/store.db", "filelog:{}/log", "pickle:{}/pickles"])
+async def test_every_storage_keeps_the_contract(url: str, tmp_path: Path) -> None:
+    await check_storage(lambda: open_storage(url.format(tmp_path)), reopens=url != "memory:")
 
 
 @pytest.mark.usefixtures("third_party")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -67,39 +65,6 @@ async def test_another_process_reads_a_partition_that_began_again_in_the_same_se
         await storage.append([RecordBatch(FIRST, 3, [b"again %d" % number for number in range(10)])])
         assert await reader.read(FIRST, 7, 1) == RecordBatch(FIRST, 7, [b"again 4"])
         assert await reader.read(FIRST, 3, 1) == RecordBatch(FIRST, 3, [b"again 0"])
-
-
-@pytest.mark.parametrize("unlinks", range(4))
-@pytest.mark.parametrize("has_catalog", [True, False])
-async def test_an_interrupted_deletion_never_lowers_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unlinks: int, *, has_catalog: bool
-) -> None:
-    """After each removal of a file, a copy of the folder stands for the files that a killed process leaves."""
-    folder, copy = tmp_path / "log", tmp_path / "copy"
-    count = 0
-    unlink = os.unlink
-
-    def unlink_and_copy(path: str) -> None:
-        nonlocal count
-        if count == unlinks:
-            shutil.copytree(folder, copy)
-        count += 1
-        unlink(path)
-
-    async with open_storage(f"filelog:{folder}?segment_bytes=100") as storage:
-        deleting = await fill(storage, FIRST)
-        await storage.append([RecordBatch(FIRST, 13, [b"x" * 100]), RecordBatch(FIRST, 14, [b"y"])])
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "unlink", unlink_and_copy)
-            await deleting.delete_partitions([FIRST])
-    assert count > unlinks
-    if not has_catalog:
-        for path in copy.glob("catalog.*"):
-            path.unlink()
-    async with open_storage(f"filelog:{copy}") as storage:
-        found = await storage.partitions()
-        assert {info.end_sequence for info in found.values()} <= {15}
-        await storage.append([RecordBatch(FIRST, 15 if found else 0, [b"next"])])
 
 
 async def test_the_catalog_drops_names_of_deleted_partitions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

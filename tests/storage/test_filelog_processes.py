@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,11 +13,8 @@ import pytest
 import trio
 
 from dafka.errors import StorageBusyError
-from dafka.packed_bytes import count_bytes
 from dafka.records import Partition, RecordBatch
-from dafka.storage.base import PartitionInfo, Storage
 from dafka.storage.filelog import open_filelog
-from dafka.storage.opening import read_range
 
 PARTITIONS = [Partition("orders", "A"), Partition("orders", "B")]
 
@@ -46,70 +41,6 @@ def output(process: subprocess.Popen[bytes]) -> IO[bytes]:
 async def read_line(process: subprocess.Popen[bytes]) -> bytes:
     with trio.fail_after(20):
         return await trio.to_thread.run_sync(output(process).readline, abandon_on_cancel=True)
-
-
-WRITE = """
-import sys, trio
-from dafka.packed_bytes import count_bytes
-from dafka.records import Partition, RecordBatch
-from dafka.storage.filelog import open_filelog
-
-partitions = [Partition("orders", "A"), Partition("orders", "B")]
-
-async def main():
-    async with open_filelog(sys.argv[1]) as storage:
-        infos = await storage.partitions()
-        ends = [infos[partition].end_sequence if partition in infos else 0 for partition in partitions]
-        for round in range(10**9):
-            count = 1 + round % 7 * 30
-            batches = []
-            for number, partition in enumerate(partitions):
-                records = [b"%d" % n for n in range(ends[number], ends[number] + count)]
-                batches.append(RecordBatch(partition, ends[number], records))
-                ends[number] += count
-            await storage.append(batches)
-            print(*ends, flush=True)
-            if round % 5 == 4:
-                await storage.trim(partitions[1], ends[1] - 100)
-
-trio.run(main)
-"""
-
-
-@pytest.mark.parametrize("fsync", ["batch", "never"])
-async def test_killed_writer_loses_no_acknowledged_record(tmp_path: Path, fsync: str) -> None:
-    generator = random.Random(fsync)
-    folder = tmp_path / "log"
-    place = f"{folder}?segment_bytes=3000&fsync={fsync}"
-    acknowledged = [0, 0]
-    earliest = 0
-    for _ in range(4):
-        with another_process(WRITE, place) as process:
-            first = await read_line(process)
-            assert int(first.split()[0]) > acknowledged[0], "appending does not go on"
-            await trio.sleep(generator.uniform(0, 0.03))  # kill it at a random moment
-            process.send_signal(signal.SIGKILL)
-            lines = (first + output(process).read()).rpartition(b"\n")[0].splitlines()
-            assert process.wait() == -signal.SIGKILL
-        acknowledged = [int(end) for end in lines[-1].split()]
-        for read_only in (True, False):
-            async with open_filelog(place, read_only=read_only) as storage:
-                infos = await storage.partitions()
-                await check_records(storage, infos)
-                assert all(infos[p].end_sequence >= end for p, end in zip(PARTITIONS, acknowledged, strict=True))
-                assert infos[PARTITIONS[0]].earliest_sequence == 0
-                assert infos[PARTITIONS[1]].earliest_sequence >= earliest
-                if not read_only:
-                    assert await storage.find_damage() == []
-                    earliest = infos[PARTITIONS[1]].earliest_sequence
-
-
-async def check_records(storage: Storage, infos: dict[Partition, PartitionInfo]) -> None:
-    for partition, info in infos.items():
-        earliest, end = info.earliest_sequence, info.end_sequence
-        found = [content async for part in read_range(storage, partition, earliest, end) for content in part.values]
-        assert found == batch(earliest, end - earliest, partition).values
-        assert info.content_bytes == count_bytes(found)
 
 
 READ = """

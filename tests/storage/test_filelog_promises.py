@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,13 +18,13 @@ import pytest
 from dafka.batches import encoding
 from dafka.errors import StorageError
 from dafka.records import Partition, RecordBatch
-from dafka.storage import DeletesPartitions, PartitionInfo
+from dafka.storage import DeletesPartitions
 from dafka.storage.filelog import open_filelog, reading
 from dafka.storage.filelog.catalog import GOOD, CatalogReader, CatalogWriter
 from dafka.storage.filelog.files import FilePool
 from dafka.storage.filelog.index import decode_rows
 from dafka.storage.filelog.layout import LOCK_FILE, walk_names
-from dafka.storage.filelog.partition import EARLIEST_FILE, Head, PartitionLog, partition_seed
+from dafka.storage.filelog.partition import Head, PartitionLog, partition_seed
 from dafka.storage.filelog.recovery import Recovery
 from dafka.storage.filelog.syncing import Syncer
 
@@ -80,38 +79,6 @@ def failing_folder_syncs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", fail_for_folders)
         yield
-
-
-async def copy_of_killed(folder: Path, options: str, copy: Path, *, old_heads: bool) -> None:
-    """Make a copy of a file log as a process that is killed leaves it."""
-    async with open_filelog(f"{folder}{options}") as storage:
-        await storage.append([batch(0, 10)])
-        heads = (folder / "catalog.heads").read_bytes()
-        await storage.append([batch(10, 10)])
-        shutil.copytree(folder, copy)
-        if old_heads:  # the process was killed between the append and the change of its slot
-            (copy / "catalog.heads").write_bytes(heads)
-
-
-@pytest.mark.parametrize(("options", "old_heads"), [("", True), ("?fsync=never", False), ("?fsync=60000", False)])
-async def test_records_of_a_killed_writer_are_synced_before_they_are_held(
-    options: str, old_heads: bool, folder: Path, tmp_path: Path, calls: list[str]
-) -> None:
-    copy = tmp_path / "copy"
-    await copy_of_killed(folder, options, copy, old_heads=old_heads)
-    calls.clear()
-    async with open_filelog(str(copy)) as storage:
-        assert f"{0:020}.log" in calls
-        assert {"A", "orders"} <= set(calls)
-        assert await storage.read(PARTITION, 0, 100) == batch(0, 20)
-
-
-async def test_what_a_writer_synced_is_not_synced_again(folder: Path, tmp_path: Path, calls: list[str]) -> None:
-    copy = tmp_path / "copy"
-    await copy_of_killed(folder, "", copy, old_heads=False)
-    calls.clear()
-    async with open_filelog(str(copy)):
-        assert f"{0:020}.log" not in calls
 
 
 async def test_a_reset_that_fails_leaves_no_partition_behind(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,16 +168,6 @@ async def test_a_reader_looks_again_when_a_segment_is_dropped_meanwhile(
     assert len(missing) == 1
 
 
-async def test_a_new_segment_is_durable_before_the_others_are_dropped(folder: Path, calls: list[str]) -> None:
-    async with open_filelog(str(folder)) as storage:
-        await storage.append([batch(0, 10)])
-        calls.clear()
-        await storage.reset_to(PARTITION, 50)
-        segment, put_in_place = calls.index(f"{50:020}.log"), calls.index(f"replace {EARLIEST_FILE}")
-        assert segment < put_in_place
-        assert "A" in calls[:put_in_place]
-
-
 async def test_a_folder_whose_sync_failed_is_synced_by_the_next_flush(
     folder: Path, calls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,22 +194,6 @@ async def test_the_folders_of_positions_are_synced_after_a_failure(
         assert "log" not in calls
 
 
-async def test_an_empty_segment_that_a_killed_process_left_behind_hides_no_record(folder: Path) -> None:
-    async with open_filelog(f"{folder}?segment_bytes=100") as storage:
-        for first in (0, 10):
-            await storage.append([batch(first, 10)])
-    (first_segment, _) = sorted(folder.rglob("*.log"))
-    empty = first_segment.with_name(f"{3:020}.log")
-    empty.touch()
-    for catalog in folder.glob("catalog.*"):
-        catalog.unlink()
-    async with open_filelog(str(folder)) as storage:
-        assert not empty.exists()
-        found = [await storage.read(PARTITION, first, 100) for first in (0, 5, 10)]
-        assert found == [batch(0, 10), batch(5, 5), batch(10, 10)]
-        assert await storage.find_damage() == []
-
-
 async def test_entries_that_were_read_in_part_have_a_limit_of_memory(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -272,20 +213,6 @@ async def test_entries_that_were_read_in_part_have_a_limit_of_memory(
             assert await storage.read(PARTITION, first, 3) is not None
     assert len(sizes) == 10
     assert limit / 2 < max(sizes) <= limit
-
-
-async def test_a_segment_of_an_incomplete_reset_hides_no_record(folder: Path) -> None:
-    async with open_filelog(f"{folder}?segment_bytes=1") as storage:
-        for first in (0, 10, 20):
-            await storage.append([batch(first, 10)])
-    (sorted(folder.rglob("*.log"))[0].with_name(f"{99:020}.log")).touch()
-    for catalog in folder.glob("catalog.*"):
-        catalog.unlink()
-    async with open_filelog(str(folder)) as storage:
-        assert not storage.repairs
-        found = [await storage.read(PARTITION, first, 100) for first in (0, 10, 20)]
-        assert found == [batch(0, 10), batch(10, 10), batch(20, 10)]
-        await storage.append([batch(30, 10)])
 
 
 async def test_a_deleted_partition_stays_deleted_although_its_slot_could_not_be_written(
@@ -308,15 +235,6 @@ async def test_a_deleted_partition_stays_deleted_although_its_slot_could_not_be_
         await storage.append([RecordBatch(other, 0, [b""])])
         async with open_filelog(str(folder), read_only=True) as reader:
             assert set(await reader.partitions()) == {other}
-
-
-async def test_fsync_batch_is_the_default(folder: Path, tmp_path: Path, calls: list[str]) -> None:
-    for options in ("", "?fsync=batch"):
-        async with open_filelog(f"{folder}{options}") as storage:
-            end = (await storage.partitions()).get(PARTITION, PartitionInfo()).end_sequence
-            calls.clear()
-            await storage.append([batch(end, 1)])
-            assert f"{0:020}.log" in calls, options
 
 
 def test_each_delayed_write_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -388,16 +306,6 @@ async def test_a_catalog_with_few_vacant_slots_is_continued(folder: Path) -> Non
     async with open_filelog(str(folder)) as storage:
         assert set(await storage.partitions()) == {PARTITION}
         assert (folder / "catalog.names").stat().st_ino == before
-
-
-async def test_records_without_content_have_no_bytes_after_a_recovery(folder: Path) -> None:
-    async with open_filelog(str(folder)) as storage:
-        await storage.append([RecordBatch(PARTITION, 0, [b"", b"", b""])])
-        await storage.trim(PARTITION, 1)
-    (folder / "catalog.heads").unlink()
-    async with open_filelog(str(folder)) as storage:
-        info = (await storage.partitions())[PARTITION]
-        assert (info.earliest_sequence, info.end_sequence, info.content_bytes) == (1, 3, 0)
 
 
 async def test_a_content_that_is_too_large_for_a_file_log_is_refused(

@@ -213,7 +213,7 @@ class History:
 
         def kept(partition: Partition, log: Log) -> int:
             ends = cold.get(partition, [])
-            first = max([log.earliest, *(end for end in ends if end <= log.kept_from(policy, now))])
+            first = log.end_of_surplus(policy, now, ends)
             if ends and first < ends[-1]:
                 return first
             hot = attrs.evolve(log, earliest=first, records=log.records[first - log.earliest :])

@@ -2,9 +2,7 @@
 from __future__ import annotations
 
 import os
-import random
 import resource
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -335,54 +333,6 @@ async def test_unknown_option_is_refused(url: str, path: Path) -> None:
 
 
 # Durability
-
-APPEND = """
-import sys, trio
-from dafka.records import Partition, RecordBatch
-from dafka.storage import open_storage
-
-async def main():
-    one, two = Partition("orders", "1"), Partition("orders", "2")
-    async with open_storage(sys.argv[1]) as storage:
-        info = (await storage.partitions("orders")).get(one)
-        sequence = info.end_sequence if info else 0
-        while True:
-            contents = [b"%d" % n for n in range(sequence, sequence + 1 + sequence % 50)]
-            await storage.append([RecordBatch(one, sequence, contents), RecordBatch(two, sequence, contents)])
-            sequence += len(contents)
-            print(sequence, flush=True)
-
-trio.run(main)
-"""
-
-
-async def test_acknowledged_records_survive_kill_9(url: str, path: Path) -> None:
-    partitions = [Partition("orders", "1"), Partition("orders", "2")]
-    randomness = random.Random(9)
-    acknowledged = 0
-    identities = set()
-    for _ in range(10):
-        with another_process(APPEND, url) as process:
-            first = output(process).readline()
-            assert int(first) > acknowledged, "appending does not go on"
-            await trio.sleep(randomness.uniform(0, 0.05))
-            process.send_signal(signal.SIGKILL)
-            acknowledged = int((first + output(process).read()).rpartition(b"\n")[0].split()[-1])
-            assert process.wait() == -signal.SIGKILL
-        async with open_storage(url, read_only=True) as storage:
-            identities.add(storage.identity)
-            infos = await held(storage)
-            end = infos[partitions[0]].end_sequence
-            assert end >= acknowledged
-            assert infos == dict.fromkeys(partitions, PartitionInfo(0, end, batch(0, end).content_bytes))
-            for partition in partitions:
-                contents = [
-                    content async for found in read_range(storage, partition, 0, 2**40) for content in found.values
-                ]
-                assert contents == batch(0, end).values
-        with closing(sqlite3.connect(path)) as connection:
-            assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-    assert len(identities) == 1
 
 
 async def test_each_store_has_its_own_identity(tmp_path: Path) -> None:

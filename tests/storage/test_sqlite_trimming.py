@@ -1,9 +1,6 @@
 from __future__ import annotations
 
-import signal
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -13,7 +10,7 @@ import trio
 import trio.lowlevel
 
 from dafka.records import Partition, RecordBatch
-from dafka.storage import PartitionInfo, RetentionPolicy, Storage, open_storage, read_range
+from dafka.storage import PartitionInfo, RetentionPolicy, Storage, open_storage
 from dafka.storage.sqlite import SqliteStorage
 from dafka.storage.sqlite.connection import PAGE_BYTES
 from dafka.storage.sqlite.write_ahead_log import CHECKPOINT_BYTES
@@ -113,84 +110,6 @@ async def test_cancelled_retention_leaves_an_undamaged_store(url: str) -> None:
         assert info.content_bytes == 20 * info.count
         assert await storage.find_damage() == []
         assert await storage.apply_retention(RetentionPolicy(records_max=10)) == {PARTITION: COUNT - 10}
-
-
-RETAIN = """
-import sys, trio
-from dafka.storage import RetentionPolicy, open_storage
-
-async def main():
-    async with open_storage(sys.argv[1]) as storage:
-        print("open", flush=True)
-        await storage.apply_retention(RetentionPolicy(records_max=10))
-
-trio.run(main)
-"""
-
-
-async def test_store_killed_during_retention_is_undamaged(url: str, tmp_path: Path) -> None:
-    async with open_storage(url) as storage:
-        await storage.append([batch(0, 5 * COUNT)])
-    with subprocess.Popen([sys.executable, "-c", RETAIN, url], stdout=subprocess.PIPE) as process:  # noqa: ASYNC220
-        assert process.stdout is not None
-        assert await trio.to_thread.run_sync(process.stdout.readline) == b"open\n"
-        with closing(sqlite3.connect(f"file:{tmp_path}/store.db?mode=ro", uri=True)) as connection:
-            while connection.execute("SELECT earliest_sequence FROM partitions").fetchone() == (0,):
-                await trio.lowlevel.checkpoint()
-        process.send_signal(signal.SIGKILL)
-    async with open_storage(url) as storage:
-        info = (await storage.partitions())[PARTITION]
-        assert 0 < info.earliest_sequence < 5 * COUNT - 10
-        assert await storage.find_damage() == []
-        count = 0
-        async for found in read_range(storage, PARTITION, info.earliest_sequence, 5 * COUNT):
-            count += len(found)
-        assert count == info.count
-
-
-@pytest.mark.parametrize(
-    ("retention", "earliest"),
-    [
-        (RetentionPolicy(), None),
-        (RetentionPolicy(records_max=1000), None),
-        (RetentionPolicy(records_max=999), 1),
-        (RetentionPolicy(records_max=0), 1000),
-        (RetentionPolicy(bytes_max=20_000), None),
-        (RetentionPolicy(bytes_max=19_999), 1),
-        (RetentionPolicy(bytes_max=10_001), 500),
-        (RetentionPolicy(bytes_max=10), 1000),
-        (RetentionPolicy(bytes_max=0), 1000),
-        (RetentionPolicy(age_ms=2**40), 600),
-        (RetentionPolicy(age_ms=2**42), None),
-        (RetentionPolicy(age_ms=2**70, records_max=2**70, bytes_max=2**70), None),
-        (RetentionPolicy(age_ms=2**40, records_max=100), 900),
-        (RetentionPolicy(age_ms=2**40, bytes_max=19_000, records_max=500), 600),
-    ],
-)
-async def test_limits_are_kept_exactly(url: str, retention: RetentionPolicy, earliest: int | None) -> None:
-    async with open_storage(url) as storage:
-        await storage.append([batch(0, 600, time_ms=7), batch(600, 400)])
-        await storage.append([batch(0, 5, LIVE, time_ms=7)])
-        moved = await storage.apply_retention(retention, "orders")
-        assert moved == ({} if earliest is None else {PARTITION: earliest})
-        infos = await storage.partitions()
-        assert infos[PARTITION].earliest_sequence == (earliest or 0)
-        assert infos[PARTITION].content_bytes == 20 * infos[PARTITION].count
-        assert infos[LIVE].count == 5
-        assert await storage.find_damage() == []
-    async with open_storage(url, read_only=True) as reader:
-        assert await reader.partitions() == infos
-
-
-async def test_retention_of_many_partitions(url: str) -> None:
-    partitions = [Partition("orders", f"{number}") for number in range(300)]
-    async with open_storage(url) as storage:
-        await storage.append([batch(0, number % 7, partition) for number, partition in enumerate(partitions)])
-        with traced(storage) as statements:
-            moved = await storage.apply_retention(RetentionPolicy(records_max=3))
-        assert moved == {each: number % 7 - 3 for number, each in enumerate(partitions) if number % 7 > 3}
-        assert statements.count("COMMIT") < len(moved), "a transaction for each partition"
-        assert await storage.find_damage() == []
 
 
 async def test_large_contents_are_dropped_one_by_one(url: str) -> None:

@@ -14,8 +14,11 @@ before it moves records of the same partition.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import TypeVar
 
+import pyarrow as pa
 import trio
 
 from dafka.errors import StorageBusyError, StorageError
@@ -30,6 +33,8 @@ from dafka.storage.cold.segments import Segment, digest_of, partition_folder
 from dafka.storage.plugin_helpers import now_ms
 
 _logger = logging.getLogger("dafka.storage.cold")
+
+_T = TypeVar("_T")
 
 
 class Offloader:
@@ -189,9 +194,16 @@ class Offloader:
                 self.hot_topics.add(partition.topic)
             if batch is None or batch.compacted is not None:
                 return None
-            await trio.to_thread.run_sync(writer.add, batch)
+            await self._encode(partition, partial(writer.add, batch))
             sequence = batch.end_sequence
-        return await trio.to_thread.run_sync(writer.finish)
+        return await self._encode(partition, writer.finish)
+
+    @staticmethod
+    async def _encode(partition: Partition, encode: Callable[[], _T]) -> _T:
+        try:
+            return await trio.to_thread.run_sync(encode)
+        except pa.ArrowInvalid as error:  # such as a time that Parquet cannot have
+            raise StorageError(f"{partition}: {error}") from None
 
     async def _write(self, segment: Segment, data: bytes) -> None:
         """Write an object, and check that it is there."""
