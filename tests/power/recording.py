@@ -1,6 +1,6 @@
 """Recordings of a process's changes to its files: `recorder.c` writes them, and this module reads them.
 
-A recording is complete if replaying all of it rebuilds the folder exactly; `tests.power.losses` checks that of each.
+A recording is complete if replaying all of it rebuilds the folder exactly; the tests check that of each.
 """
 
 from __future__ import annotations

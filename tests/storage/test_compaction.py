@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from itertools import product
 from pathlib import Path
 
 import attrs
@@ -12,7 +13,7 @@ import trio
 from dafka.errors import StorageCorruptError, StorageSequenceError, StorageUnsupportedError
 from dafka.records import Partition, Record, RecordBatch
 from dafka.storage import CompactsPartitions, RetentionPolicy, Storage, open_storage, read_range
-from dafka.storage.compaction import CompactionPolicy, LatestKeys, Pass, compact_partition
+from dafka.storage.compaction import CompactionPolicy, LatestKeys, Pass, choose, compact_partition
 from dafka.storage.plugin_helpers import now_ms
 from dafka.storage.tools.copy import copy_storage
 from dafka.storage.tools.json_lines import export_lines, import_lines
@@ -238,3 +239,18 @@ def test_long_keys_are_told_apart() -> None:
     assert len(latest) == 5
     latest.add([b"x" * 33], [9])
     assert latest.find_superseded(keys, range(6)) == bytes([0, 0, 1, 0, 0, 0])
+
+
+def test_a_pass_removes_what_is_superseded_and_old_tombstones_up_to_its_end() -> None:
+    for keys in product((b"a", b"b", None), repeat=3):
+        for values, end in product(product((b"x", None), repeat=3), range(4, 9)):
+            batch = RecordBatch(PARTITION, 5, list(values), keys=list(keys), stored_at=[10, 19, 20])
+            latest = LatestKeys()
+            latest.add(keys[: max(end - 5, 0)], range(5, end))
+            expected = [
+                key is not None
+                and at < end
+                and (key in keys[at - 4 : max(end - 5, 0)] or (value is None and stored_at < 20))
+                for at, key, value, stored_at in zip(range(5, 8), keys, values, (10, 19, 20), strict=True)
+            ]
+            assert [*choose(batch, latest, 20, end)] == expected, (keys, values, end)
