@@ -77,8 +77,11 @@ class LogReader:
             if part is None:
                 break
             for marker in part.markers:
-                found.append(_encode_marker(marker, epoch))
-                bytes_max -= len(found[-1])
+                data = _encode_marker(marker, epoch)
+                if found and len(data) > bytes_max:
+                    return found, unpacked
+                found.append(data)
+                bytes_max -= len(data)
             if part.batch is not None:
                 unpacked += part.batch.content_bytes
                 difference = offset - part.batch.first_sequence
@@ -125,9 +128,9 @@ class LogReader:
         """Return the timestamp of the last record of a log; None if there is no record. Raises `StorageError`."""
         end = log.high_watermark
         for offset in range(end - 1, max(log.index.start_offset, end - LAST_OFFSETS_MAX) - 1, -1):
-            async with aclosing(self._records_from(log, Offset(offset), end)) as records:
+            async with aclosing(self._records_from(log, Offset(offset), Offset(offset + 1))) as records:
                 async for _, batch in records:
-                    if batch.compacted is None or not batch.compacted[-1]:
+                    if batch.held_count:
                         return NO_TIMESTAMP if batch.timestamps is None else batch.timestamps[-1]
         return None
 

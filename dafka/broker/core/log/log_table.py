@@ -254,7 +254,7 @@ class LogTable:
             if missing < location.record_count:
                 break
         if start > log.index.start_offset:
-            log.index.drop_before(start)
+            log.index.drop_before(min(start, log.high_watermark))
         ends = log.index.dropped_ends
         for address, end in list(ends.items()):
             if address != LEADER and earliest.get(log.partition_of(address), 0) >= end:

@@ -12,8 +12,8 @@ from dafka.broker.core.groups.coordinator import FetchedOffset, GroupCoordinator
 from dafka.broker.core.groups.settings import GroupSettings
 from dafka.broker.core.transactions.coordinator import TransactionCoordinator, TransactionSettings
 from dafka.errors import StorageFormatError
-from tests.broker.core.coordination.group_client import Groups, two_members
-from tests.broker.core.coordination.test_offsets import ORDERS, commit
+from tests.broker.core.groups.group_client import Groups, two_members
+from tests.broker.core.groups.test_offsets import ORDERS, commit
 
 OPTIONAL = "topic_id"
 """The field of committed offsets that former versions have not written."""

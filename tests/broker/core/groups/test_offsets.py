@@ -10,7 +10,7 @@ from dafka.broker.core.groups.coordinator import CommitRequest, DeleteOffsetsRes
 from dafka.broker.core.groups.results import LeavingMember
 from dafka.broker.core.groups.settings import GroupSettings
 from dafka.broker.core.topic_partition import TopicPartition
-from tests.broker.core.coordination.group_client import NO_DELAY, Groups, two_members
+from tests.broker.core.groups.group_client import NO_DELAY, Groups, two_members
 
 ORDERS, PAYMENTS = TopicPartition("orders", 0), TopicPartition("payments", 1)
 HOUR_MS = 3_600_000

@@ -8,7 +8,7 @@ import pytest
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.results import LeavingMember, SyncResult
 from dafka.broker.core.groups.settings import GroupSettings
-from tests.broker.core.coordination.group_client import BOTH, NO_DELAY, RANGE, Groups, two_members
+from tests.broker.core.groups.group_client import BOTH, NO_DELAY, RANGE, Groups, two_members
 
 
 def test_first_member_leads_and_gets_what_it_assigns() -> None:

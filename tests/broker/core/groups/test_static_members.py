@@ -5,7 +5,7 @@ import pytest
 
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.results import LeavingMember
-from tests.broker.core.coordination.group_client import Groups, two_members
+from tests.broker.core.groups.group_client import Groups, two_members
 
 
 def test_static_member_keeps_its_assignment_when_it_restarts() -> None:
