@@ -1,0 +1,304 @@
+"""A log or group takes part in a transaction only after its coordinator has said so, durably and in current epochs."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import attrs
+import pytest
+import trio
+import trio.testing
+
+from dafka.batches import encode_batch, read_header
+from dafka.broker.coordinator.coordinator_shard import CoordinatorError
+from dafka.broker.coordinator.participants import RETRY_S, TransactionParticipants
+from dafka.broker.coordinator.transaction_messages import Ask, Begin, End, Ended, Refuse, TransactionParticipant
+from dafka.broker.core.coordination.effects import Answer
+from dafka.broker.core.coordination.state_records import COORDINATORS_TOPIC
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.log.log import Log
+from dafka.broker.core.log.log_table import LogTable
+from dafka.broker.core.log.producer_state import Marker, Producer
+from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
+from dafka.broker.core.metadata.topics import Topic
+from dafka.broker.core.positions import Offset, RecordSequence
+from dafka.broker.core.topic_partition import TopicPartition
+from dafka.broker.core.transactions.transaction import TransactionPhase
+from dafka.broker.interbroker.messenger import BrokerMessenger, Message
+from dafka.broker.log.waiters import LogWaiters
+from dafka.errors import NotLeaderError
+from dafka.storage.plugin_helpers import now_ms
+from tests.broker.coordinator.shards import Records, Shard, serve
+
+pytestmark = pytest.mark.trio
+
+ORDERS, PAYMENTS = TopicPartition("orders", 0), TopicPartition("payments", 0)
+LOG, GROUP = TransactionParticipant("orders", number=0), TransactionParticipant(name="g")
+OWN, OLDER, NEWER = Producer(7, 3), Producer(7, 2), Producer(7, 4)
+
+
+class Broker:
+    """A broker that leads the log `orders`, or not, and coordinates transactions, or not."""
+
+    def __init__(self, address: str, *, leads: bool, shard: Shard | None = None) -> None:
+        self.address = address
+        self.log_table = LogTable(address)
+        for topic in ("orders", "payments"):
+            self.log_table.add_topic(Topic(topic, topic, 1))
+        self.log.leadership = LeaderAndIsr(address if leads else "leader", 1, is_led=leads)
+        self.shard = shard
+        self.coordinator = Log(COORDINATORS_TOPIC, 0, self.log.leader_partition, self.log.index_partition)
+        self.coordinator.leadership = LeaderAndIsr(
+            "coordinator" if shard is None else address, 5, is_led=shard is not None
+        )
+        self.sent: list[tuple[str, Message]] = []
+        self.others: list[Broker] = []
+        self.markers: list[tuple[Log, Marker]] = []
+        self.written = trio.Event()
+        self.watchers = LogWaiters()
+        self.changed = trio.Event()
+        self.messenger = BrokerMessenger(address, self._publish)
+        coordinators: Any = SimpleNamespace(find=self._find, log_of=lambda _name: self.coordinator)
+        led_logs: Any = SimpleNamespace(wait_leadership=lambda _log: self.changed.wait())
+        writer: Any = SimpleNamespace(append_marker=self._append_marker)
+        self.participants = TransactionParticipants(
+            self.log_table, coordinators, led_logs, writer, self.watchers, self.messenger
+        )
+        send = self.messenger.send
+
+        def note(to: str, message: Message) -> None:
+            self.sent.append((to, message))
+            send(to, message)
+
+        self.messenger.send = note  # type: ignore[method-assign]
+
+    @property
+    def log(self) -> Log:
+        return self.log_table.logs("orders")[0]
+
+    def _find(self, _name: str) -> Any:
+        if self.shard is None:
+            raise CoordinatorError(ErrorCode.NOT_COORDINATOR)
+        return self.shard.shard
+
+    def _publish(self, value: bytes) -> None:
+        for each in self.others:
+            each.messenger.receive(self.address, value)
+
+    def _append_marker(self, log: Log, marker: Marker) -> trio.Event:
+        if not log.leadership.is_led:
+            raise NotLeaderError("another broker leads", "")
+        self.markers.append((log, marker))
+        return self.written
+
+    def check(self, producer: Producer = OWN) -> ErrorCode:
+        return self.participants.check_log(self.log, "t", producer)
+
+    def hear(self, message: Message) -> None:
+        """Get a message of the coordinator."""
+        _, handler = self.messenger._handlers[message.KIND]
+        handler("coordinator", message)
+
+    def taken(self) -> list[tuple[str, Message]]:
+        found, self.sent = self.sent, []
+        return found
+
+
+def begin(producer: Producer, shard_epoch: int = 5, epoch: int = 1) -> Begin:
+    return Begin(0, shard_epoch, producer, LOG, epoch)
+
+
+def append_transactional(log: Log, producer: Producer) -> None:
+    """Let a log have a record of an open transaction."""
+    data = encode_batch(
+        0,
+        [b""],
+        timestamps=0,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        base_sequence=0,
+        is_transactional=True,
+    )
+    log.producers.add_batch(read_header(data), RecordSequence(0), 0)
+
+
+@pytest.mark.parametrize("known", ["nothing", "message", "records"])
+async def test_a_leader_knows_transactions_from_the_coordinator_and_from_records(known: str) -> None:
+    leader = Broker("leader", leads=True)
+    if known == "message":
+        leader.hear(begin(OWN))
+        leader.hear(begin(OLDER))  # a late one
+    elif known == "records":
+        append_transactional(leader.log, OWN)
+    expected = ErrorCode.NOT_ENOUGH_REPLICAS if known == "nothing" else ErrorCode.NONE
+    assert leader.check(OWN) is expected
+    if known != "nothing":
+        assert leader.check(OLDER) is ErrorCode.INVALID_PRODUCER_EPOCH
+        assert leader.sent == []
+    assert leader.check(NEWER) is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert leader.check(Producer(8, 3)) is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert ("coordinator", Ask("t", NEWER, LOG, 1)) in leader.sent
+
+
+@pytest.mark.parametrize("stale", [begin(OWN, epoch=0), begin(OWN, epoch=2), begin(OWN, shard_epoch=4)])
+async def test_messages_of_former_leaders_confirm_nothing(stale: Begin) -> None:
+    leader = Broker("leader", leads=True)
+    leader.hear(begin(Producer(9, 0), shard_epoch=5))
+    leader.hear(stale)
+    assert leader.check() is ErrorCode.NOT_ENOUGH_REPLICAS
+    leader.hear(begin(OWN))
+    leader.log.leadership = attrs.evolve(leader.log.leadership, epoch=2)
+    assert leader.check() is ErrorCode.NOT_ENOUGH_REPLICAS, "it led the log in a former epoch"
+
+
+async def test_a_leader_asks_once_in_a_while_and_repeats_a_refusal_once(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    leader = Broker("leader", leads=True)
+    asked = [("coordinator", Ask("t", OWN, LOG, 1))]
+    assert [leader.check(), leader.check()] == [ErrorCode.NOT_ENOUGH_REPLICAS] * 2
+    assert leader.taken() == asked
+    await trio.sleep(RETRY_S)
+    assert leader.check() is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert leader.taken() == asked
+    for refused in (Refuse(0, 5, OWN, LOG, 0, ErrorCode.PRODUCER_FENCED), Refuse(0, 4, OWN, LOG, 1, ErrorCode.NONE)):
+        leader.hear(refused)  # to a former leader, or of one
+        assert leader.check() is ErrorCode.NOT_ENOUGH_REPLICAS
+        leader.hear(begin(Producer(9, 0)))
+    leader.hear(Refuse(0, 5, OWN, LOG, 1, ErrorCode.PRODUCER_FENCED))
+    assert leader.check() is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert leader.taken() == []
+    assert leader.check() is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert leader.taken() == asked
+    leader.hear(Refuse(0, 5, OWN, LOG, 1, ErrorCode.INVALID_TXN_STATE))
+    await trio.sleep(RETRY_S)
+    assert leader.check() is ErrorCode.NOT_ENOUGH_REPLICAS, "the refusal is old"
+    leader.hear(begin(OWN))
+    assert leader.check() is ErrorCode.NONE
+
+
+async def add(shard: Shard, *logs: TopicPartition, groups: tuple[str, ...] = ()) -> Producer:
+    """Begin a transaction, which is not durable yet."""
+    transactions = shard.shard.transactions
+    found: list[Any] = []
+
+    def take(actions: list[Any]) -> None:
+        found.extend(each.result for each in actions if isinstance(each, Answer))
+        shard.shard.execute([each for each in actions if not isinstance(each, Answer)])
+
+    take(transactions.init_producer_id(0, "t", 60_000, None, now_ms()))
+    producer: Producer = found[0].producer
+    shard.records.commit()
+    take(transactions.add_partitions(0, "t", producer, logs, now_ms()))
+    for each in groups:
+        take(transactions.add_offsets(0, "t", producer, each, now_ms()))
+    return producer
+
+
+async def test_a_leader_that_coordinates_too_believes_only_what_is_durable() -> None:
+    async with serve(Shard(Records(), epoch=5)) as shard:
+        leader = Broker("leader", leads=True, shard=shard)
+        producer = await add(shard, ORDERS)
+        assert leader.check(producer) is ErrorCode.NOT_ENOUGH_REPLICAS
+        shard.records.commit()
+        assert leader.check(producer) is ErrorCode.NONE
+        fenced = producer._replace(producer_epoch=producer.producer_epoch - 1)
+        assert leader.check(fenced) is ErrorCode.INVALID_PRODUCER_EPOCH
+        other = leader.log_table.logs("payments")[0]
+        assert leader.participants.check_log(other, "t", producer) is ErrorCode.INVALID_TXN_STATE
+        assert leader.participants.check_group(shard.shard, "t", producer, "g") is ErrorCode.INVALID_TXN_STATE
+        assert leader.sent == []
+
+
+async def test_a_coordinator_confirms_what_is_durable_and_refuses_the_rest() -> None:
+    async with serve(Shard(Records(), epoch=5)) as shard:
+        coordinator = Broker("coordinator", leads=False, shard=shard)
+        producer = await add(shard, ORDERS, groups=("g",))
+        for participant in (LOG, GROUP, TransactionParticipant("payments", number=0), TransactionParticipant(name="h")):
+            coordinator.hear(Ask("t", producer, participant, 9))
+        coordinator.hear(Ask("t", producer._replace(producer_epoch=-1), LOG, 9))
+        assert coordinator.taken() == []
+        shard.records.commit()
+        refused = ErrorCode.INVALID_TXN_STATE
+        assert [message for _, message in coordinator.taken()] == [
+            Begin(0, 5, producer, LOG, 9),
+            Begin(0, 5, producer, GROUP, 9),
+            Refuse(0, 5, producer, TransactionParticipant("payments", number=0), 9, refused),
+            Refuse(0, 5, producer, TransactionParticipant(name="h"), 9, refused),
+            Refuse(0, 5, producer._replace(producer_epoch=-1), LOG, 9, ErrorCode.INVALID_PRODUCER_EPOCH),
+        ]
+
+
+@pytest.mark.parametrize("is_current", [True, False])
+async def test_a_leader_ends_a_transaction_once_and_confirms_when_enough_replicas_have_the_marker(
+    is_current: bool,
+) -> None:
+    leader = Broker("leader", leads=True)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(leader.participants.run)
+        leader.hear(begin(OWN))
+        for stale in (End(0, 4, OWN, LOG, 1, True, 1), End(0, 5, OWN, LOG, 0, True, 2)):
+            leader.hear(stale)
+        await trio.testing.wait_all_tasks_blocked()
+        assert leader.markers == []
+        assert leader.check() is ErrorCode.NONE
+        leader.hear(End(0, 5, OWN, LOG, 1, True, 3))
+        assert leader.markers == [(leader.log, Marker(7, 3, True))]
+        assert leader.check() is ErrorCode.NOT_ENOUGH_REPLICAS, "the transaction has ended"
+        leader.taken()
+        leader.log.index.append("", RecordSequence(0), 4, is_open=False)
+        leader.written.set()
+        await trio.testing.wait_all_tasks_blocked()
+        leader.log.high_watermark = Offset(3)
+        leader.watchers.notify(leader.log)
+        await trio.testing.wait_all_tasks_blocked()
+        assert leader.taken() == []
+        if not is_current:
+            leader.log.leadership = attrs.evolve(leader.log.leadership, epoch=2)
+        leader.log.high_watermark = Offset(4)
+        leader.watchers.notify(leader.log)
+        await trio.testing.wait_all_tasks_blocked()
+        assert leader.taken() == ([("coordinator", Ended(3))] if is_current else [])
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_coordinator_ends_a_transaction_everywhere_and_repeats_its_requests(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with serve(Shard(Records(), epoch=5)) as shard, trio.open_nursery() as nursery:
+        coordinator = Broker("coordinator", leads=False, shard=shard)
+        own = coordinator.log_table.logs("payments")[0]
+        shard.end = coordinator.participants.end
+        producer = await add(shard, ORDERS, PAYMENTS)
+        shard.records.commit()
+        coordinator.participants.begin(shard.shard, producer, logs=[ORDERS, PAYMENTS])
+        assert coordinator.taken() == [("leader", Begin(0, 5, producer, LOG, 1))]
+        shard.shard.execute(
+            [
+                each
+                for each in shard.shard.transactions.end_transaction(0, "t", producer, False, now_ms())
+                if not isinstance(each, Answer)
+            ]
+        )
+        await trio.testing.wait_all_tasks_blocked()
+        assert coordinator.markers == []
+        shard.records.commit()
+        await trio.testing.wait_all_tasks_blocked()
+        assert coordinator.markers == [(own, Marker(*producer, False))]
+        coordinator.written.set()
+        await trio.sleep(2.5 * RETRY_S)
+        ends = [message for to, message in coordinator.taken() if to == "leader" and isinstance(message, End)]
+        assert [each.request for each in ends] == [ends[0].request + number for number in range(3)]
+        assert {attrs.evolve(each, request=0) for each in ends} == {End(0, 5, producer, LOG, 1, False, 0)}
+        coordinator.hear(Ended(ends[0].request))  # too late: another request waits
+        await trio.testing.wait_all_tasks_blocked()
+        transaction = shard.shard.transactions.describe_transaction("t")
+        assert transaction is not None
+        assert transaction.phase is TransactionPhase.PREPARE_ABORT
+        coordinator.hear(Ended(ends[-1].request))
+        await trio.testing.wait_all_tasks_blocked()
+        transaction = shard.shard.transactions.describe_transaction("t")
+        assert transaction is not None
+        assert transaction.phase is TransactionPhase.COMPLETE_ABORT
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,239 @@
+"""A shard answers once everything behind the answer is durable, in order, and never when it is lost."""
+
+from __future__ import annotations
+
+import random
+from functools import partial
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from dafka.broker.coordinator.coordinator_shard import CoordinatorError
+from dafka.broker.core.coordination.effects import Action, Answer, WriteState
+from dafka.broker.core.coordination.state_records import OFFSETS_TOPIC, StateRecord
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.groups.coordinator import CommitRequest, OffsetToCommit
+from dafka.broker.core.log.producer_state import Producer
+from dafka.broker.core.topic_partition import TopicPartition
+from dafka.broker.core.transactions.transaction import TransactionPhase
+from dafka.broker.log.durable_waits import DURABLE_S, FAILING_S
+from dafka.storage.plugin_helpers import now_ms
+from tests.broker.coordinator.shards import Records, Shard, serve
+
+pytestmark = pytest.mark.trio
+
+ORDERS = TopicPartition("orders", 0)
+
+
+def record(number: int) -> StateRecord:
+    return StateRecord(OFFSETS_TOPIC, b'["offset","g","orders",%d]' % number, b"{}")
+
+
+async def outcome(shard: Shard, answers: list[Any], call: Any, **options: Any) -> None:
+    """Note what a request gets."""
+    try:
+        answers.append(await shard.shard.ask(call, **options))
+    except CoordinatorError as error:
+        answers.append(error.error_code)
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_answers_come_in_order_as_soon_as_all_earlier_records_are_durable(seed: int) -> None:
+    draw = random.Random(seed)
+    async with serve(Shard(Records())) as shard, trio.open_nursery() as nursery:
+        answers: list[int] = []
+        executed: list[int] = []
+        needed: list[int] = []
+        for number in range(12):
+            actions: list[Action] = [
+                WriteState(tuple(record(each) for each in range(draw.randint(1, 3))))
+                for _ in range(draw.choice([0, 1, 2]))
+            ]
+            nursery.start_soon(
+                outcome,
+                shard,
+                answers,
+                lambda token, actions=actions, number=number: [
+                    *actions,
+                    partial(executed.append, number),
+                    Answer(token, number),
+                ],
+            )
+            await trio.testing.wait_all_tasks_blocked()
+            needed.append(len(shard.records.put_records))
+            if draw.random() < 0.6 and shard.records.durable < len(shard.records.put_records):
+                shard.records.commit(draw.randint(1, len(shard.records.put_records) - shard.records.durable))
+                await trio.testing.wait_all_tasks_blocked()
+            assert executed == [each for each, end in enumerate(needed) if end <= shard.records.durable]
+            assert sorted(answers) == executed
+            assert shard.shard.is_settled == (shard.records.durable == len(shard.records.put_records))
+        shard.records.commit()
+        await trio.testing.wait_all_tasks_blocked()
+        assert executed == sorted(answers) == list(range(12))
+
+
+async def test_positions_are_durable_before_their_commit_is_acknowledged_or_they_are_read() -> None:
+    request = CommitRequest(group_id="g", offsets={ORDERS: OffsetToCommit(7)})
+    async with serve(Shard(Records())) as shard, trio.open_nursery() as nursery:
+        groups = shard.shard.groups
+        answers: list[Any] = []
+        read = trio.Event()
+        nursery.start_soon(outcome, shard, answers, lambda token: groups.commit_offsets(token, request, 0))
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(
+            outcome, shard, answers, lambda token: groups.commit_transaction_offsets(token, request, 1, 0)
+        )
+
+        async def wait_read() -> None:
+            await shard.shard.wait_committed()
+            read.set()
+
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(wait_read)
+        await trio.testing.wait_all_tasks_blocked()
+        assert (answers, read.is_set()) == ([], False)
+        shard.records.commit(1)
+        await trio.testing.wait_all_tasks_blocked()
+        assert (answers, read.is_set()) == ([{ORDERS: ErrorCode.NONE}], False)
+        shard.records.commit(1)
+        await trio.testing.wait_all_tasks_blocked()
+        assert (answers, read.is_set()) == ([{ORDERS: ErrorCode.NONE}] * 2, True)
+
+
+async def test_a_transaction_is_ended_after_its_decision_is_durable_and_answered_after_its_completion_is() -> None:
+    async with serve(Shard(Records())) as shard, trio.open_nursery() as nursery:
+        coordinator = shard.shard.transactions
+        answers: list[Any] = []
+        nursery.start_soon(
+            outcome, shard, answers, lambda token: coordinator.init_producer_id(token, "t", 60_000, None, now_ms())
+        )
+        await trio.testing.wait_all_tasks_blocked()
+        assert answers == []
+        shard.records.commit()
+        await trio.testing.wait_all_tasks_blocked()
+        producer = answers.pop().producer
+        nursery.start_soon(
+            outcome, shard, answers, lambda token: coordinator.add_partitions(token, "t", producer, [ORDERS], now_ms())
+        )
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(
+            outcome, shard, answers, lambda token: coordinator.end_transaction(token, "t", producer, True, now_ms())
+        )
+        await trio.testing.wait_all_tasks_blocked()
+        shard.records.commit(1)
+        await trio.testing.wait_all_tasks_blocked()
+        assert (answers, shard.ended) == ([ErrorCode.NONE], [])
+        shard.records.commit(1)
+        await trio.testing.wait_all_tasks_blocked()
+        assert (answers, len(shard.ended)) == ([ErrorCode.NONE], 1)
+        shard.shard.execute(coordinator.markers_written("t", now_ms()))
+        await trio.testing.wait_all_tasks_blocked()
+        assert answers == [ErrorCode.NONE]
+        shard.records.commit()
+        await trio.testing.wait_all_tasks_blocked()
+        assert answers == [ErrorCode.NONE] * 2
+
+
+async def test_a_shard_that_is_lost_refuses_everything_that_waits() -> None:
+    request = CommitRequest(group_id="g", offsets={ORDERS: OffsetToCommit(7)})
+    answers: list[Any] = []
+    async with trio.open_nursery() as nursery:
+        async with serve(Shard(Records())) as shard:
+            groups = shard.shard.groups
+            nursery.start_soon(outcome, shard, answers, lambda token: groups.commit_offsets(token, request, 0))
+            await trio.testing.wait_all_tasks_blocked()
+        shard.shard.close()
+    assert answers == [ErrorCode.NOT_COORDINATOR]
+
+
+async def test_requests_end_after_their_time_and_are_refused_without_effect_while_the_storage_fails(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    request = CommitRequest(group_id="g", offsets={ORDERS: OffsetToCommit(7)})
+    async with serve(Shard(Records())) as shard:
+        groups = shard.shard.groups
+        for wait_s, options in ((DURABLE_S, {}), (5.0, {"wait_s": 5.0})):
+            answers: list[Any] = []
+            began = trio.current_time()
+            await outcome(shard, answers, lambda token: groups.commit_offsets(token, request, 0), **options)
+            assert answers == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+            assert trio.current_time() - began == pytest.approx(wait_s)
+        shard.waits.record_failure("disk full")
+        await trio.sleep(FAILING_S)
+        shard.waits.record_failure("disk full")
+        with pytest.raises(CoordinatorError, match="disk full"):
+            await shard.shard.ask(lambda _token: pytest.fail("it was executed"))
+        shard.waits.record_success()
+        shard.records.commit()
+        await shard.shard.wait_committed()
+
+
+async def test_reads_are_refused_when_another_broker_may_have_begun() -> None:
+    async with serve(Shard(Records())) as shard:
+        shard.shard.check_lease()
+        shard.holds_lease = False
+        with pytest.raises(CoordinatorError) as refused:
+            shard.shard.check_lease()
+        assert refused.value.error_code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+
+async def restored(records: list[StateRecord], **fields: Any) -> Shard:
+    """Return a shard that has served its records for a moment."""
+    async with serve(Shard(Records(records), **fields)) as shard:
+        shard.records.commit()
+        await trio.testing.wait_all_tasks_blocked()
+    return shard
+
+
+async def test_the_next_coordinator_knows_what_is_durable_completes_decisions_and_aborts_what_is_late() -> None:
+    late: list[StateRecord] = []
+    shard = Shard(Records())
+    transactions, groups = shard.shard.transactions, shard.shard.groups
+
+    def do(actions: list[Action]) -> Any:
+        late.extend(each for action in actions if isinstance(action, WriteState) for each in action.records)
+        return next((each.result for each in actions if isinstance(each, Answer)), None)
+
+    producers: dict[str, Producer] = {}
+    for name, begun_ms in (("decided", now_ms()), ("late", now_ms() - 61_000), ("open", now_ms() - 30_000)):
+        producers[name] = do(transactions.init_producer_id(0, name, 60_000, None, begun_ms)).producer
+        do(transactions.add_partitions(0, name, producers[name], [ORDERS], begun_ms))
+    do(transactions.end_transaction(0, "decided", producers["decided"], True, now_ms()))
+    kept = CommitRequest(group_id="g", offsets={ORDERS: OffsetToCommit(7, topic_id="kept")})
+    gone = CommitRequest(group_id="g", offsets={TopicPartition("orders", 1): OffsetToCommit(7, topic_id="gone")})
+    for request in (kept, gone):
+        do(groups.commit_offsets(0, request, now_ms()))
+    again = await restored(late, deleted_ids={"gone"})
+    assert {(each.transactional_id, each.is_commit) for each in again.ended} == {("decided", True), ("late", False)}
+    phases = {each.transactional_id: each.phase for each in again.shard.transactions.list_transactions()}
+    assert phases == {
+        "decided": TransactionPhase.PREPARE_COMMIT,
+        "late": TransactionPhase.PREPARE_ABORT,
+        "open": TransactionPhase.ONGOING,
+    }
+    assert set(again.shard.groups.fetch_offsets("g", None)) == {ORDERS}
+    assert again.records.values[b'["offset","g","orders",0]']
+    assert b'["offset","g","orders",1]' not in again.records.values
+
+
+@pytest.mark.parametrize(("epoch", "is_settled"), [(0, True), (0, False), (3, True)])
+async def test_a_broker_starts_with_its_shards_loaded_unless_others_must_help(epoch: int, is_settled: bool) -> None:
+    shard = Shard(Records(), epoch=epoch)
+    shard.records.is_settled = is_settled
+    started = trio.Event()
+
+    async def start(nursery: trio.Nursery) -> None:
+        await nursery.start(shard.shard.run)
+        started.set()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(start, nursery)
+        await trio.testing.wait_all_tasks_blocked()
+        assert started.is_set() == (epoch > 0 or not is_settled)
+        assert not shard.shard.loaded.is_set()
+        shard.records.loads.set()
+        await started.wait()
+        await shard.shard.loaded.wait()
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,300 @@
+"""The answer to each request in each state of a group, from each client, as a table says; a refusal changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import pytest
+
+from dafka.broker.core.coordination.effects import Action, Answer, WriteState
+from dafka.broker.core.error_codes import ErrorCode as E
+from dafka.broker.core.groups.coordinator import CommitRequest, OffsetToCommit
+from dafka.broker.core.groups.results import JoinResult, LeavingMember, SyncRequest
+from dafka.broker.core.topic_partition import TopicPartition
+from tests.broker.core.groups.group_client import RANGE, Groups
+
+ORDERS = TopicPartition("orders", 0)
+SESSION_MS = 10_000
+WAITS = "waits"
+
+
+class Scene:
+    """A group in a state, with a leader, a follower, and a static member `s` of which an earlier client is fenced."""
+
+    def __init__(self, state: str) -> None:
+        self.groups = groups = Groups()
+        self.state = state
+        self.generation = 0
+        self.ids = {"stranger": "x", "nobody": ""}
+        if state == "Absent":
+            self.ids |= dict.fromkeys(["leader", "follower", "static", "fenced"], "gone")
+            return
+        first = groups.joined()
+        groups.synced(first, {first.member_id: b"all"})
+        follower, fenced = groups.join(client_id="d"), groups.join(client_id="e", group_instance_id="s")
+        leader = groups.joined(first.member_id)
+        old = groups.answers[fenced]
+        self.ids |= {"leader": leader.member_id, "follower": groups.answers[follower].member_id}
+        self.ids |= {"fenced": old.member_id}
+        self.generation = leader.generation_id
+        for each in ("leader", "follower", "fenced"):
+            groups.sync(attrs.evolve(leader, member_id=self.ids[each]), {self.ids[each]: b"part"})
+        self.ids["static"] = groups.joined(client_id="e", group_instance_id="s").member_id
+        if state == "Empty":
+            groups.leave(*(LeavingMember(self.ids[each]) for each in ("leader", "follower")), LeavingMember("", "s"))
+            self.generation = groups.coordinator.describe_group("g").generation_id
+        if state in {"PreparingRebalance", "CompletingRebalance"}:
+            groups.join(self.ids["leader"])
+        if state == "CompletingRebalance":
+            groups.join(self.ids["follower"])
+            groups.join(self.ids["static"], client_id="e", group_instance_id="s")
+            self.generation += 1
+        assert state in {groups.state, "Absent"}
+
+    def send(self, request: Callable[..., list[Action]], *arguments: Any) -> Any:
+        """Return the result; `WAITS` if there is none yet. Fail if it comes before what it depends on is written."""
+        token = object()
+        actions = request(token, *arguments, self.groups.now_ms)
+        kinds = [type(action) for action in actions]
+        assert kinds == sorted(kinds, key=lambda kind: kind is not WriteState), "an answer comes before a write"
+        self.wrote = WriteState in kinds
+        found = [action.result for action in actions if isinstance(action, Answer) and action.token is token]
+        return found[0] if found else WAITS
+
+    def described(self) -> object:
+        coordinator = self.groups.coordinator
+        group = coordinator.describe_group("g")
+        return group, coordinator.fetch_offsets("g", None), coordinator.next_deadline_ms()
+
+
+def heartbeat(scene: Scene, member_id: str, instance_id: str | None, generation: int) -> Any:
+    scene.wrote = False
+    return scene.groups.coordinator.heartbeat("g", generation, member_id, instance_id, scene.groups.now_ms)
+
+
+def sync(scene: Scene, member_id: str, instance_id: str | None, generation: int) -> Any:
+    request = SyncRequest(group_id="g", generation_id=generation, member_id=member_id, group_instance_id=instance_id)
+    result = scene.send(scene.groups.coordinator.sync_group, request)
+    return result if result == WAITS else result.error_code
+
+
+def commit(scene: Scene, member_id: str, instance_id: str | None, generation: int) -> Any:
+    request = CommitRequest(
+        group_id="g",
+        generation_id=generation,
+        member_id=member_id,
+        group_instance_id=instance_id,
+        offsets={ORDERS: OffsetToCommit(3)},
+    )
+    return scene.send(scene.groups.coordinator.commit_offsets, request)[ORDERS]
+
+
+def commit_in_transaction(scene: Scene, member_id: str, instance_id: str | None, generation: int) -> Any:
+    request = CommitRequest(
+        group_id="g",
+        generation_id=generation,
+        member_id=member_id,
+        group_instance_id=instance_id,
+        offsets={ORDERS: OffsetToCommit(3)},
+    )
+    coordinator = scene.groups.coordinator
+    return scene.send(lambda token, now_ms: coordinator.commit_transaction_offsets(token, request, 7, now_ms))[ORDERS]
+
+
+REQUESTS = [heartbeat, sync, commit, commit_in_transaction]
+
+MEMBERS: list[tuple[str, str | None]] = [("leader", None), ("follower", None), ("static", "s"), ("static", None)]
+"""Clients that are what they say: their name, and the group instance id that they send."""
+
+OTHERS: list[tuple[str, str | None, E]] = [
+    ("stranger", None, E.UNKNOWN_MEMBER_ID),
+    ("stranger", "s", E.FENCED_INSTANCE_ID),
+    ("stranger", "t", E.UNKNOWN_MEMBER_ID),
+    ("fenced", None, E.UNKNOWN_MEMBER_ID),
+    ("fenced", "s", E.FENCED_INSTANCE_ID),
+    ("leader", "s", E.FENCED_INSTANCE_ID),
+    ("leader", "t", E.UNKNOWN_MEMBER_ID),
+    ("nobody", "s", E.FENCED_INSTANCE_ID),
+]
+
+ANSWERS: dict[str, dict[str, Any]] = {
+    "PreparingRebalance": {
+        "heartbeat": E.REBALANCE_IN_PROGRESS,
+        "sync": E.REBALANCE_IN_PROGRESS,
+        "commit": E.NONE,
+        "commit_in_transaction": E.NONE,
+    },
+    "CompletingRebalance": {
+        "heartbeat": E.NONE,
+        "sync": WAITS,
+        "commit": E.REBALANCE_IN_PROGRESS,
+        "commit_in_transaction": E.NONE,
+    },
+    "Stable": {"heartbeat": E.NONE, "sync": E.NONE, "commit": E.NONE, "commit_in_transaction": E.NONE},
+}
+"""What members get in their own generation."""
+
+each_request = pytest.mark.parametrize("request_of", REQUESTS, ids=lambda each: each.__name__)
+
+
+@each_request
+@pytest.mark.parametrize("state", ANSWERS)
+def test_members_are_answered_by_the_state(state: str, request_of: Callable[..., Any]) -> None:
+    for name, instance_id in MEMBERS:
+        scene = Scene(state)
+        expected = ANSWERS[state][request_of.__name__]
+        if expected == WAITS and name == "leader":
+            expected = E.NONE
+        assert request_of(scene, scene.ids[name], instance_id, scene.generation) == expected, name
+        assert scene.wrote == (expected is E.NONE and (state, request_of) not in UNWRITTEN)
+
+
+UNWRITTEN = [(state, heartbeat) for state in ANSWERS] + [("Stable", sync)]
+
+
+@each_request
+@pytest.mark.parametrize("state", ANSWERS)
+def test_other_generations_and_clients_are_refused_and_change_nothing(
+    state: str, request_of: Callable[..., Any]
+) -> None:
+    scene = Scene(state)
+    wrong = [scene.generation - 1, scene.generation + 1]
+    cases = [(name, instance, generation, E.ILLEGAL_GENERATION) for name, instance in MEMBERS for generation in wrong]
+    for generation in [scene.generation, *wrong]:  # fencing comes before the generation
+        cases += [(name, instance, generation, error) for name, instance, error in OTHERS]
+    scene.groups.wait(100)
+    before = scene.described()
+    for name, instance_id, generation, error in cases:
+        found = request_of(scene, scene.ids[name], instance_id, generation)
+        assert (found, scene.wrote) == (error, False), (name, instance_id, generation)
+        assert scene.described() == before, (name, instance_id, generation)
+
+
+@pytest.mark.parametrize(
+    ("state", "generation", "plain", "transactional"),
+    [
+        ("Absent", -1, E.NONE, E.NONE),
+        ("Absent", 0, E.ILLEGAL_GENERATION, E.ILLEGAL_GENERATION),
+        ("Empty", -1, E.NONE, E.NONE),
+        ("Empty", 0, E.UNKNOWN_MEMBER_ID, E.UNKNOWN_MEMBER_ID),
+        ("Stable", -1, E.UNKNOWN_MEMBER_ID, E.NONE),
+        ("PreparingRebalance", -1, E.UNKNOWN_MEMBER_ID, E.NONE),
+        ("CompletingRebalance", -1, E.UNKNOWN_MEMBER_ID, E.NONE),
+    ],
+)
+def test_clients_that_are_no_members_commit_only_to_groups_without_members(
+    state: str, generation: int, plain: E, transactional: E
+) -> None:
+    for request_of, expected in ((commit, plain), (commit_in_transaction, transactional)):
+        scene = Scene(state)
+        assert request_of(scene, "", None, generation) is expected
+        assert scene.wrote == (expected is E.NONE)
+    if state in {"Absent", "Empty"}:
+        for request_of in (heartbeat, sync):
+            for each in ("leader", "stranger", "nobody"):
+                scene = Scene(state)
+                assert request_of(scene, scene.ids[each], None, scene.generation) is E.UNKNOWN_MEMBER_ID
+
+
+JOINS: list[tuple[str, str | None, dict[str, Any]]] = [
+    ("leader", None, {"PreparingRebalance": WAITS, "CompletingRebalance": E.NONE, "Stable": WAITS}),
+    ("follower", None, {"PreparingRebalance": WAITS, "CompletingRebalance": E.NONE, "Stable": E.NONE}),
+    ("static", "s", {"PreparingRebalance": WAITS, "CompletingRebalance": E.NONE, "Stable": E.NONE}),
+    ("stranger", None, dict.fromkeys(ANSWERS, E.UNKNOWN_MEMBER_ID) | {"Absent": E.UNKNOWN_MEMBER_ID}),
+    ("fenced", "s", dict.fromkeys(ANSWERS, E.FENCED_INSTANCE_ID) | {"Empty": E.UNKNOWN_MEMBER_ID}),
+    ("leader", "s", dict.fromkeys(ANSWERS, E.FENCED_INSTANCE_ID)),
+    ("leader", "t", dict.fromkeys(ANSWERS, E.UNKNOWN_MEMBER_ID)),
+    ("nobody", None, dict.fromkeys(ANSWERS, WAITS) | {"Absent": E.NONE, "Empty": E.NONE}),
+    ("nobody", "t", dict.fromkeys(ANSWERS, WAITS) | {"Absent": E.NONE, "Empty": E.NONE}),
+]
+
+
+def joins(scene: Scene, name: str, instance_id: str | None, **fields: Any) -> tuple[Any, JoinResult | None]:
+    token = scene.groups.join(scene.ids[name], group_instance_id=instance_id, **fields)
+    result = scene.groups.answers.get(token)
+    return (WAITS, None) if result is None else (result.error_code, result)
+
+
+@pytest.mark.parametrize(
+    ("name", "instance_id", "answers"), JOINS, ids=[f"{name} {instance or ''}" for name, instance, _ in JOINS]
+)
+def test_clients_join_by_the_state(name: str, instance_id: str | None, answers: dict[str, Any]) -> None:
+    for state, expected in answers.items():
+        scene = Scene(state)
+        before = scene.generation
+        found, result = joins(scene, name, instance_id)
+        assert found == expected, state
+        if result is not None and found is E.NONE:
+            is_known = state in ANSWERS
+            assert result.generation_id == before + (not is_known)
+            assert bool(result.members) == (result.leader == result.member_id)
+        if found == WAITS:
+            assert scene.groups.state == "PreparingRebalance"
+
+
+@pytest.mark.parametrize("state", ANSWERS)
+def test_a_follower_with_other_metadata_begins_a_rebalance(state: str) -> None:
+    scene = Scene(state)
+    assert joins(scene, "follower", None, protocols=(("range", b"other"),))[0] == WAITS
+    assert scene.groups.state == "PreparingRebalance"
+    assert heartbeat(scene, scene.ids["leader"], None, scene.generation) is E.REBALANCE_IN_PROGRESS
+
+
+@pytest.mark.parametrize("state", ["Absent", "Empty", *ANSWERS])
+def test_members_leave_by_their_ids_and_an_administrator_by_the_static_name(state: str) -> None:
+    is_alive = state in ANSWERS
+    cases: list[tuple[str, str | None, E]] = [
+        ("leader", None, E.NONE if is_alive else E.UNKNOWN_MEMBER_ID),
+        ("follower", None, E.NONE if is_alive else E.UNKNOWN_MEMBER_ID),
+        ("static", "s", E.NONE if is_alive else E.UNKNOWN_MEMBER_ID),
+        ("nobody", "s", E.NONE if is_alive else E.UNKNOWN_MEMBER_ID),
+        ("nobody", "t", E.UNKNOWN_MEMBER_ID),
+        ("nobody", None, E.UNKNOWN_MEMBER_ID),
+        ("stranger", None, E.UNKNOWN_MEMBER_ID),
+        ("fenced", "s", E.FENCED_INSTANCE_ID if is_alive else E.UNKNOWN_MEMBER_ID),
+        ("leader", "s", E.FENCED_INSTANCE_ID if is_alive else E.UNKNOWN_MEMBER_ID),
+    ]
+    for name, instance_id, error in cases:
+        scene = Scene(state)
+        size = len(scene.groups.coordinator.describe_group("g").members)
+        (left,) = scene.groups.leave(LeavingMember(scene.ids[name], instance_id)).members
+        assert left == (scene.ids[name], instance_id, error)
+        assert len(scene.groups.coordinator.describe_group("g").members) == size - (error is E.NONE)
+        if error is E.NONE:
+            assert scene.groups.state == "PreparingRebalance"
+
+
+@pytest.mark.parametrize(
+    ("state", "of_offsets", "of_group"),
+    [
+        ("Absent", E.GROUP_ID_NOT_FOUND, E.GROUP_ID_NOT_FOUND),
+        ("Empty", E.NONE, E.NONE),
+        *((state, E.GROUP_SUBSCRIBED_TO_TOPIC, E.NON_EMPTY_GROUP) for state in ANSWERS),
+    ],
+)
+def test_only_what_nobody_reads_is_deleted(state: str, of_offsets: E, of_group: E) -> None:
+    scene = Scene(state)
+    coordinator = scene.groups.coordinator
+    if state == "Empty":
+        commit(scene, "", None, -1)
+    deleted = scene.send(lambda token, _: coordinator.delete_offsets(token, "g", [ORDERS]))
+    assert (deleted.error_code or deleted.partitions[ORDERS]) is of_offsets
+    assert scene.wrote == (state == "Empty")
+    assert coordinator.fetch_offsets("g", None) == {}
+    deleted = scene.send(lambda token, _: coordinator.delete_groups(token, ["g", "h", "g"]))
+    assert deleted == {"g": of_group, "h": E.GROUP_ID_NOT_FOUND}
+    assert (scene.groups.state == "Dead") == (of_group is not E.NON_EMPTY_GROUP)
+
+
+def test_an_expected_member_keeps_its_group_and_takes_a_place() -> None:
+    groups = Groups(attrs.evolve(Groups().settings, group_max_size=2))
+    expected = groups.joined(requires_known_member_id=True)
+    coordinator = groups.coordinator
+    assert [each.result for each in coordinator.delete_groups(0, ["g"]) if isinstance(each, Answer)] == [
+        {"g": E.NON_EMPTY_GROUP}
+    ]
+    assert groups.joined(requires_known_member_id=True).error_code is E.MEMBER_ID_REQUIRED
+    assert groups.joined().error_code is E.GROUP_MAX_SIZE_REACHED
+    assert groups.join(expected.member_id, protocols=RANGE) not in groups.answers, "another one is expected"
