@@ -28,9 +28,11 @@ BOTH = (("range", b"r"), ("sticky", b"s"))
 class Groups:
     """A coordinator, the time, and the answers and records so far."""
 
-    def __init__(self, settings: GroupSettings = NO_DELAY, records: list[StateRecord] | None = None) -> None:
+    def __init__(
+        self, settings: GroupSettings = NO_DELAY, records: list[StateRecord] | None = None, now_ms: int = 0
+    ) -> None:
         self.settings = settings
-        self.now_ms = 0
+        self.now_ms = now_ms
         self.records = list(records or [])
         self.answers: dict[int, Any] = {}
         self._tokens = itertools.count()

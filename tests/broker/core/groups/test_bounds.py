@@ -84,10 +84,13 @@ def test_members_that_do_not_fetch_their_assignment_are_removed_after_the_rebala
     assert size(groups) == 0
 
 
-def test_a_newcomer_waits_at_most_as_long_as_the_settings_say() -> None:
+@pytest.mark.parametrize("instance_id", [None, "s"])
+def test_a_newcomer_waits_at_most_as_long_as_the_settings_say(instance_id: str | None) -> None:
     groups = Groups(attrs.evolve(NO_DELAY, new_member_join_timeout_ms=8_000))
     groups.synced(groups.joined(session_timeout_ms=100_000, rebalance_timeout_ms=100_000))
-    second = groups.join(rebalance_timeout_ms=100_000)
+    second = groups.join(rebalance_timeout_ms=100_000, group_instance_id=instance_id)
+    if instance_id is not None:  # its client restarts
+        second = groups.join(rebalance_timeout_ms=100_000, group_instance_id=instance_id)
     groups.wait(7_999)
     assert second not in groups.answers
     groups.wait(1)
@@ -112,7 +115,8 @@ def offsets(groups: Groups) -> set[TopicPartition]:
     return set(groups.coordinator.fetch_offsets("g", None))
 
 
-def test_offsets_of_no_members_end_with_their_retention_since_the_commit() -> None:
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_offsets_of_no_members_end_with_their_retention_since_the_commit(is_restarted: bool) -> None:
     groups = Groups(KEEPS_OFFSETS)
     given = {ORDERS: OffsetToCommit(1), PAYMENTS: OffsetToCommit(1)}
     groups.call(groups.coordinator.commit_offsets, CommitRequest(group_id="g", offsets=given))
@@ -120,6 +124,8 @@ def test_offsets_of_no_members_end_with_their_retention_since_the_commit() -> No
     only = CommitRequest(group_id="g", offsets={PAYMENTS: OffsetToCommit(2)}, retention_ms=-1)
     groups.call(groups.coordinator.commit_offsets, only)
     groups.wait(KEPT_MS - 4)
+    if is_restarted:
+        groups = Groups(KEEPS_OFFSETS, groups.records, groups.now_ms)
     assert offsets(groups) == {ORDERS, PAYMENTS}
     groups.wait(1)
     assert offsets(groups) == offsets(groups.restart()) == {PAYMENTS}

@@ -1,5 +1,6 @@
 """Groups, as clients of Kafka's classic protocol see them."""
 
+import json
 from typing import Any
 
 import attrs
@@ -299,6 +300,16 @@ def test_generation_that_was_begun_is_completed_after_a_restart() -> None:
     restarted = groups.restart()
     assert restarted.state == "CompletingRebalance"
     assert restarted.synced(joined, {joined.member_id: b"all"}).assignment == b"all"
+
+
+def test_generations_begin_again_with_1_after_the_largest_number() -> None:
+    groups = Groups()
+    joined = groups.joined()
+    record = groups.records[-1]
+    value = json.loads(record.value or b"") | {"generation_id": 2**31 - 1}
+    again = Groups(groups.settings, [record._replace(value=json.dumps(value).encode())])
+    groups.synced(joined)
+    assert again.joined(joined.member_id, protocols=BOTH).generation_id == 1
 
 
 def test_restart_during_a_rebalance_returns_to_the_last_generation() -> None:

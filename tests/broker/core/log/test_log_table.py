@@ -1,0 +1,143 @@
+"""The state of logs and their table, by brute force over small cases."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from dafka.broker.core.log.log import FORMER_ENDS_MAX, LEADER, Log
+from dafka.broker.core.log.log_table import LogTable
+from dafka.broker.core.log.offset_assigner import OffsetAssigner
+from dafka.broker.core.metadata.topics import Topic
+from dafka.broker.core.positions import Offset, RecordSequence
+from dafka.records import Partition, RecordBatch
+from tests.broker.core.entries import marker_entry
+
+EPOCHS = [(0, 0), (3, 4), (5, 4), (9, 7)]
+END = 10
+
+
+def make_log(**fields: object) -> Log:
+    place = Partition("orders", "own")
+    return Log("orders", 0, place, place, high_watermark=Offset(END), **fields)  # type: ignore[arg-type]
+
+
+def test_each_offset_has_the_last_epoch_that_begins_there_or_before() -> None:
+    log = make_log(epochs=[(epoch, Offset(start)) for epoch, start in EPOCHS])
+    for offset in range(END + 1):
+        assert log.epoch_at(Offset(offset)) == max(epoch for epoch, start in EPOCHS if start <= offset)
+
+
+def test_an_epoch_ends_where_the_next_one_of_the_log_begins() -> None:
+    log = make_log(epochs=[(epoch, Offset(start)) for epoch, start in EPOCHS])
+    for epoch in range(12):
+        last = max(each for each, _ in EPOCHS if each <= epoch)
+        following = [start for each, start in EPOCHS if each > last]
+        assert log.end_of_epoch(epoch) == (last, min(following, default=END))
+        assert log.knows_epoch(epoch)
+    assert log.end_of_epoch(-1) is None
+    log.divergences = {4: (3, Offset(2))}
+    assert log.end_of_epoch(4) == (3, 2)
+    assert [epoch for epoch in range(12) if log.knows_epoch(epoch)] == [0, 3, 4, 5, 9]
+
+
+@pytest.mark.parametrize("start", [9, 10, 11])
+def test_a_leader_knows_the_end_when_it_has_committed_up_to_its_first_offset(start: int) -> None:
+    log = make_log(epochs=[(0, Offset(0)), (1, Offset(start))])
+    assert log.is_end_known == (start <= END)
+
+
+def leading(log_count: int = 1) -> OffsetAssigner:
+    assigner = OffsetAssigner(LogTable("broker"))
+    assigner.table.add_topic(Topic("orders", "1D", log_count))
+    return assigner
+
+
+def test_withdrawn_records_get_no_offset_and_all_others_do() -> None:
+    ranges = [(first, end) for first in range(5) for end in range(first + 1, 6)]
+    for one, other in product(ranges, ranges):
+        assigner = leading()
+        (log,) = assigner.table.logs("orders")
+        own = log.leader_partition
+        withdrawn = [each for each in (one, other) if assigner.table.withdraw(log, own, *map(RecordSequence, each))]
+        assert withdrawn == [one, other]
+        for first, end in ((0, 3), (3, 6)):
+            assigner.commit(assigner.plan([RecordBatch(own, first, [b""] * (end - first))], 0))
+        kept = [each for each in range(6) if not (one[0] <= each < one[1] or other[0] <= each < other[1])]
+        found = [log.index.find(LEADER, RecordSequence(each)) for each in kept]
+        assert found == list(range(len(kept)))
+        assert log.index.end_offset == len(kept)
+        for each in range(6):
+            is_withdrawn = assigner.table.withdraw(log, own, RecordSequence(each), RecordSequence(each + 1))
+            assert is_withdrawn == ((each, each + 1) in (one, other) or each > max([*kept, -1]))
+
+
+def test_records_of_former_epochs_are_withdrawn_unless_they_had_an_offset() -> None:
+    assigner = leading()
+    (log,) = assigner.table.logs("orders")
+    own = log.leader_partition
+    assigner.commit(assigner.plan([RecordBatch(own, 0, [b""] * 3)], 0))
+    for epoch in range(1, FORMER_ENDS_MAX + 1):
+        assigner.table.begin_epoch(log, epoch)
+        found = [assigner.table.withdraw(log, own, RecordSequence(each), RecordSequence(9)) for each in range(5)]
+        assert found == [False, False, False, True, True]
+    assigner.table.begin_epoch(log, FORMER_ENDS_MAX + 1)
+    assert not assigner.table.withdraw(log, own, RecordSequence(3), RecordSequence(9)), "nothing is known of it"
+
+
+@pytest.mark.parametrize("topic_id", [None, "1D", "other"])
+def test_a_log_is_found_by_its_number_and_topic(topic_id: str | None) -> None:
+    table = leading(2).table
+    for number in range(-1, 4):
+        found = table.find_log("orders", number, topic_id)
+        expected = table.logs("orders")[number] if number in (0, 1) and topic_id != "other" else None
+        assert found is expected
+    assert table.find_log("none", 0) is None
+    table.add_topic(Topic("$internal", "2D", 1))
+    assert table.find_log("$internal", 0) is not None
+    assert (table.find_client_log("$internal", 0), table.find_client_topic("$internal")) == (None, None)
+    assert (table.find_client_log("orders", 0), table.find_client_topic("orders")) != (None, None)
+
+
+def test_records_that_no_log_needs_any_more_are_trimmed_up_to_the_first_that_one_needs() -> None:
+    native = Partition("orders", "P")
+    for first, second in product(range(7), range(7)):
+        assigner = leading(2)
+        logs = assigner.table.logs("orders")
+        for log, sequences in zip(logs, ((0, 3), (3, 6)), strict=True):
+            log.index.append(native.address, RecordSequence(sequences[0]), 3, is_open=False)
+            log.high_watermark = Offset(3)
+        for log, offset in ((logs[0], min(first, 3)), (logs[1], min(second, 3))):
+            assigner.table.delete_before(log, Offset(offset))
+        expected = min([*range(min(first, 3), 3), *range(3 + min(second, 3), 6)], default=6)
+        assert assigner.table.first_needed(native) == expected
+
+
+def test_nothing_beyond_the_high_watermark_is_deleted() -> None:
+    for offset, high_watermark in product(range(8), range(6)):
+        assigner = leading()
+        (log,) = assigner.table.logs("orders")
+        assigner.table.replicate(log)
+        assigner.commit(assigner.plan([RecordBatch(log.leader_partition, 0, [b""] * 5)], 0))
+        log.high_watermark = Offset(high_watermark)
+        assigner.table.delete_before(log, Offset(offset))
+        assert log.index.start_offset == min(offset, high_watermark)
+        assigner.table.skip_dropped(log, {log.leader_partition: 5})
+        assert log.index.start_offset == high_watermark
+
+
+def test_a_marker_follows_the_records_before_it_also_if_other_partitions_are_written_with_them() -> None:
+    native = Partition("orders", "P")
+    for position, order in product(range(5), (0, 1)):
+        assigner = leading()
+        (log,) = assigner.table.logs("orders")
+        assigner.commit(assigner.plan([RecordBatch(log.leader_partition, 0, [b""])], 0))
+        assigner.table.append_marker(log, marker_entry(0, position, 7, 0, 1, 0, None))
+        batches = [RecordBatch(log.leader_partition, 1, [b""] * 3), RecordBatch(native, 0, [b""])]
+        assigner.commit(assigner.plan(batches[:: 1 - 2 * order], 0))
+        marker = next(each for each in log.index.entries() if hasattr(each, "is_commit"))
+        before = [log.index.find(LEADER, RecordSequence(each)) for each in range(max(position, 1))]
+        after = [log.index.find(LEADER, RecordSequence(each)) for each in range(max(position, 1), 4)]
+        assert all(each is not None and each < marker.offset for each in before)
+        assert all(each is not None and each > marker.offset for each in after)
