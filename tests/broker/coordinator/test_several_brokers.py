@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
-import pytest
 import trio
 
 from dafka.batches import check_crc, encode_batch
@@ -21,7 +20,7 @@ from dafka.broker.core.log.producer_state import Producer
 from dafka.broker.core.positions import Offset
 from dafka.broker.core.topic_partition import TopicPartition
 from dafka.broker.core.transactions.transaction import TransactionPhase
-from dafka.broker.log.appending import AppendedBatches, AppendRefusedError
+from dafka.broker.log.appending import AppendRefusedError
 from tests.broker.coordinator.brokers import DEADLINE_S, Brokers, open_brokers, served
 from tests.waiting import wait_until
 
@@ -129,33 +128,6 @@ async def named(brokers: Brokers, broker: Broker, *, is_here: bool) -> str:
     return found[0]
 
 
-async def test_a_batch_that_comes_before_the_one_it_follows_is_asked_for_again(tmp_path: Path) -> None:
-    """librdkafka may send batches to a new leader in this order. Only a lasting gap is an error."""
-    first, second, last = [
-        encode_batch(0, [b"%d" % each], timestamps=1000, producer_id=7, producer_epoch=0, base_sequence=each)
-        for each in range(3)
-    ]
-
-    def send(data: bytes) -> AppendedBatches | ErrorCode:
-        broker, log = led_log(brokers)
-        try:
-            return broker.appender.append(log, [(check_crc(data), data)])
-        except AppendRefusedError as refused:
-            return refused.error_code
-
-    async with open_orders(tmp_path) as brokers:
-        assert isinstance(send(first), AppendedBatches)
-        assert send(last) is ErrorCode.NOT_ENOUGH_REPLICAS
-        answers: list[AppendedBatches | ErrorCode] = [ErrorCode.NOT_ENOUGH_REPLICAS]
-        with trio.fail_after(DEADLINE_S):
-            while answers[-1] is ErrorCode.NOT_ENOUGH_REPLICAS:
-                answers.append(send(last))
-                await trio.sleep(0.01)
-        assert answers[-1] is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-        appended = [send(second), send(last)]
-        assert [await each.wait_offset() for each in appended if isinstance(each, AppendedBatches)] == [1, 2]
-
-
 async def test_offsets_survive_the_loss_of_their_coordinator(tmp_path: Path) -> None:
     groups = [f"group-{number}" for number in range(20)]
     async with open_brokers(tmp_path, *NAMES) as brokers:
@@ -216,8 +188,7 @@ async def test_members_stay_in_their_group_when_another_broker_coordinates_it(tm
         assert await coordinator.groups.heartbeat("g", 1, joined.member_id, None) is ErrorCode.NOT_COORDINATOR
 
 
-@pytest.mark.parametrize("is_commit", [True, False])
-async def test_transaction_ends_in_the_logs_and_groups_of_all_brokers(tmp_path: Path, *, is_commit: bool) -> None:
+async def test_transaction_ends_in_the_logs_and_groups_of_all_brokers(tmp_path: Path) -> None:
     async with open_orders(tmp_path, 6) as brokers:
         leaders = {number: led_log(brokers, number)[0] for number in range(6)}
         assert len(set(leaders.values())) > 1
@@ -242,33 +213,15 @@ async def test_transaction_ends_in_the_logs_and_groups_of_all_brokers(tmp_path: 
             _, log = led_log(brokers, number)
             assert (log.last_stable_offset, log.high_watermark) == (0, 1)
         with trio.fail_after(DEADLINE_S):
-            ended = await coordinator.transactions.end_transaction(name, producer, is_commit=is_commit)
+            ended = await coordinator.transactions.end_transaction(name, producer, is_commit=True)
         assert ended is ErrorCode.NONE
         for number in leaders:
             _, log = led_log(brokers, number)
             assert (log.last_stable_offset, log.high_watermark) == (2, 2)
             aborted = log.aborted_between(Offset(0), Offset(2))
-            assert aborted == ([] if is_commit else [(producer.producer_id, 0)])
+            assert aborted == []
         committed = await group_coordinator.groups.fetch_offsets(group, [PLACE], require_stable=True)
-        assert committed[PLACE].offset == (7 if is_commit else -1)
-
-
-async def test_a_record_of_no_transaction_is_refused_wherever_its_coordinator_is(tmp_path: Path) -> None:
-    async with open_orders(tmp_path) as brokers:
-        leader, _ = led_log(brokers)
-        for is_here in (True, False):
-            name = await named(brokers, leader, is_here=is_here)
-            producer = await begin(brokers, name)
-            with pytest.raises(AppendRefusedError) as refused:
-                await append(brokers, name, producer, 0)
-            assert refused.value.error_code is ErrorCode.INVALID_TXN_STATE
-            coordinator = brokers.coordinator_of(name)
-            assert await coordinator.transactions.add_partitions(name, producer, [PLACE]) is ErrorCode.NONE
-            await append(brokers, name, producer, 0)
-            assert await coordinator.transactions.end_transaction(name, producer, is_commit=True) is ErrorCode.NONE
-            with pytest.raises(AppendRefusedError) as refused:
-                await append(brokers, name, producer, 1)
-            assert refused.value.error_code is ErrorCode.INVALID_TXN_STATE
+        assert committed[PLACE].offset == 7
 
 
 async def test_a_decided_transaction_is_completed_by_the_next_coordinator(tmp_path: Path) -> None:
@@ -344,36 +297,3 @@ async def test_no_producer_id_is_given_twice(tmp_path: Path) -> None:
                 await brokers.stop(next(iter(brokers.running)))
                 await brokers.wait_committed()
         assert len(found) == len(set(found)) == 100
-
-
-async def test_a_broker_without_a_slot_asks_another_one_for_producer_ids(tmp_path: Path) -> None:
-    async with open_brokers(tmp_path, *NAMES) as brokers:
-        drained = next(iter(brokers.running.values()))
-        drained.node.set_draining(True)
-        found: set[Producer] = set()
-        while len(found) < 3:
-            await wait_until(lambda: not served(drained), "it still serves slots")
-            await brokers.wait_committed()
-            result = await drained.transactions.init_producer_id(None)
-            if not served(drained):  # a broker that is late lets it serve slots once more, for a moment
-                assert result.error_code is ErrorCode.NONE
-                assert result.producer not in found
-                assert result.producer.producer_id < 2**52
-                found.add(result.producer)
-
-
-async def test_producers_get_ids_where_no_coordinator_is_reached(tmp_path: Path) -> None:
-    """A broker alone of three serves no slot: the logs of coordinators need more than half of their replicas."""
-    async with open_brokers(tmp_path, *NAMES) as brokers:
-        await brokers.wait_committed()
-        for name in NAMES[1:]:
-            await brokers.stop(name)
-        (alone,) = brokers.running.values()
-        await wait_until(lambda: not served(alone), "slots are served")
-        results = [await alone.transactions.init_producer_id(None) for _ in range(2)]
-        assert [each.error_code for each in results] == [ErrorCode.NONE] * 2
-        first, second = (each.producer.producer_id for each in results)
-        assert first != second
-        assert 2**52 <= min(first, second) < max(first, second) < 2**53
-        refused = await alone.transactions.init_producer_id("t", 60_000)
-        assert refused.error_code

@@ -23,7 +23,6 @@ from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.coordinator import CommitRequest, OffsetToCommit
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.topic_partition import TopicPartition
-from dafka.broker.core.transactions.producer_ids import ProducerIds
 from dafka.broker.node import BrokerNode
 from dafka.broker.startup import serve_broker
 from dafka.testing.cluster import open_cluster
@@ -170,30 +169,3 @@ async def test_many_commits_share_a_write() -> None:
             for number in range(500):
                 nursery.start_soon(broker.groups.commit_offsets, commit(f"group-{number}", number))
         assert broker.node.store.statistics().commits - before < 20
-
-
-def test_slots_give_different_producer_ids() -> None:
-    found = []
-    for slot in range(SHARDS):
-        ids = ProducerIds(slot, SHARDS)
-        for run in range(3):
-            records = []
-            for _ in range(1500 if run == 2 else 10):
-                producer_id, written = ids.take()
-                found.append(producer_id)
-                records += written
-            ids = ProducerIds(slot, SHARDS)
-            for record in records:
-                ids.restore(record)
-    assert len(found) == len(set(found))
-    assert min(found) == 0
-
-
-def test_slots_go_on_behind_the_ids_of_a_lone_broker() -> None:
-    record = ProducerIds().take()[1][0]._replace(value=b'{"version":1,"next_producer_id":33000}')
-    for slot in range(SHARDS):
-        ids = ProducerIds(slot, SHARDS)
-        ids.restore(record)
-        first, _ = ids.take()
-        assert first >= 33000
-        assert first // 1000 % SHARDS == slot

@@ -160,20 +160,14 @@ class Model:
                 assert run == [(partition, sequence + number) for number in range(location.record_count)]
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_every_record_keeps_its_offset(seed: int) -> None:
-    model = Model(seed)
-    for _ in range(60):
-        kind = model.random.random()
-        if kind < 0.6:
-            model.append()
-        elif kind < 0.75:
-            model.restart()
-        elif kind < 0.8:
-            model.add_logs()
-        else:
-            model.drop_records()
-        model.check()
+@pytest.mark.parametrize("first", range(0, 20, 5))
+def test_every_record_keeps_its_offset(first: int) -> None:
+    for seed in range(first, first + 5):
+        model = Model(seed)
+        for _ in range(60):
+            steps = [model.append, model.restart, model.add_logs, model.drop_records]
+            model.random.choices(steps, [12, 3, 1, 4])[0]()
+            model.check()
 
 
 def test_unbroken_run_is_one_entry() -> None:
@@ -249,7 +243,7 @@ def test_index_is_bounded_by_producers_and_runs() -> None:
     order.table.add_topic(Topic("orders", "1D"))
     (log,) = order.table.logs("orders")
     index: list[tuple[int, bytes]] = []
-    for number in range(5000):
+    for number in range(1500):
         producer_id = number % 3
         data = encode_batch(
             number, [b""], timestamps=5, producer_id=producer_id, producer_epoch=2, base_sequence=number // 3
@@ -269,7 +263,7 @@ def test_index_is_bounded_by_producers_and_runs() -> None:
         last = [
             each.base_sequence for each in found if isinstance(each, BatchEntry) and each.producer_id == producer_id
         ]
-        newest = (4999 - producer_id) // 3
+        newest = (1499 - producer_id) // 3
         assert last[-5:] == list(range(newest - 4, newest + 1))
 
 
