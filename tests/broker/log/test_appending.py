@@ -1,0 +1,269 @@
+"""When records of clients are accepted, refused and acknowledged; the storage and the replicas are the test's."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import combinations, product
+from types import SimpleNamespace
+from typing import Any
+
+import attrs
+import pytest
+import trio
+import trio.testing
+
+from dafka.batches import BatchHeader, Compression, check_crc, encode_batch, with_base_offset
+from dafka.broker.connections.memory import MemoryPool
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.log.log_table import LogTable
+from dafka.broker.core.log.offset_assigner import OffsetAssigner
+from dafka.broker.core.log.producer_state import GAP_WAIT_MS
+from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
+from dafka.broker.core.metadata.topics import Topic
+from dafka.broker.core.positions import Offset
+from dafka.broker.log.appending import AppendedBatches, AppendRefusedError, ClientAppender, read_batches
+from dafka.broker.log.waiters import LogWaiters
+from dafka.broker.log.writer import LogWriter
+from dafka.config import KafkaConfig
+from dafka.errors import NotLeaderError, TopicDeletedError
+from dafka.records import Partition, RecordBatch
+
+OUTCOME = Offset(77)
+"""What the search for records whose log has another leader finds."""
+
+
+class Broker:
+    """A broker that leads one log. Records are durable and committed when a test says so."""
+
+    def __init__(self, **settings: str) -> None:
+        self.table = LogTable("here")
+        self.table.add_topic(Topic("orders", "1D", 1, settings))
+        self.assigner = OffsetAssigner(self.table)
+        self.log = self.table.logs("orders")[0]
+        self.table.replicate(self.log)
+        self.log.leadership = LeaderAndIsr("here", 0, replicas=("here", "b", "c"), in_sync=("here", "b", "c"))
+        self.pending: list[RecordBatch] = []
+        self.ends: defaultdict[Partition, int] = defaultdict(int)
+        self.durable_ends: dict[Partition, int] = {}
+        self.dead: set[str] = set()
+        self.refused = ErrorCode.NONE
+        self.watchers = LogWaiters()
+        self.storage = SimpleNamespace(
+            waits=SimpleNamespace(problem=""),
+            durable=trio.Event(),
+            durable_end=lambda partition: self.durable_ends.get(partition, 0),
+        )
+
+        def append_own(records: RecordBatch, _now: float) -> list[Any]:
+            self.pending.append(records)
+            self.ends[records.partition] = records.end_sequence
+            return []
+
+        async def find(_appended: object, *, all_replicas: bool) -> Offset:
+            return OUTCOME
+
+        machine: Any = SimpleNamespace(append_own=append_own, next_sequence=self.ends.__getitem__)
+        storage: Any = self.storage
+        brokers: Any = SimpleNamespace(is_alive=lambda address: address not in self.dead)
+        outcomes: Any = SimpleNamespace(find=find)
+        self.writer = LogWriter(machine, lambda _actions: None, storage, self.table, self.watchers, 500)
+        self.appender = ClientAppender(
+            self.table,
+            brokers,
+            KafkaConfig(message_bytes_max=1000),
+            storage,
+            self.writer,
+            self.watchers,
+            outcomes,
+            MemoryPool(2**20),
+            lambda *_: self.refused,
+        )
+
+    def write(self) -> None:
+        """Let everything become durable on this broker."""
+        plan = self.assigner.plan(self.pending, 0)
+        self.assigner.commit(plan)
+        self.durable_ends.update((each.partition, each.end_sequence) for each in self.pending)
+        self.pending = []
+        self.storage.durable.set()
+        self.storage.durable = trio.Event()
+        self.watchers.notify(self.log)
+
+    def commit(self, offset: int) -> None:
+        self.log.high_watermark = Offset(offset)
+        self.watchers.notify(self.log)
+
+    def append(self, *batches: tuple[BatchHeader, bytes], **options: Any) -> AppendedBatches | ErrorCode:
+        try:
+            return self.appender.append(self.log, batches, **options)
+        except AppendRefusedError as error:
+            return error.error_code
+
+
+def batch(count: int = 2, *, sequence: int = 0, producer_id: int = -1, **fields: Any) -> tuple[BatchHeader, bytes]:
+    if producer_id >= 0:
+        fields |= {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": sequence}
+    data = encode_batch(0, [b"value"] * count, timestamps=0, **fields)
+    return check_crc(data), data
+
+
+async def note(found: list[Any], appended: AppendedBatches, **options: Any) -> None:
+    try:
+        found.append(await appended.wait_offset(**options))
+    except (NotLeaderError, TopicDeletedError) as error:
+        found.append(type(error))
+
+
+@pytest.mark.parametrize("all_replicas", [True, False])
+@pytest.mark.parametrize("producer_id", [-1, 7])
+async def test_records_and_their_repetitions_are_acknowledged_when_enough_replicas_have_all_of_them(
+    producer_id: int, all_replicas: bool
+) -> None:
+    broker = Broker()
+    broker.append(batch(1))
+    broker.write()
+    sent = batch(3, producer_id=producer_id)
+    attempts = [broker.append(sent)]
+    if producer_id >= 0:
+        attempts.append(broker.append(sent))
+    found: list[int] = []
+    async with trio.open_nursery() as nursery:
+        for is_duplicate, each in enumerate(attempts):
+            assert isinstance(each, AppendedBatches)
+            assert (each.is_duplicate, each.record_count, each.is_durable()) == (bool(is_duplicate), 3, False)
+            nursery.start_soon(lambda each=each: note(found, each, all_replicas=all_replicas))
+        await trio.testing.wait_all_tasks_blocked()
+        assert found == []
+        broker.write()
+        await trio.testing.wait_all_tasks_blocked()
+        assert all(isinstance(each, AppendedBatches) and each.is_durable() for each in attempts)
+        if all_replicas:
+            for high_watermark in (1, 3):
+                broker.commit(high_watermark)
+                await trio.testing.wait_all_tasks_blocked()
+                assert found == []
+            broker.commit(4)
+            await trio.testing.wait_all_tasks_blocked()
+        assert found == [1] * len(attempts)
+    if producer_id >= 0 and all_replicas:
+        late = broker.append(sent)
+        assert isinstance(late, AppendedBatches)
+        assert await late.wait_offset() == 1
+
+
+@pytest.mark.parametrize("producer_id", [-1, 7])
+@pytest.mark.parametrize("moment", ["before it is durable", "before it is committed"])
+async def test_another_leader_decides_about_records_that_are_not_committed(moment: str, producer_id: int) -> None:
+    broker = Broker()
+    sent = batch(producer_id=producer_id)
+    attempts = [broker.append(sent), *([broker.append(sent)] if producer_id >= 0 else [])]
+    if moment == "before it is committed":
+        broker.write()
+    found: list[Any] = []
+    async with trio.open_nursery() as nursery:
+        for each in attempts:
+            assert isinstance(each, AppendedBatches)
+            nursery.start_soon(note, found, each)
+        await trio.testing.wait_all_tasks_blocked()
+        assert found == []
+        broker.log.leadership = attrs.evolve(broker.log.leadership, is_led=False, leader="b")
+        broker.watchers.notify(broker.log)
+    # Producers with ids repeat their records at the next leader, which recognizes them.
+    assert found == [NotLeaderError] * len(attempts) if producer_id >= 0 else [OUTCOME]
+    with pytest.raises(NotLeaderError):
+        broker.append(batch())
+
+
+async def test_records_of_a_deleted_topic_are_never_acknowledged() -> None:
+    broker = Broker()
+    attempts = [broker.append(batch(producer_id=7)), broker.append(batch(producer_id=7)), broker.append(batch())]
+    broker.write()
+    found: list[Any] = []
+    async with trio.open_nursery() as nursery:
+        for each in attempts:
+            assert isinstance(each, AppendedBatches)
+            nursery.start_soon(note, found, each)
+        await trio.testing.wait_all_tasks_blocked()
+        broker.table.remove_topic("orders")
+        broker.watchers.notify(broker.log)
+    assert found == [TopicDeletedError] * 3
+
+
+async def test_records_need_a_majority_of_living_replicas_and_as_many_in_sync_as_the_topic_says() -> None:
+    names = ["here", "b", "c", "d", "e"]
+    for size, availability, needed in product(range(1, 6), ("majority", "branch"), (1, 2, 3)):
+        broker = Broker(**{"availability": availability, "min.insync.replicas": str(needed)})
+        replicas = names[:size]
+        for dead_count, sync_count in product(range(size), range(1, size + 1)):
+            for dead in combinations(replicas[1:], dead_count):
+                broker.dead = set(dead)
+                in_sync = tuple(replicas[:sync_count])
+                broker.log.leadership = LeaderAndIsr("here", 0, replicas=tuple(replicas), in_sync=in_sync)
+                living = size - dead_count
+                is_majority = living > size / 2 or availability == "branch"
+                has_enough = len(set(in_sync) - set(dead)) >= needed
+                found = broker.append(batch())
+                assert (found is ErrorCode.NOT_ENOUGH_REPLICAS) != (is_majority and has_enough)
+                assert isinstance(broker.append(batch(), all_replicas=False), AppendedBatches)
+
+
+async def test_batches_are_refused_without_effect() -> None:
+    broker = Broker(**{"max.message.bytes": "300", "max.decompressed.message.bytes": "1000"})
+    broker.append(batch(producer_id=7))
+    pending = len(broker.pending)
+    broker.refused = ErrorCode.INVALID_TXN_STATE
+    large = encode_batch(0, [b"v" * 300] * 4, timestamps=0, compression=Compression.ZSTD)
+    record = encode_batch(0, [b"v" * 501], timestamps=0)
+    for sent, error in [
+        ([batch(producer_id=7, sequence=2), batch(producer_id=7, sequence=4)], ErrorCode.INVALID_RECORD),
+        ([batch(producer_id=7, sequence=2, is_transactional=True)], ErrorCode.INVALID_TXN_STATE),
+        ([batch(producer_id=7, sequence=1)], ErrorCode.NOT_ENOUGH_REPLICAS),
+        ([batch(producer_id=7, sequence=9)], ErrorCode.NOT_ENOUGH_REPLICAS),
+        ([(check_crc(large), large)], ErrorCode.MESSAGE_TOO_LARGE),
+        ([(check_crc(record), record)], ErrorCode.MESSAGE_TOO_LARGE),
+    ]:
+        assert broker.append(*sent) is error
+    broker.storage.waits.problem = "disk full"
+    assert broker.append(batch()) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert len(broker.pending) == pending
+    broker.appender.check_size(broker.log, 300)
+    with pytest.raises(AppendRefusedError):
+        broker.appender.check_size(broker.log, 301)
+    assert Broker().appender.message_bytes_max(broker.log) == 1000
+
+
+@pytest.mark.parametrize("availability", ["majority", "branch"])
+async def test_a_lasting_gap_is_refused_unless_the_rest_may_be_on_the_other_side_of_a_split(
+    availability: str,
+) -> None:
+    broker = Broker(availability=availability)
+    broker.append(batch(2, producer_id=7))
+    after = batch(2, producer_id=7, sequence=5)
+    assert broker.append(after) is ErrorCode.NOT_ENOUGH_REPLICAS
+    state = broker.log.producers.producers[7]
+    assert state.gap is not None
+    state.gap = attrs.evolve(state.gap, noticed_ms=state.gap.noticed_ms - GAP_WAIT_MS)
+    found = broker.append(after)
+    if availability == "majority":
+        assert found is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    else:
+        assert isinstance(found, AppendedBatches)
+        assert not found.is_duplicate
+
+
+def test_only_whole_undamaged_batches_of_records_are_read() -> None:
+    data = b"".join(with_base_offset(batch(count)[1], 0) for count in (1, 2, 3))
+    assert [(header.count, bytes(each)) for header, each in read_batches(data)] == [
+        (count, batch(count)[1]) for count in (1, 2, 3)
+    ]
+    damaged = bytearray(data)
+    damaged[-1] ^= 1
+    control = encode_batch(0, [b""], timestamps=0, is_control=True, producer_id=1, producer_epoch=0)
+    for wrong, error in [
+        (bytes(damaged), ErrorCode.CORRUPT_MESSAGE),
+        (data[:-1], ErrorCode.CORRUPT_MESSAGE),
+        (control, ErrorCode.INVALID_RECORD),
+    ]:
+        with pytest.raises(AppendRefusedError) as refused:
+            read_batches(wrong)
+        assert refused.value.error_code is error

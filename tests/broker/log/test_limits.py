@@ -1,0 +1,137 @@
+"""The limits of topics, the waits for durability, and what wakes up the tasks that wait for a log."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.testing
+
+from dafka.broker.core.log.entries import BatchEntry, IndexRewriteEntry, RunEntry, encode_entries
+from dafka.broker.core.log.log import LEADER, Log
+from dafka.broker.core.metadata.topics import Topic
+from dafka.broker.core.positions import Offset
+from dafka.broker.core.replication.records import LeaderAndEpoch
+from dafka.broker.log.durable_waits import DURABLE_S, FAILING_S, DurableWaits
+from dafka.broker.log.index_reader import read_index, read_tail
+from dafka.broker.log.retention import _limits_of
+from dafka.broker.log.waiters import LogWaiters
+from dafka.errors import StorageError
+from dafka.records import Partition, RecordBatch
+from dafka.storage import RetentionPolicy, open_storage
+from tests.broker.core.entries import batch_entry, run_entry
+
+DEFAULT = RetentionPolicy(age_ms=100, bytes_max=200, records_max=300)
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_compacted", "expected"),
+    [
+        ({}, False, DEFAULT),
+        ({}, True, RetentionPolicy()),
+        ({"cleanup.policy": "compact"}, False, RetentionPolicy()),
+        ({"cleanup.policy": "delete"}, True, DEFAULT),
+        ({"cleanup.policy": "compact,delete"}, False, DEFAULT),
+        ({"retention.ms": "0", "retention.bytes": "7"}, False, RetentionPolicy(age_ms=0, bytes_max=7, records_max=300)),
+        ({"retention.ms": "-1"}, False, RetentionPolicy(bytes_max=200, records_max=300)),
+        ({"retention.bytes": "-1"}, False, RetentionPolicy(age_ms=100, records_max=300)),
+    ],
+)
+def test_settings_of_a_topic_replace_the_limits_of_the_broker(
+    settings: dict[str, str], is_compacted: bool, expected: RetentionPolicy
+) -> None:
+    assert _limits_of(Topic("orders", "1D", 1, settings), DEFAULT, is_compacted=is_compacted) == expected
+
+
+async def test_waits_end_after_their_time_or_when_writes_have_failed_for_a_while(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    for limit_s in (DURABLE_S, 3.0):
+        began = trio.current_time()
+        with pytest.raises(StorageError, match="it may be stored later"), DurableWaits().bounded(limit_s):
+            await trio.sleep_forever()
+        assert trio.current_time() - began == pytest.approx(limit_s)
+    waits = DurableWaits()
+    ended: list[float] = []
+
+    async def wait() -> None:
+        with pytest.raises(StorageError, match="disk full"), waits.bounded():
+            await trio.sleep_forever()
+        ended.append(trio.current_time())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        await trio.sleep(1)
+        waits.record_failure("disk full")
+        await trio.sleep(FAILING_S - 0.001)
+        waits.record_failure("disk full")
+        waits.check()
+        waits.record_success()  # one write that succeeds is enough
+        for _ in range(2):
+            waits.record_failure("disk full")
+            await trio.sleep(FAILING_S - 0.001)
+        assert (ended, waits.problem) == ([], "")
+        await trio.sleep(0.001)
+        waits.record_failure("disk full")
+        with pytest.raises(StorageError, match="disk full"):
+            waits.check()
+    assert ended == [trio.current_time()]
+    waits.record_success()
+    waits.check()
+
+
+def test_only_tasks_that_watch_a_log_are_woken_up() -> None:
+    logs = [Log("orders", number, Partition("orders", "a"), Partition("$logs", "a")) for number in range(3)]
+    watchers = LogWaiters()
+    with watchers.watching(logs[:2]) as both, watchers.watching(logs[1:2]) as second:
+        assert len(watchers) == 2
+        watchers.notify(logs[2])
+        assert not both.is_set()
+        watchers.notify(logs[0])
+        assert (both.is_set(), second.is_set()) == (True, False)
+        watchers.notify(logs[1])
+        assert second.is_set()
+    assert len(watchers) == 0
+
+
+class Followed:
+    """A log of another leader, as far as reading its index needs it."""
+
+    def leader_partition(self, epoch: LeaderAndEpoch) -> Partition:
+        return Partition("orders", f"leader-{epoch.leader}")
+
+    def index_partition(self, epoch: LeaderAndEpoch) -> Partition:
+        return Partition("$logs", f"index-{epoch.leader}")
+
+
+RUNS = [(0, LEADER, 0, 4), (4, "P", 0, 3), (7, LEADER, 4, 3)]
+BATCHES = [(0, 4), (4, 1), (5, 2)]
+"""First sequences and counts."""
+
+
+@pytest.mark.parametrize("is_rewritten", [False, True])
+async def test_the_tail_of_a_divergent_epoch_has_exactly_the_leaders_records_in_the_range(is_rewritten: bool) -> None:
+    epoch = LeaderAndEpoch(1024, "b")
+    log = Followed()
+    entries: list[RunEntry | BatchEntry] = [run_entry(*run) for run in RUNS]
+    entries += [batch_entry(first, count, 7, 0, first, 0, 0) for first, count in BATCHES]
+    values = [encode_entries([each]) for each in entries]
+    if is_rewritten:  # what an index has before it is rewritten does not count
+        values = [encode_entries([run_entry(0, LEADER, 0, 99)]), encode_entries([IndexRewriteEntry()]), *values]
+    async with open_storage("memory:") as storage:
+        await storage.append([RecordBatch(log.index_partition(epoch), 0, values)])
+        for first in range(len(values) + 1):
+            for end in range(first, len(values) + 1):
+                read = [each async for each in read_index(storage, log.index_partition(epoch), first, end)]
+                assert [value for each in read for value in each.values] == values[first:end]
+        for begin in range(11):
+            for end in range(begin, 11):
+                found = await read_tail(storage, log, epoch, Offset(begin), Offset(end))  # type: ignore[arg-type]
+                own = [(offset, first, offset + count) for offset, address, first, count in RUNS if address == LEADER]
+                cut = [(max(at, begin), first + max(begin - at, 0), min(stop, end)) for at, first, stop in own]
+                wanted = [(at, LEADER, first, stop - at) for at, first, stop in cut if stop > at]
+                runs = [each for each in found if isinstance(each, RunEntry)]
+                assert [(each.offset, LEADER, each.first_sequence, each.record_count) for each in runs] == wanted
+                assert {each.address for each in runs} <= {"leader-b"}
+                batches = [each.position for each in found if isinstance(each, BatchEntry)]
+                places = {sequence + number for _, _, sequence, count in wanted for number in range(count)}
+                assert batches == [first for first, _ in BATCHES if first in places]
