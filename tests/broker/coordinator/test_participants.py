@@ -71,7 +71,7 @@ class Broker:
             self.sent.append((to, message))
             send(to, message)
 
-        self.messenger.send = note  # type: ignore[method-assign]
+        self.messenger.send = note  # type: ignore[method-assign, assignment]
 
     @property
     def log(self) -> Log:

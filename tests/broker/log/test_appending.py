@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import partial
 from itertools import combinations, product
 from types import SimpleNamespace
 from typing import Any
@@ -131,7 +132,7 @@ async def test_records_and_their_repetitions_are_acknowledged_when_enough_replic
         for is_duplicate, each in enumerate(attempts):
             assert isinstance(each, AppendedBatches)
             assert (each.is_duplicate, each.record_count, each.is_durable()) == (bool(is_duplicate), 3, False)
-            nursery.start_soon(lambda each=each: note(found, each, all_replicas=all_replicas))
+            nursery.start_soon(partial(note, found, each, all_replicas=all_replicas))
         await trio.testing.wait_all_tasks_blocked()
         assert found == []
         broker.write()

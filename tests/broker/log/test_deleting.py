@@ -11,12 +11,10 @@ from dafka.broker.core.positions import Offset
 from dafka.storage import open_storage
 from tests.broker.nodes.test_broker import log_of, open_broker, read_all, values_of, wait_end
 
-STORAGES = ["sqlite:{}/broker.db", "filelog:{}/log"]
 
-
-@pytest.fixture(params=STORAGES, ids=["sqlite", "filelog"])
-def storage(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return str(request.param).format(tmp_path)
+@pytest.fixture
+def storage(tmp_path: Path) -> str:
+    return f"filelog:{tmp_path}/log"
 
 
 async def test_deleted_records_of_native_producers_are_dropped(storage: str) -> None:

@@ -288,6 +288,15 @@ def test_only_what_nobody_reads_is_deleted(state: str, of_offsets: E, of_group: 
     assert (scene.groups.state == "Dead") == (of_group is not E.NON_EMPTY_GROUP)
 
 
+def test_a_group_without_a_name_is_refused() -> None:
+    groups = Groups()
+    coordinator = groups.coordinator
+    assert coordinator.heartbeat("", 1, "m", None, 0) is E.INVALID_GROUP_ID
+    assert groups.leave(LeavingMember("m"), group_id="").error_code is E.INVALID_GROUP_ID
+    request = CommitRequest(group_id="", offsets={ORDERS: OffsetToCommit(3)})
+    assert groups.answers[groups.call(coordinator.commit_offsets, request)] == {ORDERS: E.INVALID_GROUP_ID}
+
+
 def test_an_expected_member_keeps_its_group_and_takes_a_place() -> None:
     groups = Groups(attrs.evolve(Groups().settings, group_max_size=2))
     expected = groups.joined(requires_known_member_id=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import attrs
 import pytest
 
@@ -31,7 +33,7 @@ def test_a_session_ends_at_its_timeout_and_each_sign_of_life_begins_it_again(is_
     groups.wait(9_999)
     assert groups.beat(leader) is ErrorCode.NONE
     groups.wait(9_999)
-    member = {"generation_id": 1, "member_id": leader.member_id}
+    member: dict[str, Any] = {"generation_id": 1, "member_id": leader.member_id}
     groups.call(groups.coordinator.commit_offsets, CommitRequest(group_id="g", offsets={}, **member))
     groups.wait(9_999)
     groups.synced(leader)
@@ -152,9 +154,13 @@ def test_clients_that_say_how_long_offsets_are_kept_are_obeyed() -> None:
 def test_offsets_of_a_group_end_with_their_retention_since_its_last_member_left(protocol_type: str) -> None:
     groups = Groups(KEEPS_OFFSETS)
     reads_orders = (("range", b"\0\0\0\0\0\1\0\6orders" + b"\xff\xff\xff\xff"),)
-    fields = {"session_timeout_ms": 1_000_000, "protocol_type": protocol_type, "protocols": reads_orders}
+    fields: dict[str, Any] = {
+        "session_timeout_ms": 1_000_000,
+        "protocol_type": protocol_type,
+        "protocols": reads_orders,
+    }
     leader, follower = two_members(groups, **fields)
-    member = {"generation_id": 2, "member_id": leader.member_id}
+    member: dict[str, Any] = {"generation_id": 2, "member_id": leader.member_id}
     given = {ORDERS: OffsetToCommit(1), PAYMENTS: OffsetToCommit(1)}
     groups.call(groups.coordinator.commit_offsets, CommitRequest(group_id="g", offsets=given, **member))
     groups.wait(KEPT_MS)

@@ -35,13 +35,6 @@ def test_member_id_is_given_first() -> None:
     assert (joined.error_code, joined.member_id) == (ErrorCode.NONE, refused.member_id)
 
 
-def test_member_id_that_is_not_used_expires() -> None:
-    groups = Groups()
-    refused = groups.joined(requires_known_member_id=True)
-    groups.wait(10_000)
-    assert groups.joined(refused.member_id).error_code is ErrorCode.UNKNOWN_MEMBER_ID
-
-
 def test_second_member_causes_a_rebalance() -> None:
     groups = Groups()
     first = groups.joined()
@@ -62,30 +55,6 @@ def test_second_member_causes_a_rebalance() -> None:
     assert groups.answers[waiting].assignment == b"right"
 
 
-def test_rebalance_does_not_wait_longer_than_its_timeout() -> None:
-    groups = Groups()
-    first = groups.joined(session_timeout_ms=100_000)
-    groups.synced(first)
-    second = groups.join(client_id="d", rebalance_timeout_ms=5_000)
-    groups.wait(29_999)
-    assert second not in groups.answers
-    groups.wait(1)
-    assert groups.answers[second].leader == groups.answers[second].member_id
-    assert groups.beat(first) is ErrorCode.UNKNOWN_MEMBER_ID
-    assert groups.joined(first.member_id).error_code is ErrorCode.UNKNOWN_MEMBER_ID
-
-
-def test_silent_member_is_removed() -> None:
-    groups = Groups()
-    leader, follower = two_members(groups)
-    groups.wait(6_000)
-    assert groups.beat(leader) is ErrorCode.NONE
-    groups.wait(6_000)
-    assert groups.beat(follower) is ErrorCode.UNKNOWN_MEMBER_ID
-    assert groups.beat(leader) is ErrorCode.REBALANCE_IN_PROGRESS
-    assert groups.joined(leader.member_id).generation_id == 3
-
-
 def test_waiting_member_needs_no_heartbeats() -> None:
     groups = Groups()
     first = groups.joined(session_timeout_ms=100_000)
@@ -94,36 +63,6 @@ def test_waiting_member_needs_no_heartbeats() -> None:
     groups.wait(20_000)
     third = groups.joined(first.member_id)
     assert groups.answers[second].generation_id == third.generation_id == 2
-
-
-def test_new_member_that_waits_too_long_is_removed() -> None:
-    groups = Groups()
-    first = groups.joined(session_timeout_ms=1_000_000, rebalance_timeout_ms=1_000_000)
-    groups.synced(first)
-    second = groups.join()
-    groups.wait(300_000)
-    assert groups.answers[second].error_code is ErrorCode.UNKNOWN_MEMBER_ID
-
-
-def test_group_waits_for_more_members_at_first() -> None:
-    groups = Groups(GroupSettings())
-    first = groups.join()
-    groups.wait(2_000)
-    second = groups.join()
-    groups.wait(3_999)
-    assert not groups.answers
-    groups.wait(1)
-    assert groups.answers[first].generation_id == groups.answers[second].generation_id == 1
-
-
-def test_initial_delay_ends_with_the_rebalance_timeout() -> None:
-    groups = Groups(GroupSettings())
-    first = groups.join(rebalance_timeout_ms=7_000)
-    for _ in range(3):
-        groups.wait(2_000)
-        groups.join()
-    groups.wait(1_000)
-    assert groups.answers[first].generation_id == 1
 
 
 def test_leader_that_does_not_assign_is_removed() -> None:
@@ -204,45 +143,6 @@ def test_sync_is_refused(fields: dict[str, Any], error: ErrorCode) -> None:
     assert groups.synced(follower, **fields) == SyncResult(error)
 
 
-def test_sync_during_a_rebalance_asks_to_join_again() -> None:
-    groups = Groups()
-    leader, _ = two_members(groups)
-    groups.join(client_id="e")
-    assert groups.synced(leader).error_code is ErrorCode.REBALANCE_IN_PROGRESS
-
-
-def test_heartbeats_of_strangers_are_refused() -> None:
-    groups = Groups()
-    leader, _ = two_members(groups)
-    assert groups.beat(attrs.evolve(leader, generation_id=1)) is ErrorCode.ILLEGAL_GENERATION
-    assert groups.beat(attrs.evolve(leader, member_id="stranger")) is ErrorCode.UNKNOWN_MEMBER_ID
-    assert groups.coordinator.heartbeat("", 1, "m", None, 0) is ErrorCode.INVALID_GROUP_ID
-    assert groups.coordinator.heartbeat("other", 1, "m", None, 0) is ErrorCode.UNKNOWN_MEMBER_ID
-
-
-def test_member_that_lost_its_answer_gets_it_again() -> None:
-    groups = Groups()
-    leader, follower = two_members(groups)
-    again = groups.joined(follower.member_id)
-    assert (again.generation_id, again.members) == (2, ())
-    assert groups.synced(again).assignment == b"right"
-    assert groups.beat(leader) is ErrorCode.NONE
-
-
-def test_leader_that_joins_again_causes_a_rebalance() -> None:
-    groups = Groups()
-    leader, follower = two_members(groups)
-    groups.join(leader.member_id)
-    assert groups.beat(follower) is ErrorCode.REBALANCE_IN_PROGRESS
-
-
-def test_changed_metadata_cause_a_rebalance() -> None:
-    groups = Groups()
-    leader, follower = two_members(groups)
-    groups.join(follower.member_id, protocols=(("range", b"other topics"),))
-    assert groups.beat(leader) is ErrorCode.REBALANCE_IN_PROGRESS
-
-
 def test_request_that_replaces_a_waiting_one_answers_it() -> None:
     groups = Groups()
     leader, follower = two_members(groups)
@@ -269,37 +169,12 @@ def test_all_members_leave() -> None:
     assert groups.joined().generation_id == 4
 
 
-def test_leaving_a_group_that_does_not_exist() -> None:
-    groups = Groups()
-    assert groups.leave(LeavingMember("m")).members[0].error_code is ErrorCode.UNKNOWN_MEMBER_ID
-    assert groups.leave(LeavingMember("m"), group_id="").error_code is ErrorCode.INVALID_GROUP_ID
-
-
 def test_expected_member_that_leaves_disturbs_nobody() -> None:
     groups = Groups()
     leader, _ = two_members(groups)
     refused = groups.joined(requires_known_member_id=True)
     assert groups.leave(LeavingMember(refused.member_id)).members[0].error_code is ErrorCode.NONE
     assert groups.beat(leader) is ErrorCode.NONE
-
-
-def test_group_survives_a_restart() -> None:
-    groups = Groups()
-    leader, follower = two_members(groups)
-    restarted = groups.restart()
-    assert restarted.coordinator.describe_group("g") == groups.coordinator.describe_group("g")
-    assert restarted.beat(leader) is ErrorCode.NONE
-    assert restarted.synced(follower).assignment == b"right"
-    restarted.wait(10_000)
-    assert restarted.beat(leader) is ErrorCode.UNKNOWN_MEMBER_ID
-
-
-def test_generation_that_was_begun_is_completed_after_a_restart() -> None:
-    groups = Groups()
-    joined = groups.joined()
-    restarted = groups.restart()
-    assert restarted.state == "CompletingRebalance"
-    assert restarted.synced(joined, {joined.member_id: b"all"}).assignment == b"all"
 
 
 def test_generations_begin_again_with_1_after_the_largest_number() -> None:
@@ -310,15 +185,6 @@ def test_generations_begin_again_with_1_after_the_largest_number() -> None:
     again = Groups(groups.settings, [record._replace(value=json.dumps(value).encode())])
     groups.synced(joined)
     assert again.joined(joined.member_id, protocols=BOTH).generation_id == 1
-
-
-def test_restart_during_a_rebalance_returns_to_the_last_generation() -> None:
-    groups = Groups()
-    leader, _ = two_members(groups)
-    groups.join(client_id="e")
-    restarted = groups.restart()
-    assert restarted.state == "Stable"
-    assert restarted.beat(leader) is ErrorCode.NONE
 
 
 def test_groups_are_described_and_listed() -> None:
@@ -338,19 +204,6 @@ def test_groups_are_described_and_listed() -> None:
     assert (described.state, described.protocol, described.members[1].assignment) == ("PreparingRebalance", "", b"")
     missing = groups.coordinator.describe_group("none")
     assert (missing.error_code, missing.state) == (ErrorCode.GROUP_ID_NOT_FOUND, "Dead")
-
-
-def test_only_empty_groups_are_deleted() -> None:
-    groups = Groups()
-    leader, follower = two_members(groups)
-    token = 1000
-    groups.take(groups.coordinator.delete_groups(token, ["g", "none"]))
-    assert groups.answers[token] == {"g": ErrorCode.NON_EMPTY_GROUP, "none": ErrorCode.GROUP_ID_NOT_FOUND}
-    groups.leave(LeavingMember(leader.member_id), LeavingMember(follower.member_id))
-    groups.take(groups.coordinator.delete_groups(token + 1, ["g"]))
-    assert groups.answers[token + 1] == {"g": ErrorCode.NONE}
-    assert groups.state == "Dead"
-    assert groups.restart().state == "Dead"
 
 
 def test_large_group_of_timers_stays_small() -> None:

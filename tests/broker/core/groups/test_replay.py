@@ -71,12 +71,12 @@ class History:
         assert kinds == sorted(kinds)
         for each in actions:
             self.records += each.records if isinstance(each, WriteState) else ()
-        answers = [each.result for each in actions if isinstance(each, Answer)]
-        for each in answers:
-            if isinstance(each, JoinResult) and not each.error_code:
-                group = next(group for group in GROUPS if f"-{group}-" in each.member_id)
-                static = each.member_id.partition("-")[0]
-                self.joined.append((group, static if static == "static" else None, each))
+        answers: list[Any] = [each.result for each in actions if isinstance(each, Answer)]
+        for result in answers:
+            if isinstance(result, JoinResult) and not result.error_code:
+                group = next(group for group in GROUPS if f"-{group}-" in result.member_id)
+                static = result.member_id.partition("-")[0]
+                self.joined.append((group, static if static == "static" else None, result))
         return answers
 
     def step(self) -> None:

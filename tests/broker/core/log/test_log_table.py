@@ -6,6 +6,7 @@ from itertools import product
 
 import pytest
 
+from dafka.broker.core.log.entries import MarkerEntry
 from dafka.broker.core.log.log import FORMER_ENDS_MAX, LEADER, Log
 from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.log.offset_assigner import OffsetAssigner
@@ -136,7 +137,7 @@ def test_a_marker_follows_the_records_before_it_also_if_other_partitions_are_wri
         assigner.table.append_marker(log, marker_entry(0, position, 7, 0, 1, 0, None))
         batches = [RecordBatch(log.leader_partition, 1, [b""] * 3), RecordBatch(native, 0, [b""])]
         assigner.commit(assigner.plan(batches[:: 1 - 2 * order], 0))
-        marker = next(each for each in log.index.entries() if hasattr(each, "is_commit"))
+        marker = next(each for each in log.index.entries() if isinstance(each, MarkerEntry))
         before = [log.index.find(LEADER, RecordSequence(each)) for each in range(max(position, 1))]
         after = [log.index.find(LEADER, RecordSequence(each)) for each in range(max(position, 1), 4)]
         assert all(each is not None and each < marker.offset for each in before)

@@ -17,7 +17,7 @@ from tests.broker.core.coordination.model.broker import Log, make_header
 class Batch(NamedTuple):
     epoch: int
     ordinal: int  # grows where sequences continue at 0
-    count: int
+    size: int
     offset: int
 
 
@@ -48,12 +48,12 @@ class Model:
         following = self.next[producer]
         is_plain = not transactional and producer in self.open
         for each in own[-5:]:
-            if (each.ordinal % SEQUENCES, each.count) == (sequence, count):
+            if (each.ordinal % SEQUENCES, each.size) == (sequence, count):
                 return ErrorCode.INVALID_TXN_STATE if is_plain else each.offset
         if following is None or sequence == following % SEQUENCES:
             return ErrorCode.INVALID_TXN_STATE if is_plain else None
-        covered = {at % SEQUENCES for each in own for at in range(each.ordinal, each.ordinal + each.count)}
-        recent = {at % SEQUENCES for each in own[-5:] for at in range(each.ordinal, each.ordinal + each.count)}
+        covered = {at % SEQUENCES for each in own for at in range(each.ordinal, each.ordinal + each.size)}
+        recent = {at % SEQUENCES for each in own[-5:] for at in range(each.ordinal, each.ordinal + each.size)}
         wanted = {(sequence + number) % SEQUENCES for number in range(count)}
         is_older = wanted <= covered and not wanted & recent
         return ErrorCode.DUPLICATE_SEQUENCE_NUMBER if is_older else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -67,7 +67,7 @@ class Model:
         own = self.batches.get(producer, [])
         if own and self.draw.random() < 0.4:
             again = self.draw.choice(own[-9:])
-            ordinal, count = again.ordinal + self.draw.choice([0, 0, 0, 1, -1]), again.count
+            ordinal, count = again.ordinal + self.draw.choice([0, 0, 0, 1, -1]), again.size
         else:
             ordinal, count = base + self.draw.choice([0] * 5 + [1, -1, 4]), self.draw.randint(1, 4)
         if epoch > known and self.draw.random() < 0.7:

@@ -177,6 +177,13 @@ def test_an_unused_id_is_forgotten_exactly_after_its_expiration(phase: str) -> N
     assert transactions.restart().coordinator.list_transactions() == []
 
 
+@pytest.mark.parametrize("phase", ["PrepareCommit", "PrepareAbort"])
+def test_a_transaction_that_is_being_ended_is_never_forgotten(phase: str) -> None:
+    transactions, _ = in_phase(phase)
+    transactions.wait(30 * 24 * 3_600_000)
+    assert transactions.phase() is TransactionPhase(phase)
+
+
 @pytest.mark.parametrize("timeout_ms", [-1, 0, 1, 900_000, 900_001])
 def test_timeouts_are_positive_and_at_most_the_limit(timeout_ms: int) -> None:
     error = Transactions().init(timeout_ms=timeout_ms).error_code

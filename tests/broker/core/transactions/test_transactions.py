@@ -103,53 +103,11 @@ def test_idempotent_producers_get_ids_of_their_own() -> None:
     assert len(transactions.records) == 2
 
 
-def test_restarted_producer_gets_the_next_epoch() -> None:
-    transactions = Transactions()
-    first = ready(transactions)
-    second = transactions.restart().init().producer
-    assert second == (first.producer_id, first.producer_epoch + 1)
-
-
-def test_older_epoch_is_fenced() -> None:
-    transactions = Transactions()
-    zombie = ready(transactions)
-    ready(transactions)
-    assert transactions.add(zombie, A) is ErrorCode.PRODUCER_FENCED
-    assert transactions.end(zombie) is ErrorCode.PRODUCER_FENCED
-    assert transactions.init(expected=zombie).error_code is ErrorCode.PRODUCER_FENCED
-    assert transactions.coordinator.check_partition(NAME, zombie, A) is ErrorCode.INVALID_PRODUCER_EPOCH
-    assert transactions.coordinator.check_group(NAME, zombie, "g") is ErrorCode.PRODUCER_FENCED
-
-
-@pytest.mark.parametrize(
-    ("name", "timeout_ms", "error"),
-    [
-        ("", 1_000, ErrorCode.INVALID_REQUEST),
-        (NAME, 0, ErrorCode.INVALID_TRANSACTION_TIMEOUT),
-        (NAME, -1, ErrorCode.INVALID_TRANSACTION_TIMEOUT),
-        (NAME, 900_001, ErrorCode.INVALID_TRANSACTION_TIMEOUT),
-    ],
-)
-def test_init_is_refused(name: str, timeout_ms: int, error: ErrorCode) -> None:
-    assert Transactions().init(name, timeout_ms=timeout_ms).error_code is error
-
-
 def test_number_of_transactional_ids_is_limited() -> None:
     transactions = Transactions(transactional_ids_max=1)
     assert transactions.init().error_code is ErrorCode.NONE
     assert transactions.init("another").error_code is ErrorCode.POLICY_VIOLATION
     assert transactions.init().error_code is ErrorCode.NONE
-
-
-def test_strangers_are_refused() -> None:
-    transactions = Transactions()
-    producer = ready(transactions)
-    stranger = Producer(producer.producer_id + 1, 0)
-    assert transactions.add(stranger, A) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    assert transactions.add(producer, A, name="other") is ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    assert transactions.add(producer, A, name="") is ErrorCode.INVALID_REQUEST
-    assert transactions.end(producer) is ErrorCode.INVALID_TXN_STATE
-    assert transactions.init(expected=stranger).error_code is ErrorCode.PRODUCER_FENCED
 
 
 @pytest.mark.parametrize("is_commit", [True, False])
@@ -179,23 +137,6 @@ def test_transaction_ends_in_all_logs_and_groups(is_commit: bool) -> None:
     assert transactions.add(producer, B) is ErrorCode.NONE
     transactions.end(producer)
     assert transactions.markers == [WriteMarkers(NAME, *producer, True, (B,), ())]
-
-
-def test_only_logs_and_groups_of_the_transaction_take_part() -> None:
-    transactions = Transactions()
-    producer = ready(transactions)
-    check_partition, check_group = transactions.coordinator.check_partition, transactions.coordinator.check_group
-    assert check_partition(NAME, producer, A) is ErrorCode.INVALID_TXN_STATE
-    transactions.add(producer, A)
-    transactions.add_offsets(producer)
-    assert check_partition(NAME, producer, A) is ErrorCode.NONE
-    assert check_partition(NAME, producer, B) is ErrorCode.INVALID_TXN_STATE
-    assert check_partition("other", producer, A) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    assert check_group(NAME, producer, "g") is ErrorCode.NONE
-    assert check_group(NAME, producer, "h") is ErrorCode.INVALID_TXN_STATE
-    transactions.end(producer)
-    assert check_partition(NAME, producer, A) is ErrorCode.INVALID_TXN_STATE
-    assert check_group(NAME, producer, "g") is ErrorCode.INVALID_TXN_STATE
 
 
 @pytest.mark.parametrize("is_commit", [True, False])
@@ -292,29 +233,3 @@ def test_producer_gets_another_id_when_its_epochs_are_used_up(asks_itself: bool)
     if asks_itself:
         assert transactions.init(expected=expected).producer == fresh  # it has lost the answer
     assert transactions.add(last, A) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
-
-
-def test_unused_transactional_id_is_forgotten() -> None:
-    transactions = Transactions()
-    producer = ready(transactions)
-    transactions.wait(6 * DAY_MS)
-    transactions.add(producer, A)
-    transactions.end(producer)
-    transactions.write_markers()
-    transactions.wait(6 * DAY_MS)
-    assert transactions.phase() is TransactionPhase.COMPLETE_COMMIT
-    transactions.wait(DAY_MS)
-    assert transactions.phase() is None
-    assert transactions.restart().coordinator.list_transactions() == []
-    assert transactions.init().producer.producer_id != producer.producer_id
-
-
-def test_transaction_that_is_being_ended_is_not_forgotten() -> None:
-    transactions = Transactions()
-    producer = ready(transactions)
-    transactions.add(producer, A)
-    transactions.end(producer)
-    transactions.wait(30 * DAY_MS)
-    assert transactions.phase() is TransactionPhase.PREPARE_COMMIT
-    transactions.write_markers()
-    assert transactions.phase() is TransactionPhase.COMPLETE_COMMIT
