@@ -1,6 +1,7 @@
 """The records in which coordinators keep their state."""
 
 import json
+import random
 from typing import Any
 
 import pytest
@@ -120,20 +121,25 @@ def test_state_that_contradicts_itself_is_refused() -> None:
             restore(record._replace(value=value))
 
 
-def test_deadlines_are_postponed_and_cancelled() -> None:
-    deadlines = Deadlines[str]()
-    deadlines.set("a", 10)
-    deadlines.set("b", 20)
-    deadlines.set("a", 30)
-    deadlines.set("c", 15)
-    deadlines.cancel("c")
-    deadlines.cancel("unknown")
-    assert "c" not in deadlines
-    assert deadlines.next_deadline_ms() == 20
-    deadlines.set("a", 5)
-    assert deadlines.next_deadline_ms() == 5
-    assert [deadlines.pop_due(19), deadlines.pop_due(19)] == ["a", None]
-    assert [deadlines.pop_due(20), deadlines.pop_due(1_000), deadlines.next_deadline_ms()] == ["b", None, None]
+def test_the_earliest_deadline_comes_first_and_exactly_when_it_is_due() -> None:
+    for seed in range(50):
+        draw = random.Random(seed)
+        deadlines, expected = Deadlines[int](), dict[int, int]()
+        for _ in range(60):
+            key, at_ms = draw.randrange(6), draw.randrange(30)
+            match draw.choice(["set", "set", "cancel", "pop"]):
+                case "set":
+                    deadlines.set(key, at_ms)
+                    expected[key] = at_ms
+                case "cancel":
+                    deadlines.cancel(key)
+                    expected.pop(key, None)
+                case "pop":
+                    found, earliest = deadlines.pop_due(at_ms), min(expected.values(), default=99)
+                    assert (found is None) == (earliest > at_ms)
+                    assert found is None or expected.pop(found) == earliest
+            assert deadlines.next_deadline_ms() == min(expected.values(), default=None)
+            assert [each in deadlines for each in range(6)] == [each in expected for each in range(6)]
 
 
 def test_cancelled_deadlines_take_no_memory() -> None:
