@@ -38,7 +38,7 @@ POOLED_THREADS: Container[threading.Thread] = thread_pools._threads_queues
 LIBRARY_THREADS = (GarbageCollectorThread,)
 """The threads that a library keeps for the whole process: pyzmq's, which releases messages that libzmq has sent."""
 
-KEPT_PROCESSES = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+KEPT_PROCESSES = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "tests/cli/forks.py")
 """What is in the command lines of processes that may stay: those that serve a whole session."""
 
 KEPT_FILES = ("/dev/", "/proc/", "/sys/", "/usr/", "/etc/")

@@ -149,7 +149,7 @@ class BeaconConfig:
         """The SUB endpoints and the PUB endpoints of the towers in `tower`; those of a local tower if it is empty."""
         try:
             pairs = [parse_tower(text) for text in self.tower or ("127.0.0.1",)]
-        except (TypeError, ValueError):  # for the validator of `tower` to refuse
+        except (AttributeError, TypeError, ValueError):  # for the validator of `tower` to refuse
             pairs = [parse_tower("127.0.0.1")]
         return tuple(sub for sub, _ in pairs), tuple(pub for _, pub in pairs)
 

@@ -1,4 +1,7 @@
-"""Runs the `dafka` command in real processes, waits for what they print, and always stops them."""
+"""Runs the `dafka` command in real processes, waits for what they print, and always stops them.
+
+The processes are forks of one that has loaded the modules: they cost no more than what the command does.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,13 @@ from typing import TypeVar
 
 import attrs
 
+from tests.cli.forks import Forked, fork_dafka
+
 DEADLINE_S = 90.0
 FREE = "tcp://127.0.0.1:*"
 MODULE = (sys.executable, "-m", "dafka")
-# Makes standard input the controlling terminal, then runs the command.
-_ON_TERMINAL = "import os, sys; os.login_tty(os.dup(0)); os.execv(sys.argv[1], sys.argv[1:])"
+FOR_INTERPRETERS = ("PYTHON", "LD_")
+"""What the names of variables begin with that only a new interpreter reads."""
 
 _T = TypeVar("_T")
 
@@ -54,8 +59,13 @@ class Running:
     def __init__(self, command: list[str], folder: Path, environment: dict[str, str], stdin: int) -> None:
         self._output = folder / "output"
         self._errors = folder / "errors"
+        self.process: subprocess.Popen[bytes] | Forked
         with self._output.open("wb") as output, self._errors.open("wb") as errors:
-            self.process = subprocess.Popen(command, stdin=stdin, stdout=output, stderr=errors, env=environment)
+            if command[:3] == [*MODULE]:
+                descriptors = stdin, output.fileno(), errors.fileno()
+                self.process = fork_dafka(command[3:], *descriptors, environment)
+            else:
+                self.process = subprocess.Popen(command, stdin=stdin, stdout=output, stderr=errors, env=environment)
 
     @property
     def output(self) -> bytes:
@@ -113,6 +123,8 @@ class Dafka:
     ) -> Running:
         folder = self.folder / f"process-{len(self._running)}"
         folder.mkdir()
+        if not command and any(name.startswith(FOR_INTERPRETERS) for name in environment or {}):
+            command = (sys.executable, "-u", *self._command[1:])
         running = Running([*(command or self._command), *arguments], folder, self.environment(environment), stdin)
         self._running.append(running)
         return running
@@ -161,7 +173,7 @@ class Dafka:
     def processes(self) -> dict[int, str]:
         """Return the command lines of running processes that we or our processes have started, by process id."""
         mark = f"TMPDIR={self.folder}".encode()
-        found: dict[int, str] = {}
+        found = {each.process.pid: "dafka" for each in self._running if each.process.poll() is None}
         for path in Path("/proc").glob("[0-9]*"):
             try:
                 if mark in (path / "environ").read_bytes().split(b"\0"):
@@ -190,7 +202,7 @@ class Dafka:
 class Terminal:
     """The command in a pseudo-terminal."""
 
-    def __init__(self, master: int, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, master: int, process: Forked) -> None:
         self.process = process
         self.seen = b""
         self._master = master
@@ -224,23 +236,16 @@ class Terminal:
 
 @contextmanager
 def open_terminal(
-    dafka: Dafka, *arguments: str, command: tuple[str, ...] = MODULE, environment: dict[str, str] | None = None
+    dafka: Dafka, *arguments: str, program: tuple[str, ...] = (), environment: dict[str, str] | None = None
 ) -> Iterator[Terminal]:
     master, slave = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-c", _ON_TERMINAL, *command, *arguments],
-        stdin=slave,
-        stdout=slave,
-        stderr=slave,
-        env=dafka.environment(environment),
-        start_new_session=True,
-    )
+    variables = dafka.environment(environment)
+    process = fork_dafka([*arguments], slave, slave, slave, variables, on_terminal=True, program=program)
     os.close(slave)
     try:
         yield Terminal(master, process)
     finally:
-        if process.poll() is None:
-            process.kill()
+        process.kill()
         process.wait()
         os.close(master)
 

@@ -1,0 +1,237 @@
+"""Real processes of `dafka` that start in milliseconds: forks of one process that has loaded its modules.
+
+The module is both: the process, which loads nothing of the tests, and `fork_dafka`, which asks it for a process.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from contextlib import suppress
+from importlib import import_module
+from typing import IO, Any
+
+REQUEST_BYTES = 2**20
+LOADED_LATER = (
+    *(f"rich.{name}" for name in ("console", "logging", "progress", "table", "text")),
+    *("structlog", "prometheus_client", "dafka.operations.http", "dafka.server"),
+    *(f"dafka.{name}.metrics" for name in ("broker", "kafka.server", "http.server")),
+    *(f"dafka.storage.{name}" for name in ("sqlite", "filelog", "memory", "cold")),
+)
+"""What commands load when they need it."""
+
+
+class Forked:
+    """A process of `dafka`, with the part of `subprocess.Popen` that tests use."""
+
+    def __init__(self, pid: int, status: int, stdin: IO[bytes] | None) -> None:
+        self.pid = pid
+        self.stdin = stdin
+        self.returncode: int | None = None
+        self._status = status
+
+    def poll(self) -> int | None:
+        """Return the exit status, or minus the number of the signal that ended it; None while it runs."""
+        return self._look(0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the exit status. Raise `subprocess.TimeoutExpired` if that takes too long."""
+        status = self._look(timeout)
+        if status is None:
+            raise subprocess.TimeoutExpired("dafka", timeout or 0)
+        return status
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def _look(self, timeout: float | None) -> int | None:
+        if self.returncode is None and select.select([self._status], [], [], timeout)[0]:
+            self.returncode = int(os.read(self._status, 16) or b"-9")  # nothing: the process that forks has ended
+            os.close(self._status)
+        return self.returncode
+
+
+def fork_dafka(
+    arguments: list[str],
+    stdin: int,
+    stdout: int,
+    stderr: int,
+    environment: dict[str, str],
+    *,
+    on_terminal: bool = False,
+    program: tuple[str, ...] = (),
+) -> Forked:
+    """Start `dafka`.
+
+    Args:
+        arguments: The arguments of the command.
+        stdin: The descriptor of its standard input, or `subprocess.PIPE` or `subprocess.DEVNULL`.
+        stdout: The descriptor of its standard output.
+        stderr: The descriptor of its standard error.
+        environment: Its environment.
+        on_terminal: Whether standard input becomes its controlling terminal.
+        program: What runs in place of `dafka`.
+
+    Returns:
+        The process.
+    """
+    request = {"arguments": arguments, "environment": environment, "folder": os.getcwd(), "program": program}
+    request["on_terminal"] = on_terminal
+    status, status_end = os.pipe()
+    opened = [status_end]
+    writer: IO[bytes] | None = None
+    if stdin == subprocess.PIPE:
+        stdin, pipe_end = os.pipe()
+        writer = os.fdopen(pipe_end, "wb")
+        opened.append(stdin)
+    elif stdin == subprocess.DEVNULL:
+        stdin = os.open(os.devnull, os.O_RDONLY)
+        opened.append(stdin)
+    forker = _forker()
+    socket.send_fds(forker, [json.dumps(request).encode()], [stdin, stdout, stderr, status_end])
+    for each in opened:
+        os.close(each)
+    return Forked(int(forker.recv(16)), status, writer)
+
+
+@functools.cache
+def _forker() -> socket.socket:
+    """Start the process that forks, which ends with this one."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, REQUEST_BYTES)
+        process = subprocess.Popen(
+            [sys.executable, __file__, str(theirs.fileno())], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
+        )
+
+    def end() -> None:
+        ours.close()
+        process.wait()
+
+    atexit.register(end)
+    return ours
+
+
+def _serve(requests: socket.socket) -> None:
+    """Fork a process for each request, and write its status when it has ended."""
+    statuses: dict[int, int] = {}
+    wakeup, wakeup_end = os.pipe()
+    for end in (wakeup, wakeup_end):
+        os.set_blocking(end, False)
+    signal.set_wakeup_fd(wakeup_end)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    while True:
+        ready, _, _ = select.select([requests, wakeup], [], [])
+        if wakeup in ready:
+            os.read(wakeup, 4096)
+            _reap(statuses)
+        if requests not in ready:
+            continue
+        data, descriptors, _, _ = socket.recv_fds(requests, REQUEST_BYTES, 4)
+        if not data:
+            break
+        *streams, status = descriptors
+        process = os.fork()
+        if not process:
+            for each in (requests.fileno(), wakeup, wakeup_end, *statuses.values(), status):
+                os.close(each)
+            _become_dafka(json.loads(data), streams)
+        for each in streams:
+            os.close(each)
+        statuses[process] = status
+        requests.send(str(process).encode())
+    for process in statuses:
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+
+
+def _reap(statuses: dict[int, int]) -> None:
+    with suppress(ChildProcessError):
+        while (found := os.waitpid(-1, os.WNOHANG))[0]:
+            process, status = found
+            descriptor = statuses.pop(process)
+            with suppress(BrokenPipeError):  # the test has ended
+                os.write(descriptor, str(os.waitstatus_to_exitcode(status)).encode())
+            os.close(descriptor)
+
+
+def _become_dafka(request: dict[str, Any], streams: list[int]) -> None:
+    """Run the command as the interpreter would, and exit the process."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    if request["on_terminal"]:
+        os.setsid()
+        os.login_tty(streams[0])
+    else:
+        for target, descriptor in enumerate(streams):
+            os.dup2(descriptor, target)
+        for descriptor in streams:
+            os.close(descriptor)
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        former = getattr(sys, name)
+        stream = os.fdopen(number, mode, encoding=former.encoding, errors=former.errors, closefd=False)
+        stream.reconfigure(line_buffering=number == 2 or os.isatty(number))
+        setattr(sys, name, stream)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    time.tzset()
+    os.chdir(request["folder"])
+    if request["program"]:
+        os.execvp(request["program"][0], [*request["program"], *request["arguments"]])
+    sys.argv = ["dafka", *request["arguments"]]
+    os._exit(_run())
+
+
+def _run() -> int:
+    from dafka._entry import main
+
+    status = 0
+    try:
+        main()
+    except SystemExit as ended:
+        status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        return status or 120
+    return status & 0xFF
+
+
+def _load() -> None:
+    from dafka.cli import COMMANDS
+
+    for name in (*dict.fromkeys(module for module, _ in COMMANDS.values()), *LOADED_LATER):
+        with suppress(Exception):
+            import_module(name)
+    assert threading.active_count() == 1, "a fork has one thread only"
+    gc.collect()
+    gc.freeze()
+
+
+if __name__ == "__main__":
+    # A test that is interrupted ends its processes itself.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _load()
+    _serve(socket.socket(fileno=int(sys.argv[1])))
