@@ -1,6 +1,7 @@
 """Imports point down only: each part of a package may know those listed here, and nothing else of it."""
 
 import ast
+import functools
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -157,16 +158,24 @@ SUITE_MAY_IMPORT = {
 NOT_IN_PURE = {"trio", "anyio", "asyncio", "zmq", "sqlite3", "socket", "time", "random", "threading"}
 
 
-def imports_of(path: Path, module: str) -> Iterator[str]:
-    """Yield the full name of everything that a file imports, at any place in it."""
+def imports_of(path: Path, module: str) -> tuple[str, ...]:
+    """Return the full name of everything that a file imports, at any place in it."""
     package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
-    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+    return imported_names(path.read_text(), tuple(package))
+
+
+@functools.cache
+def imported_names(text: str, package: tuple[str, ...]) -> tuple[str, ...]:
+    """Return what `imports_of` does, of a text; the tests read the same files again and again."""
+    names: list[str] = []
+    for node in ast.walk(ast.parse(text)) if "import" in text else ():
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            base = package[: len(package) - node.level + 1] if node.level else []
-            base = base + (node.module.split(".") if node.module else [])
-            yield from (".".join([*base, alias.name]) for alias in node.names)
+            base = list(package[: len(package) - node.level + 1]) if node.level else []
+            base = [*base, *(node.module.split(".") if node.module else ())]
+            names += [".".join([*base, alias.name]) for alias in node.names]
+    return tuple(names)
 
 
 def modules_in(root: Path) -> dict[str, Path]:

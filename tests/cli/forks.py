@@ -1,6 +1,7 @@
-"""Real processes of `dafka` that start in milliseconds: forks of one process that has loaded its modules.
+"""Real processes that start in milliseconds: forks of one process that has loaded dafka's modules.
 
-The module is both: the process, which loads nothing of the tests, and `fork_dafka`, which asks it for a process.
+The module is both: the process, which loads nothing of the tests, and `fork_dafka` and `run_python`, which ask it for a
+process.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -23,9 +25,11 @@ from importlib import import_module
 from typing import IO, Any
 
 REQUEST_BYTES = 2**20
+PYTHON = "python"
+"""The program in place of `dafka` that is a text of Python."""
 LOADED_LATER = (
     *(f"rich.{name}" for name in ("console", "logging", "progress", "table", "text")),
-    *("structlog", "prometheus_client", "dafka.operations.http", "dafka.server"),
+    *("structlog", "prometheus_client", "dafka.operations.http", "dafka.server", "dafka.asyncio", "dafka.blocking"),
     *(f"dafka.{name}.metrics" for name in ("broker", "kafka.server", "http.server")),
     *(f"dafka.storage.{name}" for name in ("sqlite", "filelog", "memory", "cold")),
 )
@@ -110,6 +114,22 @@ def fork_dafka(
     return Forked(int(forker.recv(16)), status, writer)
 
 
+def run_python(program: str, environment: dict[str, str], timeout_s: float) -> subprocess.CompletedProcess[str]:
+    """Run a program in a fork, whose interpreter ends as any other, and return its output and its exit status."""
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        streams = subprocess.DEVNULL, output.fileno(), errors.fileno()
+        process = fork_dafka([program], *streams, environment, program=(PYTHON,))
+        try:
+            status = process.wait(timeout_s)
+        finally:
+            process.kill()
+        texts = []
+        for file in (output, errors):
+            file.seek(0)
+            texts.append(file.read().decode(errors="backslashreplace"))
+    return subprocess.CompletedProcess([PYTHON, program], status, *texts)
+
+
 @functools.cache
 def _forker() -> socket.socket:
     """Start the process that forks, which ends with this one."""
@@ -128,8 +148,11 @@ def _forker() -> socket.socket:
     return ours
 
 
-def _serve(requests: socket.socket) -> None:
-    """Fork a process for each request, and write its status when it has ended."""
+def _serve(requests: socket.socket) -> str:
+    """Fork a process for each request, and write its status when it has ended.
+
+    Return in a fork, with the text of its program, and at the end, with nothing.
+    """
     statuses: dict[int, int] = {}
     wakeup, wakeup_end = os.pipe()
     for end in (wakeup, wakeup_end):
@@ -151,7 +174,8 @@ def _serve(requests: socket.socket) -> None:
         if not process:
             for each in (requests.fileno(), wakeup, wakeup_end, *statuses.values(), status):
                 os.close(each)
-            _become_dafka(json.loads(data), streams)
+            requests.detach()
+            return _become(json.loads(data), streams)
         for each in streams:
             os.close(each)
         statuses[process] = status
@@ -159,6 +183,7 @@ def _serve(requests: socket.socket) -> None:
     for process in statuses:
         with suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
+    return ""
 
 
 def _reap(statuses: dict[int, int]) -> None:
@@ -171,10 +196,11 @@ def _reap(statuses: dict[int, int]) -> None:
             os.close(descriptor)
 
 
-def _become_dafka(request: dict[str, Any], streams: list[int]) -> None:
-    """Run the command as the interpreter would, and exit the process."""
+def _become(request: dict[str, Any], streams: list[int]) -> str:
+    """Run the command as the interpreter would, and exit the process; return a program of Python."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if request["on_terminal"]:
         os.setsid()
         os.login_tty(streams[0])
@@ -192,6 +218,8 @@ def _become_dafka(request: dict[str, Any], streams: list[int]) -> None:
     os.environ.update(request["environment"])
     time.tzset()
     os.chdir(request["folder"])
+    if request["program"] == [PYTHON]:
+        return str(request["arguments"][0])
     if request["program"]:
         os.execvp(request["program"][0], [*request["program"], *request["arguments"]])
     sys.argv = ["dafka", *request["arguments"]]
@@ -234,4 +262,4 @@ if __name__ == "__main__":
     # A test that is interrupted ends its processes itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _load()
-    _serve(socket.socket(fileno=int(sys.argv[1])))
+    exec(compile(_serve(socket.socket(fileno=int(sys.argv[1]))), "<program>", "exec"), globals())

@@ -26,52 +26,6 @@ def run_here(*arguments: str) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["prodce"], "No such command 'prodce'. Did you mean 'produce'?"),
-        (["produce"], "Missing argument 'TOPIC'."),
-        (["consume"], "Missing argument 'TOPIC...'."),
-        (["tower", "u"], "Got unexpected extra argument (u)"),
-        (["produce", "t", "--fil", "x"], "No such option '--fil'"),
-        (["status", "--timeout", "soon"], "expected a duration such as 500ms, 10s or 7d, not 'soon'"),
-        (["status", "--timeout", "nan"], "expected a duration such as 500ms, 10s or 7d, not 'nan'"),
-        (["status", "--timeout", "10"], "expected a duration such as 500ms, 10s or 7d, not '10': write 10s or 10ms"),
-        (["status", "--timeout", "0s"], "expected a duration above 0, not '0s'"),
-        (["produce", "t", "--close-timeout-ms", "-1"], "expected a number of milliseconds from 0 up, or a duration"),
-        (["produce", "t", "--min-stores", "-1"], "expected a whole number of at least 0, not -1"),
-        (["produce", "t", "--tower-sub", "here"], "such as tcp://127.0.0.1:5556, not 'here'"),
-        (["consume", "t", "--tower-pub", "here"], "such as tcp://127.0.0.1:5556, not 'here'"),
-        (
-            ["consume", "t", "--advertise", "a b"],
-            "expected a host name or address, such as 10.0.0.7 or [fe80::1], not 'a b'",
-        ),
-        (["status", "--tower", "a:b"], "expected a tower as HOST, HOST:SUB_PORT or HOST:SUB_PORT:PUB_PORT, such as"),
-        (["status", "--tower", "a:0"], "expected two ports from 1 to 65535, not 0 and 1, in 'a:0'"),
-        (["tower", "--sub", "here"], "such as tcp://127.0.0.1:5556, not 'here'"),
-        (["consume", "t", "--count", "0"], "0 is not in the range x>=1."),
-        (["consume", "t", "--idle-exit", "-1"], "expected a duration such as 500ms, 10s or 7d, not '-1'"),
-        (["consume", "t", "--output", "xml"], "'xml' is not one of 'value', 'full', 'json'."),
-        (["produce", "t", "--key-separator", ""], "expected at least one character"),
-        (["produce", "t", "--key-separator", r"\n"], "expected no line feed, which ends the line"),
-        (["produce", "t", "--key-separator", r"\q"], r"expected \n, \t, \r, \\ or \xNN after a backslash, not \q"),
-        (["produce", "t", "--header", "=1"], "expected NAME=VALUE, not '=1'"),
-        (["produce", "t", "--timestamp", "noon"], "or a time such as 2026-01-31T12:00:00Z, not 'noon'"),
-        (["produce", "t", "--timestamp", "1969-12-31"], "not '1969-12-31', which is before 1970"),
-        (["consume", "t", "--wire", "kafka"], "'kafka' is not one of 'auto', 'rfc46', 'libdafka'."),
-        (["topics"], "Missing option '--storage'."),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_usage_errors_of_the_parser(arguments: list[str], error: str) -> None:
-    result = CliRunner().invoke(main, arguments)
-    assert result.exit_code == 2
-    usage, hint, empty, sentence = result.output.splitlines()
-    assert (usage.split()[0], hint.split()[0], empty) == ("Usage:", "Try", "")
-    assert sentence.startswith("Error: ")
-    assert error in sentence
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
         (["--output", "full", "--format", "%s"], "--format: expected this or --output, not both"),
         (
             ["--output", "json", "--null-as", "x"],
@@ -92,12 +46,6 @@ def test_usage_errors_of_the_parser(arguments: list[str], error: str) -> None:
 )
 def test_output_that_dafka_consume_cannot_print(arguments: list[str], error: str) -> None:
     assert run_here("consume", "t", *arguments) == (2, error)
-
-
-def test_former_option_of_another_command_is_an_unknown_option() -> None:
-    result = CliRunner().invoke(main, ["consume", "t", "--timeout", "10"])
-    assert result.exit_code == 2
-    assert "Error: No such option '--timeout'" in result.output
 
 
 def test_tower_and_its_endpoints_exclude_each_other() -> None:

@@ -10,15 +10,15 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import click
 import pytest
 import trio
 from click.testing import CliRunner
 
-from dafka.cli import COMMANDS, main
+from dafka.cli import main
 from dafka.records import Partition, RecordBatch
 from dafka.storage import open_storage
 from tests.cli.harness import FREE, Dafka, Running
+from tests.cli.test_every_option import leaves
 
 NOWHERE = ("--tower", "127.0.0.1:9")
 IMPATIENT = {"DAFKA_NODE_TOWER_TIMEOUT_MS": "100", "DAFKA_PRODUCER_CLOSE_TIMEOUT_MS": "100"}
@@ -151,25 +151,6 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_
         yield run_here
 
 
-def leaves() -> set[str]:
-    """Return all commands, and the commands of groups."""
-    names = set()
-    for name in COMMANDS:
-        command = main.get_command(click.Context(main), name)
-        assert command is not None
-        members = list(command.commands) if isinstance(command, click.Group) else []
-        names |= {f"{name} {member}" for member in members} or {name}
-    return names
-
-
-@pytest.mark.parametrize("command", sorted(leaves()))
-def test_help_is_a_success_and_an_unknown_option_a_mistake(command: str, run: Run) -> None:
-    assert run(command, ["--help"], {})[0] == 0
-    status, errors = run(command, ["--unknown-option"], {})
-    assert status == 2 or command == "spark"  # its script takes all further arguments
-    assert "Traceback" not in errors
-
-
 @pytest.mark.parametrize("command", DONE)
 def test_status_0_for_a_job_that_is_done(command: str, place: dict[str, object], run: Run) -> None:
     status, errors = run(command, DONE[command], place)
@@ -192,7 +173,7 @@ def test_status_2_for_a_command_that_is_used_wrongly(command: str, place: dict[s
 
 
 def test_every_command_is_tested_with_a_mistake() -> None:
-    assert leaves() - REFUSED.keys() <= {"storage delete"}
+    assert {" ".join(name) for name, _ in leaves()} - REFUSED.keys() <= {"storage delete"}
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from dafka.cli import options, terminal
-from dafka.cli.options import SettingOption, config_options, log_options, node_options, tower_options, up_options
+from dafka.cli.options import config_options, log_options, node_options, tower_options, up_options
 from dafka.config import Config
 from dafka.config.configuration import load_config
 
@@ -50,37 +50,12 @@ VALUES = {
     "--tower": "10.0.0.1:7000",
     "--tower-sub": "tcp://10.0.0.1:1",
     "--tower-pub": "tcp://10.0.0.1:2",
-    "--bind": "tcp://*:7",
-    "--advertise": "host",
-    "--wire": "libdafka",
-    "--grace-ms": "7s",
     "--tower-keys": "key",
-    "--key-file": "a.key",
-    "--authorized-keys": "list",
-    "--metrics-listen": "9464",
-    "--log-level": "error",
-    "--log-format": "json",
 }
 
 
 @pytest.mark.parametrize("group", ["node", "up"])
 @pytest.mark.parametrize("flag", VALUES)
-def test_an_option_changes_its_setting_and_no_other(group: str, flag: str) -> None:
-    @click.command()
-    @GROUPS[group]
-    def command(config: Config) -> None: ...
-
-    (option,) = (each for each in command.params if flag in each.opts)
-    assert isinstance(option, SettingOption)
-    default, changed = config_of(GROUPS[group]), config_of(GROUPS[group], flag, VALUES[flag])
-    section = getattr(changed, option.section)
-    assert getattr(section, option.setting) != getattr(getattr(default, option.section), option.setting)
-    for other in ("node", "beacon", "security", "metrics", "log", "store", "producer", "consumer", "tower"):
-        assert other == option.section or getattr(changed, other) == getattr(default, other)
-
-
-@pytest.mark.parametrize("group", ["node", "up"])
-@pytest.mark.parametrize("flag", ["--tower", "--tower-sub", "--tower-pub", "--tower-keys"])
 def test_options_of_towers_may_be_repeated(group: str, flag: str) -> None:
     first, second = VALUES[flag], VALUES[flag].replace("0.1", "0.2").replace("key", "other")
     once, twice = config_of(GROUPS[group], flag, first), config_of(GROUPS[group], flag, first, flag, second)
@@ -119,14 +94,6 @@ def test_a_file_that_looks_like_the_configuration_and_is_not_read_is_a_warning(
     caplog.clear()
     assert config_of(node_options, "--config", "dafka.toml").node.grace_ms == 3000
     assert caplog.records == []
-
-
-@pytest.mark.parametrize(("kind", "text"), [("DURATION", "0s"), ("DURATION", "soon"), ("BYTES", "0"), ("BYTES", "big")])
-def test_a_quantity_that_is_none_is_refused(kind: str, text: str) -> None:
-    with pytest.raises(click.BadParameter, match="expected"):
-        getattr(options, kind).convert(text, None, None)
-    assert options.DURATION.convert("2s", None, None) == 2000
-    assert options.BYTES.convert("2KiB", None, None) == 2048
 
 
 def test_a_wrong_setting_is_a_mistake_of_usage() -> None:

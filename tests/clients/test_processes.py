@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 
 import pytest
 
 from dafka import Config
+from tests.cli.forks import run_python
 
 DEADLINE_S = 60
 
 BEGIN = """
+import warnings
+warnings.simplefilter("error")
 import asyncio, os, signal, sys, threading, time
 import dafka, dafka.asyncio, trio
 from dafka import blocking
@@ -36,8 +38,7 @@ def run(config: Config, program: str, **options: str) -> subprocess.CompletedPro
     """Run a program in which every warning is an error."""
     (sub,), (pub,) = config.beacon.tower_sub, config.beacon.tower_pub
     environment = {**os.environ, "DAFKA_BEACON_TOWER_SUB": sub, "DAFKA_BEACON_TOWER_PUB": pub, **options}
-    command = [sys.executable, "-X", "dev", "-W", "error", "-c", BEGIN + program]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    return run_python(BEGIN + program, environment, DEADLINE_S)
 
 
 def check(config: Config, program: str, output: str = "") -> None:

@@ -1,0 +1,317 @@
+"""Every command and option against a table: its help, the values that it takes, and those that it refuses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import attrs
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from dafka.cli import COMMANDS, main
+from dafka.config.configuration import SECTIONS
+from tests.config.test_settings import ROWS, Row
+
+TOWERS = "tower=beacon.tower tower-sub=beacon.tower_sub tower-pub=beacon.tower_pub"
+KEYS = "key-file=security.key_file authorized-keys=security.authorized_keys metrics-listen=metrics.listen"
+LOGS = "log-level=log.level log-format=log.format"
+COMMON = f"{KEYS} {LOGS} config=text verbose=counted"
+NODE = (
+    f"{TOWERS} bind=node.bind advertise=beacon.advertise wire=node.wire grace-ms=node.grace_ms "
+    f"tower-keys=security.tower_keys {COMMON}"
+)
+STORE = (
+    "storage=store.storage retention-ms=store.retention_ms retention-bytes=store.retention_bytes "
+    "retention-records=store.retention_records forget-empty-after-ms=store.forget_empty_after_ms cold=cold.storage "
+    "local-retention-ms=cold.local_retention_ms local-retention-bytes=cold.local_retention_bytes"
+)
+BROKER = (
+    "kafka=kafka.listen http=http.listen advertised-listener=kafka.advertised_listener log-count=kafka.log_count "
+    "number=broker.number rack=broker.rack secret-file=broker.secret_file users=clients.users "
+    "tls-certificate=clients.tls_certificate tls-key=clients.tls_key tls-client-ca=clients.tls_client_ca "
+    "allow-unauthenticated=clients.allow_unauthenticated"
+)
+KAFKA = (
+    "kafka=text tls=flag tls-ca=text tls-certificate=text tls-key=text user=text password-file=text "
+    "mechanism=SCRAM-SHA-256|SCRAM-SHA-512|PLAIN"
+)
+HTTP = "http=text tls-ca=text user=text password-file=text"
+GRANTS = "read=text write=text admin=text group=text transaction=text everything=flag password-file=text"
+USERS = "users=clients.users config=text verbose=counted"
+TABLE = {
+    "up": f"sub=tower.sub pub=tower.pub {STORE} {BROKER} {NODE}",
+    "tower": f"sub=tower.sub pub=tower.pub {COMMON}",
+    "store": f"{STORE} {NODE}",
+    "broker": f"{STORE} {BROKER} {NODE}",
+    "produce TOPIC": "file=text key-separator=separator header=header timestamp=timestamp null-as=text "
+    "min-stores=producer.min_stores spool=producer.spool compression=producer.compression "
+    f"close-timeout-ms=producer.close_timeout_ms {NODE}",
+    "consume TOPIC": "from-beginning=flag tail=0.. offset=0.. since=time partition=text exit-at-end=flag count=1.. "
+    "idle-exit=duration output=value|full|json format=text null-as=text group=consumer.group "
+    f"offset-reset=consumer.offset_reset {NODE}",
+    "status": f"json=flag watch=duration timeout=duration max-lag=0.. partitions=flag all=flag {NODE}",
+    "topics --storage=x": "storage=text json=flag",
+    "topic create NAME": f"logs=1.. replicas=1.. availability=majority|branch set=assignment {KAFKA}",
+    "topic list": f"json=flag {KAFKA}",
+    "topic describe NAME": f"json=flag {KAFKA}",
+    "topic alter NAME": f"logs=1.. set=assignment unset=text {KAFKA}",
+    "topic epochs NAME": f"json=flag {HTTP}",
+    "topic move NAME --log=0 --replicas=1": f"log=0.. replicas=numbers {HTTP}",
+    "topic moves": f"json=flag {HTTP}",
+    "topic elect": KAFKA,
+    "topic delete NAME": f"yes=flag {KAFKA}",
+    "cluster brokers": f"json=flag {HTTP}",
+    "cluster status": f"json=flag {HTTP}",
+    "cluster drain 1": f"wait=flag timeout=duration {HTTP}",
+    "cluster undrain 1": HTTP,
+    "group list": f"json=flag {KAFKA} {NODE}",
+    "group describe NAME": f"json=flag {KAFKA} {NODE}",
+    "group reset NAME --to=latest": f"to=target topic=text dry-run=flag json=flag {KAFKA} {NODE}",
+    "group delete NAME": f"yes=flag {KAFKA}",
+    "storage info URL": "topic=text json=flag",
+    "storage verify URL": "json=flag",
+    "storage copy URL URL": "topic=text json=flag",
+    "storage export URL": "topic=text output=text json=flag",
+    "storage import URL": "json=flag",
+    "storage trim URL": "age=duration bytes=size records=0.. topic=text dry-run=flag yes=flag json=flag",
+    "storage delete URL TOPIC": "dry-run=flag yes=flag json=flag",
+    "storage move URL": "json=flag",
+    "storage objects URL": "topic=text json=flag",
+    "keys new FILE": "name=text",
+    "keys show FILE": "",
+    "keys authorize KEY": "name=text authorized-keys=security.authorized_keys config=text verbose=counted",
+    "user add NAME": f"{GRANTS} {USERS}",
+    "user change NAME": f"{GRANTS} password=flag {USERS}",
+    "user remove NAME": USERS,
+    "user token NAME": f"expires-after=duration {USERS}",
+    "user revoke-token NAME ID": USERS,
+    "user list": f"json=flag {USERS}",
+    "health 9464": "live=flag timeout=duration",
+    "completion zsh": "",
+    "spark": "master=text conf=text views=text",
+    "demo": f"file=text wire=rfc46|libdafka {LOGS}",
+    "bench": "system=dafka|raw|c|nats|redis storage=sqlite|filelog|memory wire=rfc46|libdafka accelerator=on|off "
+    "c-tools=text base=text records=1.. rounds=1.. producers=1.. stores=1.. per-process=1.. timeout=duration "
+    "rest=duration idle=duration observe=duration folder=text json=text plot=text",
+}
+"""Each command with the least arguments that it needs, and each of its options with the kind of its values."""
+
+NO_CHECK = {"text", "counted"}
+"""Kinds whose every text the parser takes; what is wrong with one is told when it is used."""
+
+TAKEN: dict[str, list[tuple[str, Any]]] = {
+    "duration": [("500ms", 500), ("1.5s", 1500), ("2w", 1_209_600_000), ("1ms", 1)],
+    "size": [("1", 1), ("64MiB", 2**26), ("10GB", 10**10)],
+    "time": [("2023-11-14T22:13:20Z", 1_700_000_000_000), ("1969-01-01", 0)],
+    "timestamp": [("2023-11-14T22:13:20Z", 1_700_000_000_000), ("0", 0), (str(2**63 - 1), 2**63 - 1)],
+    "separator": [("=", b"="), (r"\t", b"\t"), (r"\\\xff", b"\\\xff"), ("%", b"%"), ("ab", b"ab")],
+    "header": [("a=b=c", ("a", b"b=c")), ("a=", ("a", b"")), ("a", ("a", None))],
+    "assignment": [("a=b=c", ("a", "b=c")), ("a=", ("a", ""))],
+    "numbers": [("3", [3]), ("1,2,3", [1, 2, 3])],
+}
+REFUSED = {
+    "flag": ["1", "", "true"],
+    "duration": ["", "soon", "nan", "10", "0s", "0", "-1", "-1s", "0.1ms", "7dd"],
+    "size": ["", "0", "0B", "-1", "1G", "big", "0.1"],
+    "time": ["", "yesterday", "90", "2h30", "2026-13-01"],
+    "timestamp": ["", "noon", "1969-12-31T23:59:59Z", str(2**63), "-1", "1.5"],
+    "separator": ["", r"\n", r"\x0a", r"\q", r"\x4", "\\"],
+    "header": ["", "=1", "="],
+    "assignment": ["", "x", "=1"],
+    "numbers": ["", "x", "1,", "1,x", "-1"],
+    "target": ["", "soon", "-1"],
+}
+
+
+@attrs.frozen
+class Line:
+    """A line of the table."""
+
+    command: tuple[str, ...]
+    needed: tuple[str, ...]
+    kinds: dict[str, str]
+
+    @classmethod
+    def parse(cls, given: str, options: str) -> Line:
+        words = given.split()
+        end = next((place for place, word in enumerate(words) if not word.islower() or word[0] == "-"), len(words))
+        end = min(end, 2 if words[0] in {"topic", "cluster", "group", "storage", "keys", "user"} else 1)
+        kinds = dict(each.split("=") for each in options.split())
+        return cls(tuple(words[:end]), tuple(words[end:]), {f"--{name}": kind for name, kind in kinds.items()})
+
+    def resolve(self) -> tuple[click.Command, click.Context]:
+        """Return the command, and the context of its group."""
+        context = click.Context(main, info_name="dafka")
+        found: click.Command | None = main
+        for word in self.command:
+            assert isinstance(found, click.Group)
+            found = found.get_command(context, word)
+            assert found is not None
+            context = click.Context(found, info_name=word, parent=context)
+        return found, context.parent  # type: ignore[return-value]
+
+    def parse_values(self, *arguments: str) -> click.Context:
+        """Parse the arguments, and do not run the command."""
+        command, parent = self.resolve()
+        return command.make_context(self.command[-1], [*self.needed, *arguments], parent=parent)
+
+    def run(self, *arguments: str) -> Result:
+        return CliRunner().invoke(main, [*self.command, *arguments])
+
+
+LINES = [Line.parse(*each) for each in TABLE.items()]
+each_command = pytest.mark.parametrize("line", LINES, ids=lambda line: " ".join(line.command))
+
+
+def setting(kind: str) -> Row | None:
+    """Return the setting that a kind names."""
+    return next((row for row in ROWS if f"{row.section}.{row.name}" == kind), None)
+
+
+def refused(kind: str) -> list[str]:
+    """Return texts that an option of this kind does not take."""
+    if (row := setting(kind)) is not None:
+        is_any = row.kind in {"text", "texts"}
+        lists = row.kind in {"endpoints", "towers"}
+        texts = [each for each in row.refused() if isinstance(each, str) and (each or not lists)]
+        numbers = [str(each) for each in row.refused() if type(each) is int and row.kind in {"ms", "bytes", "count"}]
+        return [] if is_any else [*texts, *numbers]
+    if "|" in kind:
+        return ["", "x", kind, kind.partition("|")[0].swapcase()]
+    if kind.endswith(".."):
+        return ["", "x", "1.5", str(int(kind.removesuffix("..")) - 1)]
+    assert kind in REFUSED or kind in NO_CHECK, kind
+    return REFUSED.get(kind, [])
+
+
+def sentence_of(result: Result) -> str:
+    """Return the sentence of a mistake, which comes last and alone."""
+    assert (result.exit_code, result.stdout) == (2, ""), result.output
+    assert "Traceback" not in result.stderr
+    sentences = [line for line in result.stderr.splitlines() if line.startswith("Error: ")]
+    assert result.stderr.splitlines()[-1:] == sentences, result.stderr
+    return sentences[0]
+
+
+def leaves() -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Yield all commands, and the commands of groups."""
+    for name in COMMANDS:
+        command = main.get_command(click.Context(main), name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from (((name, member), found) for member, found in command.commands.items())
+        else:
+            yield (name,), command
+
+
+def test_the_table_has_every_command_and_option_and_the_help_has_each_in_order() -> None:
+    found = {
+        name: {option.opts[-1] for option in command.params if option.opts[-1][0] == "-"} for name, command in leaves()
+    }
+    assert {line.command: line.kinds.keys() for line in LINES} == found
+    assert list(found) == sorted((line.command for line in LINES), key=lambda each: list(COMMANDS).index(each[0]))
+
+
+@each_command
+def test_help_is_a_success_that_names_and_describes_every_option(line: Line) -> None:
+    command, _ = line.resolve()
+    for option in ("-h", "--help"):
+        result = line.run(option)
+        assert (result.exit_code, result.stderr) == (0, "")
+        assert result.stdout.startswith(f"Usage: main {' '.join(line.command)} [OPTIONS]")
+    words = " ".join(result.stdout.split())
+    for flag in (*line.kinds, "--help"):
+        described = re.search(rf"(?<![\w-]){flag}(?![\w-])", result.stdout)
+        assert described is not None, flag
+    for each in command.params:
+        if isinstance(each, click.Option):
+            assert each.help, each.opts
+            assert " ".join(each.help.split()[:3]) in words
+    assert command.help is not None
+    assert " ".join(command.help.split()[:4]) in words
+    assert command.get_short_help_str(200).rstrip(".") == command.help.split(".")[0].replace("\n", " ").strip()
+
+
+@each_command
+def test_a_wrong_use_is_one_sentence_that_names_the_option(line: Line) -> None:
+    if line.command != ("spark",):  # its script takes all further arguments
+        assert sentence_of(line.run(*line.needed, "--unheard-of")).startswith("Error: No such option '--unheard-of'")
+    for place in range(len(line.needed)):
+        if line.command == ("completion",):  # click lists the shells on further lines
+            break
+        fewer = [*line.needed[:place], *line.needed[place + 1 :]]
+        assert sentence_of(line.run(*fewer)).startswith("Error: Missing "), fewer
+    for flag, kind in line.kinds.items():
+        for value in refused(kind):
+            sentence = sentence_of(line.run(*line.needed, f"{flag}={value}"))
+            names = f"Option '{flag}' does not take a value." if kind == "flag" else f"Invalid value for '{flag}': "
+            assert sentence.startswith(f"Error: {names}"), (flag, value, sentence)
+        if kind not in {"flag", "counted"}:
+            assert sentence_of(line.run(*line.needed, flag)) == f"Error: Option '{flag}' requires an argument."
+
+
+@each_command
+def test_a_value_that_is_taken_reaches_the_command_or_its_setting(line: Line) -> None:
+    command, _ = line.resolve()
+    names = {each.opts[-1]: each for each in command.params}
+    for flag, kind in line.kinds.items():
+        option = names[flag]
+        row = setting(kind)
+        if row is not None:
+            texts = [each for each in row.taken() if isinstance(each[0], str) and (each[0] or row.kind in {"text"})]
+            numbers = [(str(value), value) for value, _ in row.taken() if type(value) is int and value >= 0]
+            for text, value in (*texts, *numbers):
+                found = line.parse_values(f"{flag}={text}").meta["dafka.settings"]
+                assert found.keys() == {(row.section, row.name)}, flag
+                given = found[row.section, row.name]
+                changed = SECTIONS[row.section](**{row.name: given})
+                assert getattr(changed, row.name) == value, (flag, text)
+            continue
+        if kind == "flag":
+            assert option.name is not None
+            assert (line.parse_values().params[option.name], line.parse_values(flag).params[option.name]) == (
+                False,
+                True,
+            )
+            continue
+        if kind.endswith(".."):
+            least = int(kind.removesuffix(".."))
+            taken: list[tuple[str, Any]] = [(str(least), least), (str(2**40), 2**40)]
+        elif "|" in kind:
+            taken = [(each, each) for each in kind.split("|")]
+        else:
+            taken = TAKEN.get(kind, [])
+        for text, value in taken:
+            assert option.name is not None
+            found = line.parse_values(f"{flag}={text}").params[option.name]
+            assert found == (value if not option.multiple else (value,)), (flag, text)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ("prodce", "No such command 'prodce'. Did you mean 'produce'?"),
+        ("qqqq", "No such command 'qqqq'."),
+        ("tower u", "Got unexpected extra argument (u)"),
+        ("completion csh", "Invalid value for '{bash|zsh|fish}': 'csh' is not one of 'bash', 'zsh', 'fish'."),
+        ("cluster drain 1024", "Invalid value for 'NUMBER': 1024 is not in the range 0<=x<=1023."),
+        ("bench no-job", "Invalid value for '[JOB]...': "),
+        ("health x:y", "Invalid value for '[ADDRESS:]PORT': expected a port, or an address and a port, such as 9464"),
+        (
+            "status --timeout 10",
+            "Invalid value for '--timeout': expected a duration such as 500ms, 10s or 7d, not '10': ",
+        ),
+        ("status --timeout 0s", "Invalid value for '--timeout': expected a duration above 0, not '0s'"),
+        ("storage trim u --bytes 0", "Invalid value for '--bytes': expected a size above 0, not '0'"),
+        (
+            "produce t --timestamp 1969-12-31",
+            "Invalid value for '--timestamp': expected milliseconds since 1970, or a time such as "
+            "2026-01-31T12:00:00Z, not '1969-12-31', which is before 1970",
+        ),
+    ],
+)
+def test_the_sentence_says_what_was_expected(given: str, sentence: str) -> None:
+    assert sentence_of(CliRunner().invoke(main, given.split())).startswith(f"Error: {sentence}")

@@ -1,0 +1,227 @@
+"""Every metric of a node against a table of the figures that it shows, for one node of a role and for several."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import attrs
+import pytest
+
+from dafka import Consumer, Partition, Producer, Store, Tower
+from dafka.operations.metrics import COUNTERS, GAUGES
+from dafka.operations.monitor import Monitor
+from dafka.roles import ConsumerStatistics, Health, Histogram, ProducerStatistics, StoreStatistics, TowerStatistics
+from dafka.roles.statistics import BOUNDS_S, Timer, TopicCounts
+from dafka.storage import TierStatistics
+from tests.operations.test_metrics import read
+
+TABLE = {
+    "store": """
+        records_total{stored} records_stored
+        records_total{resent} records_sent
+        record_bytes_total{stored} bytes_stored
+        record_bytes_total{resent} bytes_sent
+        fetches_total{sent} fetches_sent
+        fetches_total{received} fetches_received
+        retention_dropped_records_total records_dropped
+        compaction_removed_records_total records_compacted
+        peers peers
+        partitions partitions
+        pending_bytes pending_bytes
+        missing_records missing_records
+        full_stores is_full
+        cold_moved_records_total cold.moved_records
+        cold_moved_bytes_total cold.moved_bytes
+        cold_requests_total cold.requests
+        cold_failures_total{move} cold.move_failures
+        cold_failures_total{request} cold.request_failures
+        cold_failures_total{wrong_answer} cold.wrong_answers
+        cold_failures_total{damage} cold.damaged
+        cold_reads_total{cache} cold.cache_hits
+        cold_reads_total{object} cold.cache_misses
+        cold_records cold.records
+        cold_bytes{records} cold.content_bytes
+        cold_bytes{objects} cold.object_bytes
+        cold_due_bytes cold.due_bytes
+        cold_cached_bytes cold.cached_bytes
+    """,
+    "producer": """
+        records_total{published} records
+        records_total{resent} records_sent
+        record_bytes_total{published} bytes
+        record_bytes_total{resent} bytes_sent
+        fetches_total{received} fetches_received
+        peers peers
+        unacknowledged_records unacknowledged
+        unacknowledged_bytes unacknowledged_bytes
+        replaced_partitions_total partitions_replaced
+    """,
+    "consumer": """
+        records_total{delivered} records
+        record_bytes_total{delivered} bytes
+        fetches_total{sent} fetches_sent
+        unrecoverable_records_total records_unrecoverable
+        peers peers
+        pending_bytes buffered_bytes
+    """,
+    "tower": """
+        beacons_total beacons
+        known_nodes nodes
+    """,
+}
+"""By role, each series without its prefix, with the label besides the role, and the figure that it shows."""
+
+OF_EVERY_ROLE = ("dafka_nodes", "dafka_ready_nodes", "dafka_discarded_messages")
+OF_LAG = ("dafka_lag_records", "dafka_lag_records_max", "dafka_lagging_partitions")
+OF_TOPICS = ("dafka_topic_records", "dafka_topic_partitions", "dafka_topic_lag_records")
+STATISTICS: dict[str, type[Any]] = {
+    "store": StoreStatistics,
+    "producer": ProducerStatistics,
+    "consumer": ConsumerStatistics,
+    "tower": TowerStatistics,
+}
+LAG = {Partition("a", "1"): 3, Partition("a", "2"): 50, Partition("b", "3"): 700}
+
+
+class Fake:
+    """A node with given figures and health."""
+
+    def __init__(self, statistics: Any, health: Health) -> None:
+        self._statistics, self._health = statistics, health
+
+    def statistics(self) -> Any:
+        return self._statistics
+
+    def health(self) -> Health:
+        return self._health
+
+    def discarded(self) -> dict[str, int]:
+        return {"frames": 2, "signature": 5}
+
+
+NODES = {
+    role: type(f"Fake{kind.__name__}", (Fake, kind), {"partition": None})
+    for role, kind in {"store": Store, "producer": Producer, "consumer": Consumer, "tower": Tower}.items()
+}
+
+
+def figures(role: str, numbers: Iterator[int], lag: dict[Partition, int]) -> Any:
+    """Return statistics with another number in each figure."""
+    special: dict[str, Any] = {
+        "lag": lag,
+        "positions": dict.fromkeys(lag, 7),
+        "discarded": {},
+        "commit_seconds": Histogram((1.0,), (2, 3), 9.0),
+        "topics": {"a": TopicCounts(2, 90), "b": TopicCounts(1, 7)},
+        "is_full": True,
+        "place": "s3://b",
+        "move_error": "",
+        "request_error": "",
+        "is_stale": False,
+    }
+
+    def make(kind: type[Any]) -> Any:
+        given = {
+            field.name: make(TierStatistics)
+            if field.name == "cold"
+            else special[field.name]
+            if field.name in special and (field.name != "discarded" or role != "tower")
+            else next(numbers)
+            for field in attrs.fields(kind)
+        }
+        return kind(**given)
+
+    return make(STATISTICS[role])
+
+
+def expected(role: str, found: Any) -> Iterator[tuple[tuple[str, ...], int]]:
+    """Yield the value of each series, by the name of the sample and its labels in the order of their names."""
+    for line in TABLE[role].split("\n"):
+        if line.strip():
+            series, path = line.split()
+            name, _, label = series.rstrip("}").partition("{")
+            value = found
+            for part in path.split("."):
+                value = getattr(value, part)
+            # The labels are in the order of their names: `role` comes after `direction` and `kind`, before `source`.
+            labels = [role] if not label else [role, label] if name == "cold_reads_total" else [label, role]
+            yield (f"dafka_{name}", *labels), int(value)
+
+
+def monitor_of(*nodes: tuple[str, Any, Health]) -> Monitor:
+    monitor = Monitor()
+    for role, found, health in nodes:
+        node = NODES[role](found, health)
+        node.partition = Partition("a", "P")
+        monitor.add(node)
+    return monitor
+
+
+@pytest.mark.parametrize("role", TABLE)
+def test_each_series_shows_its_figure_and_nodes_of_a_role_are_added_up(role: str) -> None:
+    numbers = itertools.count(1000, 7)
+    one, other = figures(role, numbers, LAG), figures(role, numbers, {Partition("a", "9"): 40})
+    has_lag = role in {"store", "consumer"}
+    for nodes in ([(role, one, Health())], [(role, one, Health()), (role, other, Health(unready="no tower"))]):
+        found = read(monitor_of(*nodes))
+        of_nodes = [dict(expected(role, each)) for _, each, _ in nodes]
+        for series in of_nodes[0]:
+            assert found.pop(series) == sum(each[series] for each in of_nodes), series
+        count = len(nodes)
+        assert (found.pop(("dafka_nodes", role)), found.pop(("dafka_ready_nodes", role))) == (count, 1)
+        for reason, each in (("frames", 2), ("signature", 5)):
+            assert found.pop(("dafka_discarded_messages_total", reason, role)) == count * each
+        if has_lag:
+            lag = 753 if count == 1 else 793
+            assert [found.pop((name, role)) for name in OF_LAG] == [lag, 700, 3 + (count == 2)]
+        if role == "consumer":
+            assert found.pop(("dafka_partitions", role)) == 3 + (count == 2)
+        rest = {name for name, *labels in found if role in labels and not name.startswith("dafka_topic_")}
+        assert rest <= {f"dafka_commit_duration_seconds_{each}" for each in ("bucket", "count", "sum")}
+
+
+def test_the_table_has_every_metric() -> None:
+    named = {
+        f"dafka_{line.split()[0].partition('{')[0]}" for lines in TABLE.values() for line in lines.strip().split("\n")
+    }
+    known = {*OF_EVERY_ROLE, *OF_LAG, *OF_TOPICS}
+    assert {f"{name}_total" for name in COUNTERS.keys() - known} <= named
+    assert GAUGES.keys() - known <= named
+    assert len(named) == len((COUNTERS.keys() | GAUGES.keys()) - known)
+
+
+def test_topics_have_the_figures_of_their_partitions() -> None:
+    numbers = itertools.count(1000)
+    nodes = [(role, figures(role, numbers, LAG), Health()) for role in ("store", "consumer", "producer")]
+    found = {
+        labels: value for labels, value in read(monitor_of(*nodes)).items() if labels[0].startswith("dafka_topic_")
+    }
+    published = nodes[2][1].records
+    assert found == {
+        ("dafka_topic_records_total", "store", "a"): 90,
+        ("dafka_topic_records_total", "store", "b"): 7,
+        ("dafka_topic_records_total", "consumer", "a"): 14,
+        ("dafka_topic_records_total", "consumer", "b"): 7,
+        ("dafka_topic_records_total", "producer", "a"): published,
+        ("dafka_topic_partitions", "store", "a"): 2,
+        ("dafka_topic_partitions", "store", "b"): 1,
+        ("dafka_topic_partitions", "consumer", "a"): 2,
+        ("dafka_topic_partitions", "consumer", "b"): 1,
+        **{("dafka_topic_lag_records", role, "a"): 53 for role in ("store", "consumer")},
+        **{("dafka_topic_lag_records", role, "b"): 700 for role in ("store", "consumer")},
+    }
+
+
+def test_a_duration_counts_in_the_first_bucket_whose_bound_it_does_not_exceed() -> None:
+    durations = [0.0, *(each for bound in BOUNDS_S for each in (bound, bound * 1.001)), 1e6]
+    timer = Timer()
+    for each in durations:
+        timer.add(each)
+    found = timer.histogram()
+    expected = [
+        sum(low < each <= high for each in durations)
+        for low, high in itertools.pairwise((-1.0, *BOUNDS_S, float("inf")))
+    ]
+    assert (list(found.counts), found.count, found.total) == (expected, len(durations), pytest.approx(sum(durations)))

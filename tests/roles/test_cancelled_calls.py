@@ -1,0 +1,115 @@
+"""Calls of producers and consumers that are cancelled at each of their checkpoints lose and repeat no record."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Awaitable, Callable
+
+import pytest
+import trio
+import trio.testing
+
+from dafka import Config
+from dafka.testing import open_cluster
+from tests.roles.helpers import DEADLINE_S, contents, open_store
+from tests.roles.test_commits import CancelAt
+from tests.waiting import wait_until
+
+RUN = 1024
+"""More records than one run: `send_many` publishes several."""
+
+
+async def cancelled_at(step: int, call: Callable[[], Awaitable[object]]) -> bool:
+    """Run a call, and cancel it at a checkpoint; return whether it came to its end before."""
+    with trio.CancelScope() as scope:
+        instrument = CancelAt(scope, step)
+        trio.lowlevel.add_instrument(instrument)
+        try:
+            await call()
+        finally:
+            trio.lowlevel.remove_instrument(instrument)
+    return not scope.cancelled_caught
+
+
+@pytest.mark.parametrize("spooled", [False, True])
+async def test_a_cancelled_send_has_published_the_first_records_and_no_others(spooled: bool, tmp_path: object) -> None:
+    async with open_cluster() as cluster:
+        config = cluster.config
+        if spooled:
+            config = config.with_producer(spool=f"sqlite:{tmp_path}/spool.db")
+        expected: list[bytes] = []
+        async with cluster.consumer(["t"]) as consumer, cluster.producer("t", config) as producer:
+            for step in itertools.count(1):
+                values = [b"%d %d" % (step, number) for number in range(3 * RUN)]
+                is_done = await cancelled_at(step, lambda: producer.send_many(values))  # noqa: B023 (called at once)
+                published = producer.statistics().records - len(expected)
+                expected += values[:published]
+                assert producer.statistics().next_sequence == len(expected)
+                if is_done:
+                    assert published == len(values)
+                    break
+            await producer.send(b"last")
+            await producer.wait_stored()
+            found: list[bytes | None] = []
+            with trio.fail_after(DEADLINE_S):
+                while len(found) <= len(expected):
+                    found += (await consumer.next_batch()).values
+            assert found == [*expected, b"last"]
+
+
+@pytest.mark.parametrize("takes", ["records", "batches"])
+async def test_a_cancelled_receive_loses_and_repeats_no_record(takes: str) -> None:
+    async with open_cluster() as cluster, cluster.consumer(["t"]) as consumer, cluster.producer("t") as producer:
+        await producer.send_many(contents(0, 30))
+        await producer.wait_stored()
+        await wait_until(lambda: consumer.lag() == {producer.partition: 30})
+        found: list[bytes | None] = []
+
+        async def take() -> None:
+            if takes == "records":
+                found.append((await consumer.next_record()).value)
+            else:
+                found.extend((await consumer.next_batch(7)).values)
+
+        with trio.fail_after(DEADLINE_S):
+            for step in itertools.cycle((1, 2, 3)):
+                await cancelled_at(step, take)
+                assert consumer.positions().get(producer.partition, 0) == len(found)
+                if len(found) == 30:
+                    break
+        assert found == contents(0, 30)
+        assert consumer.statistics().records == 30
+
+
+@pytest.mark.parametrize("limit", [1, 2, 7])
+async def test_a_producer_accepts_no_more_records_than_may_be_unacknowledged(limit: int) -> None:
+    config = Config().with_producer(unacknowledged_records_max=limit, close_timeout_ms=1)
+    async with open_cluster(config, storage=None) as cluster:
+        with trio.CancelScope() as leaving:
+            async with cluster.producer("t") as producer:
+                for _ in range(limit):
+                    await producer.send(b"x")
+                for _ in range(3):
+                    assert not await ends_at_once(lambda: producer.send(b"more"))
+                    assert producer.statistics().unacknowledged == limit
+                    assert producer._send_nowait(producer._make_batch([b"more"])) is None
+                async with open_store(cluster.config):
+                    await producer.send(b"more")
+                    await producer.wait_stored()
+                    assert (producer.statistics().records, producer.statistics().unacknowledged) == (limit + 1, 0)
+                    leaving.cancel()
+
+
+async def ends_at_once(call: Callable[[], Awaitable[object]]) -> bool:
+    """Return whether a call ends before all other tasks wait."""
+    with trio.CancelScope() as scope:
+        async with trio.open_nursery() as nursery:
+
+            async def stop() -> None:
+                await trio.testing.wait_all_tasks_blocked(0.02)
+                scope.cancel()
+
+            nursery.start_soon(stop)
+            await call()
+            nursery.cancel_scope.cancel()
+    return not scope.cancelled_caught
