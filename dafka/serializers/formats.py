@@ -108,7 +108,7 @@ class MsgspecSerializer(Serializer[_T]):
         self._encode: Callable[[object], bytes] = module.Encoder().encode
         self._decode = module.Decoder(kind).decode
         self._write_errors = (TypeError, ValueError, OverflowError, RecursionError)
-        self._read_errors = (msgspec.MsgspecError, RecursionError)
+        self._read_errors = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
 
     @property
     def content_type(self) -> str:
@@ -180,10 +180,14 @@ class AvroSerializer(Serializer[Any]):
             raise RecordError(
                 f"value: it was written with another schema, of fingerprint {name}; give it as an older one"
             )
+        stream = BytesIO(data[prefix_bytes:])
         try:
-            return self._fastavro.schemaless_reader(BytesIO(data[prefix_bytes:]), schema, self._schema)
+            value = self._fastavro.schemaless_reader(stream, schema, self._schema)
         except Exception as error:  # fastavro raises whatever the bytes cause
             raise RecordError(f"value: expected one of the schema: {error!r}") from None
+        if left := len(stream.read()):
+            raise RecordError(f"value: expected one of the schema, and not {left} bytes after it")
+        return value
 
 
 class ProtobufSerializer(Serializer[_T]):

@@ -137,7 +137,7 @@ SIZES = {"": 1, "B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "PB
 def test_every_unit_is_a_factor_in_any_case_with_fractions_and_spaces() -> None:
     for parse, units, scale in ((parse_duration_ms, SECONDS, 1000), (parse_size_bytes, SIZES, 1)):
         for unit, factor in units.items():
-            for number in ("0", "7", "90", "1.5", "0.25", "12.125", "9" * 12):
+            for number in ("0", "1", "7", "90", "1.5", "0.25", "12.125", "9" * 12):
                 exact = Fraction(number) * factor * scale
                 for text in (f"{number}{unit}", f" {number} {unit.upper()} ", f"{number}{unit.lower()}"):
                     if 0 < exact < 1:

@@ -83,10 +83,11 @@ class Disk:
 class Stage(CommitStage):
     """Adds one record of its own to each transaction while it has any."""
 
-    def __init__(self, disk: Disk, own: int) -> None:
+    def __init__(self, disk: Disk, own: int, *, is_first: bool) -> None:
         self.left = own
         self.added = 0
         self._disk = disk
+        self._mark = "" if is_first else " last"
 
     def has_work(self) -> bool:
         return bool(self.left)
@@ -94,20 +95,21 @@ class Stage(CommitStage):
     def prepare(self, commit: Commit) -> None:
         if self.left:
             commit.added.append(RecordBatch(B, self.added, [b"own"]))
-        self._disk.log.append(("prepare",))
+        self._disk.log.append((f"prepare{self._mark}",))
 
     def done(self, commit: Commit) -> None:
         for batch in (*commit.batches, *commit.added):
             assert self._disk.ends[batch.partition] >= batch.end_sequence, "done before it is durable"
-        self.added += len(commit.added)
-        self.left -= len(commit.added)
-        self._disk.log.append(("done",))
+        if self.left:
+            self.added += len(commit.added)
+            self.left -= len(commit.added)
+        self._disk.log.append((f"done{self._mark}",))
 
     def acknowledged(self, commit: Commit) -> None:
-        self._disk.log.append(("acknowledged",))
+        self._disk.log.append((f"acknowledged{self._mark}",))
 
     def failed(self, commit: Commit, error: BaseException) -> None:
-        self._disk.log.append(("failed",))
+        self._disk.log.append((f"failed{self._mark}",))
 
 
 class Node:
@@ -121,8 +123,8 @@ class Node:
         log: Any = None
         config = Config().with_store(retry_ms=RETRY_MS).store
         self.pipeline = CommitPipeline(CommitQueue(machine), storage, config, self.act, log)
-        self.stage = Stage(self.disk, own)
-        self.pipeline.stages = [self.stage]
+        self.stage = Stage(self.disk, own, is_first=True)
+        self.pipeline.stages = [self.stage, Stage(self.disk, 0, is_first=False)]
 
     def act(self, actions: Iterable[Any]) -> None:
         for action in actions:
@@ -203,16 +205,20 @@ def check_order(log: list[tuple[Any, ...]]) -> None:
     begun = ""
     for entry in log:
         expected = {
-            "prepare": ("", "acknowledged", "failed"),
-            "written": ("prepare",),
+            "prepare": ("", "acknowledged last", "failed", "StorageFailed"),
+            "prepare last": ("prepare",),
+            "written": ("prepare last",),
             "done": ("written",),
-            "ack": ("done", "StorageRecovered", "ack"),
-            "StorageRecovered": ("done",),
-            "acknowledged": ("done", "ack", "StorageRecovered"),
-            "failed": ("prepare", "written"),
+            "done last": ("done",),
+            "StorageRecovered": ("done last",),
+            "ack": ("done last", "StorageRecovered", "ack"),
+            "acknowledged": ("done last", "ack", "StorageRecovered"),
+            "acknowledged last": ("acknowledged",),
+            "failed last": ("prepare last", "written"),
+            "failed": ("failed last",),
             "StorageFailed": ("failed",),
         }[entry[0]]
-        assert begun in expected or (begun == "StorageFailed" and entry[0] == "prepare"), log
+        assert begun in expected, log
         begun = entry[0]
 
 
@@ -257,7 +263,7 @@ async def test_a_lost_storage_ends_the_pipeline_and_acknowledges_nothing() -> No
     with pytest.raises(StorageLostError):
         await node.pipeline.run()
     assert (node.machine.acknowledged, node.pipeline.refusal) == ({}, "")
-    assert [entry[0] for entry in node.disk.log] == ["prepare", "failed"]
+    assert [entry[0] for entry in node.disk.log] == ["prepare", "prepare last", "failed last", "failed"]
 
 
 async def test_a_reset_comes_before_the_records_that_continue_the_partition() -> None:

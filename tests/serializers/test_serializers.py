@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import suppress
 from typing import Any, cast
 
 import msgspec
@@ -103,6 +104,43 @@ def test_a_value_of_another_type_is_not_written(serializer: Serializer[Any], val
 def test_bytes_of_another_type_are_not_read(serializer: Serializer[Any], data: bytes, message: str) -> None:
     with pytest.raises(RecordError, match=message):
         serializer.load(data)
+
+
+DEEP = 20_000
+
+
+@pytest.mark.parametrize(("serializer", "value", "content_type"), CASES)
+def test_no_bytes_cause_another_error_and_whole_values_end_where_they_end(
+    serializer: Serializer[Any], value: object, content_type: str
+) -> None:
+    written = serializer.dump(value)
+    is_self_delimiting = not isinstance(serializer, ProtobufSerializer)
+    parts = [written[:end] for end in range(len(written))]
+    longer = [written + tail for tail in (b"\0", b"}", b"\xff" * 9)]
+    changed = [written[:at] + bytes([byte]) + written[at + 1 :] for at in range(len(written)) for byte in (0, 127, 255)]
+    deep = [opening * DEEP for opening in (b"[", b'{"a":', b"\x91", b"\x0a")]
+    for data in (*parts, *longer, *changed, *deep, b"", b"\xc3\x01", b'"\\ud800"', b"NaN", b"1e999"):
+        found = None
+        with suppress(RecordError):
+            found = serializer.load(data)
+            assert not is_self_delimiting or data not in (*parts, *longer), data
+        assert found is None or type(found) in {type(value), float, str}
+
+
+def test_deep_nesting_is_refused_whatever_the_type() -> None:
+    for serializer, data in (
+        (MsgspecSerializer[Any](list), b"[" * DEEP),
+        (MsgspecSerializer[Any](list, "msgpack"), b"\x91" * DEEP),
+        (JsonSerializer[Any](), b"[" * DEEP),
+    ):
+        with pytest.raises(RecordError, match="value: expected "):
+            serializer.load(data)
+    nested: list[Any] = []
+    for _ in range(DEEP):
+        nested = [nested]
+    for each in (MsgspecSerializer[Any](list), JsonSerializer[Any]()):
+        with pytest.raises(RecordError, match="value: "):
+            each.dump(nested)
 
 
 def test_avro_begins_with_the_fingerprint_of_its_specification() -> None:

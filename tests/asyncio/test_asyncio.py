@@ -5,57 +5,18 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from collections.abc import AsyncIterator
 from concurrent.futures import Future
-from contextlib import asynccontextmanager
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import trio
 
 import dafka.asyncio
-from dafka import Config, Partition, ProducerRecord, events
-from dafka.errors import ConfigError, RecordError, StorageLostError, UnacknowledgedError, WrongContextError
+from dafka import Config, events
+from dafka.errors import RecordError, StorageLostError, UnacknowledgedError, WrongContextError
 from tests.roles.helpers import contents
 
 DEADLINE_S = 60
-
-
-@asynccontextmanager
-async def stored(config: Config) -> AsyncIterator[Partition]:
-    """Store 100 records of a producer that runs while the block does."""
-    async with asyncio.timeout(2 * DEADLINE_S), dafka.asyncio.open_producer("hello", config) as producer:
-        assert await producer.send(b"0") == 0
-        assert await producer.send_many(contents(1, 100)) == range(1, 100)
-        await producer.wait_stored()
-        assert (await producer.statistics()).unacknowledged == 0
-        yield producer.partition
-
-
-def test_records_are_received_one_by_one_and_in_batches_each_once(config: Config) -> None:
-    async def program() -> None:
-        async with stored(config) as partition, dafka.asyncio.open_consumer(["hello"], config) as consumer:
-            found = []
-            async for record in consumer:
-                found.append(record.value)
-                if len(found) == 10:
-                    break
-            assert await consumer.positions() == {partition: 10}
-            batch = await consumer.next_batch(5)
-            assert (batch.first_sequence, len(batch)) == (10, 5)
-            found += batch.values
-            async for batch in consumer.batches():
-                found += batch.values
-                if len(found) == 100:
-                    break
-            assert found == contents(0, 100)
-            assert (await consumer.statistics()).positions == {partition: 100}
-            await consumer.unsubscribe("hello")
-            await consumer.subscribe("other")
-            assert consumer.topics == ("other",)
-
-    asyncio.run(program(), debug=True)
 
 
 def test_a_cancelled_call_loses_no_record(config: Config) -> None:
@@ -139,81 +100,11 @@ def test_batches_that_were_handed_over_are_waited_for(config: Config) -> None:
     asyncio.run(program())
 
 
-def test_consumers_and_readers_begin_at_a_time(config: Config) -> None:
-    hour = timedelta(hours=1)
-
-    async def program() -> None:
-        async with stored(config) as partition, dafka.asyncio.open_consumer(["hello"], config, start=hour) as consumer:
-            assert (await consumer.next_record()).sequence == 0
-            assert await consumer.positions_at(-hour) == {partition: 100}
-            await consumer.seek_time(hour)
-            assert (await consumer.next_record()).sequence == 0
-            async with dafka.asyncio.open_reader(["hello"], config) as reader:
-                assert await reader.positions_at(hour) == {partition: 0}
-
-    asyncio.run(program())
-
-
-def test_conveniences_are_those_of_trio(config: Config) -> None:
-    async def program() -> None:
-        async with stored(config) as partition, dafka.asyncio.open_consumer(["hello"], config) as consumer:
-            assert await consumer.ends() == {partition: 100}
-            await consumer.seek_tail(3)
-            assert (await consumer.next_record()).sequence == 97
-            assert await consumer.lag() == {partition: 2}
-            await consumer.pause("hello")
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(consumer.next_record(), 0.1)
-            assert consumer.paused == {"hello"}
-            await consumer.resume("hello")
-            await consumer.seek({partition: 1})
-            found = [value async for batch in consumer.batches(until={partition: 90}) for value in batch.values]
-            assert found == contents(1, 90)
-
-    asyncio.run(program())
-
-
-def test_whole_records_keep_their_parts(config: Config) -> None:
-    async def program() -> None:
-        async with dafka.asyncio.open_producer("hello", config) as producer:
-            await producer.send(b"v", key=b"k", headers=[("h", b"1")], timestamp=5)
-            await producer.send_many([ProducerRecord(None, b"k")])
-        async with dafka.asyncio.open_consumer(["hello"], config) as consumer:
-            first, second = await consumer.next_record(), await consumer.next_record()
-            assert (first.value, first.key, first.headers, first.timestamp) == (b"v", b"k", (("h", b"1"),), 5)
-            assert (second.value, second.key) == (None, b"k")
-
-    asyncio.run(asyncio.wait_for(program(), DEADLINE_S))
-
-
 def test_tasks_share_a_producer_and_the_loop_stays_free(config: Config) -> None:
     async def program() -> None:
         async with dafka.asyncio.open_producer("hello", config) as producer:
             sequences = await asyncio.gather(*(producer.send(value) for value in contents(0, 200)))
             assert sorted(sequences) == [*range(200)]
-
-    asyncio.run(program())
-
-
-def test_reader_and_observer_see_what_is_stored(config: Config) -> None:
-    async def program() -> None:
-        async with stored(config) as partition:
-            async with dafka.asyncio.open_reader(["hello"], config) as reader:
-                await reader.wait_ready()
-                await reader.check_settled()
-                assert await reader.ends() == {partition: 100}
-                assert await reader.held_end(partition, DEADLINE_S) == 100
-                assert await reader.earliest([partition], DEADLINE_S) == {partition: 0}
-                found = reader.read(partition, 10, 20)
-                assert await found.first_sequence() == 10
-                with pytest.raises(ValueError, match="close that range first"):
-                    await reader.read(partition, 0, 1).next_batch()
-                assert [record.value async for batch in found for record in batch] == contents(10, 20)
-                await found.close()
-                await found.close()
-            async with dafka.asyncio.open_observer([], config) as observer:
-                assert await observer.list_topics(DEADLINE_S) == ("hello",)
-                assert [topic.name for topic in (await observer.survey(DEADLINE_S)).topics] == ["hello"]
 
     asyncio.run(program())
 
@@ -240,16 +131,8 @@ def test_events_end_with_the_node(config: Config) -> None:
     asyncio.run(asyncio.wait_for(program(), DEADLINE_S))
 
 
-def test_exceptions_keep_their_types(config: Config, tmp_path: Path) -> None:
+def test_a_node_that_ends_by_itself_says_why(config: Config, tmp_path: Path) -> None:
     async def program() -> None:
-        with pytest.raises(ConfigError, match="expected several"):
-            await dafka.asyncio.open_consumer("hello", config)
-        async with dafka.asyncio.open_producer("hello", config) as producer:
-            with pytest.raises(RecordError, match="encode it first"):
-                await producer.send("text")  # type: ignore[arg-type]
-        with pytest.raises(trio.ClosedResourceError, match="this producer is closed"):
-            await producer.send(b"late")
-        await producer.aclose()
         store = await dafka.asyncio.serve_store(config.with_store(storage=f"sqlite:{tmp_path}/s.db"))
         assert (await store.statistics()).records_stored == 0
         (tmp_path / "s.db").unlink()

@@ -6,18 +6,14 @@ import gc
 import logging
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
 import pytest
 import trio
 
-from dafka import Config, Partition, ProducerRecord, blocking, events
+from dafka import Config, blocking, events
 from dafka.errors import (
-    ConfigError,
-    RecordError,
-    StorageBusyError,
     StorageLostError,
     UnacknowledgedError,
     WrongContextError,
@@ -25,83 +21,6 @@ from dafka.errors import (
 from tests.roles.helpers import contents
 
 DEADLINE_S = 60
-
-
-@pytest.fixture
-def stored(config: Config) -> tuple[Config, Partition]:
-    """Store 100 records of a producer that has ended."""
-    with blocking.open_producer("hello", config) as producer:
-        assert producer.send(b"0") == 0
-        assert producer.send_many(contents(1, 100)) == range(1, 100)
-        producer.wait_stored(timeout_s=DEADLINE_S)
-        assert producer.statistics().unacknowledged == 0
-        partition = producer.partition
-    return config, partition
-
-
-def test_records_are_received_one_by_one_and_in_batches_each_once(stored: tuple[Config, Partition]) -> None:
-    config, partition = stored
-    with blocking.open_consumer(["hello"], config) as consumer:
-        found = []
-        for record in consumer:
-            found.append(record.value)
-            if len(found) == 10:
-                break
-        assert consumer.positions() == {partition: 10}
-        batch = consumer.next_batch(5, timeout_s=DEADLINE_S)
-        assert (batch.first_sequence, len(batch)) == (10, 5)
-        assert consumer.positions() == {partition: 15}
-        found += batch.values
-        for batch in consumer.batches():
-            found += batch.values
-            if len(found) == 100:
-                break
-        assert found == contents(0, 100)
-        assert consumer.statistics().positions == {partition: 100}
-        assert consumer.topics == ("hello",)
-
-
-def test_consumers_and_readers_begin_at_a_time(stored: tuple[Config, Partition]) -> None:
-    config, partition = stored
-    hour = timedelta(hours=1)
-    with blocking.open_consumer(["hello"], config, start=hour) as consumer:
-        assert consumer.next_record(timeout_s=DEADLINE_S).sequence == 0
-        assert consumer.positions_at(-hour, timeout_s=DEADLINE_S) == {partition: 100}
-        consumer.seek_time(hour, timeout_s=DEADLINE_S)
-        assert consumer.next_record(timeout_s=DEADLINE_S).sequence == 0
-    with blocking.open_reader(["hello"], config) as reader:
-        assert reader.positions_at(hour) == {partition: 0}
-
-
-def test_conveniences_are_those_of_trio(stored: tuple[Config, Partition]) -> None:
-    config, partition = stored
-    with blocking.open_consumer(["hello"], config) as consumer:
-        ends = consumer.ends(timeout_s=DEADLINE_S)
-        assert ends == {partition: 100}
-        consumer.seek_tail(3, timeout_s=DEADLINE_S)
-        assert consumer.next_record(timeout_s=DEADLINE_S).sequence == 97
-        assert consumer.lag() == {partition: 2}
-        consumer.pause("hello")
-        with pytest.raises(TimeoutError):
-            consumer.next_record(timeout_s=0.1)
-        assert consumer.paused == {"hello"}
-        consumer.resume("hello")
-        consumer.seek({partition: 1})
-        found = [value for batch in consumer.batches(until={partition: 90}) for value in batch.values]
-        assert found == contents(1, 90)
-        assert consumer.next_record(timeout_s=DEADLINE_S).sequence == 90
-        with pytest.raises(ConfigError, match="expected a topic that"):
-            consumer.batches(until={Partition("other", "A" * 32): 1})
-
-
-def test_whole_records_keep_their_parts(config: Config) -> None:
-    with blocking.open_producer("hello", config) as producer:
-        producer.send(b"v", key=b"k", headers=[("h", b"1")], timestamp=5)
-        producer.send_many([ProducerRecord(None, b"k")])
-    with blocking.open_consumer(["hello"], config) as consumer:
-        first, second = consumer.next_record(timeout_s=DEADLINE_S), consumer.next_record(timeout_s=DEADLINE_S)
-        assert (first.value, first.key, first.headers, first.timestamp) == (b"v", b"k", (("h", b"1"),), 5)
-        assert (second.value, second.key) == (None, b"k")
 
 
 def test_a_call_whose_time_is_over_loses_no_record(config: Config) -> None:
@@ -122,31 +41,6 @@ def test_several_threads_share_a_producer(config: Config) -> None:
     with blocking.open_producer("hello", config) as producer, ThreadPoolExecutor(8) as threads:
         sequences = sorted(threads.map(producer.send, contents(0, 200)))
     assert sequences == [*range(200)]
-
-
-def test_reader_reads_what_is_stored(stored: tuple[Config, Partition]) -> None:
-    config, partition = stored
-    with blocking.open_reader(["hello"], config) as reader:
-        reader.wait_ready()
-        reader.check_settled()
-        assert reader.ends() == {partition: 100}
-        assert reader.held_end(partition, DEADLINE_S) == 100
-        assert reader.earliest([partition], DEADLINE_S) == {partition: 0}
-        found = reader.read(partition, 10, 20)
-        assert found.first_sequence(timeout_s=DEADLINE_S) == 10
-        with pytest.raises(ValueError, match="close that range first"):
-            reader.read(partition, 0, 1)
-        assert [record.value for batch in found for record in batch] == contents(10, 20)
-        found.close()
-        found.close()
-        assert [len(batch) for batch in reader.read(partition, 0, 1)] == [1]
-
-
-def test_observer_sees_the_cluster(stored: tuple[Config, Partition]) -> None:
-    config, _ = stored
-    with blocking.open_observer([], config) as observer:
-        assert observer.list_topics(DEADLINE_S) == ("hello",)
-        assert [topic.name for topic in observer.survey(DEADLINE_S).topics] == ["hello"]
 
 
 def test_events_end_with_the_node(config: Config) -> None:
@@ -220,30 +114,6 @@ def test_batches_that_were_handed_over_are_waited_for(config: Config) -> None:
         assert not holding.done()
     with blocking.open_consumer(["hello"], config) as consumer:
         assert [consumer.next_record(timeout_s=DEADLINE_S).value for _ in range(3)] == [b"1", b"2", b"3"]
-
-
-def test_exceptions_keep_their_types(config: Config) -> None:
-    with pytest.raises(ConfigError, match="expected several"):
-        blocking.open_consumer("hello", config)
-    with blocking.open_producer("hello", config) as producer, pytest.raises(RecordError, match="encode it first"):
-        producer.send("text")  # type: ignore[arg-type]
-    with pytest.raises(trio.ClosedResourceError, match="this producer is closed"):
-        producer.send(b"late")
-    with pytest.raises(trio.ClosedResourceError, match="this producer is closed"):
-        producer.statistics()
-
-
-def test_saved_positions_are_continued(stored: tuple[Config, Partition], tmp_path: Path) -> None:
-    config, partition = stored
-    named = config.with_consumer(name="billing", positions=f"sqlite:{tmp_path}/p.db")
-    with blocking.open_consumer(["hello"], named) as consumer:
-        end = consumer.next_batch(30, timeout_s=DEADLINE_S).end_sequence
-        consumer.save_positions()
-        with pytest.raises(StorageBusyError):
-            blocking.open_consumer(["hello"], named)
-    with blocking.open_consumer(["hello"], named) as consumer:
-        assert consumer.next_record(timeout_s=DEADLINE_S).sequence == end
-        assert partition in consumer.positions()
 
 
 def test_leaving_the_block_waits_for_acks_unless_it_is_left_by_an_exception(

@@ -1,0 +1,15 @@
+"""What the tests of this style use: a cluster, and the style."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.clients.cluster import config
+from tests.clients.styles import BLOCKING, Style
+
+__all__ = ["config", "style"]
+
+
+@pytest.fixture
+def style() -> Style:
+    return BLOCKING
