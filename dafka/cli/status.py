@@ -22,6 +22,7 @@ from dafka.errors import ConfigError, DiscoveryError, StorageFormatError
 from dafka.protocol import ClusterSurvey
 from dafka.protocol.observer.cluster_survey import NodeState
 from dafka.roles import Reader, open_observer, open_reader
+from dafka.text import escape_unprintable
 
 HEALTH_BYTES_MAX = 4096
 """The maximum size of an answer to `dafka health`, in bytes."""
@@ -199,4 +200,4 @@ def _ask(host: str, port: int, path: str, timeout_s: float) -> tuple[int, str]:
         return 0, f"no answer from {host} port {port}: {reason}"
     finally:
         connection.close()
-    return response.status, " ".join(body.split()) or f"status {response.status}"
+    return response.status, escape_unprintable(" ".join(body.split())) or f"status {response.status}"

@@ -45,6 +45,10 @@ class UsageMistake(click.ClickException):
 
     exit_code = 2
 
+    def format_message(self) -> str:
+        """Return the sentence. What another process has said can be a part of it."""
+        return escape_unprintable(self.message)
+
 
 def confirm(question: str, *, yes: bool, declined: str) -> None:
     """Ask on the terminal before something is deleted for good, unless the option `--yes` was given.
@@ -105,7 +109,7 @@ def _report(sentence: str, event: LogEvent, level: int) -> None:
     if _formats[-1:] == ["json"]:
         COMMAND_LOG.write(event, level)
     else:
-        click.echo(sentence, err=True)
+        click.echo(escape_unprintable(sentence), err=True)
 
 
 def start_logging(config: LogConfig) -> None:

@@ -19,6 +19,7 @@ from dafka import errors
 from dafka.cli import runner
 from dafka.cli.runner import Shutdown, run
 from dafka.config import Config
+from tests.cli.forks import run_python
 
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -219,38 +220,26 @@ def test_a_further_signal_ends_a_program_that_cannot_be_cancelled() -> None:
             process.kill()
 
 
-class Timers:
-    """Takes the timers that a program starts."""
+LIMITED = """
+import os, signal, sys, time, trio
+from dafka.cli.runner import Shutdown, run
 
-    def __init__(self) -> None:
-        self.seconds: list[float] = []
-        self.give_up: Callable[[], None] = lambda: None
-        self.daemon = False
+async def program():
+    os.kill(os.getpid(), signal.SIGTERM)
+    await trio.to_thread.run_sync(time.sleep, {seconds})
 
-    def __call__(self, seconds: float, give_up: Callable[[], None]) -> Timers:
-        self.seconds.append(seconds)
-        self.give_up = give_up
-        return self
-
-    def start(self) -> None:
-        assert self.daemon, "it must not keep a process that has ended"
-        self.seconds.append(0)
+run(program, shutdown=Shutdown(limit_s={limit_s}))
+"""
 
 
-def test_a_process_that_does_not_stop_is_ended(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    timers = Timers()
-    statuses: list[int] = []
-    monkeypatch.setattr("threading.Timer", timers)
-    monkeypatch.setattr("os._exit", statuses.append)
-    assert status_of(lambda: stop_with(signal.SIGTERM)) == 128 + signal.SIGTERM
-    assert timers.seconds == [], "without a limit there is no timer"
-    status_of(lambda: stop_with(signal.SIGTERM), shutdown=Shutdown(limit_s=12.0))
-    assert timers.seconds == [12.0, 0]
-    timers.give_up()
-    assert statuses == [1]
-    assert "not stopped 12 s after the signal" in capsys.readouterr().err
+def test_a_process_that_does_not_stop_is_ended_and_another_does_not_wait_for_that() -> None:
+    done = run_python(LIMITED.format(seconds=600, limit_s=0.2), {**os.environ}, 60)
+    assert (done.returncode, done.stderr) == (
+        1,
+        "Error: not stopped 0 s after the signal; exited without finishing\n",
+    )
+    done = run_python(LIMITED.format(seconds=0, limit_s=600), {**os.environ}, 60)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGTERM, "")
 
 
 @pytest.mark.parametrize("is_graceful", [True, False])

@@ -183,19 +183,6 @@ def test_active_group_is_neither_reset_nor_deleted(broker: Broker) -> None:
         assert len(found["members"]) == 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["group", "reset", "g", "--to", "soon"], "expected earliest, latest, an offset, or a time"),
-        (["topic", "create", "t", "--set", "x"], "expected NAME=VALUE"),
-    ],
-)
-def test_wrong_arguments_are_named(broker: Broker, arguments: list[str], sentence: str) -> None:
-    result = broker.run(*arguments)
-    assert result.exit_code == 2
-    assert sentence in " ".join(result.stderr.split())
-
-
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningKafka, Authority, Path]]:
     folder = tmp_path_factory.mktemp("secured")

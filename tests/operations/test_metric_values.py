@@ -10,7 +10,7 @@ import attrs
 import pytest
 
 from dafka import Consumer, Partition, Producer, Store, Tower
-from dafka.operations.metrics import COUNTERS, GAUGES
+from dafka.operations.metrics import COUNTERS, GAUGES, histogram_buckets
 from dafka.operations.monitor import Monitor
 from dafka.roles import ConsumerStatistics, Health, Histogram, ProducerStatistics, StoreStatistics, TowerStatistics
 from dafka.roles.statistics import BOUNDS_S, Timer, TopicCounts
@@ -212,6 +212,11 @@ def test_topics_have_the_figures_of_their_partitions() -> None:
         **{("dafka_topic_lag_records", role, "a"): 53 for role in ("store", "consumer")},
         **{("dafka_topic_lag_records", role, "b"): 700 for role in ("store", "consumer")},
     }
+
+
+def test_the_histograms_of_several_stores_are_added_up() -> None:
+    buckets, seconds = histogram_buckets([Histogram((1.0, 2.0), (1, 2, 3), 9.0), Histogram((1.0, 2.0), (4, 0, 1), 4.0)])
+    assert (buckets, seconds) == ([("1.0", 5), ("2.0", 7), ("+Inf", 11)], 13.0)
 
 
 def test_a_duration_counts_in_the_first_bucket_whose_bound_it_does_not_exceed() -> None:

@@ -27,7 +27,7 @@ from dafka.operations.metrics import (
     make_registry,
 )
 from dafka.operations.monitor import Monitor
-from dafka.roles import ConsumerStatistics, Health, Histogram
+from dafka.roles import ConsumerStatistics, Health
 from dafka.testing import open_cluster
 from dafka.transport import choose_loops
 from dafka.wire import Command
@@ -192,22 +192,6 @@ def consumer_with(lag: dict[Partition, int], health: Health = Health()) -> FakeC
     return FakeConsumer(statistics, health)
 
 
-def test_nodes_of_a_role_are_added_up_and_partitions_have_no_series() -> None:
-    monitor = Monitor()
-    monitor.add(consumer_with({Partition("t", "A"): 3}, Health(unready="no tower is heard")))
-    one = read(monitor)
-    monitor.add(consumer_with({Partition("t", f"B{number}"): number for number in range(1, 1001)}))
-    both = read(monitor)
-    assert both.keys() == one.keys()
-    assert (one["dafka_nodes", "consumer"], both["dafka_nodes", "consumer"]) == (1, 2)
-    assert (one["dafka_ready_nodes", "consumer"], both["dafka_ready_nodes", "consumer"]) == (0, 1)
-    assert both["dafka_lag_records", "consumer"] == 3 + 500_500
-    assert both["dafka_lag_records_max", "consumer"] == 1000
-    assert both["dafka_lagging_partitions", "consumer"] == both["dafka_partitions", "consumer"] == 1001
-    assert both["dafka_discarded_messages_total", "frames", "consumer"] == 4
-    assert both["dafka_unrecoverable_records_total", "consumer"] == 2
-
-
 def test_reading_takes_a_limited_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     consumer = consumer_with({})
@@ -228,13 +212,6 @@ def test_reading_takes_a_limited_share_of_the_time(monkeypatch: pytest.MonkeyPat
     now += 0.2
     collector.collect()
     assert consumer.reads == 2
-
-
-def test_the_histograms_of_several_stores_are_added_up() -> None:
-    buckets, seconds = metrics.histogram_buckets(
-        [Histogram((1.0, 2.0), (1, 2, 3), 9.0), Histogram((1.0, 2.0), (4, 0, 1), 4.0)]
-    )
-    assert (buckets, seconds) == ([("1.0", 5), ("2.0", 7), ("+Inf", 11)], 13.0)
 
 
 def test_the_page_lists_every_metric_and_no_others() -> None:
@@ -276,32 +253,3 @@ def test_there_are_no_metrics_by_topic_without_topics() -> None:
     monitor = Monitor()
     monitor.add(consumer_with({Partition("t", "A"): 3}))
     assert not [name for name in read(monitor, topics_max=0) if name[0].startswith("dafka_topic")]
-
-
-async def test_metrics_by_topic_agree_with_the_work_of_the_nodes() -> None:
-    monitor = Monitor()
-    async with (
-        open_cluster() as cluster,
-        cluster.consumer(["a", "b"]) as consumer,
-        cluster.producer("a") as first,
-        cluster.producer("b") as second,
-    ):
-        assert cluster.store is not None
-        for node in (cluster.store, consumer, first):
-            monitor.add(node)
-        await first.send_many([b"1"] * 30)
-        await second.send_many([b"1"] * 7)
-        await first.wait_stored()
-        await second.wait_stored()
-        await wait_for(monitor, ("dafka_topic_lag_records", "consumer", "a"), 30)
-        await wait_for(monitor, ("dafka_topic_lag_records", "consumer", "b"), 7)
-        given = 0
-        while given < 37:
-            given += len(await consumer.next_batch())
-        found = read(monitor)
-    for role in ("store", "consumer"):
-        assert found["dafka_topic_records_total", role, "a"] == 30
-        assert found["dafka_topic_records_total", role, "b"] == 7
-        assert found["dafka_topic_partitions", role, "a"] == found["dafka_topic_partitions", role, "b"] == 1
-        assert found["dafka_topic_lag_records", role, "a"] == found["dafka_topic_lag_records", role, "b"] == 0
-    assert found["dafka_topic_records_total", "producer", "a"] == 30

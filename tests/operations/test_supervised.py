@@ -7,13 +7,11 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import urllib.request
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import pytest
 import trio
 from click.testing import CliRunner
 
@@ -256,45 +254,6 @@ def test_a_consumer_continues_where_it_was_stopped(cluster: Dafka, tmp_path: Pat
     third = cluster.node(*options, "--idle-exit", "300ms", environment=environment)
     assert [each.status for each in (first, ended, third)] == [0, 0, 0]
     assert [each.output.splitlines() for each in (first, ended, third)] == [lines[:30], lines[30:], []]
-
-
-def test_a_process_that_does_not_stop_is_killed_after_the_limit(tmp_path: Path) -> None:
-    program = """
-import os, signal, sys, time, trio
-from dafka.cli.runner import Shutdown, run
-
-async def program():
-    os.kill(os.getpid(), signal.SIGTERM)
-    await trio.to_thread.run_sync(time.sleep, 600)
-
-run(program, shutdown=Shutdown(limit_s=0.2))
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 1
-    assert done.stderr == "Error: not stopped 0 s after the signal; exited without finishing\n"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (
-            ["--metrics-listen", "x"],
-            "'--metrics-listen': expected a port, or an address and a port, such as 9464 or 10.0.0.7:9464",
-        ),
-        (["--metrics-listen", "70000"], "'--metrics-listen': expected a port, or an address and a port"),
-        (["--metrics-listen", "tcp://*:9464"], "'--metrics-listen': expected a port, or an address and a port"),
-        (["--log-level", "loud"], "'loud' is not one of 'debug', 'info', 'warning', 'error'"),
-        (["--log-format", "xml"], "'xml' is not one of 'text', 'json'"),
-        (["--config", "{config}"], "[log] level: expected debug or info or warning or error, not 'loud'"),
-    ],
-)
-def test_invalid_settings_are_explained_in_one_sentence(arguments: list[str], sentence: str, tmp_path: Path) -> None:
-    (tmp_path / "config.toml").write_text('[log]\nlevel = "loud"')
-    filled = [each.format(config=tmp_path / "config.toml") for each in arguments]
-    result = CliRunner().invoke(main, ["tower", "--sub", FREE, "--pub", FREE, *filled])
-    assert result.exit_code == 2
-    assert sentence in result.stderr.splitlines()[-1]
-    assert result.stderr.splitlines()[-1].startswith("Error: ")
 
 
 def test_a_metrics_port_that_is_in_use_ends_the_command_before_a_node_starts(tmp_path: Path) -> None:
