@@ -219,6 +219,7 @@ def _become(request: dict[str, Any], streams: list[int]) -> str:
     time.tzset()
     os.chdir(request["folder"])
     if request["program"] == [PYTHON]:
+        sys.path.insert(0, "")
         return str(request["arguments"][0])
     if request["program"]:
         os.execvp(request["program"][0], [*request["program"], *request["arguments"]])
@@ -261,5 +262,6 @@ def _load() -> None:
 if __name__ == "__main__":
     # A test that is interrupted ends its processes itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    del sys.path[0]
     _load()
     exec(compile(_serve(socket.socket(fileno=int(sys.argv[1]))), "<program>", "exec"), globals())

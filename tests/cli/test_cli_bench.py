@@ -91,17 +91,16 @@ def test_an_interrupt_leaves_no_process_and_no_folder(dafka: Dafka, tmp_path: Pa
     assert list(tmp_path.glob("dafka-bench-*")) == []
 
 
-def test_a_failing_system_is_reported_and_the_others_run(dafka: Dafka, tmp_path: Path) -> None:
+def test_a_failing_system_is_reported(dafka: Dafka, tmp_path: Path) -> None:
     for name in ("dafka_towerd", "dafka_stored", "dafka_perf_store", "dafka_perf_consumer", "libdafka.so"):
         (tmp_path / name).write_text("#!/bin/sh\necho no towers today >&2\n")
         (tmp_path / name).chmod(0o755)
-    command = ("bench", "start", "--system", "c", "--system", "raw", "--c-tools", str(tmp_path), "--rounds", "1")
+    command = ("bench", "start", "--system", "c", "--c-tools", str(tmp_path), "--rounds", "1")
     ended = dafka.run(*command)
     assert (ended.status, ended.errors) == (
         1,
         "failed in round 1: start, C libdafka: dafka_towerd ended early: no towers today\n",
     )
-    assert "raw pyzmq" in ended.output.decode()
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ import dafka
 import dafka.asyncio
 from dafka import Config, Partition, blocking
 from dafka.errors import WrongContextError  # noqa: F401 (used by the programs)
+from tests.clients.styles import ASYNCIO, BLOCKING, TRIO, Style
 from tests.clients.test_processes import run
 from tests.roles.helpers import contents
 
@@ -71,7 +72,11 @@ def run_steps(coroutine: Any, *used: object) -> None:
 
 FORK = """
 import os, sys
+from contextlib import AsyncExitStack
+from tests.clients.styles import *
 from tests.clients.test_ended_nodes import *
+
+style = None
 
 def check_child(nodes):
     child = os.fork()
@@ -99,59 +104,46 @@ with blocking.open_producer("hello", config) as producer:
     producer.send_many(contents(0, 100))
     producer.wait_stored()
     PARTITION = producer.partition
-"""
-
-BLOCKING = """
-own = config.with_tower(sub="tcp://127.0.0.1:*", pub="tcp://127.0.0.1:*")
-with (blocking.open_producer("hello", config) as producer, blocking.open_consumer(["hello"], config) as consumer,
-      blocking.open_reader(["hello"], config) as reader, blocking.open_observer([], config) as observer,
-      blocking.serve_store(config) as store, blocking.serve_tower(own) as tower):
-    assert consumer.next_record().value == b"0"
-    reader.wait_ready()
-    found = reader.read(PARTITION, 0, 50)
-    assert found.first_sequence() == 0
-    nodes = producer, consumer, reader, observer, store, tower, found, consumer.events
-    check_child([(node, type(node)) for node in nodes])
-    assert consumer.next_record().value == b"1"
-check_nothing_left()
-"""
-
-ASYNCIO = """
-from dafka.asyncio import *
 
 async def main():
-    async with (open_producer("hello", config) as producer, open_consumer(["hello"], config) as consumer,
-          open_reader(["hello"], config) as reader, open_observer([], config) as observer):
-        assert (await consumer.next_record()).value == b"0"
-        await reader.wait_ready()
+    async with AsyncExitStack() as stack:
+        producer, consumer, reader, observer = await open_nodes(style, stack, config)
         found = reader.read(PARTITION, 0, 50)
-        assert await found.first_sequence() == 0
-        check_child([(node, type(node)) for node in (producer, consumer, reader, observer, found)])
-        assert (await consumer.next_record()).value == b"1"
-asyncio.run(main())
-check_nothing_left()
-"""
-
-TRIO = """
-from dafka import *
-
-async def main():
-    async with (open_producer("hello", config) as producer, open_consumer(["hello"], config) as consumer,
-          open_reader(["hello"], config) as reader, open_observer([], config) as observer):
-        assert (await consumer.next_record()).value == b"0"
-        await reader.wait_ready()
-        found = reader.read(PARTITION, 0, 50)
-        assert await found.first_sequence() == 0
-        nodes = producer, consumer, reader, observer, found, consumer.events
+        assert await style.call(found.first_sequence) == 0
+        nodes = [producer, consumer, reader, observer, found]
+        if style is not ASYNCIO:
+            nodes.append(consumer.events)
+        if style is BLOCKING:
+            own = config.with_tower(sub="tcp://127.0.0.1:*", pub="tcp://127.0.0.1:*")
+            nodes.append(await stack.enter_async_context(style.opened("serve_store", config)))
+            nodes.append(await stack.enter_async_context(style.opened("serve_tower", own)))
         check_child([(node, type(node)) for node in nodes])
-        assert (await consumer.next_record()).value == b"1"
-trio.run(main)
+        assert (await style.call(consumer.next_record)).value == b"1"
+
+style.run(main)
+check_nothing_left()
 """
 
 
-@pytest.mark.parametrize("program", [BLOCKING, ASYNCIO, TRIO], ids=["blocking", "asyncio", "trio"])
-def test_nothing_of_a_parents_node_is_used_in_a_forked_process(config: Config, program: str) -> None:
-    done = run(config, FORK + program)
+async def open_nodes(style: Style, stack: AsyncExitStack, config: Config) -> tuple[Any, Any, Any, Any]:
+    """Open a producer, a consumer that has received a record, a reader that is ready, and an observer."""
+    openings = (
+        ("open_producer", "hello", config),
+        ("open_consumer", ["hello"], config),
+        ("open_reader", ["hello"], config),
+        ("open_observer", [], config),
+    )
+    producer, consumer, reader, observer = [
+        await stack.enter_async_context(style.opened(*arguments)) for arguments in openings
+    ]
+    assert (await style.call(consumer.next_record)).value == b"0"
+    await style.call(reader.wait_ready)
+    return producer, consumer, reader, observer
+
+
+@pytest.mark.parametrize("style", ["BLOCKING", "ASYNCIO", "TRIO"])
+def test_nothing_of_a_parents_node_is_used_in_a_forked_process(config: Config, style: str) -> None:
+    done = run(config, FORK.replace("style = None", f"style = {style}"))
     assert done.returncode == 0, done.stderr
 
 
@@ -171,64 +163,21 @@ def stored(config: Config) -> tuple[Config, Partition]:
         return config, producer.partition
 
 
-def test_closed_nodes_for_threads(stored: tuple[Config, Partition]) -> None:
-    config, partition = stored
-    with (
-        blocking.open_producer("hello", config) as producer,
-        blocking.open_consumer(["hello"], config) as consumer,
-        blocking.open_consumer(["hello"], config, group="billing") as member,
-        blocking.open_reader(["hello"], config) as reader,
-        blocking.open_observer([], config) as observer,
-    ):
-        assert consumer.next_record().value == b"0"
-        assert member.next_record().value == b"0"
-        reader.wait_ready()
-        found = reader.read(partition, 0, 50)
-        assert found.first_sequence() == 0
-    for node in (producer, consumer, member, reader, observer, found):
-        trio.run(check_closed, node, set())
-
-
-def test_closed_nodes_for_asyncio(stored: tuple[Config, Partition]) -> None:
+@pytest.mark.parametrize("style", [TRIO, ASYNCIO, BLOCKING], ids=lambda style: str(style.module.__name__))
+def test_calls_of_closed_nodes_say_so(style: Style, stored: tuple[Config, Partition]) -> None:
     config, partition = stored
 
     async def program() -> None:
-        async with (
-            dafka.asyncio.open_producer("hello", config) as producer,
-            dafka.asyncio.open_consumer(["hello"], config) as consumer,
-            dafka.asyncio.open_consumer(["hello"], config, group="billing") as member,
-            dafka.asyncio.open_reader(["hello"], config) as reader,
-            dafka.asyncio.open_observer([], config) as observer,
-        ):
-            assert (await consumer.next_record()).value == b"0"
-            assert (await member.next_record()).value == b"0"
-            await reader.wait_ready()
+        async with AsyncExitStack() as stack:
+            producer, consumer, reader, observer = await open_nodes(style, stack, config)
+            member = await stack.enter_async_context(style.opened("open_consumer", ["hello"], config, group="billing"))
+            assert (await style.call(member.next_record)).value == b"0"
             found = reader.read(partition, 0, 50)
-            assert await found.first_sequence() == 0
+            assert await style.call(found.first_sequence) == 0
         for node in (producer, consumer, member, reader, observer, found):
-            await check_closed(node, set())
+            kept = KNOWN - ({"ends"} if isinstance(node, dafka.Consumer) else set()) if style is TRIO else set[str]()
+            await check_closed(node, kept)
+        if style is TRIO:
+            assert consumer.positions() == {partition: 1}
 
-    asyncio.run(program())
-
-
-def test_closed_nodes_for_trio(stored: tuple[Config, Partition]) -> None:
-    config, partition = stored
-
-    async def program() -> None:
-        async with (
-            dafka.open_producer("hello", config) as producer,
-            dafka.open_consumer(["hello"], config) as consumer,
-            dafka.open_consumer(["hello"], config, group="billing") as member,
-            dafka.open_reader(["hello"], config) as reader,
-            dafka.open_observer([], config) as observer,
-        ):
-            assert (await consumer.next_record()).value == b"0"
-            assert (await member.next_record()).value == b"0"
-            await reader.wait_ready()
-            found = reader.read(partition, 0, 50)
-            assert await found.first_sequence() == 0
-        for node in (producer, consumer, member, reader, observer, found):
-            await check_closed(node, KNOWN - ({"ends"} if isinstance(node, dafka.Consumer) else set()))
-        assert consumer.positions() == {partition: 1}
-
-    trio.run(program)
+    style.run(program)

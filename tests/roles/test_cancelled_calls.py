@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 import trio
@@ -81,20 +82,22 @@ async def test_a_cancelled_receive_loses_and_repeats_no_record(takes: str) -> No
         assert consumer.statistics().records == 30
 
 
+@pytest.mark.parametrize("unit", ["records", "bytes"])
 @pytest.mark.parametrize("limit", [1, 2, 7])
-async def test_a_producer_accepts_no_more_records_than_may_be_unacknowledged(limit: int) -> None:
-    config = Config().with_producer(unacknowledged_records_max=limit, close_timeout_ms=1)
+async def test_a_producer_accepts_no_more_than_may_be_unacknowledged(limit: int, unit: str) -> None:
+    limits: dict[str, Any] = {f"unacknowledged_{unit}_max": limit}
+    config = Config().with_producer(**limits, close_timeout_ms=1)
     async with open_cluster(config, storage=None) as cluster:
         with trio.CancelScope() as leaving:
             async with cluster.producer("t") as producer:
                 for _ in range(limit):
                     await producer.send(b"x")
                 for _ in range(3):
-                    assert not await ends_at_once(lambda: producer.send(b"more"))
+                    assert not await ends_at_once(lambda: producer.send(b"m"))
                     assert producer.statistics().unacknowledged == limit
-                    assert producer._send_nowait(producer._make_batch([b"more"])) is None
+                    assert producer._send_nowait(producer._make_batch([b"m"])) is None
                 async with open_store(cluster.config):
-                    await producer.send(b"more")
+                    await producer.send(b"m")
                     await producer.wait_stored()
                     assert (producer.statistics().records, producer.statistics().unacknowledged) == (limit + 1, 0)
                     leaving.cancel()

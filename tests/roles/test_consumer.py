@@ -126,17 +126,6 @@ async def test_records_and_batches_can_be_mixed(dafka_cluster: Cluster, producer
         assert position == 2000
 
 
-async def test_cancelled_wait_loses_nothing(dafka_cluster: Cluster, producer: Producer) -> None:
-    async with dafka_cluster.consumer(["hello"]) as consumer:
-        await receive_partition(consumer, 0, 100)
-        for sequence in range(100, 120):
-            with trio.move_on_after(0.001) as scope:
-                await consumer.next_record()
-            assert scope.cancelled_caught
-            await producer.send(b"%d" % sequence)
-            assert_records(await take(consumer, 1), sequence, sequence + 1)
-
-
 async def test_a_consumer_begins_at_explicit_positions(dafka_cluster: Cluster, producer: Producer) -> None:
     async with dafka_cluster.consumer(["hello"], positions={producer.partition: 60}) as consumer:
         await receive_partition(consumer, 60, 100)

@@ -111,50 +111,6 @@ async def test_cancelled_block_leaves_no_sockets_or_threads() -> None:
         await check_leaves_nothing(cycle)
 
 
-async def test_send_waits_while_too_many_records_are_unacknowledged() -> None:
-    async with open_cluster(storage=None) as cluster:
-        config = cluster.config.with_producer(unacknowledged_records_max=10)
-        async with cluster.producer("hello", config) as producer, trio.open_nursery() as nursery:
-
-            async def send_all() -> None:
-                for sequence in range(100):
-                    assert await producer.send(b"%d" % sequence) == sequence
-
-            nursery.start_soon(send_all)
-            await wait_until(lambda: producer.statistics().records == 10)
-            await producer.wait_settled()
-            with trio.move_on_after(0.1) as scope:
-                await producer.send(b"one too many")
-            assert scope.cancelled_caught
-            assert producer.statistics().unacknowledged == 10
-            async with open_store(cluster.config):
-                await wait_until(lambda: producer.statistics().records == 100)
-                with trio.fail_after(DEADLINE_S):
-                    await producer.wait_stored()
-                async with cluster.consumer(["hello"]) as consumer:
-                    await receive_partition(consumer, 0, 100)
-
-
-async def test_send_waits_while_too_many_bytes_are_unacknowledged() -> None:
-    async with open_cluster(storage=None) as cluster:
-        config = cluster.config.with_producer(unacknowledged_bytes_max=1000)
-        async with cluster.producer("hello", config) as producer, trio.open_nursery() as nursery:
-
-            async def send_all() -> None:
-                for _ in range(20):
-                    await producer.send(b"x" * 100)
-
-            nursery.start_soon(send_all)
-            await wait_until(lambda: producer.statistics().records == 10)
-            await producer.wait_settled()
-            await trio.testing.wait_all_tasks_blocked(0.01)
-            assert producer.statistics().records == 10
-            async with open_store(cluster.config):
-                await wait_until(lambda: producer.statistics().records == 20)
-                with trio.fail_after(DEADLINE_S):
-                    await producer.wait_stored()
-
-
 async def test_wait_stored_returns_when_the_store_has_all_records(dafka_cluster: Cluster) -> None:
     assert dafka_cluster.store is not None
     async with dafka_cluster.producer("hello") as producer:

@@ -12,36 +12,10 @@ import trio.testing
 from dafka import RecordBatch
 from dafka.errors import StorageError
 from dafka.roles import open_reader
-from dafka.storage.memory import MemoryStorage
 from dafka.storage.sqlite import SqliteStorage
 from dafka.testing import open_cluster
-from tests.roles.helpers import DEADLINE_S, contents, open_store, receive_partition
+from tests.roles.helpers import DEADLINE_S, contents, receive_partition
 from tests.waiting import wait_until
-
-
-async def test_a_stopped_store_writes_everything_that_it_received(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes: list[int] = []
-    append = MemoryStorage.append
-
-    async def append_when_stopped(self: MemoryStorage, batches: Sequence[RecordBatch]) -> None:
-        sizes.append(sum(map(len, batches)))
-        if len(sizes) == 1:
-            await trio.sleep_forever()  # until the store is stopped, which then writes this record and those after it
-        await append(self, batches)
-
-    monkeypatch.setattr(MemoryStorage, "append", append_when_stopped)
-    async with open_cluster(storage=None) as cluster, cluster.producer("hello") as producer:
-        async with open_store(cluster.config) as store:
-            await producer.send_many(contents(0, 10))
-            await wait_until(lambda: bool(sizes))
-            before = store.statistics().pending_bytes
-            await producer.send_many(contents(10, 1000))
-            await wait_until(lambda: store.statistics().lag == {producer.partition: 1000})
-            await wait_until(lambda: store.statistics().pending_bytes > before + 990)
-        assert store.statistics().records_stored == 1000
-        assert (len(sizes), sum(sizes[1:])) == (3, 1000)
-        with trio.fail_after(DEADLINE_S):
-            await producer.wait_stored()
 
 
 async def test_records_are_published_after_they_are_durable_in_the_spool(

@@ -35,9 +35,13 @@ def small(config: Config) -> Config:
     )
 
 
-@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
-@pytest.mark.parametrize("record_batches", ["on", "off"])
-@pytest.mark.parametrize("storage", STORAGES)
+@pytest.mark.parametrize(
+    ("storage", "record_batches", "compression"),
+    [
+        *((storage, record_batches, "none") for storage in STORAGES for record_batches in ("on", "off")),
+        *(("memory:", "on", compression) for compression in ("gzip", "snappy", "lz4", "zstd")),
+    ],
+)
 async def test_the_largest_record_is_stored_and_comes_back(
     tmp_path: Path, storage: str, record_batches: Any, compression: Any
 ) -> None:

@@ -161,27 +161,6 @@ async def test_failing_storage_acknowledges_nothing_until_it_recovers(monkeypatc
             await receive_partition(consumer, 0, 2000)
 
 
-async def test_nothing_is_acknowledged_before_it_is_durable(monkeypatch: pytest.MonkeyPatch) -> None:
-    may_append = trio.Event()
-    append = MemoryStorage.append
-
-    async def append_slowly(self: MemoryStorage, batches: Sequence[RecordBatch]) -> None:
-        await may_append.wait()
-        await append(self, batches)
-
-    monkeypatch.setattr(MemoryStorage, "append", append_slowly)
-    async with open_cluster() as cluster, cluster.producer("hello") as producer:
-        store = cluster.store
-        assert store is not None
-        await producer.send_many(contents(0, 10))
-        await wait_until(lambda: store.statistics().pending_bytes > 0)
-        async with cluster.consumer(["hello"]) as consumer:
-            await receive_partition(consumer, 0, 10)
-        assert acknowledged(producer) == 0
-        may_append.set()
-        await wait_stored(producer)
-
-
 async def test_a_stopped_store_writes_and_acknowledges_received_records(monkeypatch: pytest.MonkeyPatch) -> None:
     may_append = trio.Event()
     append = MemoryStorage.append
