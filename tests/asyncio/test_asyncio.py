@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -67,32 +68,36 @@ def test_batches_of_several_tasks_have_the_sequences_that_are_returned(config: C
 
 
 def test_batches_that_were_handed_over_are_waited_for(config: Config) -> None:
-    async def hold(producer: dafka.asyncio.Producer) -> None:
-        """Let the producer publish nothing for a moment, as while it begins a new partition."""
+    async def hold(producer: dafka.asyncio.Producer) -> Callable[[], None]:
+        """Let the producer publish nothing until the function is called, as while it begins a new partition."""
+        may_go_on = trio.Event()
 
         async def wait() -> None:
             async with producer._role._publishing:
                 held.set_result(None)
-                await trio.sleep(0.5)
+                await may_go_on.wait()
 
         held = Future[None]()
         producer._hosted.start(wait)
         await asyncio.wrap_future(held)
+        return lambda: producer._hosted.thread.submit(may_go_on.set)
 
     async def program() -> None:
         producer = await dafka.asyncio.open_producer("hello", config)
         await producer.wait_settled()
-        await hold(producer)
+        go_on = await hold(producer)
         assert await producer.send_many([b"1", b"2"]) == range(2)
         assert (await producer.statistics()).records == 0
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(producer.send_many([b"no"]), 0.01)
+        go_on()
         await producer.wait_stored()
         statistics = await producer.statistics()
         assert (statistics.records, statistics.unacknowledged) == (2, 0)
-        await hold(producer)
+        go_on = await hold(producer)
         assert await producer.send_many([b"3"]) == range(2, 3)
         assert (await producer.statistics()).records == 2
+        asyncio.get_running_loop().call_later(0.1, go_on)  # while it is closed
         await producer.aclose()
         async with dafka.asyncio.open_consumer(["hello"], config) as consumer:
             assert [(await consumer.next_record()).value for _ in range(3)] == [b"1", b"2", b"3"]
@@ -162,9 +167,10 @@ def test_leaving_the_block_waits_for_acks_unless_it_is_left_by_an_exception(
                 await producer.send_many([b"1"])
                 await producer.send("text")  # type: ignore[arg-type]
         with pytest.raises(TimeoutError):  # noqa: PT012
-            async with asyncio.timeout(0.5), dafka.asyncio.open_producer("hello", long) as producer:
+            async with asyncio.timeout(None) as limit, dafka.asyncio.open_producer("hello", long) as producer:
                 left.append(producer)
-                await producer.send(b"1")  # the time is over while the block is left
+                await producer.send(b"1")
+                limit.reschedule(0)  # the time is over while the block is left
 
     asyncio.run(asyncio.wait_for(program(), DEADLINE_S))
     for producer in left:

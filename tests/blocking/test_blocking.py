@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import logging
 import threading
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -80,24 +81,25 @@ def test_batches_of_several_threads_have_the_sequences_that_are_returned(config:
     assert dict(enumerate(found)) == sent
 
 
-def hold(producer: blocking.Producer) -> Future[None]:
-    """Let a producer publish nothing for a moment, as while it begins a new partition."""
+def hold(producer: blocking.Producer) -> Callable[[], None]:
+    """Let a producer publish nothing until the function is called, as while it begins a new partition."""
+    may_go_on = trio.Event()
 
     async def wait() -> None:
         async with producer._role._publishing:
             held.set()
-            await trio.sleep(0.5)
+            await may_go_on.wait()
 
     held = threading.Event()
-    future = producer._hosted.start(wait).future
+    producer._hosted.start(wait)
     held.wait()
-    return future
+    return lambda: producer._hosted.thread.submit(may_go_on.set)
 
 
 def test_batches_that_were_handed_over_are_waited_for(config: Config) -> None:
     with blocking.open_producer("hello", config) as producer:
         producer.wait_settled(timeout_s=DEADLINE_S)
-        holding = hold(producer)
+        go_on = hold(producer)
         assert producer.send_many([b"1", b"2"]) == range(2)
         # The error names the time that was given, not what was left of it after a first wait.
         for timeout_s in (0.01, 1e-6):
@@ -105,13 +107,15 @@ def test_batches_that_were_handed_over_are_waited_for(config: Config) -> None:
                 with pytest.raises(TimeoutError) as caught:
                     wait(timeout_s=timeout_s)
                 assert str(caught.value) == f"this has not ended within {timeout_s:g} s"
-        assert not holding.done()
+        go_on()
         producer.wait_stored(timeout_s=DEADLINE_S)
         statistics = producer.statistics()
         assert (statistics.records, statistics.unacknowledged) == (2, 0)
-        holding = hold(producer)
+        go_on = hold(producer)
         assert producer.send_many([b"3"]) == range(2, 3)
-        assert not holding.done()
+        going_on = threading.Timer(0.1, go_on)  # while it is closed
+        going_on.start()
+    going_on.join()
     with blocking.open_consumer(["hello"], config) as consumer:
         assert [consumer.next_record(timeout_s=DEADLINE_S).value for _ in range(3)] == [b"1", b"2", b"3"]
 

@@ -95,8 +95,8 @@ def fork_dafka(
     Returns:
         The process.
     """
-    request = {"arguments": arguments, "environment": environment, "folder": os.getcwd(), "program": program}
-    request["on_terminal"] = on_terminal
+    request: dict[str, Any] = {"arguments": arguments, "environment": environment, "folder": os.getcwd()}
+    request |= {"program": program, "on_terminal": on_terminal}
     status, status_end = os.pipe()
     opened = [status_end]
     writer: IO[bytes] | None = None
@@ -160,11 +160,11 @@ def _serve(requests: socket.socket) -> str:
     signal.set_wakeup_fd(wakeup_end)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     while True:
-        ready, _, _ = select.select([requests, wakeup], [], [])
+        ready, _, _ = select.select([requests.fileno(), wakeup], [], [])
         if wakeup in ready:
             os.read(wakeup, 4096)
             _reap(statuses)
-        if requests not in ready:
+        if requests.fileno() not in ready:
             continue
         data, descriptors, _, _ = socket.recv_fds(requests, REQUEST_BYTES, 4)
         if not data:
@@ -211,8 +211,8 @@ def _become(request: dict[str, Any], streams: list[int]) -> str:
             os.close(descriptor)
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         former = getattr(sys, name)
-        stream = os.fdopen(number, mode, encoding=former.encoding, errors=former.errors, closefd=False)
-        stream.reconfigure(line_buffering=number == 2 or os.isatty(number))
+        buffering = 1 if number == 2 or os.isatty(number) else -1
+        stream = os.fdopen(number, mode, buffering, former.encoding, former.errors, closefd=False)
         setattr(sys, name, stream)
     os.environ.clear()
     os.environ.update(request["environment"])

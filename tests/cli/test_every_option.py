@@ -287,7 +287,7 @@ def test_a_value_that_is_taken_reaches_the_command_or_its_setting(line: Line) ->
         for text, value in taken:
             assert option.name is not None
             found = line.parse_values(f"{flag}={text}").params[option.name]
-            assert found == (value if not option.multiple else (value,)), (flag, text)  # type: ignore[attr-defined]
+            assert found == (value if not option.multiple else (value,)), (flag, text)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from types import ModuleType
 from typing import Any
@@ -44,12 +44,13 @@ class Style:
 
     async def call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call a method of a node, whether it waits in this style or not."""
-        if self.module is blocking and "timeout_s" in inspect.signature(method).parameters and not args[1:]:
+        limit = inspect.signature(method).parameters.get("timeout_s") if self.module is blocking else None
+        if limit is not None and limit.kind is limit.KEYWORD_ONLY:
             kwargs.setdefault("timeout_s", DEADLINE_S)
         result = method(*args, **kwargs)
         return await result if isinstance(result, Awaitable) else result
 
-    async def each(self, iterable: Any) -> AsyncIterator[Any]:
+    async def each(self, iterable: Any) -> AsyncGenerator[Any, None]:
         """Yield what an iterable of this style has."""
         if self.module is blocking:
             for each in iterable:

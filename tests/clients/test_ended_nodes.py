@@ -127,7 +127,7 @@ check_nothing_left()
 
 async def open_nodes(style: Style, stack: AsyncExitStack, config: Config) -> tuple[Any, Any, Any, Any]:
     """Open a producer, a consumer that has received a record, a reader that is ready, and an observer."""
-    openings = (
+    openings: tuple[tuple[Any, ...], ...] = (
         ("open_producer", "hello", config),
         ("open_consumer", ["hello"], config),
         ("open_reader", ["hello"], config),

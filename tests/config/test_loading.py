@@ -128,10 +128,10 @@ def test_file_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
         Config.load(path, {})
 
 
-SECONDS = {"ms": Fraction(1, 1000), "s": 1, "m": 60, "h": 3600, "d": 24 * 3600, "w": 7 * 24 * 3600}
-SIZES = {"": 1, "B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "PB": 10**15} | {
-    f"{prefix}iB": 2 ** (10 * power) for power, prefix in enumerate("KMGTP", 1)
-}
+Units = dict[str, Fraction | int]
+SECONDS: Units = {"ms": Fraction(1, 1000), "s": 1, "m": 60, "h": 3600, "d": 24 * 3600, "w": 7 * 24 * 3600}
+DECIMAL: Units = {"": 1, "B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "PB": 10**15}
+SIZES = DECIMAL | {f"{prefix}iB": 2 ** (10 * power) for power, prefix in enumerate("KMGTP", 1)}
 
 
 def test_every_unit_is_a_factor_in_any_case_with_fractions_and_spaces() -> None:
