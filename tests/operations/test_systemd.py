@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from dafka.operations import open_operations, systemd
 from dafka.operations.monitor import Monitor
@@ -108,7 +109,7 @@ class FakeStore(Store):
         return self.state
 
 
-async def test_ready_is_sent_once_watchdog_while_healthy_and_stopping_at_the_end(
+async def test_ready_is_sent_when_the_nodes_are_ready_and_stopping_at_the_end(
     manager: Manager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(systemd, "READY_POLL_S", 0.005)
@@ -123,11 +124,52 @@ async def test_ready_is_sent_once_watchdog_while_healthy_and_stopping_at_the_end
         received = await manager.wait_for("STATUS=ready")
         assert received.count(READY) == 1
         assert ALIVE in received
-        store.state = Health("the storage hangs", "the storage hangs")
-        await manager.wait_for("STATUS=store: the storage hangs")
-        await trio.sleep(0.1)
-        assert ALIVE not in [each for datagram in manager.receive() for each in datagram]
-        store.state = Health()
-        assert READY not in await manager.wait_for("STATUS=ready")
     assert manager.receive()[-1] == ["STOPPING=1", "STATUS=stopping"]
     assert monitor.health().unready == "stopping"
+
+
+class Recorder(Notifier):
+    """Notes what it sends, and when."""
+
+    def __init__(self, watchdog_s: float | None) -> None:
+        super().__init__("@none", watchdog_s)
+        self.sent: list[tuple[float, tuple[str, ...]]] = []
+
+    def send(self, *assignments: str) -> bool:
+        self.sent.append((trio.current_time(), assignments))
+        return True
+
+
+STATES = (Health(unready="no tower"), Health(), Health("it hangs", "it hangs"), Health(unready="full"), Health())
+STATE_S = 30.0
+"""How long each of the states lasts."""
+
+
+@pytest.mark.parametrize("watchdog_s", [None, 0.2, 12.0, 1000.0])
+async def test_each_state_is_reported_in_time(watchdog_s: float | None, autojump_clock: trio.testing.MockClock) -> None:
+    begun = trio.current_time() + 0.001
+
+    def state_at(time: float) -> Health:
+        return STATES[min(int((time - begun) / STATE_S), len(STATES) - 1)]
+
+    recorder = Recorder(watchdog_s)
+    with trio.move_on_after(STATE_S * len(STATES)):
+        await systemd.report_state(lambda: state_at(trio.current_time()), recorder)
+    interval_s = float("inf") if watchdog_s is None else watchdog_s / 4
+    is_ready = False
+    before = trio.current_time() - STATE_S * len(STATES)
+    for time, assignments in recorder.sent:
+        health = state_at(time)
+        expected = [f"STATUS={health.trouble or health.unready or 'ready'}"]
+        assert time - before == pytest.approx(
+            0 if time == recorder.sent[0][0] else min(5.0 if is_ready else 0.1, interval_s)
+        )
+        if not health.unready and not is_ready:
+            is_ready = True
+            expected.append(READY)
+        if watchdog_s is not None and not health.trouble:
+            expected.append(ALIVE)
+        assert list(assignments) == expected
+        before = time
+    assert is_ready
+    assert set(STATES) == {state_at(time) for time, _ in recorder.sent}
