@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from dafka.errors import StorageError, StorageLostError, StorageUnsupportedError
 from dafka.protocol import CommitQueue, ResetPosition
 from dafka.records import Partition, RecordBatch
 from dafka.roles.commit_pipeline import Commit, CommitPipeline, CommitStage
+from dafka.roles.logging_events import CommitSlow
 
 A, B = Partition("t", "A" * 32), Partition("t", "B" * 32)
 RETRY_MS = 1000
@@ -50,6 +52,7 @@ class Disk:
     Attributes:
         errors: The error of each transaction, by its number.
         log: What happened, in order.
+        duration_s: How long each transaction takes.
         on_append: Called when a transaction begins.
     """
 
@@ -57,11 +60,14 @@ class Disk:
     log: list[tuple[Any, ...]] = attrs.field(factory=list)
     ends: dict[Partition, int] = attrs.field(factory=dict)
     written: list[tuple[Partition, int]] = attrs.field(factory=list)
+    duration_s: float = 0.0
     on_append: Callable[[Sequence[RecordBatch]], None] = lambda _: None
     _transactions: Iterator[int] = attrs.field(factory=itertools.count)
 
     async def append(self, batches: Sequence[RecordBatch]) -> None:
         number = next(self._transactions)
+        if self.duration_s:
+            await trio.sleep(self.duration_s)
         self.on_append(batches)
         await trio.lowlevel.checkpoint()
         if number in self.errors:
@@ -120,11 +126,16 @@ class Node:
         self.machine = Machine(self.disk)
         machine: Any = self.machine
         storage: Any = self.disk
-        log: Any = None
+        self.slow: list[tuple[float, float, int]] = []
+        log: Any = self
         config = Config().with_store(retry_ms=RETRY_MS).store
         self.pipeline = CommitPipeline(CommitQueue(machine), storage, config, self.act, log)
         self.stage = Stage(self.disk, own, is_first=True)
         self.pipeline.stages = [self.stage, Stage(self.disk, 0, is_first=False)]
+
+    def write(self, event: CommitSlow, level: int) -> None:
+        assert level == logging.WARNING
+        self.slow.append((trio.current_time(), event.seconds, event.records))
 
     def act(self, actions: Iterable[Any]) -> None:
         for action in actions:
@@ -255,6 +266,31 @@ async def test_a_failure_is_repeated_after_the_pause_and_reported_once(autojump_
     assert [entry[0] for entry in node.disk.log].count("prepare") == 4
     assert node.machine.acknowledged == {A: 1}
     assert trio.current_time() - began == pytest.approx(3.5 * RETRY_MS / 1000)
+
+
+async def test_a_failed_transaction_of_the_stages_alone_is_repeated_before_others() -> None:
+    node = Node({0: StorageError("full")}, own=1)
+    with pytest.raises(StorageError):
+        await node.pipeline.finish()
+    node.put(0, 1)
+    await node.pipeline.finish()
+    assert [entry for entry in node.disk.log if entry[0] == "written"] == [("written", (B, 1)), ("written", (A, 1))]
+
+
+@pytest.mark.parametrize(("duration_s", "logged"), [(2.0, []), (2.5, [0, 60, 120])])
+async def test_slow_commits_are_logged_once_a_minute(
+    duration_s: float, logged: list[float], autojump_clock: trio.testing.MockClock
+) -> None:
+    node = Node()
+    node.disk.duration_s = duration_s
+    for number in range(55):
+        node.put(number, number + 1)
+        await node.pipeline.finish()
+    first = node.slow[0][0] if node.slow else 0.0
+    assert [(time - first, seconds, records) for time, seconds, records in node.slow] == [
+        (pytest.approx(after), pytest.approx(duration_s), 1) for after in logged
+    ]
+    assert node.pipeline.timer.histogram().total == pytest.approx(55 * duration_s)
 
 
 async def test_a_lost_storage_ends_the_pipeline_and_acknowledges_nothing() -> None:

@@ -172,7 +172,7 @@ async def test_a_stopped_store_writes_and_acknowledges_received_records(monkeypa
     monkeypatch.setattr(MemoryStorage, "append", append_slowly)
     async with open_cluster(storage=None) as cluster, cluster.producer("hello") as producer:
         async with trio.open_nursery() as nursery:
-            async with open_store(cluster.config) as store:
+            async with open_store(cluster.config.with_node(grace_ms=60_000)) as store:
                 await producer.send_many(contents(0, 1000))
                 await wait_until(lambda: store.statistics().lag == {producer.partition: 1000})
                 await wait_until(lambda: store.statistics().pending_bytes >= 1000 * RECORD_MEMORY_BYTES)
