@@ -106,18 +106,23 @@ def test_unknown_variable_is_one_warning(dafka: Dafka) -> None:
     assert error.startswith("Error: no tower answered")
 
 
+def test_settings_that_a_node_refuses(dafka: Dafka) -> None:
+    for arguments, error in (
+        (["produce", ""], "topic: expected at least one character"),
+        (["consume", "t" * 256], "topic: expected at most 255 bytes, not 256"),
+        (["produce", "t", "--min-stores", "2", "--wire", "libdafka"], "min_stores: expected 0 or 1 with wire libdafka"),
+    ):
+        ended = dafka.run(*arguments)
+        assert (ended.status, ended.output) == (2, b"")
+        assert ended.error.startswith(error)
+
+
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
         (["produce", "t", "--file", "{folder}/none"], "cannot read {folder}/none: No such file or directory"),
         (["produce", "t", "--file", "{folder}"], "cannot read {folder}: it is a folder"),
         (["consume", "t", "--config", "{folder}/none"], "cannot read the configuration {folder}/none: No such file"),
-        (["produce", ""], "topic: expected at least one character"),
-        (["consume", "t" * 256], "topic: expected at most 255 bytes, not 256"),
-        (
-            ["produce", "t", "--min-stores", "2", "--wire", "libdafka"],
-            "min_stores: expected 0 or 1 with wire libdafka, whose ACKs do not name their store; set wire to rfc46",
-        ),
         (["store", "--storage", "dafka.db"], "storage 'dafka.db': expected SCHEME:LOCATION, such as sqlite:dafka.db"),
         (["store", "--storage", "redis:x"], "unknown storage 'redis': installed are "),
         (["up", "--sub", FREE, "--pub", FREE, "--storage", "redis:x"], "unknown storage 'redis': installed are "),
