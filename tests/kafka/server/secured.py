@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import ssl
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,7 +17,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from confluent_kafka import Consumer, KafkaException, Producer
 
 from dafka import Config
-from dafka.broker.access.credentials import MECHANISMS, derive_credential
+from dafka.broker.access.credentials import ITERATIONS_MIN, MECHANISMS, Credential, derive_credential
 from dafka.broker.access.permissions import Permissions
 from dafka.broker.access.users_file import User, write_users
 from dafka.testing import RunningKafka
@@ -32,10 +33,15 @@ class RefusedError(Exception):
     """The client could not do what it was asked to."""
 
 
+@functools.cache
+def make_credentials() -> Mapping[str, Credential]:
+    """Return the credentials of a user whose password is `PASSWORD`."""
+    return {each: derive_credential(each, PASSWORD, ITERATIONS_MIN) for each in MECHANISMS}
+
+
 def write_user_file(path: Path, **permissions: Permissions) -> None:
     """Write a file of users, whose passwords are all `PASSWORD`."""
-    credentials = {each: derive_credential(each, PASSWORD, 4096) for each in MECHANISMS}
-    write_users(path, {name: User(name, credentials, each) for name, each in permissions.items()})
+    write_users(path, {name: User(name, make_credentials(), each) for name, each in permissions.items()})
 
 
 class Authority:

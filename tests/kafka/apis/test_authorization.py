@@ -1,0 +1,744 @@
+"""Who may call which API of Kafka, on what: a table written from the documentation, and the broker held against it.
+
+Each row is called in each version that the broker offers. The user has exactly what the row needs, then everything but
+one part of that, also under names that look alike. All calls are on one connection, so a permission that was taken away
+is missed there at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import product
+from typing import Any, NamedTuple
+
+import pytest
+
+from dafka.batches import encode_batch
+from dafka.broker.access.permissions import Permissions
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.config import Config
+from dafka.kafka.apis import OFFERED
+from dafka.kafka.apis.shared.registry import AUTHORIZATIONS, HANDLERS
+from dafka.kafka.protocol.apis import REQUESTS, RESPONSES
+from dafka.kafka.protocol.constants import ApiKey
+from dafka.kafka.protocol.frames import decode_response, encode_request, encode_token
+from dafka.kafka.protocol.tables import NIL
+from tests.kafka.apis.door import Client, Door, build, open_door, plain
+from tests.kafka.server.fake_cluster import OWN, THIRD, FakeCluster
+
+KINDS = ("read", "write", "admin", "groups", "transactions")
+EVERYTHING = Permissions(*[("*",)] * 5)
+NOTHING = Permissions()
+
+Values = dict[str, Any]
+
+
+class Names(NamedTuple):
+    """The resources that a call names."""
+
+    topic: str
+    group: str
+    transaction: str
+
+
+# All have the same length, so that answers about them can be compared.
+EXISTING = Names("topic-1", "group-1", "trans-1")
+ABSENT = Names("topic-9", "group-9", "trans-9")
+BESIDE = Names("besides", "besideg", "besidex")
+
+
+class Need(NamedTuple):
+    """One of these permissions for a resource that a call names: a field of `Names`, or the cluster."""
+
+    permissions: tuple[str, ...]
+    resource: str
+    error: ErrorCode
+
+    def name_in(self, names: Names) -> str:
+        """Return the pattern that permits it."""
+        return "*" if self.resource == "cluster" else str(getattr(names, self.resource))
+
+
+READ = Need(("read",), "topic", ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+WRITE = Need(("write",), "topic", ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+ADMIN = Need(("admin",), "topic", ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+SEE = Need(("read", "write", "admin"), "topic", ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+GROUP = Need(("groups",), "group", ErrorCode.GROUP_AUTHORIZATION_FAILED)
+TRANSACTION = Need(("transactions",), "transaction", ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+CLUSTER = Need(("admin",), "cluster", ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+REFUSALS = {each.error for each in (READ, GROUP, TRANSACTION, CLUSTER)}
+
+
+class Call(NamedTuple):
+    """A row: a request with what it names, and what a user needs for it. The first missing need is answered.
+
+    Attributes:
+        values: Makes the request for each of the names.
+        granted: The names that may be used without spoiling anything when it is permitted.
+        silent: The versions whose response has no place for the error: it is empty.
+        is_list: Whether the request can name several resources of the last need, which are decided one by one.
+    """
+
+    api: ApiKey
+    versions: range
+    needs: tuple[Need, ...]
+    values: Callable[[list[Names]], Values]
+    granted: Names = EXISTING
+    silent: range = range(0)
+    is_list: bool = True
+
+
+def versions(first: int, last: int) -> range:
+    return range(first, last + 1)
+
+
+def parts(key: str, name: str, inner: str, part: Values) -> Callable[[list[Names]], Values]:
+    """Return what makes a list of topics, each with the same list inside."""
+    return lambda all_names: {key: [{name: each.topic, inner: [part]} for each in all_names]}
+
+
+def merged(make: Callable[[list[Names]], Values], **others: Any) -> Callable[[list[Names]], Values]:
+    """Return what makes further fields; a text names a field of `Names`, if it begins with a dot."""
+
+    def values(names: list[Names]) -> Values:
+        first = names[0]
+        found = {
+            key: getattr(first, each[1:]) if isinstance(each, str) and each.startswith(".") else each
+            for key, each in others.items()
+        }
+        return make(names) | found
+
+    return values
+
+
+def nothing(_names: list[Names]) -> Values:
+    return {}
+
+
+def single(**fields: Any) -> Callable[[list[Names]], Values]:
+    return merged(nothing, **fields)
+
+
+BATCH = encode_batch(0, [b"x"], timestamps=1)
+RECORDS = parts("topic_data", "name", "partition_data", {"index": 0, "records": BATCH})
+FETCHED = parts("topics", "topic", "partitions", {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 10**6})
+COMMITTED = parts(
+    "topics", "name", "partitions", {"partition_index": 0, "committed_offset": 0, "committed_metadata": ""}
+)
+INDEXES = parts("topics", "name", "partition_indexes", 0)  # type: ignore[arg-type]
+PRODUCER = {"transactional_id": ".transaction", "producer_id": 7, "producer_epoch": 0}
+TOPIC_TYPE, BROKER_TYPE = 2, 4
+
+
+def resources(**others: Any) -> Callable[[list[Names]], Values]:
+    return lambda names: {
+        "resources": [{"resource_type": TOPIC_TYPE, "resource_name": each.topic, **others} for each in names]
+    }
+
+
+def of_broker(**others: Any) -> Callable[[list[Names]], Values]:
+    return lambda _: {"resources": [{"resource_type": BROKER_TYPE, "resource_name": "0", **others}]}
+
+
+def created(names: list[Names]) -> Values:
+    rest = {"num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+    return {"topics": [{"name": each.topic, **rest} for each in names]}
+
+
+def added(names: list[Names]) -> Values:
+    topics = [{"name": each.topic, "count": 3, "assignments": None} for each in names]
+    return {"topics": topics, "timeout_ms": 1000, "validate_only": False}
+
+
+def by_name(names: list[Names]) -> Values:
+    return {"topics": [{"name": each.topic, "topic_id": NIL} for each in names], "timeout_ms": 1000}
+
+
+def grouped(names: list[Names]) -> Values:
+    topics = [{"name": each.topic, "partition_indexes": [0]} for each in names]
+    return {"groups": [{"group_id": names[0].group, "topics": topics}]}
+
+
+def kept_by(names: list[Names]) -> Values:
+    moved = [{"partition_index": 0, "replicas": [0]}]
+    return {"topics": [{"name": each.topic, "partitions": moved} for each in names]}
+
+
+def listed(key: str, kind: str, **others: Any) -> Callable[[list[Names]], Values]:
+    """Return what makes a list of names."""
+    return lambda names: {key: [getattr(each, kind) for each in names], **others}
+
+
+def objects(key: str, field: str, **others: Any) -> Callable[[list[Names]], Values]:
+    """Return what makes a list of objects that have the names of topics."""
+    return lambda names: {key: [{field: each.topic} for each in names], **others}
+
+
+SETTING = [{"name": "retention.ms", "value": "60000"}]
+CHANGE = [{"name": "retention.ms", "value": "60000", "config_operation": 0}]
+JOIN = {"session_timeout_ms": 1, "protocol_type": "consumer", "protocols": [{"name": "range", "metadata": b""}]}
+MEMBER = {"group_id": ".group", "generation_id": 1, "member_id": "m"}
+
+CALLS = [
+    Call(ApiKey.PRODUCE, versions(0, 11), (WRITE,), merged(RECORDS, acks=-1, timeout_ms=10**4)),
+    Call(
+        ApiKey.PRODUCE,
+        versions(3, 11),
+        (TRANSACTION, WRITE),
+        merged(RECORDS, acks=-1, timeout_ms=10**4, transactional_id=".transaction"),
+    ),
+    Call(ApiKey.FETCH, versions(0, 12), (READ,), merged(FETCHED, max_wait_ms=0, min_bytes=0)),
+    Call(
+        ApiKey.LIST_OFFSETS,
+        versions(1, 11),
+        (SEE,),
+        merged(parts("topics", "name", "partitions", {"partition_index": 0, "timestamp": -1}), replica_id=-1),
+    ),
+    Call(ApiKey.METADATA, versions(0, 13), (SEE,), objects("topics", "name")),
+    Call(ApiKey.OFFSET_COMMIT, versions(1, 9), (GROUP, READ), merged(COMMITTED, group_id=".group")),
+    Call(ApiKey.OFFSET_FETCH, versions(1, 7), (GROUP, SEE), merged(INDEXES, group_id=".group")),
+    Call(ApiKey.OFFSET_FETCH, versions(8, 9), (GROUP, SEE), grouped),
+    Call(ApiKey.OFFSET_FETCH, versions(2, 7), (GROUP,), single(group_id=".group", topics=None), is_list=False),
+    Call(
+        ApiKey.OFFSET_FETCH,
+        versions(8, 9),
+        (GROUP,),
+        lambda names: {"groups": [{"group_id": each.group, "topics": None} for each in names]},
+    ),
+    Call(ApiKey.FIND_COORDINATOR, versions(0, 3), (GROUP,), single(key=".group", key_type=0), is_list=False),
+    Call(ApiKey.FIND_COORDINATOR, versions(4, 5), (GROUP,), listed("coordinator_keys", "group", key_type=0)),
+    Call(
+        ApiKey.FIND_COORDINATOR, versions(1, 3), (TRANSACTION,), single(key=".transaction", key_type=1), is_list=False
+    ),
+    Call(
+        ApiKey.FIND_COORDINATOR, versions(4, 5), (TRANSACTION,), listed("coordinator_keys", "transaction", key_type=1)
+    ),
+    Call(ApiKey.JOIN_GROUP, versions(0, 9), (GROUP,), single(group_id=".group", member_id="", **JOIN), is_list=False),
+    Call(ApiKey.HEARTBEAT, versions(0, 4), (GROUP,), single(**MEMBER), is_list=False),
+    Call(ApiKey.LEAVE_GROUP, versions(0, 2), (GROUP,), single(group_id=".group", member_id="m"), is_list=False),
+    Call(
+        ApiKey.LEAVE_GROUP,
+        versions(3, 5),
+        (GROUP,),
+        single(group_id=".group", members=[{"member_id": "m"}]),
+        is_list=False,
+    ),
+    Call(ApiKey.SYNC_GROUP, versions(0, 5), (GROUP,), single(**MEMBER, assignments=[]), is_list=False),
+    Call(ApiKey.DESCRIBE_GROUPS, versions(0, 6), (GROUP,), listed("groups", "group")),
+    Call(ApiKey.DELETE_GROUPS, versions(0, 2), (GROUP,), listed("groups_names", "group"), granted=ABSENT),
+    Call(
+        ApiKey.OFFSET_DELETE,
+        versions(0, 0),
+        (GROUP, READ),
+        merged(parts("topics", "name", "partitions", {"partition_index": 0}), group_id=".group"),
+        granted=EXISTING._replace(topic="topic-9"),
+    ),
+    Call(ApiKey.CREATE_TOPICS, versions(0, 7), (ADMIN,), created),
+    Call(
+        ApiKey.DELETE_TOPICS, versions(0, 5), (ADMIN,), listed("topic_names", "topic", timeout_ms=1000), granted=ABSENT
+    ),
+    Call(ApiKey.DELETE_TOPICS, versions(6, 6), (ADMIN,), by_name, granted=ABSENT),
+    Call(
+        ApiKey.DELETE_RECORDS,
+        versions(0, 2),
+        (ADMIN,),
+        merged(parts("topics", "name", "partitions", {"partition_index": 0, "offset": -1}), timeout_ms=1000),
+        granted=ABSENT,
+    ),
+    Call(ApiKey.CREATE_PARTITIONS, versions(0, 3), (ADMIN,), added, granted=ABSENT),
+    Call(ApiKey.DESCRIBE_CONFIGS, versions(0, 4), (SEE,), resources(configuration_keys=None)),
+    Call(ApiKey.DESCRIBE_CONFIGS, versions(0, 4), (CLUSTER,), of_broker(configuration_keys=None), is_list=False),
+    Call(
+        ApiKey.ALTER_CONFIGS,
+        versions(0, 2),
+        (ADMIN,),
+        merged(resources(configs=SETTING), validate_only=False),
+        granted=ABSENT,
+    ),
+    Call(
+        ApiKey.ALTER_CONFIGS,
+        versions(0, 2),
+        (CLUSTER,),
+        merged(of_broker(configs=SETTING), validate_only=False),
+        is_list=False,
+    ),
+    Call(
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        versions(0, 1),
+        (ADMIN,),
+        merged(resources(configs=CHANGE), validate_only=False),
+        granted=ABSENT,
+    ),
+    Call(
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        versions(0, 1),
+        (CLUSTER,),
+        merged(of_broker(configs=CHANGE), validate_only=False),
+        is_list=False,
+    ),
+    Call(ApiKey.ALTER_PARTITION_REASSIGNMENTS, versions(0, 1), (ADMIN,), kept_by),
+    Call(
+        ApiKey.ELECT_LEADERS,
+        versions(0, 2),
+        (ADMIN,),
+        lambda names: {"topic_partitions": [{"topic": each.topic, "partitions": [0]} for each in names]},
+    ),
+    Call(
+        ApiKey.ELECT_LEADERS,
+        versions(0, 2),
+        (CLUSTER,),
+        single(topic_partitions=None),
+        silent=versions(0, 0),
+        is_list=False,
+    ),
+    Call(
+        ApiKey.DESCRIBE_LOG_DIRS, versions(0, 5), (CLUSTER,), single(topics=None), silent=versions(0, 2), is_list=False
+    ),
+    Call(
+        ApiKey.OFFSET_FOR_LEADER_EPOCH,
+        versions(0, 4),
+        (SEE,),
+        parts("topics", "topic", "partitions", {"partition": 0, "leader_epoch": 0}),
+    ),
+    Call(
+        ApiKey.INIT_PRODUCER_ID,
+        versions(0, 5),
+        (TRANSACTION,),
+        single(transactional_id=".transaction", transaction_timeout_ms=1000),
+        is_list=False,
+    ),
+    Call(
+        ApiKey.ADD_OFFSETS_TO_TXN,
+        versions(0, 4),
+        (TRANSACTION, GROUP),
+        single(**PRODUCER, group_id=".group"),
+        is_list=False,
+    ),
+    Call(ApiKey.END_TXN, versions(0, 4), (TRANSACTION,), single(**PRODUCER, committed=True), is_list=False),
+    Call(
+        ApiKey.TXN_OFFSET_COMMIT,
+        versions(0, 4),
+        (TRANSACTION, GROUP, READ),
+        merged(COMMITTED, **PRODUCER, group_id=".group"),
+    ),
+    Call(
+        ApiKey.ADD_PARTITIONS_TO_TXN,
+        versions(0, 3),
+        (TRANSACTION, WRITE),
+        merged(
+            parts("v3_and_below_topics", "name", "partitions", 0),  # type: ignore[arg-type]
+            v3_and_below_transactional_id=".transaction",
+            v3_and_below_producer_id=7,
+            v3_and_below_producer_epoch=0,
+        ),
+        is_list=False,  # all of them, or none
+    ),
+    Call(ApiKey.DESCRIBE_PRODUCERS, versions(0, 0), (READ,), INDEXES),
+    Call(ApiKey.DESCRIBE_TRANSACTIONS, versions(0, 0), (TRANSACTION,), listed("transactional_ids", "transaction")),
+    Call(ApiKey.DESCRIBE_TOPIC_PARTITIONS, versions(0, 0), (SEE,), objects("topics", "name")),
+]
+
+
+class Listing(NamedTuple):
+    """A row: a request that everybody may send, and whose response leaves out what a user may not see."""
+
+    api: ApiKey
+    versions: range
+    need: Need
+    values: Values
+
+
+LISTINGS = [
+    Listing(ApiKey.METADATA, versions(0, 0), SEE, {"topics": []}),
+    Listing(ApiKey.METADATA, versions(1, 13), SEE, {"topics": None}),
+    Listing(ApiKey.DESCRIBE_TOPIC_PARTITIONS, versions(0, 0), SEE, {"topics": []}),
+    Listing(ApiKey.LIST_CONFIG_RESOURCES, versions(1, 1), SEE, {}),
+    Listing(ApiKey.LIST_GROUPS, versions(0, 5), GROUP, {}),
+    Listing(ApiKey.LIST_TRANSACTIONS, versions(0, 2), TRANSACTION, {"state_filters": [], "producer_id_filters": []}),
+]
+
+FOR_EVERYBODY: dict[ApiKey, tuple[range, Values]] = {
+    ApiKey.DESCRIBE_CLUSTER: (versions(0, 2), {"include_cluster_authorized_operations": False}),
+    # There are no metrics of clients, so that nothing is listed in version 0.
+    ApiKey.LIST_CONFIG_RESOURCES: (versions(0, 0), {}),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: (versions(0, 0), {"topics": None}),
+    ApiKey.API_VERSIONS: (versions(0, 4), {}),
+}
+BEFORE_LOGIN = {
+    ApiKey.API_VERSIONS: versions(0, 4),
+    ApiKey.SASL_HANDSHAKE: versions(0, 1),
+    ApiKey.SASL_AUTHENTICATE: versions(0, 2),
+}
+
+
+def test_every_api_and_version_is_in_the_table() -> None:
+    rows = [(each.api, each.versions) for each in (*CALLS, *LISTINGS)]
+    rows += [(api, each) for api, (each, _) in FOR_EVERYBODY.items()] + list(BEFORE_LOGIN.items())
+    written = {(api, version) for api, several in rows for version in several}
+    offered = {(key, version) for key, each in OFFERED.items() for version in versions(each.first, each.last)}
+    assert written == offered
+    assert AUTHORIZATIONS.keys() == {ApiKey(key) for key in OFFERED} - BEFORE_LOGIN.keys()
+    assert HANDLERS.keys() == AUTHORIZATIONS.keys() - {ApiKey.PRODUCE}
+
+
+@pytest.fixture(scope="module")
+def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+    path = tmp_path_factory.mktemp("door") / "users"
+    with open_door(Config().with_kafka(auto_create_topics="off"), users=path) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def client(door: Door) -> Iterator[Client]:
+    """A connection of a user whose permissions change; with what exists already."""
+    door.permit(anne=EVERYTHING)
+    with door.connect("anne") as found:
+        for names in (EXISTING, BESIDE):
+            assert errors_in(found.ask(ApiKey.CREATE_TOPICS, 4, **created([names]))) == set()
+            values = merged(RECORDS, acks=-1, timeout_ms=10**4)([names])
+            assert errors_in(found.ask(ApiKey.PRODUCE, 7, **values)) == set()
+            values = merged(COMMITTED, group_id=".group")([names])
+            assert errors_in(found.ask(ApiKey.OFFSET_COMMIT, 5, **values)) == set()
+            asked = {"transactional_id": names.transaction, "transaction_timeout_ms": 1000}
+            assert errors_in(found.ask(ApiKey.INIT_PRODUCER_ID, 1, **asked)) == set()
+        yield found
+
+
+def errors_in(answer: Any) -> set[int]:
+    """Return all error codes in a response that are not `NONE`."""
+    found: set[int] = set()
+    if isinstance(answer, dict):
+        for name, value in answer.items():
+            found |= {value} - {ErrorCode.NONE} if name.endswith("error_code") else errors_in(value)
+    elif isinstance(answer, list):
+        found = set().union(*map(errors_in, answer))
+    return found
+
+
+def state_of(door: Door) -> Any:
+    """Return what requests could have changed."""
+    broker = door.broker.broker
+
+    def find() -> Any:
+        logs = {
+            name: (topic, [(log.index.start_offset, log.index.end_offset) for log in broker.node.logs(name)])
+            for name, topic in broker.node.topics.items()
+        }
+        groups = {
+            each.group_id: (each.state, offsets)
+            for coordinator in broker.groups.coordinators()
+            for each in coordinator.list_groups()
+            if (offsets := coordinator.fetch_offsets(each.group_id, None))
+        }
+        transactions = {each.transactional_id: each.producer_epoch for each in broker.transactions.known()}
+        return logs, groups, transactions
+
+    return door.call(find)
+
+
+def exactly(needs: tuple[Need, ...], chosen: tuple[str, ...], *all_names: Names) -> Permissions:
+    """Return nothing but what is needed for names, with the chosen one of the permissions that suffice for each."""
+    found: dict[str, tuple[str, ...]] = {}
+    for need, permission in zip(needs, chosen, strict=True):
+        found[permission] = (*found.get(permission, ()), *(need.name_in(each) for each in all_names))
+    return Permissions(**found)
+
+
+def all_but(need: Need, *all_names: Names) -> Permissions:
+    """Return everything but one need, which is permitted for names that look alike."""
+    alike: tuple[str, ...] = ("t*", "*c", "?")
+    if need.resource != "cluster":
+        names = [need.name_in(each) for each in all_names]
+        alike = tuple(text for each in names for text in (each[:-1], f"{each}x", f"x{each}", each.upper(), f"{each}?*"))
+        alike += (need.name_in(BESIDE), "")
+    return Permissions(**{kind: alike if kind in need.permissions else ("*",) for kind in KINDS})
+
+
+def named(rows: list[Any]) -> list[Any]:
+    return [pytest.param(row, id=f"{row.api.name}-{number}") for number, row in enumerate(rows)]
+
+
+@pytest.mark.parametrize("call", named(CALLS))
+def test_a_call_needs_each_of_its_permissions_and_no_other(door: Door, client: Client, call: Call) -> None:
+    for version, chosen in product(call.versions, product(*(need.permissions for need in call.needs))):
+        door.permit(anne=exactly(call.needs, chosen, call.granted))
+        frame = client.exchange(call.api, version, **call.values([call.granted]))
+        assert not errors_in(plain(decode_response(frame, RESPONSES[call.api], version))) & REFUSALS, version
+        assert not call.is_list or call.needs[-1].name_in(call.granted).encode() in frame
+    before = state_of(door)
+    for need in call.needs:
+        door.permit(anne=all_but(need, EXISTING, ABSENT))
+        kind = "topic" if need.resource == "cluster" else need.resource
+        one, other = getattr(EXISTING, kind), getattr(ABSENT, kind)
+        for version in call.versions:
+            frames = [
+                client.exchange(call.api, version, **call.values([EXISTING._replace(**{kind: name})]))
+                for name in (one, other)
+            ]
+            expected = {need.error} if version not in call.silent else set()
+            assert errors_in(plain(decode_response(frames[0], RESPONSES[call.api], version))) == expected, version
+            assert frames[0].replace(one.encode(), other.encode()) == frames[1], "the answer reveals what exists"
+    assert state_of(door) == before
+
+
+@pytest.mark.parametrize("call", named([each for each in CALLS if each.is_list]))
+def test_what_is_refused_beside_what_is_permitted_affects_only_itself(door: Door, client: Client, call: Call) -> None:
+    need, granted = call.needs[-1], call.granted
+    beside = granted._replace(**{need.resource: need.name_in(BESIDE)})
+    door.permit(anne=exactly(call.needs, tuple(each.permissions[0] for each in call.needs), granted))
+    before = state_of(door)[0].get(beside.topic)
+    for version in call.versions:
+        alone = []
+        for asked in ([granted], [beside, granted], [granted, beside]):
+            items = items_in(client.ask(call.api, version, **call.values(asked)))
+            refused = [each for each in items if need.name_in(beside) in each.values()]
+            (other,) = (each for each in items if need.name_in(granted) in each.values())
+            assert [errors_in(each) for each in refused] == [{need.error}] * (len(asked) - 1), version
+            alone.append(errors_in(other))
+        assert alone == [alone[0]] * 3
+        assert need.error not in alone[0]
+    assert state_of(door)[0].get(beside.topic) == before
+
+
+def items_in(answer: Values) -> list[Values]:
+    """Return the items of the lists of a response; those of topics in groups, too."""
+    lists = [
+        each for name, each in answer.items() if isinstance(each, list) and name not in {"brokers", "node_endpoints"}
+    ]
+    found = [item for each in lists for item in each]
+    inner = [topic for item in found if "group_id" in item for topic in item.get("topics", ())]
+    return inner or found
+
+
+@pytest.mark.parametrize("row", named(LISTINGS))
+def test_a_list_shows_what_is_permitted_and_nothing_else(door: Door, client: Client, row: Listing) -> None:
+    permitted = [(exactly((row.need,), (each,), EXISTING), (True, False)) for each in row.need.permissions]
+    permitted += [(all_but(row.need, EXISTING), (False, True)), (NOTHING, (False, False))]
+    for permissions, expected in permitted:
+        door.permit(anne=permissions)
+        for version in row.versions:
+            frame = client.exchange(row.api, version, **row.values)
+            shown = tuple(row.need.name_in(each).encode() in frame for each in (EXISTING, BESIDE))
+            assert shown == expected, version
+            assert not errors_in(plain(decode_response(frame, RESPONSES[row.api], version)))
+
+
+def test_all_offsets_of_a_group_are_those_of_visible_topics(door: Door, client: Client) -> None:
+    group = {"group_id": EXISTING.group, "topics": None}
+    permitted = [(exactly((GROUP, SEE), ("groups", each), EXISTING), True) for each in SEE.permissions]
+    for permissions, expected in (*permitted, (all_but(SEE, EXISTING), False)):
+        door.permit(anne=permissions)
+        for version in versions(2, 9):
+            frame = client.exchange(ApiKey.OFFSET_FETCH, version, **(group if version < 8 else {"groups": [group]}))
+            assert (EXISTING.topic.encode() in frame) is expected, version
+
+
+@pytest.mark.parametrize("api", FOR_EVERYBODY)
+def test_what_is_for_everybody_needs_no_permission(door: Door, client: Client, api: ApiKey) -> None:
+    door.permit(anne=NOTHING)
+    several, values = FOR_EVERYBODY[api]
+    for version in several:
+        assert errors_in(client.ask(api, version, **values)) == set()
+
+
+def test_settings_of_brokers_are_listed_to_administrators(door: Door, client: Client) -> None:
+    for permissions, expected in ((all_but(CLUSTER), False), (exactly((CLUSTER,), ("admin",), EXISTING), True)):
+        door.permit(anne=permissions)
+        found = client.ask(ApiKey.LIST_CONFIG_RESOURCES, 1, resource_types=[BROKER_TYPE])
+        assert bool(found["config_resources"]) is expected
+
+
+async def test_moves_are_listed_of_visible_topics() -> None:
+    cluster = FakeCluster()
+    cluster.broker.change_replicas(cluster.log, (OWN, THIRD))
+    context = cluster.client(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0)
+    request = build(REQUESTS[ApiKey.LIST_PARTITION_REASSIGNMENTS], {"topics": None})
+    shown = []
+    for user in (*(Permissions(**{each: ("t",)}) for each in KINDS), all_but(SEE, EXISTING._replace(topic="t"))):
+        patch = AUTHORIZATIONS[request.API_KEY](user, context, request)
+        response = await HANDLERS[request.API_KEY](context, request)
+        assert callable(patch)
+        patch(response)
+        shown.append(len(plain(response)["topics"]))
+    assert shown == [1, 1, 1, 0, 0, 0]
+
+
+def test_idempotence_needs_the_permission_to_write_anywhere(door: Door, client: Client) -> None:
+    values = {"transactional_id": None, "transaction_timeout_ms": 1000}
+    for permissions, expected in (
+        (Permissions(write=("unrelated",)), set[ErrorCode]()),
+        (Permissions(**{kind: ("*",) for kind in KINDS if kind != "write"}), {CLUSTER.error}),
+    ):
+        door.permit(anne=permissions)
+        for version in versions(0, 5):
+            assert errors_in(client.ask(ApiKey.INIT_PRODUCER_ID, version, **values)) == expected
+
+
+def test_a_transaction_gets_all_of_its_topics_or_none(door: Door, client: Client) -> None:
+    call = next(each for each in CALLS if each.api is ApiKey.ADD_PARTITIONS_TO_TXN)
+    door.permit(anne=exactly(call.needs, ("transactions", "write"), EXISTING))
+    for version in call.versions:
+        answer = client.ask(call.api, version, **call.values([EXISTING, BESIDE]))
+        found = {each["name"]: errors_in(each) for each in answer["results_by_topic_v3_and_below"]}
+        assert found == {EXISTING.topic: {ErrorCode.OPERATION_NOT_ATTEMPTED}, BESIDE.topic: {WRITE.error}}
+
+
+def test_topic_that_is_asked_by_an_id_is_hidden_like_one_that_does_not_exist(door: Door, client: Client) -> None:
+    door.permit(anne=EVERYTHING)
+    known = client.ask(ApiKey.METADATA, 12, topics=None)
+    topic_id = next(each["topic_id"] for each in known["topics"] if each["name"] == EXISTING.topic)
+    other_id = type(topic_id)(int=topic_id.int ^ 1)
+    before = state_of(door)
+    door.permit(anne=all_but(SEE, EXISTING))
+    for version in versions(12, 13):
+        frames = [
+            client.exchange(ApiKey.METADATA, version, topics=[{"topic_id": each, "name": None}])
+            for each in (topic_id, other_id)
+        ]
+        assert frames[0].replace(topic_id.bytes, other_id.bytes) == frames[1]
+        assert EXISTING.topic.encode() not in frames[0]
+    door.permit(anne=all_but(ADMIN, EXISTING))
+    for each, error in ((topic_id, ADMIN.error), (other_id, ErrorCode.UNKNOWN_TOPIC_ID)):
+        values = {"topics": [{"name": None, "topic_id": each}], "timeout_ms": 1000}
+        assert errors_in(client.ask(ApiKey.DELETE_TOPICS, 6, **values)) == {error}
+    assert state_of(door) == before
+
+
+def first_calls() -> list[Call]:
+    return list({each.api: each for each in reversed(CALLS)}.values())
+
+
+def pipelined(*requests: tuple[ApiKey, int, Values]) -> bytes:
+    return b"".join(encode_request(build(REQUESTS[api], values), version, 1) for api, version, values in requests)
+
+
+SHAKE = (ApiKey.SASL_HANDSHAKE, 1, {"mechanism": "PLAIN"})
+HEADERLESS = (ApiKey.SASL_HANDSHAKE, 0, {"mechanism": "PLAIN"})
+WRONG, RIGHT = b"\0eve\0wrong", b"\0anne\0right"
+
+
+@pytest.mark.parametrize(
+    ("login", "answers"),
+    [
+        (b"", 0),
+        (pipelined((ApiKey.API_VERSIONS, 0, {})), 1),
+        (pipelined(SHAKE), 1),
+        (pipelined(SHAKE, (ApiKey.SASL_AUTHENTICATE, 1, {"auth_bytes": WRONG})), 2),
+        (pipelined(HEADERLESS) + encode_token(WRONG), 1),
+        (pipelined((ApiKey.SASL_HANDSHAKE, 1, {"mechanism": "GSSAPI"})), 1),
+        (pipelined((ApiKey.SASL_AUTHENTICATE, 1, {"auth_bytes": RIGHT})), 1),
+    ],
+    ids=["nothing", "versions", "handshake", "wrong password", "wrong token", "wrong mechanism", "no handshake"],
+)
+def test_nothing_is_served_without_a_login_or_behind_one_that_failed(
+    door: Door, client: Client, login: bytes, answers: int
+) -> None:
+    """Each API comes on a connection of its own, in the same piece as what is before it."""
+    door.permit(anne=EVERYTHING, eve=EVERYTHING)
+    before = state_of(door)
+    connected = []
+    for call in first_calls():
+        connected.append(door.connect())
+        request = (call.api, call.versions[-1], call.values([EXISTING]))
+        connected[-1].socket.sendall(login + pipelined(request, request))
+    for each in connected:
+        with each:
+            assert len(list(iter(each.receive, None))) == answers
+    assert state_of(door) == before
+
+
+def test_requests_behind_a_login_in_the_same_piece_are_served(door: Door, client: Client) -> None:
+    door.permit(anne=EVERYTHING)
+    asked = (ApiKey.METADATA, 1, {"topics": [{"name": EXISTING.topic}]})
+    for login, answers in (
+        (pipelined(SHAKE, (ApiKey.SASL_AUTHENTICATE, 1, {"auth_bytes": RIGHT})), 2),
+        (pipelined(HEADERLESS) + encode_token(RIGHT), 2),
+    ):
+        with door.connect() as other:
+            other.socket.sendall(login + pipelined(asked, asked))
+            frames = [other.receive() for _ in range(answers + 2)]
+            assert [EXISTING.topic.encode() in (each or b"") for each in frames[answers:]] == [True, True]
+
+
+def test_a_second_login_on_a_connection_is_refused_and_changes_nobody(door: Door, client: Client) -> None:
+    door.permit(anne=EVERYTHING, bob=NOTHING)
+    with door.connect("bob") as other:
+        assert errors_in(other.ask(SHAKE[0], SHAKE[1], **SHAKE[2])) == {ErrorCode.ILLEGAL_SASL_STATE}
+        found = other.ask(ApiKey.SASL_AUTHENTICATE, 1, auth_bytes=RIGHT)
+        assert errors_in(found) == {ErrorCode.ILLEGAL_SASL_STATE}
+        assert other.ask(ApiKey.METADATA, 1, topics=None)["topics"] == []
+
+
+def test_removed_user_is_served_no_further_request(door: Door) -> None:
+    door.permit(anne=EVERYTHING, bob=EVERYTHING)
+    with door.connect("bob") as other:
+        assert other.ask(ApiKey.METADATA, 1, topics=[])["topics"] == []
+        door.permit(anne=EVERYTHING)
+        other.socket.sendall(
+            pipelined((ApiKey.METADATA, 1, {"topics": []}), (ApiKey.CREATE_TOPICS, 4, created([ABSENT])))
+        )
+        assert other.receive() is None
+    assert ABSENT.topic not in state_of(door)[0]
+
+
+def test_topic_is_created_by_asking_only_for_those_who_may_write_to_it_or_administer_it(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    with open_door(users=tmp_path_factory.mktemp("creating") / "users") as door:
+        door.permit(anne=NOTHING)
+        with door.connect("anne") as client:
+            for number, (kinds, is_created) in enumerate(
+                [(("read",), False), (("groups", "transactions"), False), (("write",), True), (("admin",), True)]
+            ):
+                for version in (3, 13):
+                    name = f"new-{number}-{version}"
+                    door.permit(anne=Permissions(**dict.fromkeys(kinds, (name,))))
+                    client.ask(ApiKey.METADATA, version, topics=[{"name": name}])
+                    assert (name in state_of(door)[0]) is is_created
+            door.permit(anne=Permissions(write=("mine",), read=("theirs",)))
+            client.ask(ApiKey.METADATA, 13, topics=[{"name": "mine"}, {"name": "theirs"}])
+            assert "theirs" not in state_of(door)[0]
+
+
+def fetch_of(*all_names: Names, epoch: int = 0, session_id: int = 0, wait_ms: int = 0) -> Values:
+    return FETCHED(list(all_names)) | {
+        "max_wait_ms": wait_ms,
+        "min_bytes": 10**6,
+        "session_id": session_id,
+        "session_epoch": epoch,
+    }
+
+
+def outcomes_of(answer: Values) -> dict[str, tuple[int, bool]]:
+    """Return the error of each log in a response to Fetch, and whether it has records."""
+    return {
+        each["topic"]: (part["error_code"], bool(part["records"]))
+        for each in answer["responses"]
+        for part in each["partitions"]
+    }
+
+
+GRANTED, REFUSED = (ErrorCode.NONE, True), (READ.error, False)
+
+
+def test_fetch_with_a_refused_topic_does_not_wait_for_records(door: Door, client: Client) -> None:
+    door.permit(anne=exactly((READ,), ("read",), EXISTING))
+    found = outcomes_of(client.ask(ApiKey.FETCH, 4, **fetch_of(BESIDE, EXISTING, wait_ms=10**7)))
+    assert found == {EXISTING.topic: GRANTED, BESIDE.topic: REFUSED}
+
+
+def test_session_of_fetches_has_only_what_is_permitted_at_each_request(door: Door, client: Client) -> None:
+    door.permit(anne=EVERYTHING)
+    other = client.ask(ApiKey.FETCH, 11, **fetch_of(BESIDE))
+    door.permit(anne=exactly((READ,), ("read",), EXISTING))
+    assert client.ask(ApiKey.FETCH, 11, **fetch_of(EXISTING, BESIDE))["session_id"] == 0
+    begun = client.ask(ApiKey.FETCH, 11, **fetch_of(EXISTING))
+    assert begun["session_id"] > 0
+    added = client.ask(ApiKey.FETCH, 11, **fetch_of(BESIDE, epoch=1, session_id=begun["session_id"]))
+    assert (added["error_code"], added["responses"]) == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, [])
+    found = client.ask(ApiKey.FETCH, 11, **fetch_of(epoch=1, session_id=other["session_id"]))
+    assert outcomes_of(found) == {BESIDE.topic: REFUSED}, "the session is somebody else's"
+    assert outcomes_of(client.ask(ApiKey.FETCH, 11, **fetch_of(epoch=1, session_id=begun["session_id"])))
+    door.permit(anne=exactly((READ,), ("read",), BESIDE))
+    found = client.ask(ApiKey.FETCH, 11, **fetch_of(epoch=2, session_id=begun["session_id"]))
+    assert outcomes_of(found) == {EXISTING.topic: REFUSED}, "the permission was taken away"
