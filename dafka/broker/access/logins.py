@@ -105,10 +105,11 @@ class _Failures:
 
 
 class Logins:
-    """Verifies the logins of all servers of a broker."""
+    """Verifies the logins of all servers of a broker. It remembers failures of `remembered_max` users and addresses."""
 
-    def __init__(self) -> None:
+    def __init__(self, remembered_max: int = REMEMBERED_MAX) -> None:
         self._turns = Turns(HASHING_MAX, WAITING_MAX)
+        self._remembered_max = remembered_max
         self._failures: OrderedDict[tuple[str, str], _Failures] = OrderedDict()
 
     async def verify(self, host: str, user: str, answer: Callable[[], _T], *, is_last: Callable[[], bool]) -> _T:
@@ -146,5 +147,5 @@ class Logins:
         excess = found.count - FAILURES_FREE
         found.until = now if excess < 0 else now + min(BACKOFF_S * 2 ** min(excess, 20), BACKOFF_MAX_S)
         self._failures[key] = found
-        if len(self._failures) > REMEMBERED_MAX:
+        if len(self._failures) > self._remembered_max:
             self._failures.popitem(last=False)

@@ -24,7 +24,7 @@ from dafka.kafka.protocol.constants import ApiKey
 from dafka.kafka.protocol.frames import decode_response, encode_request, encode_token
 from dafka.kafka.protocol.tables import NIL
 from tests.kafka.apis.door import Client, Door, build, open_door, plain
-from tests.kafka.server.fake_cluster import OWN, THIRD, FakeCluster
+from tests.kafka.apis.fake_cluster import OWN, THIRD, FakeCluster
 
 KINDS = ("read", "write", "admin", "groups", "transactions")
 EVERYTHING = Permissions(*[("*",)] * 5)

@@ -25,7 +25,7 @@ from dafka.kafka.apis import SERVED
 from dafka.kafka.protocol.apis import ADVERTISED, REQUESTS, RESPONSES
 from dafka.kafka.protocol.constants import ApiKey
 from dafka.kafka.protocol.tables import NIL, Field, Kind, Message, Struct, Versions, fields_of
-from tests.kafka.layouts import snake
+from tests.kafka.protocol.layouts import snake
 
 FOREIGN_NAMES = {"ListConfigResources": "ListClientMetricsResources"}
 """Names of APIs in Kafka before 4.1, where they differ."""

@@ -18,7 +18,7 @@ from dafka.kafka.protocol.messages.cluster import (
 from dafka.kafka.protocol.messages.configs import ConfigResource, ListConfigResourcesRequest
 from dafka.kafka.protocol.messages.topics import DescribeTopicPartitionsRequest
 from dafka.kafka.server.cluster_view import NO_NODE, split_listener
-from tests.kafka.server.fake_cluster import ENDPOINT, OWN, SECOND, THIRD, FakeCluster
+from tests.kafka.apis.fake_cluster import ENDPOINT, OWN, SECOND, THIRD, FakeCluster
 
 
 @pytest.fixture

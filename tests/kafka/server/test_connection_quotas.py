@@ -18,7 +18,7 @@ import pytest
 from dafka.kafka.protocol.frames import encode_request
 from dafka.kafka.protocol.messages.connections import ApiVersionsRequest
 from dafka.transport import raise_descriptors_max
-from tests.kafka.hostile import hostile_frames
+from tests.kafka.protocol.hostile import hostile_frames
 from tests.kafka.server.clients import Confluent, Message
 
 KIB, MIB = 2**10, 2**20

@@ -43,7 +43,7 @@ from dafka.kafka.protocol.messages.offsets import (
 )
 from dafka.kafka.protocol.tables import Request, Response, Versions
 from dafka.kafka.server.kafka_server import REPORT_S, REPORTED_MAX, RecentReports
-from tests.kafka.samples import random_message
+from tests.kafka.protocol.samples import random_message
 from tests.kafka.server.fixtures import run_broker
 
 

@@ -9,8 +9,8 @@ import pytest
 from dafka.errors import WireError
 from dafka.kafka.protocol.frames import decode_request, encode_request
 from dafka.kafka.protocol.messages.offsets import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
-from tests.kafka.fuzz import outcome
-from tests.kafka.hostile import honest_frames, hostile_frames
+from tests.kafka.protocol.fuzz import outcome
+from tests.kafka.protocol.hostile import honest_frames, hostile_frames
 
 
 def test_hostile_frames() -> None:

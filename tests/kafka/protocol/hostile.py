@@ -12,7 +12,7 @@ from dafka.kafka.protocol.apis import REQUESTS, RESPONSES
 from dafka.kafka.protocol.constants import ApiKey
 from dafka.kafka.protocol.frames import RequestHeader, decode_request, decode_response, encode_request, encode_response
 from dafka.kafka.protocol.tables import Response
-from tests.kafka.samples import random_message, versions_of
+from tests.kafka.protocol.samples import random_message, versions_of
 
 FRAME_BYTES_MAX = 2**16
 _CLAIMS = [b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\x80\0\0\0", b"\0\1\x86\xa0", b"\x7f\xff", b"\xff\xfe"]

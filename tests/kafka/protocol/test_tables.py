@@ -13,7 +13,7 @@ from dafka.kafka.protocol.frames import encode_request
 from dafka.kafka.protocol.messages.logs import FetchRequest, PartitionProduceData, ProduceRequest, TopicProduceData
 from dafka.kafka.protocol.reading import reader_of
 from dafka.kafka.protocol.tables import Message, String, Struct, Versions, field, fields_of
-from tests.kafka.layouts import (
+from tests.kafka.protocol.layouts import (
     kio_entity,
     kio_layout,
     messages,

@@ -14,8 +14,8 @@ from dafka.batches.varints import write_uvarint
 from dafka.kafka.protocol.reading import ITEMS_MAX, read_uvarint, reader_of
 from dafka.kafka.protocol.tables import Message
 from dafka.kafka.protocol.writing import Buffer, writer_of
-from tests.kafka.layouts import kio_entity, messages
-from tests.kafka.samples import random_message, versions_of
+from tests.kafka.protocol.layouts import kio_entity, messages
+from tests.kafka.protocol.samples import random_message, versions_of
 
 
 def written(message: Message, version: int) -> bytes:

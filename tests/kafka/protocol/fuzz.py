@@ -1,4 +1,4 @@
-"""Decode hostile frames: `python -m tests.kafka.fuzz --frames 10000000`.
+"""Decode hostile frames: `python -m tests.kafka.protocol.fuzz --frames 10000000`.
 
 It ends at the first frame that raises anything but `WireError`, or that takes more memory than a small multiple of the
 largest frame.
@@ -13,7 +13,7 @@ import time
 from collections import Counter
 
 from dafka.errors import WireError
-from tests.kafka.hostile import FRAME_BYTES_MAX, HostileFrame, hostile_frames
+from tests.kafka.protocol.hostile import FRAME_BYTES_MAX, HostileFrame, hostile_frames
 
 MEMORY_BYTES_MAX = 400 * FRAME_BYTES_MAX
 STEP = 100_000

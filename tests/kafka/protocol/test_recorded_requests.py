@@ -1,4 +1,4 @@
-"""Requests that real clients sent, as `tests.kafka.capture` recorded them, are read and written again byte by byte."""
+"""Requests that real clients sent are read and written again byte by byte."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ from dafka.kafka.protocol.messages.logs import (
     TopicProduceData,
 )
 from dafka.kafka.protocol.messages.transactions import DescribeProducersRequest, TopicRequest
-from tests.kafka.server.fake_cluster import OWN, SECOND, THIRD, FakeCluster
+from tests.kafka.apis.fake_cluster import OWN, SECOND, THIRD, FakeCluster
 
 LATEST, EARLIEST = -1, -2
 ALL, LEADER = -1, 1

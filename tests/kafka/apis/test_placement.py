@@ -29,7 +29,7 @@ from dafka.kafka.protocol.messages.topics import (
     CreatePartitionsTopicResult,
     CreateTopicsRequest,
 )
-from tests.kafka.server.fake_cluster import OWN, SECOND, THIRD, FakeCluster
+from tests.kafka.apis.fake_cluster import OWN, SECOND, THIRD, FakeCluster
 
 
 @pytest.fixture
