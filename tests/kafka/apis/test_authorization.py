@@ -446,7 +446,7 @@ def exactly(needs: tuple[Need, ...], chosen: tuple[str, ...], *all_names: Names)
 
 def all_but(need: Need, *all_names: Names) -> Permissions:
     """Return everything but one need, which is permitted for names that look alike."""
-    alike: tuple[str, ...] = ("t*", "*c", "?")
+    alike: tuple[str, ...] = ("t*", "**", "0")
     if need.resource != "cluster":
         names = [need.name_in(each) for each in all_names]
         alike = tuple(text for each in names for text in (each[:-1], f"{each}x", f"x{each}", each.upper(), f"{each}?*"))

@@ -10,12 +10,9 @@ from typing import Any
 
 import pytest
 import trio
-import trio.testing
 
 from dafka import Config
 from dafka.broker.connections import memory as broker_room
-from dafka.broker.connections.connection_quotas import ConnectionQuotas
-from dafka.broker.connections.memory import PATIENCE_S, Memory, MemoryPool
 from dafka.broker.connections.uploads import SMALL_BYTES
 from dafka.kafka.protocol.frames import encode_request
 from dafka.kafka.protocol.messages.cluster import MetadataRequest, MetadataResponse
@@ -45,150 +42,6 @@ def run(**settings: Any) -> Iterator[RunningKafka]:
 
 def is_served(wire: Wire) -> bool:
     return wire.ask(ApiVersionsRequest(), ApiVersionsResponse, 0).error_code == 0
-
-
-async def test_requests_wait_for_room_and_addresses_take_turns() -> None:
-    room = MemoryPool(100)
-    admitted: list[str] = []
-    leaving = {name: trio.Event() for name in ("a1", "a2", "a3", "b1", "c1")}
-
-    async def receive(name: str, size: int) -> None:
-        async with room.take(name[0], size):
-            admitted.append(name)
-            await leaving[name].wait()
-
-    async with trio.open_nursery() as nursery:
-        for name, size in (("a1", 60), ("a2", 50), ("a3", 50), ("b1", 50), ("c1", 10**6)):
-            nursery.start_soon(receive, name, size)
-            await trio.testing.wait_all_tasks_blocked()
-        assert admitted == ["a1"]
-        assert room.taken_bytes == 60
-        leaving["a1"].set()
-        await trio.testing.wait_all_tasks_blocked()
-        assert sorted(admitted) == ["a1", "a2", "b1"]  # and not a3, which came before b1
-        for name in ("a2", "b1"):
-            leaving[name].set()
-        await trio.testing.wait_all_tasks_blocked()
-        assert admitted[3:] == ["c1"]  # it is larger than the room, and has it for itself
-        leaving["c1"].set()
-        leaving["a3"].set()
-    assert room.taken_bytes == 0
-
-
-async def test_request_that_is_given_up_takes_no_room() -> None:
-    room = MemoryPool(100)
-    async with room.take("a", 100):
-        for _ in range(2):
-            with trio.move_on_after(0):
-                async with room.take("b", 50):
-                    raise AssertionError
-        assert room.taken_bytes == 100
-    assert room.taken_bytes == 0
-    async with room.take("b", 100):
-        assert room.taken_bytes == 100
-
-
-async def test_answers_get_smaller_when_little_room_is_left() -> None:
-    room = MemoryPool(10 * SMALL_BYTES)
-    assert room.grant(SMALL_BYTES) == SMALL_BYTES
-    granted = [room.grant(10**9) for _ in range(6)]
-    assert granted == sorted(granted, reverse=True)
-    assert granted[-1] == SMALL_BYTES
-    for each in (SMALL_BYTES, *granted):
-        room.give_back(each)
-    assert room.left_bytes == 10 * SMALL_BYTES
-
-
-async def test_rooms_share_one_memory_and_none_takes_more_than_half() -> None:
-    memory = Memory(100)
-    first, second = memory.make_pool(80), memory.make_pool(80)
-    async with first.take("a", 50), second.take("a", 40):
-        assert (memory.used_bytes, first.left_bytes, second.left_bytes) == (90, 0, 10)
-        second.take_now(20)
-        assert second.left_bytes == -10
-        second.give_back(20)
-        with trio.move_on_after(0):
-            async with second.take("b", 20):
-                raise AssertionError
-    async with first.take("a", 80):  # more than half, so that it has the half for itself
-        assert memory.used_bytes == 50
-    assert memory.used_bytes == 0
-
-
-async def test_what_waits_in_one_room_is_admitted_when_another_has_less(autojump_clock: trio.testing.MockClock) -> None:
-    memory = Memory(100)
-    rooms = [memory.make_pool(50) for _ in range(3)]
-    rooms[0].take_now(50)
-    rooms[1].take_now(40)
-    async with trio.open_nursery() as nursery:
-
-        async def give_back() -> None:
-            await trio.sleep(10)
-            assert memory.waiting == 1
-            rooms[0].give_back(50)
-
-        nursery.start_soon(give_back)
-        async with rooms[2].take("a", 20):
-            assert trio.current_time() == 10
-    rooms[1].give_back(40)
-
-
-async def test_clients_that_read_nothing_end_when_others_wait(autojump_clock: trio.testing.MockClock) -> None:
-    """Those that have read nothing for the longest time end first, and no more of them than is needed."""
-    memory = Memory(200)
-    room = memory.make_pool(100)
-    ended: list[int] = []
-
-    async def read_nothing(number: int) -> None:
-        room.take_now(30)
-        with trio.CancelScope() as scope, room.waiting_for_client(scope, 30):
-            await trio.sleep_forever()
-        ended.append(number)
-        room.give_back(30)
-
-    async with trio.open_nursery() as nursery:
-        for number in range(3):
-            nursery.start_soon(read_nothing, number)
-            await trio.sleep(PATIENCE_S)
-        begun = trio.current_time()
-        async with room.take("honest", 40):
-            assert trio.current_time() - begun < 1
-            assert sorted(ended) == [0, 1]  # 10 were left
-        nursery.start_soon(read_nothing, 3)
-        await trio.testing.wait_all_tasks_blocked()
-        assert memory.ended_holders == 2
-        assert room.grant(100) == 100  # which cannot wait, but makes room for the next one
-        room.give_back(100)
-        await trio.testing.wait_all_tasks_blocked()
-        assert sorted(ended) == [0, 1, 2]
-        nursery.cancel_scope.cancel()
-
-
-async def test_new_client_takes_the_place_of_the_oldest_silent_one() -> None:
-    quotas = ConnectionQuotas(3)
-    scopes = [quotas.admit("a") for _ in range(3)]
-    for each in (scopes[0], scopes[2]):
-        assert each is not None
-        quotas.mark_served(each)
-    assert quotas.admit("a") is not None
-    assert [each.cancel_called for each in scopes if each] == [False, True, False]
-    replaced = scopes[1]
-    assert replaced is not None
-    quotas.leave(replaced, "a")  # it was counted out when its place was taken
-    assert len(quotas) == 3
-
-
-async def test_addresses_have_a_limit_of_their_own() -> None:
-    quotas = ConnectionQuotas(10, 2)
-    for _ in range(2):
-        scope = quotas.admit("a")
-        assert scope is not None
-        quotas.mark_served(scope)
-    assert quotas.admit("a") is None
-    assert quotas.admit("b") is not None
-    assert scope is not None
-    quotas.leave(scope, "a")
-    assert quotas.admit("a") is not None
 
 
 def test_large_request_is_received_in_pieces() -> None:

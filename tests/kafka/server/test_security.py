@@ -8,14 +8,11 @@ import ssl
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pytest
 
-from dafka import Config
-from dafka.broker.connections.security import is_loopback
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.errors import ConfigError
 from dafka.kafka.protocol.frames import decode_response, encode_request, encode_token
 from dafka.kafka.protocol.messages.cluster import MetadataRequest, MetadataResponse
 from dafka.kafka.protocol.messages.connections import (
@@ -28,7 +25,6 @@ from dafka.kafka.protocol.messages.connections import (
 )
 from dafka.kafka.protocol.tables import Request, Response
 from dafka.testing import RunningKafka
-from tests.kafka.server.fixtures import run_broker
 from tests.kafka.server.secured import (
     CLIENTS,
     EVERYTHING,
@@ -316,31 +312,6 @@ def test_renewed_certificate_is_used_without_a_restart(tmp_path: Path) -> None:
         Confluent().write(running.bootstrap_servers, "topic", Login(authority=new.path))
 
 
-def test_listening_elsewhere_needs_authentication_or_the_operators_word(users: Path) -> None:
-    from dafka.broker.connections.security import ServerSecurity
-
-    with pytest.raises(ConfigError, match=r"0\.0\.0\.0 from elsewhere.*--users.*--allow-unauthenticated on"):
-        ServerSecurity(Config().clients).check_exposure("0.0.0.0")
-    ServerSecurity(Config().clients).check_exposure("127.0.0.1")
-    ServerSecurity(Config().with_clients(allow_unauthenticated="on").clients).check_exposure("0.0.0.0")
-    ServerSecurity(Config().with_clients(users=str(users)).clients).check_exposure("0.0.0.0")
-
-
-@pytest.mark.parametrize(
-    ("host", "expected"),
-    [
-        ("127.0.0.1", True),
-        ("localhost", True),
-        ("::1", True),
-        ("::ffff:127.0.0.1", True),
-        ("10.0.0.1", False),
-        ("*", False),
-    ],
-)
-def test_loopback_is_known(host: str, expected: bool) -> None:
-    assert is_loopback(host) is expected
-
-
 def test_passwords_are_not_taken_over_a_connection_that_anyone_can_read(
     users: Path, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -355,17 +326,3 @@ def test_passwords_are_not_taken_over_a_connection_that_anyone_can_read(
     settings = {"users": str(users), "tls_certificate": str(authority.issue("127.0.0.1"))}
     with run_secured(users.parent, **settings) as running:
         Confluent().write(running.bootstrap_servers, "topic", Login("PLAIN", authority=authority.path))
-
-
-@pytest.mark.parametrize(
-    ("settings", "sentence"),
-    [
-        ({"users": "missing"}, "cannot read the users missing"),
-        ({"tls_certificate": "missing"}, "cannot load the TLS certificate and key of missing"),
-        ({"tls_key": "missing"}, r"\[clients\] tls_key: expected tls_certificate, too"),
-        ({"tls_client_ca": "missing"}, r"\[clients\] tls_client_ca: expected tls_certificate, too"),
-    ],
-)
-def test_unusable_files_are_named(settings: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ConfigError, match=sentence), run_broker("memory:", Config().with_clients(**settings)):
-        pass

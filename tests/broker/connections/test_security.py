@@ -1,0 +1,118 @@
+"""Who may connect from where, and which files a broker can use."""
+
+from __future__ import annotations
+
+import logging
+import os
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from dafka import Config
+from dafka.broker.access.permissions import Permissions
+from dafka.broker.connections.security import REFRESH_S, ServerSecurity, is_loopback
+from dafka.errors import ConfigError
+from tests.kafka.server.secured import Authority, write_user_file
+
+
+@pytest.fixture
+def users(tmp_path: Path) -> Path:
+    path = tmp_path / "users"
+    write_user_file(path, alice=Permissions())
+    return path
+
+
+def test_listening_elsewhere_needs_authentication_or_the_operators_word(users: Path, tmp_path: Path) -> None:
+    """Every combination of what there is: users, certificates of clients, and the operator's word."""
+    authority = Authority(tmp_path)
+    certificate = {"tls_certificate": str(authority.issue("127.0.0.1"))}
+    for has_users, has_tls, has_authority, is_allowed in product((False, True), repeat=4):
+        settings: dict[str, Any] = {"users": str(users)} if has_users else {}
+        settings |= certificate if has_tls or has_authority else {}
+        settings |= {"tls_client_ca": str(authority.path)} if has_authority else {}
+        settings |= {"allow_unauthenticated": "on"} if is_allowed else {}
+        security = ServerSecurity(Config().with_clients(**settings).clients)
+        security.check_exposure("127.0.0.1")
+        for host in ("0.0.0.0", "", "10.0.0.1", "::"):
+            if has_users or has_authority or is_allowed:
+                security.check_exposure(host)
+                continue
+            with pytest.raises(ConfigError, match=r"from elsewhere.*--users.*--allow-unauthenticated on"):
+                security.check_exposure(host)
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("127.0.0.1", True),
+        ("127.255.0.9", True),
+        ("localhost", True),
+        ("::1", True),
+        ("::1%lo", True),
+        ("::ffff:127.0.0.1", True),
+        ("::ffff:10.0.0.1", False),
+        ("10.0.0.1", False),
+        ("128.0.0.1", False),
+        ("localhost.example", False),
+        ("", False),
+        ("*", False),
+    ],
+)
+def test_loopback_is_known(host: str, expected: bool) -> None:
+    assert is_loopback(host) is expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"users": "missing"}, "cannot read the users missing"),
+        ({"tls_certificate": "missing"}, "cannot load the TLS certificate and key of missing"),
+        ({"tls_key": "missing"}, r"\[clients\] tls_key: expected tls_certificate, too"),
+        ({"tls_client_ca": "missing"}, r"\[clients\] tls_client_ca: expected tls_certificate, too"),
+    ],
+)
+def test_unusable_files_are_named(settings: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        ServerSecurity(Config().with_clients(**settings).clients)
+
+
+def damage(path: Path) -> None:
+    path.write_text("{")
+    os.utime(path, ns=(0, 0))
+
+
+async def test_changed_users_are_read_again_and_mistakes_change_nothing(
+    users: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, autojump_clock: trio.testing.MockClock
+) -> None:
+    caplog.set_level(logging.INFO, "dafka.broker")
+    authority = Authority(tmp_path)
+    certificate = authority.issue("127.0.0.1")
+    security = ServerSecurity(Config().with_clients(users=str(users), tls_certificate=str(certificate)).clients)
+    known = security.users
+    assert known is not None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(security.keep_current)
+        await trio.sleep(REFRESH_S / 2)
+        for path in (users, certificate):
+            damage(path)
+        await trio.sleep(REFRESH_S)
+        assert [each.levelname for each in caplog.records] == ["WARNING", "WARNING"]
+        assert known.find("alice") is not None
+        write_user_file(users, bob=Permissions())
+        os.replace(authority.issue("localhost"), certificate)
+        caplog.clear()
+        await trio.sleep(2 * REFRESH_S)
+        assert [each.getMessage() for each in caplog.records] == [
+            "read the users again",
+            "read the TLS certificate again",
+        ]
+        assert (known.find("alice"), known.find("bob") is None) == (None, False)
+        nursery.cancel_scope.cancel()
+
+
+def test_broker_without_files_watches_nothing() -> None:
+    trio.run(ServerSecurity(Config().clients).keep_current)
