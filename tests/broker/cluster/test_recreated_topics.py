@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import random
 import signal
 import sys
 import time
-import urllib.request
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,6 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from dafka.broker.core.partition_address import parse_address
 from dafka.storage import open_storage
 from tests.broker.cluster.brokers import SILENT, BrokerNode, ProcessCluster, open_cluster
-from tests.broker.cluster.waiting_requests import WaitingRequests
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 
@@ -332,47 +329,3 @@ async def test_acknowledged_records_are_those_of_the_newest_topic(
     async with open_cluster(tmp_path, brokers, scheme=scheme, kafka={"auto_create_topics": "off"}) as cluster:
         await Campaign(cluster, seed).run(rounds)
         assert cluster.timeline.problems == []
-
-
-@pytest.mark.timeout(300)
-async def test_a_broker_that_was_stopped_changes_the_topics_that_exist_now(tmp_path: Path) -> None:
-    broker, kafka = {"leader_timeout_ms": int(1000 * LEADER_TIMEOUT_S)}, {"auto_create_topics": "off"}
-    async with open_cluster(tmp_path, 3, broker=broker, kafka=kafka) as cluster:
-        for name in ("orders", "visits"):
-            await cluster.create_topic(name, LOGS)
-        *others, stopped = cluster.brokers.values()
-        servers = ",".join(each.servers for each in others)
-        with closing(WaitingRequests(stopped, 4)) as requests:
-            cluster.stop(stopped)
-            await trio.to_thread.run_sync(recreate, servers, ["orders", "visits"], ["stock"])
-            await trio.sleep(2 * LEADER_TIMEOUT_S)  # what it has heard before counts no more
-            requests.send("DELETE", "/topics/orders")
-            requests.send("POST", "/topics", '{"name": "stock"}')
-            requests.send("PATCH", "/topics/visits", '{"settings": {"retention.ms": "86400000"}}')
-            requests.send("DELETE", "/topics/trips")
-            cluster.go_on(stopped)
-            answers = await trio.to_thread.run_sync(requests.answers)
-        assert [status for status, _ in answers] == [204, 409, 200, 404]
-        expected = {name: each for name, each in topic_ids(servers).items() if name != "orders"}
-        assert expected.keys() == {"visits", "stock"}
-        await cluster.wait_until(
-            lambda: all(topic_ids(each.servers) == expected for each in cluster.running()),
-            f"not every broker has the topics {expected}",
-        )
-        assert {retention_ms(each, "visits") for each in cluster.running()} == {"86400000"}
-
-
-def retention_ms(broker: BrokerNode, topic: str) -> str:
-    """Return how long a broker keeps the records of a topic."""
-    with urllib.request.urlopen(f"{broker.url}/topics/{topic}", timeout=DEADLINE_S) as answer:
-        settings = json.load(answer)["settings"]
-    return str(next(each["value"] for each in settings if each["name"] == "retention.ms"))
-
-
-def recreate(servers: str, again: list[str], new: list[str]) -> None:
-    """Delete some topics, and make them again, and others."""
-    admin = AdminClient({"bootstrap.servers": servers, **SILENT})
-    for each in admin.delete_topics(again).values():
-        each.result(DEADLINE_S)
-    for each in admin.create_topics([NewTopic(name, LOGS, 2) for name in again + new]).values():
-        each.result(DEADLINE_S)

@@ -1,4 +1,4 @@
-"""A leader whose process was stopped, and that goes on after another broker has begun to lead."""
+"""Brokers whose processes were stopped, and go on after others have begun to lead, and have changed the topics."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ import socket
 import struct
 import sys
 import time
+import urllib.request
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 import trio
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.broker.cluster.brokers import READY_S, BrokerNode, ProcessCluster, find_leaders, open_cluster
+from tests.broker.cluster.brokers import READY_S, SILENT, BrokerNode, ProcessCluster, find_leaders, open_cluster
+from tests.broker.cluster.test_recreated_topics import topic_ids
 from tests.broker.cluster.waiting_requests import WaitingRequests
 
 pytestmark = [
@@ -23,8 +26,9 @@ pytestmark = [
     pytest.mark.timeout(300),
 ]
 
-TOPIC = "orders"
-GROUPS = [f"group-{number}" for number in range(12)]
+TOPIC, LOGS = "orders", 2
+LEADER_TIMEOUT_MS = 4000
+GROUPS = [f"group-{number}" for number in range(6)]
 BEFORE, AFTER = 5, 10
 LIST_OFFSETS, FETCH, OFFSET_FETCH = (2, 5), (1, 4), (9, 5)
 COPIES = 20
@@ -138,18 +142,68 @@ async def find_leader(cluster: ProcessCluster, servers: str, besides: int = -1) 
     return next(each for each in cluster.brokers.values() if each.number == number)
 
 
-async def test_a_leader_that_was_stopped_gives_no_stale_answer(tmp_path: Path) -> None:
+async def check_leader(cluster: ProcessCluster) -> None:
+    """A leader that was stopped gives no stale answer."""
+    await cluster.create_topic(TOPIC, 1)
+    await trio.to_thread.run_sync(produce, cluster.servers, 0, BEFORE)
+    await cluster.wait_replicated()  # two replicas cannot do without one of them
+    leader = await find_leader(cluster, cluster.servers)
+    others = ",".join(each.servers for each in cluster.brokers.values() if each is not leader)
+    with closing(Questions(leader)) as questions:
+        cluster.stop(leader)
+        await find_leader(cluster, others, leader.number)
+        await trio.to_thread.run_sync(produce, others, BEFORE, AFTER)
+        questions.ask()
+        cluster.go_on(leader)
+        assert await trio.to_thread.run_sync(questions.answers) == []
+
+
+async def check_topics(cluster: ProcessCluster) -> None:
+    """A broker that was stopped changes the topics that exist now."""
+    for name in ("visits", "trips"):
+        await cluster.create_topic(name, LOGS)
+    *others, stopped = cluster.brokers.values()
+    servers = ",".join(each.servers for each in others)
+    with closing(WaitingRequests(stopped, 4)) as requests:
+        cluster.stop(stopped)
+        await trio.to_thread.run_sync(recreate, servers, ["visits", "trips"], ["stock"])
+        await trio.sleep(2 * LEADER_TIMEOUT_MS / 1000)  # what it has heard before counts no more
+        requests.send("DELETE", "/topics/trips")
+        requests.send("POST", "/topics", '{"name": "stock"}')
+        requests.send("PATCH", "/topics/visits", '{"settings": {"retention.ms": "86400000"}}')
+        requests.send("DELETE", "/topics/unknown")
+        cluster.go_on(stopped)
+        answers = await trio.to_thread.run_sync(requests.answers)
+    assert [status for status, _ in answers] == [204, 409, 200, 404]
+    expected = {name: each for name, each in topic_ids(servers).items() if name != "trips"}
+    assert expected.keys() == {TOPIC, "visits", "stock"}
+    await cluster.wait_until(
+        lambda: all(topic_ids(each.servers) == expected for each in cluster.running()),
+        f"not every broker has the topics {expected}",
+    )
+    assert {retention_ms(each, "visits") for each in cluster.running()} == {"86400000"}
+
+
+async def test_brokers_that_were_stopped_go_on_with_what_is_true_now(tmp_path: Path) -> None:
     # A leader that gets no time on a busy machine would lose its lease again and again.
-    async with open_cluster(tmp_path, 3, broker={"leader_timeout_ms": 4000}) as cluster:
-        await cluster.create_topic(TOPIC, 1)
-        await trio.to_thread.run_sync(produce, cluster.servers, 0, BEFORE)
-        await cluster.wait_replicated()  # two replicas cannot do without one of them
-        leader = await find_leader(cluster, cluster.servers)
-        others = ",".join(each.servers for each in cluster.brokers.values() if each is not leader)
-        with closing(Questions(leader)) as questions:
-            cluster.stop(leader)
-            await find_leader(cluster, others, leader.number)
-            await trio.to_thread.run_sync(produce, others, BEFORE, AFTER)
-            questions.ask()
-            cluster.go_on(leader)
-            assert await trio.to_thread.run_sync(questions.answers) == []
+    broker, kafka = {"leader_timeout_ms": LEADER_TIMEOUT_MS}, {"auto_create_topics": "off"}
+    async with open_cluster(tmp_path, 3, broker=broker, kafka=kafka) as cluster:
+        await check_leader(cluster)
+        await cluster.wait_members()
+        await check_topics(cluster)
+
+
+def retention_ms(broker: BrokerNode, topic: str) -> str:
+    """Return how long a broker keeps the records of a topic."""
+    with urllib.request.urlopen(f"{broker.url}/topics/{topic}", timeout=READY_S) as answer:
+        settings = json.load(answer)["settings"]
+    return str(next(each["value"] for each in settings if each["name"] == "retention.ms"))
+
+
+def recreate(servers: str, again: list[str], new: list[str]) -> None:
+    """Delete some topics, and make them again, and others."""
+    admin = AdminClient({"bootstrap.servers": servers, **SILENT})
+    for each in admin.delete_topics(again).values():
+        each.result(READY_S)
+    for each in admin.create_topics([NewTopic(name, LOGS, 2) for name in again + new]).values():
+        each.result(READY_S)

@@ -617,18 +617,39 @@ HEADERLESS = (ApiKey.SASL_HANDSHAKE, 0, {"mechanism": "PLAIN"})
 WRONG, RIGHT = b"\0eve\0wrong", b"\0anne\0right"
 
 
+FAILED = (ApiKey.SASL_AUTHENTICATE, 1, {"auth_bytes": WRONG})
+RIGHT_LOGIN = (ApiKey.SASL_AUTHENTICATE, 1, {"auth_bytes": RIGHT})
+UNKNOWN = (ApiKey.SASL_HANDSHAKE, 1, {"mechanism": "GSSAPI"})
+
+
 @pytest.mark.parametrize(
     ("login", "answers"),
     [
         (b"", 0),
         (pipelined((ApiKey.API_VERSIONS, 0, {})), 1),
         (pipelined(SHAKE), 1),
-        (pipelined(SHAKE, (ApiKey.SASL_AUTHENTICATE, 1, {"auth_bytes": WRONG})), 2),
+        (pipelined(SHAKE, FAILED), 2),
+        (pipelined(SHAKE, FAILED, RIGHT_LOGIN), 2),
         (pipelined(HEADERLESS) + encode_token(WRONG), 1),
-        (pipelined((ApiKey.SASL_HANDSHAKE, 1, {"mechanism": "GSSAPI"})), 1),
-        (pipelined((ApiKey.SASL_AUTHENTICATE, 1, {"auth_bytes": RIGHT})), 1),
+        (pipelined(HEADERLESS) + encode_token(WRONG) + encode_token(RIGHT), 1),
+        (pipelined(UNKNOWN), 1),
+        (pipelined(UNKNOWN, SHAKE, RIGHT_LOGIN), 1),
+        (pipelined(SHAKE, SHAKE, RIGHT_LOGIN), 2),
+        (pipelined(RIGHT_LOGIN), 1),
     ],
-    ids=["nothing", "versions", "handshake", "wrong password", "wrong token", "wrong mechanism", "no handshake"],
+    ids=[
+        "nothing",
+        "versions",
+        "handshake",
+        "wrong password",
+        "right password behind a wrong one",
+        "wrong token",
+        "right token behind a wrong one",
+        "wrong mechanism",
+        "login behind a wrong mechanism",
+        "two handshakes",
+        "no handshake",
+    ],
 )
 def test_nothing_is_served_without_a_login_or_behind_one_that_failed(
     door: Door, client: Client, login: bytes, answers: int
@@ -651,7 +672,7 @@ def test_requests_behind_a_login_in_the_same_piece_are_served(door: Door, client
     door.permit(anne=EVERYTHING)
     asked = (ApiKey.METADATA, 1, {"topics": [{"name": EXISTING.topic}]})
     for login, answers in (
-        (pipelined(SHAKE, (ApiKey.SASL_AUTHENTICATE, 1, {"auth_bytes": RIGHT})), 2),
+        (pipelined(SHAKE, RIGHT_LOGIN), 2),
         (pipelined(HEADERLESS) + encode_token(RIGHT), 2),
     ):
         with door.connect() as other:

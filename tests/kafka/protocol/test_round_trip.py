@@ -28,7 +28,7 @@ def written(message: Message, version: int) -> bytes:
 def test_every_version_is_read_as_it_was_written(name: str) -> None:
     table, random = messages()[name], Random(name)
     for version in versions_of(table):
-        for _ in range(10):
+        for _ in range(4):
             message = random_message(table, version, random)
             data = written(message, version)
             assert reader_of(table, version)(b"before" + data + b"after", 6, ITEMS_MAX) == (message, 6 + len(data))
@@ -43,7 +43,7 @@ def test_kio_reads_and_writes_the_same_bytes(name: str) -> None:
         entity: Any = kio_entity(table, version)
         if entity is None:
             continue
-        for _ in range(5):
+        for _ in range(2):
             data = written(random_message(table, version, random, tame=True), version)
             read, size = entity_reader(entity)(data, 0)
             assert size == len(data)

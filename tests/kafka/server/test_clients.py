@@ -12,15 +12,22 @@ from dafka import ProducerRecord, open_consumer, open_producer
 from tests.kafka.server.clients import AioKafka, Client, Confluent, KafkaPython, Message
 from tests.kafka.server.fixtures import RunningBroker, run_broker
 
-COUNT = 300
+COUNT = 100
 READERS: tuple[Client, ...] = (Confluent(), AioKafka(), KafkaPython())
-COMPRESSIONS = ["none", "gzip", "snappy", "lz4", "zstd"]
 CLIENTS: dict[str, Client] = {
     "confluent-kafka": Confluent(),
     "idempotent confluent-kafka": Confluent(enable_idempotence=True),
     "aiokafka": AioKafka(),
     "kafka-python": KafkaPython(),
 }
+
+COMPRESSED = [
+    ("confluent-kafka", "none"),
+    ("confluent-kafka", "zstd"),
+    ("idempotent confluent-kafka", "gzip"),
+    ("aiokafka", "lz4"),
+    ("kafka-python", "snappy"),
+]
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
@@ -41,14 +48,13 @@ def messages(count: int = COUNT) -> list[Message]:
     ]
 
 
-@pytest.fixture(scope="module", params=["filelog:{}/log", "sqlite:{}/broker.db"], ids=["filelog", "sqlite"])
-def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    with run_broker(str(request.param).format(tmp_path_factory.mktemp("broker"))) as running:
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    with run_broker(f"filelog:{tmp_path_factory.mktemp('broker')}/log") as running:
         yield running
 
 
-@pytest.mark.parametrize("compression", COMPRESSIONS)
-@pytest.mark.parametrize("name", CLIENTS)
+@pytest.mark.parametrize(("name", "compression"), COMPRESSED)
 def test_clients_read_what_clients_write(broker: RunningBroker, name: str, compression: str) -> None:
     topic = f"{name}-{compression}".replace(" ", "-")
     offsets = CLIENTS[name].write(broker.bootstrap_servers, topic, messages(), compression)
@@ -66,11 +72,10 @@ def test_clients_read_what_native_producers_write(broker: RunningBroker) -> None
             await producer.wait_acknowledged()
 
     trio.run(write)
-    for number, reader in enumerate(READERS):
-        assert reader.read(broker.bootstrap_servers, "native", COUNT, f"native-{number}") == messages()
+    assert Confluent().read(broker.bootstrap_servers, "native", COUNT) == messages()
 
 
-@pytest.mark.parametrize("name", CLIENTS)
+@pytest.mark.parametrize("name", ["confluent-kafka", "aiokafka"])
 def test_native_consumers_read_what_clients_write(broker: RunningBroker, name: str) -> None:
     topic = f"to-native-{name}".replace(" ", "-")
     CLIENTS[name].write(broker.bootstrap_servers, topic, messages(), "gzip")
@@ -88,9 +93,8 @@ def test_native_consumers_read_what_clients_write(broker: RunningBroker, name: s
     assert trio.run(read) == messages()
 
 
-@pytest.mark.parametrize("client", READERS, ids=["confluent-kafka", "aiokafka", "kafka-python"])
-def test_groups_continue_after_a_restart(client: Client, tmp_path: Path) -> None:
-    storage = f"filelog:{tmp_path}/log"
+def test_groups_continue_after_a_restart(tmp_path: Path) -> None:
+    client, storage = Confluent(), f"filelog:{tmp_path}/log"
     with run_broker(storage) as broker:
         client.write(broker.bootstrap_servers, "orders", messages(100), "none")
         assert client.read(broker.bootstrap_servers, "orders", 40, "group") == messages(100)[:40]

@@ -296,7 +296,7 @@ class Traffic:
         while not self._stopping.is_set():
             value = b"%d" % sent
             self._producer.produce(self._topic, value, partition=sent % self._log_count, on_delivery=self._delivered)
-            self._producer.poll(0.002)
+            self._producer.poll(0.01)
             sent += 1
         assert self._producer.flush(DEADLINE_S) == 0
         self._finishing.set()
@@ -318,7 +318,7 @@ class Traffic:
                 deadline = time.monotonic() + DEADLINE_S
         self._consumer.close()
 
-    def wait_further(self, count: int = 100) -> None:
+    def wait_further(self, count: int = 30) -> None:
         """Wait until further records are acknowledged and read."""
         acknowledged, read = len(self.acknowledged) + count, len(self.read) + count
         wait_for(lambda: len(self.acknowledged) >= acknowledged)
@@ -345,14 +345,13 @@ def test_clients_follow_logs_when_brokers_die_and_return(tmp_path: Path) -> None
         traffic = Traffic(cluster.servers, "t", 3)
         try:
             traffic.wait_further()
-            for number in (1, 2):
-                cluster.stop(number)
-                wait_leaders(cluster, "t", 3)
-                traffic.wait_further()
-                cluster.start(number)
-                cluster.wait_members()
-                wait_leaders(cluster, "t", 3)
-                traffic.wait_further()
+            cluster.stop(1)
+            wait_leaders(cluster, "t", 3)
+            traffic.wait_further()
+            cluster.start(1)
+            cluster.wait_members()
+            wait_leaders(cluster, "t", 3)
+            traffic.wait_further()
         finally:
             traffic.finish()
         assert not traffic.refused

@@ -23,7 +23,7 @@ KEYS = 20
 STORAGES = ["filelog:{}/log?segment_bytes=300", "sqlite:{}/broker.db", "memory:"]
 
 
-@pytest.fixture(params=STORAGES, ids=["filelog", "sqlite", "memory"])
+@pytest.fixture(params=[STORAGES[0], *(pytest.param(each, marks=pytest.mark.long) for each in STORAGES[1:])])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(request.param).format(tmp_path)
 

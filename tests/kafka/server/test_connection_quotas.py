@@ -31,7 +31,9 @@ GROWTH_BYTES_MAX = 256 * MIB
 
 CORRELATION = b"\x5a\xa5\x5a\xa5"
 QUESTION = encode_request(ApiVersionsRequest(), 0, int.from_bytes(CORRELATION, "big"))
-ANSWER_S = 1.0
+ANSWER_S = 60.0
+HOSTILE_S = 0.2
+"""How long a hostile client waits for an answer; the broker gives none while it waits for the rest of a frame."""
 
 
 @contextmanager
@@ -59,9 +61,9 @@ def connect(servers: str) -> socket.socket:
     return found
 
 
-def is_answered(connection: socket.socket) -> bool:
-    """Return whether the broker answers a question within a second, and neither waits nor disconnects."""
-    connection.settimeout(ANSWER_S)
+def is_answered(connection: socket.socket, answer_s: float = ANSWER_S) -> bool:
+    """Return whether the broker answers a question in time, and neither waits nor disconnects."""
+    connection.settimeout(answer_s)
     received = b""
     try:
         connection.sendall(QUESTION)
@@ -81,7 +83,7 @@ def send_hostile_frames(servers: str, seed: int, count: int) -> None:
     for frame in hostile_frames(seed, count):
         with suppress(OSError):
             connection.sendall(len(frame.data).to_bytes(4, "big") + frame.data)
-        if not is_answered(connection):
+        if not is_answered(connection, HOSTILE_S):
             connection.close()
             connection = connect(servers)
     connection.close()
@@ -89,7 +91,7 @@ def send_hostile_frames(servers: str, seed: int, count: int) -> None:
 
 @pytest.mark.parametrize(
     ("idle", "frames"),
-    [(300, 400), pytest.param(5000, 40_000, marks=[pytest.mark.long, pytest.mark.timeout(1800)])],
+    [(100, 150), pytest.param(5000, 40_000, marks=[pytest.mark.long, pytest.mark.timeout(1800)])],
 )
 def test_honest_clients_are_served_beside_idle_connections_and_hostile_frames(
     tmp_path: Path, idle: int, frames: int

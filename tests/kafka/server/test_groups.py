@@ -83,9 +83,6 @@ def check_group(tmp_path: Path, strategy: str) -> None:
         assert admin.list_consumer_groups().result(DEADLINE_S).valid[0].group_id == "group"
 
 
-def test_logs_are_divided_among_members(tmp_path: Path) -> None:
-    check_group(tmp_path, "range")
-
-
-def test_logs_are_divided_cooperatively(tmp_path: Path) -> None:
-    check_group(tmp_path, "cooperative-sticky")
+@pytest.mark.parametrize("strategy", ["cooperative-sticky", pytest.param("range", marks=pytest.mark.long)])
+def test_logs_are_divided_among_members(tmp_path: Path, strategy: str) -> None:
+    check_group(tmp_path, strategy)

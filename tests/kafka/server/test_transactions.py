@@ -54,7 +54,7 @@ def read_committed(servers: str, topic: str, count: int, group: str = "committed
     return found
 
 
-@pytest.fixture(params=["filelog:{}/log", "sqlite:{}/broker.db"], ids=["filelog", "sqlite"])
+@pytest.fixture(params=["filelog:{}/log", pytest.param("sqlite:{}/broker.db", marks=pytest.mark.long)])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(request.param).format(tmp_path)
 
