@@ -8,7 +8,7 @@ from typing import Any
 from dafka.broker.access.permissions import Permissions
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata.topic_settings import find_settings_problem
-from dafka.broker.core.metadata.topics import Topic, find_name_problem
+from dafka.broker.core.metadata.topics import LOGS_MAX, Topic, find_name_problem
 from dafka.errors import ConfigError, StorageError
 from dafka.kafka.apis.configs import list_settings
 from dafka.kafka.apis.reassignments import AssignmentError, check_factor, read_assignments
@@ -50,8 +50,8 @@ async def _create(context: RequestContext, asked: CreatableTopic, is_trial: bool
         error = ErrorCode.INVALID_TOPIC_EXCEPTION
     elif node.find_topic(asked.name) is not None:
         error, message = ErrorCode.TOPIC_ALREADY_EXISTS, f"there is a topic {asked.name!r} already"
-    elif count < 1:
-        error, message = ErrorCode.INVALID_PARTITIONS, "a topic has at least one partition"
+    elif not 1 <= count <= LOGS_MAX:
+        error, message = ErrorCode.INVALID_PARTITIONS, f"a topic has from 1 to {LOGS_MAX} partitions, not {count}"
     elif message := find_settings_problem(settings):
         error = ErrorCode.INVALID_CONFIG
     else:
@@ -160,6 +160,9 @@ async def _add_logs(
         elif asked.count <= topic.log_count:
             error = ErrorCode.INVALID_PARTITIONS
             message = f"the topic has {topic.log_count} partitions already; their number can only increase"
+        elif asked.count > LOGS_MAX:
+            error = ErrorCode.INVALID_PARTITIONS
+            message = f"a topic has from 1 to {LOGS_MAX} partitions, not {asked.count}"
         else:
             placement = _place_added(context.view_cluster(), asked, asked.count - topic.log_count)
             if not is_trial:

@@ -76,7 +76,7 @@ class Authentication:
             return self._choose(header, request)
         if not isinstance(request, SaslAuthenticateRequest):
             raise AuthenticationError(f"it sent {request.API_KEY.name} before it authenticated")
-        if self._login is None or self.user is not None:
+        if self._login is None:
             reason = "expected SaslHandshake before SaslAuthenticate"
             return refuse_authenticate(ErrorCode.ILLEGAL_SASL_STATE, reason), reason
         try:

@@ -384,7 +384,9 @@ def test_every_api_and_version_is_in_the_table() -> None:
 @pytest.fixture(scope="module")
 def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
     path = tmp_path_factory.mktemp("door") / "users"
-    with open_door(Config().with_kafka(auto_create_topics="off"), users=path) as found:
+    # A connection that should have ended would stay open for a while.
+    config = Config().with_kafka(auto_create_topics="off").with_clients(login_ms=600_000)
+    with open_door(config, users=path) as found:
         yield found
 
 

@@ -112,12 +112,6 @@ def error_of(client: RawClient, request: ProduceRequest) -> int:
     return found.responses[0].partition_responses[0].error_code
 
 
-def fetch(client: RawClient, topic: str, offset: int, max_wait_ms: int = 0) -> FetchResponse:
-    partition = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=2**20)
-    asked = FetchRequest(max_wait_ms=max_wait_ms, min_bytes=1, topics=[FetchTopic(topic=topic, partitions=[partition])])
-    return client.ask(asked, 11, FetchResponse)
-
-
 def test_versions_that_are_too_new_are_answered_in_version_0(client: RawClient) -> None:
     client.socket.sendall(struct.pack(">ihhih", 10, 18, 99, 5, -1))
     found = decode_response(client.receive(), ApiVersionsResponse, 0)
@@ -137,43 +131,6 @@ def test_malformed_requests_end_the_connection_alone(client: RawClient, servers:
 
 def test_frames_that_claim_too_much_end_the_connection(client: RawClient) -> None:
     client.socket.sendall(struct.pack(">i", 2**31 - 1))
-    assert client.receive() == b""
-
-
-def test_records_are_refused_with_the_reason(client: RawClient) -> None:
-    create(client, "refused")
-    good = encode_batch(0, [b"x"], timestamps=1)
-    assert error_of(client, produce("refused", good)) == ErrorCode.NONE
-    assert error_of(client, produce("unknown", good)) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert error_of(client, produce("refused", good, acks=2)) == ErrorCode.INVALID_REQUIRED_ACKS
-    assert error_of(client, produce("refused", good[:-1] + b"y")) == ErrorCode.CORRUPT_MESSAGE
-    assert error_of(client, produce("refused", b"")) == ErrorCode.INVALID_RECORD
-    large = encode_batch(0, [b"x" * 2_000_000], timestamps=1)
-    assert error_of(client, produce("refused", large)) == ErrorCode.MESSAGE_TOO_LARGE
-    control = encode_batch(0, [b"x"], timestamps=1, producer_id=1, producer_epoch=0, is_control=True)
-    assert error_of(client, produce("refused", control)) == ErrorCode.INVALID_RECORD
-    (part,) = fetch(client, "refused", 0).responses[0].partitions
-    assert part.high_watermark == 1
-
-
-def test_repeated_batch_of_a_producer_gets_its_first_offset(client: RawClient) -> None:
-    create(client, "repeated")
-    data = encode_batch(0, [b"x"], timestamps=1, producer_id=77, producer_epoch=0, base_sequence=0)
-    for _ in range(3):
-        found = client.ask(produce("repeated", data), 7, ProduceResponse)
-        (part,) = found.responses[0].partition_responses
-        assert (part.error_code, part.base_offset) == (ErrorCode.NONE, 0)
-    gap = encode_batch(0, [b"x"], timestamps=1, producer_id=77, producer_epoch=0, base_sequence=5)
-    assert error_of(client, produce("repeated", gap)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-
-
-def test_produce_without_acknowledgement_is_not_answered(client: RawClient) -> None:
-    create(client, "unanswered")
-    good = encode_batch(0, [b"x"], timestamps=1)
-    client.socket.sendall(encode_request(produce("unanswered", good, acks=0), 7, 1))
-    (part,) = fetch(client, "unanswered", 0, max_wait_ms=20_000).responses[0].partitions
-    assert part.records
-    client.socket.sendall(encode_request(produce("unknown", good, acks=0), 7, 1))
     assert client.receive() == b""
 
 
@@ -201,43 +158,6 @@ def test_commits_that_come_when_their_client_has_closed_the_connection_are_disca
     )
     (topic,) = client.ask(asked, 5, OffsetFetchResponse).topics
     assert topic.partitions[0].committed_offset == 5
-
-
-def test_fetch_waits_for_records(client: RawClient, servers: str) -> None:
-    create(client, "awaited")
-    partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=2**20)
-    asked = FetchRequest(max_wait_ms=20_000, min_bytes=1, topics=[FetchTopic(topic="awaited", partitions=[partition])])
-    client.socket.sendall(encode_request(asked, 11, 7))
-    with closing(RawClient(servers)) as other:
-        assert error_of(other, produce("awaited", encode_batch(0, [b"x"], timestamps=1))) == ErrorCode.NONE
-    found = decode_response(client.receive(), FetchResponse, 11)
-    assert found.responses[0].partitions[0].records
-
-
-def test_fetch_outside_of_a_log_is_refused(client: RawClient) -> None:
-    create(client, "short")
-    for offset, error in ((0, ErrorCode.NONE), (1, ErrorCode.OFFSET_OUT_OF_RANGE), (-1, ErrorCode.OFFSET_OUT_OF_RANGE)):
-        assert fetch(client, "short", offset).responses[0].partitions[0].error_code == error
-
-
-def test_fetch_from_the_middle_of_a_batch_begins_there_or_before(client: RawClient) -> None:
-    create(client, "middle")
-    batch = encode_batch(0, [b"%d" % n for n in range(10)], timestamps=1)
-    assert error_of(client, produce("middle", batch)) == ErrorCode.NONE
-    records = bytes(fetch(client, "middle", 6).responses[0].partitions[0].records or b"")
-    assert struct.unpack_from(">q", records)[0] <= 6
-    assert b"9" in records
-
-
-def test_large_batch_is_returned_though_it_exceeds_the_limit(client: RawClient) -> None:
-    create(client, "large")
-    assert error_of(client, produce("large", encode_batch(0, [b"x" * 100_000], timestamps=1))) == ErrorCode.NONE
-    partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=100)
-    asked = FetchRequest(
-        max_wait_ms=0, min_bytes=1, max_bytes=100, topics=[FetchTopic(topic="large", partitions=[partition])]
-    )
-    found = client.ask(asked, 11, FetchResponse)
-    assert len(found.responses[0].partitions[0].records or b"") > 100_000
 
 
 def test_session_of_fetches_leaves_out_logs_without_news(client: RawClient) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,17 +11,9 @@ import trio
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from dafka import Config, Record, open_consumer
-from dafka.broker.core.error_codes import ErrorCode
-from dafka.kafka.protocol.messages.transactions import (
-    DescribeTransactionsRequest,
-    DescribeTransactionsResponse,
-    ListTransactionsRequest,
-    ListTransactionsResponse,
-)
-from dafka.kafka.protocol.tables import Request, Response
+from dafka.kafka.protocol.tables import Response
 from tests.kafka.server.clients import Confluent, Message
 from tests.kafka.server.fixtures import run_broker
-from tests.kafka.server.test_connections import RawClient
 
 DEADLINE_S = 60
 
@@ -147,28 +138,3 @@ def test_offsets_are_committed_with_a_transaction(tmp_path: Path) -> None:
         (committed,) = consumer.committed([TopicPartition("in", 0)], timeout=DEADLINE_S)
         assert committed.offset == 7
         consumer.close()
-
-
-def ask(servers: str, request: Request, version: int, response: type[R]) -> R:
-    with closing(RawClient(servers)) as client:
-        return client.ask(request, version, response)
-
-
-def test_transactions_are_listed_and_described(tmp_path: Path) -> None:
-    with run_broker(f"filelog:{tmp_path}/log") as broker:
-        servers = broker.bootstrap_servers
-        producer = Producer({"bootstrap.servers": servers, "transactional.id": "t"})
-        producer.init_transactions(DEADLINE_S)
-        producer.begin_transaction()
-        producer.produce("orders", b"x")
-        producer.flush(DEADLINE_S)
-        everything = ListTransactionsRequest(state_filters=[], producer_id_filters=[])
-        (listed,) = ask(servers, everything, 0, ListTransactionsResponse).transaction_states
-        assert (listed.transactional_id, listed.transaction_state) == ("t", "Ongoing")
-        completed = ListTransactionsRequest(state_filters=["CompleteCommit"], producer_id_filters=[])
-        assert ask(servers, completed, 0, ListTransactionsResponse).transaction_states == []
-        asked = DescribeTransactionsRequest(transactional_ids=["t", "unknown"])
-        found, unknown = ask(servers, asked, 0, DescribeTransactionsResponse).transaction_states
-        assert [(each.topic, each.partitions) for each in found.topics] == [("orders", [0])]
-        assert unknown.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
-        producer.abort_transaction(DEADLINE_S)

@@ -1,0 +1,394 @@
+"""Groups and transactions through Kafka's APIs: what each version answers in each state of one group or transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+
+from dafka import Config
+from dafka.batches import encode_batch
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.kafka.protocol.constants import ApiKey
+from tests.kafka.apis.door import Client, Door, open_door
+
+NONE = ErrorCode.NONE
+UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+UNKNOWN_MEMBER, ILLEGAL = ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION
+NUMBERS = count()
+
+
+@pytest.fixture(scope="module")
+def door() -> Iterator[Door]:
+    with open_door(Config().with_kafka(rebalance_delay_ms=0, auto_create_topics="off")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def client(door: Door) -> Iterator[Client]:
+    with door.connect() as found:
+        rest = {"num_partitions": 2, "replication_factor": 1, "assignments": [], "configs": []}
+        found.ask(ApiKey.CREATE_TOPICS, 4, topics=[{"name": name, **rest} for name in ("t", "u")])
+        yield found
+
+
+def new_name() -> str:
+    return f"name-{next(NUMBERS)}"
+
+
+def join(client: Client, group: str, member: str = "", version: int = 3, **others: Any) -> dict[str, Any]:
+    values = {
+        "group_id": group,
+        "member_id": member,
+        "session_timeout_ms": 60_000,
+        "rebalance_timeout_ms": 60_000,
+        "protocol_type": "consumer",
+        "protocols": [{"name": "range", "metadata": b"metadata"}],
+        **others,
+    }
+    found: dict[str, Any] = client.ask(ApiKey.JOIN_GROUP, version, **values)
+    return found
+
+
+def open_group(client: Client) -> tuple[str, dict[str, Any]]:
+    """Return a new stable group, and the fields that identify its only member."""
+    group = new_name()
+    joined = join(client, group)
+    member = {"group_id": group, "member_id": joined["member_id"], "generation_id": joined["generation_id"]}
+    assignments = [{"member_id": joined["member_id"], "assignment": b"assigned"}]
+    assert client.ask(ApiKey.SYNC_GROUP, 3, **member, assignments=assignments)["assignment"] == b"assigned"
+    return group, member
+
+
+@pytest.mark.parametrize("version", range(10))
+def test_member_joins_with_the_id_that_it_gets(client: Client, version: int) -> None:
+    group = new_name()
+    joined = join(client, group, version=version)
+    if version >= 4:
+        assert (joined["error_code"], joined["generation_id"]) == (ErrorCode.MEMBER_ID_REQUIRED, -1)
+        joined = join(client, group, joined["member_id"], version)
+    assert (joined["error_code"], joined["generation_id"], joined["protocol_name"]) == (NONE, 1, "range")
+    assert joined["leader"] == joined["member_id"]
+    assert [(each["member_id"], each["metadata"]) for each in joined["members"]] == [(joined["leader"], b"metadata")]
+    refused = join(client, new_name(), "somebody", version)
+    assert (refused["error_code"], refused["members"]) == (UNKNOWN_MEMBER, [])
+    assert refused["protocol_name"] == (None if version >= 7 else "")
+    short = join(client, new_name(), session_timeout_ms=1, version=version)
+    assert short["error_code"] == ErrorCode.INVALID_SESSION_TIMEOUT
+
+
+def test_heartbeats_and_assignments_are_for_members_of_the_generation(client: Client) -> None:
+    _, member = open_group(client)
+    for change, error in (
+        ({}, NONE),
+        ({"generation_id": 0}, ILLEGAL),
+        ({"generation_id": 2}, ILLEGAL),
+        ({"member_id": "somebody"}, UNKNOWN_MEMBER),
+        ({"member_id": ""}, UNKNOWN_MEMBER),
+        ({"group_id": "unknown"}, UNKNOWN_MEMBER),
+    ):
+        for version in range(5):
+            assert client.ask(ApiKey.HEARTBEAT, version, **{**member, **change})["error_code"] == error
+        for version in range(6):
+            assert client.ask(ApiKey.SYNC_GROUP, version, **{**member, **change}, assignments=[])["error_code"] == error
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_members_leave(client: Client, version: int) -> None:
+    group, member = open_group(client)
+    member_id = member["member_id"]
+    for leaving, error in (("somebody", UNKNOWN_MEMBER), (member_id, NONE), (member_id, UNKNOWN_MEMBER)):
+        asked = {"member_id": leaving} if version < 3 else {"members": [{"member_id": leaving}]}
+        found = client.ask(ApiKey.LEAVE_GROUP, version, group_id=group, **asked)
+        each_error = [each["error_code"] for each in found["members"]]
+        assert (found["error_code"], each_error) == ((error, []) if version < 3 else (NONE, [error]))
+    assert client.ask(ApiKey.HEARTBEAT, 3, **member)["error_code"] == UNKNOWN_MEMBER
+
+
+def commit(client: Client, group: str, *asked: tuple[str, int, int], version: int = 7, **member: Any) -> list[int]:
+    """Commit offsets. Return the error of each log."""
+    topics = [
+        {
+            "name": name,
+            "partitions": [{"partition_index": log, "committed_offset": offset, "committed_metadata": f"at {offset}"}],
+        }
+        for name, log, offset in asked
+    ]
+    if "generation_id" in member:
+        member["generation_id_or_member_epoch"] = member.pop("generation_id")
+    found = client.ask(ApiKey.OFFSET_COMMIT, version, **{"group_id": group, **member}, topics=topics)
+    assert [each["name"] for each in found["topics"]] == [name for name, *_ in asked]
+    return [each["partitions"][0]["error_code"] for each in found["topics"]]
+
+
+def committed(client: Client, group: str, version: int = 5) -> dict[tuple[str, int], tuple[int, str]]:
+    """Return the offsets that a group has committed."""
+    asked = {"group_id": group, "topics": None}
+    found = client.ask(ApiKey.OFFSET_FETCH, version, **(asked if version < 8 else {"groups": [asked]}))
+    topics = found["topics"] if version < 8 else found["groups"][0]["topics"]
+    return {
+        (each["name"], part["partition_index"]): (part["committed_offset"], part["metadata"])
+        for each in topics
+        for part in each["partitions"]
+    }
+
+
+@pytest.mark.parametrize("version", range(1, 10))
+def test_offsets_are_committed_by_members_of_the_generation(client: Client, version: int) -> None:
+    group, member = open_group(client)
+    assert commit(
+        client, group, ("t", 0, 5), ("unknown", 0, 5), ("t", 2, 5), ("u", 1, 6), version=version, **member
+    ) == [
+        NONE,
+        UNKNOWN,
+        UNKNOWN,
+        NONE,
+    ]
+    for change, error in (
+        ({"generation_id": 0}, ILLEGAL),
+        ({"member_id": "somebody"}, UNKNOWN_MEMBER),
+        ({"generation_id": -1, "member_id": ""}, UNKNOWN_MEMBER),
+    ):
+        assert commit(client, group, ("t", 0, 9), version=version, **{**member, **change}) == [error]
+    expected = {("t", 0): (5, "at 5"), ("u", 1): (6, "at 6")}
+    assert [committed(client, group, each) for each in range(2, 10)] == [expected] * 8
+
+
+@pytest.mark.parametrize("version", range(1, 10))
+def test_offsets_that_were_not_committed_are_told(client: Client, version: int) -> None:
+    groups = [new_name(), new_name()]
+    commit(client, groups[0], ("t", 0, 5))
+    topics = [{"name": "t", "partition_indexes": [1, 0]}, {"name": "unknown", "partition_indexes": [0]}]
+    asked = [{"group_id": group, "topics": topics} for group in groups]
+    answers = [client.ask(ApiKey.OFFSET_FETCH, version, **each) for each in asked] if version < 8 else []
+    answers = answers or client.ask(ApiKey.OFFSET_FETCH, version, groups=asked)["groups"]
+    for answer, first in zip(answers, (5, -1), strict=True):
+        assert answer["error_code"] == NONE
+        found = {
+            (each["name"], part["partition_index"]): (part["committed_offset"], part["error_code"])
+            for each in answer["topics"]
+            for part in each["partitions"]
+        }
+        assert found == {("t", 0): (first, NONE), ("t", 1): (-1, NONE), ("unknown", 0): (-1, NONE)}
+
+
+def test_offsets_and_groups_are_deleted_beside_what_is_not(client: Client) -> None:
+    busy, member = open_group(client)
+    idle, missing = new_name(), new_name()
+    for group, identity in ((busy, member), (idle, {})):
+        assert commit(client, group, ("t", 0, 5), ("u", 0, 5), **identity) == [NONE, NONE]
+    parts = [{"partition_index": 0}]
+    topics = [{"name": name, "partitions": parts} for name in ("unknown", "t")]
+    found = client.ask(ApiKey.OFFSET_DELETE, 0, group_id=idle, topics=topics)
+    assert [each["partitions"][0]["error_code"] for each in found["topics"]] == [NONE, NONE]
+    assert committed(client, idle).keys() == {("u", 0)}
+    found = client.ask(ApiKey.OFFSET_DELETE, 0, group_id=missing, topics=topics)
+    assert (found["error_code"], found["topics"]) == (ErrorCode.GROUP_ID_NOT_FOUND, [])
+    found = client.ask(ApiKey.DELETE_GROUPS, 1, groups_names=[missing, busy, idle])
+    assert {each["group_id"]: each["error_code"] for each in found["results"]} == {
+        missing: ErrorCode.GROUP_ID_NOT_FOUND,
+        busy: ErrorCode.NON_EMPTY_GROUP,
+        idle: NONE,
+    }
+    assert committed(client, idle) == {}
+    assert committed(client, busy).keys() == {("t", 0), ("u", 0)}
+
+
+def test_groups_are_listed_and_described(client: Client) -> None:
+    stable, member = open_group(client)
+    empty, missing = new_name(), new_name()
+    commit(client, empty, ("t", 0, 5))
+
+    def listed(version: int = 5, **filters: Any) -> dict[str, str]:
+        found = client.ask(ApiKey.LIST_GROUPS, version, **filters)["groups"]
+        return {each["group_id"]: each["group_state"] for each in found if each["group_id"] in {stable, empty}}
+
+    both = {stable: "Stable", empty: "Empty"}
+    assert [listed(version).keys() for version in range(6)] == [both.keys()] * 6
+    for filters, expected in (
+        ({}, both),
+        ({"states_filter": ["Stable"]}, {stable: "Stable"}),
+        ({"states_filter": ["Empty", "Stable"]}, both),
+        ({"states_filter": ["Dead"]}, {}),
+        ({"types_filter": ["classic"]}, both),
+        ({"types_filter": ["consumer"]}, {}),
+    ):
+        assert listed(**filters) == expected
+    for version in range(7):
+        found = client.ask(ApiKey.DESCRIBE_GROUPS, version, groups=[missing, stable, empty])["groups"]
+        not_found = ErrorCode.GROUP_ID_NOT_FOUND if version >= 6 else NONE
+        assert [(each["group_id"], each["error_code"], each["group_state"]) for each in found] == [
+            (missing, not_found, "Dead"),
+            (stable, NONE, "Stable"),
+            (empty, NONE, "Empty"),
+        ]
+        (described,) = found[1]["members"]
+        assert (described["member_id"], described["member_metadata"], described["member_assignment"]) == (
+            member["member_id"],
+            b"metadata",
+            b"assigned",
+        )
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_coordinators_are_found_by_the_kind_of_key(client: Client, version: int) -> None:
+    for kind, error in ((0, NONE), (1, NONE), (2, ErrorCode.INVALID_REQUEST)) if version else ((0, NONE),):
+        asked = {"key": "k", "key_type": kind} if version < 4 else {"coordinator_keys": ["k", "l"], "key_type": kind}
+        answer = client.ask(ApiKey.FIND_COORDINATOR, version, **asked)
+        found = [answer] if version < 4 else answer["coordinators"]
+        assert [each.get("key", "k") for each in found] == ["k", "l"][: len(found)]
+        for each in found:
+            assert (each["error_code"], each["node_id"]) == (error, -1 if error else 0)
+            port = int(client.socket.getpeername()[1])
+            assert (each["host"], each["port"]) == (("", -1) if error else ("127.0.0.1", port))
+
+
+def begin(client: Client, name: str | None, version: int = 1, **others: Any) -> dict[str, Any]:
+    """Return the fields that identify a producer, after checking that it gets an id."""
+    values = {"transactional_id": name, "transaction_timeout_ms": 60_000, **others}
+    found = client.ask(ApiKey.INIT_PRODUCER_ID, version, **values)
+    assert found["error_code"] == NONE
+    return {"producer_id": found["producer_id"], "producer_epoch": found["producer_epoch"]}
+
+
+def add(client: Client, name: str, producer: dict[str, Any], *logs: tuple[str, int], version: int = 2) -> list[int]:
+    fields = {
+        **producer,
+        "transactional_id": name,
+        "topics": [{"name": topic, "partitions": [log]} for topic, log in logs],
+    }
+    found = client.ask(
+        ApiKey.ADD_PARTITIONS_TO_TXN, version, **{f"v3_and_below_{key}": value for key, value in fields.items()}
+    )
+    results = [each["results_by_partition"][0] for each in found["results_by_topic_v3_and_below"]]
+    return [each["partition_error_code"] for each in results]
+
+
+def end(client: Client, name: str, producer: dict[str, Any], *, is_committed: bool = True, version: int = 2) -> int:
+    values = {**producer, "transactional_id": name, "committed": is_committed}
+    return int(client.ask(ApiKey.END_TXN, version, **values)["error_code"])
+
+
+def test_producers_get_ids_and_epochs(client: Client) -> None:
+    name = new_name()
+    first, second = (begin(client, None, version) for version in (0, 5))
+    assert first["producer_id"] != second["producer_id"]
+    assert first["producer_epoch"] == second["producer_epoch"] == 0
+    named, again = begin(client, name), begin(client, name)
+    assert named["producer_id"] == again["producer_id"]
+    assert again["producer_epoch"] == named["producer_epoch"] + 1
+    renewed = begin(client, name, 3, **again)
+    assert renewed["producer_epoch"] == again["producer_epoch"] + 1
+    for version, error in ((3, ErrorCode.INVALID_PRODUCER_EPOCH), (4, ErrorCode.PRODUCER_FENCED)):
+        values = {"transactional_id": name, "transaction_timeout_ms": 60_000, **named}
+        found = client.ask(ApiKey.INIT_PRODUCER_ID, version, **values)
+        assert (found["error_code"], found["producer_id"], found["producer_epoch"]) == (error, -1, -1)
+    found = client.ask(ApiKey.INIT_PRODUCER_ID, 1, transactional_id=name, transaction_timeout_ms=0)
+    assert found["error_code"] == ErrorCode.INVALID_TRANSACTION_TIMEOUT
+
+
+def test_transactions_are_of_the_newest_producer(client: Client) -> None:
+    name = new_name()
+    old = begin(client, name)
+    new = begin(client, name)
+    fenced, too_old = ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH
+    other = {**new, "producer_id": new["producer_id"] + 1000}
+    for version in range(4):
+        assert add(client, name, old, ("t", 0), version=version) == [fenced if version >= 2 else too_old]
+        assert add(client, name, other, ("t", 0), version=version) == [ErrorCode.INVALID_PRODUCER_ID_MAPPING]
+        assert add(client, name, new, ("t", 0), ("unknown", 0), version=version) == [
+            ErrorCode.OPERATION_NOT_ATTEMPTED,
+            UNKNOWN,
+        ]
+    for version in range(5):
+        assert end(client, name, new, version=version) == ErrorCode.INVALID_TXN_STATE
+        assert end(client, name, old, version=version) == (fenced if version >= 2 else too_old)
+        values = {"transactional_id": name, "group_id": new_name(), **old}
+        found = client.ask(ApiKey.ADD_OFFSETS_TO_TXN, version, **values)
+        assert found["error_code"] == (fenced if version >= 2 else too_old)
+    assert add(client, name, new, ("t", 0), ("u", 1)) == [NONE, NONE]
+    assert end(client, name, old) == fenced
+    assert end(client, name, new) == NONE
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_offsets_of_a_transaction_are_committed_with_it(client: Client, is_committed: bool) -> None:
+    name, group = new_name(), new_name()
+    commit(client, group, ("t", 0, 1))
+    producer = begin(client, name)
+    identity = {"transactional_id": name, "group_id": group, **producer}
+    assert client.ask(ApiKey.ADD_OFFSETS_TO_TXN, 2, **identity)["error_code"] == NONE
+    topics = [
+        {"name": topic, "partitions": [{"partition_index": 0, "committed_offset": 8, "committed_metadata": ""}]}
+        for topic in ("unknown", "t")
+    ]
+    found = client.ask(ApiKey.TXN_OFFSET_COMMIT, 2, **identity, topics=topics)["topics"]
+    assert [each["partitions"][0]["error_code"] for each in found] == [UNKNOWN, NONE]
+    assert committed(client, group)["t", 0][0] == 1
+    asked = {"group_id": group, "topics": [{"name": "t", "partition_indexes": [0]}], "require_stable": True}
+    (topic,) = client.ask(ApiKey.OFFSET_FETCH, 7, **asked)["topics"]
+    assert topic["partitions"][0]["error_code"] == ErrorCode.UNSTABLE_OFFSET_COMMIT
+    assert end(client, name, producer, is_committed=is_committed) == NONE
+    assert committed(client, group)["t", 0][0] == (8 if is_committed else 1)
+
+
+def test_transactions_are_listed_and_described(client: Client) -> None:
+    name, done, missing = new_name(), new_name(), new_name()
+    producer, finished = begin(client, name), begin(client, done)
+    for each, identity in ((name, producer), (done, finished)):
+        assert add(client, each, identity, ("u", 1), ("t", 0)) == [NONE, NONE]
+    assert end(client, done, finished) == NONE
+
+    def listed(version: int = 2, **filters: Any) -> tuple[list[str], list[str]]:
+        values = {"state_filters": [], "producer_id_filters": [], **filters}
+        found = client.ask(ApiKey.LIST_TRANSACTIONS, version, **values)
+        names = [each["transactional_id"] for each in found["transaction_states"]]
+        return sorted(each for each in names if each in {name, done}), found["unknown_state_filters"]
+
+    for filters, expected, unknown in (
+        ({}, [name, done], []),
+        ({"state_filters": ["Ongoing"]}, [name], []),
+        ({"state_filters": ["CompleteCommit", "Never"]}, [done], ["Never"]),
+        ({"producer_id_filters": [producer["producer_id"]]}, [name], []),
+        ({"producer_id_filters": [finished["producer_id"]], "state_filters": ["Ongoing"]}, [], []),
+        ({"duration_filter": 0}, [name], []),
+        ({"duration_filter": 10**9}, [], []),
+    ):
+        assert listed(**filters) == (sorted(expected), unknown), filters
+    found = client.ask(
+        ApiKey.LIST_TRANSACTIONS, 2, state_filters=[], producer_id_filters=[], transactional_id_pattern=".*"
+    )
+    assert (found["error_code"], found["transaction_states"]) == (ErrorCode.INVALID_REGULAR_EXPRESSION, [])
+    states = client.ask(ApiKey.DESCRIBE_TRANSACTIONS, 0, transactional_ids=[missing, name])["transaction_states"]
+    assert [(each["error_code"], each["transaction_state"]) for each in states] == [
+        (ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, ""),
+        (NONE, "Ongoing"),
+    ]
+    assert (states[1]["producer_id"], states[1]["transaction_timeout_ms"]) == (producer["producer_id"], 60_000)
+    assert states[1]["topics"] == [{"topic": "t", "partitions": [0]}, {"topic": "u", "partitions": [1]}]
+    assert end(client, name, producer, is_committed=False) == NONE
+
+
+def test_producers_of_a_log_are_described(client: Client) -> None:
+    name = new_name()
+    producer = begin(client, name)
+    for sequence in range(2):
+        assert add(client, name, producer, ("u", 0)) == [NONE]
+        batch = encode_batch(0, [b"x"], timestamps=5, base_sequence=sequence, is_transactional=True, **producer)
+        data = [{"name": "u", "partition_data": [{"index": 0, "records": batch}]}]
+        values = {"acks": -1, "timeout_ms": 60_000, "topic_data": data, "transactional_id": name}
+        answer = client.ask(ApiKey.PRODUCE, 7, **values)["responses"][0]["partition_responses"][0]
+        assert answer["error_code"] == NONE
+        for is_open in (True, False):
+            asked = [{"name": topic, "partition_indexes": [0, 9]} for topic in ("unknown", "u")]
+            unknown, known = client.ask(ApiKey.DESCRIBE_PRODUCERS, 0, topics=asked)["topics"]
+            assert [each["error_code"] for each in unknown["partitions"]] == [UNKNOWN, UNKNOWN]
+            log, missing = known["partitions"]
+            assert missing["error_code"] == UNKNOWN
+            state = next(each for each in log["active_producers"] if each["producer_id"] == producer["producer_id"])
+            assert (state["producer_epoch"], state["last_sequence"]) == (producer["producer_epoch"], sequence)
+            assert state["current_txn_start_offset"] == (answer["base_offset"] if is_open else -1)
+            if is_open:
+                assert end(client, name, producer) == NONE

@@ -1,0 +1,324 @@
+"""Topics and their settings: each request in each state has its error, and a wrong entry affects no other one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dafka import Config
+from dafka.batches import encode_batch
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.metadata.topics import LOGS_MAX
+from dafka.kafka.protocol.constants import ApiKey
+from tests.kafka.apis.door import Client, Door, open_door
+
+NONE = ErrorCode.NONE
+UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+TOPIC, BROKER, GROUP = 2, 4, 32
+SET, DELETE, APPEND, SUBTRACT = range(4)
+SETTINGS = {"retention.ms": "60000", "max.message.bytes": "5000"}
+DEFAULT_LOGS = 3
+
+
+@pytest.fixture(scope="module")
+def door() -> Iterator[Door]:
+    with open_door(Config().with_kafka(auto_create_topics="off", log_count=DEFAULT_LOGS)) as found:
+        yield found
+
+
+@pytest.fixture
+def client(door: Door) -> Iterator[Client]:
+    """A connection; there are the topics `one` and `two`, with one and two logs, and nothing else."""
+    with door.connect() as found:
+        names = list(topics_of(door))
+        found.ask(ApiKey.DELETE_TOPICS, 3, topic_names=names, timeout_ms=60_000)
+        asked = [topic("one", settings=SETTINGS), topic("two", 2)]
+        assert [each["error_code"] for each in create(found, *asked)] == [0, 0]
+        yield found
+
+
+def topics_of(door: Door) -> dict[str, tuple[int, dict[str, str]]]:
+    """Return how many logs each topic has, and its own settings."""
+    node = door.broker.node
+    return door.call(lambda: {name: (each.log_count, dict(each.settings)) for name, each in node.topics.items()})
+
+
+def topic(
+    name: str, logs: int = 1, replicas: int = 1, placed: dict[int, list[int]] | None = None, **others: Any
+) -> dict[str, Any]:
+    assignments = [{"partition_index": index, "broker_ids": brokers} for index, brokers in (placed or {}).items()]
+    settings: dict[str, str | None] = others.get("settings", {})
+    configs = [{"name": each, "value": value} for each, value in settings.items()]
+    return {
+        "name": name,
+        "num_partitions": logs,
+        "replication_factor": replicas,
+        "assignments": assignments,
+        "configs": configs,
+    }
+
+
+def create(client: Client, *topics: dict[str, Any], version: int = 7, **others: Any) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = client.ask(ApiKey.CREATE_TOPICS, version, topics=list(topics), **others)["topics"]
+    assert [each["name"] for each in found] == [each["name"] for each in topics]
+    return found
+
+
+CREATED = [
+    (topic("n"), NONE, 1),
+    (topic("n" * 249), NONE, 1),
+    (topic("n", 5), NONE, 5),
+    (topic("n", -1, -1), NONE, DEFAULT_LOGS),
+    (topic("n", -1, -1, {0: [0], 1: [0]}), NONE, 2),
+    (topic("n", settings={"retention.ms": "1000"}), NONE, 1),
+    (topic("n", settings={"retention.ms": None}), NONE, 1),
+    (topic("n" * 250), ErrorCode.INVALID_TOPIC_EXCEPTION, 0),
+    *((topic(name), ErrorCode.INVALID_TOPIC_EXCEPTION, 0) for name in ("", ".", "..", "a/b", "ä", "a b", "$n")),
+    (topic("one"), ErrorCode.TOPIC_ALREADY_EXISTS, 0),
+    *((topic("n", count), ErrorCode.INVALID_PARTITIONS, 0) for count in (0, -2, LOGS_MAX + 1)),
+    *((topic("n", 1, count), ErrorCode.INVALID_REPLICATION_FACTOR, 0) for count in (0, 2, -2)),
+    (topic("n", -1, -1, {0: [7]}), ErrorCode.INVALID_REPLICA_ASSIGNMENT, 0),
+    (topic("n", -1, -1, {0: []}), ErrorCode.INVALID_REPLICA_ASSIGNMENT, 0),
+    (topic("n", -1, -1, {0: [0, 0]}), ErrorCode.INVALID_REPLICA_ASSIGNMENT, 0),
+    (topic("n", -1, -1, {1: [0]}), ErrorCode.INVALID_REPLICA_ASSIGNMENT, 0),
+    (topic("n", -1, -1, {0: [0], 2: [0]}), ErrorCode.INVALID_REPLICA_ASSIGNMENT, 0),
+    (topic("n", settings={"retention.ms": "soon"}), ErrorCode.INVALID_CONFIG, 0),
+    (topic("n", settings={"unknown": "1"}), ErrorCode.INVALID_CONFIG, 0),
+]
+
+
+@pytest.mark.parametrize(("asked", "error", "logs"), CREATED, ids=range(len(CREATED)))
+def test_topics_are_created_beside_those_that_are_refused(
+    door: Door, client: Client, asked: dict[str, Any], error: ErrorCode, logs: int
+) -> None:
+    before = topics_of(door)
+    trial = create(client, topic("before"), asked, topic("after"), validate_only=True)
+    assert topics_of(door) == before, "a trial changes nothing"
+    found = create(client, topic("before"), asked, topic("after"))
+    assert [each["error_code"] for each in trial] == [each["error_code"] for each in found] == [0, error, 0]
+    assert bool(found[1]["error_message"]) is bool(error)
+    after = topics_of(door)
+    assert after.keys() - before.keys() == {"before", "after"} | ({asked["name"]} if not error else set())
+    assert all(after[name] == each for name, each in before.items())
+    if not error:
+        settings = {each["name"]: each["value"] for each in asked["configs"] if each["value"] is not None}
+        assert after[asked["name"]] == (logs, settings)
+        assert [(each["num_partitions"], each["replication_factor"]) for each in (trial[1], found[1])] == [
+            (logs, 1)
+        ] * 2
+        shown = {each["name"]: (each["value"], each["config_source"]) for each in found[1]["configs"]}
+        assert {name: value for name, (value, source) in shown.items() if source == 1} == settings
+
+
+def test_topics_are_deleted_by_name_and_by_id(door: Door, client: Client) -> None:
+    known = {each["name"]: each["topic_id"] for each in client.ask(ApiKey.METADATA, 12, topics=None)["topics"]}
+    other_id = type(known["one"])(int=known["one"].int ^ 1)
+    nil = type(other_id)(int=0)
+    asked = [
+        {"name": None, "topic_id": other_id},
+        {"name": "unknown", "topic_id": nil},
+        {"name": None, "topic_id": known["one"]},
+    ]
+    found = client.ask(ApiKey.DELETE_TOPICS, 6, topics=asked, timeout_ms=60_000)["responses"]
+    assert [(each["name"], each["topic_id"], each["error_code"]) for each in found] == [
+        (None, other_id, ErrorCode.UNKNOWN_TOPIC_ID),
+        ("unknown", nil, UNKNOWN),
+        ("one", known["one"], NONE),
+    ]
+    assert topics_of(door).keys() == {"two"}
+    found = client.ask(ApiKey.DELETE_TOPICS, 5, topic_names=["one", "two"], timeout_ms=60_000)["responses"]
+    assert [each["error_code"] for each in found] == [UNKNOWN, NONE]
+    assert not topics_of(door)
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "placed", "error", "logs"),
+    [
+        ("two", 3, None, NONE, 3),
+        ("two", 4, [[0], [0]], NONE, 4),
+        ("two", 2, None, ErrorCode.INVALID_PARTITIONS, 2),
+        ("two", 1, None, ErrorCode.INVALID_PARTITIONS, 2),
+        ("two", -1, None, ErrorCode.INVALID_PARTITIONS, 2),
+        ("two", LOGS_MAX + 1, None, ErrorCode.INVALID_PARTITIONS, 2),
+        ("two", 3, [[0], [0]], ErrorCode.INVALID_REPLICA_ASSIGNMENT, 2),
+        ("two", 4, [[0]], ErrorCode.INVALID_REPLICA_ASSIGNMENT, 2),
+        ("two", 3, [[7]], ErrorCode.INVALID_REPLICA_ASSIGNMENT, 2),
+        ("two", 3, [[]], ErrorCode.INVALID_REPLICA_ASSIGNMENT, 2),
+        ("unknown", 3, None, UNKNOWN, 0),
+    ],
+)
+def test_logs_are_added_beside_what_is_refused(
+    door: Door, client: Client, name: str, count: int, placed: list[list[int]] | None, error: ErrorCode, logs: int
+) -> None:
+    assignments = None if placed is None else [{"broker_ids": each} for each in placed]
+    asked = [
+        {"name": name, "count": count, "assignments": assignments},
+        {"name": "one", "count": 2, "assignments": None},
+    ]
+    for is_trial, expected in ((True, 1), (False, 2)):
+        values = {"topics": asked, "timeout_ms": 60_000, "validate_only": is_trial}
+        found = client.ask(ApiKey.CREATE_PARTITIONS, 3, **values)["results"]
+        assert [(each["name"], each["error_code"]) for each in found] == [(name, error), ("one", NONE)]
+        assert topics_of(door)["one"] == (expected, SETTINGS), "settings stay"
+        assert is_trial or topics_of(door).get(name, (0, {}))[0] == logs
+
+
+def resource(name: str, kind: int = TOPIC, /, **changes: Any) -> dict[str, Any]:
+    """Return a resource with its settings; for a change, the operation and the value."""
+    configs = [
+        {"name": each.replace("_", "."), "value": change}
+        if not isinstance(change, tuple)
+        else {"name": each.replace("_", "."), "config_operation": change[0], "value": change[1]}
+        for each, change in changes.items()
+    ]
+    return {"resource_type": kind, "resource_name": name, "configs": configs}
+
+
+REPLACED: list[tuple[dict[str, Any], ErrorCode, dict[str, str]]] = [
+    (resource("one", retention_ms="7"), NONE, {"retention.ms": "7"}),
+    (resource("one"), NONE, {}),
+    (resource("one", retention_ms=None), NONE, {}),
+    (resource("one", retention_ms="7", unknown="1"), ErrorCode.INVALID_CONFIG, SETTINGS),
+    (resource("one", retention_ms="soon"), ErrorCode.INVALID_CONFIG, SETTINGS),
+    (resource("unknown", retention_ms="7"), UNKNOWN, SETTINGS),
+    (resource("0", BROKER, retention_ms="7"), ErrorCode.INVALID_REQUEST, SETTINGS),
+    (resource("one", GROUP, retention_ms="7"), ErrorCode.INVALID_REQUEST, SETTINGS),
+]
+CHANGED: list[tuple[dict[str, Any], ErrorCode, dict[str, str]]] = [
+    (resource("one", retention_ms=(SET, "7")), NONE, {**SETTINGS, "retention.ms": "7"}),
+    (resource("one", min_insync_replicas=(SET, "1")), NONE, {**SETTINGS, "min.insync.replicas": "1"}),
+    (resource("one", retention_ms=(DELETE, None)), NONE, {"max.message.bytes": "5000"}),
+    (resource("one", retention_bytes=(DELETE, None)), NONE, SETTINGS),
+    (resource("one"), NONE, SETTINGS),
+    (resource("one", retention_ms=(SET, None)), ErrorCode.INVALID_CONFIG, SETTINGS),
+    (resource("one", retention_ms=(APPEND, "7")), ErrorCode.INVALID_CONFIG, SETTINGS),
+    (resource("one", retention_ms=(SUBTRACT, "7")), ErrorCode.INVALID_CONFIG, SETTINGS),
+    (resource("one", retention_ms=(DELETE, None), unknown=(SET, "1")), ErrorCode.INVALID_CONFIG, SETTINGS),
+    (resource("unknown", retention_ms=(SET, "7")), UNKNOWN, SETTINGS),
+    (resource("0", BROKER, retention_ms=(SET, "7")), ErrorCode.INVALID_REQUEST, SETTINGS),
+]
+
+
+@pytest.mark.parametrize(
+    ("api", "asked", "error", "settings"),
+    [
+        *((ApiKey.ALTER_CONFIGS, *each) for each in REPLACED),
+        *((ApiKey.INCREMENTAL_ALTER_CONFIGS, *each) for each in CHANGED),
+    ],
+)
+def test_settings_are_changed_beside_what_is_refused(
+    door: Door, client: Client, api: ApiKey, asked: dict[str, Any], error: ErrorCode, settings: dict[str, str]
+) -> None:
+    other = resource("two", retention_ms=(SET, "9") if api is ApiKey.INCREMENTAL_ALTER_CONFIGS else "9")
+    before = topics_of(door)
+    for is_trial in (True, False):
+        found = client.ask(api, 1, resources=[asked, other], validate_only=is_trial)["responses"]
+        assert [(each["error_code"], each["resource_name"]) for each in found] == [
+            (error, asked["resource_name"]),
+            (NONE, "two"),
+        ]
+        expected = {"one": (1, settings), "two": (2, {"retention.ms": "9"})}
+        assert topics_of(door) == (before if is_trial else expected)
+
+
+def test_settings_are_described_by_name(client: Client) -> None:
+    def describe(*resources: tuple[int, str, list[str] | None]) -> list[tuple[int, dict[str, tuple[Any, ...]]]]:
+        asked = [
+            {"resource_type": kind, "resource_name": name, "configuration_keys": names}
+            for kind, name, names in resources
+        ]
+        found = client.ask(ApiKey.DESCRIBE_CONFIGS, 1, resources=asked)["results"]
+        assert [(each["resource_type"], each["resource_name"]) for each in found] == [each[:2] for each in resources]
+        return [
+            (
+                each["error_code"],
+                {item["name"]: (item["value"], item["config_source"], item["read_only"]) for item in each["configs"]},
+            )
+            for each in found
+        ]
+
+    names = ["retention.ms", "retention.bytes", "unknown"]
+    first, missing, broker, *others = describe(
+        (TOPIC, "one", names),
+        (TOPIC, "unknown", None),
+        (BROKER, "0", ["broker.id"]),
+        (BROKER, "7", None),
+        (GROUP, "one", None),
+    )
+    assert first == (NONE, {"retention.ms": ("60000", 1, False), "retention.bytes": ("-1", 5, False)})
+    assert missing == (UNKNOWN, {})
+    assert broker == (NONE, {"broker.id": ("0", 4, True)})
+    assert others == [(ErrorCode.INVALID_REQUEST, {})] * 2
+    ((_, everything), (_, of_broker)) = describe((TOPIC, "one", None), (BROKER, "", None))
+    assert {name: value for name, (value, source, _) in everything.items() if source == 1} == SETTINGS
+    assert len(everything) > len(SETTINGS)
+    assert of_broker["num.partitions"][0] == str(DEFAULT_LOGS)
+    assert of_broker["auto.create.topics.enable"][0] == "false"
+
+
+def test_metadata_names_what_does_not_exist_and_creates_nothing(door: Door, client: Client) -> None:
+    asked = [{"name": each} for each in ("unknown", "one", "a/b")]
+    for version in range(14):
+        found = client.ask(ApiKey.METADATA, version, topics=asked)["topics"]
+        assert {each["name"]: (each["error_code"], len(each["partitions"])) for each in found} == {
+            "unknown": (UNKNOWN, 0),
+            "one": (NONE, 1),
+            "a/b": (ErrorCode.INVALID_TOPIC_EXCEPTION, 0),
+        }
+        everything = client.ask(ApiKey.METADATA, version, topics=None if version else [])
+        assert sorted(each["name"] for each in everything["topics"]) == ["one", "two"]
+        if version:
+            assert client.ask(ApiKey.METADATA, version, topics=[])["topics"] == []
+    assert topics_of(door).keys() == {"one", "two"}
+
+
+def test_logs_are_described_page_by_page(client: Client) -> None:
+    for limit in range(-1, 5):
+        found, cursor = [], None
+        while True:
+            page = client.ask(
+                ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, topics=[], response_partition_limit=limit, cursor=cursor
+            )
+            logs = [(each["name"], part["partition_index"]) for each in page["topics"] for part in each["partitions"]]
+            assert len(logs) <= max(limit, 1)
+            found += logs
+            cursor = page["next_cursor"]
+            if cursor is None:
+                break
+        assert found == [("one", 0), ("two", 0), ("two", 1)]
+    asked = [{"name": each} for each in ("unknown", "two", "one")]
+    for start, expected in (
+        (("one", 0), [("one", 1), ("two", 2), ("unknown", 0)]),
+        (("one", -1), [("one", 1), ("two", 2), ("unknown", 0)]),
+        (("p", 5), [("two", 2), ("unknown", 0)]),
+        (("two", 1), [("two", 1), ("unknown", 0)]),
+        (("z", 0), []),
+    ):
+        cursor = {"topic_name": start[0], "partition_index": start[1]}
+        page = client.ask(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, topics=asked, cursor=cursor)
+        assert [(each["name"], len(each["partitions"])) for each in page["topics"]] == expected
+        assert all(each["error_code"] == (UNKNOWN if each["name"] == "unknown" else 0) for each in page["topics"])
+
+
+def test_sizes_of_logs_are_those_of_the_broker(client: Client) -> None:
+    data = [{"name": "two", "partition_data": [{"index": 1, "records": encode_batch(0, [bytes(5000)], timestamps=1)}]}]
+    client.ask(ApiKey.PRODUCE, 7, acks=-1, timeout_ms=60_000, topic_data=data)
+    for asked, expected in (
+        (None, {"one": [0], "two": [0, 1]}),
+        ([{"topic": "two", "partitions": [1, 9]}, {"topic": "unknown", "partitions": [0]}], {"two": [1]}),
+        ([], {}),
+    ):
+        (result,) = client.ask(ApiKey.DESCRIBE_LOG_DIRS, 4, topics=asked)["results"]
+        found = {each["name"]: each["partitions"] for each in result["topics"]}
+        assert {name: [each["partition_index"] for each in parts] for name, parts in found.items()} == expected
+        sizes = [each["partition_size"] >= 5000 for parts in found.values() for each in parts]
+        assert sizes.count(True) == (1 if asked != [] else 0)
+
+
+def test_what_has_settings_is_listed_by_type(client: Client) -> None:
+    topics, brokers = {(TOPIC, "one"), (TOPIC, "two")}, {(BROKER, "0")}
+    for types, expected in (([], topics | brokers), ([TOPIC], topics), ([BROKER], brokers), ([GROUP], set())):
+        found = client.ask(ApiKey.LIST_CONFIG_RESOURCES, 1, resource_types=types)["config_resources"]
+        assert {(each["resource_type"], each["resource_name"]) for each in found} == expected
