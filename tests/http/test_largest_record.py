@@ -20,16 +20,11 @@ from dafka import Config, blocking
 from dafka.batches import Compression, encode_batch
 from dafka.config import BATCH_BYTES_MAX, RECORD_BYTES_MAX
 from dafka.errors import RecordError
-from dafka.kafka.protocol.messages.logs import (
-    PartitionProduceData,
-    ProduceRequest,
-    ProduceResponse,
-    TopicProduceData,
-)
+from dafka.kafka.protocol.constants import ApiKey
 from dafka.records import BATCH_OVERHEAD_BYTES
 from dafka.testing import RunningKafka
+from tests.kafka.apis.door import Client
 from tests.kafka.server.fixtures import run_broker
-from tests.kafka.server.test_security import Wire
 from tests.ports import free_port
 
 SMALL = 300_000
@@ -75,11 +70,10 @@ def send_message(running: Running, value: bytes) -> str:
 
 def produce(running: Running, value: bytes, compression: Compression = Compression.NONE) -> str:
     data = encode_batch(0, [value], timestamps=1, compression=compression)
-    topics = [TopicProduceData(name=TOPIC, partition_data=[PartitionProduceData(index=0, records=data)])]
-    with Wire(running.kafka) as wire:
-        request = ProduceRequest(acks=-1, timeout_ms=DEADLINE_S * 1000, topic_data=topics)
-        (topic,) = wire.ask(request, ProduceResponse, 8).responses
-    return topic.partition_responses[0].error_message or ""
+    topics = [{"name": TOPIC, "partition_data": [{"index": 0, "records": data}]}]
+    with Client(running.kafka.bootstrap_servers) as client:
+        answer = client.ask(ApiKey.PRODUCE, 8, acks=-1, timeout_ms=DEADLINE_S * 1000, topic_data=topics)
+    return answer["responses"][0]["partition_responses"][0]["error_message"] or ""
 
 
 def produce_compressed(running: Running, value: bytes) -> str:

@@ -94,14 +94,23 @@ class Confluent:
 
 
 class AioKafka:
-    """aiokafka."""
+    """aiokafka.
+
+    Args:
+        settings: Further settings of the producer and the consumer.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        self._settings = settings
 
     def write(self, servers: str, topic: str, messages: Sequence[Message], compression: str) -> list[int]:
         """See `Client.write`."""
 
         async def write() -> list[int]:
             kind = None if compression == "none" else compression
-            producer = AIOKafkaProducer(bootstrap_servers=servers, compression_type=kind, enable_idempotence=True)
+            producer = AIOKafkaProducer(
+                bootstrap_servers=servers, compression_type=kind, enable_idempotence=True, **self._settings
+            )
             await producer.start()
             try:
                 futures = [
@@ -126,6 +135,7 @@ class AioKafka:
                 group_id=group,
                 auto_offset_reset="earliest",
                 enable_auto_commit=False,
+                **self._settings,
             )
             await consumer.start()
             try:
@@ -143,13 +153,20 @@ class AioKafka:
 
 
 class KafkaPython:
-    """kafka-python."""
+    """kafka-python.
+
+    Args:
+        settings: Further settings of the producer and the consumer.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        self._settings = settings
 
     def write(self, servers: str, topic: str, messages: Sequence[Message], compression: str) -> list[int]:
         """See `Client.write`."""
         kafka = import_kafka()
         kind = None if compression == "none" else compression
-        producer = kafka.KafkaProducer(bootstrap_servers=servers, compression_type=kind, linger_ms=5)
+        producer = kafka.KafkaProducer(bootstrap_servers=servers, compression_type=kind, linger_ms=5, **self._settings)
         futures = [
             producer.send(topic, each.value, each.key, headers=list(each.headers), timestamp_ms=each.timestamp)
             for each in messages
@@ -168,6 +185,7 @@ class KafkaPython:
             auto_offset_reset="earliest",
             enable_auto_commit=False,
             consumer_timeout_ms=DEADLINE_S * 1000,
+            **self._settings,
         )
         found: list[Message] = []
         for each in consumer:

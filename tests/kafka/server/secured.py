@@ -1,19 +1,15 @@
-"""Brokers with users and TLS, and clients of Kafka that authenticate."""
+"""Brokers with users and TLS, and a client of Kafka that authenticates."""
 
 from __future__ import annotations
 
-import asyncio
 import functools
-import ssl
 import time
-import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import trustme
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from confluent_kafka import Consumer, KafkaException, Producer
 
 from dafka import Config
@@ -24,7 +20,6 @@ from dafka.testing import RunningKafka
 from tests.kafka.server.fixtures import run_broker
 
 DEADLINE_S = 60
-REFUSED_S = 5
 PASSWORD = "right"
 EVERYTHING = Permissions(*[("*",)] * 5)
 
@@ -69,16 +64,6 @@ def run_secured(folder: Path, **settings: Any) -> Iterator[RunningKafka]:
     """Run a broker with these settings of `[clients]`."""
     with run_broker("memory:", Config().with_clients(**settings)) as running:
         yield running
-
-
-class SecureClient(Protocol):
-    """A client of Kafka that authenticates."""
-
-    def write(self, servers: str, topic: str, login: Login) -> None:
-        """Publish a record and wait until it is acknowledged. Raises `RefusedError`."""
-
-    def read(self, servers: str, topic: str, login: Login) -> bytes:
-        """Return the first record of a topic. Raises `RefusedError`."""
 
 
 class Login:
@@ -133,7 +118,7 @@ class Confluent:
         return settings
 
     def write(self, servers: str, topic: str, login: Login) -> None:
-        """See `SecureClient.write`."""
+        """Publish a record and wait until it is acknowledged. Raises `RefusedError`."""
         results: list[Any] = []
         problems: list[Any] = []
         producer = Producer({**self._settings(servers, login), "error_cb": problems.append})
@@ -146,7 +131,7 @@ class Confluent:
             raise RefusedError(str(problems or results))
 
     def read(self, servers: str, topic: str, login: Login) -> bytes:
-        """See `SecureClient.read`."""
+        """Return the first record of a topic. Raises `RefusedError`."""
         settings = {"group.id": "readers", "auto.offset.reset": "earliest", "enable.auto.commit": False}
         consumer = Consumer({**self._settings(servers, login), **settings})
         try:
@@ -162,123 +147,3 @@ class Confluent:
             raise RefusedError(error) from None
         finally:
             consumer.close()
-
-
-class AioKafka:
-    """aiokafka."""
-
-    def _settings(self, servers: str, login: Login) -> dict[str, Any]:
-        settings: dict[str, Any] = {"bootstrap_servers": servers, "security_protocol": login.protocol}
-        if login.mechanism:
-            settings |= {
-                "sasl_mechanism": login.mechanism,
-                "sasl_plain_username": login.user,
-                "sasl_plain_password": login.password,
-            }
-        if login.authority is not None:
-            context = ssl.create_default_context(cafile=str(login.authority))
-            if login.certificate is not None:
-                context.load_cert_chain(login.certificate)
-            settings["ssl_context"] = context
-        return settings
-
-    def write(self, servers: str, topic: str, login: Login) -> None:
-        """See `SecureClient.write`."""
-
-        async def write() -> None:
-            producer = AIOKafkaProducer(**self._settings(servers, login), request_timeout_ms=REFUSED_S * 1000)
-            try:
-                await producer.start()
-                await producer.send_and_wait(topic, b"value")
-            finally:
-                await producer.stop()
-
-        self._run(write())
-
-    def read(self, servers: str, topic: str, login: Login) -> bytes:
-        """See `SecureClient.read`."""
-
-        async def read() -> bytes:
-            settings = {"auto_offset_reset": "earliest", "enable_auto_commit": False, "group_id": "readers"}
-            consumer = AIOKafkaConsumer(topic, **settings, **self._settings(servers, login))
-            try:
-                await consumer.start()
-                return bytes((await consumer.getone()).value)
-            finally:
-                await consumer.stop()
-
-        return bytes(self._run(read()))
-
-    def _run(self, work: Any) -> Any:
-        try:
-            return asyncio.run(asyncio.wait_for(work, DEADLINE_S))
-        except Exception as error:
-            raise RefusedError(repr(error)) from None
-
-
-class KafkaPython:
-    """kafka-python."""
-
-    def _settings(self, servers: str, login: Login) -> dict[str, Any]:
-        settings: dict[str, Any] = {"bootstrap_servers": servers, "security_protocol": login.protocol}
-        if login.mechanism:
-            settings |= {
-                "sasl_mechanism": login.mechanism,
-                "sasl_plain_username": login.user,
-                "sasl_plain_password": login.password,
-            }
-        if login.authority is not None:
-            settings["ssl_cafile"] = str(login.authority)
-        if login.certificate is not None:
-            settings["ssl_certfile"] = settings["ssl_keyfile"] = str(login.certificate)
-        return settings
-
-    def write(self, servers: str, topic: str, login: Login) -> None:
-        """See `SecureClient.write`."""
-        producer = None
-        try:
-            producer = import_kafka().KafkaProducer(
-                **self._settings(servers, login), bootstrap_timeout_ms=REFUSED_S * 1000, max_block_ms=REFUSED_S * 1000
-            )
-            producer.send(topic, b"value").get(REFUSED_S)
-        except Exception as error:
-            raise RefusedError(repr(error)) from None
-        finally:
-            if producer is not None:
-                with suppress(Exception):
-                    producer.close(1)
-
-    def read(self, servers: str, topic: str, login: Login) -> bytes:
-        """See `SecureClient.read`."""
-        consumer = None
-        try:
-            consumer = import_kafka().KafkaConsumer(
-                topic,
-                **self._settings(servers, login),
-                group_id="readers",
-                auto_offset_reset="earliest",
-                enable_auto_commit=False,
-                bootstrap_timeout_ms=REFUSED_S * 1000,
-                consumer_timeout_ms=DEADLINE_S * 1000,
-            )
-            return bytes(next(consumer).value)
-        except Exception as error:
-            raise RefusedError(repr(error)) from None
-        finally:
-            if consumer is not None:
-                consumer.close()
-
-
-def import_kafka() -> Any:
-    """Return kafka-python, whose import warns."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import kafka
-    return kafka
-
-
-CLIENTS: dict[str, SecureClient] = {
-    "confluent-kafka": Confluent(),
-    "aiokafka": AioKafka(),
-    "kafka-python": KafkaPython(),
-}

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import pytest
-import trio
 
 from dafka import Config
-from dafka.broker.connections import memory as broker_room
+from dafka.batches import encode_batch
 from dafka.broker.connections.uploads import SMALL_BYTES
+from dafka.kafka.protocol.constants import ApiKey
 from dafka.kafka.protocol.frames import encode_request
-from dafka.kafka.protocol.messages.cluster import MetadataRequest, MetadataResponse
-from dafka.kafka.protocol.messages.connections import ApiVersionsRequest, ApiVersionsResponse
-from dafka.kafka.protocol.messages.logs import FetchPartition, FetchRequest, FetchTopic
-from dafka.server import ServingBroker, serve_listeners
-from dafka.testing import RunningKafka
-from dafka.testing.cluster import open_cluster
-from tests.kafka.server.clients import Confluent, Message
-from tests.kafka.server.fixtures import run_broker
-from tests.kafka.server.test_security import Wire
+from dafka.kafka.protocol.messages.cluster import MetadataRequest
+from dafka.kafka.protocol.messages.connections import ApiVersionsRequest
+from dafka.kafka.server.connection import UNANSWERED_MAX, UNSENT_BYTES_MAX
+from dafka.kafka.server.kafka_server import KafkaServer
+from tests.kafka.apis.door import Client, Door, open_door
+from tests.waiting import poll_until
 
 LARGE = 10 * SMALL_BYTES
+REQUEST_BYTES_MAX = 2**18
+SMALL = encode_request(ApiVersionsRequest(), 0, 1)
+LONG_MS = 600_000
 
 
 def frame_of(size: int) -> bytes:
@@ -35,144 +34,162 @@ def frame_of(size: int) -> bytes:
 
 
 @contextmanager
-def run(**settings: Any) -> Iterator[RunningKafka]:
-    with run_broker("memory:", Config().with_kafka(**settings)) as running:
-        yield running
+def run(**settings: Any) -> Iterator[Door]:
+    with open_door(Config().with_kafka(**settings)) as door:
+        yield door
 
 
-def is_served(wire: Wire) -> bool:
-    return wire.ask(ApiVersionsRequest(), ApiVersionsResponse, 0).error_code == 0
+@pytest.fixture(scope="module")
+def door() -> Iterator[Door]:
+    with run(request_bytes_max=REQUEST_BYTES_MAX, receive_ms=LONG_MS, idle_ms=LONG_MS) as found:
+        yield found
 
 
-def test_large_request_is_received_in_pieces() -> None:
-    with run() as running, Wire(running) as wire:
-        data = frame_of(LARGE)
+def server_of(door: Door) -> KafkaServer:
+    assert door.broker.kafka is not None
+    return door.broker.kafka
+
+
+def is_served(client: Client) -> bool:
+    return bool(client.ask(ApiKey.API_VERSIONS, 0)["error_code"] == 0)
+
+
+def test_request_has_a_largest_size(door: Door) -> None:
+    with door.connect() as client, door.connect() as refused:
+        client.socket.sendall(frame_of(REQUEST_BYTES_MAX))
+        assert client.receive() is not None
+        refused.socket.sendall((REQUEST_BYTES_MAX + 1).to_bytes(4, "big"))
+        assert refused.receive() is None
+
+
+def test_requests_arrive_in_any_pieces(door: Door) -> None:
+    data = SMALL * 3 + frame_of(LARGE) + SMALL * 3
+    with door.connect() as client, door.connect() as other:
+        client.socket.sendall(data)
         for position in range(0, len(data), 5000):
-            wire.socket.sendall(data[position : position + 5000])
-        assert wire.receive() is not None
-        assert is_served(wire)
+            other.socket.sendall(data[position : position + 5000])
+        for each in (client, other):
+            assert all(each.receive() is not None for _ in range(7))
+    assert server_of(door).receiving.taken_bytes == 0
 
 
-def test_requests_that_come_together_are_all_answered() -> None:
-    with run() as running, Wire(running) as wire:
-        small = encode_request(ApiVersionsRequest(), 0, 1)
-        wire.socket.sendall(small * 3 + frame_of(LARGE) + small * 3)
-        assert all(wire.receive() is not None for _ in range(7))
+@pytest.mark.parametrize(
+    "data", [b"", b"\0", b"\0\0\1\0", frame_of(LARGE)[:-1]], ids=["idle", "size", "small", "large"]
+)
+def test_client_that_does_not_go_on_is_disconnected(data: bytes) -> None:
+    with run(receive_ms=100 if data else LONG_MS, idle_ms=LONG_MS if data else 100) as door, door.connect() as client:
+        client.socket.sendall(data)
+        assert client.receive() is None
+        reason = "slow request" if data else "idle"
+        assert door.call(lambda: dict(server_of(door).counters.disconnected)) == {reason: 1}
 
 
-@pytest.mark.parametrize("data", [b"\0", b"\0\0\1\0", frame_of(LARGE)[:-1]], ids=["size", "small", "large"])
-def test_request_that_is_never_complete_ends_its_connection(data: bytes) -> None:
-    with run(receive_ms=100) as running, Wire(running) as wire:
-        wire.socket.sendall(data)
-        assert wire.is_ended()
-
-
-def test_idle_client_is_disconnected() -> None:
-    with run(idle_ms=100) as running, Wire(running) as wire:
-        assert wire.is_ended()
-
-
-def test_small_requests_are_served_while_large_ones_fill_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker_room, "PATIENCE_S", 60)  # no client is too slow
-    with run(receiving_bytes_max=LARGE) as running, ExitStack() as stack:
-        honest = stack.enter_context(Wire(running))
-        hostile = [stack.enter_context(Wire(running)) for _ in range(5)]
-        assert all(is_served(each) for each in hostile)
-        for each in hostile:
-            each.socket.sendall(frame_of(LARGE)[: SMALL_BYTES + 1])
-            for _ in range(3):  # by then, the broker has seen what came before: they ask for room in this order
-                assert is_served(honest)
-        hostile[0].socket.sendall(frame_of(LARGE)[SMALL_BYTES + 1 :])
-        for each in hostile:  # one after the other has the room
-            each.socket.sendall(frame_of(LARGE)[SMALL_BYTES + 1 :] if each is not hostile[0] else b"")
-            assert each.receive() is not None
-
-
-async def test_large_requests_that_are_being_received_stay_within_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker_room, "PATIENCE_S", 60)  # no client is too slow
+def test_large_requests_stay_within_the_memory_and_small_ones_pass_them() -> None:
     whole = LARGE + 4
-    config = Config().with_kafka(receiving_bytes_max=2 * whole, listen="0")
-    async with open_cluster(config, storage=None) as cluster, trio.open_nursery() as nursery:
-        running: ServingBroker = await nursery.start(serve_listeners, cluster.config.with_store(storage="memory:"))
-        assert running.kafka is not None
-        host, _, port = running.bootstrap_servers.rpartition(":")
-        streams = [await trio.open_tcp_stream(host, int(port)) for _ in range(5)]
+    with run(receiving_bytes_max=2 * whole, receive_ms=LONG_MS) as door, ExitStack() as stack:
+        honest = stack.enter_context(door.connect())
+        clients = [stack.enter_context(door.connect()) for _ in range(5)]
         data = frame_of(LARGE)
-        for each in streams:
-            await each.send_all(data[: LARGE // 2])
-        receiving = running.kafka.receiving
-        with trio.fail_after(30):
-            while not receiving.waiting:  # noqa: ASYNC110
-                await trio.sleep(0.01)
+        receiving = server_of(door).receiving
+        for each in clients:
+            each.socket.sendall(data[: LARGE // 2])
+            assert is_served(honest)
+        poll_until(lambda: receiving.waiting > 0)
         assert receiving.taken_bytes <= 2 * whole
-        assert running.kafka.counters.received_bytes <= receiving.taken_bytes + 5 * SMALL_BYTES
-        with trio.fail_after(30):
-            for each in streams:
-                await each.send_all(data[LARGE // 2 :])
-                assert receiving.taken_bytes <= 2 * whole
-            for each in streams:
-                assert await each.receive_some(4)
-        assert running.kafka.receiving.taken_bytes == 0
-        for each in streams:
-            await each.aclose()
-        nursery.cancel_scope.cancel()
+        for each in clients:
+            each.socket.sendall(data[LARGE // 2 :])
+            assert is_served(honest)
+            assert receiving.taken_bytes <= 2 * whole
+        assert all(each.receive() is not None for each in clients)
+        poll_until(lambda: receiving.taken_bytes == 0)
 
 
 def test_clients_beyond_the_limit_are_refused_unless_others_are_silent() -> None:
-    with run(connections_max=3) as running, ExitStack() as stack:
-        silent = stack.enter_context(Wire(running))
-        others = [stack.enter_context(Wire(running)) for _ in range(2)]
+    with run(connections_max=3) as door, ExitStack() as stack:
+        silent = stack.enter_context(door.connect())
+        others = [stack.enter_context(door.connect()) for _ in range(2)]
         assert all(is_served(each) for each in others)
-        new = stack.enter_context(Wire(running))
+        new = stack.enter_context(door.connect())
         assert is_served(new)
-        assert silent.is_ended()
-        with Wire(running) as refused:
-            assert refused.is_ended()
+        assert silent.receive() is None
+        with door.connect() as refused:
+            assert refused.receive() is None
         assert all(is_served(each) for each in (*others, new))
 
 
 def test_clients_of_one_address_are_limited() -> None:
-    with run(connections_per_address_max=1) as running, Wire(running) as first:
+    with run(connections_per_address_max=1) as door, door.connect() as first:
         assert is_served(first)
-        with Wire(running) as second:
-            assert second.is_ended()
+        with door.connect() as second:
+            assert second.receive() is None
 
 
-def test_client_that_reads_no_answers_is_disconnected(tmp_path: Path) -> None:
-    """Others read meanwhile, and its requests are not handled without end."""
-    config = Config().with_kafka(send_ms=200, answers_bytes_max=2**20)
-    value = bytes(100_000)
-    with run_broker(f"filelog:{tmp_path}/log", config) as running, Wire(running) as wire:
-        Confluent().write(running.bootstrap_servers, "large", [Message(value)] * 100, "none")
-        wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=10**9)
-        request = FetchRequest(max_wait_ms=0, min_bytes=0, topics=[FetchTopic(topic="large", partitions=[partition])])
-        wire.socket.sendall(encode_request(request, 4, 1) * 200)
-        assert len(Confluent().read(running.bootstrap_servers, "large", 100)) == 100
-        received = 0
-        wire.socket.settimeout(30)
-        trio.run(trio.sleep, 1)  # longer than the broker waits for a client that reads nothing
-        try:
-            while data := wire.socket.recv(2**20):
-                received += len(data)
-        except ConnectionError:
-            pass
-        assert received < 100 * len(value)
+def fill(client: Client, topic: str, count: int, size: int) -> None:
+    client.ask(ApiKey.METADATA, 4, topics=[{"name": topic}])
+    for _ in range(count):
+        data = [{"index": 0, "records": encode_batch(0, [bytes(size)], timestamps=1)}]
+        client.ask(ApiKey.PRODUCE, 7, acks=-1, timeout_ms=60_000, topic_data=[{"name": topic, "partition_data": data}])
 
 
-def test_broken_requests_end_only_their_own_connection() -> None:
+def test_client_that_reads_nothing_bounds_what_the_broker_does_for_it() -> None:
+    """Others read meanwhile. The client is not disconnected, and reads everything in the end."""
+    count = 200
+    with run(send_ms=LONG_MS) as door, door.connect() as client, door.connect() as other:
+        fill(client, "large", 3, 100_000)
+        part = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 10**9}
+        asked = {"max_wait_ms": 0, "min_bytes": 0, "topics": [{"topic": "large", "partitions": [part]}]}
+        size = len(other.exchange(ApiKey.FETCH, 4, **asked))
+        for _ in range(count):
+            client.send(ApiKey.FETCH, 4, **asked)
+        answers, counters = server_of(door).answers, server_of(door).counters
+        poll_until(lambda: answers.taken_bytes > UNSENT_BYTES_MAX)
+        assert is_served(other)
+        assert answers.taken_bytes <= UNSENT_BYTES_MAX + size + 4
+        assert counters.requests[ApiKey.FETCH] < count
+        assert all(len(client.receive() or b"") == size for _ in range(count))
+        poll_until(lambda: answers.taken_bytes == 0)
+
+
+def test_client_that_reads_no_small_answers_is_bounded_by_their_number() -> None:
+    with run(send_ms=LONG_MS) as door, door.connect() as client:
+        client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.socket.settimeout(0.5)
+        sent = 0
+        with suppress(TimeoutError):
+            while sent < 10**7:
+                client.socket.sendall(SMALL * 1000)
+                sent += 1000
+        answers = server_of(door).answers
+        assert answers.taken_bytes <= (UNANSWERED_MAX + 2) * 1000
+        assert server_of(door).counters.requests[ApiKey.API_VERSIONS] < sent
+
+
+def test_client_that_reads_nothing_is_disconnected_in_the_end() -> None:
+    with run(send_ms=200) as door, door.connect() as client:
+        fill(client, "large", 3, 100_000)
+        part = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 10**9}
+        asked = {"max_wait_ms": 0, "min_bytes": 0, "topics": [{"topic": "large", "partitions": [part]}]}
+        for _ in range(200):
+            client.send(ApiKey.FETCH, 4, **asked)
+        poll_until(lambda: server_of(door).counters.disconnected["slow reader"] == 1)
+        poll_until(lambda: server_of(door).answers.taken_bytes == 0)
+
+
+def test_broken_requests_end_only_their_own_connection(door: Door) -> None:
     hostile = [
         b"GET / HTTP/1.1\r\n\r\n",
         b"\xff" * 100,
         b"\x7f\xff\xff\xff",
-        (2**27).to_bytes(4, "big"),
+        b"\0\0\0\0",
         bytes(100),
-        encode_request(MetadataRequest(topics=None), 1, 1)[:-2] + b"\x7f\xff\xff\xff",
+        b"\0\0\0\x28" + b"\xff" * 40,
+        encode_request(MetadataRequest(topics=None), 1, 1)[:-4] + b"\x7f\xff\xff\xff",
     ]
-    with run(receive_ms=2000) as running, ExitStack() as stack:
-        honest = stack.enter_context(Wire(running))
+    with ExitStack() as stack:
+        honest = stack.enter_context(door.connect())
         for each in hostile:
-            wire = stack.enter_context(Wire(running))
-            wire.socket.sendall(each)
+            client = stack.enter_context(door.connect())
+            client.socket.sendall(each)
+            assert client.receive() is None
             assert is_served(honest)
-        assert honest.ask(MetadataRequest(topics=[]), MetadataResponse, 1).topics == []
+        assert honest.ask(ApiKey.METADATA, 1, topics=[])["topics"] == []

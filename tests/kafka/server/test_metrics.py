@@ -1,166 +1,158 @@
-"""The metrics of a listener, over HTTP and from its counters."""
+"""The metrics of a Kafka server: what its counters say after known requests."""
 
 from __future__ import annotations
 
 import re
-import time
-import urllib.request
-from contextlib import closing
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-import trio
-from confluent_kafka import Producer
-from prometheus_client.parser import text_string_to_metric_families
 
-from dafka import Config
 from dafka.batches import encode_batch
 from dafka.batches.message_sets import encode_message_set
+from dafka.broker.access.permissions import Permissions
 from dafka.broker.core.error_codes import ErrorCode
+from dafka.kafka.protocol.constants import ApiKey
 from dafka.kafka.protocol.messages.cluster import MetadataResponse, MetadataResponseTopic
 from dafka.kafka.protocol.messages.connections import ApiVersionsResponse
-from dafka.kafka.protocol.messages.logs import (
-    PartitionProduceData,
-    PartitionProduceResponse,
-    ProduceRequest,
-    ProduceResponse,
-    TopicProduceData,
-    TopicProduceResponse,
-)
-from dafka.kafka.protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
+from dafka.kafka.protocol.messages.logs import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 from dafka.kafka.server.counters import count_records, find_errors
 from dafka.kafka.server.metrics import COUNTERS, DURATION_SECONDS, GAUGES, KafkaMetrics
 from dafka.operations.metrics import TopicLabels
-from dafka.server import ServingBroker, serve_listeners
-from dafka.testing.cluster import open_cluster
-from tests.cli.harness import Dafka
-from tests.kafka.server import secured
-from tests.kafka.server.clients import Confluent, Message
-from tests.kafka.server.secured import EVERYTHING, Login, RefusedError, write_user_file
-from tests.kafka.server.test_connections import RawClient
+from tests.kafka.apis.door import Client, Door, open_door
+from tests.kafka.server.secured import EVERYTHING
+from tests.waiting import poll_until
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "kafka-clients.md"
 
 
+@pytest.fixture
+def door(tmp_path: Path) -> Iterator[Door]:
+    with open_door(users=tmp_path / "users") as found:
+        found.permit(alice=EVERYTHING, bob=Permissions())
+        yield found
+
+
 class Scrape:
-    """The metrics of a process.
+    """The metrics of a broker.
 
     Args:
-        url: Where they are.
+        door: The broker.
+        topics_max: How many topics have a series of their own.
     """
 
-    def __init__(self, url: str) -> None:
-        with urllib.request.urlopen(url, timeout=30) as answer:
-            text = answer.read().decode()
-        self._samples = [each for family in text_string_to_metric_families(text) for each in family.samples]
+    def __init__(self, door: Door, topics_max: int = 10) -> None:
+        kafka = door.broker.kafka
+        assert kafka is not None
+        self.families = door.call(KafkaMetrics(kafka).read, TopicLabels(topics_max))
+        self._samples = [each for family in self.families for each in family.samples]
 
     def value(self, name: str, **labels: str) -> float:
         """Return the sum of the samples with these labels."""
+        name = f"dafka_kafka_{name}"
         return sum(each.value for each in self._samples if each.name == name and labels.items() <= each.labels.items())
 
 
-def test_metrics_tell_what_clients_do(dafka: Dafka, tmp_path: Path) -> None:
-    users = tmp_path / "users"
-    write_user_file(users, alice=EVERYTHING)
-    up = dafka.start_up(
-        "--kafka", "0", "--storage", f"filelog:{tmp_path}/log", "--users", str(users), "--metrics-listen", "0"
-    )
-    lines = up.wait_output(4)
-    servers, url = lines[2].split()[-1], lines[3].split()[-1]
-    client, login = secured.Confluent(), Login("SCRAM-SHA-256")
-    for _ in range(3):
-        client.write(servers, "orders", login)
-    with pytest.raises(RefusedError):
-        client.write(servers, "orders", Login("SCRAM-SHA-256", password="wrong"))
-    assert client.read(servers, "orders", login) == b"value"
-
-    found = Scrape(url)
-    assert found.value("dafka_kafka_records_total", direction="produced", topic="orders") == 3
-    assert found.value("dafka_kafka_records_total", direction="consumed", topic="orders") == 3
-    assert found.value("dafka_kafka_requests_total", api="PRODUCE") == 3
-    assert found.value("dafka_kafka_logins_total", mechanism="SCRAM-SHA-256", result="succeeded") >= 4
-    assert found.value("dafka_kafka_logins_total", result="failed") >= 1
-    assert found.value("dafka_kafka_errors_total", error="SASL_AUTHENTICATION_FAILED") >= 1
-    assert found.value("dafka_kafka_disconnected_clients_total", reason="failed login") >= 1
-    assert found.value("dafka_kafka_accepted_connections_total") >= 5
-    assert found.value("dafka_kafka_bytes_total", direction="received") > 100
-    assert found.value("dafka_kafka_bytes_total", direction="sent") > 100
-    assert found.value(f"{DURATION_SECONDS}_count", api="PRODUCE") == 3
-    assert found.value("dafka_kafka_groups", state="Empty") == 1
+def produce(client: Client, topic: str, records: bytes, **others: Any) -> int:
+    """Append records, and return the offset of the first one."""
+    client.ask(ApiKey.METADATA, 4, topics=[{"name": topic}])
+    data = [{"name": topic, "partition_data": [{"index": 0, "records": records}]}]
+    answer = client.ask(ApiKey.PRODUCE, 7, acks=-1, timeout_ms=60_000, topic_data=data, **others)
+    (part,) = answer["responses"][0]["partition_responses"]
+    assert part["error_code"] == 0
+    return int(part["base_offset"])
 
 
-def test_lag_and_open_transactions_are_measured(dafka: Dafka, tmp_path: Path) -> None:
-    up = dafka.start_up("--kafka", "0", "--storage", f"filelog:{tmp_path}/log", "--metrics-listen", "0")
-    lines = up.wait_output(4)
-    servers, url = lines[2].split()[-1], lines[3].split()[-1]
-    Confluent().write(servers, "orders", [Message(b"1")] * 3, "none")
-    Confluent().read(servers, "orders", 3, "readers")
-    Confluent().write(servers, "orders", [Message(b"2")] * 4, "none")
-    producer = Producer({"bootstrap.servers": servers, "transactional.id": "mine"})
-    producer.init_transactions(30)
-    producer.begin_transaction()
-    producer.produce("orders", b"3")
-    assert producer.flush(30) == 0
-    found = Scrape(url)
-    assert found.value("dafka_kafka_group_lag_records", group="readers", topic="orders") == 5
-    assert found.value("dafka_kafka_open_transactions") == 1
-    assert found.value("dafka_kafka_connections") >= 1
-    producer.commit_transaction(30)
-    # The values of a scrape are served again for a while.
-    deadline = time.monotonic() + 30
-    while Scrape(url).value("dafka_kafka_open_transactions"):
-        assert time.monotonic() < deadline
+def fetch(client: Client, topic: str, offset: int = 0) -> None:
+    part = {"partition": 0, "fetch_offset": offset, "partition_max_bytes": 10**6}
+    client.ask(ApiKey.FETCH, 4, max_wait_ms=0, min_bytes=0, topics=[{"topic": topic, "partitions": [part]}])
 
 
-def test_batches_that_were_sent_again_are_counted(dafka: Dafka, tmp_path: Path) -> None:
-    up = dafka.start_up("--kafka", "0", "--storage", f"filelog:{tmp_path}/log", "--metrics-listen", "0")
-    lines = up.wait_output(4)
-    servers, url = lines[2].split()[-1], lines[3].split()[-1]
-    Confluent().write(servers, "orders", [Message(b"x")], "none")
-    with closing(RawClient(servers)) as client:
-        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
-        found = client.ask(request, 1, InitProducerIdResponse)
-        batch = encode_batch(0, [b"x"], timestamps=1, producer_id=found.producer_id, producer_epoch=0, base_sequence=0)
-        parts = [PartitionProduceData(index=0, records=batch)]
-        produce = ProduceRequest(
-            acks=-1, timeout_ms=30_000, topic_data=[TopicProduceData(name="orders", partition_data=parts)]
-        )
-        offsets = [client.ask(produce, 7, ProduceResponse).responses[0].partition_responses[0] for _ in range(3)]
-    assert [each.base_offset for each in offsets] == [1, 1, 1]
-    scraped = Scrape(url)
-    assert scraped.value("dafka_kafka_duplicate_batches_total") == 2
-    assert scraped.value("dafka_kafka_records_total", direction="produced", topic="orders") == 2
+def test_metrics_count_what_clients_do(door: Door) -> None:
+    with door.connect("alice") as client, door.connect("bob") as other:
+        for count in (1, 2):
+            produce(client, "orders", encode_batch(0, [b"x"] * count, timestamps=1))
+        fetch(client, "orders")
+        fetch(client, "orders", 1)
+        fetch(other, "orders")
+        with door.connect() as failing:
+            failing.ask(ApiKey.SASL_HANDSHAKE, 1, mechanism="SCRAM-SHA-256")
+            failing.ask(ApiKey.SASL_AUTHENTICATE, 1, auth_bytes=b"wrong")
+            assert failing.receive() is None
+        poll_until(lambda: Scrape(door).value("connections") == 2)
+        found = Scrape(door)
+    assert found.value("records_total", direction="produced", topic="orders") == 3
+    assert found.value("records_total", direction="consumed", topic="orders") == 5
+    for api, count in ((ApiKey.PRODUCE, 2), (ApiKey.FETCH, 3), (ApiKey.METADATA, 2), (ApiKey.SASL_AUTHENTICATE, 3)):
+        assert found.value("requests_total", api=api.name) == count
+        assert found.value("request_duration_seconds_count", api=api.name) == count
+    assert found.value("logins_total", mechanism="PLAIN", result="succeeded") == 2
+    assert found.value("logins_total", mechanism="SCRAM-SHA-256", result="failed") == 1
+    assert found.value("logins_total") == 3
+    assert found.value("errors_total", api="FETCH", error="TOPIC_AUTHORIZATION_FAILED") == 1
+    assert found.value("errors_total", api="SASL_AUTHENTICATE", error="SASL_AUTHENTICATION_FAILED") == 1
+    assert found.value("errors_total") == 2
+    assert found.value("disconnected_clients_total", reason="failed login") == 1
+    assert found.value("accepted_connections_total") == 3
+    assert found.value("refused_connections_total") == 0
+    assert found.value("bytes_total", direction="received") > 100
+    assert found.value("bytes_total", direction="sent") > 100
 
 
-def test_metrics_are_documented() -> None:
+def commit(client: Client, group: str, topic: str, offset: int) -> None:
+    part = {"partition_index": 0, "committed_offset": offset, "committed_metadata": ""}
+    client.ask(ApiKey.OFFSET_COMMIT, 5, group_id=group, topics=[{"name": topic, "partitions": [part]}])
+
+
+def test_lag_open_transactions_and_repeated_batches_are_measured(door: Door) -> None:
+    with door.connect("alice") as client:
+        produce(client, "orders", encode_batch(0, [b"x"] * 5, timestamps=1))
+        produce(client, "visits", encode_batch(0, [b"x"] * 5, timestamps=1))
+        for topic, offset in (("orders", 2), ("visits", 5)):
+            commit(client, "readers", topic, offset)
+        values = {"transactional_id": "mine", "transaction_timeout_ms": 60_000}
+        found = client.ask(ApiKey.INIT_PRODUCER_ID, 1, **values)
+        producer = {"producer_id": found["producer_id"], "producer_epoch": found["producer_epoch"]}
+        identity = {"transactional_id": "mine", **producer}
+        assert Scrape(door).value("open_transactions") == 0
+        added = {f"v3_and_below_{name}": value for name, value in identity.items()}
+        topics = [{"name": "orders", "partitions": [0]}]
+        client.ask(ApiKey.ADD_PARTITIONS_TO_TXN, 2, **added, v3_and_below_topics=topics)
+        batch = encode_batch(0, [b"x"], timestamps=1, base_sequence=0, is_transactional=True, **producer)
+        assert [produce(client, "orders", batch, transactional_id="mine") for _ in range(3)] == [5, 5, 5]
+        found = Scrape(door)
+        assert found.value("open_transactions") == 1
+        assert found.value("duplicate_batches_total") == 2
+        assert found.value("records_total", direction="produced", topic="orders") == 6
+        assert found.value("group_lag_records", group="readers", topic="orders") == 4
+        assert found.value("group_lag_records") == 4
+        assert found.value("groups", state="Empty") == 1
+        client.ask(ApiKey.END_TXN, 2, **identity, committed=True)
+        assert Scrape(door).value("open_transactions") == 0
+
+
+def test_topics_beyond_the_limit_share_a_series(door: Door) -> None:
+    with door.connect("alice") as client:
+        for topic in ("a", "b", "c"):
+            produce(client, topic, encode_batch(0, [b"x"], timestamps=1))
+            commit(client, f"of-{topic}", topic, 0)
+    for topics_max, series, others in ((0, 0, 0), (1, 2, 2), (2, 3, 1), (3, 3, 0)):
+        found = Scrape(door, topics_max)
+        assert found.value("records_total", direction="produced") == (3 if topics_max else 0)
+        assert found.value("records_total", direction="produced", topic="other") == others
+        assert found.value("group_lag_records", group="other") == others
+        (family,) = (each for each in found.families if each.name == "dafka_kafka_records")
+        assert len(family.samples) == series
+
+
+def test_metrics_are_documented_and_exported(door: Door) -> None:
     rows = dict(re.findall(r"^\| `(dafka_\w+)` \| ([^|]*) ?\|", PAGE.read_text("utf-8"), re.MULTILINE))
     described = {f"{name}_total": help_ for name, help_ in COUNTERS.items()} | GAUGES
     assert rows.keys() == described.keys() | {DURATION_SECONDS}
     for name, help_ in described.items():
         assert rows[name].strip() == ", ".join(f"`{label}`" for label in help_.labels)
-
-
-async def test_every_metric_is_exported() -> None:
-    async with open_cluster(Config(), storage=None) as cluster, trio.open_nursery() as nursery:
-        config = cluster.config.with_store(storage="memory:").with_kafka(listen="0")
-        found: ServingBroker = await nursery.start(serve_listeners, config)
-        assert found.kafka is not None
-        exported = {each.name for each in KafkaMetrics(found.kafka).read(TopicLabels(10))}
-        assert exported == {*COUNTERS, *GAUGES, DURATION_SECONDS}
-        nursery.cancel_scope.cancel()
-
-
-def test_topics_beyond_the_limit_share_a_series(dafka: Dafka, tmp_path: Path) -> None:
-    config = tmp_path / "config.toml"
-    config.write_text("[metrics]\ntopics_max = 1\n")
-    up = dafka.start_up("--kafka", "0", "--storage", "memory:", "--metrics-listen", "0", "--config", str(config))
-    lines = up.wait_output(4)
-    servers, url = lines[2].split()[-1], lines[3].split()[-1]
-    for topic in ("a", "b", "c"):
-        Confluent().write(servers, topic, [Message(b"1")], "none")
-    found = Scrape(url)
-    assert found.value("dafka_kafka_records_total", direction="produced") == 3
-    assert found.value("dafka_kafka_records_total", direction="produced", topic="other") == 2
+    assert {each.name for each in Scrape(door).families} == {*COUNTERS, *GAUGES, DURATION_SECONDS}
 
 
 def test_errors_are_found_at_every_depth() -> None:
@@ -176,9 +168,10 @@ def test_errors_are_found_at_every_depth() -> None:
 def test_records_in_batches_are_counted() -> None:
     batches = [encode_batch(0, [b"x"] * count, timestamps=1) for count in (1, 5, 100)]
     data = b"".join(batches)
-    assert count_records(data) == 106
-    assert count_records(memoryview(data)) == 106
-    assert count_records(data[:-1]) == 6
+    for end in range(len(data) + 1):
+        whole = [each for number, each in enumerate((1, 5, 100)) if end >= sum(map(len, batches[: number + 1]))]
+        assert count_records(memoryview(data)[:end]) == sum(whole)
     assert count_records(None) == 0
-    assert count_records(encode_message_set(batches[1], 1, bytes_max=10_000)) == 5
+    for magic in (0, 1):
+        assert count_records(encode_message_set(batches[1], magic, bytes_max=10_000)) == 5
     assert count_records(b"\xff" * 100) == 0
