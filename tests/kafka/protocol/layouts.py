@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import importlib
 import json
-import pkgutil
 import re
 import typing
 import warnings
@@ -115,45 +114,6 @@ def _value(field: dict[str, Any]) -> Any:
     return text if field["type"] == "string" else int(text, 0)
 
 
-_KIO_KINDS = {
-    "timedelta_i32": "int32",
-    "timedelta_i64": "int64",
-    "datetime_i64": "int64",
-    "error_code": "int16",
-    "bool": "boolean",
-}
-
-
-def kio_layout(entity: Any) -> Layout:
-    import dataclasses
-
-    hints = typing.get_type_hints(entity)
-    plain: list[Item] = []
-    tagged: list[Item] = []
-    for each in dataclasses.fields(entity):
-        hint, is_nullable = hints[each.name], False
-        arguments = typing.get_args(hint)
-        if type(None) in arguments:
-            (hint,) = (part for part in arguments if part is not type(None))
-            is_nullable = True
-        is_array = typing.get_origin(hint) is tuple
-        if is_array:
-            hint = typing.get_args(hint)[0]
-        kind = each.metadata.get("kafka_type", "struct")
-        if kind in {"uuid", "datetime_i64"}:
-            is_nullable = False  # kio's None is a number on the wire
-        tag = each.metadata.get("tag")
-        items = kio_layout(hint) if kind == "struct" else ()
-        item = Item(each.name, _KIO_KINDS.get(kind, kind), is_array, is_nullable, tag, items)
-        (plain if tag is None else tagged).append(item)
-    return (*plain, *sorted(tagged, key=lambda item: item.tag or 0))
-
-
-def without_units(layout: Layout) -> Layout:
-    """Return a layout whose names do not end with a unit: kio leaves units out."""
-    return tuple(each._replace(name=each.name.removesuffix("_ms"), items=without_units(each.items)) for each in layout)
-
-
 def kio_entity(message: type[Message], version: int) -> Any:
     """Return kio's class for a version of a message; None if it has none."""
     api, kind = re.fullmatch(r"(\w+)(Request|Response)", message.__name__).groups()  # type: ignore[union-attr]
@@ -162,42 +122,3 @@ def kio_entity(message: type[Message], version: int) -> Any:
     except ModuleNotFoundError:
         return None
     return getattr(module, message.__name__)
-
-
-def old_schemas() -> dict[tuple[str, int], Any]:
-    """Return kafka-python's older, hand-written schemas of versions without tagged fields, by message and version."""
-    old = import_kafka("kafka.protocol.old")
-    base = import_kafka("kafka.protocol.old.api")
-    found = {}
-    for module in pkgutil.iter_modules(old.__path__):
-        for name, each in vars(importlib.import_module(f"kafka.protocol.old.{module.name}")).items():
-            matched = re.fullmatch(r"(\w+)_v(\d+)", name)
-            if matched and isinstance(each, type) and issubclass(each, (base.Request, base.Response)):
-                message = messages().get(matched[1])
-                if message is not None and not message.FLEXIBLE.has(int(matched[2])):
-                    found[matched[1], int(matched[2])] = vars(each)["SCHEMA"]
-    return found
-
-
-def old_signature(schema: Any) -> str:
-    """Return the types of an old schema in order. It does not tell which fields may be null."""
-    from kafka.protocol.old.types import Array, Schema
-
-    def of(kind: Any) -> str:
-        if isinstance(kind, Schema):
-            return " ".join(map(of, kind.fields))
-        if isinstance(kind, Array):
-            return f"[{of(kind.array_of)}]"
-        name = (kind if isinstance(kind, type) else type(kind)).__name__.lower()
-        return "int32" if name == "bitfield" else name
-
-    return of(schema)
-
-
-def signature(layout: Layout) -> str:
-    """Return the types of a layout in order, as `old_signature` does."""
-    kinds = [
-        (signature(each.items) if each.kind == "struct" else "bytes" if each.kind == "records" else each.kind, each)
-        for each in layout
-    ]
-    return " ".join(f"[{kind}]" if each.is_array else kind for kind, each in kinds)

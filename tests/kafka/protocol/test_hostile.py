@@ -56,5 +56,5 @@ def test_memory_of_a_large_frame_of_small_items() -> None:
 def test_memory_of_many_arrays() -> None:
     """The limit counts the items of all arrays together: each of these groups has one topic."""
     groups = [OffsetFetchRequestGroup(group_id="", topics=[OffsetFetchRequestTopics(name="", partition_indexes=[1])])]
-    frame = encode_request(OffsetFetchRequest(groups=groups * 25_000), 8, 1)[4:]
+    frame = encode_request(OffsetFetchRequest(groups=groups * 34_000), 8, 1)[4:]
     assert memory_of(frame) < 20_000_000

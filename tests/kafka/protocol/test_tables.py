@@ -1,4 +1,4 @@
-"""The tables say what Kafka's published definitions say, and what the schemas of other projects say."""
+"""The tables say what Kafka's published definitions say."""
 
 from __future__ import annotations
 
@@ -14,24 +14,13 @@ from dafka.kafka.protocol.messages.logs import FetchRequest, PartitionProduceDat
 from dafka.kafka.protocol.reading import reader_of
 from dafka.kafka.protocol.tables import Message, String, Struct, Versions, field, fields_of
 from tests.kafka.protocol.layouts import (
-    kio_entity,
-    kio_layout,
     messages,
-    old_schemas,
-    old_signature,
     our_layout,
     published,
     published_defaults,
     published_layout,
-    signature,
     snake,
-    without_units,
 )
-
-OLD_MISTAKES = {
-    ("DescribeLogDirsRequest", 0),  # partitions are an array
-}
-"""Versions that kafka-python's older schemas have wrong."""
 
 
 def versions_of(message: type[Message]) -> range:
@@ -57,29 +46,6 @@ def check_defaults(table: type[Struct], fields: list[dict[str, Any]], common: di
         struct = ours[snake(each["name"])].struct
         if struct is not None:
             check_defaults(struct, each.get("fields") or common[each["type"].removeprefix("[]")], common)
-
-
-@pytest.mark.parametrize("name", messages())
-def test_schemas_of_kio(name: str) -> None:
-    message = messages()[name]
-    entities = {version: kio_entity(message, version) for version in versions_of(message)}
-    found = {version: entity for version, entity in entities.items() if entity is not None}
-    assert max(found) == message.VERSIONS.last
-    for version, entity in found.items():
-        assert without_units(our_layout(message, version)) == without_units(kio_layout(entity))
-        assert entity.__flexible__ == message.FLEXIBLE.has(version)
-
-
-def test_old_schemas_of_kafka_python() -> None:
-    schemas = old_schemas()
-    different = {
-        (name, version)
-        for (name, version), schema in schemas.items()
-        if signature(our_layout(messages()[name], version)) != old_signature(schema)
-    }
-    assert different == OLD_MISTAKES
-    oldest = {"ProduceRequest", "FetchResponse", "ListOffsetsRequest", "OffsetCommitRequest", "CreateTopicsResponse"}
-    assert {(name, 0) for name in oldest} <= set(schemas)
 
 
 def test_every_api_has_a_request_and_a_response() -> None:

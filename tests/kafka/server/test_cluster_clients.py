@@ -16,23 +16,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from dafka.batches import encode_batch
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.kafka.protocol.messages.logs import (
-    PartitionProduceData,
-    ProduceRequest,
-    ProduceResponse,
-    TopicProduceData,
-)
-from dafka.kafka.protocol.messages.reassignments import (
-    AlterPartitionReassignmentsRequest,
-    AlterPartitionReassignmentsResponse,
-    ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse,
-    ReassignablePartition,
-    ReassignableTopic,
-)
+from dafka.kafka.protocol.constants import ApiKey
+from tests.kafka.apis.door import Client as RawClient
 from tests.kafka.server.clients import AioKafka, Client, Confluent, KafkaPython, Message, import_kafka
 from tests.kafka.server.running_cluster import RunningCluster, run_cluster
-from tests.kafka.server.test_connections import RawClient
 
 DEADLINE_S = 60
 
@@ -113,13 +100,24 @@ def test_clients_write_to_and_read_from_leaders(cluster: RunningCluster, admin: 
     assert sorted(each.value or b"" for each in found) == sorted(each.value or b"" for each in messages)
 
 
+def reassign(client: RawClient, topic: str, brokers: list[int]) -> None:
+    """Have other brokers keep the only log of a topic."""
+    topics = [{"name": topic, "partitions": [{"partition_index": 0, "replicas": brokers}]}]
+    answer = client.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 1, topics=topics)
+    assert answer["responses"][0]["partitions"][0]["error_code"] == ErrorCode.NONE
+
+
+def append(servers: str, topic: str, timeout_ms: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Append a record on all replicas. Return the response, and that for the log."""
+    data = [{"index": 0, "records": encode_batch(0, [b"x"], timestamps=1)}]
+    topics = [{"name": topic, "partition_data": data}]
+    with RawClient(servers) as client:
+        answer = client.ask(ApiKey.PRODUCE, 10, acks=-1, timeout_ms=timeout_ms, topic_data=topics)
+    return answer, answer["responses"][0]["partition_responses"][0]
+
+
 def test_preferred_brokers_are_elected(cluster: RunningCluster, admin: AdminClient) -> None:
     create(cluster, admin, NewTopic("elected", 2, replica_assignment=[[2, 0], [1, 2]]))
-    request = AlterPartitionReassignmentsRequest(
-        topics=[
-            ReassignableTopic(name="elected", partitions=[ReassignablePartition(partition_index=0, replicas=[0, 2])])
-        ]
-    )
     preferred, unclean = 0, 1
     with closing(import_kafka().KafkaAdminClient(bootstrap_servers=cluster.servers)) as others:
 
@@ -130,9 +128,8 @@ def test_preferred_brokers_are_elected(cluster: RunningCluster, admin: AdminClie
             return {each.partition_id: each.error_code for each in topic.partition_result}
 
         assert elect(preferred, 0, 1) == dict.fromkeys((0, 1), ErrorCode.ELECTION_NOT_NEEDED)
-        with closing(RawClient(cluster.broker(0).bootstrap_servers)) as client:
-            answer = client.ask(request, 0, AlterPartitionReassignmentsResponse)
-            assert answer.responses[0].partitions[0].error_code == ErrorCode.NONE
+        with RawClient(cluster.broker(0).bootstrap_servers) as client:
+            reassign(client, "elected", [0, 2])
         wait_for(lambda: elect(preferred, 0)[0] == ErrorCode.NONE)
         assert admin.list_topics("elected").topics["elected"].partitions[0].leader == 0
         assert elect(unclean, 0, 1) == dict.fromkeys((0, 1), ErrorCode.ELECTION_NOT_NEEDED)
@@ -141,21 +138,12 @@ def test_preferred_brokers_are_elected(cluster: RunningCluster, admin: AdminClie
 
 def test_other_brokers_name_the_leader(cluster: RunningCluster, admin: AdminClient) -> None:
     create(cluster, admin, NewTopic("led", 1, replica_assignment=[[2, 0]]))
-    records = encode_batch(0, [b"x"], timestamps=1)
-    request = ProduceRequest(
-        acks=-1,
-        timeout_ms=1000,
-        topic_data=[TopicProduceData(name="led", partition_data=[PartitionProduceData(index=0, records=records)])],
-    )
     for number in (0, 1):
-        with closing(RawClient(cluster.broker(number).bootstrap_servers)) as client:
-            answer = client.ask(request, 10, ProduceResponse)
-        part = answer.responses[0].partition_responses[0]
-        assert part.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-        assert part.current_leader is not None
-        assert part.current_leader.leader_id == 2
-        (node,) = answer.node_endpoints
-        assert f"{node.host}:{node.port}" == cluster.broker(2).bootstrap_servers
+        answer, part = append(cluster.broker(number).bootstrap_servers, "led", 1000)
+        assert part["error_code"] == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert part["current_leader"]["leader_id"] == 2
+        (node,) = answer["node_endpoints"]
+        assert f"{node['host']}:{node['port']}" == cluster.broker(2).bootstrap_servers
 
 
 def read_in_rack(servers: str, topic: str, rack: str, count: int, isolation: str) -> list[bytes]:
@@ -236,16 +224,11 @@ def test_logs_are_reassigned_to_other_brokers(cluster: RunningCluster, admin: Ad
     create(cluster, admin, NewTopic("moved", 1, replica_assignment=[[0, 1]]))
     values = [b"%d" % number for number in range(100)]
     Confluent().write(cluster.servers, "moved", [Message(each) for each in values], "none")
-    request = AlterPartitionReassignmentsRequest(
-        topics=[ReassignableTopic(name="moved", partitions=[ReassignablePartition(partition_index=0, replicas=[2, 1])])]
-    )
-    with closing(RawClient(cluster.broker(0).bootstrap_servers)) as client:
-        answer = client.ask(request, 1, AlterPartitionReassignmentsResponse)
-        assert answer.responses[0].partitions[0].error_code == ErrorCode.NONE
+    with RawClient(cluster.broker(0).bootstrap_servers) as client:
+        reassign(client, "moved", [2, 1])
 
         def is_done() -> bool:
-            listed = client.ask(ListPartitionReassignmentsRequest(), 0, ListPartitionReassignmentsResponse)
-            return not listed.topics
+            return not client.ask(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0)["topics"]
 
         wait_for(is_done)
 
@@ -338,6 +321,7 @@ def wait_for(is_reached: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.long
 def test_clients_follow_logs_when_brokers_die_and_return(tmp_path: Path) -> None:
     with run_cluster(tmp_path, "one", "two", "three") as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.servers})
@@ -358,6 +342,7 @@ def test_clients_follow_logs_when_brokers_die_and_return(tmp_path: Path) -> None
         assert traffic.read == Counter(traffic.acknowledged)
 
 
+@pytest.mark.long
 def test_acknowledgements_of_all_need_a_majority_that_lives(tmp_path: Path) -> None:
     with run_cluster(tmp_path, "one", "two", "three") as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.servers})
@@ -365,31 +350,20 @@ def test_acknowledgements_of_all_need_a_majority_that_lives(tmp_path: Path) -> N
         servers = cluster.broker(0).bootstrap_servers
         cluster.stop(1)
         cluster.stop(2)
-        records = encode_batch(0, [b"x"], timestamps=1)
-        request = ProduceRequest(
-            acks=-1,
-            timeout_ms=100,
-            topic_data=[TopicProduceData(name="t", partition_data=[PartitionProduceData(index=0, records=records)])],
-        )
         refused = {ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_LEADER_OR_FOLLOWER}
 
         def ask() -> int:
-            with closing(RawClient(servers)) as client:
-                return client.ask(request, 9, ProduceResponse).responses[0].partition_responses[0].error_code
+            return int(append(servers, "t", 100)[1]["error_code"])
 
         assert ask() in refused
         wait_for(lambda: ask() != ErrorCode.REQUEST_TIMED_OUT)
         assert ask() in refused
         cluster.start(2)
         cluster.wait_members()
-        wait_for(lambda: ask_leader(cluster, request) == ErrorCode.NONE)
+        wait_for(lambda: ask_leader(cluster) == ErrorCode.NONE)
 
 
-def ask_leader(cluster: RunningCluster, request: ProduceRequest) -> int:
+def ask_leader(cluster: RunningCluster) -> int:
     """Ask all running brokers to append. Return the first answer of one that leads."""
-    for broker in cluster.running():
-        with closing(RawClient(broker.bootstrap_servers)) as client:
-            code = client.ask(request, 9, ProduceResponse).responses[0].partition_responses[0].error_code
-        if code != ErrorCode.NOT_LEADER_OR_FOLLOWER:
-            return code
-    return ErrorCode.LEADER_NOT_AVAILABLE
+    codes = [append(each.bootstrap_servers, "t", 100)[1]["error_code"] for each in cluster.running()]
+    return next((each for each in codes if each != ErrorCode.NOT_LEADER_OR_FOLLOWER), ErrorCode.LEADER_NOT_AVAILABLE)
