@@ -405,6 +405,22 @@ async def test_only_the_leader_knows_and_deletes(cluster: FakeCluster) -> None:
     assert len(cluster.broker.deleted) == 1
 
 
+async def test_records_are_deleted_up_to_what_enough_replicas_have(cluster: FakeCluster) -> None:
+    cluster.log.index.start_offset = Offset(2)
+    for offset, error, deleted in (
+        (2, ErrorCode.NONE, []),
+        (0, ErrorCode.NONE, []),
+        (3, ErrorCode.NONE, [3]),
+        (8, ErrorCode.NONE, [8]),
+        (-1, ErrorCode.NONE, [8]),
+        (9, ErrorCode.OFFSET_OUT_OF_RANGE, []),
+        (-2, ErrorCode.OFFSET_OUT_OF_RANGE, []),
+    ):
+        cluster.broker.deleted.clear()
+        assert await delete_until(cluster, offset) == error
+        assert cluster.broker.deleted == [(cluster.log, each) for each in deleted]
+
+
 @pytest.mark.parametrize(
     ("epoch", "error"), [(5, ErrorCode.NONE), (4, ErrorCode.FENCED_LEADER_EPOCH), (6, ErrorCode.UNKNOWN_LEADER_EPOCH)]
 )

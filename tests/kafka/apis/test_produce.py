@@ -173,7 +173,9 @@ def test_compression_is_known_from_its_version_on(client: Client, version: int) 
         batch = encode_batch(0, [bytes(300)], timestamps=1, compression=compression)
         is_unknown = compression is Compression.ZSTD and version < 7
         expected = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE if is_unknown else ErrorCode.NONE
-        assert produce(client, part(batch), version=version)[0]["error_code"] == expected
+        for records in (batch, batch + TWO, TWO + batch):
+            assert produce(client, part(records), version=version)[0]["error_code"] == expected
+    assert produce(client, part(encode_message_set(TWO, 1)), version=version)[0]["error_code"] == INVALID
 
 
 @pytest.mark.parametrize("version", range(3))

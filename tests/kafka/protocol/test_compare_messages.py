@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import zipfile
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dafka.kafka.protocol.constants import ApiKey
 from dafka.kafka.protocol.tables import NIL, Boolean, Int16, Int32, Message, String, Struct, Uuid, Versions, field
-from tests.kafka.protocol.compare_messages import Comparison, compare, compare_all, make_page, read_descriptions
+from tests.kafka.protocol.compare_messages import Comparison, compare, compare_all, make_page
 
 
 class Part(Struct):
@@ -57,11 +54,6 @@ def test_equal_messages(description: dict[str, Any]) -> None:
     assert compare(SampleMessage, description) == Comparison("SampleMessage", Versions(0, 3), [])
 
 
-def test_versions_of_both_are_compared(description: dict[str, Any]) -> None:
-    description["validVersions"] = "1-7"
-    assert compare(SampleMessage, description).versions == (1, 3)
-
-
 @pytest.mark.parametrize(
     ("number", "change", "expected"),
     [
@@ -81,51 +73,6 @@ def test_versions_of_both_are_compared(description: dict[str, Any]) -> None:
 def test_different_field(description: dict[str, Any], number: int, change: dict[str, Any], expected: str) -> None:
     description["fields"][number].update(change)
     assert expected in compare(SampleMessage, description).differences
-
-
-def test_different_field_of_an_item(description: dict[str, Any]) -> None:
-    description["fields"][4]["fields"][1]["nullableVersions"] = "2+"
-    assert compare(SampleMessage, description).differences == [
-        "`parts.label`: nullable: no in Kafka, yes in dafka (versions 1)"
-    ]
-
-
-def test_field_of_a_common_struct(description: dict[str, Any]) -> None:
-    inner = description["fields"][4].pop("fields")
-    description["commonStructs"] = [{"name": "Part", "versions": "0+", "fields": inner}]
-    assert not compare(SampleMessage, description).differences
-    inner[0]["type"] = "int64"
-    assert compare(SampleMessage, description).differences == [
-        "`parts.index`: type: int64 in Kafka, int32 in dafka (versions 0-3)"
-    ]
-
-
-def test_different_order(description: dict[str, Any]) -> None:
-    description["fields"].reverse()
-    assert (
-        "order: parts, name in Kafka, name, parts in dafka (versions 0)"
-        in compare(SampleMessage, description).differences
-    )
-
-
-def test_different_message(description: dict[str, Any]) -> None:
-    description.update(apiKey=3, flexibleVersions="3+")
-    assert compare(SampleMessage, description).differences == [
-        "the API's key is 3 in Kafka, 1 in dafka",
-        "flexible: no in Kafka, yes in dafka (versions 2)",
-    ]
-
-
-def test_folder_and_zip_are_read_without_comments(tmp_path: Path, description: dict[str, Any]) -> None:
-    folder = tmp_path / "message"
-    folder.mkdir()
-    description["fields"][0]["about"] = "See https://example.com."
-    text = f"// A comment.\n{json.dumps(description)} // Another.\n"
-    (folder / "SampleMessage.json").write_text(text)
-    with zipfile.ZipFile(tmp_path / "messages.zip", "w") as archive:
-        archive.write(folder / "SampleMessage.json", "clients/message/SampleMessage.json")
-    for source in (folder, tmp_path / "messages.zip"):
-        assert read_descriptions(source) == {"SampleMessage": description}
 
 
 def test_page_names_messages_that_were_not_found() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from dafka import Config
 from tests.kafka.server.clients import AioKafka, Confluent, KafkaPython, Message
@@ -146,32 +146,3 @@ def test_records_of_aborted_transactions_do_not_count_and_open_ones_stay(storage
         opened.commit_transaction(DEADLINE_S)
         poll_until(lambda: last_values(read_all(servers, "prices"))[b"key 5"] == b"later 9")
         assert last_values(read_all(servers, "prices"))[b"key 3"] == b"open"
-
-
-def test_tombstones_go_after_a_while() -> None:
-    with run_broker("memory:", compacting()) as broker:
-        servers = broker.bootstrap_servers
-        create_topic(servers, "prices", delete_retention_ms="0")
-        create_topic(servers, "kept", delete_retention_ms="3600000")
-        for topic in ("prices", "kept"):
-            Confluent().write(servers, topic, [Message(b"1", b"a"), Message(None, b"a"), Message(b"2", b"b")], "none")
-            Confluent().write(servers, topic, [Message(b"3", b"b"), Message(b"4", b"c")], "none")
-        expected = {3: (b"b", b"3"), 4: (b"c", b"4")}
-        poll_until(lambda: read_all(servers, "prices") == expected)
-        poll_until(lambda: read_all(servers, "kept") == {1: (b"a", None), **expected})
-
-
-def test_settings_of_compaction_are_described_and_checked() -> None:
-    with run_broker("memory:", compacting(compact_topics=("users.*",))) as broker:
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-        create_topic(broker.bootstrap_servers, "prices", delete_retention_ms="5000")
-        Confluent().write(broker.bootstrap_servers, "users.eu", [Message(b"1", b"a")], "none")
-        for name, policy, retention in (("prices", "compact", "5000"), ("users.eu", "compact", "86400000")):
-            (found,) = admin.describe_configs([ConfigResource(ResourceType.TOPIC, name)]).values()
-            settings = found.result(DEADLINE_S)
-            assert settings["cleanup.policy"].value == policy
-            assert settings["delete.retention.ms"].value == retention
-        for setting, value in (("cleanup.policy", "shred"), ("min.cleanable.dirty.ratio", "2")):
-            topic = NewTopic("wrong", 1, config={setting: value})
-            with pytest.raises(Exception, match=f"{setting}: expected"):
-                admin.create_topics([topic])["wrong"].result(DEADLINE_S)
