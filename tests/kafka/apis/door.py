@@ -116,7 +116,7 @@ class Door:
         self.broker = broker
         self._portal = portal
         self._users = users
-        self._entry = None if users is None else json.loads(users.read_text())["users"]["root"]
+        self._entry: dict[str, Any] = {} if users is None else json.loads(users.read_text())["users"]["root"]
 
     @property
     def servers(self) -> str:
@@ -125,7 +125,7 @@ class Door:
 
     def call(self, function: Callable[..., T], *arguments: Any) -> T:
         """Call a function, perhaps an asynchronous one, in the thread of the broker."""
-        return self._portal.call(function, *arguments)  # type: ignore[arg-type, return-value]
+        return self._portal.call(function, *arguments)
 
     def connect(self, user: str = "") -> Client:
         """Open a connection, perhaps of a user."""

@@ -372,7 +372,7 @@ BEFORE_LOGIN = {
 
 
 def test_every_api_and_version_is_in_the_table() -> None:
-    rows = [(each.api, each.versions) for each in (*CALLS, *LISTINGS)]
+    rows = [(each.api, each.versions) for each in CALLS] + [(each.api, each.versions) for each in LISTINGS]
     rows += [(api, each) for api, (each, _) in FOR_EVERYBODY.items()] + list(BEFORE_LOGIN.items())
     written = {(api, version) for api, several in rows for version in several}
     offered = {(key, version) for key, each in OFFERED.items() for version in versions(each.first, each.last)}

@@ -207,6 +207,7 @@ def test_groups_are_listed_and_described(client: Client) -> None:
 
     both = {stable: "Stable", empty: "Empty"}
     assert [listed(version).keys() for version in range(6)] == [both.keys()] * 6
+    filters: dict[str, Any]
     for filters, expected in (
         ({}, both),
         ({"states_filter": ["Stable"]}, {stable: "Stable"}),

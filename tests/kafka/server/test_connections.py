@@ -85,6 +85,7 @@ def test_responses_come_in_the_order_of_the_requests(client: Client) -> None:
     client.ask(ApiKey.METADATA, 4, topics=[{"name": "ordered"}])
     data = [{"index": 0, "records": encode_batch(0, [b"x"], timestamps=1)}]
     produce = {"acks": -1, "timeout_ms": 10_000, "topic_data": [{"name": "ordered", "partition_data": data}]}
+    asked: list[tuple[ApiKey, int, dict[str, Any]]]
     asked = [(ApiKey.PRODUCE, 7, produce), (ApiKey.API_VERSIONS, 0, {}), (ApiKey.METADATA, 4, {"topics": []})] * 20
     client.socket.sendall(
         b"".join(

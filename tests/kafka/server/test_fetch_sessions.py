@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import count
+from random import Random
 
 import pytest
 
@@ -55,34 +56,6 @@ def test_records_and_errors_are_always_news_and_the_other_logs_come_first_then()
     assert list(sessions.begin(1, 3, {}, [], 0).wanted) == [A, B]
 
 
-def test_wrong_ids_and_epochs() -> None:
-    sessions = open_sessions()
-    sessions.begin(0, 0, {A: 0}, [], 0)
-    assert sessions.begin(2, 1, {}, [], 0).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-    for epoch in (2, 5):
-        assert sessions.begin(1, epoch, {}, [], 0).error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
-    assert sessions.begin(1, 1, {}, [], 0).error_code == ErrorCode.NONE
-    assert sessions.begin(1, 1, {}, [], 0).error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
-
-
-def test_full_requests_end_the_session_that_they_name() -> None:
-    sessions = open_sessions()
-    sessions.begin(0, 0, {A: 0}, [], 0)
-    again = sessions.begin(1, 0, {B: 0}, [], 0)
-    assert (again.session_id, len(sessions)) == (2, 1)
-    final = sessions.begin(2, -1, {B: 0}, [], 0)
-    assert (final.session_id, dict(final.wanted), len(sessions)) == (0, {B: 0}, 0)
-    assert final.select_news(quiet(B)) == [B]
-
-
-def test_session_that_has_forgotten_everything_ends() -> None:
-    sessions = open_sessions()
-    sessions.begin(0, 0, {A: 0}, [], 0)
-    empty = sessions.begin(1, 1, {}, [A], 0)
-    assert (empty.error_code, empty.session_id, dict(empty.wanted)) == (ErrorCode.NONE, 0, {})
-    assert len(sessions) == 0
-
-
 def test_epochs_begin_again_with_1() -> None:
     sessions = open_sessions()
     sessions.begin(0, 0, {A: 0}, [], 0)
@@ -91,33 +64,55 @@ def test_epochs_begin_again_with_1() -> None:
     assert sessions.begin(1, 1, {}, [], 0).error_code == ErrorCode.NONE
 
 
-def test_idle_session_makes_room_for_another() -> None:
-    sessions = open_sessions(sessions_max=2, idle_ms=100)
-    for time_ms in (0, 10):
-        sessions.begin(0, 0, {A: 0}, [], time_ms)
-    sessions.begin(1, 1, {}, [], 20)  # the second one is now the least recently used
-    refused = sessions.begin(0, 0, {B: 0}, [], 109)
-    assert (refused.session_id, dict(refused.wanted), refused.error_code) == (0, {B: 0}, ErrorCode.NONE)
-    assert refused.select_news(quiet(B)) == [B]
-    assert sessions.begin(0, 0, {B: 0}, [], 110).session_id == 3
-    assert sessions.begin(2, 1, {}, [], 110).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-    assert sessions.begin(1, 2, {}, [], 110).error_code == ErrorCode.NONE
-
-
-def test_logs_of_all_sessions_are_limited() -> None:
-    sessions = open_sessions(partitions_max=3)
-    sessions.begin(0, 0, {A: 0, B: 0}, [], 0)
-    assert sessions.begin(0, 0, {A: 0, B: 0}, [], 0).session_id == 0
-    assert sessions.begin(0, 0, {C: 0}, [], 0).session_id == 2
-    assert sessions.begin(2, 1, {A: 0}, [], 0).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-    assert sessions.begin(1, 1, {C: 0}, [A], 0).error_code == ErrorCode.NONE
-    assert sessions.begin(1, 2, {}, [B], 0).error_code == ErrorCode.NONE
-    assert sessions.begin(0, 0, {A: 0, B: 0}, [], 0).session_id == 3
-
-
 def test_answer_to_a_request_whose_session_has_ended_meanwhile() -> None:
     sessions = open_sessions()
     first = sessions.begin(0, 0, {A: 0}, [], 0)
     sessions.begin(1, -1, {A: 0}, [], 0)
     assert first.select_news(quiet(A)) == [A]
     assert sessions.begin(0, 0, {A: 0}, [], 0).session_id == 2
+
+
+LOGS = [TopicPartition("orders", number) for number in range(4)]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_any_history_of_sessions_follows_a_plain_model(seed: int) -> None:
+    """The model keeps what each session wants and when it was used; limits are those of KIP-227."""
+    random, time_ms, opened = Random(seed), 0, 0
+    sessions = open_sessions(sessions_max=3, partitions_max=8, idle_ms=50)
+    model: dict[int, tuple[int, int, dict[TopicPartition, int]]] = {}  # the epoch, the time, and what it wants
+    for _ in range(200):
+        time_ms += random.choice((0, 1, 25))
+        session_id = random.choice((0, *model, opened + 5))
+        changed = {log: random.randrange(100) for log in LOGS if random.random() < 0.4}
+        forgotten = [log for log in LOGS if random.random() < 0.2]
+        epoch = random.choice((-1, 0, *[model.get(session_id, (1,))[0]] * 6, 2))
+        size = sum(len(wanted) for _, _, wanted in model.values())
+        expected: tuple[ErrorCode, int, dict[TopicPartition, int]]
+        if epoch in {-1, 0}:
+            size -= len(model.pop(session_id, (0, 0, {}))[2])
+            expected = ErrorCode.NONE, 0, changed
+            oldest = min(model, key=lambda each: (model[each][1], list(model).index(each)), default=0)
+            if epoch == 0 and changed and (len(model) < 3 or time_ms - model[oldest][1] >= 50):
+                if len(model) == 3:
+                    size -= len(model.pop(oldest)[2])
+                if size + len(changed) <= 8:
+                    opened += 1
+                    model[opened] = 1, time_ms, dict(changed)
+                    expected = ErrorCode.NONE, opened, changed
+        elif session_id not in model:
+            expected = ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0, {}
+        elif model[session_id][0] != epoch:
+            expected = ErrorCode.INVALID_FETCH_SESSION_EPOCH, 0, {}
+        else:
+            _, _, wanted = model.pop(session_id)
+            if size + len(changed.keys() - wanted.keys()) > 8:
+                expected = ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0, {}
+            else:
+                wanted = {log: at for log, at in (wanted | changed).items() if log not in forgotten}
+                expected = ErrorCode.NONE, session_id if wanted else 0, wanted
+                if wanted:
+                    model[session_id] = epoch + 1, time_ms, wanted
+        found = sessions.begin(session_id, epoch, changed, forgotten, time_ms)
+        assert (found.error_code, found.session_id, dict(found.wanted)) == expected
+        assert len(sessions) == len(model)
