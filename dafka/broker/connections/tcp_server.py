@@ -61,13 +61,14 @@ class AcceptedClient:
         """Whether the client has closed the connection; see `has_peer_closed`."""
         return has_peer_closed(self.stream.socket.fileno())
 
-    async def end(self) -> None:
+    async def end(self, linger_s: float = LINGER_S) -> None:
         """End the connection so that the client can read its last responses, even if it still sends data.
 
-        If a socket with unread data is closed, the system discards the data that is being sent.
+        It waits for the client's end for `linger_s` after the last response. If a socket with unread data is closed,
+        the system discards the data that is being sent.
         """
         with (
-            trio.move_on_at(self.sent_at + LINGER_S),
+            trio.move_on_at(self.sent_at + linger_s),
             suppress(trio.BrokenResourceError, trio.ClosedResourceError),
         ):
             await self.stream.send_eof()
@@ -148,6 +149,7 @@ async def accept_clients(
     stopping: Stopping,
     serve: Callable[[AcceptedClient], Awaitable[None]],
     *,
+    linger_s: float = LINGER_S,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Listen and serve clients until the broker stops and all connections have ended.
@@ -167,7 +169,7 @@ async def accept_clients(
         with stopping.interrupting():
             async with trio.open_nursery() as accepting:
                 for listener in sockets:
-                    accepting.start_soon(_accept, listener, quotas, serve, nursery)
+                    accepting.start_soon(_accept, listener, quotas, serve, linger_s, nursery)
         for listener in sockets:
             listener.close()
 
@@ -176,6 +178,7 @@ async def _accept(
     listener: socket.socket,
     quotas: ConnectionQuotas,
     serve: Callable[[AcceptedClient], Awaitable[None]],
+    linger_s: float,
     nursery: trio.Nursery,
 ) -> None:
     async def serve_in(scope: trio.CancelScope, stream: trio.SocketStream, host: str) -> None:
@@ -184,7 +187,7 @@ async def _accept(
             with scope:
                 client = AcceptedClient(stream, host, (str(address), port), lambda: quotas.mark_served(scope))
                 await serve(client)
-                await client.end()
+                await client.end(linger_s)
         except OSError:
             pass  # the client closed the connection before it was served
         finally:

@@ -10,7 +10,6 @@ import pytest
 import trio
 import trio.testing
 
-from dafka.broker.connections import tcp_server as accepting
 from dafka.broker.connections.connection_quotas import ConnectionQuotas
 from dafka.broker.connections.security import ServerSecurity
 from dafka.broker.connections.tcp_server import AcceptedClient, Stopping, accept_clients, open_listening
@@ -56,12 +55,15 @@ async def test_of_two_that_keep_an_address_the_second_to_listen_is_refused() -> 
 
 
 @asynccontextmanager
-async def open_stopped(serve: Callable[[AcceptedClient], Awaitable[None]]) -> AsyncIterator[trio.SocketStream]:
+async def open_stopped(
+    serve: Callable[[AcceptedClient], Awaitable[None]], linger_s: float
+) -> AsyncIterator[trio.SocketStream]:
     """Connect to a listener, which stops then, and serve the client during the block, until the listener has ended."""
     stopping, ended = Stopping(), trio.Event()
 
     async def listen(task_status: trio.TaskStatus[None]) -> None:
-        await accept_clients(sockets, ConnectionQuotas(10, 10), stopping, serve_then, task_status=task_status)
+        quotas = ConnectionQuotas(10, 10)
+        await accept_clients(sockets, quotas, stopping, serve_then, linger_s=linger_s, task_status=task_status)
         ended.set()
 
     async def serve_then(client: AcceptedClient) -> None:
@@ -88,9 +90,8 @@ async def answer(client: AcceptedClient) -> None:
     client.sent_at = trio.current_time()
 
 
-async def test_last_answer_is_there_whatever_the_client_still_sends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accepting, "LINGER_S", DEADLINE_S)
-    async with open_stopped(answer) as stream:
+async def test_last_answer_is_there_whatever_the_client_still_sends() -> None:
+    async with open_stopped(answer, DEADLINE_S) as stream:
         assert await stream.receive_some() == b"answer"
         assert await stream.receive_some() == b""
         for _ in range(100):
@@ -98,19 +99,16 @@ async def test_last_answer_is_there_whatever_the_client_still_sends(monkeypatch:
         await stream.aclose()
 
 
-async def test_client_that_does_not_close_its_side_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accepting, "LINGER_S", 0.01)
-    async with open_stopped(answer) as stream:
+async def test_client_that_does_not_close_its_side_is_not_waited_for() -> None:
+    async with open_stopped(answer, 0.01) as stream:
         assert await stream.receive_some() == b"answer"
 
 
-async def test_connection_without_answers_on_their_way_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accepting, "LINGER_S", 2 * DEADLINE_S)
-
+async def test_connection_without_answers_on_their_way_ends_at_once() -> None:
     async def serve(client: AcceptedClient) -> None:
-        client.sent_at = trio.current_time() - accepting.LINGER_S
+        client.sent_at = trio.current_time() - 2 * DEADLINE_S
 
-    async with open_stopped(serve) as stream:
+    async with open_stopped(serve, 2 * DEADLINE_S) as stream:
         assert await stream.receive_some() == b""
 
 

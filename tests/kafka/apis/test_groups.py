@@ -207,15 +207,15 @@ def test_groups_are_listed_and_described(client: Client) -> None:
 
     both = {stable: "Stable", empty: "Empty"}
     assert [listed(version).keys() for version in range(6)] == [both.keys()] * 6
-    filters: dict[str, Any]
-    for filters, expected in (
+    cases: list[tuple[dict[str, Any], dict[str, str]]] = [
         ({}, both),
         ({"states_filter": ["Stable"]}, {stable: "Stable"}),
         ({"states_filter": ["Empty", "Stable"]}, both),
         ({"states_filter": ["Dead"]}, {}),
         ({"types_filter": ["classic"]}, both),
         ({"types_filter": ["consumer"]}, {}),
-    ):
+    ]
+    for filters, expected in cases:
         assert listed(**filters) == expected
     for version in range(7):
         found = client.ask(ApiKey.DESCRIBE_GROUPS, version, groups=[missing, stable, empty])["groups"]

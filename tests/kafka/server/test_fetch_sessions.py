@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import count
 from random import Random
+from typing import TypeAlias
 
+import attrs
 import pytest
 
 from dafka.broker.core.error_codes import ErrorCode
@@ -37,25 +40,6 @@ def test_session_goes_on_with_what_has_changed() -> None:
     assert third.select_news(quiet(B, C)) == []
 
 
-@pytest.mark.parametrize("news", [LogProgress(1, 0, 0), LogProgress(0, 1, 0), LogProgress(0, 0, 1)])
-def test_log_that_has_advanced_is_news_once(news: LogProgress) -> None:
-    sessions = open_sessions()
-    sessions.begin(0, 0, {A: 0}, [], 0).select_news(quiet(A))
-    assert sessions.begin(1, 1, {}, [], 0).select_news([(A, news, False)]) == [A]
-    assert sessions.begin(1, 2, {}, [], 0).select_news([(A, news, False)]) == []
-
-
-def test_records_and_errors_are_always_news_and_the_other_logs_come_first_then() -> None:
-    sessions = open_sessions()
-    sessions.begin(0, 0, {A: 0, B: 0}, [], 0).select_news(quiet(A, B))
-    for epoch in (1, 2):
-        found = sessions.begin(1, epoch, {}, [], 0)
-        first, second = found.wanted
-        assert found.select_news([(first, EMPTY, True), (second, EMPTY, False)]) == [first]
-        assert list(sessions.begin(1, 99, {}, [], 0).wanted) == []
-    assert list(sessions.begin(1, 3, {}, [], 0).wanted) == [A, B]
-
-
 def test_epochs_begin_again_with_1() -> None:
     sessions = open_sessions()
     sessions.begin(0, 0, {A: 0}, [], 0)
@@ -72,47 +56,113 @@ def test_answer_to_a_request_whose_session_has_ended_meanwhile() -> None:
     assert sessions.begin(0, 0, {A: 0}, [], 0).session_id == 2
 
 
+Wanted: TypeAlias = dict[TopicPartition, int]
+
 LOGS = [TopicPartition("orders", number) for number in range(4)]
+SESSIONS_MAX, PARTITIONS_MAX, IDLE_MS = 3, 8, 50
+PROGRESS = [LogProgress(0, 0, 0), LogProgress(1, 0, 0), LogProgress(0, 1, 0), LogProgress(0, 0, 1)]
+
+
+@attrs.define
+class Session:
+    """A session of the model.
+
+    Attributes:
+        wanted: What it wants, in the order in which it is read.
+        sent: The progress of each log in the last response that had it.
+    """
+
+    wanted: Wanted
+    used_at_ms: int
+    epoch: int = 1
+    sent: dict[TopicPartition, LogProgress] = attrs.field(factory=dict)
+
+    def select(self, results: list[tuple[TopicPartition, LogProgress, bool]], *, is_full: bool) -> list[TopicPartition]:
+        news = [log for log, progress, is_news in results if is_full or is_news or self.sent.get(log) != progress]
+        self.sent.update({log: progress for log, progress, _ in results})
+        for log in [log for log, _, is_news in results if is_news]:
+            self.wanted[log] = self.wanted.pop(log)
+        return news
+
+
+class Model:
+    """Sessions as KIP-227 describes them. Ids are drawn that are in use, too."""
+
+    def __init__(self) -> None:
+        self.drawn = self.ids()
+        self.sessions: dict[int, Session] = {}
+
+    @staticmethod
+    def ids() -> Iterator[int]:
+        return (number // 2 % 7 + 1 for number in count())
+
+    @property
+    def size(self) -> int:
+        return sum(len(each.wanted) for each in self.sessions.values())
+
+    def open(self, wanted: Wanted, time_ms: int) -> int:
+        """Return the id of a new session; 0 if there can be none."""
+        if wanted and len(self.sessions) == SESSIONS_MAX:
+            oldest = min(self.sessions, key=lambda each: self.sessions[each].used_at_ms)
+            if time_ms - self.sessions[oldest].used_at_ms < IDLE_MS:
+                return 0
+            del self.sessions[oldest]
+        if not wanted or self.size + len(wanted) > PARTITIONS_MAX:
+            return 0
+        session_id = next(each for each in self.drawn if each not in self.sessions)
+        self.sessions[session_id] = Session(dict(wanted), time_ms)
+        return session_id
+
+    def begin(
+        self,
+        session_id: int,
+        epoch: int,
+        changed: Wanted,
+        forgotten: list[TopicPartition],
+        time_ms: int,
+    ) -> tuple[ErrorCode, int, Wanted]:
+        """Return the error, the session's id, and what is read."""
+        if epoch in {-1, 0}:
+            self.sessions.pop(session_id, None)
+            return ErrorCode.NONE, self.open(changed, time_ms) if epoch == 0 else 0, changed
+        session = self.sessions.get(session_id)
+        if session is None:
+            return ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0, {}
+        if session.epoch != epoch:
+            return ErrorCode.INVALID_FETCH_SESSION_EPOCH, 0, {}
+        del self.sessions[session_id]
+        if self.size + len(changed.keys() | session.wanted.keys()) > PARTITIONS_MAX:
+            return ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0, {}
+        session.wanted = {log: at for log, at in (session.wanted | changed).items() if log not in forgotten}
+        session.sent = {log: progress for log, progress in session.sent.items() if log not in forgotten}
+        session.epoch, session.used_at_ms = epoch + 1, time_ms
+        if session.wanted:
+            self.sessions[session_id] = session  # the last one that was used
+        return ErrorCode.NONE, session_id if session.wanted else 0, dict(session.wanted)
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_any_history_of_sessions_follows_a_plain_model(seed: int) -> None:
-    """The model keeps what each session wants and when it was used; limits are those of KIP-227."""
-    random, time_ms, opened = Random(seed), 0, 0
-    sessions = open_sessions(sessions_max=3, partitions_max=8, idle_ms=50)
-    model: dict[int, tuple[int, int, dict[TopicPartition, int]]] = {}  # the epoch, the time, and what it wants
+def test_any_history_of_sessions_follows_the_model(seed: int) -> None:
+    random, time_ms, model, drawn = Random(seed), 0, Model(), Model.ids()
+    sessions = FetchSessions[int](
+        lambda: next(drawn), sessions_max=SESSIONS_MAX, partitions_max=PARTITIONS_MAX, idle_ms=IDLE_MS
+    )
     for _ in range(200):
-        time_ms += random.choice((0, 1, 25))
-        session_id = random.choice((0, *model, opened + 5))
+        time_ms += random.choice((0, 1, 25, IDLE_MS))
+        session_id = random.choice((0, 9, *model.sessions, *model.sessions))
+        known = model.sessions.get(session_id)
+        epoch = random.choice((-1, 0, 0, *[1 if known is None else known.epoch] * 8, 2))
         changed = {log: random.randrange(100) for log in LOGS if random.random() < 0.4}
         forgotten = [log for log in LOGS if random.random() < 0.2]
-        epoch = random.choice((-1, 0, *[model.get(session_id, (1,))[0]] * 6, 2))
-        size = sum(len(wanted) for _, _, wanted in model.values())
-        expected: tuple[ErrorCode, int, dict[TopicPartition, int]]
-        if epoch in {-1, 0}:
-            size -= len(model.pop(session_id, (0, 0, {}))[2])
-            expected = ErrorCode.NONE, 0, changed
-            oldest = min(model, key=lambda each: (model[each][1], list(model).index(each)), default=0)
-            if epoch == 0 and changed and (len(model) < 3 or time_ms - model[oldest][1] >= 50):
-                if len(model) == 3:
-                    size -= len(model.pop(oldest)[2])
-                if size + len(changed) <= 8:
-                    opened += 1
-                    model[opened] = 1, time_ms, dict(changed)
-                    expected = ErrorCode.NONE, opened, changed
-        elif session_id not in model:
-            expected = ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0, {}
-        elif model[session_id][0] != epoch:
-            expected = ErrorCode.INVALID_FETCH_SESSION_EPOCH, 0, {}
-        else:
-            _, _, wanted = model.pop(session_id)
-            if size + len(changed.keys() - wanted.keys()) > 8:
-                expected = ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0, {}
-            else:
-                wanted = {log: at for log, at in (wanted | changed).items() if log not in forgotten}
-                expected = ErrorCode.NONE, session_id if wanted else 0, wanted
-                if wanted:
-                    model[session_id] = epoch + 1, time_ms, wanted
+        error, expected_id, wanted = model.begin(session_id, epoch, changed, forgotten, time_ms)
         found = sessions.begin(session_id, epoch, changed, forgotten, time_ms)
-        assert (found.error_code, found.session_id, dict(found.wanted)) == expected
-        assert len(sessions) == len(model)
+        assert (found.error_code, found.session_id, list(found.wanted.items())) == (
+            error,
+            expected_id,
+            [*wanted.items()],
+        )
+        assert len(sessions) == len(model.sessions)
+        results = [(log, random.choice(PROGRESS), random.random() < 0.3) for log in wanted]
+        session = model.sessions.get(expected_id)
+        news = list(wanted) if session is None else session.select(results, is_full=epoch == 0)
+        assert list(found.select_news(results)) == news
