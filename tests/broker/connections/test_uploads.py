@@ -18,6 +18,9 @@ from dafka.broker.connections.uploads import PACE_BYTES, SMALL_BYTES, SlowUpload
 MIB = 2**20
 LIMIT_MS = 30_000
 FAST_BYTES_PER_S = 100 * MIB
+END_S = 1000.0
+"""When every request has been received or given up."""
+
 BOUND_S = 2.0
 """How long a fast client of 256 KiB is delayed at most by any number of slow ones."""
 
@@ -42,7 +45,7 @@ class Client:
             await trio.sleep(size / pace if pace else float("inf"))
             return bytes(size)
 
-        with Upload(room, self.source, self.claimed, LIMIT_MS) as upload:
+        with trio.fail_after(END_S), Upload(room, self.source, self.claimed, LIMIT_MS) as upload:
             while kept < self.claimed:
                 kept += len(await upload.receive(receive, kept, most))
                 assert upload.size <= max(2 * kept, kept + SMALL_BYTES) or upload.missing_bytes == 0

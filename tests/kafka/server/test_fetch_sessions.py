@@ -56,6 +56,14 @@ def test_answer_to_a_request_whose_session_has_ended_meanwhile() -> None:
     assert sessions.begin(0, 0, {A: 0}, [], 0).session_id == 2
 
 
+def test_answer_to_a_request_brings_back_no_log_that_a_later_one_has_forgotten() -> None:
+    sessions = open_sessions()
+    first = sessions.begin(0, 0, {A: 0, B: 0}, [], 0)
+    sessions.begin(1, 1, {}, [A], 0)
+    assert first.select_news([(A, EMPTY, True), (B, EMPTY, True)]) == [A, B]
+    assert list(sessions.begin(1, 2, {}, [], 0).wanted) == [B]
+
+
 Wanted: TypeAlias = dict[TopicPartition, int]
 
 LOGS = [TopicPartition("orders", number) for number in range(4)]
