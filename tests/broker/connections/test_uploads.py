@@ -78,6 +78,12 @@ async def test_upload_that_is_far_behind_the_pace_ends(pace: float, autojump_clo
     assert room.taken_bytes == 0
 
 
+async def test_what_was_sent_fast_gives_no_credit_for_later(autojump_clock: trio.testing.MockClock) -> None:
+    with pytest.raises(SlowUploadError):
+        await Client("stopped", 64 * MIB, sent_fast=50 * MIB, then_bytes_per_s=0).send(MemoryPool(100 * MIB))
+    assert trio.current_time() <= LIMIT_MS / 1000 + 1
+
+
 async def test_upload_at_the_pace_may_take_long(autojump_clock: trio.testing.MockClock) -> None:
     await Client("steady", 64 * MIB, then_bytes_per_s=PACE_BYTES).send(MemoryPool(100 * MIB))
     assert trio.current_time() == pytest.approx(64, abs=1)
@@ -130,6 +136,23 @@ async def test_source_that_holds_more_than_half_at_the_slowest_pace_gives_way(
         assert trio.current_time() - begun < BOUND_S
         assert len(ended) < 10
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    ("sources", "claimed", "pace"), [("abcde", 3 * MIB, 1.1 * PACE_BYTES), ("a", 4 * MIB, 10 * PACE_BYTES)]
+)
+async def test_sources_that_hold_less_or_send_fast_are_not_ended(
+    sources: str, claimed: int, pace: float, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Five sources want twice the memory, of which each has less than half; or one wants it for a short time."""
+    room = MemoryPool(32 * MIB)
+    async with trio.open_nursery() as nursery:
+        for source in sources:
+            for _ in range(20 // len(sources)):
+                nursery.start_soon(Client(source, claimed, sent_fast=MIB, then_bytes_per_s=pace).send, room)
+        await trio.sleep(0.1)
+        await Client("honest", 2**18).send(room)
+    assert room.taken_bytes == room.waiting == 0
 
 
 SLOW = st.builds(
