@@ -253,3 +253,31 @@ def test_clients_have_some_time_and_give_way_in_other_pools_only_if_the_memory_i
         assert memory.ended_holders == sum(ended)
 
     trio.run(run, clock=clock)
+
+
+async def test_several_that_wait_end_no_more_clients_than_all_of_them_need(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    memory = Memory(200)
+    room = memory.make_pool(100)
+
+    async def read_nothing() -> None:
+        room.take_now(30)
+        with trio.CancelScope() as scope, room.waiting_for_client(scope, 30):
+            await trio.sleep_forever()
+        room.give_back(30)
+
+    async def take(source: str) -> None:
+        async with room.take(source, 15):
+            await trio.sleep(0.01)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(3):
+            nursery.start_soon(read_nothing)
+        await trio.sleep(PATIENCE_S)
+        with trio.fail_after(100):
+            async with trio.open_nursery() as waiting:
+                for source in "ab":
+                    waiting.start_soon(take, source)
+        assert memory.ended_holders == 1
+        nursery.cancel_scope.cancel()

@@ -78,6 +78,32 @@ async def test_upload_that_is_far_behind_the_pace_ends(pace: float, autojump_clo
     assert room.taken_bytes == 0
 
 
+@pytest.mark.parametrize(("size", "is_small"), [(SMALL_BYTES, True), (SMALL_BYTES + 1, False)])
+async def test_small_requests_need_no_memory(size: int, is_small: bool, autojump_clock: trio.testing.MockClock) -> None:
+    room = MemoryPool(MIB)
+    room.take_now(MIB)
+    with trio.move_on_after(10) as scope:
+        await Client("a", size).send(room)
+    assert scope.cancelled_caught is not is_small
+    assert room.taken_bytes == MIB
+
+
+async def test_complete_request_keeps_only_what_it_has() -> None:
+    async def receive(size: int) -> bytes:
+        return bytes(min(size, SMALL_BYTES))
+
+    room = MemoryPool(MIB)
+    with Upload(room, "a", 64 * SMALL_BYTES, LIMIT_MS) as upload:
+        kept = 0
+        for _ in range(3):
+            kept += len(await upload.receive(receive, kept, MIB))
+        assert upload.size > kept
+        upload.complete(kept)
+        assert upload.size == room.taken_bytes == kept == 3 * SMALL_BYTES
+        assert upload.missing_bytes == 0
+    assert room.taken_bytes == 0
+
+
 async def test_what_was_sent_fast_gives_no_credit_for_later(autojump_clock: trio.testing.MockClock) -> None:
     with pytest.raises(SlowUploadError):
         await Client("stopped", 64 * MIB, sent_fast=50 * MIB, then_bytes_per_s=0).send(MemoryPool(100 * MIB))

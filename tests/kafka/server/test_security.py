@@ -55,7 +55,9 @@ def users(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
-    with open_door(users=tmp_path_factory.mktemp("plain") / "users") as door:
+    # A connection that should have ended would stay open for a while.
+    config = Config().with_clients(login_ms=600_000)
+    with open_door(config, users=tmp_path_factory.mktemp("plain") / "users") as door:
         door.permit(alice=EVERYTHING)
         yield door
 
