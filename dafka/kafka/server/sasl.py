@@ -107,7 +107,6 @@ class Authentication:
             self._host, login.claimed_user(message), partial(login.answer, message), is_last=lambda: bool(login.user)
         )
         self.user = login.user
-        self.takes_tokens = self.takes_tokens and self.user is None
         return answer
 
 

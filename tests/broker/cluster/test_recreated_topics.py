@@ -316,7 +316,7 @@ def topic_ids(servers: str) -> Mapping[str, str]:
 @pytest.mark.parametrize(
     ("scheme", "brokers", "rounds", "seed"),
     [
-        ("filelog", 1, 2, 0),
+        ("filelog", 1, 1, 0),
         *(
             pytest.param(scheme, brokers, 40, seed, marks=pytest.mark.long)
             for seed, (scheme, brokers) in enumerate([("filelog", 1), ("sqlite", 1), ("filelog", 3), ("sqlite", 3)], 1)

@@ -21,6 +21,7 @@ from tests.broker.cluster.test_recreated_topics import topic_ids
 from tests.broker.cluster.waiting_requests import WaitingRequests
 
 pytestmark = [
+    pytest.mark.long,  # `tests/kafka/apis/test_leaders.py` has the answers of a leader without a lease
     pytest.mark.skipif(sys.platform != "linux", reason="needs SIGSTOP"),
     pytest.mark.trio,
     pytest.mark.timeout(300),

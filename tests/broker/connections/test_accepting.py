@@ -14,7 +14,7 @@ from dafka.broker.connections.connection_quotas import ConnectionQuotas
 from dafka.broker.connections.security import ServerSecurity
 from dafka.broker.connections.tcp_server import AcceptedClient, Stopping, accept_clients, open_listening
 from dafka.config import Config
-from dafka.errors import AddressInUseError
+from dafka.errors import AddressInUseError, ConfigError
 
 pytestmark = pytest.mark.trio
 
@@ -145,3 +145,32 @@ async def test_a_crowd_is_accepted_in_few_turns_of_the_event_loop() -> None:
                 assert len(served) == 200
                 assert passes.count < 20
                 nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:0", "[::]:0"])
+async def test_nobody_listens_where_anyone_could_connect(listen: str) -> None:
+    with pytest.raises(ConfigError, match="could connect to"):
+        async with open_listening(listen, SECURITY, "clients"):
+            pass
+
+
+async def test_waits_end_when_the_broker_stops_and_do_not_begin_afterwards() -> None:
+    stopping, ended = Stopping(), list[str]()
+
+    async def wait(name: str) -> None:
+        with stopping.interrupting():
+            await trio.sleep_forever()
+        ended.append(name)
+
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait, "before")
+            await trio.testing.wait_all_tasks_blocked()
+            assert not stopping.has_begun
+            nursery.start_soon(stopping.begin_when_cancelled)
+            await trio.testing.wait_all_tasks_blocked()
+            assert ended == []
+            nursery.cancel_scope.cancel()
+        assert stopping.has_begun
+        await wait("after")
+    assert ended[-1] == "after"

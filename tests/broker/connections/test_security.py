@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import ssl
+from contextlib import suppress
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -116,3 +118,59 @@ async def test_changed_users_are_read_again_and_mistakes_change_nothing(
 
 def test_broker_without_files_watches_nothing() -> None:
     trio.run(ServerSecurity(Config().clients).keep_current)
+
+
+async def is_accepted(security: ServerSecurity, context: ssl.SSLContext) -> bool:
+    """Return whether a client with these settings of TLS gets a connection, on which both can send."""
+    ours, theirs = trio.testing.memory_stream_pair()
+    server = security.encrypt(ours)  # type: ignore[arg-type]
+    client = trio.SSLStream(theirs, context, server_hostname="127.0.0.1", https_compatible=True)
+    found = []
+
+    async def use(stream: trio.abc.Stream) -> None:
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            await stream.send_all(b"x")
+            found.append(await stream.receive_some(1))
+        await trio.aclose_forcefully(stream)
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            for each in (server, client):
+                nursery.start_soon(use, each)
+    return found == [b"x", b"x"]
+
+
+async def test_certificates_are_required_and_verified_as_configured(tmp_path: Path) -> None:
+    own, other = Authority(make_folder(tmp_path, "own")), Authority(make_folder(tmp_path, "other"))
+    certificate = own.issue("127.0.0.1")
+
+    def client_with(trusted: Authority, shown: Path | None = None) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=str(trusted.path))
+        if shown is not None:
+            context.load_cert_chain(shown)
+        return context
+
+    open_to_all = ServerSecurity(Config().with_clients(tls_certificate=str(certificate)).clients)
+    settings = {"tls_certificate": str(certificate), "tls_client_ca": str(own.path)}
+    verifying = ServerSecurity(Config().with_clients(**settings).clients)
+    for security, context, expected in (
+        (open_to_all, client_with(own), True),
+        (open_to_all, client_with(other), False),
+        (verifying, client_with(own), False),
+        (verifying, client_with(own, own.issue("client")), True),
+        (verifying, client_with(own, other.issue("client")), False),
+    ):
+        assert await is_accepted(security, context) is expected
+    os.replace(other.issue("127.0.0.1"), certificate)
+    assert open_to_all.tls is not None
+    assert open_to_all.tls.refresh()
+    assert await is_accepted(open_to_all, client_with(other))
+    assert not await is_accepted(open_to_all, client_with(own))
+    ours, _ = trio.testing.memory_stream_pair()
+    assert ServerSecurity(Config().clients).encrypt(ours) is ours  # type: ignore[arg-type, comparison-overlap]
+
+
+def make_folder(path: Path, name: str) -> Path:
+    found = path / name
+    found.mkdir()
+    return found

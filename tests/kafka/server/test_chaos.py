@@ -204,11 +204,11 @@ def write_transactions(storage: str, transactions: int, kills: int, seed: int) -
 
 
 def test_idempotent_producer_writes_each_record_once(tmp_path: Path) -> None:
-    produce_idempotently(STORAGES["filelog"].format(tmp_path), 600, 1, seed=1)
+    produce_idempotently(STORAGES["filelog"].format(tmp_path), 300, 1, seed=1)
 
 
 def test_transactions_are_atomic(tmp_path: Path) -> None:
-    write_transactions(STORAGES["filelog"].format(tmp_path), 12, 1, seed=3)
+    write_transactions(STORAGES["filelog"].format(tmp_path), 6, 1, seed=3)
 
 
 @pytest.mark.long
