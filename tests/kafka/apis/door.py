@@ -143,13 +143,15 @@ class Door:
 
 
 @contextmanager
-def open_door(config: Config | None = None, *, users: Path | None = None, storage: str = "memory:") -> Iterator[Door]:
+def open_door(
+    config: Config | None = None, *, users: Path | None = None, storage: str = "memory:", listen: str = "127.0.0.1:0"
+) -> Iterator[Door]:
     """Run a broker during the block. If there is a path for its users, the first one is `root`, without permissions."""
     config = config or Config()
     if users is not None:
         write_users(users, {"root": User("root", make_credentials(), Permissions())})
         config = config.with_clients(users=str(users))
-    config = config.with_kafka(listen="127.0.0.1:0").with_store(storage=storage)
+    config = config.with_kafka(listen=listen).with_store(storage=storage)
     with start_blocking_portal("trio") as portal, portal.wrap_async_context_manager(_serve(config)) as broker:
         yield Door(broker, portal, users)
 
