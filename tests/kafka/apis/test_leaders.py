@@ -193,7 +193,13 @@ async def test_readers_of_the_leader_get_records(cluster: FakeCluster) -> None:
 
 
 @pytest.mark.parametrize(
-    ("epoch", "error"), [(-1, ErrorCode.NONE), (4, ErrorCode.FENCED_LEADER_EPOCH), (6, ErrorCode.UNKNOWN_LEADER_EPOCH)]
+    ("epoch", "error"),
+    [
+        (-1, ErrorCode.NONE),
+        (0, ErrorCode.FENCED_LEADER_EPOCH),
+        (4, ErrorCode.FENCED_LEADER_EPOCH),
+        (6, ErrorCode.UNKNOWN_LEADER_EPOCH),
+    ],
 )
 async def test_readers_with_another_epoch_are_refused(cluster: FakeCluster, epoch: int, error: ErrorCode) -> None:
     part = await read(cluster, current_leader_epoch=epoch)
@@ -422,7 +428,13 @@ async def test_records_are_deleted_up_to_what_enough_replicas_have(cluster: Fake
 
 
 @pytest.mark.parametrize(
-    ("epoch", "error"), [(5, ErrorCode.NONE), (4, ErrorCode.FENCED_LEADER_EPOCH), (6, ErrorCode.UNKNOWN_LEADER_EPOCH)]
+    ("epoch", "error"),
+    [
+        (5, ErrorCode.NONE),
+        (0, ErrorCode.FENCED_LEADER_EPOCH),
+        (4, ErrorCode.FENCED_LEADER_EPOCH),
+        (6, ErrorCode.UNKNOWN_LEADER_EPOCH),
+    ],
 )
 async def test_offsets_are_for_clients_that_know_the_epoch(cluster: FakeCluster, epoch: int, error: ErrorCode) -> None:
     assert (await list_offset(cluster, LATEST, epoch)).error_code == error

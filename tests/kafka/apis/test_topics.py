@@ -11,8 +11,11 @@ from dafka import Config
 from dafka.batches import encode_batch
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata.topics import LOGS_MAX
+from dafka.kafka.apis.reassignments import elect_leaders
+from dafka.kafka.protocol.apis import REQUESTS
 from dafka.kafka.protocol.constants import ApiKey
-from tests.kafka.apis.door import Client, Door, open_door
+from tests.kafka.apis.door import Client, Door, build, open_door, plain
+from tests.kafka.apis.fake_cluster import SECOND, FakeCluster
 
 NONE = ErrorCode.NONE
 UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -322,3 +325,34 @@ def test_what_has_settings_is_listed_by_type(client: Client) -> None:
     for types, expected in (([], topics | brokers), ([TOPIC], topics), ([BROKER], brokers), ([GROUP], set())):
         found = client.ask(ApiKey.LIST_CONFIG_RESOURCES, 1, resource_types=types)["config_resources"]
         assert {(each["resource_type"], each["resource_name"]) for each in found} == expected
+
+
+def test_leaders_are_elected_only_where_that_is_needed(client: Client) -> None:
+    preferred, unclean = 0, 1
+    not_needed = ErrorCode.ELECTION_NOT_NEEDED
+    logs = {"two": [1, 0, 1, 2], "unknown": [0], "one": [0]}
+    asked = [{"topic": name, "partitions": numbers} for name, numbers in logs.items()]
+    expected = {
+        "two": [(1, not_needed), (0, not_needed), (2, UNKNOWN)],
+        "unknown": [(0, UNKNOWN)],
+        "one": [(0, not_needed)],
+    }
+    for kind in (preferred, unclean):
+        found = client.ask(ApiKey.ELECT_LEADERS, 1, election_type=kind, topic_partitions=asked, timeout_ms=60_000)
+        assert found["error_code"] == NONE
+        assert {
+            each["topic"]: [(part["partition_id"], part["error_code"]) for part in each["partition_result"]]
+            for each in found["replica_election_results"]
+        } == expected
+        found = client.ask(ApiKey.ELECT_LEADERS, 1, election_type=kind, topic_partitions=None, timeout_ms=60_000)
+        assert (found["error_code"], found["replica_election_results"]) == (NONE, []), "those of all are left out"
+
+
+async def test_unclean_elections_are_refused_for_logs_without_a_leader() -> None:
+    cluster = FakeCluster()
+    asked = build(REQUESTS[ApiKey.ELECT_LEADERS], {"election_type": 1, "topic_partitions": None})
+    for leader, expected in (("", [ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE]), (SECOND, [])):
+        cluster.follow(leader)
+        found = plain(await elect_leaders(cluster.client(ApiKey.ELECT_LEADERS, 1), asked))  # type: ignore[arg-type]
+        parts = [part for each in found["replica_election_results"] for part in each["partition_result"]]
+        assert [part["error_code"] for part in parts] == expected
