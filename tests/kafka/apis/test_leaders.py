@@ -366,7 +366,9 @@ async def test_branches_that_may_still_be_told_are_waited_for(
     assert (await read(cluster, 2, last_fetched_epoch=epoch)).error_code == expected[0]
 
 
-async def test_branches_of_brokers_that_stay_dead_are_not_waited_for(cluster: FakeCluster) -> None:
+async def test_branches_of_brokers_that_stay_dead_are_not_waited_for(
+    cluster: FakeCluster, autojump_clock: trio.testing.MockClock
+) -> None:
     cluster.log.divergences = {}
     patience_s = Config().broker.replace_replicas_after_ms / 1000
     for silent_s, expected in ((0.9 * patience_s, UNTOLD), (patience_s, TOLD)):
