@@ -13,7 +13,7 @@ import attrs
 import pytest
 from scramp import ScramClient, ScramException
 
-from dafka.broker.access.credentials import MECHANISMS, create_token, derive_credential
+from dafka.broker.access.credentials import MECHANISMS, create_token, derive_credential, verify_password
 from dafka.broker.access.login import PLAIN, LoginError, begin_login
 from dafka.broker.access.permissions import Permissions
 from dafka.broker.access.users_file import User, UsersFile, find_user_name_problem, read_users, write_users
@@ -215,6 +215,30 @@ def test_plain_proves_the_user(path: Path, message: bytes) -> None:
 def test_malformed_scram_is_refused(path: Path, first: bytes) -> None:
     with pytest.raises(LoginError):
         begin_login("SCRAM-SHA-256", UsersFile(path)).answer(first)
+
+
+def test_password_is_compared_to_its_last_byte() -> None:
+    for mechanism in MECHANISMS:
+        credential = derive_credential(mechanism, "secret", ITERATIONS)
+        assert verify_password(mechanism, credential, "secret")
+        for place in (0, 1, len(credential.stored_key) - 1):
+            changed = bytearray(credential.stored_key)
+            changed[place] ^= 1
+            assert not verify_password(mechanism, attrs.evolve(credential, stored_key=bytes(changed)), "secret")
+
+
+def test_file_that_changes_twice_within_the_clock_of_files_is_read_again(path: Path) -> None:
+    users = UsersFile(path)
+    text = path.read_text()
+    path.write_text(text.replace("orders-*", "orders-1"))
+    assert users.refresh()
+    state = path.stat()
+    path.write_text(text.replace("orders-*", "orders-2"))
+    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+    assert users.refresh()
+    found = users.find("alice")
+    assert found is not None
+    assert found.permissions.may_read("orders-2")
 
 
 def test_changed_file_is_read_again(path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
 
 import pytest
 import trio
@@ -15,6 +15,7 @@ from dafka.broker.connections.security import ServerSecurity
 from dafka.broker.connections.tcp_server import AcceptedClient, Stopping, accept_clients, open_listening
 from dafka.config import Config
 from dafka.errors import AddressInUseError, ConfigError
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.trio
 
@@ -39,6 +40,28 @@ async def test_clients_are_refused_until_the_broker_can_answer() -> None:
                 async with open_listening(f"127.0.0.1:{port}", SECURITY, "clients"):
                     pass
             nursery.cancel_scope.cancel()
+
+
+async def test_connection_that_has_ended_makes_room_for_another() -> None:
+    async def serve(client: AcceptedClient) -> None:
+        client.mark_served()
+        await client.stream.send_all(b"ready")
+        await client.stream.receive_some()
+
+    quotas = ConnectionQuotas(1)
+    async with open_listening("127.0.0.1:0", SECURITY, "clients") as sockets, trio.open_nursery() as nursery:
+        await nursery.start(accept_clients, sockets, quotas, Stopping(), serve)
+        for _ in range(3):
+            stream = await trio.open_tcp_stream(*sockets[0].getsockname())
+            assert await stream.receive_some() == b"ready"
+            refused = await trio.open_tcp_stream(*sockets[0].getsockname())
+            with suppress(trio.BrokenResourceError):
+                assert await refused.receive_some() == b""
+            await refused.aclose()
+            await stream.aclose()
+            await wait_until(lambda: len(quotas) == 0)
+        assert (quotas.admitted, quotas.refused) == (3, 3)
+        nursery.cancel_scope.cancel()
 
 
 async def test_of_two_that_keep_an_address_the_second_to_listen_is_refused() -> None:

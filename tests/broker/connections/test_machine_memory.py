@@ -30,6 +30,7 @@ def test_the_machine_has_memory() -> None:
         ("5:cpu,memory:/a\n0::/\n", {"memory/a/memory.limit_in_bytes": f"{MIB}\n"}, [MIB]),
         ("5:cpu:/a\n", {"memory/a/memory.limit_in_bytes": f"{MIB}\n"}, []),
         ("nonsense\n0::/\n", {"memory.max": "nonsense\n"}, []),
+        ("0::/\n", {"memory.max": "0\n"}, []),
     ],
 )
 def test_limits_of_control_groups(tmp_path: Path, own: str, files: dict[str, str], expected: list[int]) -> None:

@@ -56,6 +56,11 @@ def test_answer_to_a_request_whose_session_has_ended_meanwhile() -> None:
     assert sessions.begin(0, 0, {A: 0}, [], 0).session_id == 2
 
 
+def test_session_is_replaced_when_it_has_been_idle_for_long_enough() -> None:
+    sessions = open_sessions(sessions_max=1, idle_ms=100)
+    assert [sessions.begin(0, 0, {A: 0}, [], time_ms).session_id for time_ms in (0, 99, 100)] == [1, 0, 2]
+
+
 def test_answer_to_a_request_brings_back_no_log_that_a_later_one_has_forgotten() -> None:
     sessions = open_sessions()
     first = sessions.begin(0, 0, {A: 0, B: 0}, [], 0)
