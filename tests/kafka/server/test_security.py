@@ -56,7 +56,7 @@ def users(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
     # A connection that should have ended would stay open for a while.
-    config = Config().with_clients(login_ms=600_000)
+    config = Config().with_clients(login_ms=600_000).with_kafka(receive_ms=600_000)
     with open_door(config, users=tmp_path_factory.mktemp("plain") / "users") as door:
         door.permit(alice=EVERYTHING)
         yield door
