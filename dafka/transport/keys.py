@@ -10,7 +10,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeAlias
 
@@ -49,10 +49,10 @@ class KeyPair:
     name: str = ""
 
     @classmethod
-    def generate(cls, name: str = "") -> KeyPair:
+    def generate(cls, name: str = "", draw: Callable[[], tuple[bytes, bytes]] = zmq.curve_keypair) -> KeyPair:
         """Create a new pair. Its public key does not begin with `-` or `#`, which mark options and comments."""
         while True:
-            public, secret = zmq.curve_keypair()
+            public, secret = draw()
             if public[:1] not in b"-#":
                 return cls(public.decode("ascii"), secret.decode("ascii"), name)
 

@@ -72,19 +72,26 @@ ON_PROBATION = "peer put on probation: too many discarded messages"
 class PlaintextSubscriber:
     """The `Subscriber` of a plain cluster: a SUB socket for most peers, and one for peers on probation.
 
-    `watch` must run. The options of the sockets are given by their ZeroMQ names.
+    `watch` must run. The options of the sockets are given by their ZeroMQ names. `clock` measures how long handling
+    messages takes.
     """
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], options: dict[str, int]) -> None:
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        options: dict[str, int],
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self.discarded: Counter[str] = Counter()
         self._context = context
         self._options = options
+        self._clock = clock
         self._prefixes: Counter[bytes] = Counter()
         self._peers: set[str] = set()
         self._probations = SuspectPeers()
         self._changes: deque[ConnectionChange] = deque()
         self._changes_lot = trio.lowlevel.ParkingLot()
-        self._main = _PeerSocket(context, options, self._record_change)
+        self._main = _PeerSocket(context, options, self._record_change, clock)
         self._probation: _PeerSocket | None = None
         self._probation_opened = trio.Event()
         self._waiting_groups: deque[tuple[Messages, PeerEndpoint]] = deque()
@@ -163,7 +170,7 @@ class PlaintextSubscriber:
             messages = await self._probation.socket.receive_sourced(self._restricted_count)
             self._restricted_groups.extend(self._probation.group_by_peer(messages))
         items, source = self._restricted_groups.popleft()
-        self._restricted_returned = time.perf_counter(), len(items)
+        self._restricted_returned = self._clock(), len(items)
         return items, source
 
     def report_discards(self, source: PeerEndpoint, count: int) -> None:
@@ -218,7 +225,7 @@ class PlaintextSubscriber:
             return self._main.socket
         if self._probation is None:
             options = self._options | {"rcvhwm": PROBATION_QUEUE}
-            self._probation = _PeerSocket(self._context, options, self._record_change)
+            self._probation = _PeerSocket(self._context, options, self._record_change, self._clock)
             for prefix in self._prefixes.elements():
                 self._probation.socket.subscribe(prefix)
             self._probation_opened.set()
@@ -242,7 +249,7 @@ class PlaintextSubscriber:
             return
         returned_at, count = self._restricted_returned
         self._restricted_returned = None
-        spent = time.perf_counter() - returned_at
+        spent = self._clock() - returned_at
         if spent > PROBATION_SLICE_S:
             self._restricted_count = max(int(count * PROBATION_SLICE_S / spent), 1)
         elif not self._restricted_groups:
@@ -275,8 +282,9 @@ class _PeerSocket:
         context: zmq.Context[zmq.Socket[bytes]],
         options: dict[str, int],
         on_change: Callable[[ConnectionChange], None],
+        clock: Callable[[], float],
     ) -> None:
-        self.socket = RunSocket(context.socket(zmq.SocketType.SUB))
+        self.socket = RunSocket(context.socket(zmq.SocketType.SUB), clock)
         self.socket.set_options(**options)
         self._monitor = self.socket.monitor(MONITORED_EVENTS)
         self._on_change = on_change

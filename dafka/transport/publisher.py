@@ -11,7 +11,7 @@ A second limit applies to the data that waits for slow peers (`SlowPeers`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
 import attrs
@@ -79,17 +79,20 @@ NumberedMessage: TypeAlias = tuple[int, list[bytes]]
 class PublisherSocket(BaseSocket):
     """An XPUB socket with limits. Only one task may receive at a time; any task may send.
 
-    With `sends_batches`, peers that accept record batches get them instead of single records.
+    With `sends_batches`, peers that accept record batches get them instead of single records. `queued_bytes_max` is the
+    limit on the bytes of batches that wait for any peer; by default, it depends on the size of the largest message.
     """
 
-    def __init__(self, socket: zmq.Socket[bytes], config: NodeConfig, *, sends_batches: bool) -> None:
+    def __init__(
+        self, socket: zmq.Socket[bytes], config: NodeConfig, *, sends_batches: bool, queued_bytes_max: int | None = None
+    ) -> None:
         super().__init__(socket)
         self.accepted = AcceptedConnections(self, config.connections_max)
         self._subscriptions = SubscriptionLimits(self.accepted, config.subscription_bytes_max, config.subscriptions_max)
         self.accepted.on_ended(self._forget_connection)
         self._table = SubscriptionTable(sends_batches=sends_batches)
         self._tally = self._loops.open_tally()
-        self._slow_peers = SlowPeers(self.accepted, config.message_bytes_max)
+        self._slow_peers = SlowPeers(self.accepted, queued_bytes_max or find_queued_max(config.message_bytes_max))
         self._ended: list[NumberedMessage] = []
         self.set_options(xpub_manual=1)
 
@@ -264,6 +267,11 @@ class SubscriptionLimits:
         return 0
 
 
+def find_queued_max(message_bytes_max: int) -> int:
+    """Return the limit on the bytes of batches that wait for any peer, by the size of the largest message."""
+    return max(QUEUED_BYTES_MIN, MESSAGES_MIN * message_bytes_max)
+
+
 class SlowPeers:
     """The limit on the data that waits for peers that take record batches more slowly than they are sent.
 
@@ -274,10 +282,14 @@ class SlowPeers:
     messages that waited for this peer, which reconnects and fetches the missed records.
     """
 
-    def __init__(self, connections: AcceptedConnections, message_bytes_max: int) -> None:
+    def __init__(
+        self, connections: AcceptedConnections, bytes_max: int, measure: Callable[[int], int] = unsent_bytes
+    ) -> None:
+        """Limit the bytes that wait for the peers of these connections. `measure` is called with descriptors."""
         self.ended_count = 0
         self._connections = connections
-        self._bytes_max = max(QUEUED_BYTES_MIN, MESSAGES_MIN * message_bytes_max)
+        self._bytes_max = bytes_max
+        self._measure = measure
         self._unsent: dict[int, int] = {}
         self._next_at = 0.0
 
@@ -305,7 +317,7 @@ class SlowPeers:
     def _compare(self) -> None:
         """Record the minimum of the unsent bytes of each peer. It is 0 for a peer that keeps up."""
         self._unsent = {
-            each.number: min(unsent_bytes(each.descriptor), self._unsent.get(each.number, 2**31))
+            each.number: min(self._measure(each.descriptor), self._unsent.get(each.number, 2**31))
             for each in self._connections
         }
 

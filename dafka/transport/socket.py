@@ -252,11 +252,12 @@ class Socket(BaseSocket):
 class RunSocket(BaseSocket):
     """A socket for records: consecutive records of a partition can be received as one `EncodedRun`.
 
-    A run takes the position of its first message.
+    A run takes the position of its first message. `clock` measures how long handling messages takes.
     """
 
-    def __init__(self, socket: zmq.Socket[bytes]) -> None:
+    def __init__(self, socket: zmq.Socket[bytes], clock: Callable[[], float] = time.perf_counter) -> None:
         super().__init__(socket)
+        self._clock = clock
         self.count_max = self._loops.receive_count_max
         """Messages received in one call; fewer if handling them takes long."""
         self.is_slow_batch = False
@@ -305,13 +306,13 @@ class RunSocket(BaseSocket):
         """Record the messages that are being handled until the next call that receives or adjusts `count_max`."""
         self._returned_count = sum(len(item.contents) if isinstance(item, EncodedRun) else 1 for item in items)
         self._returned_items = len(items)
-        self._returned_at = time.perf_counter()
+        self._returned_at = self._clock()
 
     def adjust_count_max(self) -> None:
         """Receive fewer messages at once if handling them takes long, so that other tasks can run."""
         if not self._returned_count:
             return
-        spent = time.perf_counter() - self._returned_at
+        spent = self._clock() - self._returned_at
         if spent > SLICE_S:
             self.is_slow_batch = self._returned_items > SLOW_BATCH_ITEMS
             self.count_max = max(int(self._returned_count * SLICE_S / spent), COUNT_MIN)

@@ -1,3 +1,4 @@
+import resource
 from collections.abc import Iterator
 
 import pytest
@@ -14,3 +15,11 @@ def either_loops(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(VARIABLE, request.param)
         yield
+
+
+@pytest.fixture
+def descriptor_limits() -> Iterator[tuple[int, int]]:
+    """Return the two limits of descriptors, which a test may change."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    yield limits
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 
@@ -13,8 +12,6 @@ import zmq
 
 from dafka.transport import AcceptedConnections, Socket, open_context
 from dafka.transport import accepted as module
-from dafka.transport import connections as low_level
-from dafka.transport.connector import EVENT_HEADING
 
 DEADLINE_S = 60
 DUE_S = 1e9
@@ -119,19 +116,6 @@ async def test_connections_are_counted_by_events_and_not_examined(
     assert sorted(listener.ended) == [1, 2, 3, 4, 5, 6]
 
 
-async def test_watching_keeps_the_table_without_messages(listener: Listener) -> None:
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(listener.accepted.watch)
-        with trio.fail_after(DEADLINE_S):
-            async with await listener.open_stream():
-                while not len(listener.accepted):  # noqa: ASYNC110 (there is no event to wait for)
-                    await trio.sleep(0.001)
-            while not listener.ended:  # noqa: ASYNC110
-                await trio.sleep(0.001)
-        nursery.cancel_scope.cancel()
-    assert len(listener.accepted) == 0
-
-
 async def test_a_reused_descriptor_is_another_connection(listener: Listener) -> None:
     with listener.open_peer():
         first_descriptor = await listener.receive_descriptor()
@@ -155,116 +139,6 @@ async def test_a_reused_descriptor_is_another_connection(listener: Listener) -> 
         await trio.testing.wait_all_tasks_blocked()
         listener.accepted.update()
         assert listener.accepted.is_open(second.number)
-
-
-async def test_a_descriptor_reused_within_one_batch_of_events_is_another_connection(listener: Listener) -> None:
-    with listener.open_peer():
-        await listener.wait_count(1)
-        (first,) = listener.accepted._connections.values()
-        listener.accepted._record_events(
-            [
-                [EVENT_HEADING.pack(zmq.EVENT_DISCONNECTED, first.descriptor), b""],
-                [EVENT_HEADING.pack(zmq.EVENT_ACCEPTED, first.descriptor), b""],
-            ]
-        )
-        assert listener.ended == [first.number]
-        found = listener.accepted.find(first.descriptor)
-        assert found is not None
-        assert found.number != first.number
-        # Even if the end of the former connection is not reported, it is not taken for the new one.
-        listener.accepted._record_events([[EVENT_HEADING.pack(zmq.EVENT_ACCEPTED, first.descriptor), b""]])
-        assert listener.ended == [first.number, found.number]
-
-
-async def test_ending_a_connection_ends_no_other(listener: Listener) -> None:
-    one, other = await listener.open_stream(), await listener.open_stream()
-    await listener.wait_count(2)
-    first, _ = listener.accepted._connections.values()
-    own, peer = one.socket.getsockname(), one.socket.getpeername()
-    ends = listener.accepted.end(first)
-    assert ends == low_level.Connection(peer, own)
-    assert (ends.host, ends.port) == ("127.0.0.1", peer[1])
-    await listener.wait_count(1)
-    with trio.fail_after(DEADLINE_S):
-        while await one.receive_some():
-            pass
-    (left,) = listener.accepted._connections.values()
-    assert listener.accepted.is_open(left.number)
-    await one.aclose()
-    await other.aclose()
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells that the peer has closed its side")
-async def test_a_connection_that_its_peer_has_just_closed_is_not_open(listener: Listener) -> None:
-    """A node that restarts must not be refused because of its own former connection, which has not been read yet."""
-    stream = await listener.open_stream()
-    await listener.wait_count(1)
-    (connection,) = listener.accepted._connections.values()
-    assert listener.accepted.is_open(connection.number)
-    await stream.aclose()
-    with trio.fail_after(DEADLINE_S):
-        while listener.accepted.is_open(connection.number):
-            await trio.lowlevel.checkpoint()
-    assert not listener.accepted.is_open(connection.number + 1)
-
-
-async def test_beyond_the_limit_silent_connections_are_ended_first_and_then_the_newest() -> None:
-    limit = low_level.CONNECTIONS_MIN + 4
-    async with open_listener(limit) as listener, AsyncExitStack() as stack:
-        for number in range(limit - 2):
-            stack.enter_context(listener.open_peer(b"%d" % number))
-            await listener.wait_connection()
-        for _ in range(3):
-            await stack.enter_async_context(await listener.open_stream())
-        await listener.wait_ended(19)  # the oldest silent one
-        for ended in ([19, 20], [19, 20, 21]):
-            stack.enter_context(listener.open_peer(b"%d" % ended[-1]))
-            await listener.wait_connection()
-            await listener.wait_ended(*ended)
-        assert len(listener.accepted) == limit
-        listener.accepted._wanted_max = low_level.CONNECTIONS_MIN
-        listener.accepted._enforce_limit(trio.current_time())
-        assert listener.accepted._ending | {*listener.ended} == {17, 18, 19, 20, 21, 22, 23}
-        assert listener.accepted.ended_count == 7
-
-
-async def test_silent_connections_are_ended_after_a_while_if_there_are_many() -> None:
-    limit = low_level.CONNECTIONS_MIN
-    async with open_listener(limit) as listener, AsyncExitStack() as streams:
-        for _ in range(limit // 2):
-            await streams.enter_async_context(await listener.open_stream())
-        await listener.wait_count(limit // 2)
-        assert listener.accepted._silence_deadline() == float("inf")
-        listener.accepted._enforce_limit(DUE_S)
-        assert listener.accepted.ended_count == 0
-        await streams.enter_async_context(await listener.open_stream())
-        await listener.wait_count(limit // 2 + 1)
-        first = next(iter(listener.accepted._connections.values()))
-        assert listener.accepted._silence_deadline() == first.accepted_at + module.SILENT_S
-        listener.accepted._enforce_limit(first.accepted_at + module.SILENT_S - 0.001)
-        assert listener.accepted.ended_count == 0
-        listener.accepted._enforce_limit(DUE_S)
-        await listener.wait_count(0)
-        assert listener.accepted.ended_count == limit // 2 + 1
-
-
-async def test_the_sockets_of_a_process_share_its_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
-    least = low_level.CONNECTIONS_MIN
-    monkeypatch.setattr(
-        low_level, "descriptors_max", lambda: low_level.RESERVED_DESCRIPTORS + (least + 10) * 4 // 3 + 1
-    )
-    async with open_listener() as one, open_listener() as two, AsyncExitStack() as streams:
-        assert one.accepted._limit() == least + 10
-        for _ in range(5):
-            await streams.enter_async_context(await two.open_stream())
-        await two.wait_count(5)
-        assert one.accepted._limit() == least + 5
-        assert two.accepted._limit() == least + 10
-        for _ in range(10):
-            await streams.enter_async_context(await two.open_stream())
-        await two.wait_count(15)
-        assert one.accepted._limit() == least
-    assert AcceptedConnections._process_count == 0
 
 
 async def test_all_connections_can_be_dropped_and_the_peers_connect_again(listener: Listener) -> None:

@@ -90,7 +90,7 @@ def check_received(loops: Loops, messages: Sequence[Frames]) -> None:
     assert (decoder.discarded, decoder.dialects) == (reference.discarded, reference.dialects)
 
 
-@settings(max_examples=150)
+@settings(max_examples=50)
 @given(drained=traffic())
 def test_received_runs_decode_like_single_messages(each: Loops, drained: list[Frames]) -> None:
     check_received(each, [frames for frames in drained if frames])
@@ -111,7 +111,7 @@ HOSTILE = st.lists(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=50)
 @given(messages=HOSTILE)
 def test_malformed_messages_are_received_whole_and_decode_like_single_messages(
     each: Loops, messages: list[list[bytes]]

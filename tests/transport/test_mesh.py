@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import trio
@@ -12,9 +14,13 @@ import zmq
 from dafka.config import NodeConfig
 from dafka.endpoints import PeerEndpoint
 from dafka.errors import AddressInUseError
-from dafka.transport import Mesh, Socket, open_context, open_mesh
+from dafka.transport import KeyPair, Mesh, Security, Socket, open_context, open_mesh
+from dafka.transport.keys import AuthorizedKeys
 from dafka.transport.plain_subscriber import PlaintextSubscriber
+from dafka.transport.socket import BaseSocket
+from dafka.transport.subscribers import CurveSubscriber
 from dafka.wire.batch import iter_frames
+from tests.waiting import DEADLINE_S, wait_until
 
 pytestmark = pytest.mark.usefixtures("either_loops")
 
@@ -35,7 +41,7 @@ async def settle_threads() -> None:
 
 
 async def test_mesh_carries_messages_between_two_nodes() -> None:
-    with trio.fail_after(20):
+    with trio.fail_after(DEADLINE_S):
         async with open_mesh(CONFIG, 1000) as one, open_mesh(CONFIG, 1000) as two:
             assert one.port != two.port
             assert one.endpoint == f"tcp://127.0.0.1:{one.port}"
@@ -47,7 +53,7 @@ async def test_mesh_carries_messages_between_two_nodes() -> None:
 
 
 async def test_every_subscription_is_reported_even_if_another_peer_has_the_same() -> None:
-    with trio.fail_after(20):
+    with trio.fail_after(DEADLINE_S):
         async with open_mesh(CONFIG, 1000) as one, open_mesh(CONFIG, 1000) as two, open_mesh(CONFIG, 1000) as three:
             for mesh in (two, three):
                 mesh.subscriber.subscribe(b"topic")
@@ -56,7 +62,7 @@ async def test_every_subscription_is_reported_even_if_another_peer_has_the_same(
 
 
 async def test_subscriptions_come_with_the_number_of_their_connection() -> None:
-    with trio.fail_after(20):
+    with trio.fail_after(DEADLINE_S):
         async with open_mesh(CONFIG, 1000) as one, open_mesh(CONFIG, 1000) as two, open_mesh(CONFIG, 1000) as three:
             found: list[tuple[int, list[bytes]]] = []
             for mesh in (two, three):
@@ -81,7 +87,7 @@ async def receive_until(mesh: Mesh, last: bytes) -> list[list[bytes]]:
 
 
 async def test_each_peer_gets_records_in_the_form_that_it_takes() -> None:
-    with trio.fail_after(20):
+    with trio.fail_after(DEADLINE_S):
         async with open_mesh(CONFIG, 1000) as one, open_mesh(CONFIG, 1000) as two, open_mesh(CONFIG, 1000) as three:
             for mesh, prefixes in ((two, (b"Bt", b"Mt", b"end")), (three, (b"Mt", b"end"))):
                 for prefix in prefixes:
@@ -182,9 +188,115 @@ async def test_closing_waits_no_longer_than_the_linger_time_for_a_peer_that_rece
             stuck.close(0)
 
 
-async def test_tcp_and_not_zmtp_keeps_connections_alive() -> None:
-    """libzmq aborts a process that has to send a heartbeat on a broken connection while its messages wait."""
-    async with open_mesh(CONFIG, 1000) as mesh:
-        assert isinstance(mesh.subscriber, PlaintextSubscriber)
-        socket = mesh.subscriber._main.socket._socket
-        assert (socket.getsockopt(zmq.HEARTBEAT_IVL), socket.getsockopt(zmq.TCP_KEEPALIVE)) == (0, 1)
+OPTIONS_OF_CONNECTIONS = {
+    # libzmq aborts a process that has to send a heartbeat on a broken connection while its messages wait: TCP does it.
+    "heartbeat_ivl": 0,
+    "tcp_keepalive": 1,
+    "tcp_keepalive_idle": 3,
+    "tcp_keepalive_intvl": 1,
+    "tcp_keepalive_cnt": 3,
+    "tcp_maxrt": 6000,
+    "connect_timeout": 2000,
+    "reconnect_ivl_max": 2000,
+    "handshake_ivl": 10_000,
+    "maxmsgsize": 5000 + 1024,
+}
+
+
+@pytest.mark.parametrize(("high_watermark", "received"), [(0, 700), (1, 1), (699, 699), (700, 700), (701, 700)])
+@pytest.mark.parametrize("is_closed", [True, False])
+async def test_the_sockets_of_a_node_have_the_limits_that_are_configured(
+    high_watermark: int, received: int, is_closed: bool, tmp_path: Path
+) -> None:
+    config = NodeConfig(bind=CONFIG.bind, receive_messages_max=700, message_bytes_max=5000)
+    own, peer = KeyPair.generate(), KeyPair.generate()
+    (tmp_path / "list").write_text(peer.public)
+    security = Security(own, AuthorizedKeys(tmp_path / "list", own.public), ()) if is_closed else None
+    async with open_mesh(config, high_watermark, security) as mesh:
+        mesh.subscriber.connect_peer(PeerEndpoint("tcp://127.0.0.1:9", peer.public))
+        if isinstance(mesh.subscriber, PlaintextSubscriber):
+            restricted = mesh.subscriber._socket_of("", is_restricted=True)
+            assert options_of(restricted, OPTIONS_OF_CONNECTIONS) == OPTIONS_OF_CONNECTIONS
+            assert options_of(restricted, ["rcvhwm"]) == {"rcvhwm": 100}
+            connected = mesh.subscriber._main.socket
+        else:
+            assert isinstance(mesh.subscriber, CurveSubscriber)
+            connected = mesh.subscriber._sockets[peer.public].socket
+        assert options_of(connected, OPTIONS_OF_CONNECTIONS) == OPTIONS_OF_CONNECTIONS
+        assert options_of(connected, ["rcvhwm"]) == {"rcvhwm": received}
+        expected = {"sndhwm": high_watermark, "maxmsgsize": 1024, "handshake_ivl": 10_000, "heartbeat_ivl": 0}
+        assert options_of(mesh.publisher, expected) == expected
+
+
+def options_of(socket: BaseSocket, names: Iterable[str]) -> dict[str, object]:
+    return {name: socket._socket.getsockopt(getattr(zmq, name.upper())) for name in names}
+
+
+@pytest.mark.parametrize("batches", ["on", "off"])
+async def test_a_node_that_sends_no_batches_sends_single_records_to_everybody(
+    batches: Literal["on", "off"],
+) -> None:
+    with trio.fail_after(DEADLINE_S):
+        config = NodeConfig(bind=CONFIG.bind, record_batches=batches)
+        async with open_mesh(config, 1000) as one, open_mesh(CONFIG, 1000) as two:
+            for prefix in (b"Bt", b"Mt"):
+                two.subscriber.subscribe(prefix)
+            two.subscriber.connect_peer(PeerEndpoint(one.endpoint))
+            missing = {b"\1Bt", b"\1Mt"}
+            while missing:
+                missing -= {frames[0] for frames in await one.publisher.receive_many()}
+            assert one.publisher.is_wanted(b"Mt") is (batches == "off")
+
+
+async def test_the_end_of_a_connection_ends_its_subscriptions_and_no_others() -> None:
+    with trio.fail_after(DEADLINE_S):
+        async with open_mesh(CONFIG, 1000) as one, open_mesh(CONFIG, 1000) as two, trio.open_nursery() as nursery:
+            nursery.start_soon(one.publisher.watch)
+            async with open_mesh(CONFIG, 1000) as three:
+                for mesh, prefixes in ((two, [b"a", b"b"]), (three, [b"b", b"c"])):
+                    for prefix in prefixes:
+                        mesh.subscriber.subscribe(prefix)
+                    mesh.subscriber.connect_peer(PeerEndpoint(one.endpoint))
+                    missing = {b"\1" + prefix for prefix in prefixes}
+                    numbers = set()
+                    while missing:
+                        found = await one.publisher.receive_numbered()
+                        missing -= {frames[0] for _, frames in found}
+                        numbers |= {number for number, _ in found}
+            # A reader is woken by the end alone, and two still has b.
+            assert await one.publisher.receive_numbered() == [(*numbers, [b"\0c"])]
+            two.subscriber.unsubscribe(b"b")
+            assert await one.publisher.receive_many() == [[b"\0b"]]
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_node_that_restarts_at_its_endpoint_is_connected_again() -> None:
+    with trio.fail_after(DEADLINE_S):
+        async with open_mesh(CONFIG, 1000) as reader, trio.open_nursery() as nursery:
+            received: list[object] = []
+            changes: list[bool] = []
+
+            async def receive() -> None:  # libzmq repeats subscriptions in these calls
+                while True:
+                    received.append((await reader.subscriber.receive())[0])
+
+            async def receive_connections() -> None:
+                while True:
+                    changes.extend(change.is_made for change in await reader.subscriber.receive_connections())
+
+            for task in (receive, receive_connections, reader.subscriber.watch):
+                nursery.start_soon(task)
+            reader.subscriber.subscribe(b"t")
+            endpoint = CONFIG.bind
+            for number in range(3):
+                async with open_mesh(NodeConfig(bind=endpoint), 1000) as mesh:
+                    if number == 0:
+                        endpoint = mesh.endpoint
+                        reader.subscriber.connect_peer(PeerEndpoint(endpoint))
+                    while [b"\1t"] not in await mesh.publisher.receive_many():
+                        pass
+                    mesh.publisher.send_many([[b"t", b"%d" % number]])
+                    await wait_until(lambda count=number + 1: len(received) == count)  # type: ignore[misc]
+            await wait_until(lambda: changes.count(True) == 3 and changes[-1] is False)
+            nursery.cancel_scope.cancel()
+    assert received == [[[b"t", b"0"]], [[b"t", b"1"]], [[b"t", b"2"]]]

@@ -9,17 +9,19 @@ from pathlib import Path
 import attrs
 import pytest
 import trio
+import trio.testing
 import zmq
+from trio.testing import MockClock
 from zmq.utils import z85
 
 from dafka.protocol import AuthorizedKeysUnreadable, Event, PeerRefused
-from dafka.protocol.trust import NO_KEY, WRONG_KEY
+from dafka.protocol.trust import KEY_NOT_AUTHORIZED, NO_KEY, WRONG_KEY
 from dafka.transport import AcceptedConnections, KeyPair, Security, Socket, ZapHandler, open_context, open_zap_handler
 from dafka.transport import zap as module
 from dafka.transport.keys import AuthorizedKeys
+from tests.waiting import DEADLINE_S, wait_until
 
 AUTHORIZED = KeyPair.generate()
-DEADLINE_S = 60
 
 
 @attrs.frozen
@@ -43,6 +45,12 @@ class HandlerClient:
     def request(self, key: str, address: bytes = b"10.0.0.9") -> list[bytes]:
         """Return the frames of a request for a peer with this key."""
         return [b"1.0", b"7", b"dafka", address, b"", b"CURVE", z85.decode(key.encode())]
+
+
+@pytest.fixture
+def clock() -> MockClock:
+    """Return a clock that runs like the real one, and that a test can put forward."""
+    return MockClock(rate=1.0)
 
 
 @pytest.fixture
@@ -98,12 +106,13 @@ async def test_other_requests_are_refused(client: HandlerClient, change: dict[in
 
 async def test_requests_of_invalid_length_are_refused_or_ignored(client: HandlerClient) -> None:
     client.socket.send_many([[b""], [b"", b"1.0"], [b"x"] * 20, [b"", *client.request(AUTHORIZED.public)[:-1]]])
+    client.socket.send_many([[b"", *client.request(AUTHORIZED.public), b"x"]])
     client.socket.send_many([[b"", *client.request(AUTHORIZED.public)]])
     verdicts: list[bytes] = []
     with trio.fail_after(DEADLINE_S):
         while b"200" not in verdicts:
             verdicts += [frames[3] for frames in await client.socket.receive_many()]
-    assert verdicts == [b"400", b"400", b"200"]
+    assert verdicts == [b"400"] * 3 + [b"200"]
 
 
 async def test_a_refused_peer_that_keeps_trying_is_reported_once(client: HandlerClient) -> None:
@@ -123,24 +132,24 @@ async def test_the_number_of_reported_peers_is_limited(client: HandlerClient) ->
     assert (await client.send_request(*client.request(AUTHORIZED.public)))[2] == b"200"
 
 
-async def test_peers_reported_long_ago_make_room_for_others(
-    client: HandlerClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_peers_reported_long_ago_make_room_for_others(client: HandlerClient, clock: MockClock) -> None:
     unauthorized = KeyPair.generate().public
-    monkeypatch.setattr(module, "REPORTED_MAX", 2)
-    for number in range(3):
-        await client.send_request(*client.request(unauthorized, b"10.0.0.%d" % number))
-    assert len(client.events) == 2
-    monkeypatch.setattr(module, "REPORT_INTERVAL_S", 0.0)  # both are then long ago
+    for number in range(module.REPORTED_MAX):
+        client.handler._refuse_peer(f"10.0.1.{number}", unauthorized, KEY_NOT_AUTHORIZED)
+    clock.jump(module.REPORT_INTERVAL_S)
     await client.send_request(*client.request(unauthorized, b"10.0.0.3"))
-    assert [event.host for event in client.events if isinstance(event, PeerRefused)][2:] == ["10.0.0.3"]
+    await client.send_request(*client.request(unauthorized, b"10.0.0.3"))
+    assert [event.host for event in client.events[module.REPORTED_MAX :] if isinstance(event, PeerRefused)] == [
+        "10.0.0.3"
+    ]
 
 
-async def test_an_unreadable_list_is_reported_and_the_former_keys_remain_authorized(client: HandlerClient) -> None:
+async def test_an_unreadable_list_is_reported_and_the_former_keys_remain_authorized(
+    client: HandlerClient, clock: MockClock
+) -> None:
     client.path.write_text("oops\n")
-    with trio.fail_after(DEADLINE_S):
-        while not client.events:  # noqa: ASYNC110 (there is no event to wait for)
-            await trio.sleep(0.01)
+    clock.jump(module.REFRESH_S)
+    await wait_until(lambda: bool(client.events))
     (event,) = client.events
     assert isinstance(event, AuthorizedKeysUnreadable)
     assert "line 1" in str(event)
@@ -148,6 +157,7 @@ async def test_an_unreadable_list_is_reported_and_the_former_keys_remain_authori
     changed = trio.Event()
     client.handler.on_keys_changed(changed.set)
     client.path.write_text("")  # it is still read
+    clock.jump(module.REFRESH_S)
     with trio.fail_after(DEADLINE_S):
         await changed.wait()
     assert (await client.send_request(*client.request(AUTHORIZED.public)))[2] == b"400"
@@ -182,60 +192,32 @@ async def test_an_empty_list_refuses_every_peer_but_this_node(client: HandlerCli
     assert client.handler.refused == {"key not authorized": 2}
 
 
-async def test_a_changed_list_applies_without_a_restart(client: HandlerClient) -> None:
+async def test_a_changed_list_applies_without_a_restart(client: HandlerClient, clock: MockClock) -> None:
     changes: list[None] = []
     client.handler.on_keys_changed(lambda: changes.append(None))
     other = KeyPair.generate().public
     assert (await client.send_request(*client.request(other)))[2] == b"400"
     assert len(client.events) == 1
-    client.path.write_text(f"{other} peer\n")
-    with trio.fail_after(DEADLINE_S):
-        while not changes:  # noqa: ASYNC110 (there is no event to wait for)
-            await trio.sleep(0.01)
-    assert (await client.send_request(*client.request(other)))[2] == b"200"
-    assert (await client.send_request(*client.request(AUTHORIZED.public)))[2] == b"400"
-    client.path.write_text("")
-    with trio.fail_after(DEADLINE_S):
-        while len(changes) < 2:  # noqa: ASYNC110
-            await trio.sleep(0.01)
-    assert (await client.send_request(*client.request(other)))[2] == b"400"
+    for number, (text, verdict) in enumerate(((f"{other} peer\n", b"200"), (f"{other} same\n", b"200"), ("", b"400"))):
+        client.path.write_text(text)
+        clock.jump(module.REFRESH_S)
+        if number == 1:  # a name changes nothing
+            await trio.testing.wait_all_tasks_blocked(0.01)
+        await wait_until(lambda count=(1, 1, 2)[number]: len(changes) == count)  # type: ignore[misc]
+        assert (await client.send_request(*client.request(other)))[2] == verdict
+        if number == 0:
+            assert (await client.send_request(*client.request(AUTHORIZED.public)))[2] == b"400"
     # A change of the list makes refused peers worth another report.
-    assert [event.key for event in client.events if isinstance(event, PeerRefused)] == [
-        other,
-        AUTHORIZED.public,
-        other,
-    ]
+    keys = [event.key for event in client.events if isinstance(event, PeerRefused)]
+    assert keys == [other, AUTHORIZED.public, other]
 
 
-async def test_a_list_is_looked_at_again_and_again(client: HandlerClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "REFRESH_S", 0.001)
-    looks: list[set[str] | None] = []
-    refresh = AuthorizedKeys.refresh
-
-    def refresh_noted(keys: AuthorizedKeys) -> set[str] | None:
-        found = refresh(keys)
-        looks.append(found)
-        return found
-
-    monkeypatch.setattr(AuthorizedKeys, "refresh", refresh_noted)
-    changed = trio.Event()
-    client.handler.on_keys_changed(changed.set)
-    with trio.fail_after(DEADLINE_S):
-        while looks.count(None) < 2:  # noqa: ASYNC110 (there is no event to wait for)
-            await trio.sleep(0.01)
-        client.path.write_text("")
-        await changed.wait()
-    assert AUTHORIZED.public not in client.security.authorized
-
-
-async def test_a_refused_peer_is_reported_again_after_a_while(
-    client: HandlerClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_refused_peer_is_reported_again_after_a_while(client: HandlerClient, clock: MockClock) -> None:
     unauthorized = KeyPair.generate().public
-    monkeypatch.setattr(module, "REPORT_INTERVAL_S", 0.0)
-    for _ in range(3):
+    for jump, count in ((0.0, 1), (module.REPORT_INTERVAL_S / 2, 1), (module.REPORT_INTERVAL_S / 2, 2), (0.0, 2)):
+        clock.jump(jump)
         await client.send_request(*client.request(unauthorized))
-    assert len(client.events) == 3
+        assert len(client.events) == count
 
 
 async def test_peers_with_different_addresses_or_keys_are_reported_separately(client: HandlerClient) -> None:
@@ -249,57 +231,43 @@ async def test_peers_with_different_addresses_or_keys_are_reported_separately(cl
     ]
 
 
-async def test_revoked_keys_lose_their_connections_and_others_connect_again(client: HandlerClient) -> None:
-    publisher, subscriber = (Socket(client.context.socket(kind)) for kind in (zmq.SocketType.XPUB, zmq.SocketType.SUB))
-    try:
-        publisher.set_options(xpub_verbose=1)
-        accepted = AcceptedConnections(publisher, 100)
-        endpoint = client.handler.bind(accepted, "tcp://127.0.0.1:*")
-        client.security.expect_key(subscriber, client.security.pair.public)
-        subscriber.subscribe(b"x")
-        subscriber.connect(endpoint)
-        with trio.fail_after(DEADLINE_S):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(subscriber.receive_many)  # libzmq repeats subscriptions in calls on the socket
-                assert await publisher.receive_many() == [[b"\1x"]]
-                accepted.update()
-                assert client.handler.refused == {}, "the handshake has succeeded"
-                client.path.write_text("")
-                while [b"\1x"] not in await publisher.receive_many():
-                    pass
-                nursery.cancel_scope.cancel()
-    finally:
-        subscriber.close(0)
-        publisher.close(0)
-        accepted.close()
-
-
 @pytest.mark.parametrize("is_revoked", [True, False])
 async def test_revoked_keys_lose_their_connections_to_every_socket(
-    is_revoked: bool, client: HandlerClient, monkeypatch: pytest.MonkeyPatch
+    is_revoked: bool, client: HandlerClient, clock: MockClock
 ) -> None:
-    """Another authorized key costs nobody a connection."""
-    dropped: list[AcceptedConnections] = []
+    """Everybody is disconnected, and those who are still authorized connect again. A new key costs no connection."""
     changed = trio.Event()
-
-    async def drop_all(accepted: AcceptedConnections) -> None:
-        await trio.lowlevel.checkpoint()
-        dropped.append(accepted)
-
-    monkeypatch.setattr(AcceptedConnections, "drop_all", drop_all)
     client.handler.on_keys_changed(changed.set)
-    sockets = [Socket(client.context.socket(zmq.SocketType.XPUB)) for _ in range(2)]
-    bound = [AcceptedConnections(each, 100) for each in sockets]
+    publishers = [Socket(client.context.socket(zmq.SocketType.XPUB)) for _ in range(2)]
+    subscriber = Socket(client.context.socket(zmq.SocketType.SUB))
+    bound = [AcceptedConnections(each, 100) for each in publishers]
+    ended: list[int] = []
+    client.security.expect_key(subscriber, client.security.pair.public)
+    subscriber.subscribe(b"x")
     try:
-        for each in bound:
-            client.handler.bind(each, "tcp://127.0.0.1:*")
-        client.path.write_text("" if is_revoked else f"{AUTHORIZED.public}\n{KeyPair.generate().public}\n")
-        with trio.fail_after(DEADLINE_S):
-            await changed.wait()
-        assert dropped == (bound if is_revoked else [])
+        async with trio.open_nursery() as nursery:
+            for publisher, accepted in zip(publishers, bound, strict=True):
+                publisher.set_options(xpub_verbose=1)
+                accepted.on_ended(ended.append)
+                subscriber.connect(client.handler.bind(accepted, "tcp://127.0.0.1:*"))
+                with trio.fail_after(DEADLINE_S):
+                    assert await publisher.receive_many() == [[b"\1x"]]
+                accepted.update()
+            assert client.handler.refused == {}
+            nursery.start_soon(subscriber.receive_many)  # libzmq repeats subscriptions in calls on the socket
+            client.path.write_text("" if is_revoked else f"{AUTHORIZED.public}\n{KeyPair.generate().public}\n")
+            clock.jump(module.REFRESH_S)
+            with trio.fail_after(DEADLINE_S):
+                await changed.wait()
+                assert ended == ([1, 1] if is_revoked else [])
+                for publisher in publishers if is_revoked else ():
+                    while [b"\1x"] not in await publisher.receive_many():
+                        pass
+            nursery.cancel_scope.cancel()
     finally:
-        for socket, accepted in zip(sockets, bound, strict=True):
+        for socket in (subscriber, *publishers):
             socket.close(0)
+        for accepted in bound:
             accepted.close()
 
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 import pytest
 import trio
-import trio.lowlevel
 import zmq
 
 from dafka.config import NodeConfig
 from dafka.transport import Mesh, open_mesh
-from dafka.transport.connections import end_connection, find_connection, is_open
 from dafka.transport.publisher import NAMES_MAX
-from tests.roles.helpers import DEADLINE_S
+from tests.waiting import DEADLINE_S
 
 LIMITS = NodeConfig(bind="tcp://127.0.0.1:*", subscriptions_max=500, subscription_bytes_max=20_000)
 
@@ -73,34 +70,3 @@ async def test_one_connection_subscribes_for_few_addresses() -> None:
             await wait(received, b"\1Hlast")
             assert len([frame for frame in received if frame.startswith(b"\1E")]) == NAMES_MAX
             assert mesh.publisher.discarded == {"too many addresses of one connection": 5}
-
-
-async def test_a_reused_descriptor_is_not_shut_down() -> None:
-    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    port = listeners[0].socket.getsockname()[1]
-    one, other = await trio.open_tcp_stream("127.0.0.1", port), await trio.open_tcp_stream("127.0.0.1", port)
-    found = find_connection(other.socket.fileno())
-    assert found is not None
-    assert not end_connection(one.socket.fileno(), found)
-    assert end_connection(other.socket.fileno(), found)
-    assert await other.receive_some() == b""
-    for each in (one, other, *listeners):
-        await each.aclose()
-    assert find_connection(one.socket.fileno() if one.socket.fileno() >= 0 else 10**6) is None
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells that the peer has closed its side")
-async def test_a_connection_that_its_peer_has_closed_is_not_open() -> None:
-    """A node that restarts must not be refused because of its own former connection, which has not been read yet."""
-    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    peer = await trio.open_tcp_stream("127.0.0.1", listener.socket.getsockname()[1])
-    accepted = await listener.accept()
-    descriptor = accepted.socket.fileno()
-    connection = find_connection(descriptor)
-    assert connection is not None
-    assert is_open(descriptor, connection)
-    await peer.aclose()
-    assert not is_open(descriptor, connection)
-    await accepted.aclose()
-    assert not is_open(descriptor, connection)
-    await listener.aclose()
