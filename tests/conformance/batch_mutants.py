@@ -85,28 +85,11 @@ def under_another_topic(frames: Frames) -> Frames:
     return [frames[0] + b"2", *frames[1:]]
 
 
-def leave_out_last(patch: Patch) -> None:
-    """Leave out the last record of a batch that has several."""
-    encode = batch._encode_batches
-
-    def encode_rest(run: RecordRun, *arguments: Any) -> Iterator[Frames]:
-        records = run.batch
-        rest = records.between(records.first_sequence, records.end_sequence - (len(records) > 1))
-        return encode(attrs.evolve(run, batch=attrs.evolve(rest, encoded=())), *arguments)
-
-    patch.setattr(batch, "_encode_batches", encode_rest)
-
-
 def send_large_batches(patch: Patch) -> None:
     def encode(records: RecordBatch, compression: Any, _bytes_max: int) -> tuple[bytes, ...]:
         return encode_records(records, compression, LARGE_BYTES)
 
     patch.setattr(batch, "encode_records", encode)
-
-
-def send_both(patch: Patch) -> None:
-    """Send single records to those who get batches, too."""
-    patch.setattr(subscription_table, "_counterpart", lambda _prefix, _commands: None)
 
 
 def send_batches_to_all(patch: Patch) -> None:
@@ -379,22 +362,8 @@ MUTANTS = [
         ),
     ),
     producer_mutant(
-        "batches-with-wrong-crc", "batches", "batch.crc", "the CRC of the batch", partial(change_batches, flip_crc)
-    ),
-    producer_mutant(
         "batches-of-magic-1", "batches", "batch.format", "the magic of the batch", partial(change_batches, older_magic)
     ),
-    producer_mutant(
-        "batches-one-too-far",
-        "batches",
-        "batch.base-offset",
-        "the base offset is wrong",
-        partial(change_batches, shift_base_offset),
-    ),
-    producer_mutant(
-        "batches-with-gap", "batches", "batch.deltas", "the last offset delta", partial(change_batches, compact)
-    ),
-    producer_mutant("batches-without-last", "batches", "batch.records", "did not arrive", leave_out_last),
     producer_mutant(
         "batches-as-libdafka",
         "batches",
@@ -410,36 +379,5 @@ MUTANTS = [
         "is wrongly addressed",
         partial(change_frames, under_another_topic),
     ),
-    producer_mutant(
-        "batches-for-another-requestor",
-        "batch-fetched",
-        "topic.DIRECT-RECORD-BATCH",
-        "is wrongly addressed",
-        partial(change_frames, under_another_topic),
-    ),
-    producer_mutant(
-        "batches-and-records", "batch-subscribers", "batch.no-record", "had subscribed to RECORD-BATCH", send_both
-    ),
-    producer_mutant(
-        "batches-to-all", "batch-subscribers", "batch.subscribers-only", "subscribed to everything", send_batches_to_all
-    ),
     producer_mutant("batches-in-large", "batch-size", "batch.size", "bytes of records", send_large_batches),
-    producer_mutant(
-        "answers-no-batch",
-        "batch-fetched",
-        "batch.fetched",
-        "did not arrive in a DIRECT-RECORD-BATCH",
-        answer_only_singly,
-    ),
-    producer_mutant(
-        "answers-with-both",
-        "batch-fetched",
-        "batch.no-record",
-        "had subscribed to DIRECT-RECORD-BATCH",
-        answer_both,
-    ),
-    producer_mutant("sends-magic-as-it-is", "batch-envelope", "envelope.magic", "not in an envelope", leave_magic),
-    producer_mutant(
-        "wraps-everything", "batch-envelope", "envelope.value", "the value plain was sent as", wrap_everything
-    ),
 ]

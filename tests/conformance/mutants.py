@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import attrs
 import pytest
@@ -15,6 +15,9 @@ from dafka_conformance.targets.base import Target
 
 Finding: TypeAlias = tuple[str, str]
 """The clause and the message of a finding."""
+
+Apply: TypeAlias = Callable[[pytest.MonkeyPatch], None]
+"""Applies a mutation."""
 
 
 @attrs.frozen
@@ -35,13 +38,24 @@ class Mutant:
     scenario: str
     clause: str
     message: str
-    apply: Callable[[pytest.MonkeyPatch], None]
+    apply: Apply
     dialect: Dialect = Dialect.RFC46
     target: Callable[[], Target] | None = None
 
     def is_found(self, findings: Iterable[Finding]) -> bool:
         """Return whether the mutant is detected by these findings."""
         return any(clause == self.clause and self.message in message for clause, message in findings)
+
+
+def mutants_of(role: str) -> Callable[..., Mutant]:
+    """Return a function that makes a mutant of a role. Its name and its scenario do not name the role."""
+
+    def make(
+        name: str, scenario: str, clause: str, message: str, apply: Apply, *more: Dialect, **options: Any
+    ) -> Mutant:
+        return Mutant(f"{role}-{name}", f"{role}.{scenario}", clause, message, apply, *more, **options)
+
+    return make
 
 
 def accept_any(field: str, patch: pytest.MonkeyPatch) -> None:

@@ -71,24 +71,9 @@ def answer(**changes: object) -> Callable[[wire.DirectPosition], wire.DirectPosi
     return lambda message: attrs.evolve(message, **changes)  # type: ignore[arg-type]
 
 
-def one_later(message: wire.DirectPosition) -> wire.DirectPosition:
-    return attrs.evolve(message, sequence=min(message.sequence + 1, wire.NUMBER_8_MAX))
-
-
 MUTANTS = [
     Mutant(
-        "store-finds-by-time-of-storing",
-        "store.positions",
-        "position.first",
-        "the answer is the sequence 0 and the end 5",
-        answer_by_time_of_storing,
-    ),
-    Mutant(
-        "store-finds-one-too-far",
-        "store.positions",
-        "position.first",
-        "the answer is the sequence 1 and the end 5",
-        partial(change_answers, one_later),
+        "store-finds-by-time-of-storing", "store.positions", "position.first", "the sequence", answer_by_time_of_storing
     ),
     Mutant(
         "store-answers-about-another-time",
@@ -96,13 +81,6 @@ MUTANTS = [
         "position.answered",
         "no DIRECT-POSITION of the partition and the time",
         partial(change_answers, answer(time=1)),
-    ),
-    Mutant(
-        "store-answers-as-another-store",
-        "store.positions",
-        "position.answered",
-        "DIRECT-POSITION names the store",
-        partial(change_answers, answer(address="F" * 32)),
     ),
     Mutant(
         "store-subscribes-to-questions-of-others",

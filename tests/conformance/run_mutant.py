@@ -13,6 +13,7 @@ from typing import TypeAlias
 import pytest
 import trio
 
+import dafka.storage.sqlite  # noqa: F401 (imported once for all mutants, which are forks of one process)
 from dafka_conformance.catalog import Catalog
 from dafka_conformance.runner import run
 from dafka_conformance.targets import open_target

@@ -6,8 +6,9 @@ import pytest
 import trio
 
 from dafka import Config
-from dafka.errors import StorageError
+from dafka.errors import RecordError, StorageError
 from dafka.testing import open_cluster
+from tests.waiting import DEADLINE_S, wait_until
 
 
 async def test_clusters_do_not_see_each_other() -> None:
@@ -16,10 +17,12 @@ async def test_clusters_do_not_see_each_other() -> None:
         assert second.store is not None
         async with first.producer("hello") as producer:
             await producer.send(b"0")
+            await producer.wait_stored()
+            await wait_until(lambda: (first.tower.statistics().nodes, second.tower.statistics().nodes) == (2, 1))
         assert first.store.statistics().records_stored == 1
         assert second.store.statistics().records_stored == 0
-        assert first.tower.statistics().nodes == 2
-        assert second.tower.statistics().nodes == 1
+        async with first.consumer(["hello"], second.config):  # a configuration that is given applies
+            await wait_until(lambda: second.tower.statistics().nodes == 2)
 
 
 async def test_everything_listens_on_loopback_whatever_the_config_says() -> None:
@@ -34,7 +37,7 @@ async def test_everything_listens_on_loopback_whatever_the_config_says() -> None
 async def test_cluster_without_a_store() -> None:
     async with open_cluster(storage=None) as cluster:
         assert cluster.store is None
-        with trio.fail_after(20):
+        with trio.fail_after(DEADLINE_S):
             config = cluster.config.with_producer(min_stores=0)
             async with cluster.producer("hello", config) as producer, cluster.consumer(["hello"]) as consumer:
                 await producer.send(b"0")
@@ -46,7 +49,7 @@ async def test_cluster_with_a_given_storage(tmp_path: Path) -> None:
     async with open_cluster(storage=storage) as cluster, cluster.producer("hello") as producer:
         await producer.send(b"0")
     async with open_cluster(storage=storage) as cluster, cluster.consumer(["hello"]) as consumer:
-        with trio.fail_after(20):
+        with trio.fail_after(DEADLINE_S):
             assert (await consumer.next_record()).value == b"0"
 
 
@@ -57,3 +60,34 @@ async def test_errors_come_out_alone() -> None:
     with pytest.raises(StorageError):
         async with open_cluster(storage="papyrus:"):
             pass
+
+
+async def test_a_consumer_begins_where_it_is_opened() -> None:
+    """At the first record, unless it has positions or a time."""
+    with trio.fail_after(DEADLINE_S):
+        async with open_cluster() as cluster:
+            async with cluster.producer("hello") as producer:
+                for number in range(3):
+                    await producer.send(b"%d" % number, timestamp=1000 * (number + 1))
+                await producer.wait_stored()
+                partition = producer.partition
+            async with (
+                cluster.consumer(["hello"]) as first,
+                cluster.consumer(["hello"], positions={partition: 1}) as second,
+                cluster.consumer(["hello"], start=3000) as third,
+                cluster.consumer(["hello"], group="readers") as member,
+            ):
+                found = [(await each.next_record()).value for each in (first, second, third)]
+                assert found == [b"0", b"1", b"2"]
+                assert (first.group, member.group) == ("", "readers")
+
+
+async def test_settings_of_a_cluster_and_of_one_node_apply() -> None:
+    with trio.fail_after(DEADLINE_S):
+        async with open_cluster(Config().with_node(message_bytes_max=5000)) as cluster:
+            assert cluster.config.node.message_bytes_max == 5000
+            async with cluster.producer("hello", cluster.config.with_node(message_bytes_max=2000)) as producer:
+                with pytest.raises(RecordError):
+                    await producer.send(bytes(3000))
+            async with cluster.producer("hello") as producer:
+                await producer.send(bytes(3000))

@@ -13,8 +13,6 @@ EMBEDDER = """
     import pytest
     import trio
 
-    pytest_plugins = ["dafka.testing.plugin"]
-
     {override}
 
     @pytest.mark.trio
@@ -31,13 +29,19 @@ OVERRIDE = """
     @pytest.fixture
     def dafka_config():
         return dafka.Config().with_producer(silence_ms=77)
+
+    def test_broker_has_the_settings(dafka_kafka):
+        assert dafka_kafka.bootstrap_servers.startswith("127.0.0.1:")
+        assert dafka_kafka.config.producer.silence_ms == 77
 """
 
 
-@pytest.mark.parametrize(("override", "silence_ms"), [("", 5000), (OVERRIDE, 77)], ids=["defaults", "own config"])
-def test_embedder_needs_no_trio_mode(override: str, silence_ms: int, pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(EMBEDDER.format(override=override.strip(), silence_ms=silence_ms))
-    pytester.runpytest_subprocess("-W", "error").assert_outcomes(passed=1)
+def test_embedder_needs_no_trio_mode(pytester: pytest.Pytester) -> None:
+    defaults = EMBEDDER.format(override="", silence_ms=5000)
+    own = EMBEDDER.format(override=OVERRIDE.strip(), silence_ms=77)
+    pytester.makeconftest('pytest_plugins = ["dafka.testing.plugin"]')
+    pytester.makepyfile(test_defaults=defaults, test_own_config=own)
+    pytester.runpytest_subprocess("-W", "error").assert_outcomes(passed=3)
 
 
 async def test_cluster_is_open(dafka_cluster: Cluster, dafka_config: Config) -> None:

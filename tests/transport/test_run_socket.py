@@ -63,7 +63,7 @@ async def ends() -> AsyncIterator[Ends]:
             far.close(0)
 
 
-def singles(count: int) -> list[list[bytes]]:
+def singles(count: int) -> Messages:
     return [[b"x%d" % number] for number in range(count)]
 
 
