@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+
+import attrs
 import pytest
 
 from dafka_conformance.grammar import Grammar, GrammarError, NamedSentence, Terminal
-from dafka_conformance.grammar.rules import parse_rules
+from dafka_conformance.grammar.rules import Choice, Expression, Reference, Repeat, Sequence, parse_rules
 from dafka_conformance.grammar.sentences import all_sentences
 from dafka_conformance.interpreters.sentence_parts import SentencePart, assign_parts
 from dafka_conformance.model import Role
@@ -35,6 +39,55 @@ def sentences_of(right_side: str, *more: str) -> list[str]:
 )
 def test_expansion(right_side: str, expected: list[str]) -> None:
     assert sentences_of(right_side) == expected
+
+
+def pattern_of(expression: Expression) -> str:
+    """Return a regular expression for the sentences of a traffic expression, each terminal followed by a space."""
+    if isinstance(expression, Reference):
+        is_message = expression.role is not None
+        return re.escape(f"{expression}") if is_message else pattern_of(GRAMMAR.rules[expression.rule])
+    if isinstance(expression, Repeat):
+        most = "" if expression.most is None else expression.most
+        return f"(?:{pattern_of(expression.part)}){{{expression.least},{most}}}"
+    assert isinstance(expression, (Choice, Sequence))
+    return f"(?:{('|' if isinstance(expression, Choice) else '').join(map(pattern_of, expression.parts))})"
+
+
+def narrower(expression: Expression) -> Iterator[Expression]:
+    """Yield the expression without one alternative at a time."""
+    if isinstance(expression, Reference) and expression.role is None:
+        yield from narrower(GRAMMAR.rules[expression.rule])
+    elif isinstance(expression, (Choice, Sequence)):
+        for place, part in enumerate(expression.parts):
+            before, after = expression.parts[:place], expression.parts[place + 1 :]
+            if isinstance(expression, Choice):
+                yield Choice((*before, *after))
+            yield from (type(expression)((*before, less, *after)) for less in narrower(part))
+    elif isinstance(expression, Repeat):
+        yield from (attrs.evolve(expression, part=less) for less in narrower(expression.part))
+
+
+def traffic_rules() -> list[str]:
+    return sorted({sentence.rule for sentence in GRAMMAR.sentences})
+
+
+@pytest.mark.parametrize("name", traffic_rules())
+def test_sentences_have_every_alternative_of_their_rule_and_nothing_else(name: str) -> None:
+    rule = GRAMMAR.rules[name]
+    spoken = ["".join(f"{Reference(t.message, t.role)}" for t in sentence.terminals) for sentence in GRAMMAR.sentences]
+    own = [text for text, sentence in zip(spoken, GRAMMAR.sentences, strict=True) if sentence.rule == name]
+    assert all(re.fullmatch(pattern_of(rule), text) for text in own)
+    in_rule = [text for text in spoken if re.fullmatch(pattern_of(rule), text)]
+    for less in narrower(rule):
+        assert any(not re.fullmatch(pattern_of(less), text) for text in in_rule), f"{name}: all are in {less}"
+
+
+def test_every_rule_of_the_start_rule_has_sentences_and_every_message_is_sent() -> None:
+    start = GRAMMAR.rules["DAFKA"]
+    assert isinstance(start, Choice)
+    assert traffic_rules() == sorted(part.rule for part in start.parts if isinstance(part, Reference))
+    sent = {terminal.message for sentence in GRAMMAR.sentences for terminal in sentence.terminals}
+    assert sent == GRAMMAR.formats.by_name.keys()
 
 
 def test_sentences_are_named_by_their_rule_and_unique() -> None:

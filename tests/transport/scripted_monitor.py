@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
-
 import trio
+import trio.lowlevel
 
 from dafka.errors import AddressInUseError
 from dafka.transport.connector import EVENT_HEADING
@@ -14,20 +13,22 @@ class ScriptedMonitor:
     """Receives the events of a test."""
 
     def __init__(self) -> None:
-        self._give, self._given = trio.open_memory_channel[list[bytes]](math.inf)
+        self._events: list[list[bytes]] = []
+        self._readers = trio.lowlevel.ParkingLot()
         self.is_closed = False
 
     def report(self, event: int, value: int, endpoint: str = "") -> None:
-        self._give.send_nowait([EVENT_HEADING.pack(event, value), endpoint.encode()])
+        self._events.append([EVENT_HEADING.pack(event, value), endpoint.encode()])
+        self._readers.unpark_all()
 
     def receive_nowait(self) -> list[list[bytes]]:
-        found = []
-        while self._given.statistics().current_buffer_used:
-            found.append(self._given.receive_nowait())
+        found, self._events = self._events, []
         return found
 
     async def receive_many(self) -> list[list[bytes]]:
-        return [await self._given.receive(), *self.receive_nowait()]
+        while not self._events:
+            await self._readers.park()
+        return self.receive_nowait()
 
     def close(self, _linger_ms: int) -> None:
         self.is_closed = True

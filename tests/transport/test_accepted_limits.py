@@ -138,10 +138,12 @@ async def test_a_watched_silent_connection_is_ended_when_its_time_is_over(clock:
         peers = []
         async with trio.open_nursery() as nursery:
             nursery.start_soon(table.watch)
-            for number in range(CONNECTIONS_MIN // 2 + 1):
+            for number in range(CONNECTIONS_MIN // 2 + 2):
                 accepted, peer = stack.enter_context(connected())
                 peers.append(Known(number, accepted, peer, 0.0))
                 scripted.monitored.report(zmq.EVENT_ACCEPTED, accepted.fileno())
+                if number >= CONNECTIONS_MIN // 2:
+                    table.update()  # before the other task can
                 await trio.testing.wait_all_tasks_blocked()
                 clock.jump(0.5)
             clock.jump(SILENT_S - 0.5 * len(peers) - 0.1)

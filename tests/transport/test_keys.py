@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 import zmq.auth
@@ -144,79 +146,6 @@ def test_a_public_key_is_given_as_text_or_as_a_file(tmp_path: Path, pair: KeyPai
         parse_public_key("~" * 40)
 
 
-def test_a_list_is_read_again_when_it_changes(tmp_path: Path) -> None:
-    one, two, own = (KeyPair.generate().public for _ in range(3))
-    path = tmp_path / "list"
-    path.write_text(f"{one} one\n")
-    keys = AuthorizedKeys(path, own)
-    assert one in keys
-    assert own in keys
-    assert two not in keys
-    assert keys.refresh() is None
-    path.write_text(f"{one} one\n{two}\n")
-    assert keys.refresh() == set()
-    assert two in keys
-    path.write_text(f"{two} two\n")
-    assert keys.refresh() == {one}
-    assert one not in keys
-
-
-def test_a_folder_is_read_again_when_it_changes(tmp_path: Path) -> None:
-    one, two = (KeyPair.generate() for _ in range(2))
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    write_key_file(folder / "one.key", one)
-    (folder / ".hidden").write_text("rubbish")
-    (folder / "below").mkdir()
-    keys = AuthorizedKeys(folder, "")
-    assert keys.names() == {one.public: "one"}
-    (folder / "two.pub").write_text(f"{two.public}\n")
-    assert keys.refresh() == set()
-    assert keys.names() == {one.public: "one", two.public: "two"}
-    (folder / "one.key").unlink()
-    assert keys.refresh() == {one.public}
-
-
-def test_an_unreadable_change_keeps_the_former_keys_and_is_reported_once(tmp_path: Path) -> None:
-    one, two = (KeyPair.generate().public for _ in range(2))
-    path = tmp_path / "list"
-    path.write_text(f"{one}\n")
-    keys = AuthorizedKeys(path, "")
-    path.write_text(f"{one}\nhalf a li")
-    with pytest.raises(ConfigError, match="line 2"):
-        keys.refresh()
-    assert keys.refresh() is None
-    assert one in keys
-    path.unlink()
-    with pytest.raises(ConfigError, match="No such file"):
-        keys.refresh()
-    assert keys.refresh() is None
-    assert one in keys
-    path.write_text(f"{two}\n")
-    assert keys.refresh() == {one}
-    assert two in keys
-
-
-def test_damage_after_a_repair_is_reported_again(tmp_path: Path) -> None:
-    """Also if the file looks the same, as one that is edited several times within the resolution of its time."""
-    one = KeyPair.generate().public
-    path = tmp_path / "list"
-    path.write_text(f"{one}\n")
-    modified_ns = time.time_ns() + 3600 * 10**9  # it counts as young for the whole test
-    set_time(path, modified_ns)
-    keys = AuthorizedKeys(path, "")
-    for _ in range(2):
-        path.write_text("x" * len(f"{one}\n"))
-        set_time(path, modified_ns)
-        with pytest.raises(ConfigError, match="line 1"):
-            keys.refresh()
-        assert keys.refresh() is None
-        path.write_text(f"{one}\n")
-        set_time(path, modified_ns)
-        assert keys.refresh() is None
-        assert one in keys
-
-
 @pytest.mark.parametrize("is_start", [True, False])
 def test_a_folder_that_disappears_while_it_is_read_is_an_error(
     is_start: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -241,8 +170,111 @@ def test_a_folder_that_disappears_while_it_is_read_is_an_error(
     assert looks == 2
 
 
-def set_time(path: Path, modified_ns: int) -> None:
-    os.utime(path, ns=(modified_ns, modified_ns))
+OLD_NS = 10**18
+DAMAGE = "~" * 40
+"""A line as long as that of a key."""
+KEYS = [KeyPair.generate().public for _ in range(4)]
+
+
+class Edited:
+    """A file or a folder of keys that is edited, and what a node must know of it."""
+
+    def __init__(self, path: Path, random: Random) -> None:
+        self.path = path
+        self.random = random
+        self.texts: dict[Path, str] = {}
+        self.modified_ns: dict[Path, int] = {}
+        self.is_folder = random.random() < 0.5
+        if self.is_folder:
+            path.mkdir()
+            (path / "below").mkdir()
+            (path / ".hidden").write_text("rubbish")
+        self.edit(is_valid=True)
+
+    def edit(self, *, is_valid: bool = False) -> None:
+        """Change one file, so that its size, its time or its inode differs, unless it counts as young."""
+        file = self.random.choice([self.path / "a.pub", self.path / "b.pub"]) if self.is_folder else self.path
+        if self.is_folder and file in self.texts and self.random.random() < 0.2:
+            file.unlink()
+            del self.texts[file]
+            return
+        lines = [f"{key}\n" for key in self.random.sample(KEYS, self.random.randrange(3))]
+        broken = [] if is_valid or self.random.random() < 0.7 else [f"{DAMAGE}\n"]
+        text = "".join([*lines, *broken])
+        former = self.modified_ns.get(file, OLD_NS)
+        is_replaced = self.random.random() < 0.3
+        if self.random.random() < 0.3 or former > OLD_NS * 1.5:
+            modified_ns = time.time_ns() + 3600 * 10**9 if former < OLD_NS * 1.5 else former
+        else:
+            same = is_replaced or len(text) != len(self.texts.get(file, text))
+            modified_ns = former + (0 if same else self.random.choice([1, 1000, 999_999_999, 10**9]))
+        target = file.with_name(".new") if is_replaced else file
+        target.write_text(text)
+        os.utime(target, ns=(modified_ns, modified_ns))
+        target.replace(file)
+        self.texts[file], self.modified_ns[file] = text, modified_ns
+
+    def read(self) -> dict[str, str] | None:
+        """Return the names of the keys; None if a file is damaged."""
+        if any(DAMAGE in text for text in self.texts.values()):
+            return None
+        found = [
+            (key, file.stem if self.is_folder else "") for file, text in self.texts.items() for key in text.split()
+        ]
+        return dict(sorted(found, key=lambda pair: pair[1]))
+
+
+def test_edits_of_a_list_apply_and_damage_is_reported_once(tmp_path: Path) -> None:
+    """Also edits within the resolution of the file system's times, and files of the same size and time."""
+    own = KEYS[0]
+    for seed in range(60):
+        edited = Edited(tmp_path / f"{seed}", Random(seed))
+        keys = AuthorizedKeys(edited.path, own)
+        known = edited.read()
+        assert known is not None
+        for step in range(8):
+            was_damaged = edited.read() is None
+            edited.edit()
+            now = edited.read()
+            if now is None:
+                with contextlib.suppress(ConfigError):
+                    assert keys.refresh() is None, (seed, step)
+                    assert was_damaged, f"seed {seed}, step {step}: the damage was not reported"
+            else:
+                revoked = None if now.keys() == known.keys() else known.keys() - now.keys() - {own}
+                assert keys.refresh() == revoked, (seed, step)
+                known = now
+            assert keys.refresh() is None, (seed, step)
+            assert keys.names().keys() == known.keys(), (seed, step)
+            assert [key for key in KEYS if key in keys] == [key for key in KEYS if key in known or key == own]
+
+
+@pytest.mark.parametrize("is_folder", [True, False])
+def test_a_list_that_disappears_is_reported_once_and_its_keys_remain(is_folder: bool, tmp_path: Path) -> None:
+    path = tmp_path / "list"
+    file = path / "one.pub" if is_folder else path
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(f"{KEYS[0]}\n")
+    keys = AuthorizedKeys(path, "")
+    assert keys.names() == {KEYS[0]: "one" if is_folder else ""}
+    file.unlink()
+    if is_folder:
+        assert keys.refresh() == {KEYS[0]}
+        path.rmdir()
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="No such file"):
+            keys.refresh()
+        assert keys.refresh() is None
+        assert (KEYS[0] in keys) is not is_folder
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(f"{KEYS[1]}\n")
+        assert keys.refresh() == (set() if is_folder else {KEYS[0]})
+        file.write_text(f"{KEYS[0]}\n")
+        assert keys.refresh() == {KEYS[1]}
+        file.unlink()
+        if is_folder:
+            assert keys.refresh() == {KEYS[0]}
+            path.rmdir()
 
 
 def test_a_list_without_keys_authorizes_this_node_only(tmp_path: Path) -> None:
@@ -257,121 +289,15 @@ def test_a_list_without_keys_authorizes_this_node_only(tmp_path: Path) -> None:
     assert "" not in keys
 
 
-def test_a_list_that_becomes_empty_revokes_every_key(tmp_path: Path) -> None:
-    one, two, own = (KeyPair.generate().public for _ in range(3))
-    path = tmp_path / "list"
-    path.write_text(f"{one}\n{two}\n{own}\n")
-    keys = AuthorizedKeys(path, own)
-    path.write_text("")
-    assert keys.refresh() == {one, two}
-    assert one not in keys
-    assert own in keys
-
-
-def test_an_edit_without_a_change_of_size_is_read_whenever_it_happens(tmp_path: Path) -> None:
-    one, two = (KeyPair.generate().public for _ in range(2))
-    path = tmp_path / "list"
-    for step_ns in (1, 1_000, 1_000_000, 999_999_999, 1_000_000_000, 60_000_000_000):
-        begin_ns = (time.time_ns() // 10**9 - 3600) * 10**9
-        path.write_text(f"{one}\n")
-        set_time(path, begin_ns)
-        keys = AuthorizedKeys(path, "")
-        path.write_text(f"{two}\n")
-        set_time(path, begin_ns + step_ns)
-        assert keys.refresh() == {one}, step_ns
-        assert one not in keys
-        assert two in keys
-        path.write_text(f"{one}\n")
-        set_time(path, begin_ns)  # an older copy is put back
-        assert keys.refresh() == {two}, step_ns
-
-
-def test_an_edit_without_a_change_of_size_or_time_is_read_if_the_file_was_young(tmp_path: Path) -> None:
-    """Two edits within the resolution of the file system's times have the same time."""
-    one, two, three = (KeyPair.generate().public for _ in range(3))
-    path = tmp_path / "list"
-    path.write_text(f"{one}\n")
-    now_ns = time.time_ns()
-    set_time(path, now_ns)
-    keys = AuthorizedKeys(path, "")
-    for former, key in ((one, two), (two, three)):
-        path.write_text(f"{key}\n")
-        set_time(path, now_ns)
-        assert keys.refresh() == {former}
-        assert key in keys
-    path.write_text("x" * 41)
-    set_time(path, now_ns)
-    with pytest.raises(ConfigError, match="line 1"):
-        keys.refresh()
-    assert keys.refresh() is None
-    path.write_text(f"{one}\n")
-    set_time(path, now_ns)
-    assert keys.refresh() == {three}
-
-
-def test_a_young_file_of_a_folder_is_read_although_the_others_are_old(tmp_path: Path) -> None:
-    one, two, three = (KeyPair.generate().public for _ in range(3))
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    for name, key, modified_ns in (("old", one, 10**18), ("young", two, time.time_ns() + 3600 * 10**9)):
-        (folder / name).write_text(f"{key}\n")
-        set_time(folder / name, modified_ns)
-    keys = AuthorizedKeys(folder, "")
-    modified_ns = (folder / "young").stat().st_mtime_ns
-    (folder / "young").write_text(f"{three}\n")
-    set_time(folder / "young", modified_ns)
-    assert keys.refresh() == {two}
-    assert one in keys
-    assert three in keys
-
-
-def test_a_list_that_is_replaced_by_a_file_of_the_same_size_and_time_is_read(tmp_path: Path) -> None:
-    one, two = (KeyPair.generate().public for _ in range(2))
-    path, other = tmp_path / "list", tmp_path / "other"
-    for file, key in ((path, one), (other, two)):
-        file.write_text(f"{key}\n")
-        set_time(file, 10**18)
-    keys = AuthorizedKeys(path, "")
-    other.replace(path)
-    assert keys.refresh() == {one}
-    assert two in keys
-
-
-def test_a_change_of_size_alone_is_read(tmp_path: Path) -> None:
-    one, two = (KeyPair.generate().public for _ in range(2))
-    path = tmp_path / "list"
-    path.write_text(f"{one}\n{two}\n")
-    set_time(path, 10**18)
-    keys = AuthorizedKeys(path, "")
-    path.write_text(f"{two}\n")
-    set_time(path, 10**18)
-    assert keys.refresh() == {one}
-
-
 def test_an_old_list_is_not_read_again_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "list"
     path.write_text(f"{KeyPair.generate().public}\n")
-    set_time(path, 10**18)
+    os.utime(path, ns=(OLD_NS, OLD_NS))
     keys = AuthorizedKeys(path, "")
     reads: list[Path] = []
     monkeypatch.setattr(module, "read_public_keys", reads.append)
     assert keys.refresh() is None
     assert reads == []
-
-
-def test_a_folder_that_loses_its_last_file_and_then_itself_is_noticed(tmp_path: Path) -> None:
-    one = KeyPair.generate().public
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    (folder / "one.pub").write_text(f"{one}\n")
-    keys = AuthorizedKeys(folder, "")
-    (folder / "one.pub").unlink()
-    assert keys.refresh() == {one}
-    assert keys.refresh() is None
-    folder.rmdir()
-    with pytest.raises(ConfigError, match="No such file"):
-        keys.refresh()
-    assert keys.refresh() is None
 
 
 @pytest.mark.parametrize("name", ["none", "none/"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import importlib
 import sys
-import time
 import tracemalloc
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from dafka.transport import choose_loops, loops
 from dafka.transport.loops import FRAME_BYTES, TALLIED_BYTES_MIN, VARIABLE, Loops, PureLoops, Tally
 from dafka.wire import NUMBER_8_MAX, BatchDecoder, BatchEncoder, Dialect, Head, Record, RecordRun, encode
 from dafka.wire.batch import EncodedRun, iter_frames
+from tests.waiting import DEADLINE_S, poll_until
 from tests.wire.record_traffic import Frames, Reference, alike, traffic
 
 RawSocket: TypeAlias = "zmq.Socket[bytes]"
@@ -211,7 +211,7 @@ def test_messages_come_with_the_descriptor_that_they_arrived_on(each: Loops) -> 
             sender.connect(f"tcp://127.0.0.1:{port}")
             descriptors.append(int.from_bytes(monitor.recv_multipart()[0][2:], sys.byteorder))
             sender.send_multipart([b"%d" % number, b"", b"x" * 5000, b"last"])
-            assert receiver.poll(20_000)
+            assert receiver.poll(1000 * DEADLINE_S)
             expected = [(descriptors[-1], [b"%d" % number, b"", b"x" * 5000, b"last"])]
             assert each.receive_sourced(receiver, 10, BYTES_MAX) == expected
         assert descriptors[0] != descriptors[1]
@@ -360,10 +360,7 @@ def test_a_tally_outlives_its_socket(each: Loops) -> None:
 
 def wait_for_count(tally: Tally, count: int) -> None:
     """Wait until libzmq's threads, and pyzmq's, have returned all frames but this many bytes of them."""
-    deadline = time.monotonic() + 20
-    while tally.count_bytes() != count:
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    poll_until(lambda: tally.count_bytes() == count)
 
 
 @needs_compiled

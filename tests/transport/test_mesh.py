@@ -165,7 +165,7 @@ async def test_messages_sent_before_closing_still_arrive() -> None:
                     await mesh.publisher.receive_many()
                     mesh.publisher.send_many(messages)
                     nursery.start_soon(receive)
-                    nursery.cancel_scope.deadline = trio.current_time() + 10
+                    nursery.cancel_scope.deadline = trio.current_time() + DEADLINE_S
         finally:
             subscriber.close(0)
     assert received == messages
@@ -177,13 +177,15 @@ async def test_closing_waits_no_longer_than_the_linger_time_for_a_peer_that_rece
         stuck = Socket(context.socket(zmq.SocketType.SUB))
         try:
             stuck.set_options(rcvhwm=1, rcvbuf=4096)
+            threads = held()[1]
             async with open_mesh(config, 0) as mesh:
                 stuck.subscribe(b"topic")
                 stuck.connect(mesh.endpoint)
                 await mesh.publisher.receive_many()
                 mesh.publisher.send_many([[b"topic", b"." * 10_000] for _ in range(5000)])
                 before = trio.current_time()
-            assert 0.1 <= trio.current_time() - before < 1.5
+            assert trio.current_time() - before >= 0.1
+            await wait_until(lambda: held()[1] == threads)
         finally:
             stuck.close(0)
 

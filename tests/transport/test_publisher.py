@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
-import pytest
 import trio
 import zmq
 
@@ -48,12 +47,11 @@ async def wait(received: list[bytes], frame: bytes) -> None:
         await trio.sleep(0.01)
 
 
-@pytest.mark.parametrize("prefix", [b"M%d", b"M" + b"x" * 200 + b"%d"], ids=["many", "long"])
-async def test_a_peer_with_too_many_subscriptions_is_disconnected_and_others_are_served(prefix: bytes) -> None:
+async def test_a_peer_with_too_many_subscriptions_is_disconnected_and_others_are_served() -> None:
     async with open_publisher() as (mesh, received):
         with open_subscriber(mesh, b"Mhonest") as honest:
             await wait(received, b"\1Mhonest")
-            with open_subscriber(mesh, *(prefix % number for number in range(2000))):
+            with open_subscriber(mesh, *(b"M" + b"x" * 200 + b"%d" % number for number in range(2000))):
                 while not mesh.publisher.discarded["connection ended: too many subscriptions"]:  # noqa: ASYNC110
                     await trio.sleep(0.01)
                 mesh.publisher.send_many([[b"Mhonest", b"served"]])

@@ -12,6 +12,7 @@ import zmq
 
 from dafka.errors import AddressInUseError, TransportError
 from dafka.transport import Socket, choose_loops, open_context
+from tests.waiting import DEADLINE_S
 
 Context: TypeAlias = "zmq.Context[zmq.Socket[bytes]]"
 
@@ -53,14 +54,14 @@ async def join(publisher: Socket, subscriber: Socket, prefix: bytes = b"") -> st
     endpoint = publisher.bind(LOOPBACK)
     subscriber.connect(endpoint)
     subscriber.subscribe(prefix)
-    with trio.fail_after(20):
+    with trio.fail_after(DEADLINE_S):
         assert await publisher.receive_many() == [[b"\x01" + prefix]]
     return endpoint
 
 
 async def receive(socket: Socket, count: int) -> list[list[bytes]]:
     messages: list[list[bytes]] = []
-    with trio.fail_after(20):
+    with trio.fail_after(DEADLINE_S):
         while len(messages) < count:
             messages += await socket.receive_many()
     return messages
@@ -86,7 +87,7 @@ async def test_one_call_receives_a_limited_number_of_messages(publisher: Socket,
     await join(publisher, subscriber)
     publisher.send_many(numbered(0, 5000))
     received = 0
-    with trio.fail_after(20):
+    with trio.fail_after(DEADLINE_S):
         while received < 5000:
             messages = await subscriber.receive_many()
             assert 1 <= len(messages) <= choose_loops().receive_count_max
@@ -106,7 +107,7 @@ async def test_subscriptions_filter_messages_by_prefix(publisher: Socket, subscr
 async def test_receiving_is_a_checkpoint(publisher: Socket, subscriber: Socket) -> None:
     await join(publisher, subscriber)
     publisher.send_many(numbered(0, 1))
-    with trio.fail_after(20):
+    with trio.fail_after(DEADLINE_S):
         while not (messages := subscriber.receive_nowait()):
             await trio.lowlevel.checkpoint()
     assert messages == numbered(0, 1)
@@ -132,7 +133,7 @@ async def peer_address(publisher: Socket, subscriber: Socket, endpoint: str) -> 
 
     subscriber.subscribe(b"")
     publisher.connect(subscriber.bind(endpoint))
-    with trio.fail_after(20):
+    with trio.fail_after(DEADLINE_S):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(answer_subscription)
             ((frames, source),) = await subscriber.receive_with_sources(1)
@@ -146,7 +147,7 @@ async def peer_address(publisher: Socket, subscriber: Socket, endpoint: str) -> 
 async def test_a_reader_is_woken_even_if_a_send_has_reset_the_descriptor(publisher: Socket, subscriber: Socket) -> None:
     """Send without a checkpoint until a send has processed the subscription that the reader waits for."""
     await join(publisher, subscriber, b"first")
-    with trio.fail_after(20):
+    with trio.fail_after(DEADLINE_S):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(expect, publisher, [b"\x01second"])
             await trio.testing.wait_all_tasks_blocked()
@@ -163,7 +164,7 @@ async def test_a_reader_is_woken_even_if_a_subscribe_has_reset_the_descriptor(
     publisher: Socket, subscriber: Socket
 ) -> None:
     await join(publisher, subscriber, b"first")
-    with trio.fail_after(20):
+    with trio.fail_after(DEADLINE_S):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(expect, subscriber, [b"first", b"0"])
             await trio.testing.wait_all_tasks_blocked()
@@ -185,13 +186,20 @@ async def test_cancelled_receives_lose_no_messages(publisher: Socket, subscriber
     async def send() -> None:
         for first in range(0, 3000, 10):
             publisher.send_many(numbered(first, first + 10))
-            await trio.sleep(randomness.uniform(0, 0.001))
+            for _ in range(randomness.randrange(5)):
+                await trio.lowlevel.checkpoint()
 
-    with trio.fail_after(20):
+    async def cancel(scope: trio.CancelScope, turns: int) -> None:
+        for _ in range(turns):
+            await trio.lowlevel.checkpoint()
+        scope.cancel()
+
+    with trio.fail_after(DEADLINE_S):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(send)
             while len(received) < 3000:
-                with trio.move_on_after(randomness.uniform(0, 0.0005)) as scope:
+                with trio.CancelScope() as scope:
+                    nursery.start_soon(cancel, scope, randomness.randrange(6))
                     received += await subscriber.receive_many()
                 cancelled += scope.cancelled_caught
     assert received == numbered(0, 3000)
@@ -269,7 +277,7 @@ async def test_a_waiting_message_survives_disconnecting(publisher: Socket, subsc
     """After EVENTS was read, libzmq alone would abort the process when the message is received."""
     endpoint = await join(publisher, subscriber)
     publisher.send_many([[b"first frame", b"second"], [b"next", b"message"]])
-    with trio.fail_after(20):
+    with trio.fail_after(DEADLINE_S):
         while not subscriber._has_messages():  # noqa: ASYNC110 (reading EVENTS is the point of the test)
             await trio.sleep(0.001)
     subscriber.disconnect(endpoint)
@@ -313,7 +321,7 @@ async def test_a_slow_peer_loses_messages_and_does_not_block_the_publisher(conte
         await join(publisher, slow)
         publisher.send_many([[b"%d" % number, padding] for number in range(count)])
         numbers: list[int] = []
-        with trio.fail_after(20):
+        with trio.fail_after(DEADLINE_S):
             while not numbers or numbers[-1] != count:
                 # Send the last message again until there is room for it.
                 publisher.send_many([[b"%d" % count, padding]])

@@ -6,6 +6,7 @@ and a role prefix `S:STORE-HELLO` becomes part of the rule's name.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -106,6 +107,11 @@ def read_rules(path: Path) -> dict[str, Expression]:
 
 def parse_rules(text: str, name: str = "grammar") -> dict[str, Expression]:
     """Return the rules of a grammar as `read_rules` does, from text."""
+    return dict(_parse_rules(text, name))
+
+
+@functools.lru_cache(maxsize=4)  # parsing takes longer than all else that a command does at its start
+def _parse_rules(text: str, name: str) -> Mapping[str, Expression]:
     prepared = _COMMAND_ID.sub(lambda match: f"%d{ord(match[1])}", _COMMENT.sub("", text))
     prepared = _ROLE_PREFIX.sub(rf"\1{_ROLE_MARK}", prepared)
     lines = [line.rstrip() for line in prepared.splitlines() if line.strip()]
