@@ -50,10 +50,8 @@ class Mutant:
 def mutants_of(role: str) -> Callable[..., Mutant]:
     """Return a function that makes a mutant of a role. Its name and its scenario do not name the role."""
 
-    def make(
-        name: str, scenario: str, clause: str, message: str, apply: Apply, *more: Dialect, **options: Any
-    ) -> Mutant:
-        return Mutant(f"{role}-{name}", f"{role}.{scenario}", clause, message, apply, *more, **options)
+    def make(name: str, scenario: str, *more: Any, **options: Any) -> Mutant:
+        return Mutant(f"{role}-{name}", f"{role}.{scenario}", *more, **options)
 
     return make
 

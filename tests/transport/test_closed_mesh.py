@@ -10,6 +10,7 @@ import attrs
 import pytest
 import trio
 import zmq
+from trio.testing import MockClock
 
 from dafka.config import NodeConfig
 from dafka.endpoints import ConnectionChange, PeerEndpoint
@@ -19,6 +20,7 @@ from dafka.protocol.trust import KEY_NOT_AUTHORIZED, NO_KEY, UNKNOWN, WRONG_KEY
 from dafka.transport import Connector, KeyPair, Mesh, Security, Socket, open_context, open_mesh
 from dafka.transport.keys import AuthorizedKeys
 from dafka.transport.subscribers import CurveSubscriber
+from dafka.transport.zap import REFRESH_S
 from dafka.wire.batch import iter_frames
 from tests.waiting import DEADLINE_S, wait_until
 
@@ -204,6 +206,20 @@ async def test_a_peer_is_connected_while_its_key_is_authorized(close_node: Calla
         mesh.subscriber.review_keys()
         mesh.subscriber.connect_peer(target)
         assert await publisher.publisher.receive_many() == [[b"\1t"]]  # once
+
+
+@pytest.mark.parametrize("clock", [MockClock(rate=1.0)])
+async def test_a_changed_list_applies_to_the_peers_of_a_node(
+    clock: MockClock, close_node: Callable[..., Closed]
+) -> None:
+    peer, reader = close_node(), close_node()
+    peer.authorize(reader.pair)
+    async with opened(peer) as publisher, opened(reader) as mesh:
+        mesh.subscriber.subscribe(b"t")
+        mesh.subscriber.connect_peer(endpoint_of(peer, publisher))
+        reader.path.write_text(f"{peer.pair.public}\n")
+        clock.jump(REFRESH_S)
+        await wait_subscribed(publisher, b"\1t")
 
 
 async def test_a_refused_connection_counts_as_made_and_lost(close_node: Callable[..., Closed]) -> None:

@@ -228,6 +228,8 @@ async def test_the_sockets_of_a_node_have_the_limits_that_are_configured(
         assert options_of(connected, ["rcvhwm"]) == {"rcvhwm": received}
         expected = {"sndhwm": high_watermark, "maxmsgsize": 1024, "handshake_ivl": 10_000, "heartbeat_ivl": 0}
         assert options_of(mesh.publisher, expected) == expected
+        # libzmq's threads block while the queue of a monitor is full.
+        assert options_of(mesh.publisher.accepted._monitor, ["rcvhwm"]) == {"rcvhwm": 0}
 
 
 def options_of(socket: BaseSocket, names: Iterable[str]) -> dict[str, object]:

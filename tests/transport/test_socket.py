@@ -241,7 +241,16 @@ async def test_address_of_another_machine_is_refused(publisher: Socket) -> None:
     assert str(caught.value) == f"{problem}; expected an address of this machine, or * for all"
 
 
-BAD = ["", "rubbish", "tcp://", "tcp://127.0.0.1", "tcp://127.0.0.1:99999", "tcp://127.0.0.1:-1", "tcp://127.0.0.1:x"]
+BAD = [
+    "",
+    "rubbish",
+    "tcp://",
+    "tcp://127.0.0.1",
+    "tcp://127.0.0.1:65536",
+    "tcp://127.0.0.1:99999",
+    "tcp://127.0.0.1:-1",
+    "tcp://127.0.0.1:x",
+]
 
 
 @pytest.mark.parametrize("endpoint", [*BAD, "smtp://127.0.0.1:25", "tcp://no such host:5556"])
@@ -257,6 +266,11 @@ async def test_bad_endpoint_to_connect_to_is_refused(subscriber: Socket, endpoin
     with pytest.raises(TransportError) as caught:
         subscriber.connect(endpoint)
     assert str(caught.value).startswith(f"cannot connect to {endpoint}: ")
+
+
+async def test_every_port_can_be_connected_to(subscriber: Socket) -> None:
+    for port in (1, 65535):
+        subscriber.connect(f"tcp://127.0.0.1:{port}")
 
 
 async def test_disconnect_ends_the_connection_and_is_harmless_without_one(
