@@ -105,3 +105,56 @@ async def test_check_discovery_finds_a_peer_that_never_leaves(autojump_clock: tr
         await check_discovery(
             lambda: Scripted(PEER, Settled()), OWN, peers=[PEER.endpoint], stop_peers=trio.lowlevel.checkpoint
         )
+
+
+OTHER = PeerJoined("C" * 32, PeerEndpoint("tcp://10.0.0.3:7001"))
+
+
+async def test_every_peer_must_be_found_and_must_leave(autojump_clock: trio.testing.MockClock) -> None:
+    stopped = trio.Event()
+
+    class Slow(Scripted):
+        """A discovery that reports that one of two stopped peers has left."""
+
+        async def run(
+            self,
+            advertisement: Advertisement,
+            report: Callable[[DiscoveryEvent], None],
+            *,
+            task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+        ) -> None:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(super().run, advertisement, report)
+                task_status.started()
+                await stopped.wait()
+                report(LEFT)
+
+    async def stop() -> None:
+        await trio.lowlevel.checkpoint()
+        stopped.set()
+
+    both = [PEER.endpoint, OTHER.endpoint]
+    with pytest.raises(AssertionError, match="were found"):
+        await check_discovery(lambda: Scripted(PEER, Settled()), OWN, peers=both)
+    with pytest.raises(AssertionError, match=r"have left; joined are \['tcp://10.0.0.3:7001'\]"):
+        await check_discovery(lambda: Slow(PEER, OTHER, Settled()), OWN, peers=both, stop_peers=stop)
+
+
+async def test_a_discovery_that_is_cancelled_before_it_starts_must_not_return_as_if_it_had_ended(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    class Hasty(Scripted):
+        """A discovery that returns if it is cancelled already."""
+
+        async def run(
+            self,
+            advertisement: Advertisement,
+            report: Callable[[DiscoveryEvent], None],
+            *,
+            task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+        ) -> None:
+            if trio.current_effective_deadline() > trio.current_time():
+                await super().run(advertisement, report, task_status=task_status)
+
+    with pytest.raises(AssertionError, match="run returned without being cancelled"):
+        await check_discovery(lambda: Hasty(PEER, Settled()), OWN, peers=[PEER.endpoint])
