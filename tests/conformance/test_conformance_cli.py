@@ -313,7 +313,9 @@ def wait_for(mark: str, count: int) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, *(pytest.param(each, marks=pytest.mark.long) for each in (signal.SIGTERM, signal.SIGHUP))]
+)
 def test_signal_ends_a_run_with_its_report_and_leaves_nothing_running(number: signal.Signals, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     mark = f"DAFKA_CONFORMANCE_TEST={uuid.uuid4()}"

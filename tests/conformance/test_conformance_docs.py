@@ -26,7 +26,7 @@ from dafka_conformance.targets.target_file import BUILTIN_PLACEHOLDERS, NODE_PLA
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "how-to" / "conformance.md").read_text("utf-8")
-TIMEOUT_S = 60
+TIMEOUT_S = 110
 PATIENCE = 3.0
 """The factor for time limits: the programs of the page are shell scripts, which start slowly on a busy machine."""
 
@@ -113,7 +113,7 @@ async def test_complete_target_file_works(folder: Path, catalog: Catalog) -> Non
         Role.CONSUMER: 4,
     }
     assert Ability.KILL in target.abilities[Role.STORE]
-    patterns = ["store.acknowledges", "producer.grammar.publish.01", "consumer.grammar.publish.02"]
+    patterns = ["store.acknowledges"]  # the smaller file has the other roles
     finished = await play(catalog, target, patterns)
     assert {result.dialect for result in finished.results} == set(Dialect)
 

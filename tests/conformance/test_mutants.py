@@ -19,7 +19,10 @@ TIMEOUT_S = 280
 """A mutant in a process of its own may take this long on a busy machine; it is tried twice."""
 
 SHORT_EVERY = 5
-"""`make test` runs one in this many mutants; `make test-long` runs the others."""
+"""`make test` runs one in this many mutants, none of them a process; `make test-long` runs the others."""
+
+SHORT = {name for name, mutant in run_mutant.MUTANTS.items() if mutant.target is None}
+SHORT &= {*[*run_mutant.MUTANTS][1::SHORT_EVERY]}
 
 Outcomes: TypeAlias = dict[str, Future[run_mutant.Outcome]]
 
@@ -38,10 +41,7 @@ def outcomes(request: pytest.FixtureRequest) -> Iterator[Outcomes]:
 @pytest.mark.timeout(TIMEOUT_S + 20)
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=[] if place % SHORT_EVERY == 0 else pytest.mark.long)
-        for place, name in enumerate(run_mutant.MUTANTS)
-    ],
+    [pytest.param(name, marks=[] if name in SHORT else pytest.mark.long) for name in run_mutant.MUTANTS],
 )
 def test_mutant_is_found(name: str, outcomes: Outcomes) -> None:
     mutant = run_mutant.MUTANTS[name]

@@ -16,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PLUGIN = "dafka_conformance.pytest_plugin"
-TIMEOUT_S = 60
+TIMEOUT_S = 110
 RFC46 = "dafka-conformance::store.acknowledges[rfc46]"
 LIBDAFKA = "dafka-conformance::store.acknowledges[libdafka]"
 DEAF = """

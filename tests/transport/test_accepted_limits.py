@@ -238,6 +238,7 @@ async def test_the_tables_of_a_process_share_its_descriptors(descriptor_limits: 
         for table in tables:
             table.update()
         assert [len(table) for table in tables] == expected
+        assert [table.ended_count for table in tables] == [0, 0]  # none of them was there any more
     for table in tables:
         table.close()
     assert AcceptedConnections._process_count == 0

@@ -89,6 +89,8 @@ def test_a_connection_whose_peer_has_closed_its_side_is_not_open() -> None:
         assert is_open(accepted.fileno(), found)
         assert not has_peer_closed(accepted.fileno())
         peer.sendall(b"unread")
+        assert accepted.recv(1, socket.MSG_PEEK) == b"u"
+        assert not has_peer_closed(accepted.fileno())
         peer.shutdown(socket.SHUT_WR)
         assert has_peer_closed(accepted.fileno())
         assert not is_open(accepted.fileno(), found)
