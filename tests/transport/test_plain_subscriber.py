@@ -145,6 +145,8 @@ async def test_a_peer_that_floods_is_put_on_probation_and_others_are_not() -> No
         assert await receiver.wait(receiver.normal, b"first") == UNKNOWN_PEER
         await flood(receiver, bad)
         assert receiver.subscriber.discarded == {module.ON_PROBATION: 1}
+        receiver.subscriber.connect_peer(known)  # it is connected already
+        assert known.endpoint not in receiver.subscriber._probations
         bad.send_many([[b"t", b"from the bad one"]])
         assert await receiver.wait(receiver.restricted, b"from the bad one") == peer
         honest.send_many([[b"t", b"second"]])
@@ -281,6 +283,7 @@ async def test_changes_of_connections_are_reported_in_order_in_both_states(clock
     async with open_receiver() as receiver, receiver.open_peer() as (bad, peer):
         await flood(receiver, bad)
         receiver.subscriber.disconnect_peer(peer)
+        assert len(receiver.subscriber._probations) == 0  # or it would be connected again in the end
         with trio.fail_after(DEADLINE_S):
             while [b"\0t"] not in await bad.receive_many():
                 pass

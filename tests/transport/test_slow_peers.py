@@ -104,8 +104,12 @@ async def test_the_least_that_was_unsent_to_a_peer_counts_until_few_bytes_wait(
     clock.jump(COMPARE_S)
     limit.limit([], LIMIT + 1)
     assert peers.ended == [1]
-    limit.limit([], LIMIT // 2)  # all of that is over
+    peers.unsent |= {2: 0, 3: 5}
     clock.jump(RETURN_S)
+    limit.limit([], LIMIT)
+    limit.limit([], LIMIT // 2)  # all of that is over
+    peers.unsent |= {2: 100, 3: 50}
+    clock.jump(COMPARE_S)
     limit.limit([], LIMIT + 1)
     assert peers.ended == [1, 2]
 

@@ -181,6 +181,8 @@ def test_a_penalty_lasts_from_the_last_offence_and_then_the_host_is_forgiven() -
     offend(peers, 4, 100.0)
     assert peers.count_accepted(5, 100.0 + PENALTY_S - 0.01) == COUNT_MAX // 2
     assert peers.count_accepted(6, 200.0 + PENALTY_S) == COUNT_MAX
+    offend(peers, 7, 300.0)
+    assert peers.count_accepted(8, 300.0 + PENALTY_S) == COUNT_MAX
 
 
 def test_the_number_of_remembered_hosts_is_limited_and_known_ones_are_still_punished() -> None:
