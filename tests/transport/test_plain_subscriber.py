@@ -157,15 +157,15 @@ async def test_a_peer_that_floods_is_put_on_probation_and_others_are_not() -> No
 
 async def test_a_peer_on_probation_is_subscribed_to_until_each_subscription_is_undone() -> None:
     async with open_receiver() as receiver, receiver.open_peer() as (bad, _):
-        for prefix, count in ((b"twice", 2), (b"once", 1)):
+        for prefix, count in ((b"again", 2), (b"once", 1)):
             for _ in range(count):
                 receiver.subscriber.subscribe(prefix)
             receiver.subscriber.unsubscribe(prefix)
         await flood(receiver, bad)
         found: list[object] = []
         with trio.fail_after(DEADLINE_S):
-            while [b"twice"] not in found:
-                bad.send_many([[b"once"], [b"twice"]])
+            while [b"again"] not in found:
+                bad.send_many([[b"once"], [b"again"]])
                 await trio.sleep(0.001)
                 found = [message for messages, _ in receiver.restricted for message in messages]
         assert [b"once"] not in found
