@@ -259,7 +259,7 @@ async def test_the_end_of_a_connection_ends_its_subscriptions_and_no_others() ->
         async with open_mesh(CONFIG, 1000) as one, open_mesh(CONFIG, 1000) as two, trio.open_nursery() as nursery:
             nursery.start_soon(one.publisher.watch)
             async with open_mesh(CONFIG, 1000) as three:
-                for mesh, prefixes in ((two, [b"a", b"b"]), (three, [b"b", b"c"])):
+                for mesh, prefixes in ((two, [b"a", b"b", b"d"]), (three, [b"b", b"c", b"d"])):
                     for prefix in prefixes:
                         mesh.subscriber.subscribe(prefix)
                     mesh.subscriber.connect_peer(PeerEndpoint(one.endpoint))
@@ -269,8 +269,15 @@ async def test_the_end_of_a_connection_ends_its_subscriptions_and_no_others() ->
                         found = await one.publisher.receive_numbered()
                         missing -= {frames[0] for _, frames in found}
                         numbers |= {number for number, _ in found}
+                three.subscriber.unsubscribe(b"d")  # two still has it
+                three.subscriber.subscribe(b"e")
+                assert await one.publisher.receive_many() == [[b"\1e"]]
             # A reader is woken by the end alone, and two still has b.
-            assert await one.publisher.receive_numbered() == [(*numbers, [b"\0c"])]
+            (number,) = numbers
+            ended: list[tuple[int, list[bytes]]] = []
+            while len(ended) < 2:
+                ended += await one.publisher.receive_numbered()
+            assert sorted(ended) == [(number, [b"\0c"]), (number, [b"\0e"])]
             two.subscriber.unsubscribe(b"b")
             assert await one.publisher.receive_many() == [[b"\0b"]]
             nursery.cancel_scope.cancel()
