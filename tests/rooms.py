@@ -14,10 +14,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 ELSEWHERE = {
-    "asyncio": ("tests/clients",),
-    "blocking": ("tests/clients",),
-    "config": ("tests/test_config.py",),
-    "http1": ("tests/http",),
+    "asyncio": ("tests/asyncio", "tests/clients"),
+    "blocking": ("tests/blocking", "tests/clients"),
     "storage": ("tests/storage", "tests/power"),
 }
 """Rooms whose tests are not, or not only, in a folder of their name."""
