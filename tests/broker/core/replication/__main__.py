@@ -1,6 +1,7 @@
 """Runs many seeds of the simulated brokers: `python -m tests.broker.core.replication --seeds 10000`.
 
-It prints how often replicas have taken each transition of their table, by the state that they left.
+It prints how often replicas have taken each transition of their table, by the state that they left. With `--planted`,
+it prints the first seeds that show the planted bugs.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections import Counter
 
 from dafka.broker.core.replication.settings import Availability
 from dafka.broker.core.replication.transitions import Transition
+from tests.broker.core.replication.planted import CASES, is_noticed
 from tests.broker.core.replication.running import run_seed
 
 
@@ -21,13 +23,20 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=1000, help="how many seeds")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--availability", choices=[each.value for each in Availability], help="one policy only")
+    parser.add_argument("--planted", action="store_true", help="find a seed for each planted bug")
     arguments = parser.parse_args()
+    seeds = range(arguments.first, arguments.first + arguments.seeds)
+    if arguments.planted:
+        for availability, bug, _ in CASES:
+            found = next((seed for seed in seeds if is_noticed(availability, bug, seed)), None)
+            print(f"{availability.value} {bug.__name__}: {found}", flush=True)
+        return 0
     failed = 0
     transitions: Counter[tuple[Transition, str]] = Counter()
     for availability in Availability:
         if arguments.availability in {None, availability.value}:
             started, acknowledged = time.monotonic(), 0
-            for seed in range(arguments.first, arguments.first + arguments.seeds):
+            for seed in seeds:
                 try:
                     world = run_seed(seed, availability)
                 except AssertionError as error:

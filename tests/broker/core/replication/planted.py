@@ -37,6 +37,8 @@ from dafka.broker.core.replication.records import (
 from dafka.broker.core.replication.replica import Replica
 from dafka.broker.core.replication.settings import Availability
 from dafka.broker.core.replication.transitions import Transition
+from tests.broker.core.replication.brokers import KeptLog
+from tests.broker.core.replication.running import run_seed
 
 Bug: TypeAlias = Callable[[pytest.MonkeyPatch], None]
 """Changes the product in one place."""
@@ -361,7 +363,7 @@ PLANTED: list[tuple[Availability, Bug, int]] = [
     (Availability.BRANCH, share_epochs, 1),
     (Availability.BRANCH, vote_only_once, 15),
 ]
-"""Each bug of replicas, under which policy it shows, and a seed from which on it was found."""
+"""Each bug of replicas, under which policy it shows, and a seed that shows it."""
 
 
 def forget_first_records_of_other_leaders(patch: pytest.MonkeyPatch) -> None:
@@ -389,7 +391,7 @@ PLANTED_IN_LOGS: list[tuple[Bug, int]] = [
     (forget_first_records_of_other_leaders, 4),
     (keep_transactions_of_other_branches_out, 4),
 ]
-"""Each bug in what logs know of transactions, and a seed with transactions from which on it was found."""
+"""Each bug in what logs know of transactions, and a seed that shows it."""
 
 
 def count_answers_before_their_promises(patch: pytest.MonkeyPatch) -> None:
@@ -405,7 +407,25 @@ def hold_leases_too_long(patch: pytest.MonkeyPatch) -> None:
 
 
 PLANTED_IN_LEASES: list[tuple[Bug, int]] = [
-    (count_answers_before_their_promises, 2),
-    (hold_leases_too_long, 2),
+    (count_answers_before_their_promises, 418),
+    (hold_leases_too_long, 46),
 ]
-"""Each bug in leases, and a seed with leases from which on it was found."""
+"""Each bug in leases, and a seed that shows it."""
+
+CASES = [
+    *PLANTED,
+    *((Availability.MAJORITY, bug, seed) for bug, seed in (*PLANTED_IN_LOGS, *PLANTED_IN_LEASES)),
+]
+"""All bugs."""
+
+
+def is_noticed(availability: Availability, bug: Bug, seed: int) -> bool:
+    """Return whether a seed shows a bug: it breaks a promise, or something that the simulated log takes for granted."""
+    with pytest.MonkeyPatch.context() as patch:
+        bug(patch)
+        patch.setattr(KeptLog, "check_transition", lambda *_: None)  # a bug must break a promise, too
+        try:
+            run_seed(seed, availability)
+        except AssertionError:
+            return True
+        return False

@@ -1,0 +1,453 @@
+"""Who counts for what: quorums, votes, leases and commits, against sets that are counted one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain, combinations, permutations, product
+
+import pytest
+
+from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
+from dafka.broker.core.positions import Offset
+from dafka.broker.core.replication.divergence import DivergentRule, LateVotes, MajorityRule
+from dafka.broker.core.replication.election import Election, VoteRecord
+from dafka.broker.core.replication.epoch_tree import EpochTree, LocalEpochs
+from dafka.broker.core.replication.high_watermark import FollowerProgress, HighWatermark
+from dafka.broker.core.replication.peers import Peers
+from dafka.broker.core.replication.records import NO_EPOCH_END, EpochEnd, EpochStart, LeaderAndEpoch, Vote, VoteRequest
+from dafka.broker.core.replication.states import Follower, Leader
+from tests.broker.core.entries import epoch_end
+
+NAMES = "abcdefg"
+STRANGER = "z"
+FIRST = LeaderAndEpoch(0, "a")
+EPOCH = LeaderAndEpoch(1024, "a")
+LATER = 2048
+NEVER = float("-inf")
+
+
+def subsets(names: Iterable[str]) -> Iterator[frozenset[str]]:
+    found = list(names)
+    return (frozenset(each) for each in chain.from_iterable(combinations(found, n) for n in range(len(found) + 1)))
+
+
+def are_most(some: Iterable[str], voters: Iterable[str]) -> bool:
+    """Return whether some brokers are more of the voters than are left out. Two halves are not."""
+    inside, all_voters = set(some).intersection(voters), set(voters)
+    return len(inside) > len(all_voters - inside)
+
+
+def sets_of_replicas(count_max: int) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Yield replicas, the leader `a` first, and the learners among them: everybody but the leader can be one."""
+    for count in range(1, count_max + 1):
+        for learners in subsets(NAMES[1:count]):
+            yield tuple(NAMES[:count]), tuple(sorted(learners))
+
+
+def voters_of(replicas: tuple[str, ...], learners: tuple[str, ...]) -> list[str]:
+    return [each for each in replicas if each not in learners]
+
+
+def make_peers(
+    replicas: tuple[str, ...], learners: tuple[str, ...] = (), broker: str = "a", *, can_diverge: bool = False
+) -> tuple[Peers, VoteRecord]:
+    """Return what a broker knows of a log in its second epoch, which `a` leads and has begun at the offset 10."""
+    first = EpochStart("log", FIRST, NO_EPOCH_END, replicas)
+    tree = EpochTree([first, EpochStart("log", EPOCH, epoch_end(FIRST, 10), replicas, learners)])
+    local, votes = LocalEpochs(tree, FIRST), VoteRecord()
+    rule = DivergentRule() if can_diverge else MajorityRule()
+    return Peers("log", broker, first, tree, local, votes, rule), votes
+
+
+def vote_of(log_end: EpochEnd = NO_EPOCH_END, *replica_sets: tuple[str, ...]) -> Vote:
+    return Vote("log", LeaderAndEpoch(LATER, "a"), log_end, replica_sets)
+
+
+def elect(replicas: tuple[str, ...], learners: tuple[str, ...], voted: Iterable[str], rule: object) -> Election:
+    election = Election(VoteRequest("log", LeaderAndEpoch(LATER, "a"), replicas, learners), rule)  # type: ignore[arg-type]
+    election.votes.update((each, vote_of()) for each in voted)
+    return election
+
+
+def test_learners_are_replicas_and_no_voters() -> None:
+    for replicas, learners in sets_of_replicas(5):
+        row = EpochStart("log", EPOCH, NO_EPOCH_END, replicas, learners)
+        for each in (row, LeaderAndIsr("a", replicas=replicas, learners=learners)):
+            assert each.voters == tuple(voters_of(replicas, learners))
+
+
+def test_more_than_half_of_the_voters_elect_a_leader_and_learners_and_strangers_count_for_nothing() -> None:
+    for replicas, learners in sets_of_replicas(6):
+        voters = voters_of(replicas, learners)
+        for voted in subsets([*replicas[1:], STRANGER]):
+            is_elected = elect(replicas, learners, voted, MajorityRule()).has_quorum(frozenset())
+            assert is_elected == are_most({"a", *voted}, voters), (replicas, learners, voted)
+
+
+def test_half_of_any_number_of_voters_elects_nobody() -> None:
+    for count in range(1, 8):
+        replicas = tuple(NAMES[:count])
+        for voted in subsets(replicas[1:]):
+            is_elected = elect(replicas, (), voted, MajorityRule()).has_quorum(frozenset())
+            assert is_elected == (len(voted) + 1 >= [1, 2, 2, 3, 3, 4, 4][count - 1])
+
+
+def test_all_writable_voters_elect_a_leader_of_a_log_that_can_diverge() -> None:
+    for replicas, learners in sets_of_replicas(4):
+        needed = set(voters_of(replicas, learners))
+        for voted, writable in product(subsets([*replicas[1:], STRANGER]), subsets([*replicas, STRANGER])):
+            missing = (needed & writable) - {"a", *voted}
+            assert elect(replicas, learners, voted, DivergentRule()).has_quorum(writable) == (not missing)
+
+
+def test_an_own_vote_counts_when_it_is_durable() -> None:
+    election = elect(("a", "b"), (), "b", MajorityRule())
+    assert not election.has_own_vote
+    election.votes["a"] = vote_of()
+    assert election.has_own_vote
+
+
+SETS = [("a", "b", "c"), ("a", "b", "c", "d"), ("c", "d"), ("e",)]
+
+
+def former(votes: dict[str, Vote], rule: object, *rows: EpochStart) -> tuple[Election, EpochTree]:
+    election = elect(("a", "b", "c"), (), (), rule)
+    election.votes.update(votes)
+    return election, EpochTree(rows)
+
+
+@pytest.mark.parametrize("others", [(), (2,), (3,), (2, 3)])
+def test_more_than_half_of_every_set_that_can_have_begun_must_have_voted(others: tuple[int, ...]) -> None:
+    """The sets are those that votes name, and those of the epochs that no voter's log has reached."""
+    rows = [EpochStart("log", FIRST, NO_EPOCH_END, SETS[0])]
+    for number, replicas in enumerate(SETS[1:3], 1):
+        before = EpochEnd(rows[-1].leader_epoch, Offset(number))
+        rows.append(EpochStart("log", LeaderAndEpoch(number * 1024, "a"), before, replicas))
+    named = tuple(SETS[each] for each in others)
+    for voted in subsets("abcde"):
+        for reached in range(3):
+            if not voted:
+                continue
+            votes = {
+                each: vote_of(NO_EPOCH_END if each != min(voted) else epoch_end(rows[reached].leader_epoch, 5), *named)
+                for each in voted
+            }
+            asked = {SETS[number] for number in range(reached, 3)} | set(named)
+            election, tree = former(votes, MajorityRule(), *rows)
+            assert election.has_quorum_of_former_voters(tree) == all(are_most(voted, each) for each in asked)
+            election, tree = former(votes, DivergentRule(), *rows)
+            assert election.has_quorum_of_former_voters(tree), "each side of a split goes on"
+
+
+def test_an_epoch_begins_only_when_all_epochs_are_known_that_votes_name() -> None:
+    known = [EpochStart("log", FIRST, NO_EPOCH_END, ("a", "b"))]
+    unknown = LeaderAndEpoch(512, "b")
+    for log_end, latest, is_known in [
+        (epoch_end(FIRST, 3), FIRST, True),
+        (epoch_end(unknown, 3), FIRST, False),
+        (epoch_end(FIRST, 3), unknown, False),
+        (NO_EPOCH_END, LeaderAndEpoch(-1, ""), True),
+    ]:
+        vote = Vote("log", EPOCH, log_end, (), latest)
+        election, tree = former({"b": vote}, MajorityRule(), *known)
+        assert election.knows_epoch_starts(tree, election.log_ends({})) == is_known
+
+
+def test_late_log_ends_replace_those_of_votes_only_where_logs_can_diverge() -> None:
+    votes = {each: vote_of(epoch_end(FIRST, number)) for number, each in enumerate("abc")}
+    late = {"b": epoch_end(EPOCH, 9), "z": epoch_end(EPOCH, 99)}
+    for rule, ends in ((MajorityRule(), [0, 1, 2]), (DivergentRule(), [0, 9, 2])):
+        election, _ = former(votes, rule)
+        assert [each.end_offset for each in election.log_ends(late)] == ends
+
+
+def test_votes_that_can_have_begun_are_kept_until_their_epoch_has() -> None:
+    votes = VoteRecord()
+    assert votes.own_epoch == votes.epoch_of("b") == -1
+    requests = [VoteRequest("log", LeaderAndEpoch(n, "b"), ("b", "c", NAMES[n]), (NAMES[n],)) for n in (3, 4, 5)]
+    for each in requests:
+        votes.add_own(each)
+    votes.add_own(VoteRequest("log", LeaderAndEpoch(6, "a"), ()))
+    assert votes.own_epoch == 6
+    assert votes.pending_replicas() == {"b", "c", *(NAMES[n] for n in (3, 4, 5))}
+    assert votes.pending_voters(3) == [("b", "c"), ("b", "c")], (
+        "of 4 and 5; learners and resignations count for nothing"
+    )
+    assert votes.pending_replicas() == {"b", "c", NAMES[4], NAMES[5]}
+    assert votes.pending_voters(5) == []
+    for epoch in (7, 5, 9, 8):
+        votes.record_vote("b", epoch)
+    assert votes.epoch_of("b") == 9, "a vote that comes late changes nothing"
+    votes.record_request(requests[0])
+    assert votes.find_vote_request(requests[0].leader_epoch) == requests[0]
+    assert votes.find_vote_request(EPOCH) is None
+
+
+def test_late_votes_are_those_for_the_last_epoch() -> None:
+    late = LateVotes()
+    late.add("b", FIRST, epoch_end(FIRST, 1))
+    late.add("c", FIRST, epoch_end(FIRST, 2))
+    assert late.log_ends == {"b": epoch_end(FIRST, 1), "c": epoch_end(FIRST, 2)}
+    late.add("d", EPOCH, epoch_end(FIRST, 3))
+    assert (late.leader_epoch, late.log_ends) == (EPOCH, {"d": epoch_end(FIRST, 3)})
+    late.clear()
+    assert (late.leader_epoch, late.log_ends) == (EPOCH, {})
+
+
+# Commits
+
+
+def test_a_majority_commits_what_more_than_half_of_the_voters_have() -> None:
+    ends: tuple[int | None, ...] = (None, 0, 3, 7)
+    for count in range(1, 6):
+        voters = NAMES[:count]
+        for found in product(ends, repeat=count):
+            acks = {each: Offset(end) for each, end in zip(voters, found, strict=True) if end is not None}
+            acks[STRANGER] = Offset(99)
+            stored = [end for end in (0, 3, 7) if are_most([each for each in acks if acks[each] >= end], voters)]
+            assert MajorityRule().committed_end(acks, "a", tuple(voters), frozenset()) == max(stored, default=-1)
+
+
+def test_a_log_that_can_diverge_commits_what_its_leader_and_all_living_voters_have() -> None:
+    for count, found in product(range(1, 5), product((0, 3, 7), repeat=4)):
+        voters = tuple(NAMES[:count])
+        acks = {each: Offset(end) for each, end in zip(NAMES, found, strict=False)}
+        for writable in subsets(voters):
+            counted = {"a", *writable}
+            end = min(acks[each] for each in counted)
+            assert DivergentRule().committed_end(acks, "a", voters, writable) == end
+
+
+def test_the_high_watermark_follows_the_voters_of_the_epoch_as_far_as_records_are_stored_here() -> None:
+    for learners, own, b, c in product([(), ("c",)], (None, 0, 4, 8), (None, 4, 8), (None, 8)):
+        tree = EpochTree([EpochStart("log", EPOCH, NO_EPOCH_END, ("a", "b", "c"), learners)])
+        progress = FollowerProgress()
+        progress.begin(EPOCH)
+        for name, end in (("b", b), ("c", c)):
+            if end is not None:
+                progress.add(name, EPOCH, Offset(end))
+        acked = NO_EPOCH_END if own is None else epoch_end(EPOCH, own)
+        for stored in (0, 4, 6, 8):
+            mark = HighWatermark("a", tree, progress, MajorityRule())
+            has_moved = mark.move(epoch_end(EPOCH, stored), acked, frozenset("abc"))
+            voters = [each for each in "abc" if each not in learners]
+            ends = {"a": own, "b": b, "c": c}
+            committed = [
+                end
+                for end in (4, 8)
+                if own is not None
+                and are_most([v for v in voters if (ends[v] if ends[v] is not None else -1) >= end], voters)
+            ]
+            expected = min(max(committed, default=0), stored)
+            assert (mark.offset, has_moved) == (expected, expected > 0), (learners, own, b, c, stored)
+            assert not mark.move(epoch_end(EPOCH, stored), acked, frozenset("abc")), "it has moved already"
+            assert not mark.move(epoch_end(FIRST, 99), acked, frozenset("abc")), "of another epoch"
+
+
+def test_the_high_watermark_goes_back_to_where_logs_diverge() -> None:
+    other = LeaderAndEpoch(2048, "b")
+    tree = EpochTree(
+        [
+            EpochStart("log", FIRST, NO_EPOCH_END, ("a", "b")),
+            EpochStart("log", EPOCH, epoch_end(FIRST, 5), ("a", "b")),
+            EpochStart("log", other, epoch_end(FIRST, 7), ("a", "b")),
+        ]
+    )
+    progress = FollowerProgress()
+    mark = HighWatermark("a", tree, progress, DivergentRule())
+    for epoch, end in ((FIRST, 3), (EPOCH, 9), (other, 8)):
+        progress.begin(epoch)
+        assert mark.move(epoch_end(epoch, end), epoch_end(epoch, end), frozenset("a"))
+        assert mark.offset == end
+    progress.begin(EPOCH)
+    assert not mark.move(epoch_end(EPOCH, 9), epoch_end(EPOCH, 4), frozenset("a"))
+    assert mark.offset == 5, "what both epochs have"
+    mark.reset()
+    assert mark.offset == 0
+
+
+def test_acknowledgements_grow_within_an_epoch_and_begin_anew_with_another() -> None:
+    progress = FollowerProgress()
+    for end in (3, 9, 5):
+        progress.add("b", FIRST, Offset(end))
+    progress.add("c", FIRST, Offset(1))
+    assert progress.ends == {"b": 9, "c": 1}
+    assert [progress.acknowledged_count(each) for each in ("bc", "bz", "z")] == [2, 1, 0]
+    progress.record_end(Offset(9), 10.0)
+    assert progress.caught_up_at("b") == progress.caught_up_at("c") == 10.0, "the log had no end before"
+    progress.record_end(Offset(12), 11.0)
+    assert (progress.caught_up_at("b"), progress.caught_up_at("c")) == (11.0, 10.0)
+    progress.record_end(Offset(12), 12.0)
+    assert progress.caught_up_at("b") == 11.0
+    assert progress.caught_up_at("z") == NEVER
+    progress.set_back(2.0)
+    assert (progress.caught_up_at("b"), progress.caught_up_at("z")) == (2.0, NEVER)
+    progress.add("d", EPOCH, Offset(0))
+    assert (progress.ends, progress.caught_up_at("b")) == ({"d": 0}, NEVER)
+
+
+# What a broker hears
+
+
+def test_a_leader_hears_a_quorum_when_more_than_half_of_the_voters_are_alive() -> None:
+    for replicas, learners in sets_of_replicas(6):
+        peers, _ = make_peers(replicas, learners)
+        voters = voters_of(replicas, learners)
+        for alive in subsets([*replicas, STRANGER]):
+            peers.alive = alive
+            assert peers.is_quorum_active == are_most(alive, voters)
+
+
+def test_a_leader_is_elected_by_voters_that_can_write() -> None:
+    for replicas, learners in sets_of_replicas(4):
+        voters = voters_of(replicas, learners)
+        for can_diverge, alive in product((False, True), subsets([*replicas, STRANGER])):
+            peers, _ = make_peers(replicas, learners, can_diverge=can_diverge)
+            for writable in subsets(alive):
+                peers.alive, peers.writable = alive, writable
+                can_elect = bool(writable.intersection(voters)) if can_diverge else are_most(writable, voters)
+                assert peers.can_elect == can_elect
+                assert peers.is_replaceable == ("a" in alive - writable and can_elect)
+
+
+def test_a_leader_refuses_a_candidate_while_more_than_half_of_the_voters_hear_and_follow_it() -> None:
+    leader = Leader(EPOCH)
+    for replicas, learners in sets_of_replicas(5):
+        voters = voters_of(replicas, learners)
+        for alive, gone in product(subsets(replicas), subsets(replicas[1:])):
+            peers, votes = make_peers(replicas, learners)
+            peers.alive = alive
+            for each in gone:
+                votes.record_vote(each, LATER)
+            followers = alive - gone
+            assert peers.is_superseded(leader) == bool(gone)
+            for candidate in replicas[1:2]:
+                assert peers.has_quorum_without(leader, candidate) == are_most(followers - {candidate}, voters)
+
+
+@pytest.mark.parametrize("end", [0, 11])
+def test_a_leader_is_followed_since_the_latest_time_from_which_more_than_half_of_the_voters_hear_it(end: int) -> None:
+    """Only voters count that have acknowledged its epoch, and have voted for no later one."""
+    leader, times = Leader(EPOCH), {"a": float("inf"), "b": 5.0, "c": 3.0, "d": 9.0, "e": NEVER}
+    for replicas, learners in sets_of_replicas(5):
+        voters = voters_of(replicas, learners)
+        for acked, gone in product(subsets(replicas[1:]), subsets(replicas[1:3])):
+            peers, votes = make_peers(replicas, learners)
+            peers.progress.begin(EPOCH)
+            for each in acked:
+                peers.progress.add(each, EPOCH, Offset(end))
+            for each in gone:
+                votes.record_vote(each, LATER)
+            known = {each: times[each] for each in voters if each == "a" or each in acked - gone}
+            since = [at for at in known.values() if are_most([each for each in known if known[each] >= at], voters)]
+            assert peers.followed_since(leader, times.__getitem__) == max(since, default=NEVER)
+
+
+def test_a_vote_for_the_next_epoch_of_the_same_leader_leaves_it_followed() -> None:
+    election = elect(("a", "b"), (), (), MajorityRule())
+    leader = Leader(EPOCH, election)
+    assert [leader.is_superseded_by(each) for each in (1023, 1024, 1025, LATER, LATER + 1)] == [0, 0, 1, 0, 1]
+    assert Leader(EPOCH).is_superseded_by(LATER)
+
+
+def test_more_than_half_of_the_voters_have_acknowledged_the_latest_epoch() -> None:
+    for replicas, learners in sets_of_replicas(5):
+        for acked in subsets([*replicas, STRANGER]):
+            peers, _ = make_peers(replicas, learners)
+            peers.progress.begin(EPOCH)
+            for each in acked:
+                peers.progress.add(each, EPOCH, Offset(0))
+            assert peers.have_acknowledged_latest() == are_most(acked, voters_of(replicas, learners))
+            peers.progress.leader_epoch = FIRST
+            assert not peers.have_acknowledged_latest()
+
+
+def test_a_replica_joins_while_others_have_a_quorum_without_it_and_it_misses_the_epoch_that_it_belongs_to() -> None:
+    old, new = ("a", "b", "c"), ("a", "b", "c", "d")
+    for learners, alive, has_all in product([(), ("d",)], subsets(new), (False, True)):
+        first = EpochStart("log", FIRST, NO_EPOCH_END, old)
+        tree = EpochTree([first, EpochStart("log", EPOCH, epoch_end(FIRST, 10), new, learners)])
+        voters = [each for each in new if each not in learners]
+        for broker in new:
+            local = LocalEpochs(tree, FIRST)
+            local.add(FIRST, Offset(10))
+            if has_all:
+                local.add(EPOCH, Offset(10))
+            peers = Peers("log", broker, first, tree, local, VoteRecord(), MajorityRule())
+            peers.alive = alive
+            is_new = broker == "d" and not has_all
+            assert peers.is_joining == (is_new and are_most(alive - {"d"}, voters))
+
+
+def test_replicas_in_sync_are_alive_and_have_acknowledged_enough_or_were_caught_up_lately() -> None:
+    leader = Leader(EPOCH)
+    for alive, b, c in product(subsets("abc"), (None, 4, 5), (None, 5)):
+        peers, _ = make_peers(("a", "b", "c"))
+        peers.alive = alive
+        peers.progress.begin(EPOCH)
+        ends = {name: end for name, end in (("b", b), ("c", c)) if end is not None}
+        for name, end in ends.items():
+            peers.progress.add(name, EPOCH, Offset(end))
+        expected = ["a", *(each for each in "bc" if each in alive and ends.get(each, -1) >= 5)]
+        assert list(peers.in_sync(leader, Offset(5), 10.0, 0.0)) == expected
+        peers.progress.record_end(Offset(5), 10.0)
+        lately = ["a", *(each for each in "bc" if each in alive and each in ends)]
+        assert list(peers.in_sync(leader, Offset(5), 12.0, 2.0)) == lately
+        assert list(peers.in_sync(leader, Offset(5), 12.1, 2.0)) == expected
+        assert {peers.acknowledged_end(each, leader) for each in "bc" if each not in ends} <= {-1}
+        assert peers.acknowledged_end("z", Leader(FIRST)) == 0, "the first epoch has nothing to acknowledge"
+
+
+def test_a_leader_leads_until_it_has_voted_for_a_later_epoch() -> None:
+    for epoch, is_leader in ((1023, True), (1024, True), (1025, False)):
+        peers, votes = make_peers(("a", "b", "c"))
+        votes.record_vote("a", epoch)
+        votes.record_vote("b", LATER)
+        assert peers.leader == ("a" if is_leader else "")
+        votes.add_own(VoteRequest("log", LeaderAndEpoch(epoch, "b"), ("a", "b", "c")))
+        assert peers.is_leader == is_leader
+        assert not make_peers(("a", "b", "c"), broker="b")[0].is_leader
+
+
+def test_rivals_are_living_leaders_of_other_epochs_that_do_not_follow_the_latest_one() -> None:
+    rival = LeaderAndEpoch(512, "b")
+    for can_diverge, is_alive, voted in product((False, True), (False, True), (512, 1023, 1024, 4096)):
+        peers, votes = make_peers(("a", "b", "c"), can_diverge=can_diverge)
+        peers._epoch_tree.add(EpochStart("log", rival, epoch_end(FIRST, 5), ("a", "b", "c")))
+        peers.alive = frozenset("abc" if is_alive else "ac")
+        votes.record_vote("b", voted)
+        assert peers.has_rival() == (can_diverge and is_alive and voted < EPOCH.epoch)
+
+
+# Preferences
+
+
+def test_leaders_are_preferred_as_named_then_by_rendezvous_and_ineligible_ones_come_last() -> None:
+    peers, _ = make_peers(("a", "b", "c", "d"))
+    ranked = peers.preference.rank(("a", "b", "c", "d"))
+    assert sorted(ranked) == ["a", "b", "c", "d"]
+    for named in permutations("abcz", 2):
+        for ineligible in subsets("abcd"):
+            peers.preference.set(named, ineligible)
+            order = [*(each for each in named if each != "z"), *(each for each in ranked if each not in named)]
+            assert peers.preference.rank(("a", "b", "c", "d")) == order
+            for writable in subsets("abcd"):
+                living = [each for each in order if each in writable]
+                wanted = [e for e in living if e not in ineligible] + [e for e in living if e in ineligible]
+                assert peers.preference.rank_writable(("a", "b", "c", "d"), writable) == wanted
+                peers.writable = writable
+                assert peers.rank() == (wanted.index("a") if "a" in wanted else len(wanted))
+    assert not peers.preference.set(named, ineligible)
+    assert peers.preference.set(named, frozenset())
+    assert peers.preference.set((), frozenset())
+
+
+def test_learners_are_not_ranked_as_leaders() -> None:
+    peers, _ = make_peers(("a", "b", "c"), ("b",))
+    peers.writable = frozenset("abc")
+    assert sorted(peers.rank_writable()) == ["a", "c"]
+
+
+def test_states_without_an_epoch_lead_none() -> None:
+    assert Follower().led_epoch is None
+    assert Follower().election is None
