@@ -419,7 +419,7 @@ class Broker:
             awaits_share=self.awaits_share,
         )
 
-    def start(self) -> None:
+    def start(self, kept_log: type[KeptLog] = KeptLog) -> None:
         """Start, unless it is up."""
         if self.is_up:
             return
@@ -438,7 +438,7 @@ class Broker:
         self.pending_writes = self.writing_control = 0
         self.last_write_at = 0.0
         self.ticked_at = self.clock
-        self.logs = {name: KeptLog(name, self) for name in self.world.histories}
+        self.logs = {name: kept_log(name, self) for name in self.world.histories}
         for kept in self.logs.values():
             kept.restore(self.control)
         self._tick(self.generation)

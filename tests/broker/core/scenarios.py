@@ -1,0 +1,93 @@
+"""Scenarios as text: commands, each followed by what happens, after the idea of etcd's `raft/testdata`.
+
+A file begins with a paragraph on what it shows. Each block has commands, a line of four dashes, and the expected output:
+
+    cut 1 | 2 3
+    advance 2s
+    ----
+    700ms 2 requests votes
+
+A line `expected-failure: REASON` before the first block says that today's design does not pass: all blocks but the last
+one have the outputs that are expected, and the last one must differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import attrs
+import pytest
+
+SEPARATOR = "----"
+EXPECTED_FAILURE = "expected-failure: "
+
+
+class UnknownCommandError(Exception):
+    """A command is unknown or malformed. This is never an expected failure."""
+
+
+@attrs.define
+class Block:
+    """Commands, and what they print together."""
+
+    commands: list[str]
+    output: list[str]
+
+    def __str__(self) -> str:
+        return "\n".join([*self.commands, SEPARATOR, *self.output])
+
+
+@attrs.define
+class Scenario:
+    """A file of commands with their expected outputs."""
+
+    path: Path
+    introduction: list[str]
+    blocks: list[Block]
+
+    @property
+    def expected_failure(self) -> str:
+        """Why today's design does not pass; empty if it does."""
+        found = [each for each in self.introduction if each.startswith(EXPECTED_FAILURE)]
+        return found[0].removeprefix(EXPECTED_FAILURE) if found else ""
+
+    def write(self) -> None:
+        """Write the file."""
+        parts = ["\n".join(self.introduction), *map(str, self.blocks)]
+        self.path.write_text("\n\n".join(parts) + "\n")
+
+
+def read_scenario(path: Path) -> Scenario:
+    """Read a scenario."""
+    introduction, *parts = path.read_text().rstrip("\n").split("\n\n")
+    blocks: list[Block] = []
+    for part in parts:
+        if SEPARATOR not in part.split("\n"):
+            assert not blocks, f"{path.name} has a block without an output: {part}"
+            introduction += f"\n\n{part}"
+            continue
+        lines = part.split("\n")
+        place = lines.index(SEPARATOR)
+        blocks.append(Block(lines[:place], lines[place + 1 :]))
+    return Scenario(path, introduction.split("\n"), blocks)
+
+
+def play(scenario: Scenario, run: Callable[[str], list[str]]) -> list[Block]:
+    """Play a scenario with a function that runs one command and returns what it prints."""
+    return [
+        Block(each.commands, [line for command in each.commands for line in run(command)]) for each in scenario.blocks
+    ]
+
+
+def check(scenario: Scenario, run: Callable[[str], list[str]]) -> None:
+    """Play a scenario, and compare.
+
+    One that is expected to fail must do so in its last block, and only there.
+    """
+    played, expected = play(scenario, run), scenario.blocks
+    if scenario.expected_failure:
+        assert "\n\n".join(map(str, played[:-1])) == "\n\n".join(map(str, expected[:-1]))
+        assert played[-1].output != expected[-1].output, f"it passes: remove the line {EXPECTED_FAILURE!r}"
+        pytest.xfail(scenario.expected_failure)
+    assert "\n\n".join(map(str, played)) == "\n\n".join(map(str, expected))
