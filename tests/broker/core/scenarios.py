@@ -1,6 +1,6 @@
 """Scenarios as text: commands, each followed by what happens, after the idea of etcd's `raft/testdata`.
 
-A file begins with a paragraph on what it shows. Each block has commands, a line of four dashes, and the expected output:
+A file begins with a paragraph on what it shows. Each block has commands, four dashes, and the expected output:
 
     cut 1 | 2 3
     advance 2s

@@ -7,6 +7,7 @@ durable at others some time later, in its order.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -57,7 +58,7 @@ class KeptLog:
         self.world = broker.world
         self.history = self.world.histories[name]
         self.branches = broker.branches.setdefault(name, {})
-        self.replica = Replica(name, broker.name, broker.number, self.history.replicas, self.world.settings)
+        self.replica = Replica(name, broker.name, broker.number, broker.first_replicas(name), self.world.settings)
         self.replica.elections.on_transition = self.check_transition
         self.copying: set[LeaderAndEpoch] = set()
         self.dropped = 0
@@ -408,6 +409,19 @@ class Broker:
         """What its clock shows."""
         return self.world.now + self.clock_s
 
+    @property
+    def link(self) -> str:
+        """Its name in the network. Brokers with one disk have one name otherwise."""
+        return self.name
+
+    def known_logs(self) -> Iterable[str]:
+        """Return the logs that it knows when it starts."""
+        return self.world.histories
+
+    def first_replicas(self, log: str) -> tuple[str, ...]:
+        """Return the first replicas of a log, as far as this broker knows."""
+        return self.world.histories[log].replicas
+
     def describe(self) -> BrokerRegistration:
         """Return how it describes itself."""
         return BrokerRegistration(
@@ -438,7 +452,7 @@ class Broker:
         self.pending_writes = self.writing_control = 0
         self.last_write_at = 0.0
         self.ticked_at = self.clock
-        self.logs = {name: kept_log(name, self) for name in self.world.histories}
+        self.logs = {name: kept_log(name, self) for name in self.known_logs()}
         for kept in self.logs.values():
             kept.restore(self.control)
         self._tick(self.generation)
@@ -508,8 +522,9 @@ class Broker:
 
     def acknowledged(self, log: str, broker: str, branch: LeaderAndEpoch, end_offset: int) -> None:
         """Take in an acknowledgement."""
-        kept = self.logs[log]
-        kept.act(kept.wake_up().acknowledged(broker, branch, Offset(end_offset)))
+        kept = self.logs.get(log)
+        if kept is not None:
+            kept.act(kept.wake_up().acknowledged(broker, branch, Offset(end_offset)))
 
     # Leases
 
@@ -539,8 +554,9 @@ class Broker:
                 self.crash()
                 self.world.later(self.world.draw.expovariate(5), self.start)
                 return
-            kept = self.logs[record.log]
-            kept.act(kept.wake_up().elections.written(record))
+            kept = self.logs.get(record.log)
+            if kept is not None:
+                kept.act(kept.wake_up().elections.written(record))
             for other in self.world.brokers.values():
                 if other is not self:
                     self.world.send(self, other, partial(other.copy_control, self, self.name))
@@ -552,11 +568,13 @@ class Broker:
         for name in other.control:
             self.copy_control(other, name)
         for name, kept in self.logs.items():
-            kept.copy_branches(other.logs[name])
+            if name in other.logs:
+                kept.copy_branches(other.logs[name])
 
     def copy_branch(self, other: Broker, log: str, branch: LeaderAndEpoch) -> None:
         """Copy a branch, as far as another broker holds it."""
-        self.logs[log].copy_branch(other.logs[log], branch)
+        if log in self.logs and log in other.logs:
+            self.logs[log].copy_branch(other.logs[log], branch)
 
     def copy_control(self, other: Broker, maker: str) -> None:
         """Copy the control records that a broker has made, as far as another one holds them."""
@@ -576,8 +594,9 @@ class Broker:
             assert len(held) == first
             held.extend(fresh)
             for each in fresh:
-                kept = self.logs[each.log]
-                kept.act(kept.wake_up().receive(maker, each))
+                kept = self.logs.get(each.log)
+                if kept is not None:
+                    kept.act(kept.wake_up().receive(maker, each))
             self.rounds.learned(maker, len(held))
 
         self.world.write(self, stored)

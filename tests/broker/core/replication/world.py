@@ -104,7 +104,7 @@ class World:
 
     def send(self, sender: Broker, receiver: Broker, deliver: Callable[[], None]) -> None:
         """Deliver something, if both are up and connected then; to a stopped process when it goes on."""
-        link = (sender.name, receiver.name)
+        link = (sender.link, receiver.link)
         if not sender.is_up or not receiver.is_up or link in self.down:
             return
         self.messages[sender.name] += 1
