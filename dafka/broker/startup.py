@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 
 import trio
 
@@ -23,7 +25,7 @@ from dafka.exceptions import unwrap_group
 from dafka.packed_bytes import LENGTH_BYTES, PackedContents
 from dafka.protocol.machines.stored_partitions import StoredPartitions
 from dafka.records import Partition, RecordBatch
-from dafka.roles.sockets import open_sockets
+from dafka.roles.sockets import NodeSockets, open_sockets
 from dafka.roles.store import describe_held
 from dafka.storage import KeepsRecordBatches, PartitionInfo, Storage, open_storage
 from dafka.storage.opening import read_range, read_ranges
@@ -155,24 +157,40 @@ async def serve_broker(
     config = config or Config()
     with unwrap_group():
         async with open_storage(config.storage_url) as storage:
-            identity = storage.identity
-            state = LocalState(identity, _STATE_TOPICS)
-            await state.load(storage)
-            found = await storage.partitions()
-            visible = {each: info for each, info in found.items() if not _is_internal(each, identity)}
-            ends, earliest, idle_s = describe_held(visible)
-            stored = StoredPartitions(earliest)
-            log_table = LogTable(identity, keeps_record_batches=isinstance(storage, KeepsRecordBatches))
-            tables = make_tables(identity, config, stored, log_table)
-            hidden = found.keys() - visible.keys()
-            machine = BrokerMachine(identity, config, ends, idle_s, hidden, stored, tables.policy)
-            async with open_sockets(
-                identity, config, Role.STORE, config.store.high_watermark, keeps_record_batches=True
-            ) as sockets:
-                broker = BrokerNode(machine, sockets, storage, config, tables, state)
-                await load_broker(broker, state, found)
-                broker.store.report_opened(config.store.storage, visible)
-                await broker.run(task_status=task_status)
+            connect = partial(
+                open_sockets,
+                storage.identity,
+                config,
+                Role.STORE,
+                config.store.high_watermark,
+                keeps_record_batches=True,
+            )
+            await run_broker(config, storage, connect, task_status=task_status)
+
+
+async def run_broker(
+    config: Config,
+    storage: Storage,
+    connect: Callable[[], AbstractAsyncContextManager[NodeSockets]],
+    *,
+    task_status: trio.TaskStatus[BrokerNode] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Run a broker with an open storage until cancelled. `connect` opens its sockets. See `serve_broker`."""
+    identity = storage.identity
+    state = LocalState(identity, _STATE_TOPICS)
+    await state.load(storage)
+    found = await storage.partitions()
+    visible = {each: info for each, info in found.items() if not _is_internal(each, identity)}
+    ends, earliest, idle_s = describe_held(visible)
+    stored = StoredPartitions(earliest)
+    log_table = LogTable(identity, keeps_record_batches=isinstance(storage, KeepsRecordBatches))
+    tables = make_tables(identity, config, stored, log_table)
+    machine = BrokerMachine(identity, config, ends, idle_s, found.keys() - visible.keys(), stored, tables.policy)
+    async with connect() as sockets:
+        broker = BrokerNode(machine, sockets, storage, config, tables, state)
+        await load_broker(broker, state, found)
+        broker.store.report_opened(config.store.storage, visible)
+        await broker.run(task_status=task_status)
 
 
 def _is_internal(partition: Partition, identity: str) -> bool:

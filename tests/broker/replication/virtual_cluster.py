@@ -1,0 +1,312 @@
+"""Whole brokers in one process, on a clock that jumps, with a network and disks in memory.
+
+Everything is the code that a running broker uses, from its node on: only sockets and discovery are replaced. A test takes
+the fixture `autojump_clock`; then seconds of the cluster take milliseconds.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, cast
+
+import attrs
+import trio
+
+from dafka import wire
+from dafka.batches import check_crc, encode_batch
+from dafka.broker.core.log.log import Log
+from dafka.broker.core.partition_address import name_log
+from dafka.broker.core.positions import Offset
+from dafka.broker.core.replication.replicated_logs import ReplicatedLog
+from dafka.broker.node import BrokerNode
+from dafka.broker.startup import run_broker
+from dafka.config import Config
+from dafka.endpoints import ConnectionChange, PeerEndpoint
+from dafka.errors import StorageError
+from dafka.exceptions import unwrap_group
+from dafka.batches.decoding import decode_batch
+from dafka.protocol import Node, PeerJoined, PeerLeft
+from dafka.protocol.presence.beacons import Settled
+from dafka.records import RecordBatch
+from dafka.roles.events import EventFeed
+from dafka.roles.sockets import NodeSockets
+from dafka.storage.memory import MemoryStorage
+from dafka.wire.commands import decode_subscription
+from tests.simulation.network import topic_frame
+
+LATENCY_S = 0.001
+SETTLE_S = 0.05
+PATIENCE_S = 120.0
+"""The longest wait, in seconds of the cluster's clock."""
+
+
+class Disk(MemoryStorage):
+    """A disk that outlives its broker, and can be full."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.identity = name * 32
+        self.is_full = False
+
+    async def append(self, batches: Sequence[RecordBatch]) -> None:
+        """See `Storage.append`."""
+        await trio.sleep(LATENCY_S)
+        if self.is_full:
+            raise StorageError("no space left on the disk")
+        await super().append(batches)
+
+
+class VirtualSockets:
+    """The sockets of one broker; implements what a store uses of `NodeSockets`."""
+
+    def __init__(self, cluster: VirtualCluster, address: str) -> None:
+        self.address = address
+        self.endpoint = f"tcp://{address}:1"
+        self.events = EventFeed(logging.getLogger("dafka.store"), address)
+        self.prefixes: Counter[bytes] = Counter()
+        self.peers: set[str] = set()
+        self.sent: Counter[type] = Counter()
+        self.node: Node | None = None
+        self._cluster = cluster
+        self._inbox: deque[tuple[float, list[wire.BatchedMessage]]] = deque()
+        self._arrived = trio.Event()
+        self._timer = trio.CancelScope()
+
+    def discarded(self) -> Counter[str]:
+        return Counter()
+
+    def publish(self, messages: Sequence[wire.BatchedMessage]) -> None:
+        self.sent.update(map(type, messages))
+        for other in list(self._cluster.sockets.values()):
+            if self.address in other.peers and (self.address, other.address) not in self._cluster.down:
+                other.arrive([each for each in messages if other.wants(each)])
+
+    def wants(self, message: wire.BatchedMessage) -> bool:
+        frame = topic_frame(message)
+        return any(frame.startswith(prefix) for prefix in self.prefixes)
+
+    def arrive(self, messages: list[wire.BatchedMessage]) -> None:
+        if messages:
+            self._inbox.append((trio.current_time() + LATENCY_S, messages))
+            self._arrived.set()
+
+    async def compress(self, batch: RecordBatch) -> RecordBatch:
+        return batch
+
+    def compresses_aside(self, _batch: RecordBatch) -> bool:
+        return False
+
+    def need_regular_heads(self) -> bool:
+        return False
+
+    def subscribe(self, prefix: bytes) -> None:
+        self.prefixes[prefix] += 1
+        for each in self.peers:
+            self._show_subscription(each, b"\1" + prefix)
+
+    def unsubscribe(self, prefix: bytes) -> None:
+        self.prefixes[prefix] -= 1
+        self.prefixes = +self.prefixes
+
+    def connect(self, endpoint: PeerEndpoint) -> bool:
+        peer = endpoint.endpoint.split("/")[2].partition(":")[0]
+        self.peers.add(peer)
+        for each in self.prefixes:
+            self._show_subscription(peer, b"\1" + each)
+        self._cluster.nursery.start_soon(self._connected, endpoint)
+        return True
+
+    def disconnect(self, endpoint: PeerEndpoint) -> None:
+        self.peers.discard(endpoint.endpoint.split("/")[2].partition(":")[0])
+
+    def set_timer(self, deadline: float) -> None:
+        self._timer.deadline = deadline
+
+    async def _connected(self, endpoint: PeerEndpoint) -> None:
+        if self.node is not None:
+            self.node.connections_changed([ConnectionChange(endpoint, is_made=True)], trio.current_time())
+
+    def _show_subscription(self, peer: str, frame: bytes) -> None:
+        other, found = self._cluster.sockets.get(peer), decode_subscription(frame)
+        if other is not None and other.node is not None and found is not None:
+            other.node.receive_subscriptions([found], trio.current_time())
+
+    async def run(self, node: Node, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        self.node = node
+        node.start(trio.current_time())
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._keep_time, node)
+            nursery.start_soon(self._receive, node)
+            self._cluster.join(self)
+            nursery.start_soon(self._settle, node)
+            task_status.started()
+
+    async def _settle(self, node: Node) -> None:
+        await trio.sleep(SETTLE_S)
+        node.discovered(Settled(), trio.current_time())
+
+    async def _receive(self, node: Node) -> None:
+        while True:
+            await self._arrived.wait()
+            self._arrived = trio.Event()
+            while self._inbox:
+                await trio.sleep_until(self._inbox[0][0])
+                await self._cluster.wait_running(self.address)
+                node.receive(self._inbox.popleft()[1], trio.current_time())
+
+    async def _keep_time(self, node: Node) -> None:
+        while True:
+            with trio.CancelScope(deadline=node.deadline()) as self._timer:
+                await trio.sleep_forever()
+            node.tick(trio.current_time())
+            await trio.lowlevel.checkpoint()
+
+
+@attrs.define(eq=False)
+class VirtualCluster:
+    """Brokers, by the letter of their name: `A` has the address `AAA...`."""
+
+    nursery: trio.Nursery
+    sockets: dict[str, VirtualSockets] = attrs.field(factory=dict)
+    brokers: dict[str, BrokerNode] = attrs.field(factory=dict)
+    disks: dict[str, Disk] = attrs.field(factory=dict)
+    down: set[tuple[str, str]] = attrs.field(factory=set)
+    scopes: dict[str, tuple[trio.CancelScope, trio.Event]] = attrs.field(factory=dict)
+
+    async def start(self, *names: str, **settings: Any) -> list[BrokerNode]:
+        """Start brokers, for the first time or again, and wait until they know each other."""
+        for each in names:
+            self.brokers[each] = await self.nursery.start(self._run, each, settings)
+        await wait_for(lambda: all(len(each.brokers.living()) == len(self.brokers) for each in self.brokers.values()))
+        return [self.brokers[each] for each in names]
+
+    async def _run(self, name: str, settings: dict[str, Any], *, task_status: trio.TaskStatus[BrokerNode]) -> None:
+        disk = self.disks.setdefault(name, Disk(name))
+        store = {key.removeprefix("store_"): settings[key] for key in settings if key.startswith("store_")}
+        broker = {key: each for key, each in settings.items() if not key.startswith("store_")}
+        config = Config().with_store(storage="memory:", **store).with_broker(**broker)
+        sockets = VirtualSockets(self, disk.identity)
+        ended = trio.Event()
+
+        @asynccontextmanager
+        async def connect() -> AsyncIterator[NodeSockets]:
+            try:
+                yield cast("NodeSockets", sockets)
+            finally:
+                self.leave(sockets)
+
+        with trio.CancelScope() as scope, unwrap_group():
+            self.scopes[name] = scope, ended
+            await run_broker(config, disk, connect, task_status=task_status)
+        ended.set()
+
+    async def stop(self, *names: str) -> None:
+        """Stop brokers."""
+        for each in names:
+            scope, ended = self.scopes.pop(each)
+            del self.brokers[each]
+            scope.cancel()
+            await ended.wait()
+
+    def join(self, sockets: VirtualSockets) -> None:
+        """Let a node and the others discover each other."""
+        now, others = trio.current_time(), list(self.sockets.values())
+        self.sockets[sockets.address] = sockets
+        for one, other in [(sockets, each) for each in others] + [(each, sockets) for each in others]:
+            assert one.node is not None
+            one.node.discovered(PeerJoined(other.address, PeerEndpoint(other.endpoint)), now)
+
+    def leave(self, sockets: VirtualSockets) -> None:
+        """Let the others lose a node."""
+        if self.sockets.pop(sockets.address, None) is None:
+            return
+        for other in self.sockets.values():
+            assert other.node is not None
+            report = PeerLeft(sockets.address, PeerEndpoint(sockets.endpoint), is_unwanted=True)
+            other.node.discovered(report, trio.current_time())
+
+    async def wait_running(self, _address: str) -> None:
+        """Wait while a process is stopped."""
+
+    def cut(self, one: str, other: str, *, is_one_way: bool = False) -> None:
+        """Cut the links between two groups of brokers."""
+        for a in one:
+            for b in other:
+                self.down |= {(a * 32, b * 32)} if is_one_way else {(a * 32, b * 32), (b * 32, a * 32)}
+
+    # Logs
+
+    def log(self, name: str, topic: str = "orders", number: int = 0) -> Log:
+        """Return a log at a broker."""
+        found = self.brokers[name].log_table.find_log(topic, number)
+        assert found is not None
+        return found
+
+    def replicated(self, name: str, topic: str = "orders", number: int = 0) -> ReplicatedLog:
+        """Return the replica of a log at a broker."""
+        broker = self.brokers[name]
+        found = broker.replicator.logs.find(name_log(broker.log_table.topics[topic].topic_id, number))
+        assert found is not None
+        return found
+
+    def leader(self, topic: str = "orders", number: int = 0) -> str:
+        """Return the name of the broker that leads a log; empty if there is none."""
+        found = [
+            name
+            for name, each in self.brokers.items()
+            if (log := each.log_table.find_log(topic, number)) is not None and log.leadership.is_led
+        ]
+        return found[0] if len(found) == 1 else ""
+
+    async def wait_leader(self, names: str, topic: str = "orders", number: int = 0) -> str:
+        """Wait until one of some brokers leads a log, and return it."""
+        await wait_for(lambda: self.leader(topic, number) in set(names))
+        return self.leader(topic, number)
+
+    async def create(self, topic: str = "orders", *placement: str, **options: Any) -> None:
+        """Create a topic at the first broker, whose logs have these replicas, and wait until all are led."""
+        addresses = [[each * 32 for each in replicas] for replicas in placement]
+        first = next(iter(self.brokers.values()))
+        await first.create_topic(topic, len(placement) or 1, placement=addresses, **options).wait()
+        for number in range(len(placement) or 1):
+            await wait_for(lambda number=number: self.leader(topic, number) != "")  # type: ignore[misc]
+
+    async def append(self, name: str, *values: bytes, topic: str = "orders", number: int = 0) -> int:
+        """Append records at a broker, and wait until they are committed. Return the offset of the first one."""
+        with trio.fail_after(PATIENCE_S):
+            return await self.brokers[name].writer.append(self.log(name, topic, number), batch(*values)).wait_offset()
+
+    async def read(self, name: str, topic: str = "orders", number: int = 0, offset: int = 0) -> list[bytes]:
+        """Return the records that clients can read at a broker."""
+        log = self.log(name, topic, number)
+        found = await self.brokers[name].reader.read(log, Offset(offset), log.high_watermark, 2**30)
+        return [value or b"" for data in found for value in decode_batch(data, bytes_max=2**30).values]
+
+
+def batch(*values: bytes, producer: tuple[int, int, int] = (-1, -1, -1)) -> list[Any]:
+    """Return records as a client sends them; of a producer with an id, an epoch and a first sequence."""
+    producer_id, epoch, base_sequence = producer
+    options = {"producer_id": producer_id, "producer_epoch": epoch, "base_sequence": base_sequence}
+    data = encode_batch(0, values, timestamps=1000, **options)
+    return [(check_crc(memoryview(data), 0), data)]
+
+
+async def wait_for(is_true: Callable[[], bool]) -> None:
+    """Wait until a condition is true, by the cluster's clock."""
+    deadline = trio.current_time() + PATIENCE_S
+    while not is_true():
+        assert trio.current_time() < deadline, "the condition does not become true"
+        await trio.sleep(0.01)
+
+
+@asynccontextmanager
+async def open_virtual_cluster() -> AsyncIterator[VirtualCluster]:
+    """Run the brokers that are started during a block."""
+    async with trio.open_nursery() as nursery:
+        yield VirtualCluster(nursery)
+        nursery.cancel_scope.cancel()
