@@ -3,21 +3,236 @@
 from __future__ import annotations
 
 import pytest
+import trio
+from trio.testing import MockClock
 
-from tests.broker.replication.virtual_cluster import open_virtual_cluster, wait_for
+from dafka.errors import NotLeaderError
+from tests.broker.replication.virtual_cluster import PATIENCE_S, batch, open_virtual_cluster, wait_for
 
-pytestmark = pytest.mark.usefixtures("autojump_clock")
 
-
-async def test_a_log_goes_on_when_its_leader_stops() -> None:
+async def test_a_log_goes_on_when_its_leader_stops_and_all_keep_it_when_it_is_back(autojump_clock: MockClock) -> None:
     async with open_virtual_cluster() as cluster:
         await cluster.start("A", "B", "C")
         await cluster.create("orders", "ABC")
         assert cluster.leader() == "A"
         assert await cluster.append("A", b"a", b"b") == 0
+        assert cluster.log("A").leadership.epoch == 0
         await cluster.stop("A")
         leader = await cluster.wait_leader("BC")
+        epoch = cluster.log(leader).leadership.epoch
+        assert epoch > 0
         assert await cluster.append(leader, b"c") == 2
         await cluster.start("A")
-        await wait_for(lambda: cluster.replicated("A").replica.high_watermark == 3)
+        await wait_for(lambda: cluster.in_sync() == "ABC")
+        assert await cluster.read(leader) == [b"a", b"b", b"c"]
+        assert [cluster.log(each).leadership.leader for each in "ABC"] == [leader * 32] * 3
+        assert [cluster.log(each).leadership.epoch for each in "ABC"] == [epoch] * 3
+        assert cluster.log(leader).epochs == [(0, 0), (epoch, 2)]
+        for each in "ABC":
+            log = cluster.log(each)
+            assert cluster.brokers[each].storage.durable_end(log.leader_partition) <= 3
+        await cluster.stop(leader)
+        await cluster.wait_leader({"B": "AC", "C": "AB"}[leader])
+        assert await cluster.read(cluster.leader()) == [b"a", b"b", b"c"], "whoever leads next has all"
+
+
+async def test_only_the_leader_takes_records_and_others_name_it(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster() as cluster:
+        await cluster.start("A", "B")
+        await cluster.create("orders", "AB")
+        await wait_for(lambda: cluster.log("B").leadership.leader == "A" * 32)
+        with pytest.raises(NotLeaderError) as caught:
+            cluster.brokers["B"].writer.append(cluster.log("B"), batch(b"x"))
+        assert caught.value.leader == "A" * 32
+
+
+async def test_nothing_is_committed_or_led_without_a_majority(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster() as cluster:
+        await cluster.start("A", "B", "C")
+        await cluster.create("orders", "ABC")
+        await cluster.append("A", b"a")
+        cluster.cut("A", "BC")
+        appended = cluster.brokers["A"].writer.append(cluster.log("A"), batch(b"lost"))
+        await appended.durable.wait()
+        await wait_for(lambda: not cluster.log("A").leadership.is_led)
+        leadership = cluster.log("A").leadership
+        assert (leadership.leader, leadership.presumed_leader) == ("", "A" * 32), "it cannot know who leads"
+        with trio.fail_after(PATIENCE_S), pytest.raises(NotLeaderError):
+            await appended.wait_offset()
+        leader = await cluster.wait_leader("BC")
+        assert await cluster.append(leader, b"b") == 1
+        cluster.heal()
+        await wait_for(lambda: cluster.in_sync() == "ABC" and cluster.log(leader).high_watermark == 3)
+        assert await cluster.read(leader) == [b"a", b"b", b"lost"], "what was not committed is appended again"
+        assert cluster.log("A").leadership.presumed_leader == ""
+
+
+async def test_a_batch_of_an_idempotent_producer_is_not_appended_again_from_another_epoch(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_virtual_cluster() as cluster:
+        await cluster.start("A", "B", "C")
+        await cluster.create("orders", "ABC")
+        writer, log = cluster.brokers["A"].writer, cluster.log("A")
+        await writer.append(log, batch(b"a0", b"a1", producer=(7, 0, 0))).wait_offset()
+        cluster.cut("A", "BC")
+        for data in (batch(b"x"), batch(b"a2", b"a3", producer=(7, 0, 2)), batch(b"y", b"z")):
+            await writer.append(log, data).durable.wait()
+        leader = await cluster.wait_leader("BC")
+        again = cluster.brokers[leader].writer.append(cluster.log(leader), batch(b"a2", b"a3", producer=(7, 0, 2)))
+        assert await again.wait_offset() == 2
+        cluster.heal()
+        await wait_for(lambda: cluster.in_sync() == "ABC" and cluster.log(leader).high_watermark == 7)
+        assert await cluster.read(leader) == [b"a0", b"a1", b"a2", b"a3", b"x", b"y", b"z"]
+
+
+async def test_others_lead_while_a_leader_cannot_write(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster() as cluster:
+        await cluster.start("A", "B", "C")
+        await cluster.create("orders", "ABC")
+        await cluster.append("A", b"before")
+        cluster.disks["A"].is_full = True
+        waiting = cluster.brokers["A"].writer.append(cluster.log("A"), batch(b"waits"))
+        with trio.fail_after(PATIENCE_S), pytest.raises(NotLeaderError):
+            await waiting.wait_offset()
+        leader = await cluster.wait_leader("BC")
+        await cluster.append(leader, b"meanwhile")
+        cluster.disks["A"].is_full = False
+        await wait_for(lambda: cluster.in_sync() == "ABC")
+        assert (await cluster.read(leader))[:2] == [b"before", b"meanwhile"]
+
+
+async def test_a_log_can_be_read_while_no_replica_can_write(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster() as cluster:
+        await cluster.start("A", "B", "C")
+        await cluster.create("orders", "ABC")
+        await cluster.append("A", b"before")
+        for each in "ABC":
+            cluster.disks[each].is_full = True
+            cluster.brokers[each].storage.write_state("$checkpoints", [(b"k", b"v")])
+        await wait_for(lambda: len(cluster.brokers["A"].brokers.unwritable) == 3)
+        await trio.sleep(3)
+        assert cluster.leader() == "A"
+        assert await cluster.read("A") == [b"before"]
+        for each in "ABC":
+            cluster.disks[each].is_full = False
+        assert await cluster.append(await cluster.wait_leader("ABC"), b"after") == 1
+
+
+async def test_a_preferred_leader_that_is_back_leads_again(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster() as cluster:
+        await cluster.start("A", "B", "C", preferred_leader_after_ms=2000)
+        await cluster.create("orders", "BCA")
+        await cluster.append("B", b"a")
+        await cluster.stop("B")
+        assert await cluster.wait_leader("AC") == "C", "the next one in the order that was named"
+        await cluster.append("C", b"b")
+        await cluster.start("B", preferred_leader_after_ms=2000)
+        assert await cluster.wait_leader("B") == "B"
+        assert await cluster.read("B") == [b"a", b"b"]
+        assert len(cluster.brokers["B"].epoch_starts("orders")[0]) == 3
+
+
+async def test_all_brokers_stop_and_start_again(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster() as cluster:
+        await cluster.start("A", "B", "C")
+        await cluster.create("orders", "ABC", "BCA", "CAB")
+        for number, leader in enumerate("ABC"):
+            await cluster.append(leader, *[b"%d" % each for each in range(number + 1)], number=number)
+        await cluster.stop("A", "B", "C")
+        await cluster.start("A", "B", "C")
+        for number in range(3):
+            leader = await cluster.wait_leader("ABC", "orders", number)
+            assert await cluster.read(leader, number=number) == [b"%d" % each for each in range(number + 1)]
+            assert await cluster.append(leader, b"more", number=number) == number + 1
+
+
+async def test_a_leader_that_starts_again_gives_others_what_they_miss_of_its_epoch(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster() as cluster:
+        await cluster.start("A", "B", "C")
+        await cluster.create("orders", "ABC")
+        await cluster.append("A", b"x")
+        await cluster.stop("B", "C")
+        await cluster.brokers["A"].writer.append(cluster.log("A"), batch(b"y")).durable.wait()
+        await cluster.stop("A")
+        await cluster.start("A", "B")
+        leader = await cluster.wait_leader("AB")
+        await wait_for(lambda: cluster.log(leader).high_watermark == 2)
+        assert await cluster.read(leader) == [b"x", b"y"]
+
+
+async def test_followers_in_a_rack_let_clients_read_what_is_committed(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster() as cluster:
+        await cluster.start("A", "B", "C", rack="r")
+        await cluster.create("orders", "ABC")
+        await cluster.append("A", b"a", b"b")
+        for each in "ABC":
+            await wait_for(lambda each=each: cluster.log(each).high_watermark == 2)  # type: ignore[misc]
+            assert cluster.log(each).leadership.is_follower_readable
+            assert await cluster.read(each) == [b"a", b"b"]
+        cluster.cut("A", "BC")
+        await cluster.brokers["A"].writer.append(cluster.log("A"), batch(b"lost")).durable.wait()
+        await trio.sleep(0.3)
+        assert [cluster.log(each).high_watermark for each in "ABC"] == [2, 2, 2]
+        leader = await cluster.wait_leader("BC")
+        await cluster.append(leader, b"c")
+        cluster.heal()
+        for each in "ABC":
+            await wait_for(lambda each=each: cluster.log(each).high_watermark == 4)  # type: ignore[misc]
+            assert await cluster.read(each) == [b"a", b"b", b"c", b"lost"]
+
+
+async def test_without_racks_clients_read_from_leaders_only(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster() as cluster:
+        await cluster.start("A", "B")
+        await cluster.create("orders", "AB")
+        await cluster.append("A", b"a")
+        await trio.sleep(1)
+        assert [cluster.log(each).leadership.is_follower_readable for each in "AB"] == [False, False]
+        assert cluster.log("B").high_watermark == 0
+        await cluster.start("C", rack="r")
+        await wait_for(lambda: cluster.log("A").leadership.is_follower_readable)
+        assert not cluster.log("B").leadership.is_follower_readable, "it has no rack, and follows no log"
+
+
+@pytest.mark.parametrize("topic", ["branch", "majority"])
+async def test_both_sides_of_a_split_go_on_only_if_the_topic_says_so(autojump_clock: MockClock, topic: str) -> None:
+    async with open_virtual_cluster() as cluster:
+        await cluster.start("A", "B")
+        await cluster.create("orders", "AB", settings={"availability": topic})
+        await cluster.append(cluster.leader(), b"both")
+        await wait_for(lambda: cluster.in_sync() == "AB")
+        cluster.cut("A", "B")
+        if topic == "majority":
+            await wait_for(lambda: not any(cluster.log(each).leadership.is_led for each in "AB"))
+            await trio.sleep(5)
+            assert not any(cluster.log(each).leadership.is_led for each in "AB")
+            return
+        await wait_for(lambda: all(cluster.log(each).leadership.is_led for each in "AB"))
+        for each in "AB":
+            for number in range(2):
+                value = f"{each}{number}".encode()
+                assert await cluster.append(each, value) == 1 + number
+        cluster.heal()
+        await wait_for(lambda: cluster.in_sync() == "AB" and cluster.log(cluster.leader()).high_watermark == 5)
+        values = await cluster.read(cluster.leader())
+        assert values[0] == b"both"
+        assert sorted(values[1:]) == [b"A0", b"A1", b"B0", b"B1"]
+        assert [each for each in values if each.startswith(b"A")] == [b"A0", b"A1"]
+
+
+async def test_a_new_leader_appends_nothing_before_it_has_all_records(autojump_clock: MockClock) -> None:
+    """B gets no records of the log, and leads when A is gone: until C has given it what is missing, it waits."""
+    async with open_virtual_cluster() as cluster:
+        await cluster.start("A", "B", "C")
+        await cluster.create("orders", "ABC")
+        await cluster.append("A", b"a")
+        await wait_for(lambda: cluster.in_sync() == "ABC")
+        cluster.cut("A", "B", is_one_way=True)
+        await cluster.append("A", b"b")
+        await cluster.stop("A")
+        cluster.heal()
+        leader = await cluster.wait_leader("BC")
+        assert await cluster.append(leader, b"c") == 2
+        await wait_for(lambda: cluster.in_sync() == "BC")
         assert await cluster.read(leader) == [b"a", b"b", b"c"]

@@ -1,17 +1,15 @@
 """Whole brokers in one process, on a clock that jumps, with a network and disks in memory.
 
-Everything is the code that a running broker uses, from its node on: only sockets and discovery are replaced. A test takes
-the fixture `autojump_clock`; then seconds of the cluster take milliseconds.
+Everything is the code that a running broker uses, from its node on: only sockets and discovery are replaced. A test has
+the argument `autojump_clock`; then seconds of the cluster take milliseconds.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any, cast
 
 import attrs
@@ -19,6 +17,7 @@ import trio
 
 from dafka import wire
 from dafka.batches import check_crc, encode_batch
+from dafka.batches.decoding import decode_batch
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.partition_address import name_log
 from dafka.broker.core.positions import Offset
@@ -29,7 +28,6 @@ from dafka.config import Config
 from dafka.endpoints import ConnectionChange, PeerEndpoint
 from dafka.errors import StorageError
 from dafka.exceptions import unwrap_group
-from dafka.batches.decoding import decode_batch
 from dafka.protocol import Node, PeerJoined, PeerLeft
 from dafka.protocol.presence.beacons import Settled
 from dafka.records import RecordBatch
@@ -121,6 +119,15 @@ class VirtualSockets:
         self._cluster.nursery.start_soon(self._connected, endpoint)
         return True
 
+    def reconnect(self, other: VirtualSockets) -> None:
+        """Connect to another node again, after the connection was lost."""
+        assert self.node is not None
+        for is_made in (False, True):
+            change = ConnectionChange(PeerEndpoint(other.endpoint), is_made=is_made)
+            self.node.connections_changed([change], trio.current_time())
+        for each in self.prefixes:
+            self._show_subscription(other.address, b"\1" + each)
+
     def disconnect(self, endpoint: PeerEndpoint) -> None:
         self.peers.discard(endpoint.endpoint.split("/")[2].partition(":")[0])
 
@@ -156,7 +163,6 @@ class VirtualSockets:
             self._arrived = trio.Event()
             while self._inbox:
                 await trio.sleep_until(self._inbox[0][0])
-                await self._cluster.wait_running(self.address)
                 node.receive(self._inbox.popleft()[1], trio.current_time())
 
     async def _keep_time(self, node: Node) -> None:
@@ -178,14 +184,23 @@ class VirtualCluster:
     down: set[tuple[str, str]] = attrs.field(factory=set)
     scopes: dict[str, tuple[trio.CancelScope, trio.Event]] = attrs.field(factory=dict)
 
-    async def start(self, *names: str, **settings: Any) -> list[BrokerNode]:
-        """Start brokers, for the first time or again, and wait until they know each other."""
+    async def start(self, *names: str, are_cut: bool = False, **settings: Any) -> list[BrokerNode]:
+        """Start brokers, for the first time or again, and wait until they know each other, unless they are cut off."""
         for each in names:
-            self.brokers[each] = await self.nursery.start(self._run, each, settings)
+            self.brokers[each] = await self.nursery.start(self.run, each, settings)
+        if are_cut:
+            return [self.brokers[each] for each in names]
         await wait_for(lambda: all(len(each.brokers.living()) == len(self.brokers) for each in self.brokers.values()))
         return [self.brokers[each] for each in names]
 
-    async def _run(self, name: str, settings: dict[str, Any], *, task_status: trio.TaskStatus[BrokerNode]) -> None:
+    async def run(
+        self,
+        name: str,
+        settings: dict[str, Any],
+        *,
+        task_status: trio.TaskStatus[BrokerNode] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Run a broker until it is stopped."""
         disk = self.disks.setdefault(name, Disk(name))
         store = {key.removeprefix("store_"): settings[key] for key in settings if key.startswith("store_")}
         broker = {key: each for key, each in settings.items() if not key.startswith("store_")}
@@ -230,14 +245,18 @@ class VirtualCluster:
             report = PeerLeft(sockets.address, PeerEndpoint(sockets.endpoint), is_unwanted=True)
             other.node.discovered(report, trio.current_time())
 
-    async def wait_running(self, _address: str) -> None:
-        """Wait while a process is stopped."""
-
     def cut(self, one: str, other: str, *, is_one_way: bool = False) -> None:
         """Cut the links between two groups of brokers."""
         for a in one:
             for b in other:
                 self.down |= {(a * 32, b * 32)} if is_one_way else {(a * 32, b * 32), (b * 32, a * 32)}
+
+    def heal(self) -> None:
+        """Make all links again."""
+        down, self.down = self.down, set()
+        for sender, receiver in sorted(down):
+            if sender in self.sockets and receiver in self.sockets:
+                self.sockets[receiver].reconnect(self.sockets[sender])
 
     # Logs
 
@@ -268,11 +287,24 @@ class VirtualCluster:
         await wait_for(lambda: self.leader(topic, number) in set(names))
         return self.leader(topic, number)
 
+    def in_sync(self, topic: str = "orders", number: int = 0) -> str:
+        """Return the names of the replicas in sync, as the leader knows them; empty without a leader."""
+        leader = self.leader(topic, number)
+        return "".join(sorted(each[0] for each in self.log(leader, topic, number).leadership.in_sync)) if leader else ""
+
+    def replicas(self, topic: str = "orders", number: int = 0) -> str:
+        """Return the names of the replicas, as the leader knows them; empty without a leader."""
+        leader = self.leader(topic, number)
+        return (
+            "".join(sorted(each[0] for each in self.log(leader, topic, number).leadership.replicas)) if leader else ""
+        )
+
     async def create(self, topic: str = "orders", *placement: str, **options: Any) -> None:
         """Create a topic at the first broker, whose logs have these replicas, and wait until all are led."""
         addresses = [[each * 32 for each in replicas] for replicas in placement]
         first = next(iter(self.brokers.values()))
         await first.create_topic(topic, len(placement) or 1, placement=addresses, **options).wait()
+        await wait_for(lambda: all(topic in each.log_table.topics for each in self.brokers.values()))
         for number in range(len(placement) or 1):
             await wait_for(lambda number=number: self.leader(topic, number) != "")  # type: ignore[misc]
 

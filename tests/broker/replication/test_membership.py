@@ -1,0 +1,222 @@
+"""Brokers of a cluster: their numbers, who is alive, and leases, also after a process was stopped."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+import trio
+from trio.testing import MockClock
+
+from dafka.broker.core.metadata.brokers import BROKERS_TOPIC, decode_broker
+from dafka.errors import ConfigError
+from tests.broker.replication.virtual_cluster import PATIENCE_S, VirtualCluster, open_virtual_cluster, wait_for
+
+
+def numbers(cluster: VirtualCluster) -> dict[str, int]:
+    return {name: each.brokers.own.number for name, each in cluster.brokers.items()}
+
+
+async def test_brokers_choose_different_numbers_and_keep_them(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster() as cluster:
+        await cluster.start("A", "B", "C")
+        await wait_for(lambda: sorted(numbers(cluster).values()) == [0, 1, 2])
+        before = numbers(cluster)
+        await cluster.stop("B", "C")
+        await cluster.start("C", "B")
+        assert numbers(cluster) == before
+        for each in cluster.brokers.values():
+            assert [found.number for found in each.brokers.all()] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("one", "other"), [({}, {}), ({}, {"number": 0}), ({"number": 1}, {})])
+async def test_of_two_brokers_with_one_number_that_meet_the_one_that_chose_it_gives_it_up(
+    autojump_clock: MockClock, one: dict[str, int], other: dict[str, int]
+) -> None:
+    async with open_virtual_cluster() as cluster:
+        cluster.cut("A", "B")
+        await cluster.start("A", are_cut=True, **one)
+        await cluster.start("B", are_cut=True, **other)
+        brokers = list(cluster.brokers.values())
+        await wait_for(lambda: not any(each.brokers.own.is_starting for each in brokers))
+        assert numbers(cluster) == {"A": one.get("number", 0), "B": other.get("number", 0)}
+        cluster.heal()
+        await wait_for(lambda: sorted(numbers(cluster).values()) == [0, 1])
+        await wait_for(lambda: all([found.number for found in each.brokers.all()] == [0, 1] for each in brokers))
+        assert numbers(cluster) == ({"A": 0, "B": 1} if not one and not other else {"A": 1, "B": 0})
+
+
+async def test_a_broker_gives_up_the_number_of_one_that_was_there(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster() as cluster:
+        await cluster.start("B", number=0)
+        await wait_for(lambda: not cluster.brokers["B"].brokers.own.is_starting)
+        await cluster.start("A")
+        assert numbers(cluster) == {"B": 0, "A": 1}
+
+
+async def test_a_broker_with_the_number_of_a_running_one_is_refused_and_leaves(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster() as cluster:
+        await cluster.start("A", number=1)
+        await wait_for(lambda: not cluster.brokers["A"].brokers.own.is_starting)
+        cluster.brokers["A"].membership.update_registration(kafka_listener="first.example:9092")
+        found = f"the broker {'A' * 32} at first.example:9092 has the number 1, too; start this broker with another one"
+        with trio.fail_after(PATIENCE_S), pytest.raises(ConfigError, match=found):
+            await cluster.run("C", {"number": 1})
+        await wait_for(lambda: [each.number for each in cluster.brokers["A"].brokers.all()] == [1])
+        await cluster.start("B", number=2)
+
+
+async def test_the_registration_of_a_broker_is_stored_and_reaches_the_others(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster() as cluster:
+        first, other = await cluster.start("A", "B", rack="here")
+        await wait_for(lambda: not first.brokers.own.is_starting)
+        first.set_draining(is_draining=True)
+        await wait_for(lambda: other.brokers.find("A" * 32) == first.brokers.own)
+        stored = first.storage.state(BROKERS_TOPIC)[b"A" * 32]
+        assert decode_broker("A" * 32, stored) == first.brokers.own
+        assert (first.brokers.own.rack, first.brokers.own.is_draining, first.brokers.own.awaits_share) == (
+            "here",
+            True,
+            False,
+        )
+        await cluster.stop("A")
+        await wait_for(lambda: not other.brokers.is_alive("A" * 32))
+        (again,) = await cluster.start("A")
+        assert again.brokers.own.is_draining, "until it is told otherwise"
+        assert again.brokers.own.rack == ""
+        again.set_draining(is_draining=False)
+        assert not again.brokers.own.is_draining
+        assert again.brokers.own.awaits_share
+
+
+async def test_a_broker_is_dead_when_it_was_not_heard_for_the_timeout(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster() as cluster:
+        first, *_ = await cluster.start("A", "B", "C", leader_timeout_ms=1000, heartbeat_ms=250)
+        cluster.cut("B", "A", is_one_way=True)
+        cut_at = trio.current_time()
+        await wait_for(lambda: not first.brokers.is_alive("B" * 32))
+        assert 0.7 < trio.current_time() - cut_at < 1.3
+        assert cluster.brokers["B"].brokers.is_alive("A" * 32), "it is still heard"
+        cluster.heal()
+        await wait_for(lambda: first.brokers.is_alive("B" * 32))
+
+
+@pytest.mark.parametrize("stalled_s", [0.76, 0.9, 0.99, 5.0, 3600.0])
+async def test_a_broker_that_was_stopped_takes_nobody_for_dead(autojump_clock: MockClock, stalled_s: float) -> None:
+    """Heartbeats that wait to be read show that the others are alive."""
+    async with open_virtual_cluster() as cluster:
+        brokers = await cluster.start("A", "B", "C", leader_timeout_ms=1000, heartbeat_ms=250)
+        await cluster.create("orders", "ABC")
+        await cluster.append("A", b"a")
+        await trio.sleep(3)
+        dead: list[str] = []
+        for each in brokers:
+            check = each.brokers.check_alive
+
+            def check_and_note(*arguments: float, check: object = check, broker: object = each.brokers) -> bool:
+                changed = bool(check(*arguments))  # type: ignore[operator]
+                dead.extend({"A" * 32, "B" * 32, "C" * 32} - broker.alive)  # type: ignore[attr-defined]
+                return changed
+
+            each.brokers.check_alive = check_and_note  # type: ignore[method-assign]
+        for _ in range(3):
+            autojump_clock.jump(stalled_s)
+            await trio.sleep(2)
+        assert dead == []
+        assert cluster.leader() == "A"
+        assert cluster.log("A").leadership.epoch == 0
+
+
+async def test_a_lease_lasts_for_less_than_the_timeout_since_the_last_round_was_sent(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_virtual_cluster() as cluster:
+        (leader, *_) = await cluster.start("A", "B", "C", leader_timeout_ms=1000, heartbeat_ms=250)
+        await cluster.create("orders", "ABC")
+        log = cluster.log("A")
+        await cluster.append("A", b"a")
+        with trio.fail_after(PATIENCE_S):
+            await leader.leases.wait_lease(log)
+        assert leader.leases.holds_lease(log)
+        assert not any(cluster.brokers[each].leases.holds_lease(cluster.log(each)) for each in "BC")
+        await trio.sleep(2)
+        cluster.cut("A", "BC")
+        cut_at = trio.current_time()
+        held_until = 0.0
+        while trio.current_time() < cut_at + 3:
+            assert not (leader.leases.holds_lease(log) and cluster.leader() in {"B", "C"})
+            if leader.leases.holds_lease(log):
+                held_until = trio.current_time()
+            await trio.sleep(0.01)
+        assert 0.45 < held_until - cut_at <= 0.75
+        autojump_clock.jump(10)
+        assert not leader.leases.holds_lease(log)
+
+
+async def test_a_leader_that_was_stopped_has_no_lease_when_it_goes_on(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster() as cluster:
+        (leader, *_) = await cluster.start("A", "B", "C", leader_timeout_ms=1000, heartbeat_ms=250)
+        await cluster.create("orders", "ABC")
+        await cluster.append("A", b"a")
+        await trio.sleep(2)
+        assert leader.leases.holds_lease(cluster.log("A"))
+        autojump_clock.jump(0.8)
+        assert not leader.leases.holds_lease(cluster.log("A"))
+        await trio.sleep(1)
+        assert leader.leases.holds_lease(cluster.log("A"))
+
+
+async def test_the_only_broker_has_the_leases_of_its_logs(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster() as cluster:
+        (broker,) = await cluster.start("A")
+        await cluster.create("orders", "A")
+        assert broker.leases.holds_lease(cluster.log("A"))
+        with trio.fail_after(PATIENCE_S):
+            await broker.leases.wait_lease(cluster.log("A"))
+        autojump_clock.jump(3600)
+        assert broker.leases.holds_lease(cluster.log("A"))
+
+
+async def test_a_broker_that_was_stopped_learns_all_changes_of_topics_before_it_answers(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_virtual_cluster() as cluster:
+        first, other = await cluster.start("A", "B", leader_timeout_ms=1000)
+        await trio.sleep(2)
+        cluster.cut("A", "B", is_one_way=True)
+        await first.create_topic("orders").wait()
+        autojump_clock.jump(30)
+        assert other.brokers.is_alive("A" * 32)
+        cluster.heal()
+        await other.leases.wait_topics()
+        assert "orders" in other.log_table.topics
+
+
+async def test_a_broker_goes_on_without_changes_of_topics_of_those_that_do_not_answer(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_virtual_cluster() as cluster:
+        _, other = await cluster.start("A", "B", leader_timeout_ms=1000)
+        await trio.sleep(2)
+        cluster.cut("B", "A", is_one_way=True)
+        await trio.sleep(0.9)
+        began_at = trio.current_time()
+        await other.leases.wait_topics()
+        assert 1.5 < trio.current_time() - began_at < 2.1
+
+
+async def test_answers_of_brokers_that_write_votes_come_later(autojump_clock: MockClock) -> None:
+    """A round is not answered while a vote is being written: the answer would not cover it."""
+    async with open_virtual_cluster() as cluster:
+        first, other = await cluster.start("A", "B")
+        await cluster.create("orders", "AB")
+        await trio.sleep(2)
+        other_rounds = other.leases._rounds
+        assert first.leases._rounds.heard_since("B" * 32) > trio.current_time() - 1
+        cluster.disks["B"].is_full = True
+        replica = cluster.replicated("B")
+        other.replicator.act(other.replicator.logs.transfer_leadership(replica))
+        cluster.brokers["B"].replicator._control.write(attrs.evolve(replica.replica.latest))
+        stopped_at = trio.current_time()
+        await trio.sleep(3)
+        assert first.leases._rounds.heard_since("B" * 32) <= stopped_at + 0.3
+        assert other_rounds is other.leases._rounds

@@ -1,0 +1,193 @@
+"""Replicas that follow the brokers of a cluster: some come, are drained, die, or are named by an operator."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.metadata.replica_placement import Reason
+from dafka.broker.core.partition_address import INDEX_TOPIC
+from dafka.broker.replication.preferred_leader import PreferredLeaderElections
+from dafka.errors import ConfigError
+from tests.broker.replication.virtual_cluster import VirtualCluster, open_virtual_cluster, wait_for
+
+QUICK = {"preferred_leader_after_ms": 500, "replace_replicas_after_ms": 1000}
+
+
+def kept(cluster: VirtualCluster, topic: str, count: int) -> list[str]:
+    return [cluster.replicas(topic, number) for number in range(count)]
+
+
+async def test_a_broker_alone_shares_its_logs_with_those_that_come(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster() as cluster:
+        await cluster.start("A", **QUICK)
+        await cluster.brokers["A"].create_topic("orders", 2).wait()
+        for number in range(2):
+            await cluster.append("A", b"a", b"b", number=number)
+        await cluster.start("B", "C", **QUICK)
+        await wait_for(lambda: [cluster.in_sync("orders", number) for number in range(2)] == ["ABC", "ABC"])
+        await cluster.stop("A")
+        for number in range(2):
+            leader = await cluster.wait_leader("BC", "orders", number)
+            assert await cluster.read(leader, number=number) == [b"a", b"b"]
+
+
+async def test_a_drained_broker_hands_over_its_logs_and_keeps_nothing(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster() as cluster:
+        await cluster.start("A", "B", "C", "D", **QUICK)
+        await cluster.brokers["A"].create_topic("orders", 4).wait()
+        await wait_for(lambda: all(cluster.leader("orders", number) for number in range(4)))
+        for number in range(4):
+            await cluster.append(cluster.leader("orders", number), b"x", number=number)
+        drained = cluster.brokers["A"]
+        drained.set_draining(is_draining=True)
+        await wait_for(lambda: all(each and "A" not in each for each in kept(cluster, "orders", 4)))
+        await wait_for(lambda: not drained.storage.ends(INDEX_TOPIC) and not drained.storage.ends("orders"))
+        assert kept(cluster, "orders", 4) == ["BCD"] * 4
+        for number in range(4):
+            assert await cluster.read(cluster.leader("orders", number), number=number) == [b"x"]
+
+
+async def test_dead_brokers_are_replaced_and_logs_count_as_under_replicated_until_then(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_virtual_cluster() as cluster:
+        await cluster.start("A", "B", "C", "D", preferred_leader_after_ms=500, replace_replicas_after_ms=10_000)
+        await cluster.brokers["A"].create_topic("orders", 4).wait()
+        await wait_for(lambda: all(len(cluster.in_sync("orders", number)) == 3 for number in range(4)))
+        affected = [number for number, each in enumerate(kept(cluster, "orders", 4)) if "B" in each]
+        assert not any(each.replicator.reassigner.under_replicated() for each in cluster.brokers.values())
+        await cluster.stop("B")
+
+        def counted() -> list[int]:
+            found = [log for each in cluster.brokers.values() for log in each.replicator.reassigner.under_replicated()]
+            return sorted(log.number for log in found)
+
+        await wait_for(lambda: counted() == affected)
+        await wait_for(
+            lambda: sum(each.brokers.own.under_replicated_logs for each in cluster.brokers.values()) == len(affected)
+        )
+        stopped_at = trio.current_time()
+        log = affected[0]
+        name = cluster.leader("orders", log)
+        await wait_for(lambda: cluster.brokers[name].replicator.reassigner.explain("orders", log) == Reason.DEAD)
+        assert trio.current_time() - stopped_at > 5
+        await wait_for(lambda: kept(cluster, "orders", 4) == ["ACD"] * 4 and counted() == [])
+
+
+async def test_a_log_moves_to_the_brokers_that_an_operator_names_and_stays_there(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster() as cluster:
+        first, *_ = await cluster.start("A", "B", "C", "D", **QUICK)
+        await cluster.create("orders", "AB")
+        await cluster.append("A", b"a")
+        first.change_replicas(cluster.log("A"), ["D" * 32, "C" * 32, "B" * 32])
+        assert first.replicator.reassigner.explain("orders", 0) == Reason.ASKED
+        await wait_for(lambda: cluster.replicas() == "BCD" and cluster.leader() == "D")
+        assert await cluster.read("D") == [b"a"]
+        await wait_for(lambda: not first.storage.ends("orders"))
+        await trio.sleep(10)
+        assert (cluster.replicas(), cluster.leader()) == ("BCD", "D")
+        first.change_replicas(cluster.log("A"), [])
+        await wait_for(lambda: not cluster.brokers["D"].log_table.topics["orders"].assignments)
+        assert cluster.replicas() == "BCD", "nothing else has changed"
+
+
+async def test_named_brokers_keep_a_log_until_one_of_them_dies(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster() as cluster:
+        await cluster.start("A", "B", "C", "D", **QUICK)
+        await cluster.create("orders", "CBA")
+        assert cluster.leader() == "C"
+        await cluster.stop("B")
+        await wait_for(lambda: cluster.replicas() == "ACD" and cluster.in_sync() == "ACD")
+        assert not cluster.brokers["A"].log_table.topics["orders"].assignments
+
+
+@pytest.mark.parametrize("named", [["A", "A"], ["A", "Z"], ["Z"]])
+async def test_named_replicas_are_different_brokers_of_the_cluster(autojump_clock: MockClock, named: list[str]) -> None:
+    async with open_virtual_cluster() as cluster:
+        first, _ = await cluster.start("A", "B")
+        await cluster.create("orders", "AB")
+        with pytest.raises(ConfigError, match="different brokers of the cluster"):
+            first.change_replicas(cluster.log("A"), [each * 32 for each in named])
+        assert cluster.replicas() == "AB"
+
+
+async def test_a_broker_that_has_deleted_what_it_has_written_gets_it_from_others(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster() as cluster:
+        first, *_ = await cluster.start("A", "B", "C", "D", **QUICK)
+        await cluster.create("orders", "ABC")
+        await cluster.append("A", b"a", b"b")
+        partition = cluster.log("A").leader_partition
+        first.change_replicas(cluster.log("A"), ["B" * 32, "C" * 32, "D" * 32])
+        await wait_for(lambda: not first.storage.durable_end(partition) and cluster.leader() == "B")
+        await cluster.append("B", b"c")
+        first.change_replicas(cluster.log("A"), ["A" * 32, "B" * 32, "C" * 32])
+        await wait_for(lambda: cluster.leader() == "A" and cluster.in_sync() == "ABC")
+        assert await cluster.read("A") == [b"a", b"b", b"c"]
+        assert first.storage.durable_end(partition) == 2
+
+
+async def test_a_broker_with_too_little_space_gets_no_logs(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster() as cluster:
+        await cluster.start("A", "B", **QUICK)
+        await cluster.start("C", full_bytes=2**62, **QUICK)
+        cluster.brokers["C"].membership.update_registration(free_bytes=1)
+        await wait_for(lambda: all(each.brokers.find("C" * 32) is not None for each in cluster.brokers.values()))
+        found = cluster.brokers["C"].replicator.reassigner
+        await cluster.brokers["A"].create_topic("orders", 1, replica_count=1).wait()
+        await wait_for(lambda: cluster.leader() != "")
+        assert found.explain("unknown", 0) is None
+
+
+async def test_the_preferred_replica_leads_when_it_is_asked_for(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster() as cluster:
+        await cluster.start("A", "B", "C", preferred_leader_after_ms=3_600_000)
+        await cluster.create("orders", "ABC", "BCA")
+        elections = {
+            name: PreferredLeaderElections(each.log_table, each.replicator, each.messenger)
+            for name, each in cluster.brokers.items()
+        }
+        for each in cluster.brokers.values():
+            each.messenger.introduce()
+        assert await elections["B"].elect_preferred(cluster.log("B"), 10) == ErrorCode.ELECTION_NOT_NEEDED
+        await cluster.stop("A")
+        await cluster.wait_leader("BC")
+        found = await elections["B"].elect_preferred(cluster.log("B"), 10)
+        assert found == ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+        (again,) = await cluster.start("A", preferred_leader_after_ms=3_600_000)
+        PreferredLeaderElections(again.log_table, again.replicator, again.messenger)
+        again.messenger.introduce()
+        await wait_for(lambda: cluster.in_sync() == "ABC")
+        asked = next(each for each in "BC" if each != cluster.leader())
+        assert await elections[asked].elect_preferred(cluster.log(asked), 10) == ErrorCode.NONE
+        assert cluster.leader() == "A"
+        assert cluster.leader("orders", 1) == "B"
+
+
+async def test_an_election_of_the_preferred_replica_takes_no_longer_than_is_waited_for(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_virtual_cluster() as cluster:
+        first, *_ = await cluster.start("A", "B", "C", preferred_leader_after_ms=3_600_000)
+        await cluster.create("orders", "ABC")
+        await cluster.brokers["A"].create_topic("single", placement=[["A" * 32]]).wait()
+        elections = PreferredLeaderElections(first.log_table, first.replicator, first.messenger)
+        first.change_replicas(cluster.log("A"), ["B" * 32, "A" * 32, "C" * 32])
+        await trio.sleep(3)
+        began_at = trio.current_time()  # B does not take part in transfers
+        assert await elections.elect_preferred(cluster.log("A"), 2) == ErrorCode.REQUEST_TIMED_OUT
+        assert trio.current_time() - began_at == pytest.approx(2, abs=0.1)
+        await wait_for(lambda: cluster.leader("single") == "A")
+        assert await elections.elect_preferred(cluster.log("A", "single"), 2) == ErrorCode.ELECTION_NOT_NEEDED
+        async with trio.open_nursery() as nursery:
+            results: list[ErrorCode] = []
+
+            async def elect() -> None:
+                results.append(await elections.elect_preferred(cluster.log("A"), 60))
+
+            nursery.start_soon(elect)
+            await trio.sleep(0.1)
+            await first.delete_topic("orders")
+        assert results == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
