@@ -239,7 +239,7 @@ async def test_kill_leaves_no_acknowledged_record_without_its_offset(tmp_path: P
     storage = f"filelog:{tmp_path}/log"
     program = [sys.executable, "-m", "tests.broker.log.appending", storage]
     acknowledged = 0
-    for _ in range(3):
+    for _ in range(2):
         with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as process:  # noqa: ASYNC220
             assert process.stdout is not None
             for _ in range(20):

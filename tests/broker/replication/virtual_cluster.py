@@ -30,7 +30,7 @@ from dafka.errors import StorageError
 from dafka.exceptions import unwrap_group
 from dafka.protocol import Node, PeerJoined, PeerLeft
 from dafka.protocol.presence.beacons import Settled
-from dafka.records import RecordBatch
+from dafka.records import Partition, RecordBatch
 from dafka.roles.events import EventFeed
 from dafka.roles.sockets import NodeSockets
 from dafka.storage.memory import MemoryStorage
@@ -50,6 +50,12 @@ class Disk(MemoryStorage):
         super().__init__()
         self.identity = name * 32
         self.is_full = False
+        self.were_read: set[Partition] = set()
+
+    async def read(self, partition: Partition, *arguments: Any, **options: Any) -> Any:
+        """See `Storage.read`. It notes the partition."""
+        self.were_read.add(partition)
+        return await super().read(partition, *arguments, **options)
 
     async def append(self, batches: Sequence[RecordBatch]) -> None:
         """See `Storage.append`."""
@@ -298,6 +304,10 @@ class VirtualCluster:
         return (
             "".join(sorted(each[0] for each in self.log(leader, topic, number).leadership.replicas)) if leader else ""
         )
+
+    def earliest(self, name: str, *partitions: Partition) -> list[int]:
+        """Return the first sequences of partitions that a broker stores."""
+        return [self.brokers[name].storage.stored.earliest.get(each, 0) for each in partitions]
 
     async def create(self, topic: str = "orders", *placement: str, **options: Any) -> None:
         """Create a topic at the first broker, whose logs have these replicas, and wait until all are led."""

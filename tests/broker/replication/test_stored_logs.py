@@ -1,0 +1,164 @@
+"""What brokers store of logs: checkpoints, control records, and records that retention has dropped."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from dafka.broker.core.partition_address import INDEX_TOPIC
+from dafka.broker.core.positions import Offset
+from dafka.broker.core.replication.checkpoints import CHECKPOINTS_TOPIC, decode_checkpoint
+from dafka.broker.core.replication.records import BRANCHES_TOPIC, EpochStart, decode_control, key_of
+from dafka.broker.replication.checkpoints import WRITE_S
+from dafka.records import Partition
+from tests.broker.replication.virtual_cluster import VirtualCluster, open_virtual_cluster, wait_for
+
+
+async def end_an_epoch(cluster: VirtualCluster) -> tuple[str, Partition]:
+    """Let another broker lead after A, and return it, and the index of the epoch of A."""
+    await cluster.start("A", "B", "C")
+    await cluster.create("orders", "ABC")
+    await cluster.append("A", b"1")
+    await cluster.append("A", b"2")
+    ended = cluster.log("A").index_partition
+    await cluster.stop("A")
+    leader = await cluster.wait_leader("BC")
+    await cluster.append(leader, b"3")
+    await cluster.start("A")
+    await wait_for(lambda: cluster.in_sync() == "ABC")
+    return leader, ended
+
+
+def checkpoints(cluster: VirtualCluster, name: str) -> dict[str, int]:
+    """Return the ends of a broker's checkpoints by the addresses of indexes."""
+    found = cluster.brokers[name].storage.state(CHECKPOINTS_TOPIC)
+    return {key.decode(): decode_checkpoint(value).index_end for key, value in found.items()}
+
+
+async def test_a_broker_that_starts_reads_no_index_that_a_checkpoint_covers(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster() as cluster:
+        leader, ended = await end_an_epoch(cluster)
+        assert not any(checkpoints(cluster, each) for each in "ABC")
+        await trio.sleep(WRITE_S)
+        assert all(checkpoints(cluster, each) == {ended.address: 2} for each in "ABC")
+        name = {"B": "C", "C": "B"}[leader]
+        before = cluster.replicated(name).local_log.ends()
+        await cluster.stop(name)
+        cluster.disks[name].were_read.clear()
+        await cluster.start(name)
+        assert ended not in cluster.disks[name].were_read
+        await wait_for(lambda: cluster.in_sync() == "ABC")
+        held = cluster.replicated(name).local_log.ends()
+        assert {epoch: held[epoch] for epoch in before} == before
+        assert await cluster.read(cluster.leader()) == [b"1", b"2", b"3"]
+
+
+async def test_a_checkpoint_does_not_count_where_records_were_lost(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster() as cluster:
+        leader, ended = await end_an_epoch(cluster)
+        name = {"B": "C", "C": "B"}[leader]
+        await trio.sleep(WRITE_S)
+        await cluster.stop(name)
+        lost = Partition("orders", ended.address)
+        await cluster.disks[name].delete_partitions([lost])
+        cluster.disks[name].were_read.clear()
+        (again,) = await cluster.start(name)
+        assert ended in cluster.disks[name].were_read
+        await wait_for(lambda: again.storage.durable_end(lost) == 2 and cluster.in_sync() == "ABC")
+        await cluster.stop(name)
+        await cluster.disks[name].delete_partitions([ended])
+        (again,) = await cluster.start(name)
+        await wait_for(lambda: again.storage.durable_end(ended) == 2 and cluster.in_sync() == "ABC")
+
+
+async def test_checkpoints_of_indexes_that_are_gone_are_removed_and_malformed_ones_ignored(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_virtual_cluster() as cluster:
+        _, ended = await end_an_epoch(cluster)
+        broker = cluster.brokers["A"]
+        unknown = f"{'A' * 32}/{'d' * 32}/0"
+        kept = [(ended.address.encode(), b"spoiled"), (unknown.encode(), b"spoiled")]
+        await broker.storage.write_state(CHECKPOINTS_TOPIC, kept).wait()
+        await cluster.stop("A")
+        (broker,) = await cluster.start("A")
+        await wait_for(lambda: unknown.encode() not in broker.storage.state(CHECKPOINTS_TOPIC))
+        assert broker.storage.state(CHECKPOINTS_TOPIC)[ended.address.encode()] == b"spoiled"
+        assert "a checkpoint is ignored" in caplog.text
+        await wait_for(lambda: cluster.in_sync() == "ABC")
+
+
+async def test_epoch_starts_stay_at_their_leaders_until_the_topic_is_deleted(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster() as cluster:
+        await cluster.start("A", "B", "C")
+        await cluster.create("orders", "ABC")
+        for _ in range(3):
+            leader = cluster.leader()
+            await cluster.stop(leader)
+            await cluster.wait_leader("ABC".replace(leader, ""))
+            await cluster.start(leader)
+            await wait_for(lambda: cluster.in_sync() == "ABC")
+        starts = cluster.brokers["A"].epoch_starts("orders")[0]
+        assert len(starts) >= 4
+        found = []
+        for name in "ABC":
+            state = cluster.brokers[name].storage.state(BRANCHES_TOPIC)
+            records = [decode_control(each) for each in state.values()]
+            assert [key_of(each).encode() for each in records] == list(state)
+            own = [each for each in records if isinstance(each, EpochStart)]
+            assert all(each.leader_epoch.leader == name * 32 for each in own)
+                "of a later epoch than the last one that was known when they were written"
+            )
+            found += own
+        assert sorted(found, key=lambda each: each.leader_epoch) == starts[1:]
+        assert all(cluster.brokers[name].epoch_starts("orders")[0] == starts for name in "ABC")
+        await cluster.brokers["A"].delete_topic("orders")
+        await wait_for(lambda: not any(cluster.brokers[name].storage.state(BRANCHES_TOPIC) for name in "ABC"))
+
+
+async def test_a_vote_outlives_its_broker(autojump_clock: MockClock) -> None:
+    """A leader that has voted for another one, and restarts, does not lead its former epoch."""
+    async with open_virtual_cluster() as cluster:
+        await cluster.start("A", "B", "C")
+        await cluster.create("orders", "ABC")
+        await cluster.append("A", b"a")
+        await wait_for(lambda: cluster.in_sync() == "ABC")
+        other = cluster.brokers["B"]
+        cluster.cut("A", "BC", is_one_way=True)
+        cluster.replicated("B").replica.preference.set(("B" * 32,), frozenset())
+        other.replicator.act(other.replicator.logs.transfer_leadership(cluster.replicated("B")))
+        await wait_for(lambda: cluster.replicated("A").replica.led_epoch is None)
+        await cluster.stop("B", "A")
+        (again,) = await cluster.start("A", are_cut=True)
+        assert again.epoch_starts("orders")[0][-1].leader_epoch.epoch == 0
+        assert cluster.replicated("A").replica.led_epoch is None
+        cluster.heal()
+        await cluster.start("B")
+        leader = await cluster.wait_leader("ABC")
+        assert cluster.log(leader).leadership.epoch > 0
+        assert await cluster.append(leader, b"b") == 1
+
+
+async def test_records_before_the_start_of_a_log_are_dropped_at_all_replicas(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster() as cluster:
+        await cluster.start("A", "B", "C", store_retention_interval_ms=1000)
+        await cluster.create("orders", "ABC")
+        await cluster.append("A", *[b"%d" % number for number in range(10)])
+        former = cluster.log("A").leader_partition
+        await wait_for(lambda: cluster.in_sync() == "ABC")
+        await cluster.stop("A")
+        leader = await cluster.wait_leader("BC")
+        for number in range(10, 20):
+            await cluster.append(leader, b"%d" % number)
+        log = cluster.log(leader)
+        await cluster.brokers[leader].deletion.delete_before(log, Offset(13))
+        later = log.leader_partition
+        await wait_for(lambda: cluster.earliest("B", former, later) == cluster.earliest("C", former, later) == [10, 3])
+        await cluster.start("A", store_retention_interval_ms=1000)
+        await wait_for(lambda: cluster.in_sync() == "ABC" and cluster.earliest("A", former, later)[1] == 3)
+        await cluster.stop(leader)
+        leader = await cluster.wait_leader("ABC".replace(leader, ""))
+        assert cluster.log(leader).index.start_offset == 13
+        assert await cluster.read(leader, offset=13) == [b"%d" % number for number in range(13, 20)]
+        assert cluster.brokers[leader].storage.ends(INDEX_TOPIC)
