@@ -127,7 +127,8 @@ class Replicator(CommitStage):
                 _LOGGER.warning("a control record of the broker %s is ignored: %s", writer, error)
                 continue
             if found is None:
-                self._control.restore(name, None)
+                if writer == self._address:  # others have removed theirs, which have the same keys
+                    self._control.restore(name, None)
             elif isinstance(found, BrokerRegistration):
                 self._learn_broker(found)
             elif isinstance(found, Topic | Deletion):

@@ -108,8 +108,7 @@ async def test_epoch_starts_stay_at_their_leaders_until_the_topic_is_deleted(aut
             assert [key_of(each).encode() for each in records] == list(state)
             own = [each for each in records if isinstance(each, EpochStart)]
             assert all(each.leader_epoch.leader == name * 32 for each in own)
-                "of a later epoch than the last one that was known when they were written"
-            )
+            assert len(records) - len(own) <= 3, "votes and requests for former epochs are removed"
             found += own
         assert sorted(found, key=lambda each: each.leader_epoch) == starts[1:]
         assert all(cluster.brokers[name].epoch_starts("orders")[0] == starts for name in "ABC")
