@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import itertools
+import json
+from typing import Any
 
 import attrs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from dafka.broker.core.metadata.brokers import BrokerRegistration, Brokers
+from dafka.broker.core.metadata.brokers import (
+    BROKER_VERSION,
+    BrokerRegistration,
+    Brokers,
+    decode_broker,
+    encode_broker,
+)
+from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
+from dafka.errors import StorageFormatError
 
 
 def know_two() -> Brokers:
@@ -115,12 +128,132 @@ def test_a_round_is_answered_when_replicas_know_what_it_says() -> None:
     assert not brokers.may_answer("b", can_write=False)
 
 
-def test_a_broker_is_replaceable_when_two_others_can_vote() -> None:
+STEPS = st.one_of(
+    st.tuples(st.just("heard"), st.sampled_from("bcde")),
+    st.tuples(st.just("known"), st.sampled_from("bcd")),
+    st.tuples(st.just("left"), st.sampled_from("bcd")),
+    st.tuples(st.just("disk"), st.sampled_from("abc"), st.booleans()),
+    st.tuples(st.just("check"), st.sampled_from([0.0, 0.1, 0.9, 1.0, 2.0]), st.booleans()),
+    st.tuples(st.just("back"), st.sampled_from([0.5, 100.0])),
+)
+
+
+@settings(max_examples=60)
+@given(st.lists(STEPS, max_size=40))
+def test_a_broker_is_alive_that_was_heard_for_less_than_the_timeout_that_this_one_was_running(
+    steps: list[tuple[Any, ...]],
+) -> None:
+    """Time during which this broker has stalled does not count, and a clock that is set back makes nobody older."""
+    brokers = Brokers(BrokerRegistration(address="a"), timeout_s=1.0)
+    now, silent, members, failing = 1000.0, dict[str, float](), set[str](), set[str]()
+    alive: set[str] = {"a"}
+    advertised: set[str] = {"a"}
+    unwritable: set[str] = set()
+    for kind, *step in steps:
+        if kind == "heard":
+            brokers.record_heartbeat(step[0], now)
+            silent[step[0]] = 0.0
+        elif kind in {"known", "left"}:
+            brokers.record_registration(BrokerRegistration(address=step[0], has_left=kind == "left"))
+            members = members | {step[0]} if kind == "known" else members - {step[0]}
+        elif kind == "disk":
+            brokers.record_storage(step[0], can_write=step[1])
+            failing = failing - {step[0]} if step[1] else failing | {step[0]}
+        elif kind == "back":
+            now -= step[0]
+            brokers.check_alive(now)
+            silent = {each: max(at - step[0], 0.0) for each, at in silent.items()}
+        else:
+            passed, has_stalled = step
+            now += passed
+            if not has_stalled:
+                silent = {each: at + passed for each, at in silent.items()}
+            before = set(alive), set(unwritable)
+            changed = brokers.check_alive(now, passed if has_stalled else 0.0)
+            alive = {"a"} | {each for each in members if silent.get(each, 9e9) < 1.0 - 1e-9}
+            unwritable = alive & failing
+            if 2 * len(alive & advertised) >= len(advertised):
+                advertised = set(alive)
+            assert changed == (before != (alive, unwritable))
+            assert {each.address for each in brokers.advertised()} == {
+                each for each in advertised if each in members | {"a"}
+            }
+        alive, unwritable = set(brokers.alive) if kind == "back" else alive, set(brokers.unwritable)
+        if kind == "back" and 2 * len(alive & advertised) >= len(advertised):
+            advertised = set(alive)
+        assert brokers.alive == alive
+    assert brokers.silent_s("z", now) == float("inf")
+
+
+def test_a_broker_that_was_known_before_a_restart_counts_as_heard_then() -> None:
     brokers = know_two()
+    brokers.record_heartbeat("b", 9.5)
     for each in ("b", "c"):
-        brokers.record_heartbeat(each, 10.0)
+        brokers.expect(each, 10.0)
+    brokers.check_alive(10.6)
+    assert brokers.alive == {"a", "c"}, "b was heard before, which counts"
+
+
+def test_brokers_are_found_by_address_and_number_and_living_ones_first() -> None:
+    brokers = Brokers(BrokerRegistration(address="c", number=2), timeout_s=1.0)
+    assert brokers.is_alone
+    dead = BrokerRegistration(address="b", number=7)
+    living = BrokerRegistration(address="d", number=7)
+    for each in (dead, living, BrokerRegistration(address="c", number=9)):
+        brokers.record_registration(each)
+    brokers.record_heartbeat("d", 10.0)
     brokers.check_alive(10.1)
-    assert brokers.is_replaceable(can_write=False)
-    assert not brokers.is_replaceable(can_write=True)
-    brokers.record_storage("c", can_write=False)
-    assert not brokers.is_replaceable(can_write=False)
+    assert brokers.own.number == 2, "its own registration is not taken from others"
+    assert not brokers.is_alone
+    assert (brokers.find("b"), brokers.find("c"), brokers.find("z")) == (dead, brokers.own, None)
+    assert (brokers.find_number(7), brokers.find_number(2), brokers.find_number(1)) == (living, brokers.own, None)
+    assert [each.address for each in brokers.all()] == ["c", "b", "d"]
+    assert [each.address for each in brokers.living()] == ["c", "d"]
+
+
+def test_clients_get_the_leader_that_is_alive_or_the_presumed_one() -> None:
+    brokers = know_two()
+    brokers.record_heartbeat("b", 10.0)
+    brokers.check_alive(10.1)
+    for leadership, leader in [
+        (LeaderAndIsr("b", is_led=True), "a"),
+        (LeaderAndIsr("b", is_led=False), "b"),
+        (LeaderAndIsr("c", is_led=False), ""),
+        (LeaderAndIsr("c", is_led=False, presumed_leader="c"), "c"),
+        (LeaderAndIsr("", is_led=False, presumed_leader="b"), "b"),
+    ]:
+        assert brokers.leader_of(leadership) == leader
+
+
+REGISTRATION = BrokerRegistration(
+    address="a",
+    number=3,
+    rack="r",
+    kafka_listener="k:1",
+    http_url="http://h",
+    free_bytes=7,
+    is_draining=True,
+    under_replicated_logs=2,
+    forwarding_key="key",
+    awaits_share=True,
+    is_starting=True,
+    has_set_number=True,
+    has_left=True,
+)
+
+
+def test_a_registration_is_read_as_it_was_written() -> None:
+    value = encode_broker(REGISTRATION)
+    assert decode_broker("a", value) == REGISTRATION
+    assert "key" not in repr(REGISTRATION)
+    fields = json.loads(value)
+    for name in set(fields) - {"version"}:
+        rest = {key: each for key, each in fields.items() if key != name}
+        default = getattr(BrokerRegistration(address="a"), name)
+        assert decode_broker("a", json.dumps(rest).encode()) == attrs.evolve(REGISTRATION, **{name: default})
+    assert decode_broker("a", json.dumps(fields | {"new": 1}).encode()) == REGISTRATION
+    with pytest.raises(StorageFormatError, match="newer version"):
+        decode_broker("a", json.dumps(fields | {"version": BROKER_VERSION + 1}).encode())
+    for malformed in (b"", b"[]", b"{}", b"\xff", json.dumps(fields | {"number": "x"}).encode()):
+        with pytest.raises(StorageFormatError):
+            decode_broker("a", malformed)

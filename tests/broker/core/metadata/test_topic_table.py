@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import attrs
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dafka.broker.core.metadata.topic_table import TopicTable
-from dafka.broker.core.metadata.topics import Deletion, Topic, decode_topic, encode_deletion, encode_topic
+from dafka.broker.core.metadata.topics import Deletion, Topic
 from dafka.records import Partition
 
 NAMES = ("orders", "events")
@@ -45,6 +44,7 @@ def view(table: TopicTable) -> object:
     return {name: table.living(name) for name in NAMES}, table.deleted_ids, table.producer_starts
 
 
+@settings(max_examples=40)
 @given(st.lists(st.one_of(topics(), deletions), max_size=12), st.data())
 def test_order_in_which_brokers_learn_does_not_matter(statements: list[Statement], data: st.DataObject) -> None:
     one, other = TopicTable(), TopicTable()
@@ -55,6 +55,7 @@ def test_order_in_which_brokers_learn_does_not_matter(statements: list[Statement
     assert view(one) == view(other)
 
 
+@settings(max_examples=40)
 @given(st.lists(st.one_of(topics(), deletions), max_size=12))
 def test_deleted_topics_stay_deleted_and_others_stay(statements: list[Statement]) -> None:
     table = TopicTable()
@@ -74,6 +75,7 @@ def test_deleted_topics_stay_deleted_and_others_stay(statements: list[Statement]
         assert found is None or found.created_at == min(each.created_at for each in living if each.name == name)
 
 
+@settings(max_examples=40)
 @given(st.lists(st.one_of(topics(), deletions), max_size=12), st.lists(st.booleans(), min_size=12, max_size=12))
 def test_followers_of_changes_have_what_the_table_has(statements: list[Statement], cuts: list[bool]) -> None:
     """Whoever asks for what has changed, however often, ends with the topics of the table, and knows all deletions."""
@@ -108,10 +110,29 @@ def test_native_partitions_go_on_after_the_last_deletion() -> None:
     assert table.producer_starts == {Partition("orders", "P"): 9, Partition("orders", "Q"): 2}
 
 
-@given(deletions)
-def test_records_come_back(deletion: Deletion) -> None:
-    topic = deletion.topic
-    assert decode_topic(topic.name, encode_topic(topic)) == topic
-    assert decode_topic(deletion.key, encode_deletion(deletion)) == deletion
-    former = attrs.evolve(deletion, producer_ends={})
-    assert decode_topic(topic.name, encode_deletion(former)) == former  # the key of former versions
+def test_epochs_of_deleted_topics_are_the_largest_that_any_broker_knew() -> None:
+    table = TopicTable()
+    topic = Topic("orders", "1D")
+    learn(
+        table,
+        [Deletion(topic, {}, 5), Deletion(topic, {}, 9), Deletion(topic, {}, 7), Deletion(Topic("x", "2D"), {}, 1)],
+    )
+    assert table.last_epochs == {"orders": 9, "x": 1}
+
+
+def test_partitions_of_unknown_and_hidden_topics_are_orphans() -> None:
+    table = TopicTable()
+    first, hidden, deleted = (Topic("orders", f"{n}" * 32, created_at=n) for n in (1, 2, 3))
+    learn(table, [first, hidden, Deletion(deleted)])
+    places = {
+        f"A/{first.topic_id}/0": False,
+        f"A/{first.topic_id}/0/1024": False,
+        f"A/{hidden.topic_id}/0": True,
+        f"A/{'9' * 32}/0": True,
+        f"A/{deleted.topic_id}/0": False,
+        "A": False,
+    }
+    for address, is_orphan in places.items():
+        assert table.is_orphan(Partition("orders", address)) == is_orphan, address
+        assert not table.is_orphan(Partition("$logs", address))
+    assert table.is_orphan(Partition("unknown", f"A/{first.topic_id}/0"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import NamedTuple
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dafka.broker.core.replication.leader_lease import ROUNDS_MAX, LeaseRounds, RoundAnswer
@@ -36,6 +36,7 @@ STEPS = st.one_of(
 )
 
 
+@settings(max_examples=60)
 @given(st.lists(STEPS, max_size=30))
 def test_a_broker_is_heard_since_the_last_round_began_that_it_has_answered_and_whose_answer_is_known(
     steps: list[Begin | Answer | Learn],

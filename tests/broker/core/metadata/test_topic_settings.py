@@ -1,0 +1,109 @@
+"""The settings of topics: which values are valid, and what a topic without them has."""
+
+from __future__ import annotations
+
+import pytest
+
+from dafka.broker.core.metadata.topic_settings import (
+    TOPIC_SETTING_NAMES,
+    SettingKind,
+    availability_of,
+    find_setting_problem,
+    find_settings_problem,
+    is_compacted,
+    list_settings,
+    replicas_min_of,
+)
+from dafka.broker.core.metadata.topics import Topic
+from dafka.config import BATCH_BYTES_MAX, Config
+
+LONG_MAX = str(2**63 - 1)
+BYTES_MAX, TOO_MANY_BYTES = str(BATCH_BYTES_MAX), str(BATCH_BYTES_MAX + 1)
+
+VALUES: dict[str, tuple[SettingKind, list[str], list[str]]] = {
+    "availability": (SettingKind.STRING, ["majority", "branch"], ["", "Majority", "both"]),
+    "cleanup.policy": (
+        SettingKind.LIST,
+        ["delete", "compact", "compact,delete", "delete, compact"],
+        ["", "compact,", "compact,other", "none"],
+    ),
+    "delete.retention.ms": (SettingKind.LONG, ["0", LONG_MAX], ["-1", str(2**63), "1.5", ""]),
+    "max.decompressed.message.bytes": (SettingKind.INT, ["1", BYTES_MAX], ["0", TOO_MANY_BYTES, "x"]),
+    "max.message.bytes": (SettingKind.INT, ["0", BYTES_MAX], ["-1", TOO_MANY_BYTES, ""]),
+    "message.timestamp.type": (SettingKind.STRING, ["CreateTime"], ["LogAppendTime", ""]),
+    "min.cleanable.dirty.ratio": (SettingKind.DOUBLE, ["0", "0.5", "1"], ["-0.1", "1.1", "x", "nan"]),
+    "min.insync.replicas": (SettingKind.INT, ["1", "3"], ["0", "-1", "", "1.0"]),
+    "retention.bytes": (SettingKind.LONG, ["-1", "0", LONG_MAX], ["-2", "x"]),
+    "retention.ms": (SettingKind.LONG, ["-1", "0", LONG_MAX], ["-2", str(2**63)]),
+}
+"""For each setting, its kind, values that are valid, and values that are not."""
+
+
+def test_each_setting_is_in_the_table() -> None:
+    assert set(TOPIC_SETTING_NAMES) == set(VALUES)
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_values_are_valid_within_their_limits(name: str) -> None:
+    kind, valid, invalid = VALUES[name]
+    assert [each for each in valid if find_setting_problem(name, each)] == []
+    for each in invalid:
+        problem = find_setting_problem(name, each)
+        assert problem.startswith(f"{name}: expected ")
+        assert repr(each) in problem
+        assert find_settings_problem({"retention.ms": "1", name: each}) == problem
+    topic = Topic("orders", "1D", settings={name: valid[0]})
+    (own,) = [each for each in list_settings(topic, Config()) if each.name == name]
+    assert own == (name, valid[0], True, kind)
+
+
+def test_an_unknown_setting_is_refused_with_those_that_there_are() -> None:
+    problem = find_setting_problem("segment.bytes", "1")
+    assert "'segment.bytes'" in problem
+    assert all(each in problem for each in VALUES)
+    assert find_settings_problem({}) == ""
+
+
+def test_a_topic_has_the_settings_of_the_broker_unless_it_has_its_own() -> None:
+    config = Config().with_store(retention_ms=5, retention_bytes=7, tombstone_ms=9, compaction_dirty_percent=25)
+    found = {each.name: each.value for each in list_settings(Topic("orders", "1D"), config)}
+    assert found == {
+        "availability": "majority",
+        "cleanup.policy": "delete",
+        "delete.retention.ms": "9",
+        "max.decompressed.message.bytes": str(config.kafka.batch_bytes_max),
+        "max.message.bytes": str(config.kafka.message_bytes_max),
+        "message.timestamp.type": "CreateTime",
+        "min.cleanable.dirty.ratio": "0.25",
+        "min.insync.replicas": "1",
+        "retention.bytes": "7",
+        "retention.ms": "5",
+    }
+    assert not any(each.is_own for each in list_settings(Topic("orders", "1D"), config))
+    unlimited = {each.name: each.value for each in list_settings(Topic("orders", "1D"), Config())}
+    assert (unlimited["retention.ms"], unlimited["retention.bytes"]) == ("-1", "-1")
+
+
+@pytest.mark.parametrize(
+    ("policy", "configured", "expected"),
+    [
+        (None, False, False),
+        (None, True, True),
+        ("delete", True, False),
+        ("compact", False, True),
+        ("compact,delete", False, True),
+        ("delete, compact", False, True),
+    ],
+)
+def test_a_topic_is_compacted_if_it_or_the_broker_says_so(policy: str | None, configured: bool, expected: bool) -> None:
+    config = Config().with_store(compact_topics=("orders",) if configured else ())
+    topic = Topic("orders", "1D", settings={} if policy is None else {"cleanup.policy": policy})
+    assert is_compacted(topic, config) == expected
+    shown = {each.name: each.value for each in list_settings(topic, config)}["cleanup.policy"]
+    assert shown == (policy or ("compact" if configured else "delete"))
+
+
+def test_who_may_write_and_how_many_replicas_must_be_in_sync() -> None:
+    topic = Topic("orders", "1D", settings={"availability": "branch", "min.insync.replicas": "2"})
+    assert (availability_of(topic), replicas_min_of(topic)) == ("branch", 2)
+    assert (availability_of(Topic("orders", "1D")), replicas_min_of(Topic("orders", "1D"))) == ("majority", 1)
