@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.metadata.brokers import BROKERS_TOPIC, BrokerRegistration
 from dafka.broker.core.metadata.topics import MESSAGES_TOPIC, TOPICS_TOPIC, Deletion, Topic
 from dafka.broker.core.partition_address import INDEX_TOPIC, EpochAddress, name_log, parse_address
-from dafka.broker.core.positions import AtOffset, Offset, RecordSequence, log_order, sequence_of
+from dafka.broker.core.positions import AtOffset, Offset, Position, RecordSequence, log_order, sequence_of
 from dafka.broker.core.replication.records import BRANCHES_TOPIC, NO_EPOCH_END, EpochEnd, EpochStart, LeaderAndEpoch
 from dafka.broker.core.tables import BrokerTables, make_tables
 from dafka.config import Config
@@ -22,7 +23,7 @@ OWN, OTHER, THIRD, PRODUCER = ("A" * 32, "B" * 32, "C" * 32, "D" * 32)
 KEPT, ELSEWHERE = Topic("kept", "1" * 32, 2), Topic("elsewhere", "2" * 32, 1)
 
 
-def make(*, is_alone: bool = False, creates: bool = True, **settings: object) -> BrokerTables:
+def make(*, is_alone: bool = False, creates: bool = True, **settings: Any) -> BrokerTables:
     """Return the tables of a broker that keeps one of the logs of a topic, and none of another topic."""
     config = Config().with_broker(**settings).with_kafka(auto_create_topics="on" if creates else "off")
     tables = make_tables(OWN, config, StoredPartitions({}), LogTable(OWN, keeps_record_batches=False))
@@ -163,7 +164,7 @@ def test_addresses_of_partitions_that_leaders_write(text: str, parsed: EpochAddr
 
 
 def test_records_of_other_leaders_come_before_those_of_the_own_one() -> None:
-    positions = [RecordSequence(2), AtOffset(Offset(9)), RecordSequence(0), AtOffset(Offset(1))]
+    positions: list[Position] = [RecordSequence(2), AtOffset(Offset(9)), RecordSequence(0), AtOffset(Offset(1))]
     expected = [AtOffset(Offset(1)), AtOffset(Offset(9)), RecordSequence(0), RecordSequence(2)]
     assert sorted(positions, key=log_order) == expected
     assert sequence_of(RecordSequence(5)) == 5

@@ -149,6 +149,16 @@ def envelope(messenger: BrokerMessenger, **changes: Any) -> dict[str, Any]:
     return sample | {"fields": fields | changes.pop("fields", {})} | changes
 
 
+WRONG: dict[str, tuple[Any, ...]] = {
+    "number": (None, "1", True, 1.0, 2**63, -(2**63) - 1),
+    "text": (None, 1, ["t"]),
+    "color": (None, 2, "1", True),
+    "pair": (None, "xy", ["x"], ["x", 1, 2], [1, "x"], {"name": "x", "number": 1}),
+    "inner": (None, {}, [[True]], [{"is_there": 1}], [{}], [None]),
+}
+"""Values that the fields of a message cannot have."""
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -157,17 +167,7 @@ def envelope(messenger: BrokerMessenger, **changes: Any) -> dict[str, Any]:
         {"kind": 1},
         {"incarnation": "1"},
         {"incarnation": True},
-        *(
-            {"fields": {name: wrong}}
-            for name, wrongs in {
-                "number": (None, "1", True, 1.0, 2**63, -(2**63) - 1),
-                "text": (None, 1, ["t"]),
-                "color": (None, 2, "1", True),
-                "pair": (None, "xy", ["x"], ["x", 1, 2], [1, "x"], {"name": "x", "number": 1}),
-                "inner": (None, {}, [[True]], [{"is_there": 1}], [{}], [None]),
-            }.items()
-            for wrong in wrongs
-        ),
+        *({"fields": {name: wrong}} for name, wrongs in WRONG.items() for wrong in wrongs),
     ],
     ids=repr,
 )

@@ -117,7 +117,7 @@ async def test_a_broker_that_was_stopped_takes_nobody_for_dead(autojump_clock: M
                 dead.extend({"A" * 32, "B" * 32, "C" * 32} - broker.alive)  # type: ignore[attr-defined]
                 return changed
 
-            each.brokers.check_alive = check_and_note  # type: ignore[method-assign]
+            each.brokers.check_alive = check_and_note  # type: ignore[method-assign, assignment]
         for _ in range(3):
             autojump_clock.jump(stalled_s)
             await trio.sleep(2)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import trio
 from trio.testing import MockClock
@@ -13,7 +15,7 @@ from dafka.broker.replication.preferred_leader import PreferredLeaderElections
 from dafka.errors import ConfigError
 from tests.broker.replication.virtual_cluster import VirtualCluster, open_virtual_cluster, wait_for
 
-QUICK = {"preferred_leader_after_ms": 500, "replace_replicas_after_ms": 1000}
+QUICK: dict[str, Any] = {"preferred_leader_after_ms": 500, "replace_replicas_after_ms": 1000}
 
 
 def kept(cluster: VirtualCluster, topic: str, count: int) -> list[str]:

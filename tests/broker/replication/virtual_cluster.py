@@ -333,7 +333,7 @@ class VirtualCluster:
 def batch(*values: bytes, producer: tuple[int, int, int] = (-1, -1, -1)) -> list[Any]:
     """Return records as a client sends them; of a producer with an id, an epoch and a first sequence."""
     producer_id, epoch, base_sequence = producer
-    options = {"producer_id": producer_id, "producer_epoch": epoch, "base_sequence": base_sequence}
+    options: dict[str, Any] = {"producer_id": producer_id, "producer_epoch": epoch, "base_sequence": base_sequence}
     data = encode_batch(0, values, timestamps=1000, **options)
     return [(check_crc(memoryview(data), 0), data)]
 

@@ -444,7 +444,7 @@ class Script:
             records = Counter(leaders[0].records()[: leaders[0].replica.high_watermark])
             lost = sorted(history.acknowledged - records.keys())
             doubled = sorted(each for each, count in records.items() if count > 1)
-            places = {each: place for place, each in enumerate(records)}
+            places: dict[str, int] = {each: place for place, each in enumerate(records)}
             moved = sorted(
                 each for each in history.acknowledged & places.keys() if places[each] != self.world.offsets[each]
             )

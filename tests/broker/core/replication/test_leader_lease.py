@@ -26,7 +26,7 @@ class Answer(NamedTuple):
 
 class Learn(NamedTuple):
     broker: str
-    count: int
+    records: int
 
 
 STEPS = st.one_of(
@@ -70,7 +70,7 @@ def test_a_broker_is_heard_since_the_last_round_began_that_it_has_answered_and_w
             found = rounds.answered(step.broker, RoundAnswer(FIRST + number, end), known[step.broker])
             assert found == counts(step.broker, number, end)
         else:
-            known[step.broker] += step.count
+            known[step.broker] += step.records
             before = waiting.pop(step.broker, None)
             expected = before is not None and counts(step.broker, *before)
             assert rounds.learned(step.broker, known[step.broker]) == expected

@@ -236,7 +236,7 @@ def test_the_high_watermark_follows_the_voters_of_the_epoch_as_far_as_records_ar
                 end
                 for end in (4, 8)
                 if own is not None
-                and are_most([v for v in voters if (ends[v] if ends[v] is not None else -1) >= end], voters)
+                and are_most([v for v in voters if (-1 if (found := ends[v]) is None else found) >= end], voters)
             ]
             expected = min(max(committed, default=0), stored)
             assert (mark.offset, has_moved) == (expected, expected > 0), (learners, own, b, c, stored)

@@ -1,0 +1,202 @@
+"""A broker's node in virtual time: its topics, what it has stored, and its metrics."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from dafka.broker.connections.memory import Memory
+from dafka.broker.core.metadata.topics import LOGS_MAX
+from dafka.broker.metrics import BrokerMetrics
+from dafka.broker.stored_topics import read_topics
+from dafka.errors import ConfigError, StorageError
+from dafka.records import Partition, RecordBatch
+from dafka.storage.memory import MemoryStorage
+from tests.broker.replication.virtual_cluster import Disk, VirtualCluster, open_virtual_cluster, wait_for
+
+
+async def test_a_topic_has_a_valid_name_that_is_free_and_an_allowed_number_of_logs(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster() as cluster:
+        (broker,) = await cluster.start("A")
+        await broker.create_topic("orders", 2, {"retention.ms": "5"}, 1).wait()
+        topic = broker.find_topic("orders")
+        assert topic is not None
+        assert (topic.log_count, topic.settings, topic.replica_count) == (2, {"retention.ms": "5"}, 1)
+        assert topic.placement == (("A" * 32,), ("A" * 32,))
+        for name, count, problem in [
+            ("orders", 1, "there is a topic 'orders' already"),
+            ("a b", 1, "only ASCII letters"),
+            ("many", LOGS_MAX + 1, f"from 1 to {LOGS_MAX} logs, not {LOGS_MAX + 1}"),
+            ("many", -1, f"from 1 to {LOGS_MAX} logs, not -1"),
+        ]:
+            with pytest.raises(ConfigError, match=problem):
+                broker.create_topic(name, count)
+        assert list(broker.topics) == ["orders"]
+        assert len(broker.logs("orders")) == 2
+        assert broker.find_log("orders", 2) is None
+
+
+async def test_a_topic_gets_more_logs_or_other_settings_and_never_fewer_logs(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster() as cluster:
+        (broker,) = await cluster.start("A")
+        await cluster.create("orders", "A", "A")
+        await broker.change_topic("orders", settings={"retention.ms": "7"}).wait()
+        await broker.change_topic("orders", log_count=3).wait()
+        topic = broker.log_table.topics["orders"]
+        assert (topic.log_count, topic.settings, topic.revision) == (3, {"retention.ms": "7"}, 2)
+        for count in (2, LOGS_MAX + 1):
+            with pytest.raises(ConfigError, match=f"can have from 3 to {LOGS_MAX} logs, not {count}"):
+                broker.change_topic("orders", log_count=count)
+        await cluster.stop("A")
+        (broker,) = await cluster.start("A")
+        assert broker.log_table.topics["orders"] == topic
+
+
+async def test_internal_topics_are_hidden_and_cannot_be_deleted(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster() as cluster:
+        first, other = await cluster.start("A", "B")
+        made: list[object] = []
+
+        async def ensure(name: str) -> None:
+            made.append(await cluster.brokers[name].ensure_internal_topic("$state", 2))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ensure, "A")
+            nursery.start_soon(ensure, "B")
+        await wait_for(lambda: "$state" in first.log_table.topics and "$state" in other.log_table.topics)
+        assert [first.log_table.topics["$state"].topic_id] == [other.log_table.topics["$state"].topic_id]
+        assert first.topics == {}
+        assert first.find_topic("$state") is first.find_log("$state", 0) is None
+        assert list(first.logs("$state")) == []
+        with pytest.raises(ConfigError):
+            await first.delete_topic("$state")
+        assert "$state" in first.log_table.topics
+
+
+async def test_nothing_is_created_or_changed_while_the_storage_fails(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster() as cluster:
+        (broker,) = await cluster.start("A")
+        await cluster.create("orders", "A")
+        cluster.disks["A"].is_full = True
+        broker.storage.write_state("$checkpoints", [(b"k", b"v")])
+        await trio.sleep(120)
+        with pytest.raises(StorageError):
+            broker.create_topic("other")
+        with pytest.raises(StorageError):
+            broker.change_topic("orders", log_count=2)
+        with pytest.raises(StorageError):
+            await broker.delete_topic("orders")
+        assert list(broker.topics) == ["orders"]
+
+
+async def test_a_store_that_becomes_a_broker_gives_its_records_offsets_the_oldest_partition_first(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_virtual_cluster() as cluster:
+        disk = cluster.disks["A"] = Disk("A")
+        for number, address in enumerate(("Z", "M", "B")):
+            batch = RecordBatch(Partition("orders", address), 0, [b"%d" % number], timestamps=[1])
+            await MemoryStorage.append(disk, [batch])
+            for run in disk._logs[batch.partition].runs:
+                assert run.timestamps is not None
+            await trio.sleep(0.01)
+        await MemoryStorage.append(disk, [RecordBatch(Partition("a b", "Z"), 0, [b"x"], timestamps=[1])])
+        (broker,) = await cluster.start("A")
+        await wait_for(lambda: cluster.leader() == "A" and cluster.log("A").high_watermark == 3)
+        assert sorted(await cluster.read("A")) == [b"0", b"1", b"2"]
+        assert broker.inventory.topics_without_logs() == ["a b"]
+        before = await cluster.read("A")
+        await cluster.stop("A")
+        await cluster.start("A")
+        assert await cluster.read("A") == before
+
+
+async def test_what_is_stored_is_listed_by_size_and_by_partition(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster() as cluster:
+        (broker,) = await cluster.start("A")
+        await cluster.create("small", "A")
+        await cluster.create("large", "A", "A")
+        await cluster.append("A", b"x", topic="small")
+        await cluster.append("A", b"y" * 100, topic="large")
+        await cluster.append("A", b"z" * 50, b"z", topic="large", number=1)
+        topics = {each.name: each for each in await broker.inventory.stored_topics()}
+        sizes = [each.content_bytes for each in await broker.inventory.stored_topics()]
+        assert sizes == sorted(sizes, reverse=True)
+        assert (topics["large"].partitions, topics["large"].records, topics["small"].records) == (2, 3, 1)
+        assert topics["large"].last_stored_at is not None
+        bytes_of = await broker.inventory.log_bytes("large")
+        assert sum(bytes_of) == topics["large"].content_bytes
+        assert bytes_of[0] > bytes_of[1] > 0
+        partitions = await broker.inventory.partitions("large")
+        assert [each.address for each in partitions] == sorted(
+            log.leader_partition.address for log in broker.logs("large")
+        )
+        assert all(each.is_own and each.lag == 0 and each.known_end == each.info.end_sequence for each in partitions)
+        assert broker.inventory.record_count("large") == 3
+        await MemoryStorage.append(
+            cluster.disks["A"], [RecordBatch(Partition("small", "P"), 0, [b"12345"], timestamps=[1])]
+        )
+        own, shared = (await broker.inventory.log_bytes("small"))[0], 5
+        assert own > shared
+        assert [each.is_own for each in await broker.inventory.partitions("small")] == [True, False]
+
+
+async def test_metrics_count_logs_brokers_and_elections(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster() as cluster:
+        first, *_ = await cluster.start("A", "B", "C")
+        await cluster.create("orders", "ABC", "BCA", "CAB")
+        times = iter(range(1000, 100_000, 1000))
+        metrics = {each: BrokerMetrics(cluster.brokers[each], Memory(2**20), lambda: next(times)) for each in "ABC"}
+
+        def read(name: str) -> dict[str, float]:
+            samples = (each for family in metrics[name].read(None) for each in family.samples)  # type: ignore[arg-type]
+            return {
+                "/".join([each.name.removeprefix("dafka_broker_"), *each.labels.values()]): each.value
+                for each in samples
+            }
+
+        await wait_for(lambda: all(cluster.in_sync("orders", number) == "ABC" for number in range(3)))
+        found = read("A")
+        assert (found["logs_led"], found["replicas"], found["leaderless_logs"]) == (1, 3, 0)
+        assert (found["brokers/alive"], found["brokers/dead"]) == (3, 0)
+        assert (found["leader_elections_total"], found["last_election_timestamp_seconds"]) == (0, 0)
+        assert (found["under_replicated_logs"], found["orphaned_partitions"], found["draining"]) == (0, 0, 0)
+        assert (found["memory_used_bytes"], found["memory_limit_bytes"]) == (0, 2**20)
+        await cluster.stop("C")
+        await wait_for(lambda: cluster.leader("orders", 2) in {"A", "B"})
+        await trio.sleep(6)
+        elections = {name: read(name) for name in "AB"}
+        assert sum(each["leader_elections_total"] for each in elections.values()) == 1
+        assert sum(each["logs_led"] for each in elections.values()) == 3
+        assert {each["brokers/dead"] for each in elections.values()} == {1}
+        assert elections["A"]["last_election_timestamp_seconds"] > 0
+        assert sum(each["under_replicated_logs"] for each in elections.values()) == 3
+        first.set_draining(is_draining=True)
+        assert read("A")["draining"] == 1
+
+
+async def test_topics_are_read_from_the_storage_of_a_broker(autojump_clock: MockClock) -> None:
+    assert await read_topics(MemoryStorage()) is None
+    async with open_virtual_cluster() as cluster:
+        first, _ = await cluster.start("A", "B")
+        await cluster.create("orders", "AB")
+        await cluster.create("gone", "AB")
+        await first.delete_topic("gone")
+        await wait_for(lambda: list(cluster.brokers["B"].topics) == ["orders"])
+        await trio.sleep(1)
+        for name in "AB":
+            await spoil(cluster, name)
+            table = await read_topics(cluster.disks[name])
+            assert table is not None
+            assert table.find("orders") == first.find_topic("orders")
+            assert table.find("gone") is None
+            assert table.deleted_ids == first.replicator.topic_table.deleted_ids
+
+
+async def spoil(cluster: VirtualCluster, name: str) -> None:
+    """Write a record of a topic that cannot be read."""
+    partition = Partition("$topics", "F" * 32)
+    await MemoryStorage.append(
+        cluster.disks[name], [RecordBatch(partition, 0, [b"spoiled", None], keys=[b"x", b"\xff"], timestamps=[1, 1])]
+    )
