@@ -67,7 +67,8 @@ async def test_internal_topics_are_hidden_and_cannot_be_deleted(autojump_clock: 
         await wait_for(lambda: "$state" in first.log_table.topics and "$state" in other.log_table.topics)
         assert [first.log_table.topics["$state"].topic_id] == [other.log_table.topics["$state"].topic_id]
         assert first.topics == {}
-        assert first.find_topic("$state") is first.find_log("$state", 0) is None
+        assert first.find_topic("$state") is None
+        assert first.find_log("$state", 0) is None
         assert list(first.logs("$state")) == []
         with pytest.raises(ConfigError):
             await first.delete_topic("$state")

@@ -214,3 +214,17 @@ def test_a_checkpoint_counts_only_where_all_that_it_names_is_stored() -> None:
 def test_a_malformed_checkpoint_is_refused(value: bytes) -> None:
     with pytest.raises(StorageFormatError):
         decode_checkpoint(value)
+
+
+def test_a_log_starts_at_the_latest_start_that_was_written_or_restored() -> None:
+    held, again = Held(), Held()
+    for offset in (3, 7, 5):
+        held.write(LogStartEntry(Offset(offset)))
+    assert held.start_offset == 7
+    list(held.advance())
+    ((branch, checkpoint),) = held.take_checkpoints(LATER)
+    again.write(LogStartEntry(Offset(9)))
+    again.restore(branch, checkpoint)
+    assert again.start_offset == 9
+    held.clear()
+    assert (held.start_offset, held.ends(), held.missing()) == (0, {}, {})

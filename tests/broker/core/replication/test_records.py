@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dafka.broker.core.replication.records import (
@@ -14,6 +14,7 @@ from dafka.broker.core.replication.records import (
     VoteRequest,
     decode_control,
     encode_control,
+    key_of,
     next_epoch,
 )
 from dafka.errors import StorageFormatError
@@ -24,12 +25,13 @@ BRANCHES = st.builds(LeaderAndEpoch, st.integers(-1, 2**31 - 1), NAMES)
 TIPS = st.builds(EpochEnd, BRANCHES, st.integers(0, 2**63 - 1))
 REPLICAS = st.lists(NAMES, max_size=5).map(tuple)
 RECORDS = st.one_of(
-    st.builds(VoteRequest, NAMES, BRANCHES, REPLICAS, REPLICAS),
-    st.builds(Vote, NAMES, BRANCHES, TIPS, st.lists(REPLICAS, max_size=3).map(tuple)),
+    st.builds(VoteRequest, NAMES, BRANCHES, REPLICAS, REPLICAS, st.booleans()),
+    st.builds(Vote, NAMES, BRANCHES, TIPS, st.lists(REPLICAS, max_size=3).map(tuple), BRANCHES),
     st.builds(EpochStart, NAMES, BRANCHES, TIPS, REPLICAS, REPLICAS),
 )
 
 
+@settings(max_examples=50)
 @given(RECORDS)
 def test_a_record_is_read_as_it_was_written(record: VoteRequest | Vote | EpochStart) -> None:
     assert decode_control(encode_control(record)) == record
@@ -70,3 +72,16 @@ def test_a_record_of_an_earlier_version_names_no_joining_replicas() -> None:
     assert decode_control(b'{"version":1,"row":["log",[1,"a"],[[0,"b"],7],["a","b"]]}') == row
     vote_request = VoteRequest("log", LeaderAndEpoch(1, "a"), ("a", "b"))
     assert decode_control(b'{"version":1,"claim":["log",[1,"a"],["a","b"]]}') == vote_request
+
+
+def test_keys_differ_between_kinds_logs_and_epochs_and_not_between_leaders() -> None:
+    parts = [(log, LeaderAndEpoch(epoch, "a")) for log in ("x/0", "x/1") for epoch in (1, 1024)]
+    end = epoch_end(LeaderAndEpoch(0, "b"), 7)
+    made = [
+        each
+        for log, epoch in parts
+        for each in (VoteRequest(log, epoch, ()), Vote(log, epoch, end, ()), EpochStart(log, epoch, end, ()))
+    ]
+    assert len({key_of(each) for each in made}) == len(made) == 12
+    assert key_of(VoteRequest("x/0", LeaderAndEpoch(1, "b"), ("c",))) == key_of(made[0])
+    assert all(key_of(each).split("/", 1)[1] == f"{each.log}/{each.leader_epoch.epoch}" for each in made)

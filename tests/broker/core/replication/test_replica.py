@@ -4,20 +4,14 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-import pytest
-
 from dafka.broker.core.positions import Offset
 from dafka.broker.core.replication.effects import (
     Acknowledge,
-    AdvanceHighWatermark,
     Lead,
     ReplicaAction,
-    StepDown,
     WriteControl,
 )
-from dafka.broker.core.replication.election_triggers import JOINED_S
 from dafka.broker.core.replication.records import (
-    ControlRecord,
     EpochStart,
     LeaderAndEpoch,
     Vote,
@@ -56,18 +50,6 @@ def lead_followed_by_one() -> Replica:
     leader.stored(FIRST, Offset(10))
     leader.acknowledged("b1", FIRST, Offset(10))
     return leader
-
-
-def test_the_first_replica_leads_a_log_at_once() -> None:
-    assert [type(each) for each in make_replica("b0").resume()] == [Lead]
-    assert make_replica("b1").resume() == []
-
-
-def test_a_leader_that_has_restarted_counts_what_it_holds_itself() -> None:
-    leader = make_replica("b0")
-    leader.restore_local({FIRST: Offset(10)})
-    assert [type(each) for each in leader.resume()] == [Lead]
-    assert leader.acknowledged("b2", FIRST, Offset(10)) == [AdvanceHighWatermark(Offset(10))]
 
 
 def test_a_preferred_replica_takes_over_after_some_time() -> None:
@@ -167,83 +149,7 @@ def test_a_drained_replica_leads_if_no_other_is_alive() -> None:
     )
 
 
-class Group:
-    """Replicas whose control records reach whoever listens, at once."""
-
-    def __init__(
-        self, *brokers: str, replicas: tuple[str, ...] = REPLICAS, settings: ReplicaSettings = SETTINGS
-    ) -> None:
-        self.replicas = {each: Replica("log", each, number, replicas, settings) for number, each in enumerate(brokers)}
-        self.actions: dict[str, list[ReplicaAction]] = {each: [] for each in brokers}
-        self.listening = set(brokers)
-        for name, replica in self.replicas.items():
-            replica.elections.restore([], [])
-            replica.restore_local({})
-            self.act(name, replica.resume())
-
-    def act(self, broker: str, actions: list[ReplicaAction]) -> None:
-        """Make control records durable, and let the brokers know that listen."""
-        self.actions[broker] += actions
-        for action in actions:
-            if isinstance(action, WriteControl):
-                self.act(broker, self.replicas[broker].elections.written(action.record))
-                for other in sorted(self.listening - {broker}):
-                    self.act(other, self.replicas[other].receive(broker, action.record))
-
-    def store(self, branch: LeaderAndEpoch, end_offset: int, *brokers: str) -> None:
-        """Let brokers store a branch up to an offset, and all that listen know."""
-        for broker in brokers:
-            self.act(broker, self.replicas[broker].stored(branch, Offset(end_offset)))
-        for broker in brokers:
-            for other in sorted(self.listening):
-                self.act(other, self.replicas[other].acknowledged(broker, branch, Offset(end_offset)))
-
-    def vote_request(self, broker: str, *alive: str) -> None:
-        """Let a broker claim the log until it has done so."""
-        for now in range(100, 105):
-            self.act(broker, self.replicas[broker].set_alive(alive, now))
-
-
 FIRST = LeaderAndEpoch(0, "b0")
-
-
-def test_readers_may_read_from_each_replica_what_it_holds_of_what_most_have_acknowledged() -> None:
-    group = Group(*REPLICAS)
-    group.store(FIRST, 5, "b0")
-    assert [each.high_watermark for each in group.replicas.values()] == [0, 0, 0]
-    group.store(FIRST, 5, "b1")
-    assert [each.high_watermark for each in group.replicas.values()] == [5, 5, 0]
-    group.store(FIRST, 3, "b2")
-    assert [each.high_watermark for each in group.replicas.values()] == [5, 5, 3]
-    assert group.actions["b2"][-1] == AdvanceHighWatermark(Offset(3))
-
-
-def test_acknowledgements_of_an_earlier_branch_do_not_count() -> None:
-    group = Group(*REPLICAS)
-    group.store(FIRST, 5, *REPLICAS)
-    group.listening = {"b1", "b2"}
-    group.vote_request("b1", "b1", "b2")
-    branch = group.replicas["b1"].led_epoch
-    assert branch is not None
-    group.store(branch, 9, "b1")
-    group.act("b1", group.replicas["b1"].acknowledged("b2", FIRST, Offset(9)))
-    assert group.replicas["b1"].high_watermark == 5
-
-
-def test_replicas_in_sync_are_alive_and_lack_little_or_have_lacked_nothing_a_short_time_ago() -> None:
-    leader = lead_followed_by_one()
-    leader.acknowledged("b2", FIRST, Offset(7))
-    assert leader.in_sync() == ("b0", "b1")
-    assert leader.in_sync(max_lag=3) == REPLICAS
-    leader.set_alive(REPLICAS, 1.0)
-    leader.stored(FIRST, Offset(20))
-    leader.set_alive(REPLICAS, 2.0)
-    leader.set_alive(REPLICAS, 3.0)
-    assert leader.in_sync() == ("b0",)
-    assert leader.in_sync(within_s=2.0) == ("b0", "b1")
-    leader.set_alive(("b0", "b2"), 3.0)
-    assert leader.in_sync(max_lag=100, within_s=2.0) == ("b0", "b2")
-    assert make_replica("b1").in_sync() == ()
 
 
 def test_a_leader_is_heard_since_most_replicas_that_follow_it_were_asked() -> None:
@@ -256,50 +162,13 @@ def test_a_leader_is_heard_since_most_replicas_that_follow_it_were_asked() -> No
     assert leader.heard_since(asked.__getitem__) == 7.0, "b2 may follow another leader"
     leader.receive("b1", Vote("log", LeaderAndEpoch(2048, "b1"), epoch_end(FIRST, 7), (), FIRST))
     assert leader.heard_since(asked.__getitem__) == float("-inf")
-
-
-def test_a_record_outlives_a_change_of_replicas_that_its_holder_does_not_live_to_see() -> None:
-    group = Group(*REPLICAS, "b3")
-    group.store(FIRST, 5, "b0", "b2")
-    assert group.replicas["b0"].high_watermark == 5
-    group.listening = {"b0", "b1", "b3"}
-    group.vote_request("b0", "b0", "b1", "b3")
-    group.act("b0", group.replicas["b0"].elections.change_replicas(("b0", "b1", "b3")))
-    changed = group.replicas["b0"].led_epoch
-    assert changed is not None
-    assert changed.epoch > 0
-    # Of those that have the record, b0 dies before anybody copies it, and b2 is no replica any more.
-    group.listening = {"b1", "b3"}
-    group.vote_request("b1", "b1", "b3")
-    assert group.replicas["b1"].led_epoch is None
-    for name in ("b0", "b2"):
-        for other in ("b1", "b3"):
-            for action in group.actions[other]:
-                if name == "b2" and isinstance(action, WriteControl):
-                    group.act(name, group.replicas[name].receive(other, action.record))
-    for action in group.actions["b0"]:
-        if isinstance(action, WriteControl):
-            group.act("b2", group.replicas["b2"].receive("b0", action.record))
-    group.listening = {"b1", "b2", "b3"}
-    group.vote_request("b1", "b1", "b2", "b3")
-    led_epoch = group.replicas["b1"].led_epoch
-    assert led_epoch is not None
-    assert group.replicas["b1"].epoch_tree.starts[led_epoch].parent.end_offset == 5
-
-
-def test_a_broker_that_is_no_replica_may_drop_its_records_when_the_replicas_have_them() -> None:
-    group = Group(*REPLICAS, "b3")
-    group.store(FIRST, 5, *REPLICAS)
-    group.act("b0", group.replicas["b0"].set_alive((*REPLICAS, "b3"), 0.0))
-    group.act("b0", group.replicas["b0"].elections.change_replicas(("b0", "b1", "b3")))
-    branch = group.replicas["b0"].led_epoch
-    assert branch is not None
-    assert not group.replicas["b2"].may_drop
-    group.store(branch, 5, "b0")
-    assert not group.replicas["b2"].may_drop
-    group.store(branch, 5, "b1")
-    assert group.replicas["b2"].may_drop
-    assert not group.replicas["b3"].may_drop
+    unwritable = lead_followed_by_one()
+    unwritable.set_alive(REPLICAS, 0.0, frozenset({"b0"}))
+    assert unwritable.heard_since(lambda _broker: 9.0) == float("-inf"), "others may elect another leader"
+    branch = Replica("log", "b0", 0, REPLICAS, ReplicaSettings(availability=Availability.BRANCH))
+    branch.resume()
+    assert branch.heard_since(lambda _broker: float("-inf")) == float("inf")
+    assert make_replica("b1").heard_since(asked.__getitem__) == float("-inf"), "it leads nothing"
 
 
 def test_a_clock_that_is_set_back_delays_a_claim_no_longer_than_one_that_is_right() -> None:
@@ -377,75 +246,6 @@ def test_a_leader_has_time_to_read_what_is_before_its_branch() -> None:
     assert not replica.may_append
     times = (11.1, 12.3, 12.5)
     assert next(now for now in times if replica.set_alive((preferred, other), now)) == 12.5
-
-
-def meet(sides: tuple[set[str], set[str]], group: Group) -> None:
-    """Let two sides of a split have each other's control records."""
-    made = {
-        name: [each.record for each in found if isinstance(each, WriteControl)] for name, found in group.actions.items()
-    }
-    group.listening = sides[0] | sides[1]
-    for one, other in (sides, sides[::-1]):
-        for maker in sorted(one):
-            for record in made[maker]:
-                for name in sorted(other):
-                    group.act(name, group.replicas[name].receive(maker, record))
-
-
-@pytest.mark.parametrize(("cut_off", "parent"), [("b2", "the first"), ("b0", "the other")])
-def test_the_branch_of_more_replicas_goes_on_when_two_sides_meet(cut_off: str, parent: str) -> None:
-    """Leader b0 has appended 5 records; a side without it begins a branch at 0, and appends 9."""
-    settings = ReplicaSettings(availability=Availability.BRANCH)
-    group = Group(*REPLICAS, settings=settings)
-    others = set(REPLICAS) - {"b0"} if cut_off == "b0" else {cut_off}
-    first_side = set(REPLICAS) - others
-    group.store(FIRST, 5, *first_side)
-    group.listening = others
-    claimer = sorted(others)[-1]
-    group.vote_request(claimer, *others)
-    branch = group.replicas[claimer].led_epoch
-    assert branch is not None
-    group.store(branch, 9, *others)
-    meet((first_side, others), group)
-    group.store(branch, 9, *first_side)
-    group.vote_request(claimer, *REPLICAS)
-    latest = group.replicas[claimer].latest
-    assert latest.leader_epoch.leader == claimer
-    if parent == "the first":
-        assert latest.parent == epoch_end(FIRST, 5)
-    else:
-        assert latest.leader_epoch == branch or latest.parent == epoch_end(branch, 9)
-
-
-def test_a_replica_that_joins_counts_for_majorities_when_it_holds_the_log() -> None:
-    leader, alive = make_replica("b0"), ("b0", "b1", "b2", "b3")
-    leader.restore_local({FIRST: Offset(10)})
-    leader.resume()
-    leader.set_alive(alive, 0.0)
-    [write] = leader.elections.change_replicas(alive)
-    assert isinstance(write, WriteControl)
-    vote_request = write.record
-    assert isinstance(vote_request, VoteRequest)
-    assert (vote_request.replicas, vote_request.learners, vote_request.voters) == (alive, ("b3",), REPLICAS)
-    assert leader.elections.written(vote_request) == []
-    branch = vote_request.leader_epoch
-    assert leader.receive("b3", Vote("log", branch, epoch_end(FIRST, 0), (REPLICAS,), FIRST)) == []
-    *_, vote = leader.receive("b1", Vote("log", branch, epoch_end(FIRST, 10), (REPLICAS,), FIRST))
-    assert isinstance(vote, WriteControl)
-    row = EpochStart("log", branch, epoch_end(FIRST, 10), alive, ("b3",))
-    assert leader.elections.written(vote.record) == [WriteControl(row)]
-    assert leader.elections.written(row) == [Lead(row)]
-    leader.stored(branch, Offset(12))
-    assert leader.acknowledged("b3", branch, Offset(11)) == []
-    assert leader.acknowledged("b1", branch, Offset(12)) == [AdvanceHighWatermark(Offset(12))]
-    assert leader.set_alive(alive, 1.0) == []
-    leader.acknowledged("b3", branch, Offset(12))
-    made = [leader.set_alive(alive, now) for now in (2.0, 2.0 + JOINED_S / 2, 2.0 + JOINED_S)]
-    assert made[:2] == [[], []]
-    [[promoted]] = made[2:]
-    assert isinstance(promoted, WriteControl)
-    assert isinstance(promoted.record, VoteRequest)
-    assert (promoted.record.replicas, promoted.record.learners) == (alive, ())
 
 
 def test_a_replica_that_joins_claims_nothing_and_leads_nothing() -> None:
@@ -554,29 +354,6 @@ def claim_after(leader: str, broker: str) -> tuple[Replica, WriteControl]:
     return replica, vote_request
 
 
-def test_a_replica_follows_its_own_claim_when_enough_others_do() -> None:
-    replica, vote_request = claim_after("b0", "b1")
-    assert replica.elections.written(vote_request.record) == []
-    assert replica.acknowledged_log_end == epoch_end(LeaderAndEpoch(0, "b0"), 10)
-    replica.stored(LeaderAndEpoch(0, "b0"), Offset(12))
-    assert replica.acknowledged_log_end == epoch_end(LeaderAndEpoch(0, "b0"), 12), "it follows the leader still"
-    vote = Vote("log", vote_request.record.leader_epoch, epoch_end(LeaderAndEpoch(0, "b0"), 12), (REPLICAS,))
-    assert votes(replica.receive("b2", vote)) == [vote_request.record.leader_epoch]
-
-
-def test_a_new_branch_continues_the_latest_one_and_not_the_longest() -> None:
-    replica, vote_request = claim_after("b0", "b1")
-    replica.elections.written(vote_request.record)
-    latest = LeaderAndEpoch(1024, "b0")
-    replica.receive("b0", EpochStart("log", latest, epoch_end(FIRST, 4), REPLICAS))
-    voted = replica.receive(
-        "b2", Vote("log", vote_request.record.leader_epoch, epoch_end(latest, 5), (REPLICAS,), latest)
-    )
-    (vote,) = [each for each in voted if isinstance(each, WriteControl)]
-    rows = [each.record for each in replica.elections.written(vote.record) if isinstance(each, WriteControl)]
-    assert rows == [EpochStart("log", vote_request.record.leader_epoch, epoch_end(latest, 5), REPLICAS)]
-
-
 def test_a_promise_names_the_voters_of_every_branch_that_may_have_begun() -> None:
     replica = follow("b0", "b1")
     replica.set_alive(("b1", "b2", "b3"), 5.0)
@@ -595,37 +372,6 @@ def test_a_claim_is_withdrawn_when_the_leader_is_heard_again() -> None:
     assert votes(replica.receive("b2", vote)) == []
 
 
-def test_a_leader_that_does_not_get_what_is_before_its_branch_gives_way_to_others() -> None:
-    stuck, other, last = rank_nodes("log", REPLICAS)
-    row = EpochStart("log", LeaderAndEpoch(next_epoch(0, 0), stuck), epoch_end(LeaderAndEpoch(0, last), 10), REPLICAS)
-
-    def records_of(broker: str, held: dict[LeaderAndEpoch, Offset]) -> list[tuple[float, ControlRecord]]:
-        """Return what a replica writes when the leader has begun a branch, and appends nothing."""
-        replica = make_replica(broker, (last, stuck, other))
-        replica.restore_local(held)
-        replica.receive(stuck, row)
-        found = []
-        for now in (each / 4 for each in range(40)):
-            for action in replica.set_alive(REPLICAS, now):
-                assert isinstance(action, WriteControl)
-                found.append((now, action.record))
-                replica.elections.written(action.record)
-        return found
-
-    (_, resignation), *later = records_of(stuck, {LeaderAndEpoch(0, last): Offset(4)})
-    assert isinstance(resignation, Vote)
-    assert resignation.leader_epoch > row.leader_epoch
-    ((claimed_again_at, vote_request), *_) = later
-    assert isinstance(vote_request, VoteRequest)
-    replica = make_replica(other, (last, stuck, other))
-    replica.restore_local({LeaderAndEpoch(0, last): Offset(10)})
-    replica.receive(stuck, row)
-    replica.set_alive(REPLICAS, 0.0)
-    replica.receive(stuck, resignation)
-    vote_requests = [now for now in (each / 4 for each in range(40)) if replica.set_alive(REPLICAS, now)]
-    assert vote_requests[0] < claimed_again_at
-
-
 def test_repeated_acknowledgements_do_not_make_a_replica_claim_sooner() -> None:
     vote_requests: dict[bool, list[float]] = {}
     for repeats in (False, True):
@@ -636,14 +382,3 @@ def test_repeated_acknowledgements_do_not_make_a_replica_claim_sooner() -> None:
             if repeats:
                 assert replica.repeat_acknowledgement() == [Acknowledge(LeaderAndEpoch(0, "b0"), Offset(10))]
     assert vote_requests[True] == vote_requests[False]
-
-
-def test_a_leader_that_is_cut_off_resigns_once_and_then_requests_a_later_epoch() -> None:
-    leader = lead_followed_by_one()
-    (step_down, resignation) = [each for now in range(1, 10) for each in leader.set_alive({"b0"}, float(now))]
-    assert isinstance(step_down, StepDown)
-    assert isinstance(resignation, WriteControl)
-    assert isinstance(resignation.record, Vote), "no other one is written while this one is not durable"
-    (request,) = [each for now in range(10, 20) for each in leader.set_alive(REPLICAS, float(now))][:1]
-    assert isinstance(request, WriteControl)
-    assert request.record.leader_epoch > resignation.record.leader_epoch

@@ -1,4 +1,4 @@
-"""What a broker fetches so that it has the logs that it keeps."""
+"""The replicated logs of one broker: what it fetches, keeps and acknowledges, and which control records count."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from dafka.broker.core.log.entries import encode_entries
 from dafka.broker.core.log.log import LEADER
 from dafka.broker.core.metadata.topics import Topic
-from dafka.broker.core.positions import RecordSequence
-from dafka.broker.core.replication.records import EpochStart, LeaderAndEpoch, next_epoch
+from dafka.broker.core.positions import Offset, RecordSequence
+from dafka.broker.core.replication.effects import Acknowledge, WriteControl
+from dafka.broker.core.replication.records import ControlRecord, EpochStart, LeaderAndEpoch, Vote, next_epoch
 from dafka.broker.core.replication.replicated_logs import FetchRecords, LogAction, ReplicatedLog, ReplicatedLogs
 from dafka.broker.core.replication.settings import ReplicaSettings
 from dafka.records import Partition, RecordBatch
@@ -69,3 +70,120 @@ def test_a_broker_that_does_not_keep_a_log_fetches_nothing_of_it() -> None:
     kept = Kept(("a", "b"))
     assert fetched(kept.logs.record_control("b", kept.row)) == []
     assert fetched(kept.logs.repeat_fetches()) == []
+
+
+THIRD = LeaderAndEpoch(next_epoch(next_epoch(0, 1), 0), "a")
+
+
+def controls(actions: Iterable[LogAction]) -> list[ControlRecord]:
+    return [each.action.record for each in actions if isinstance(each.action, WriteControl)]
+
+
+def test_control_records_of_epochs_that_have_begun_are_forgotten_and_later_ones_stay() -> None:
+    """They are restored when the log is loaded later: a vote must count, also if an earlier epoch has begun since."""
+    for begun, is_kept in ((FIRST, True), (SECOND, True), (THIRD, False)):
+        logs = ReplicatedLogs("c", lambda: 2, defaultdict[Partition, int](int).__getitem__, ReplicaSettings())
+        topic = Topic("orders", "f" * 32)
+        name = f"{topic.topic_id}/0"
+        vote = Vote(name, SECOND, epoch_end(FIRST, 0), (REPLICAS,), FIRST)
+        logs.record_control("c", vote)
+        logs.record_control("a", EpochStart(name, begun, epoch_end(FIRST, 0), REPLICAS))
+        assert logs.has_control(name)
+        log = logs.add(topic, 0, REPLICAS, [])
+        assert (log.replica.elections.votes.own_epoch == SECOND.epoch) == is_kept
+        assert [each.leader_epoch for each in logs.epoch_starts(name)] == sorted({FIRST, begun})
+        logs.remove(name)
+        assert logs.find(name) is None
+        assert logs.has_control(name)
+        logs.forget_control(name)
+        assert not logs.has_control(name)
+
+
+def test_partitions_belong_to_their_logs_and_learners_keep_them() -> None:
+    kept = Kept(("a", "b"))
+    index, records = kept.log.index_partition(FIRST), kept.log.leader_partition(FIRST)
+    assert kept.logs.find_partition(index) == kept.logs.find_partition(records) == (kept.log, FIRST)
+    assert kept.logs.keeps(records) is False
+    for other in (
+        Partition("other", records.address),
+        Partition("orders", "a"),
+        Partition("orders", f"a/{'e' * 32}/0"),
+    ):
+        assert kept.logs.find_partition(other) is None
+        assert kept.logs.keeps(other) is None
+    row = EpochStart(kept.log.name, SECOND, epoch_end(FIRST, RECORDS), (*REPLICAS,), ("c",))
+    kept.logs.record_control("b", row)
+    assert kept.logs.keeps(records) is True
+    kept.logs.set_alive(REPLICAS, 1.0)
+    assert kept.logs.is_joining(records)
+
+
+def lead(end: int) -> tuple[ReplicatedLogs, ReplicatedLog]:
+    """Return a log that the broker `a` leads, and stores up to an offset."""
+    ends: defaultdict[Partition, int] = defaultdict(lambda: 100)
+    logs = ReplicatedLogs("a", lambda: 0, ends.__getitem__, ReplicaSettings())
+    log = logs.add(Topic("orders", "f" * 32), 0, REPLICAS, [])
+    logs.resume(log, 0.0)
+    logs.set_alive(REPLICAS, 0.0)
+    values = [encode_entries([run_entry(number, LEADER, number, 1)]) for number in range(end)]
+    logs.stored([RecordBatch(log.index_partition(FIRST), 0, values)])
+    return logs, log
+
+
+def test_acknowledged_index_records_stand_for_the_offsets_after_what_they_name() -> None:
+    logs, log = lead(5)
+    for broker, index_end, mark in (("z", 5, 0), ("b", 0, 0), ("b", 3, 3), ("c", 2, 3), ("b", 4, 4), ("c", 5, 5)):
+        logs.acknowledged(broker, log.index_partition(FIRST), RecordSequence(index_end))
+        assert log.replica.high_watermark == mark
+    assert logs.acknowledged("b", log.index_partition(THIRD), RecordSequence(9)) == []
+    assert logs.acknowledged("b", Partition("$logs", f"a/{'e' * 32}/0"), RecordSequence(9)) == []
+
+
+def test_an_acknowledgement_of_unknown_index_records_stands_for_the_start_of_their_epoch() -> None:
+    kept = Kept()
+    kept.store_index()
+    kept.store_records()
+    kept.logs.record_control("b", kept.row)
+    kept.logs.acknowledged("a", kept.log.index_partition(SECOND), RecordSequence(1))
+    assert kept.log.replica._peers.progress.ends == {"a": RECORDS}
+
+
+def test_acknowledgements_are_repeated_for_a_leader_that_is_back_and_for_the_index_that_it_announces() -> None:
+    kept = Kept()
+    kept.store_index()
+    kept.store_records()
+    acknowledge = [Acknowledge(FIRST, Offset(RECORDS))]
+    assert [each.action for each in kept.logs.set_alive(REPLICAS, 1.0)] == acknowledge
+    assert kept.logs.set_alive({"a", "c"}, 2.0) == []
+    assert kept.logs.set_alive(REPLICAS, 3.0) == [], "only b is back"
+    assert [each.action for each in kept.logs.repeat_acknowledgement(kept.log.index_partition(FIRST))] == acknowledge
+    assert kept.logs.repeat_acknowledgement(kept.log.index_partition(SECOND)) == []
+
+
+def test_settled_logs_rest_until_something_happens() -> None:
+    logs, log = lead(1)
+    assert logs.active == [log]
+    for broker in "bc":
+        logs.acknowledged(broker, log.index_partition(FIRST), RecordSequence(1))
+    logs.advance(1.0)
+    logs.advance(2.0)
+    assert logs.active == []
+    logs.take_changed()
+    assert logs.take_changed() == []
+    logs.set_preferences(log, ("b",), frozenset())
+    assert logs.active == logs.take_changed() == [log]
+    logs.advance(3.0)
+    logs.set_preferences(log, ("b",), frozenset())
+    assert logs.active == [], "nothing has changed"
+    assert controls(logs.change_replicas(log, ("a", "b"))) != []
+    logs.remove(log.name)
+    assert (len(logs), list(logs), logs.active, logs.take_changed()) == (0, [], [], [])
+
+
+def test_a_log_that_is_dropped_is_empty_and_waits_for_nothing() -> None:
+    kept = Kept()
+    kept.store_index()
+    kept.logs.drop(kept.log)
+    assert kept.log.local_log.ends() == {}
+    assert kept.store_records() == []
+    assert kept.log.replica.local_epochs.log_end() == epoch_end(FIRST, 0)
