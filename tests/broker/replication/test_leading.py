@@ -6,6 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from dafka.broker.core.positions import RecordSequence
 from dafka.errors import NotLeaderError
 from tests.broker.replication.virtual_cluster import PATIENCE_S, batch, open_virtual_cluster, wait_for
 
@@ -54,7 +55,9 @@ async def test_nothing_is_committed_or_led_without_a_majority(autojump_clock: Mo
         cluster.cut("A", "BC")
         appended = cluster.brokers["A"].writer.append(cluster.log("A"), batch(b"lost"))
         await appended.durable.wait()
-        await wait_for(lambda: not cluster.log("A").leadership.is_led)
+        await wait_for(lambda: cluster.brokers["A"].brokers.alive == {"A" * 32})
+        assert not cluster.log("A").leadership.is_led
+        assert cluster.replicated("A").replica.led_epoch is not None, "it resigns later"
         leadership = cluster.log("A").leadership
         assert (leadership.leader, leadership.presumed_leader) == ("", "A" * 32), "it cannot know who leads"
         with trio.fail_after(PATIENCE_S), pytest.raises(NotLeaderError):
@@ -184,15 +187,16 @@ async def test_followers_in_a_rack_let_clients_read_what_is_committed(autojump_c
 
 async def test_without_racks_clients_read_from_leaders_only(autojump_clock: MockClock) -> None:
     async with open_virtual_cluster() as cluster:
-        await cluster.start("A", "B")
-        await cluster.create("orders", "AB")
+        await cluster.start("A", "B", "C")
+        await cluster.create("orders", "ABC")
         await cluster.append("A", b"a")
         await trio.sleep(1)
-        assert [cluster.log(each).leadership.is_follower_readable for each in "AB"] == [False, False]
-        assert cluster.log("B").high_watermark == 0
-        await cluster.start("C", rack="r")
+        assert [cluster.log(each).leadership.is_follower_readable for each in "ABC"] == [False] * 3
+        await cluster.start("D", rack="r")
         await wait_for(lambda: cluster.log("A").leadership.is_follower_readable)
-        assert not cluster.log("B").leadership.is_follower_readable, "it has no rack, and follows no log"
+        await cluster.append("A", b"b")
+        await trio.sleep(1)
+        assert [cluster.log(each).high_watermark for each in "ABC"] == [2, 0, 0], "brokers without a rack follow no log"
 
 
 @pytest.mark.parametrize("topic", ["branch", "majority"])
@@ -213,11 +217,17 @@ async def test_both_sides_of_a_split_go_on_only_if_the_topic_says_so(autojump_cl
             for number in range(2):
                 value = f"{each}{number}".encode()
                 assert await cluster.append(each, value) == 1 + number
+        for each in "AB":  # a client has sent it again to the other side
+            log, data = cluster.log(each), batch(b"once", producer=(7, 0, 0))
+            log.producers.add_batch(data[0][0], RecordSequence(3 if each == "A" else 2), 0)
+            assert await cluster.brokers[each].writer.append(log, data).wait_offset() == 3
         cluster.heal()
-        await wait_for(lambda: cluster.in_sync() == "AB" and cluster.log(cluster.leader()).high_watermark == 5)
+        await wait_for(lambda: cluster.in_sync() == "AB" and cluster.log(cluster.leader()).high_watermark >= 6)
+        await cluster.start("C")
+        await trio.sleep(1)
         values = await cluster.read(cluster.leader())
         assert values[0] == b"both"
-        assert sorted(values[1:]) == [b"A0", b"A1", b"B0", b"B1"]
+        assert sorted(values[1:]) == [b"A0", b"A1", b"B0", b"B1", b"once"]
         assert [each for each in values if each.startswith(b"A")] == [b"A0", b"A1"]
 
 
@@ -236,3 +246,17 @@ async def test_a_new_leader_appends_nothing_before_it_has_all_records(autojump_c
         assert await cluster.append(leader, b"c") == 2
         await wait_for(lambda: cluster.in_sync() == "BC")
         assert await cluster.read(leader) == [b"a", b"b", b"c"]
+
+
+async def test_a_replica_that_joins_is_not_in_sync_for_clients_until_it_counts(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster() as cluster:
+        first, *_ = await cluster.start("A", "B", "C")
+        await cluster.create("orders", "AB")
+        await cluster.append("A", b"a")
+        first.change_replicas(cluster.log("A"), ["A" * 32, "B" * 32, "C" * 32])
+        await wait_for(lambda: cluster.log("A").leadership.learners == ("C" * 32,) and cluster.in_sync() == "AB")
+        await wait_for(lambda: "C" * 32 in cluster.replicated("A").replica.in_sync())
+        assert cluster.in_sync() == "AB"
+        assert cluster.replicas() == "ABC"
+        await wait_for(lambda: cluster.in_sync() == "ABC")
+        assert cluster.log("A").leadership.learners == ()
