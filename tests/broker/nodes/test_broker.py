@@ -28,10 +28,10 @@ from dafka.testing.cluster import Cluster, open_cluster
 
 DEADLINE_S = 60
 
-STORAGES = ["memory:", "sqlite:{}/broker.db", "filelog:{}/log"]
+STORAGES = ["sqlite:{}/broker.db", "filelog:{}/log"]
 
 
-@pytest.fixture(params=STORAGES, ids=["memory", "sqlite", "filelog"])
+@pytest.fixture(params=STORAGES, ids=["sqlite", "filelog"])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(request.param).format(tmp_path)
 
@@ -124,9 +124,8 @@ async def test_consumers_get_what_clients_append(storage: str) -> None:
         assert first.partition == log.leader_partition
         assert values_of(await read_all(broker, log)) == [b"a", b"b", b"c"]
     async with open_broker(storage) as (cluster, broker), cluster.consumer(["orders"]) as consumer:
-        if storage != "memory:":
-            with trio.fail_after(DEADLINE_S):  # a consumer that comes later fetches them
-                assert values_of(await take(consumer, 3)) == [b"a", b"b", b"c"]
+        with trio.fail_after(DEADLINE_S):  # a consumer that comes later fetches them
+            assert values_of(await take(consumer, 3)) == [b"a", b"b", b"c"]
 
 
 async def test_other_stores_keep_what_clients_append(tmp_path: Path) -> None:
