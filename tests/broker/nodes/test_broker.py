@@ -237,20 +237,18 @@ async def test_state_is_kept(tmp_path: Path) -> None:
 async def test_kill_leaves_no_acknowledged_record_without_its_offset(tmp_path: Path) -> None:
     storage = f"filelog:{tmp_path}/log"
     program = [sys.executable, "-m", "tests.broker.log.appending", storage]
-    acknowledged = 0
-    for _ in range(2):
-        with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as process:  # noqa: ASYNC220
-            assert process.stdout is not None
-            for _ in range(20):
-                acknowledged = int(await trio.to_thread.run_sync(process.stdout.readline))
-            process.kill()
-            rest = process.stdout.read().split()
-            acknowledged = int(rest[-1]) if rest else acknowledged
-        async with open_broker(storage) as (_, broker):
-            log = log_of(broker, "orders")
-            assert log.high_watermark > acknowledged
-            records = await read_all(broker, log)
-            assert values_of(records) == [b"%d" % n for n in range(log.high_watermark)]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as process:  # noqa: ASYNC220
+        assert process.stdout is not None
+        for _ in range(20):
+            acknowledged = int(await trio.to_thread.run_sync(process.stdout.readline))
+        process.kill()
+        rest = process.stdout.read().split()
+        acknowledged = int(rest[-1]) if rest else acknowledged
+    async with open_broker(storage) as (_, broker):
+        log = log_of(broker, "orders")
+        assert log.high_watermark > acknowledged
+        records = await read_all(broker, log)
+        assert values_of(records) == [b"%d" % n for n in range(log.high_watermark)]
 
 
 async def test_records_get_their_offsets_when_a_failing_storage_works_again(

@@ -8,7 +8,10 @@ import trio
 from trio.testing import MockClock
 
 from dafka.broker.core.metadata.brokers import BROKERS_TOPIC, decode_broker
+from dafka.broker.core.metadata.topics import TOPICS_TOPIC
+from dafka.broker.core.replication.records import BRANCHES_TOPIC
 from dafka.errors import ConfigError
+from dafka.records import Partition
 from tests.broker.replication.virtual_cluster import PATIENCE_S, VirtualCluster, open_virtual_cluster, wait_for
 
 
@@ -220,3 +223,24 @@ async def test_answers_of_brokers_that_write_votes_come_later(autojump_clock: Mo
         await trio.sleep(3)
         assert first.leases._rounds.heard_since("B" * 32) <= stopped_at + 0.3
         assert other_rounds is other.leases._rounds
+
+
+async def test_an_answer_waits_for_control_records_of_its_broker_and_not_for_its_topics(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_virtual_cluster() as cluster:
+        first, _ = await cluster.start("A", "B")
+        await trio.sleep(2)
+        cluster.cut("A", "B")
+        await trio.sleep(0.5)
+        leases, other = first.leases, "B" * 32
+        before = leases._rounds.heard_since(other)
+        known = first.storage.durable_end(Partition(BRANCHES_TOPIC, other))
+        leases.begin_round()
+        leases.process_rounds({}, {other: (leases._rounds._next - 1, known + 1, 0)})
+        leases.record_learned(Partition(TOPICS_TOPIC, other), known + 9)
+        leases.record_learned(Partition(BRANCHES_TOPIC, other), known)
+        assert leases._rounds.heard_since(other) == before
+        leases.process_rounds({}, {other: (leases._rounds._next - 1, known + 1, 0)})
+        leases.record_learned(Partition(BRANCHES_TOPIC, other), known + 1)
+        assert leases._rounds.heard_since(other) > before
