@@ -10,8 +10,8 @@ import trio
 from click.testing import CliRunner, Result
 
 from dafka.cli import main
+from tests.http.api.test_brokers import FAST, create
 from tests.http.running import DEADLINE_S, RunningWeb, open_webs
-from tests.http.test_brokers import FAST, create
 
 
 async def run(*arguments: str) -> Result:

@@ -8,8 +8,8 @@ pytest.importorskip("prometheus_client")
 
 from dafka.broker.metrics import BrokerMetrics
 from dafka.operations.metrics import TopicLabels
+from tests.http.api.test_brokers import FAST, create
 from tests.http.running import RunningWeb, open_webs
-from tests.http.test_brokers import FAST, create
 from tests.waiting import wait_until
 
 

@@ -14,8 +14,8 @@ from websockets.exceptions import InvalidStatus
 from dafka import Config
 from dafka.broker.access.permissions import Permissions
 from dafka.broker.access.users_file import read_users, write_users
+from tests.http.api.test_permissions import basic
 from tests.http.running import RunningWeb, open_web
-from tests.http.test_permissions import basic
 from tests.http.websocket.clients import BINARY, JSON, open_client
 from tests.http.websocket.raw import KEY
 from tests.kafka.server.secured import PASSWORD, write_user_file

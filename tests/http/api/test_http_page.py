@@ -10,7 +10,7 @@ import trio
 
 from tests.http.running import DEADLINE_S, open_web
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "http.md"
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "http.md"
 EXAMPLE = re.compile(r"^```sh\n(?P<commands>.*?)^```$(?:\n\n^```\n(?P<output>.*?)^```$)?", re.DOTALL | re.MULTILINE)
 EXAMPLES = [(each["commands"], each["output"]) for each in EXAMPLE.finditer(PAGE.read_text("utf-8"))]
 

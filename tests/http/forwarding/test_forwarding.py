@@ -38,7 +38,7 @@ from dafka.http.server.http_server import HttpServer
 from dafka.http.websocket.binary import encode_publish
 from dafka.records import Partition
 from tests.broker.core.entries import epoch_end
-from tests.http.forwarding import TOPIC, Pair, log_of, open_pair
+from tests.http.forwarding.pair import TOPIC, Pair, log_of, open_pair
 from tests.http.running import RunningWeb
 from tests.http.websocket.clients import BINARY, Client, open_client
 

@@ -12,7 +12,7 @@ from dafka.operations.metrics import TopicLabels
 from tests.cli.harness import Dafka
 from tests.http.running import open_web
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "http.md"
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "http.md"
 
 
 def test_the_page_names_every_metric_with_its_labels() -> None:

@@ -19,12 +19,12 @@ from websockets.trio.client import connect
 from websockets.typing import Origin, Subprotocol
 
 from dafka import Config
+from tests.http.api.test_permissions import basic
 from tests.http.running import DEADLINE_S, RunningWeb, open_web, read_all
-from tests.http.test_permissions import basic
 from tests.http.websocket.clients import JSON, Client
 from tests.kafka.server.secured import EVERYTHING, PASSWORD, Authority, write_user_file
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "http.md"
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "http.md"
 NGINX = shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/bin")
 
 pytestmark = pytest.mark.skipif(NGINX is None, reason="nginx is not installed")

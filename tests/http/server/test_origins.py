@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dafka import Config
 from tests.http.running import RunningWeb, open_web
-from tests.http.test_hostile_requests import status_of
+from tests.http.server.test_hostile_requests import status_of
 
 
 async def is_refused(web: RunningWeb, *lines: str, method: str = "POST", target: str = "/topics") -> bool:

@@ -9,8 +9,8 @@ import trio
 
 from dafka import Config
 from dafka.storage import CompactsPartitions
+from tests.http.api.test_streams import EventSource
 from tests.http.running import DEADLINE_S, RunningWeb, open_web
-from tests.http.test_streams import EventSource
 
 COUNT, KEYS = 200, 10
 
