@@ -71,7 +71,7 @@ def take_head(received: bytearray, bytes_max: int = HEAD_BYTES_MAX) -> bytes | N
         del received[:2]
     end = received.find(b"\r\n\r\n", 0, bytes_max + 4)
     if end < 0:
-        if len(received) > bytes_max:
+        if len(received) >= bytes_max + 4:
             raise RequestError(f"expected a request line and headers of at most {bytes_max} bytes", 431)
         if _BARE_LF.search(received):
             raise RequestError("expected lines that end with CR LF")

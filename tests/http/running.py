@@ -1,22 +1,26 @@
-"""A broker that listens to HTTP, and a client that is none of ours: Python's `http.client` in a thread."""
+"""A broker that listens to HTTP, and a client that is none of ours: Python's `http.client`."""
 
 from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import attrs
 import trio
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from dafka import Config
 from dafka.server import ServingBroker, serve_listeners
 from dafka.testing.cluster import open_cluster
 
 DEADLINE_S = 60
+
+_T = TypeVar("_T")
 
 
 @attrs.frozen
@@ -55,20 +59,22 @@ class RunningWeb:
         self, method: str, target: str, body: bytes | None = None, *, document: Any = None, **headers: Any
     ) -> Answer:
         """Send a request over a connection of its own. Underscores in names of headers stand for hyphens."""
+        return await trio.to_thread.run_sync(lambda: self.ask(method, target, body, document=document, **headers))
+
+    def ask(
+        self, method: str, target: str, body: bytes | None = None, *, document: Any = None, **headers: Any
+    ) -> Answer:
+        """Send a request as `request` does, from a thread in which the broker does not run."""
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         if document is not None:
             body, sent = json.dumps(document).encode(), {"Content-Type": "application/json", **sent}
-
-        def exchange() -> Answer:
-            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE_S)
-            try:
-                connection.request(method, target, body, sent)
-                answer = connection.getresponse()
-                return Answer(answer.status, dict(answer.getheaders()), answer.read())
-            finally:
-                connection.close()
-
-        return await trio.to_thread.run_sync(exchange)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE_S)
+        try:
+            connection.request(method, target, body, sent)
+            answer = connection.getresponse()
+            return Answer(answer.status, dict(answer.getheaders()), answer.read())
+        finally:
+            connection.close()
 
     async def get(self, target: str, **headers: Any) -> Answer:
         """Send GET."""
@@ -114,6 +120,49 @@ async def open_web(storage: str = "memory:", config: Config | None = None) -> As
         broker: ServingBroker = await nursery.start(serve_listeners, listening.with_http(listen=http_listen))
         yield RunningWeb(broker, cluster.config)
         nursery.cancel_scope.cancel()
+
+
+@attrs.frozen
+class SharedWeb(RunningWeb):
+    """A broker in a thread of its own, for all tests of a module or more. They use topics with names of their own."""
+
+    portal: BlockingPortal = attrs.field(kw_only=True)
+    _token: trio.lowlevel.TrioToken = attrs.field(init=False)
+
+    @_token.default
+    def _find_token(self) -> trio.lowlevel.TrioToken:
+        return self.portal.call(trio.lowlevel.current_trio_token)
+
+    def call_sync(self, function: Callable[..., _T], *arguments: object) -> _T:
+        """Call a function in the broker's thread; also from a test that has an event loop of its own."""
+        done: Future[_T] = Future()
+        self._token.run_sync_soon(lambda: done.set_result(function(*arguments)))
+        return done.result(DEADLINE_S)
+
+    def call(self, function: Callable[..., Awaitable[_T]], *arguments: object) -> _T:
+        """Call an asynchronous function in the broker's thread."""
+        return self.portal.call(function, *arguments)
+
+    def create(self, topic: str, log_count: int = 1, **settings: str) -> str:
+        """Create a topic. Underscores in names of settings stand for dots."""
+        document = {
+            "name": topic,
+            "log_count": log_count,
+            "settings": {name.replace("_", "."): value for name, value in settings.items()},
+        }
+        answer = self.ask("POST", "/topics", document=document)
+        assert answer.status == 201, answer.body
+        return topic
+
+
+@contextmanager
+def run_web(storage: str = "memory:", config: Config | None = None) -> Iterator[SharedWeb]:
+    """Run a broker as `open_web` does, in a thread of its own."""
+    with (
+        start_blocking_portal("trio") as portal,
+        portal.wrap_async_context_manager(open_web(storage, config)) as web,
+    ):
+        yield SharedWeb(web.broker, web.config, portal=portal)
 
 
 @asynccontextmanager

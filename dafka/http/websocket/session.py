@@ -134,8 +134,10 @@ class Session:
             await self._refuse(identifier, _as_web_error(error))
 
     def _check_known(self) -> None:
+        """Raise `WebError` if the client has not authenticated, or its credentials are no longer valid."""
         if not self._request.principal.is_known:
             raise WebError("unauthenticated", "expected `authenticate` first")
+        _ = self._request.principal.permissions
 
     async def _send(self, message: messages.ServerMessage) -> None:
         await self._connection.send_text(encode_message(message))

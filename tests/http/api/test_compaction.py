@@ -9,7 +9,7 @@ import trio
 
 from dafka import Config
 from dafka.storage import CompactsPartitions
-from tests.http.api.test_streams import EventSource
+from tests.http.api.events import EventSource
 from tests.http.running import DEADLINE_S, RunningWeb, open_web
 
 COUNT, KEYS = 200, 10

@@ -5,17 +5,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
-from typing import Any
 
-import pytest
 import trio
 from confluent_kafka import Consumer
 
 from dafka.broker.core.groups.subscriptions import read_assignment
-from dafka.http.forwarding.broker_client import BrokerError
-from dafka.http.logs.group_access import GroupAccess
-from dafka.http.server.errors import WebError, group_not_found
 from tests.http.running import DEADLINE_S, RunningWeb, open_web
 
 
@@ -89,45 +83,6 @@ async def test_a_consumer_goes_on_where_its_group_was_set() -> None:
             assert message.value() == b"c"
 
 
-async def test_groups_are_listed_page_by_page() -> None:
-    async with open_web() as web:
-        await web.request("POST", "/topics", document={"name": "orders"})
-        names = ["a", "b c", "b/d", "bé", "z"]
-        for name in ("z", "b%2Fd", "a", "b%C3%A9", "b%20c"):
-            answer = await web.request("PUT", f"/groups/{name}/offsets", document={"topic": "orders", "to": "latest"})
-            assert answer.status == 200
-        found: list[str] = []
-        after = ""
-        while after is not None:
-            page = (await web.get(f"/groups?limit=2&after={after.replace(' ', '+').replace('é', '%C3%A9')}")).document
-            found += [each["group"] for each in page["groups"]]
-            assert page["group_count"] == 5
-            after = page["next"]
-        assert found == names
-        assert len((await web.get("/groups?prefix=b")).document["groups"]) == 3
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"topic": "orders"},
-        {"topic": "orders", "to": "earliest", "offsets": {"0": 1}},
-        {"topic": "orders", "to": "yesterday"},
-        {"topic": "orders", "offsets": {"one": 1}},
-        {"topic": "orders", "offsets": {"0": -1}},
-        {"topic": "orders", "offsets": {"0": 2}},
-        {"topic": "orders", "offsets": {"7": 0}},
-        {"topic": "none", "to": "earliest"},
-    ],
-)
-async def test_an_offset_that_is_not_there_is_refused(wrong: dict[str, object]) -> None:
-    async with open_web() as web:
-        await web.request("POST", "/topics/orders/records", b"x")
-        answer = await web.request("PUT", "/groups/billing/offsets", document=wrong)
-        assert 400 <= answer.status <= 404
-        assert (await web.get("/groups/billing")).status == 404
-
-
 def assignment(*topics: tuple[bytes, tuple[int, ...]]) -> bytes:
     """Return an assignment in Kafka's format."""
     parts = [struct.pack(f">h{len(name)}si{len(logs)}i", len(name), name, len(logs), *logs) for name, logs in topics]
@@ -147,21 +102,3 @@ def test_assignments_of_other_formats_are_not_understood() -> None:
         struct.pack(">hih1si", 0, 1, 1, b"a", -1),
     ):
         assert read_assignment(wrong) is None
-
-
-async def test_a_deletion_whose_answer_was_lost_is_done() -> None:
-    """The coordinator is asked again, and then there is no such group: this request has deleted it."""
-    coordinator = SimpleNamespace(address="other")
-    node = SimpleNamespace(address="own", waits=SimpleNamespace(problem=""))
-    broker: Any = SimpleNamespace(coordinator_of=lambda _name: coordinator, node=node)
-    answers: list[Exception] = [BrokerError("does not answer"), group_not_found("g")]
-
-    async def request(*_arguments: object) -> None:
-        raise answers.pop(0)
-
-    client: Any = SimpleNamespace(request=request)
-    await GroupAccess(broker, client).delete("g")
-    assert answers == []
-    answers = [group_not_found("g")]
-    with pytest.raises(WebError, match="there is no group"):
-        await GroupAccess(broker, client).delete("g")

@@ -1,325 +1,280 @@
-"""What each kind of user may do, over all routes there are."""
+"""What every route needs: written down here, and compared with what a broker does."""
 
 from __future__ import annotations
 
-from base64 import b64encode
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from pathlib import Path
+import contextlib
+import http.client
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import attrs
 import pytest
 import trio
 
-from dafka import Config
-from dafka.broker.access.credentials import MECHANISMS, create_token, derive_credential
 from dafka.broker.access.permissions import Permissions
-from dafka.broker.access.users_file import read_users, write_users
-from dafka.http.api import ROUTES, RequiredPermission
-from tests.http.running import DEADLINE_S, Answer, RunningWeb, open_web
-from tests.kafka.server.secured import EVERYTHING, PASSWORD, write_user_file
+from dafka.http.api import ROUTES
+from dafka.http.api.openapi import describe_api
+from dafka.http.server.principal import EVERYTHING
+from tests.http.api.events import EventSource
+from tests.http.running import DEADLINE_S, Answer, SharedWeb
+from tests.http.secured import ANYBODY, PASSWORD, USER, Account, Grant, Needs, only, renamed, run_secured, without_one
 
-USERS = {
-    "reader": Permissions(read=("orders",), groups=("billing",)),
-    "writer": Permissions(write=("orders",)),
-    "owner": Permissions(admin=("orders",)),
-    "stranger": Permissions(read=("other",), write=("other",), admin=("other",), groups=("other",)),
-    "nobody": Permissions(),
-    "admin": EVERYTHING,
-}
-
-PERMITTED = {
-    RequiredPermission.NOTHING: {"anonymous", *USERS},
-    RequiredPermission.USER: {*USERS},
-    RequiredPermission.SEE: {"reader", "writer", "owner", "admin"},
-    RequiredPermission.READ: {"reader", "admin"},
-    RequiredPermission.WRITE: {"writer", "admin"},
-    RequiredPermission.ADMIN: {"owner", "admin"},
-    RequiredPermission.GROUP: {"reader", "admin"},
-    RequiredPermission.ADMINISTRATOR: {"admin"},
-}
-"""Who may use the routes that need a permission. Everybody is a user, or nobody that is known."""
-
-SENT: dict[tuple[str, str], dict[str, Any]] = {
-    ("POST", "/topics"): {"document": {"name": "new"}},
-    ("PATCH", "/topics/{topic}"): {"document": {}},
-    ("POST", "/topics/{topic}/records"): {"body": b"x"},
-    ("PUT", "/groups/{group}/offsets"): {"document": {"topic": "orders", "to": "earliest"}},
-    ("PUT", "/topics/{topic}/logs/{log}/replicas"): {"document": {"replicas": [0]}},
-    ("POST", "/session"): {"document": {"user": "reader", "password": PASSWORD}},
-}
-QUERIES = {("DELETE", "/topics/{topic}/records"): "?before=0"}
-
-OWN_CHECKS = {("POST", "/topics"): {"admin"}}
-"""Routes that check the name in the body."""
+TOPIC, GROUP, OTHER_GROUP = "orders", "billing", "shipping"
+READ, WRITE, ADMIN = ("read", TOPIC), ("write", TOPIC), ("admin", TOPIC)
+GROUPS, OTHER, OPERATOR = ("groups", GROUP), ("groups", OTHER_GROUP), ("admin", "*")
+SEE: Needs = [[READ], [WRITE], [ADMIN]]
+RECORDS = "/topics/{topic}/records"
+EVENTS = {"Accept": "text/event-stream"}
+LINES, REST = "application/x-ndjson", "application/vnd.kafka.json.v2+json"
 
 
-def basic(user: str, password: str = PASSWORD) -> str:
-    """Return the header of Basic authentication."""
-    return f"Basic {b64encode(f'{user}:{password}'.encode()).decode()}"
+def need(*grants: Grant) -> Needs:
+    return [list(grants)]
 
 
-def as_user(user: str) -> dict[str, Any]:
-    """Return the headers of a user."""
-    return {"Authorization": basic(user)}
+@attrs.frozen
+class Use:
+    """A request of a route, what it needs, and its status when it is permitted."""
+
+    endpoint: str
+    needs: Needs
+    target: str = ""
+    sent: dict[str, Any] = attrs.field(factory=dict)
+    status: int = 200
+
+    def ask(self, web: SharedWeb, names: dict[str, str] | None = None, method: str = "", **headers: Any) -> Answer:
+        """Send the request, or one about other names."""
+        own, _, path = self.endpoint.partition(" ")
+        path = path.replace("...", "").format(topic=TOPIC, group=GROUP, path="none", log=0, number=0)
+        target, sent = renamed(path + self.target, names or {}), renamed(self.sent, names or {})
+        return web.ask(method or own, target, **sent, **headers)
 
 
-@asynccontextmanager
-async def open_secured(folder: Path, **settings: Any) -> AsyncIterator[RunningWeb]:
-    """Run a broker with `USERS`, a topic `orders` and a group `billing` during the block."""
-    write_user_file(folder / "users", **USERS)
-    async with open_web(config=Config().with_clients(users=str(folder / "users"), **settings)) as web:
-        admin = as_user("admin")
-        created = await web.request("POST", "/topics", document={"name": "orders"}, **admin)
-        assert created.status == 201
-        commit = {"topic": "orders", "to": "earliest"}
-        assert (await web.request("PUT", "/groups/billing/offsets", document=commit, **admin)).status == 200
-        yield web
+USES = [
+    Use("GET /", ANYBODY),
+    Use("GET /dafka.js", ANYBODY),
+    Use("GET /console/{path...}", ANYBODY, status=404),
+    Use("GET /openapi.json", ANYBODY),
+    Use("GET /session", ANYBODY),
+    Use("POST /session", ANYBODY, sent={"document": {"user": "ada", "password": PASSWORD}}),
+    Use("DELETE /session", ANYBODY, status=204),
+    Use("GET /ws", ANYBODY, status=426),
+    Use("GET /topics", USER),
+    Use("GET /topics", USER, "?sizes=true"),
+    Use("GET /groups", USER),
+    Use("GET /overview", USER, "?history=true"),
+    Use("POST /topics", need(("admin", "fresh")), sent={"document": {"name": "fresh"}}, status=201),
+    Use("POST /topics", need(ADMIN), sent={"document": {"name": TOPIC}}, status=409),
+    Use("GET /topics/{topic}", SEE, "?times=true"),
+    Use("GET /topics/{topic}/offsets", SEE, "?time=0"),
+    Use("GET /topics/{topic}/partitions", SEE),
+    Use("GET /topics/{topic}/epochs", SEE),
+    Use("PATCH /topics/{topic}", need(ADMIN), sent={"document": {"settings": {"retention.ms": "77"}}}),
+    Use("DELETE /topics/{topic}", need(ADMIN), status=204),
+    Use("PUT /topics/{topic}/logs/{log}/replicas", need(ADMIN), sent={"document": {"replicas": [0]}}),
+    Use(f"GET {RECORDS}", need(READ)),
+    Use(f"GET {RECORDS}", need(READ, GROUPS), f"?from=group:{GROUP}"),
+    Use(f"GET {RECORDS}", need(READ, GROUPS), f"?to=group:{GROUP}"),
+    Use(f"GET {RECORDS}", need(READ, GROUPS, OTHER), f"?from=group:{GROUP}&to=group:{OTHER_GROUP}"),
+    Use(f"POST {RECORDS}", need(WRITE), sent={"body": b"x"}),
+    Use(f"POST {RECORDS}", need(WRITE), sent={"body": b'{"value": "x"}', "Content_Type": LINES}),
+    Use(f"POST {RECORDS}", need(WRITE), sent={"body": b'{"records": [{"value": 1}]}', "Content_Type": REST}),
+    Use(f"DELETE {RECORDS}", need(ADMIN), "?before=0"),
+    Use("GET /groups/{group}", need(GROUPS)),
+    Use("DELETE /groups/{group}", need(GROUPS), status=204),
+    Use("PUT /groups/{group}/offsets", need(GROUPS, READ), sent={"document": {"topic": TOPIC, "to": "latest"}}),
+    Use("PUT /groups/{group}/offsets", need(GROUPS, READ), sent={"document": {"topic": TOPIC, "offsets": {"0": 0}}}),
+    Use(
+        "PUT /groups/{group}/offsets",
+        need(GROUPS, READ, OTHER),
+        sent={"document": {"topic": TOPIC, "to": {"group": OTHER_GROUP}}},
+    ),
+    Use("GET /brokers", need(OPERATOR)),
+    Use("GET /moves", need(OPERATOR)),
+    Use("POST /brokers/{number}/drain", need(OPERATOR)),
+    Use("POST /brokers/{number}/undrain", need(OPERATOR)),
+    Use("GET /nodes", need(OPERATOR)),
+    Use("GET /storage", need(OPERATOR)),
+    Use("GET /storage/verification", need(OPERATOR)),
+    Use("POST /storage/verification", need(OPERATOR), status=202),
+    Use("GET /settings", need(OPERATOR)),
+]
+"""Every way to use a route. A new route, or a new way to name a group or a topic in a request, comes here."""
 
 
-def is_refused(answer: Answer) -> bool:
-    """Return whether the user may not do something."""
-    return answer.status in {401, 403}
+def test_every_route_is_in_the_table_and_described_like_it() -> None:
+    assert {each.endpoint for each in USES} == {f"{each.method} {each.path}" for each in ROUTES}
+    for path, operations in describe_api(ROUTES)["paths"].items():
+        for method, described in operations.items():
+            uses = [each for each in USES if each.endpoint.replace("...}", "}") == f"{method.upper()} {path}"]
+            assert (described.get("security") == []) == (uses[0].needs is ANYBODY), path
 
 
-@pytest.mark.parametrize("user", ["anonymous", *USERS])
-async def test_every_route_is_open_to_those_who_may_use_it(user: str, tmp_path: Path) -> None:
-    async with open_secured(tmp_path) as web:
-        headers = {} if user == "anonymous" else as_user(user)
-        # Routes that delete come last, so that the others find something.
-        for route in sorted(ROUTES, key=lambda each: (each.method == "DELETE", -len(each.path))):
-            place = (route.method, route.path)
-            target = route.path.replace("...", "").format(topic="orders", group="billing", path="x", log=0, number=0)
-            answer = await web.request(
-                route.method,
-                target + QUERIES.get(place, ""),
-                SENT.get(place, {}).get("body"),
-                document=SENT.get(place, {}).get("document"),
-                **headers,
-            )
-            is_permitted = user in OWN_CHECKS.get(place, PERMITTED[route.needs])
-            assert is_refused(answer) != is_permitted, (route.method, route.path, answer)
-            if not is_permitted:
-                assert answer.code == ("unauthenticated" if user == "anonymous" else "forbidden")
-        left = [each["name"] for each in (await web.get("/topics", Authorization=basic("admin"))).document["topics"]]
-        assert ("orders" in left) == (user not in PERMITTED[RequiredPermission.ADMIN])
-        assert ("new" in left) == (user == "admin")
+def restore(web: SharedWeb, root: dict[str, Any]) -> None:
+    """Make the topic and the groups as they were."""
+    web.ask("POST", "/topics", document={"name": TOPIC}, **root)
+    web.ask("DELETE", "/topics/fresh", **root)
+    web.ask("PATCH", f"/topics/{TOPIC}", document={"settings": {"retention.ms": None}}, **root)
+    web.ask("POST", "/brokers/0/undrain", **root)
+    for group in (GROUP, OTHER_GROUP):
+        answer = web.ask("PUT", f"/groups/{group}/offsets", document={"topic": TOPIC, "offsets": {"0": 0}}, **root)
+        assert answer.status == 200, answer.body
 
 
-async def test_names_that_a_user_may_not_know_are_hidden(tmp_path: Path) -> None:
-    async with open_secured(tmp_path) as web:
-        stranger = as_user("stranger")
-        assert (await web.get("/topics", **stranger)).document == {"topics": [], "topic_count": 0, "next": None}
-        assert (await web.get("/groups", **stranger)).document["groups"] == []
-        known = await web.get("/topics/orders", **stranger)
-        unknown = await web.get("/topics/none", **stranger)
-        assert (known.status, known.body.replace(b"orders", b"none")) == (403, unknown.body)
-        reader = as_user("reader")
-        assert [each["name"] for each in (await web.get("/topics", **reader)).document["topics"]] == ["orders"]
+def state_of(web: SharedWeb, root: dict[str, Any]) -> list[bytes]:
+    """Return what requests could have changed."""
+    targets = ("/topics", f"/topics/{TOPIC}", f"/groups/{GROUP}", "/groups", "/storage/verification")
+    return [web.ask("GET", each, **root).body for each in targets] + [
+        b"%r" % [each["is_draining"] for each in web.ask("GET", "/brokers", **root).document["brokers"]]
+    ]
 
 
-async def test_positions_of_groups_need_their_permission(tmp_path: Path) -> None:
-    async with open_secured(tmp_path) as web:
-        reader = as_user("reader")
-        assert (await web.get("/topics/orders/records?from=group:billing", **reader)).status == 200
-        assert (await web.get("/topics/orders/records?from=group:secret", **reader)).code == "forbidden"
-        commit = {"topic": "orders", "to": {"group": "secret"}}
-        refused = await web.request("PUT", "/groups/billing/offsets", document=commit, **reader)
-        assert refused.code == "forbidden"
-        hidden = {"topic": "hidden", "to": "earliest"}
-        assert (await web.request("PUT", "/groups/billing/offsets", document=hidden, **reader)).code == "forbidden"
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SharedWeb, Account]]:
+    with run_secured(tmp_path_factory.mktemp("users")) as (web, account):
+        restore(web, account.root)
+        yield web, account
 
 
-async def test_wrong_credentials_are_refused_alike(tmp_path: Path) -> None:
-    async with open_secured(tmp_path) as web:
-        given = [
-            basic("reader", "wrong"),
-            basic("unknown"),
-            basic("reader", ""),
-            "Basic",
-            "Basic ?",
-            "Basic cmVhZGVy",
-            "Basic /w==",
-            "Bearer dafka_unknown",
-            "Bearer",
-            "Digest username=reader",
+@contextmanager
+def permitted(account: Account, permissions: Permissions) -> Iterator[dict[str, Any]]:
+    """Give the user permissions during the block. Yields the headers with its token."""
+    account.permit(permissions)
+    try:
+        yield account.bearer
+    finally:
+        account.permit(EVERYTHING)
+
+
+def use_id(use: Use) -> str:
+    return f"{use.endpoint}{use.target}"
+
+
+@pytest.mark.parametrize("use", USES, ids=use_id)
+def test_a_route_is_open_to_those_who_may_use_it(secured: tuple[SharedWeb, Account], use: Use) -> None:
+    web, account = secured
+    if use.needs is None:
+        assert use.ask(web).status == use.status
+        return
+    for needed in use.needs:
+        with permitted(account, only(needed)) as bearer:
+            answer = use.ask(web, **bearer)
+            assert answer.status == use.status, answer.body
+        if not use.endpoint.startswith("GET"):
+            restore(web, account.root)
+
+
+@pytest.mark.parametrize("use", [each for each in USES if each.needs is not ANYBODY], ids=use_id)
+def test_a_route_is_closed_without_one_of_its_permissions(secured: tuple[SharedWeb, Account], use: Use) -> None:
+    web, account = secured
+    before = state_of(web, account.root)
+    can_stream = use.endpoint == f"GET {RECORDS}" and "to=" not in use.target
+    for variant in [{}, EVENTS] if can_stream else [{}]:
+        answer = use.ask(web, **variant)
+        assert (answer.status, answer.code) == (401, "unauthenticated")
+        for missing, permissions in without_one(use.needs):
+            with permitted(account, permissions) as bearer:
+                answer = use.ask(web, **bearer, **variant)
+                assert (answer.status, answer.code) == (403, "forbidden"), missing
+                absent = {name: f"no-{name}" for _, name in missing if name != "*"}
+                about_nothing = use.ask(web, absent, **bearer, **variant)
+                assert (about_nothing.status, about_nothing.body) == (403, renamed(answer.body, absent)), missing
+                if use.endpoint.startswith("GET"):
+                    assert (use.ask(web, method="HEAD", **bearer, **variant).status) == 403
+    assert state_of(web, account.root) == before
+
+
+def test_lists_have_what_the_user_may_see(secured: tuple[SharedWeb, Account]) -> None:
+    web, account = secured
+    names = ["seen.admin", "seen.read", "seen.write", "unseen.a", "unseen.b"]
+    for name in names:
+        assert web.ask("POST", "/topics", document={"name": name, "log_count": 2}, **account.root).status == 201
+        web.ask("PUT", f"/groups/{name}/offsets", document={"topic": name, "to": "latest"}, **account.root)
+        web.ask("POST", f"/topics/{name}/records", b"x", **account.root)
+    seen = Permissions(read=("seen.read",), write=("seen.write",), admin=("seen.a*",), groups=("seen.[a]", "seen.r*"))
+    with permitted(account, seen) as bearer:
+        page = web.ask("GET", "/topics?limit=2", **bearer).document
+        rest = web.ask("GET", f"/topics?after={page['next']}", **bearer).document
+        assert [(each["name"], each["permissions"]) for each in page["topics"] + rest["topics"]] == [
+            ("seen.admin", ["admin"]),
+            ("seen.read", ["read"]),
+            ("seen.write", ["write"]),
         ]
-        for each in given:
-            answer = await web.get("/topics", Authorization=each)
-            assert answer.code == "unauthenticated", each
-            assert "Basic" in answer.headers["WWW-Authenticate"] or "Bearer" in answer.headers["WWW-Authenticate"]
-        wrong, unknown = [await web.get("/topics", Authorization=each) for each in given[:2]]
-        assert wrong.body == unknown.body
+        assert (page["topic_count"], rest["topic_count"], rest["next"]) == (3, 3, None)
+        groups = web.ask("GET", "/groups", **bearer).document
+        assert ([each["group"] for each in groups["groups"]], groups["group_count"]) == (["seen.read"], 1)
+        overview = web.ask("GET", "/overview", **bearer).document
+        counts = overview["counts"]
+        assert (counts["topics"], counts["logs"], counts["groups"]) == (3, 6, 1)
+        assert (overview["storage"], overview["problems"]) == (None, None)
+        session = web.ask("GET", "/session", **bearer).document
+        assert session["permissions"]["admin"] == ["seen.a*"]
+        assert (session["user"], session["is_administrator"]) == ("ada", False)
+    for topic in ("seen.read", "unseen.a"):
+        commit = {"topic": topic, "offsets": {"0": 0, "1": 0}}
+        web.ask("PUT", "/groups/mixed/offsets", document=commit, **account.root)
+    with permitted(account, Permissions(read=("seen.*",), groups=("mixed",), admin=("seen.*", "*.a"))) as bearer:
+        assert {each["topic"] for each in web.ask("GET", "/groups/mixed", **bearer).document["offsets"]} == {
+            "seen.read",
+            "unseen.a",
+        }
+    with permitted(account, Permissions(read=("seen.*",), groups=("mixed",))) as bearer:
+        group = web.ask("GET", "/groups/mixed", **bearer).document
+        assert {each["topic"] for each in group["offsets"]} == {"seen.read"}
+        assert group["lag"] == 1
+    for name in names:
+        web.ask("DELETE", f"/topics/{name}", **account.root)
+        web.ask("DELETE", f"/groups/{name}", **account.root)
+    web.ask("DELETE", "/groups/mixed", **account.root)
 
 
-async def test_a_browser_logs_in_and_out(tmp_path: Path) -> None:
-    async with open_secured(tmp_path) as web:
-        assert (await web.get("/session")).document["must_log_in"]
-        login = {"user": "reader", "password": "wrong"}
-        assert (await web.request("POST", "/session", document=login)).code == "unauthenticated"
-        entered = await web.request("POST", "/session", document={**login, "password": PASSWORD})
-        assert entered.document["user"] == "reader"
-        cookie = entered.headers["Set-Cookie"]
-        assert "; HttpOnly; SameSite=Strict" in cookie
-        session: dict[str, Any] = {"Cookie": 'theme={"dark": [1]}; =; x; ' + cookie.partition(";")[0]}
-        assert (await web.get("/session", **session)).document["permissions"]["read"] == ["orders"]
-        assert (await web.get("/topics/orders/records", **session)).status == 200
-        cross_site = {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "cors"}
-        assert (await web.get("/topics", **session, **cross_site)).code == "forbidden"
-        assert (await web.request("DELETE", "/session", **session)).status == 204
-        assert (await web.get("/topics", **session)).code == "unauthenticated"
+def test_a_connection_that_stays_open_has_the_permissions_of_now(secured: tuple[SharedWeb, Account]) -> None:
+    web, account = secured
+    connection = http.client.HTTPConnection("127.0.0.1", web.port, timeout=DEADLINE_S)
+
+    def status() -> int:
+        connection.request("GET", f"/topics/{TOPIC}/records", headers=account.bearer)
+        answer = connection.getresponse()
+        answer.read()
+        return answer.status
+
+    with contextlib.closing(connection):
+        account.permit(only([READ]))
+        assert status() == 200
+        account.permit(only([WRITE]))
+        assert status() == 403
+        account.permit(only([READ]))
+        assert status() == 200
+        account.revoke_token()
+        assert status() == 401
+    account.permit(EVERYTHING)
 
 
-async def test_a_session_ends_with_the_password(tmp_path: Path) -> None:
-    async with open_secured(tmp_path) as web:
-        entered = await web.request("POST", "/session", document={"user": "reader", "password": PASSWORD})
-        session: dict[str, Any] = {"Cookie": entered.headers["Set-Cookie"].partition(";")[0]}
-        assert (await web.get("/topics", **session)).status == 200
-        users = read_users(tmp_path / "users")
-        changed = {each: derive_credential(each, "new", 4096) for each in MECHANISMS}
-        write_users(tmp_path / "users", {**users, "reader": attrs.evolve(users["reader"], credentials=changed)})
-        with trio.fail_after(DEADLINE_S):
-            while (await web.get("/topics", **session)).status == 200:
-                pass
-        assert (await web.get("/topics", **session)).code == "unauthenticated"
-
-
-async def test_a_token_stands_for_its_user_until_it_is_revoked(tmp_path: Path) -> None:
-    async with open_secured(tmp_path) as web:
-        path = tmp_path / "users"
-        users = read_users(path)
-        secret, token = create_token()
-        write_users(path, {**users, "reader": attrs.evolve(users["reader"], tokens=(token,))})
-        bearer = {"Authorization": f"Bearer {secret}"}
-        with trio.fail_after(DEADLINE_S):
-            while (await web.get("/session", **bearer)).status != 200:
-                pass
-            assert (await web.get("/session", **bearer)).document["user"] == "reader"
-            assert (await web.get("/topics/orders/records", **bearer)).status == 200
-            assert (await web.get("/settings", **bearer)).code == "forbidden"
-            write_users(path, users)
-            while (await web.get("/topics", **bearer)).status == 200:
-                pass
-        assert (await web.get("/topics", **bearer)).code == "unauthenticated"
-
-
-async def remove_user(_web: RunningWeb, path: Path, _proof: dict[str, Any]) -> None:
-    users = read_users(path)
-    del users["reader"]
-    write_users(path, users)
-
-
-async def take_permission(_web: RunningWeb, path: Path, _proof: dict[str, Any]) -> None:
-    users = read_users(path)
-    write_users(path, {**users, "reader": attrs.evolve(users["reader"], permissions=Permissions(write=("orders",)))})
-
-
-async def revoke_token(_web: RunningWeb, path: Path, _proof: dict[str, Any]) -> None:
-    users = read_users(path)
-    write_users(path, {**users, "reader": attrs.evolve(users["reader"], tokens=())})
-
-
-async def log_out(web: RunningWeb, _path: Path, proof: dict[str, Any]) -> None:
-    assert (await web.request("DELETE", "/session", **proof)).status == 204
-
-
-async def prove_by(kind: str, web: RunningWeb, path: Path) -> dict[str, Any]:
-    """Return headers that prove who the reader is: by a password, a token or a session."""
-    if kind == "password":
-        return as_user("reader")
-    if kind == "session":
-        entered = await web.request("POST", "/session", document={"user": "reader", "password": PASSWORD})
-        return {"Cookie": entered.headers["Set-Cookie"].partition(";")[0]}
-    secret, token = create_token()
-    users = read_users(path)
-    write_users(path, {**users, "reader": attrs.evolve(users["reader"], tokens=(token,))})
-    bearer: dict[str, Any] = {"Authorization": f"Bearer {secret}"}
-    while (await web.get("/session", **bearer)).status != 200:
-        pass
-    return bearer
-
-
+@pytest.mark.parametrize("log_count", [1, 2])
 @pytest.mark.parametrize(
-    ("kind", "end", "code"),
-    [
-        ("password", remove_user, "unauthenticated"),
-        ("password", take_permission, "forbidden"),
-        ("token", revoke_token, "unauthenticated"),
-        ("session", log_out, "unauthenticated"),
-    ],
+    ("end", "code"),
+    [(Account.remove, "unauthenticated"), (Account.revoke_token, "unauthenticated"), (None, "forbidden")],
 )
 async def test_a_stream_ends_when_its_user_may_not_read_any_more(
-    kind: str, end: Callable[[RunningWeb, Path, dict[str, Any]], Awaitable[None]], code: str, tmp_path: Path
+    secured: tuple[SharedWeb, Account], end: Callable[[Account], None] | None, code: str, log_count: int
 ) -> None:
-    async with open_secured(tmp_path) as web:
-        with trio.fail_after(DEADLINE_S):
-            proof = await prove_by(kind, web, tmp_path / "users")
-            stream = await trio.open_tcp_stream("127.0.0.1", web.port)
-            async with stream:
-                ((name, value),) = proof.items()
-                lines = ["GET /topics/orders/records HTTP/1.1", "Host: localhost", f"{name}: {value}"]
-                await stream.send_all("\r\n".join([*lines, "Accept: text/event-stream", "", ""]).encode())
-                received = b""
-                while b"id: 0=0" not in received:
-                    received += await stream.receive_some()
-                await end(web, tmp_path / "users", proof)
-                while not is_refused(await web.get("/topics/orders/records", **proof)):
-                    pass
-                assert (
-                    await web.request("POST", "/topics/orders/records", b"secret", **as_user("writer"))
-                ).status == 200
-                while b"event: error" not in received:
-                    received += await stream.receive_some()
-        assert b"secret" not in received
-        assert f'"code":"{code}"'.encode() in received
-
-
-async def test_a_password_that_others_could_read_is_not_accepted(tmp_path: Path) -> None:
-    write_user_file(tmp_path / "users", **USERS)
-    # Listening beyond loopback, the client connects to another address of this machine if there is one.
-    config = Config().with_clients(users=str(tmp_path / "users")).with_http(listen="0.0.0.0:0")
-    async with open_web(config=config) as web:
-        assert web.broker.web is not None
-        authenticator = web.broker.web.authenticator
-        for check in (
-            authenticator.log_in("reader", PASSWORD, host="h", is_private=False),
-            authenticator.check_token("dafka_x", is_private=False),
-        ):
-            with pytest.raises(Exception, match="over TLS only"):
-                await check
-
-
-async def test_wrong_passwords_lock_out_nobody_else(tmp_path: Path) -> None:
-    """150 wrong passwords filled the queue, and honest users were answered 429."""
-    async with open_secured(tmp_path) as web, trio.open_nursery() as nursery:
-        refused: list[Answer] = []
-
-        async def guess(number: int) -> None:
-            refused.append(await web.get("/topics", Authorization=basic("admin", f"guess {number}")))
-
-        for number in range(150):
-            nursery.start_soon(guess, number)
-        for name in ("reader", "writer"):
-            answer = await web.get("/session", **as_user(name))
-            assert (answer.status, answer.document["user"]) == (200, name)
-        with trio.fail_after(DEADLINE_S):
-            while len(refused) < 150:  # noqa: ASYNC110 (nothing else tells)
-                await trio.sleep(0.05)
-        assert {each.code for each in refused} == {"unauthenticated", "too_many_requests"}
-        assert all("Retry-After" in each.headers for each in refused if each.status == 429)
-
-
-async def test_many_logins_do_not_hold_up_others(tmp_path: Path) -> None:
-    async with open_secured(tmp_path) as web, trio.open_nursery() as nursery:
-        answers: list[Answer] = []
-
-        async def guess(number: int) -> None:
-            answers.append(await web.get("/topics", Authorization=basic("admin", f"guess {number}")))
-
-        for number in range(60):
-            nursery.start_soon(guess, number)
-        with trio.fail_after(DEADLINE_S):
-            while len(answers) < 60:
-                assert (await web.get("/session")).status == 200
-        assert {each.code for each in answers} <= {"unauthenticated", "too_many_requests"}
+    web, account = secured
+    account.permit(EVERYTHING)
+    topic, target = f"stream.{log_count}.{code}", f"/topics/stream.{log_count}.{code}/records"
+    await web.request("POST", "/topics", document={"name": topic, "log_count": log_count}, **account.root)
+    source = EventSource()
+    with trio.fail_after(DEADLINE_S):
+        async with source.connect(web, f"{target}?from=latest", **account.bearer) as stream:
+            await web.request("POST", target, b"before", **account.root)
+            await source.read(stream, 1)
+            if end is None:
+                account.permit(only([("write", topic), ("admin", topic), ("read", f"{topic}.")]))
+            else:
+                end(account)
+            await web.request("POST", target, b"secret", **account.root)
+            with pytest.raises(AssertionError, match="the stream has ended"):
+                await source.read(stream, 2)
+    assert source.values() == ["before"]
+    assert [each["code"] for each in source.errors] == [code]
+    await web.request("DELETE", f"/topics/{topic}", **account.root)

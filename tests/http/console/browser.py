@@ -109,14 +109,33 @@ class Window:
         assert self.foreign == []
 
 
+_SHARED: dict[tuple[int, str], Window] = {}
+"""The windows that tests share, by browser and address: a page that is loaded shows another one quickly."""
+
+
 @contextmanager
-def open_window(browser: Any, url: str, **options: Any) -> Iterator[Window]:
-    """Open a window with the console of a broker during the block. It must stay calm."""
-    options.setdefault("viewport", WIDE)
-    context = browser.new_context(**options)
+def open_window(browser: Any, url: str, *, is_shared: bool = True, **options: Any) -> Iterator[Window]:
+    """Open a window with the console of a broker during the block. It must stay calm.
+
+    A window without options of its own is shared by the tests of a browser.
+    """
+    if options or not is_shared:
+        context = browser.new_context(**{"viewport": WIDE, **options})
+        try:
+            window = Window(context, url)
+            yield window
+            window.assert_calm()
+        finally:
+            context.close()
+        return
+    place = id(browser), url
+    window = _SHARED.pop(place, None) or Window(browser.new_context(viewport=WIDE), url)
     try:
-        window = Window(context, url)
         yield window
         window.assert_calm()
+        window.open("nowhere", "No such page")
+        window.assert_calm()
+        _SHARED[place] = window
     finally:
-        context.close()
+        if place not in _SHARED:
+            window.page.context.close()

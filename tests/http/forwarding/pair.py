@@ -10,6 +10,7 @@ import attrs
 import trio
 
 from dafka import Config
+from dafka.broker.core.coordination.state_records import COORDINATORS_TOPIC
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
 from tests.http.running import RunningWeb, open_web
@@ -74,3 +75,10 @@ async def open_pair(log_count: int = 1, config: Config | None = None) -> AsyncIt
         for number in range(log_count):
             pair.lead(number, second)
         yield pair
+
+
+def coordinate_elsewhere(pair: Pair) -> None:
+    """Let the second broker coordinate all groups."""
+    other = pair.second.broker.node.address
+    for log in pair.first.broker.node.log_table.logs(COORDINATORS_TOPIC):
+        log.leadership = LeaderAndIsr(other, 1, is_led=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,29 +16,25 @@ import trio.testing
 from websockets.trio.client import ClientConnection
 
 from dafka import Config
-from dafka.batches import check_crc, encode_batch
+from dafka.batches import encode_batch
 from dafka.broker.access.credentials import DEFAULT_ITERATIONS, MECHANISMS, derive_credential
 from dafka.broker.access.permissions import Permissions
 from dafka.broker.access.users_file import User, write_users
-from dafka.broker.core.coordination.state_records import COORDINATORS_TOPIC
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.brokers import BrokerRegistration
-from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
 from dafka.broker.core.replication.records import NO_EPOCH_END, EpochStart, LeaderAndEpoch
 from dafka.broker.log.appending import AppendRefusedError, ClientAppender
 from dafka.http.forwarding.broker_client import CONNECTIONS_MAX, BrokerClient, BrokerError
-from dafka.http.forwarding.broker_link import BrokerLink, Reply
+from dafka.http.forwarding.broker_link import BrokerLink
 from dafka.http.forwarding.leaders import Leaders
-from dafka.http.forwarding.remote_appends import LANES_MAX, Lanes, RemoteAppend, RemoteAppends
+from dafka.http.forwarding.remote_appends import LANES_MAX
 from dafka.http.forwarding.remote_reads import RemoteRead, RemoteReads
-from dafka.http.logs.log_access import LEADER_WAIT_S
 from dafka.http.server.errors import WebError
 from dafka.http.server.http_server import HttpServer
 from dafka.http.websocket.binary import encode_publish
-from dafka.records import Partition
 from tests.broker.core.entries import epoch_end
-from tests.http.forwarding.pair import TOPIC, Pair, log_of, open_pair
+from tests.http.forwarding.pair import TOPIC, Pair, coordinate_elsewhere, log_of, open_pair
 from tests.http.running import RunningWeb
 from tests.http.websocket.clients import BINARY, Client, open_client
 
@@ -318,7 +314,7 @@ async def test_stream_of_idempotent_records_survives_lost_connections(monkeypatc
 
 
 @pytest.mark.parametrize("place", ["before it is sent", "when it is sent", "when it is stored", "in the answer"])
-@pytest.mark.parametrize("count", [1, 3, LANES_MAX + 6])
+@pytest.mark.parametrize("count", [1, LANES_MAX + 6])
 async def test_records_are_stored_once_wherever_the_link_breaks(
     monkeypatch: pytest.MonkeyPatch, place: str, count: int
 ) -> None:
@@ -419,54 +415,6 @@ async def test_records_that_wait_to_be_sent_are_withdrawn_when_the_leader_change
         await wait_records(pair, 4)
         await trio.testing.wait_all_tasks_blocked(0.2)
         assert log_of(pair.second).high_watermark == 4
-
-
-class SlowLeader:
-    """Stands for the leader of all logs and the connection to it. It answers each publish after a while."""
-
-    def __init__(self, answer_s: float, nursery: trio.Nursery) -> None:
-        self._answer_s = answer_s
-        self._nursery = nursery
-
-    def is_deleted(self, _log: Log) -> bool:
-        return False
-
-    async def retry_on_leader_change(
-        self, _log: Log, call: Callable[[SlowLeader], Awaitable[None]], deadline: float
-    ) -> None:
-        with trio.move_on_at(deadline):
-            await call(self)
-
-    def publish(self, _topic: str, _log: int, _data: bytes, notify: Callable[[], None]) -> Reply:
-        reply = Reply(notify)
-        reply.is_sent = True
-        self._nursery.start_soon(self._answer, reply)
-        return reply
-
-    async def _answer(self, reply: Reply) -> None:
-        await trio.sleep(self._answer_s)
-        reply.set(0)
-
-
-async def test_steady_stream_is_forwarded_for_longer_than_a_leader_is_waited_for(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
-    """Records are always under way, so that no moment comes at which nothing waits for an answer."""
-    log = Log(TOPIC, 0, Partition(TOPIC, "a" * 32), Partition(TOPIC, "a" * 32))
-    log.leadership = LeaderAndIsr("b" * 32, 1, is_led=False)
-    batch = encode_batch(0, [b"a"], timestamps=5)
-    gone: list[RemoteAppend] = []
-    async with trio.open_nursery() as nursery:
-        leader: Any = SlowLeader(0.9 * LEADER_WAIT_S, nursery)
-        append_here: Any = None  # this broker does not become the leader
-        appends = RemoteAppends(log, leader, append_here, gone.append, Lanes())
-        added = [appends.add([(check_crc(batch), batch)])]
-        nursery.start_soon(appends.run)
-        while trio.current_time() < 3 * LEADER_WAIT_S:
-            await trio.sleep(LEADER_WAIT_S / 20)
-            added.append(appends.add([(check_crc(batch), batch)]))
-    assert [await each.wait_offset() for each in added] == [0] * len(added)
-    assert gone == added
 
 
 async def test_refusal_for_the_moment_is_not_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -617,13 +565,6 @@ async def test_brokers_with_different_secrets_do_not_trust_each_other(
         assert answer.code == "leader_unavailable"
         assert "secret_file" in answer.document["error"]["message"]
         assert log_of(pair.second).high_watermark == 0
-
-
-def coordinate_elsewhere(pair: Pair) -> None:
-    """Let the second broker coordinate all groups."""
-    other = pair.second.broker.node.address
-    for log in pair.first.broker.node.log_table.logs(COORDINATORS_TOPIC):
-        log.leadership = LeaderAndIsr(other, 1, is_led=False)
 
 
 async def test_groups_are_reached_at_the_broker_that_coordinates_them() -> None:

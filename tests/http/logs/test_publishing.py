@@ -49,25 +49,6 @@ async def test_published_records_are_read_in_order(storage: str) -> None:
         assert await values_of(broker, log) == ["a", "b", "c"]
 
 
-async def test_a_leader_that_may_have_been_replaced_tells_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dafka.http.logs.local_logs.LEADER_WAIT_S", 0.05)
-    async with open_broker_service() as broker:
-        access = LocalLogs(broker)
-        await Publisher(broker, access).publish("orders", texts("a", "b"))
-        (log,) = find_logs(broker, "orders")
-        assert (await access.bounds([log]))[log].end_offset == 2
-        monkeypatch.setattr(broker.node.leases, "holds_lease", lambda _log: False)
-        monkeypatch.setattr(broker.node.leases, "wait_round", trio.sleep_forever)
-        refused = "too few replicas of log 0 of the topic 'orders' answer its leader"
-        with pytest.raises(WebError, match=refused):
-            await access.bounds([log])
-        with pytest.raises(WebError, match=refused):
-            await access.read(log, 2)
-        with pytest.raises(WebError, match=refused):
-            await access.find_offset_by_time(log, 0)
-        assert (await access.read(log, 0)).record_count == 2, "records that were read are never wrong"
-
-
 async def test_records_go_to_the_logs_of_their_keys() -> None:
     async with open_broker_service() as broker:
         broker.node.create_topic("orders", 3)

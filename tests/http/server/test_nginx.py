@@ -19,8 +19,8 @@ from websockets.trio.client import connect
 from websockets.typing import Origin, Subprotocol
 
 from dafka import Config
-from tests.http.api.test_permissions import basic
 from tests.http.running import DEADLINE_S, RunningWeb, open_web, read_all
+from tests.http.server.test_authentication import basic
 from tests.http.websocket.clients import JSON, Client
 from tests.kafka.server.secured import EVERYTHING, PASSWORD, Authority, write_user_file
 

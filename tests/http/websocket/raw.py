@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -39,8 +40,9 @@ def frame(opcode: int, payload: bytes = b"", *, flags: int = FINAL, is_masked: b
 class RawClient:
     """A client whose handshake is done."""
 
-    def __init__(self, stream: trio.SocketStream, received: bytes) -> None:
+    def __init__(self, stream: trio.SocketStream, received: bytes, subprotocol: str | None) -> None:
         self.stream = stream
+        self.subprotocol = subprotocol
         self._received = received
 
     async def send(self, *frames: bytes) -> None:
@@ -114,7 +116,8 @@ async def open_raw(web: RunningWeb, *headers: str) -> AsyncIterator[RawClient]:
                 received += data
         head, _, rest = received.partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 101"), received
-        client = RawClient(stream, rest)
+        chosen = re.search(rb"^sec-websocket-protocol: (.*)\r$", head + b"\r", re.IGNORECASE | re.MULTILINE)
+        client = RawClient(stream, rest, chosen and chosen[1].decode())
         first, payload = await client.receive()
         assert (first, payload[:17]) == (FINAL | TEXT, b'{"type":"welcome"')
         yield client

@@ -6,18 +6,16 @@ import json
 import subprocess
 from pathlib import Path
 
-import attrs
 import pytest
 import trio
 from websockets.exceptions import InvalidStatus
 
 from dafka import Config
 from dafka.broker.access.permissions import Permissions
-from dafka.broker.access.users_file import read_users, write_users
-from tests.http.api.test_permissions import basic
-from tests.http.running import RunningWeb, open_web
+from tests.http.running import DEADLINE_S, RunningWeb, SharedWeb, open_web
+from tests.http.server.test_authentication import basic
 from tests.http.websocket.clients import BINARY, JSON, open_client
-from tests.http.websocket.raw import KEY
+from tests.http.websocket.raw import KEY, open_raw
 from tests.kafka.server.secured import PASSWORD, write_user_file
 
 CURL_FEATURES = subprocess.run(["curl", "--version"], capture_output=True, text=True, check=True).stdout
@@ -37,11 +35,10 @@ async def curl(web: RunningWeb, **headers: str) -> tuple[int, dict[str, str], by
     return int(status.split()[1]), found, body
 
 
-async def test_request_without_upgrade_is_told_so() -> None:
-    async with open_web() as web:
-        status, headers, body = await curl(web)
-        assert (status, headers["upgrade"]) == (426, "websocket")
-        assert json.loads(body)["error"]["code"] == "bad_request"
+async def test_request_without_upgrade_is_told_so(web: SharedWeb) -> None:
+    status, headers, body = await curl(web)
+    assert (status, headers["upgrade"]) == (426, "websocket")
+    assert json.loads(body)["error"]["code"] == "bad_request"
 
 
 @pytest.mark.parametrize(
@@ -54,12 +51,11 @@ async def test_request_without_upgrade_is_told_so() -> None:
         ({"Host": "example.com"}, 403),
     ],
 )
-async def test_handshake_that_is_wrong_is_refused(changes: dict[str, str], status: int) -> None:
-    async with open_web() as web:
-        found, _, body = await curl(web, **{**UPGRADE, **changes})
-        assert found == status
-        assert body
-        assert await web.is_alive()
+async def test_handshake_that_is_wrong_is_refused(web: SharedWeb, changes: dict[str, str], status: int) -> None:
+    found, _, body = await curl(web, **{**UPGRADE, **changes})
+    assert found == status
+    assert body
+    assert await web.is_alive()
 
 
 async def test_credentials_that_are_wrong_are_refused(tmp_path: Path) -> None:
@@ -79,105 +75,32 @@ async def test_origin_of_the_broker_and_those_of_the_settings_are_accepted() -> 
                 pass
 
 
-@pytest.mark.parametrize("offered", [None, JSON, BINARY])
-async def test_subprotocol_is_chosen(offered: str | None) -> None:
-    async with open_web() as web, open_client(web, offered) as client:
-        assert client.connection.subprotocol == offered
+@pytest.mark.parametrize(
+    ("offered", "chosen"),
+    [([], None), ([JSON], JSON), ([BINARY], BINARY), ([JSON, BINARY], BINARY), (["x", JSON], JSON)],
+)
+async def test_subprotocol_is_chosen(web: SharedWeb, offered: list[str], chosen: str | None) -> None:
+    headers = {"Sec_WebSocket_Protocol": ", ".join(offered)} if offered else {}
+    async with open_raw(web, *(f"{name.replace('_', '-')}: {value}" for name, value in headers.items())) as client:
+        assert client.subprotocol == chosen
 
 
 @pytest.mark.skipif(" ws" not in CURL_FEATURES, reason="this curl has no WebSocket")
-async def test_curl_speaks_websocket_where_it_can() -> None:
-    async with open_web() as web:
-        command = ["curl", "--silent", "--max-time", "2", f"ws://127.0.0.1:{web.port}/ws"]
-        result = await trio.run_process(command, capture_stdout=True, check=False)
-        assert b'"type":"welcome"' in result.stdout
-
-
-# Logging in
-
-
-def secure(folder: Path) -> Config:
-    users = folder / "users"
-    write_user_file(users, ada=Permissions(read=("orders*",), write=("orders",), groups=("mine",)))
-    return Config().with_clients(users=str(users), login_ms=500)
-
-
-async def test_user_logs_in_with_the_first_message(tmp_path: Path) -> None:
-    async with open_web(config=secure(tmp_path)) as web, open_client(web) as client:
-        assert client.welcome["needs_authentication"]
-        assert client.welcome["user"] is None
-        refused = await client.ask("publish", topic="orders", records=[{"value": "a"}])
-        assert refused["code"] == "unauthenticated"
-        answer = await client.ask("authenticate", user="ada", password=PASSWORD)
-        assert (answer["type"], answer["user"]) == ("authenticated", "ada")
-        await trio.sleep(0.6)  # beyond `login_ms`
-        assert await client.publish("orders", "a") == [{"log": 0, "offset": 0, "count": 1}]
-
-
-async def test_user_of_the_handshake_is_logged_in(tmp_path: Path) -> None:
-    config = secure(tmp_path)
-    async with open_web(config=config) as web, open_client(web, Authorization=basic("ada", PASSWORD)) as client:
-        assert (client.welcome["user"], client.welcome["needs_authentication"]) == ("ada", False)
-        await client.publish("orders", "a")
-
-
-async def test_wrong_password_ends_the_connection(tmp_path: Path) -> None:
-    async with open_web(config=secure(tmp_path)) as web, open_client(web) as client:
-        answer = await client.ask("authenticate", user="ada", password="wrong")
-        assert answer["code"] == "unauthenticated"
-        with trio.fail_after(20):
-            await client.connection.wait_closed()
-        assert client.connection.close_code == 1008
+async def test_curl_speaks_websocket_where_it_can(web: SharedWeb) -> None:
+    command = ["curl", "--silent", "--max-time", "2", f"ws://127.0.0.1:{web.port}/ws"]
+    result = await trio.run_process(command, capture_stdout=True, check=False)
+    assert b'"type":"welcome"' in result.stdout
 
 
 async def test_login_must_come_in_time(tmp_path: Path) -> None:
-    async with open_web(config=secure(tmp_path)) as web, open_client(web) as client:
-        with trio.fail_after(20):
-            await client.connection.wait_closed()
-        assert client.connection.close_code == 1008
-
-
-@pytest.mark.parametrize(
-    "request_",
-    [
-        {"type": "publish", "topic": "orders-2", "records": [{"value": "a"}]},
-        {"type": "publish", "topic": "other", "records": [{"value": "a"}]},
-        {"type": "subscribe", "topic": "other", "from": "earliest", "credit": 1},
-        {"type": "subscribe", "topic": "orders", "from": {"group": "theirs"}, "credit": 1},
-        {"type": "commit", "group": "theirs", "topic": "orders", "offsets": {"0": 1}},
-        {"type": "commit", "group": "mine", "topic": "other", "offsets": {"0": 1}},
-        {"type": "describe", "topic": "other"},
-        {"type": "describe", "topic": "orders-2", "create": True},
-    ],
-)
-async def test_what_the_user_may_not_do_is_forbidden(request_: dict[str, object], tmp_path: Path) -> None:
-    async with open_web(config=secure(tmp_path)) as web:
-        await web.broker.node.create_topic("other").wait()
-        async with open_client(web, Authorization=basic("ada", PASSWORD)) as client:
-            await client.publish("orders", "a")
-            await client.connection.send(json.dumps({"id": 5, **request_}))
-            error = await client.expect("error", 5)
-            assert error["code"] == "forbidden"
-            view = await client.ask("watch", path="/topics", interval_ms=500)
-            assert [each["name"] for each in view["body"]["topics"]] == ["orders"]
-
-
-async def test_permission_that_is_taken_away_ends_subscriptions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("dafka.http.websocket.client_tasks.REFRESH_S", 0.05)
-    config, path = secure(tmp_path), tmp_path / "users"
-    async with open_web(config=config) as web, open_client(web, Authorization=basic("ada", PASSWORD)) as client:
-        await client.publish("orders", "a", "b")
-        idle = await client.subscribe("orders", "latest")
-        waiting = await client.subscribe("orders", credit=1)
-        assert await client.values(1, waiting) == ["a"]
-        users = read_users(path)
-        write_users(path, {"ada": attrs.evolve(users["ada"], permissions=Permissions(write=("orders",)))})
-        ended = [await client.expect("error") for _ in range(2)]
-        assert {each["id"] for each in ended} == {idle, waiting}
-        assert {each["code"] for each in ended} == {"forbidden"}
-        write_users(path, {})
-        while (answer := await client.ask("publish", topic="orders", records=[{"value": "c"}]))["type"] != "error":
-            pass
-        assert answer["code"] == "unauthenticated"
+    """A client that has logged in before stays when the time of a later one is over."""
+    users = tmp_path / "users"
+    write_user_file(users, ada=Permissions(write=("orders",)))
+    config = Config().with_clients(users=str(users), login_ms=4000)
+    async with open_web(config=config) as web, open_client(web) as early:
+        assert (await early.ask("authenticate", user="ada", password=PASSWORD))["type"] == "authenticated"
+        async with open_client(web) as late:
+            with trio.fail_after(DEADLINE_S):
+                await late.connection.wait_closed()
+            assert late.connection.close_code == 1008
+        assert await early.publish("orders", "a") == [{"log": 0, "offset": 0, "count": 1}]

@@ -13,7 +13,7 @@ import trio.testing
 
 from dafka import Config
 from dafka.http.websocket.connection import ClientStream
-from tests.http.running import RunningWeb, open_web
+from tests.http.running import RunningWeb, SharedWeb, open_web
 from tests.http.websocket.clients import open_client
 from tests.http.websocket.raw import (
     BINARY,
@@ -72,8 +72,8 @@ async def is_serving(web: RunningWeb) -> bool:
         ([b"GET / HTTP/1.1\r\n\r\n"], None),
     ],
 )
-async def test_malformed_frames_end_the_connection(frames: list[bytes], code: int | None) -> None:
-    async with open_web() as web, open_raw(web) as client:
+async def test_malformed_frames_end_the_connection(web: SharedWeb, frames: list[bytes], code: int | None) -> None:
+    async with open_raw(web) as client:
         await client.send(*frames)
         if code == 0:  # a message that ends nowhere
             await client.stream.send_eof()
@@ -82,8 +82,21 @@ async def test_malformed_frames_end_the_connection(frames: list[bytes], code: in
         assert await is_serving(web)
 
 
-async def test_message_beyond_the_limit_is_refused_before_it_is_received() -> None:
+async def test_messages_have_a_size_limit() -> None:
     async with open_web(config=Config().with_http(message_bytes_max=2000)) as web:
+        largest = PING_MESSAGE.ljust(2000)
+        for frames in (
+            [frame(TEXT, largest)],
+            [frame(TEXT, largest[:1500], flags=0), frame(CONTINUATION, largest[1500:])],
+        ):
+            async with open_raw(web) as client:
+                await client.send(*frames)
+                assert await client.receive() == (FINAL | TEXT, b'{"type":"pong","id":1}')
+        async with open_raw(web, DEFLATE) as client:
+            await client.send(frame(TEXT, deflate(largest), flags=FINAL | COMPRESSED))
+            assert await client.receive() == (FINAL | TEXT, b'{"type":"pong","id":1}')
+            await client.send(frame(TEXT, deflate(largest + b" "), flags=FINAL | COMPRESSED))
+            assert await client.receive_close() == TOO_BIG
         for frames in (
             [frame(TEXT, bytes(2001))[:20]],
             [frame(TEXT, b"a" * 1500, flags=0), frame(CONTINUATION, b"a" * 501)],
@@ -108,21 +121,21 @@ async def test_compressed_bomb_is_refused() -> None:
         assert await is_serving(web)
 
 
-async def test_compressed_garbage_is_refused() -> None:
-    async with open_web() as web, open_raw(web, DEFLATE) as client:
+async def test_compressed_garbage_is_refused(web: SharedWeb) -> None:
+    async with open_raw(web, DEFLATE) as client:
         await client.send(frame(TEXT, b"\xff" * 50, flags=FINAL | COMPRESSED))
         assert await client.receive_close() == PROTOCOL_ERROR
 
 
-async def test_compressed_messages_are_understood_one_by_one() -> None:
-    async with open_web() as web, open_raw(web, DEFLATE) as client:
+async def test_compressed_messages_are_understood_one_by_one(web: SharedWeb) -> None:
+    async with open_raw(web, DEFLATE) as client:
         for _ in range(3):
             await client.send(frame(TEXT, deflate(PING_MESSAGE), flags=FINAL | COMPRESSED))
             assert await client.receive() == (FINAL | TEXT, b'{"type":"pong","id":1}')
 
 
-async def test_fragments_with_pings_between_them_are_one_message() -> None:
-    async with open_web() as web, open_raw(web) as client:
+async def test_fragments_with_pings_between_them_are_one_message(web: SharedWeb) -> None:
+    async with open_raw(web) as client:
         parts = [PING_MESSAGE[number : number + 1] for number in range(len(PING_MESSAGE))]
         await client.send(frame(TEXT, parts[0], flags=0))
         for part in parts[1:]:
@@ -133,8 +146,8 @@ async def test_fragments_with_pings_between_them_are_one_message() -> None:
         assert found[-1] == (FINAL | TEXT, b'{"type":"pong","id":1}')
 
 
-async def test_fragments_without_end_are_refused() -> None:
-    async with open_web() as web, open_raw(web) as client:
+async def test_fragments_without_end_are_refused(web: SharedWeb) -> None:
+    async with open_raw(web) as client:
         await client.send(frame(TEXT, b"", flags=0))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_send_until_broken, client, frame(CONTINUATION, b"", flags=0) * 1000)

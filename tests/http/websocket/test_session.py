@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import trio
 
-from dafka.batches import decode_batch, encode_batch, iter_batches
-from dafka.broker.core.positions import Offset
+from dafka import Config
+from dafka.batches import decode_batch, encode_batch
 from dafka.http.websocket.binary import RECORDS_HEAD_BYTES, encode_publish
 from tests.http.brokers import STORAGES
-from tests.http.running import RunningWeb, open_web
+from tests.http.running import RunningWeb, SharedWeb, open_web
 from tests.http.websocket.clients import BINARY, Client, open_client
 
 
@@ -23,7 +23,8 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 async def create(web: RunningWeb, topic: str, log_count: int = 1) -> None:
-    await web.broker.node.create_topic(topic, log_count).wait()
+    answer = await web.request("POST", "/topics", document={"name": topic, "log_count": log_count})
+    assert answer.status == 201
 
 
 async def test_published_records_are_sent_to_subscribers(storage: str) -> None:
@@ -36,16 +37,16 @@ async def test_published_records_are_sent_to_subscribers(storage: str) -> None:
         assert (record["log"], record["offset"], record["value"]) == (0, 2, "c")
 
 
-async def test_records_keep_key_headers_timestamp_and_bytes() -> None:
-    async with open_web() as web, open_client(web) as client:
+async def test_records_keep_key_headers_timestamp_and_bytes(web: SharedWeb, name: str) -> None:
+    async with open_client(web) as client:
         record = {
             "key": "k",
             "value_base64": "/w==",
             "headers": [["h", "v"], ["b", {"base64": "/w=="}], ["n", None]],
             "timestamp": 5,
         }
-        await client.ask("publish", topic="orders", records=[record, {"key": "k", "value": None, "timestamp": 6}])
-        await client.subscribe("orders")
+        await client.ask("publish", topic=name, records=[record, {"key": "k", "value": None, "timestamp": 6}])
+        await client.subscribe(name)
         assert await client.take(2) == [
             {"log": 0, "offset": 0, **record},
             {"log": 0, "offset": 1, "key": "k", "value": None, "timestamp": 6},
@@ -61,110 +62,69 @@ async def test_records_keep_key_headers_timestamp_and_bytes() -> None:
         ({"offsets": {"0": 3}}, ["3", "new"]),
         ({"time": 1001}, ["1", "2", "3", "new"]),
         ({"time": "1970-01-01T00:00:01.002Z"}, ["2", "3", "new"]),
-        ({"group": "g"}, ["1", "2", "3", "new"]),
-        ({"group": "other", "otherwise": "latest"}, ["new"]),
+        ({"group": "own"}, ["1", "2", "3", "new"]),
+        ({"group": "own", "otherwise": "latest"}, ["1", "2", "3", "new"]),
+        ({"group": "none"}, ["0", "1", "2", "3", "new"]),
+        ({"group": "none", "otherwise": "latest"}, ["new"]),
     ],
 )
-async def test_subscription_begins_where_it_is_asked_to(position: Any, expected: list[str]) -> None:
-    async with open_web() as web, open_client(web) as client:
+async def test_subscription_begins_where_it_is_asked_to(
+    web: SharedWeb, name: str, position: Any, expected: list[str]
+) -> None:
+    async with open_client(web) as client:
         records = [{"value": f"{number}", "timestamp": 1000 + number} for number in range(4)]
-        await client.ask("publish", topic="orders", records=records)
-        assert (await client.ask("commit", group="g", topic="orders", offsets={"0": 1}))["type"] == "committed"
-        identifier = await client.send("subscribe", topic="orders", from_=position, credit=100)
+        await client.ask("publish", topic=name, records=records)
+        assert (await client.ask("commit", group=name, topic=name, offsets={"0": 1}))["type"] == "committed"
+        if "group" in position:
+            position = {**position, "group": name if position["group"] == "own" else f"none.{name}"}
+        identifier = await client.send("subscribe", topic=name, from_=position, credit=100)
         answer = await client.expect("subscribed", identifier)
         assert answer["logs"] == [{"log": 0, "offset": 5 - len(expected), "start_offset": 0, "end_offset": 4}]
         async with open_client(web) as publisher:
-            await publisher.publish("orders", "new")
+            await publisher.publish(name, "new")
         assert await client.values(len(expected)) == expected
 
 
-async def test_several_subscriptions_on_one_connection() -> None:
-    async with open_web() as web, open_client(web) as client, open_client(web) as publisher:
-        await publisher.publish("first", "1")
-        await publisher.publish("second", "2")
-        first, second = await client.subscribe("first", id=10), await client.send("ping")
-        assert (await client.expect("records", first))["records"][0]["value"] == "1"
-        await client.expect("pong", second)
-        second = await client.subscribe("second", id=20)
+async def test_several_subscriptions_on_one_connection(web: SharedWeb, name: str) -> None:
+    async with open_client(web) as client, open_client(web) as publisher:
+        await publisher.publish(f"first.{name}", "1")
+        await publisher.publish(f"second.{name}", "2")
+        first = await client.subscribe(f"first.{name}", id=10)
+        assert await client.values(1, first) == ["1"]
+        second = await client.subscribe(f"second.{name}", id=20)
         assert await client.values(1, second) == ["2"]
         assert (await client.ask("unsubscribe", id=first))["type"] == "unsubscribed"
-        await publisher.publish("first", "3")
-        await publisher.publish("second", "4")
+        await publisher.publish(f"first.{name}", "3")
+        await publisher.publish(f"second.{name}", "4")
         assert await client.values(1, second) == ["4"]
 
 
-async def test_chosen_logs_are_sent() -> None:
-    async with open_web() as web, open_client(web) as client:
-        await create(web, "orders", 3)
+async def test_chosen_logs_are_sent(web: SharedWeb, name: str) -> None:
+    async with open_client(web) as client:
+        await create(web, name, 3)
         for log in range(3):
-            await client.publish("orders", f"{log}", log=log)
-        await client.subscribe("orders", logs=[0, 2])
+            await client.publish(name, f"{log}", log=log)
+        await client.subscribe(name, logs=[0, 2])
         assert {(each["log"], each["value"]) for each in await client.take(2)} == {(0, "0"), (2, "2")}
 
 
-async def test_logs_that_a_topic_gets_later_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dafka.http.websocket.client_tasks.REFRESH_S", 0.01)
-    async with open_web() as web, open_client(web) as client, open_client(web) as publisher:
-        await create(web, "orders")
-        await client.subscribe("orders", "latest")
-        await web.broker.node.change_topic("orders", log_count=2).wait()
-        await publisher.publish("orders", "in the new log", log=1)
-        assert await client.values(1) == ["in the new log"]
-
-
-async def test_no_more_records_are_sent_than_there_is_credit() -> None:
-    async with open_web() as web, open_client(web) as client:
-        await client.publish("orders", *(f"{number}" for number in range(100)))
-        identifier = await client.subscribe("orders", credit=0)
-        assert (await client.ask("ping"))["type"] == "pong"
-        await client.send("credit", id=identifier, records=3)
-        assert await client.values(3) == ["0", "1", "2"]
-        assert (await client.ask("ping"))["type"] == "pong"
-        await client.send("credit", id=identifier, records=1)
-        await client.send("credit", id=identifier, records=40)
-        assert await client.values(41) == [f"{number}" for number in range(3, 44)]
-        assert (await client.ask("ping"))["type"] == "pong"
-        await client.send("credit", id=identifier, records=1000)
+async def test_resuming_leaves_nothing_out_and_repeats_nothing(web: SharedWeb, name: str) -> None:
+    async with open_client(web) as client:
+        await client.publish(name, *(f"{number}" for number in range(10)))
+        await client.subscribe(name, credit=4)
         message = await client.expect("records")
-        assert (message["offset"], message["next_offset"], len(message["records"])) == (44, 100, 56)
+        found = [each["value"] for each in message["records"]]
+    async with open_client(web) as client:
+        await client.subscribe(name, {"offsets": {"0": message["next_offset"]}})
+        assert found + await client.values(6) == [f"{number}" for number in range(10)]
 
 
-async def test_credit_that_comes_while_a_part_is_sent_leaves_nothing_out() -> None:
-    async with open_web() as web, open_client(web) as client, open_client(web) as publisher:
-        for _ in range(4):
-            await publisher.publish("orders", *["x"] * 2000)
-        identifier = await client.subscribe("orders", credit=1)
-        for _ in range(80):
-            await client.send("credit", id=identifier, records=100)
-        found: list[int] = []
-        while len(found) < 8000:
-            message = await client.expect("records")
-            assert message["offset"] == len(found)
-            found += [each["offset"] for each in message["records"]]
-            assert message["next_offset"] == len(found)
-        assert found == [*range(8000)]
-
-
-async def test_resuming_leaves_nothing_out_and_repeats_nothing() -> None:
-    async with open_web() as web:
-        async with open_client(web) as client:
-            await client.publish("orders", *(f"{number}" for number in range(10)))
-            await client.subscribe("orders", credit=4)
-            message = await client.expect("records")
-            found = [each["value"] for each in message["records"]]
-        async with open_client(web) as client:
-            await client.subscribe("orders", {"offsets": {"0": message["next_offset"]}})
-            assert found + await client.values(6) == [f"{number}" for number in range(10)]
-
-
-async def test_dropped_records_show_as_a_step_of_offsets() -> None:
-    async with open_web() as web, open_client(web) as client:
-        await client.publish("orders", *(f"{number}" for number in range(10)))
-        identifier = await client.subscribe("orders", credit=2)
+async def test_dropped_records_show_as_a_step_of_offsets(web: SharedWeb, name: str) -> None:
+    async with open_client(web) as client:
+        await client.publish(name, *(f"{number}" for number in range(10)))
+        identifier = await client.subscribe(name, credit=2)
         assert (await client.expect("records"))["next_offset"] == 2
-        log = web.broker.node.log_table.find_log("orders", 0)
-        assert log is not None
-        await web.broker.node.deletion.delete_before(log, Offset(7))
+        await web.request("DELETE", f"/topics/{name}/records?before=7")
         await client.send("credit", id=identifier, records=100)
         message = await client.expect("records")
         assert (message["offset"], message["next_offset"]) == (7, 10)
@@ -185,65 +145,65 @@ async def test_idempotent_records_are_appended_once(storage: str) -> None:
         assert await client.values(3) == ["a", "b", "c"]
 
 
-async def test_publishes_are_answered_in_order() -> None:
-    async with open_web() as web, open_client(web) as client:
+async def test_publishes_are_answered_in_order(web: SharedWeb, name: str) -> None:
+    async with open_client(web) as client:
         for number in range(300):
-            await client.send("publish", id=number, topic="orders", records=[{"value": f"{number}"}])
+            await client.send("publish", id=number, topic=name, records=[{"value": f"{number}"}])
         for number in range(300):
             answer = await client.expect("published", number)
             assert answer["offsets"] == [{"log": 0, "offset": number, "count": 1}]
 
 
-async def test_committed_offsets_are_those_of_kafkas_group() -> None:
-    async with open_web() as web, open_client(web) as client:
-        await client.publish("orders", "a", "b", "c")
-        assert (await client.ask("commit", group="g", topic="orders", offsets={"0": 2}))["type"] == "committed"
-        found = await web.broker.broker.groups.fetch_offsets("g")
-        assert [each.offset for each in found.values()] == [2]
-        answer = await client.ask("commit", group="g", topic="orders", offsets={"5": 2})
+async def test_committed_offsets_are_those_of_kafkas_group(web: SharedWeb, name: str) -> None:
+    async with open_client(web) as client:
+        await client.publish(name, "a", "b", "c")
+        assert (await client.ask("commit", group=name, topic=name, offsets={"0": 2}))["type"] == "committed"
+        group = (await web.get(f"/groups/{name}")).document
+        assert [(each["log"], each["offset"], each["lag"]) for each in group["offsets"]] == [(0, 2, 1)]
+        answer = await client.ask("commit", group=name, topic=name, offsets={"5": 2})
         assert answer["code"] == "log_not_found"
 
 
-async def test_watched_resource_is_sent_when_it_changes() -> None:
-    async with open_web() as web, open_client(web) as client:
-        await create(web, "orders")
-        watch = await client.send("watch", path="/topics?prefix=ord", interval_ms=500)
+async def test_watched_resource_is_sent_when_it_changes(web: SharedWeb, name: str) -> None:
+    async with open_client(web) as client:
+        await create(web, name)
+        watch = await client.send("watch", path=f"/topics?prefix={name}", interval_ms=500)
         view = await client.expect("view", watch)
         assert (view["status"], view["body"]["topics"][0]["end_offset"]) == (200, 0)
         async with open_client(web) as publisher:
-            await publisher.publish("orders", "a")
+            await publisher.publish(name, "a")
         view = await client.expect("view", watch)
         assert view["body"]["topics"][0]["end_offset"] == 1
         assert (await client.ask("unwatch", id=watch))["type"] == "unwatched"
 
 
-async def test_watched_resource_that_does_not_exist_has_a_status() -> None:
-    async with open_web() as web, open_client(web) as client:
+async def test_watched_resource_that_does_not_exist_has_a_status(web: SharedWeb) -> None:
+    async with open_client(web) as client:
         view = await client.ask("watch", path="/topics/none", interval_ms=500)
         assert (view["type"], view["status"], view["body"]["error"]["code"]) == ("view", 404, "topic_not_found")
 
 
-async def test_topic_that_is_deleted_ends_its_subscriptions() -> None:
-    async with open_web() as web, open_client(web) as client:
-        await client.publish("orders", "a")
-        reading = await client.subscribe("orders", "latest")
-        waiting = await client.subscribe("orders", "earliest", credit=0)
-        await web.broker.node.delete_topic("orders")
+async def test_topic_that_is_deleted_ends_its_subscriptions(web: SharedWeb, name: str) -> None:
+    async with open_client(web) as client:
+        await client.publish(name, "a")
+        reading = await client.subscribe(name, "latest")
+        waiting = await client.subscribe(name, "earliest", credit=0)
+        await web.request("DELETE", f"/topics/{name}")
         ended = {(await client.expect("error"))["id"] for _ in range(1)}
         await client.send("credit", id=waiting, records=1)
         error = await client.expect("error")
         assert error["code"] == "topic_not_found"
         assert ended | {error["id"]} == {reading, waiting}
-        await client.publish("orders", "b")
-        await client.subscribe("orders", id=reading)
+        await client.publish(name, "b")
+        await client.subscribe(name, id=reading)
         assert await client.values(1) == ["b"]
 
 
-async def test_records_of_large_messages_come_in_several() -> None:
-    async with open_web() as web, open_client(web) as client:
+async def test_records_of_large_messages_come_in_several(web: SharedWeb, name: str) -> None:
+    async with open_client(web) as client:
         values = [f"{number:05}" * 2000 for number in range(60)]
-        await client.publish("orders", *values)
-        await client.subscribe("orders")
+        await client.publish(name, *values)
+        await client.subscribe(name)
         sizes = []
         found: list[str] = []
         while len(found) < len(values):
@@ -255,11 +215,11 @@ async def test_records_of_large_messages_come_in_several() -> None:
 
 
 @pytest.mark.parametrize("compression", [None, "deflate"])
-async def test_compression_changes_nothing(compression: str | None) -> None:
-    async with open_web() as web, open_client(web, compression=compression) as client:
+async def test_compression_changes_nothing(web: SharedWeb, name: str, compression: str | None) -> None:
+    async with open_client(web, compression=compression) as client:
         values = [f"value {number} " * (1 + number % 60) for number in range(2000)]
-        await client.publish("orders", *values)
-        await client.subscribe("orders", credit=10_000)
+        await client.publish(name, *values)
+        await client.subscribe(name, credit=10_000)
         assert await client.values(2000) == values
 
 
@@ -283,27 +243,9 @@ async def test_record_batches_are_published_and_sent_as_they_are(storage: str) -
         assert decode_batch(message[RECORDS_HEAD_BYTES:], bytes_max=2**20).values == [b"a", b"\xff"]
 
 
-async def test_a_batch_is_never_cut() -> None:
-    async with open_web() as web, open_client(web, BINARY) as client:
-        for _ in range(2):
-            batch = encode_batch(0, [b"a"] * 10, timestamps=5)
-            await client.connection.send(encode_publish(7, "orders", 0, batch))
-            await client.expect("published")
-        identifier = await client.subscribe("orders", credit=1)
-        message = await client.receive()
-        count = sum(header.count for _, header in iter_batches(message[RECORDS_HEAD_BYTES:]))
-        assert count in {10, 20}
-        assert (await client.ask("ping"))["type"] == "pong"
-        if count == 10:
-            await client.send("credit", id=identifier, records=9)
-            assert (await client.ask("ping"))["type"] == "pong"
-            await client.send("credit", id=identifier, records=1)
-            assert isinstance(await client.receive(), bytes)
-
-
-async def test_text_publishes_are_accepted_beside_binary_ones() -> None:
-    async with open_web() as web, open_client(web, BINARY) as client:
-        assert await client.publish("orders", "a") == [{"log": 0, "offset": 0, "count": 1}]
+async def test_text_publishes_are_accepted_beside_binary_ones(web: SharedWeb, name: str) -> None:
+    async with open_client(web, BINARY) as client:
+        assert await client.publish(name, "a") == [{"log": 0, "offset": 0, "count": 1}]
 
 
 # What clients do wrong
@@ -357,44 +299,47 @@ async def test_text_publishes_are_accepted_beside_binary_ones() -> None:
         ({}, "bad_request", "type: expected one of"),
     ],
 )
-async def test_wrong_request_gets_an_error(fields: dict[str, Any], code: str, message: str) -> None:
-    async with open_web() as web, open_client(web) as client:
-        await create(web, "t")
+async def test_wrong_request_gets_an_error(
+    web: SharedWeb, name: str, fields: dict[str, Any], code: str, message: str
+) -> None:
+    async with open_client(web) as client:
+        await create(web, name)
+        if fields.get("topic") == "t":
+            fields = {**fields, "topic": name}
         await client.connection.send(json.dumps({"id": 77, **fields}))
         error = await client.expect("error", 77)
         assert error["code"] == code
         assert error["message"].startswith(message)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "x",
-        "5",
-        "[]",
-        "null",
-        '"publish"',
-        '{"type": "ping"}',
-        '{"type": "ping", "id": "1"}',
-        '{"type": "ping", "id": -1}',
-        '{"type": "ping", "id": 1.0}',
-        '{"type": "ping", "id": true}',
-        '{"type": "ping", "id": 9007199254740992}',
-        '{"type": "ping", "id": ' + "9" * 4000 + "}",
-        '{"type": "ping", "id": NaN}',
-        '{"type": "ping", "id": 1',
-        "[" * 100_000,
-        '{"a":' * 100_000,
-        '{"type": "\\ud800", "id": 1.5}',
-    ],
-)
-async def test_text_that_is_no_message_gets_an_error_without_id(text: str) -> None:
-    async with open_web() as web, open_client(web) as client:
-        await client.connection.send(text)
-        error = await client.expect("error")
-        assert (error["id"], error["code"]) == (None, "bad_request")
-        assert (await client.ask("ping"))["type"] == "pong"
+NO_MESSAGES = [
+    "",
+    "x",
+    "5",
+    "[]",
+    "null",
+    '"publish"',
+    '{"type": "ping"}',
+    '{"type": "ping", "id": "1"}',
+    '{"type": "ping", "id": -1}',
+    '{"type": "ping", "id": 1.0}',
+    '{"type": "ping", "id": true}',
+    '{"type": "ping", "id": 9007199254740992}',
+    '{"type": "ping", "id": ' + "9" * 4000 + "}",
+    '{"type": "ping", "id": NaN}',
+    '{"type": "ping", "id": 1',
+    "[" * 100_000,
+    '{"a":' * 100_000,
+    '{"type": "\\ud800", "id": 1.5}',
+]
+
+
+async def test_text_that_is_no_message_gets_an_error_without_id(web: SharedWeb) -> None:
+    async with open_client(web) as client:
+        for text in NO_MESSAGES:
+            await client.connection.send(text)
+            error = await client.expect("error")
+            assert (error["id"], error["code"]) == (None, "bad_request"), text[:50]
 
 
 @pytest.mark.parametrize(
@@ -411,80 +356,83 @@ async def test_text_that_is_no_message_gets_an_error_without_id(text: str) -> No
         (b"\x01\0\0\x01" + bytes(4) + b"\xff" * 8 + b"t", None, "id: expected"),
     ],
 )
-async def test_binary_garbage_gets_an_error(data: bytes, identifier: int | None, message: str) -> None:
-    async with open_web() as web, open_client(web, BINARY) as client:
+async def test_binary_garbage_gets_an_error(web: SharedWeb, data: bytes, identifier: int | None, message: str) -> None:
+    async with open_client(web, BINARY) as client:
         await client.connection.send(data)
         error = await client.expect("error")
         assert (error["id"], error["code"]) == (identifier, "bad_request")
         assert error["message"].startswith(f"binary publish: {message}")
 
 
-async def test_garbage_instead_of_batches_is_refused() -> None:
-    async with open_web() as web, open_client(web, BINARY) as client:
+async def test_garbage_instead_of_batches_is_refused(web: SharedWeb, name: str) -> None:
+    async with open_client(web, BINARY) as client:
         for batches in (b"", b"garbage", bytes(100), encode_batch(0, [b"a"], timestamps=5)[:-1] + b"b"):
-            await client.connection.send(encode_publish(7, "orders", 0, batches))
+            await client.connection.send(encode_publish(7, name, 0, batches))
             assert (await client.expect("error", 7))["code"] == "bad_request"
-        log = web.broker.node.log_table.find_log("orders", 0)
-        assert log is not None
-        assert log.high_watermark == 0
+        assert (await web.get(f"/topics/{name}")).document["record_count"] == 0
 
 
-async def test_binary_message_needs_its_subprotocol() -> None:
-    async with open_web() as web, open_client(web) as client:
+async def test_binary_message_needs_its_subprotocol(web: SharedWeb) -> None:
+    async with open_client(web) as client:
         await client.connection.send(b"x")
         assert (await client.expect("error"))["code"] == "unsupported"
 
 
-async def test_id_of_a_subscription_cannot_be_used_twice() -> None:
-    async with open_web() as web, open_client(web) as client:
-        await create(web, "orders")
-        await client.subscribe("orders", id=5)
-        answer = await client.ask("subscribe", topic="orders", from_="earliest", credit=1, id=5)
+async def test_id_of_a_subscription_cannot_be_used_twice(web: SharedWeb, name: str) -> None:
+    async with open_client(web) as client:
+        await create(web, name)
+        await client.subscribe(name, id=5)
+        answer = await client.ask("subscribe", topic=name, from_="earliest", credit=1, id=5)
         assert (answer["type"], answer["code"]) == ("error", "conflict")
         assert (await client.ask("watch", path="/topics", interval_ms=500, id=5))["code"] == "conflict"
         await client.ask("unsubscribe", id=5)
-        await client.subscribe("orders", id=5)
+        await client.subscribe(name, id=5)
 
 
-async def test_subscriptions_are_limited() -> None:
-    async with open_web(config=None) as web, open_client(web) as client:
+async def test_subscriptions_and_watches_are_limited() -> None:
+    config = Config().with_http(subscriptions_max=3)
+    async with open_web(config=config) as web, open_client(web) as client, open_client(web) as other:
+        assert client.welcome["subscriptions_max"] == 3
         await create(web, "orders")
-        count_max = client.welcome["subscriptions_max"]
-        for number in range(count_max):
+        for number in range(2):
             await client.subscribe("orders", id=number)
-        answer = await client.ask("subscribe", topic="orders", from_="earliest", credit=1, id=count_max)
+        watch = {"path": "/session", "interval_ms": 500}
+        assert (await client.ask("watch", id=2, **watch))["type"] == "view"
+        answer = await client.ask("subscribe", topic="orders", from_="earliest", credit=1, id=3)
         assert answer["code"] == "too_many_requests"
+        assert (await client.ask("watch", id=3, **watch))["code"] == "too_many_requests"
+        await other.subscribe("orders")
         await client.ask("unsubscribe", id=0)
-        await client.subscribe("orders", id=count_max)
+        await client.subscribe("orders", id=3)
 
 
-async def test_credit_for_no_subscription_is_ignored() -> None:
-    async with open_web() as web, open_client(web) as client:
+async def test_credit_for_no_subscription_is_ignored(web: SharedWeb) -> None:
+    async with open_client(web) as client:
         await client.send("credit", id=5, records=1)
         assert (await client.ask("unsubscribe", id=5))["type"] == "unsubscribed"
         assert (await client.ask("unwatch", id=6))["type"] == "unwatched"
 
 
-async def test_unsubscribing_is_answered_behind_the_last_records() -> None:
-    async with open_web() as web, open_client(web) as client, open_client(web) as publisher:
-        await publisher.publish("orders", *(f"{number}" for number in range(1000)))
-        identifier = await client.send("subscribe", topic="orders", from_="earliest", credit=100_000)
+async def test_unsubscribing_is_answered_behind_the_last_records(web: SharedWeb, name: str) -> None:
+    async with open_client(web) as client, open_client(web) as publisher:
+        await publisher.publish(name, *(f"{number}" for number in range(1000)))
+        identifier = await client.send("subscribe", topic=name, from_="earliest", credit=100_000)
         await client.send("unsubscribe", id=identifier)
         kinds = [(await client.receive())["type"]]
         while kinds[-1] != "unsubscribed":
             kinds.append((await client.receive())["type"])
-        await publisher.publish("orders", "late")
+        await publisher.publish(name, "late")
         assert (await client.ask("ping"))["type"] == "pong"
 
 
-async def test_other_clients_are_served_while_one_does_not_read() -> None:
-    async with open_web() as web, open_client(web) as publisher, open_client(web) as slow, open_client(web) as quick:
-        await create(web, "orders")
-        await slow.send("subscribe", topic="orders", from_="earliest", credit=10**9)
-        await quick.subscribe("orders", credit=10**9)
+async def test_other_clients_are_served_while_one_does_not_read(web: SharedWeb, name: str) -> None:
+    async with open_client(web) as publisher, open_client(web) as slow, open_client(web) as quick:
+        await create(web, name)
+        await slow.send("subscribe", topic=name, from_="earliest", credit=10**9)
+        await quick.subscribe(name, credit=10**9)
         found: list[str] = []
         for number in range(40):
-            await publisher.publish("orders", *[f"{number}" * 1000] * 100)
+            await publisher.publish(name, *[f"{number}" * 1000] * 100)
             found += await quick.values(100)
         assert len(found) == 4000
         await slow.expect("subscribed")

@@ -1,0 +1,288 @@
+"""What routes return about records is what the logs hold: positions, limits, times, deletions and pages of names."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+from urllib.parse import quote
+
+import attrs
+import pytest
+import trio
+
+from dafka.broker.core.log.partitioner import log_of_key
+from tests.http.api.events import EventSource
+from tests.http.running import DEADLINE_S, Answer, SharedWeb
+
+LINES = "application/x-ndjson"
+TIMES = [1000, 1003, 1001, 1005, 1005, 1009]
+
+
+@attrs.define
+class Model:
+    """The logs of a topic: the records of each, from its start on."""
+
+    logs: list[list[dict[str, Any]]]
+    starts: list[int]
+
+    def position(self, text: str, log: int) -> int | None:
+        """Return the offset in a log that a position stands for; None if there is none."""
+        kind, _, rest = text.partition(":")
+        end = len(self.logs[log])
+        if text == "latest":
+            return end
+        if kind == "time":
+            later = [each["offset"] for each in self.logs[log][self.starts[log] :] if each["timestamp"] >= int(rest)]
+            return min(later, default=end)
+        wanted = 0
+        if kind == "offsets":
+            wanted = {int(each[0]): int(each[2:]) for each in rest.split(",")}.get(log, 0)
+        elif text != "earliest":
+            wanted = int(text)
+        return None if wanted > end else max(wanted, self.starts[log])
+
+    def read(self, logs: Sequence[int], begin: str, end: str | None, limit: int) -> list[dict[str, Any]] | None:
+        """Return the records of a range, log by log; None if it is not there."""
+        found: list[dict[str, Any]] = []
+        for log in logs:
+            first, last = self.position(begin, log), self.position(end or "latest", log)
+            if first is None or last is None:
+                return None
+            found += self.logs[log][first:last]
+        return found[:limit]
+
+
+def publish(web: SharedWeb, topic: str, log_count: int) -> Model:
+    """Publish a record for each time to each log."""
+    logs: list[list[dict[str, Any]]] = []
+    for log in range(log_count):
+        records = [{"value": f"{log}-{number}", "timestamp": time} for number, time in enumerate(TIMES)]
+        body = "\n".join(map(json.dumps, records)).encode()
+        answer = web.ask("POST", f"/topics/{topic}/records?log={log}", body, Content_Type=LINES)
+        assert answer.document == {"offsets": [{"log": log, "offset": 0, "count": len(TIMES)}]}
+        logs.append([{"log": log, "offset": number, **each} for number, each in enumerate(records)])
+    return Model(logs, [0] * log_count)
+
+
+def lines_of(answer: Answer) -> list[dict[str, Any]]:
+    assert (answer.status, answer.headers["Content-Type"]) == (200, LINES), answer.body
+    return [json.loads(line) for line in answer.body.splitlines()]
+
+
+@pytest.mark.parametrize("start", [0, 2])
+def test_a_range_of_a_log_is_what_the_log_holds(web: SharedWeb, topic: str, start: int) -> None:
+    model = publish(web, topic, 1)
+    if start:
+        assert web.ask("DELETE", f"/topics/{topic}/records?before={start}").document == {
+            "log": 0,
+            "start_offset": start,
+        }
+        model.starts = [start]
+    times = [f"time:{each}" for each in (0, 1001, 1004, 1006, 1010)]
+    positions = ["earliest", "latest", *map(str, range(len(TIMES) + 2)), *times]
+    for begin in positions:
+        for end, limit in [(None, 1000), (None, 2), *((each, 1000) for each in positions[::2])]:
+            query = f"from={begin}&limit={limit}" + (f"&to={end}" if end else "")
+            answer = web.ask("GET", f"/topics/{topic}/records?{query}")
+            expected = model.read([0], begin, end, limit)
+            if expected is None:
+                assert (answer.status, answer.code) == (400, "offset_out_of_range"), query
+            else:
+                assert lines_of(answer) == expected, query
+
+
+def test_a_range_of_several_logs_is_what_the_logs_hold(web: SharedWeb, name: str) -> None:
+    topic = web.create(name, 3)
+    model = publish(web, topic, 3)
+    web.ask("DELETE", f"/topics/{topic}/records?log=1&before=4")
+    model.starts[1] = 4
+    ranges = [("earliest", None), ("time:1001", "time:1005"), ("offsets:0=5,1=0", "offsets:2=3,1=6"), ("latest", None)]
+    for begin, end in ranges:
+        for log in (None, 0, 1, 2):
+            if log is not None and "offsets" in begin:
+                continue
+            for limit in (1, 5, 7, 1000):
+                query = (
+                    f"from={begin}&limit={limit}"
+                    + (f"&to={end}" if end else "")
+                    + (f"&log={log}" if log is not None else "")
+                )
+                found = lines_of(web.ask("GET", f"/topics/{topic}/records?{query}"))
+                assert found == model.read([0, 1, 2] if log is None else [log], begin, end, limit), query
+    for target, code in (
+        ("records?from=1", "bad_request"),
+        ("records?log=3", "log_not_found"),
+        ("records?from=offsets:3=0", "log_not_found"),
+        ("records?log=0&from=offsets:1=0", "log_not_found"),
+        ("records?from=offsets:0=7", "offset_out_of_range"),
+    ):
+        assert web.ask("GET", f"/topics/{topic}/{target}").code == code
+    assert web.ask("DELETE", f"/topics/{topic}/records?before=1").code == "bad_request"
+    assert web.ask("DELETE", f"/topics/{topic}/records?log=3&before=1").code == "log_not_found"
+    assert web.ask("DELETE", f"/topics/{topic}/records?log=0&before=7").code == "offset_out_of_range"
+    assert web.ask("DELETE", f"/topics/{topic}/records?log=0").code == "bad_request"
+    for before, start in (("time:1003", 1), ("1", 1), ("0", 1), ("latest", 6)):
+        answer = web.ask("DELETE", f"/topics/{topic}/records?log=0&before={before}")
+        assert answer.document == {"log": 0, "start_offset": start}
+    assert lines_of(web.ask("GET", f"/topics/{topic}/records?log=0")) == []
+
+
+def test_offsets_are_those_of_the_logs(web: SharedWeb, name: str) -> None:
+    topic = web.create(name, 2)
+    model = publish(web, topic, 2)
+    web.ask("DELETE", f"/topics/{topic}/records?log=1&before=3")
+    model.starts[1] = 3
+    bounds = [{"log": log, "start_offset": model.starts[log], "end_offset": len(TIMES)} for log in (0, 1)]
+    assert web.ask("GET", f"/topics/{topic}/offsets").document == {"offsets": bounds}
+    for time in ("0", "1001", "1005", "1010", "1970-01-01T00:00:01.003Z"):
+        milliseconds = "1003" if "Z" in time else time
+        expected = [{**each, "offset": model.position(f"time:{milliseconds}", each["log"])} for each in bounds]
+        assert web.ask("GET", f"/topics/{topic}/offsets?time={time}").document == {"offsets": expected}
+    described = web.ask("GET", f"/topics/{topic}?times=true").document
+    assert described["record_count"] == 9
+    assert [(each["start_offset"], each["end_offset"], each["last_timestamp"]) for each in described["logs"]] == [
+        (0, 6, 1009),
+        (3, 6, 1009),
+    ]
+    assert "last_timestamp" not in web.ask("GET", f"/topics/{topic}").document["logs"][0]
+    (listed,) = web.ask("GET", f"/topics?prefix={topic}").document["topics"]
+    assert (listed["log_count"], listed["record_count"], listed["end_offset"]) == (2, 9, 12)
+    assert "bytes" not in listed
+    (listed,) = web.ask("GET", f"/topics?prefix={topic}&sizes=true").document["topics"]
+    assert listed["bytes"] == 9 * len("0-0")
+
+
+def test_positions_of_groups_are_what_they_have_committed(web: SharedWeb, topic: str, name: str) -> None:
+    publish(web, topic, 1)
+    target = f"/topics/{topic}/records"
+    assert len(lines_of(web.ask("GET", f"{target}?from=group:{name}"))) == 6, "it has committed nothing"
+    for offset in (4, 0, 6):
+        commit = {"topic": topic, "offsets": {"0": offset}}
+        group = web.ask("PUT", f"/groups/{name}/offsets", document=commit).document
+        assert [(each["offset"], each["end_offset"], each["lag"]) for each in group["offsets"]] == [
+            (offset, 6, 6 - offset)
+        ]
+        assert (group["lag"], group["state"], group["members"]) == (6 - offset, "Empty", [])
+        found = lines_of(web.ask("GET", f"{target}?from=group:{name}"))
+        assert [each["offset"] for each in found] == [*range(offset, 6)]
+        found = lines_of(web.ask("GET", f"{target}?to=group:{name}"))
+        assert [each["offset"] for each in found] == [*range(offset)]
+    web.ask("PUT", f"/groups/{name}/offsets", document={"topic": topic, "offsets": {"0": 1}})
+    web.ask("DELETE", f"{target}?before=3")
+    assert len(lines_of(web.ask("GET", f"{target}?from=group:{name}"))) == 3
+    web.ask("DELETE", f"/topics/{topic}")
+    web.create(topic)
+    publish(web, topic, 1)
+    assert len(lines_of(web.ask("GET", f"{target}?from=group:{name}"))) == 6, "the offsets are deleted with the topic"
+
+
+def test_a_reset_is_to_where_its_position_is(web: SharedWeb, topic: str, name: str) -> None:
+    publish(web, topic, 1)
+    other = f"other.{name}"
+    web.ask("PUT", f"/groups/{other}/offsets", document={"topic": topic, "offsets": {"0": 5}})
+    resets: list[tuple[Any, int]] = [
+        ("earliest", 0),
+        ("latest", 6),
+        ({"time": 1003}, 1),
+        ({"time": 1010}, 6),
+        ({"group": other}, 5),
+        ({"offset": 2}, 2),
+    ]
+    for to, offset in resets:
+        answer = web.ask("PUT", f"/groups/{name}/offsets", document={"topic": topic, "to": to})
+        assert [each["offset"] for each in answer.document["offsets"]] == [offset], to
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"topic": topic}, "bad_request"),
+        ({"topic": topic, "to": "earliest", "offsets": {"0": 1}}, "bad_request"),
+        ({"topic": topic, "to": "yesterday"}, "bad_request"),
+        ({"topic": topic, "offsets": {"one": 1}}, "bad_request"),
+        ({"topic": topic, "offsets": {"0": -1}}, "bad_request"),
+        ({"topic": topic, "offsets": {"0": 7}}, "offset_out_of_range"),
+        ({"topic": topic, "offsets": {"7": 0}}, "log_not_found"),
+        ({"topic": f"no.{topic}", "to": "earliest"}, "topic_not_found"),
+    ]
+    for document, code in wrong:
+        assert web.ask("PUT", f"/groups/{name}/offsets", document=document).code == code, document
+    assert web.ask("GET", f"/groups/{name}").document["offsets"][0]["offset"] == 2
+    assert web.ask("DELETE", f"/groups/{name}").status == 204
+    assert web.ask("DELETE", f"/groups/{name}").code == "group_not_found"
+    assert web.ask("GET", f"/groups/{name}").code == "group_not_found"
+
+
+@pytest.mark.parametrize("kind", ["topics", "groups"])
+def test_pages_have_all_names_once_and_in_order(web: SharedWeb, name: str, kind: str) -> None:
+    if kind == "topics":
+        names = [f"{name}{each}" for each in ("a", "a.b", "b", "b-1", "c")]
+        for each in reversed(names):
+            web.create(each)
+    else:
+        web.create(name)
+        names = [f"{name}{each}" for each in ("a", "b c", "b/d", "bé", "z")]
+        for each in reversed(names):
+            document = {"topic": name, "to": "latest"}
+            assert web.ask("PUT", f"/groups/{quote(each, safe='')}/offsets", document=document).status == 200
+    field, count = {"topics": ("name", "topic_count"), "groups": ("group", "group_count")}[kind]
+
+    def pages(query: str) -> Iterator[dict[str, Any]]:
+        after: str | None = ""
+        while after is not None:
+            page = web.ask("GET", f"/{kind}?{query}&after={quote(after, safe='')}").document
+            yield page
+            after = page["next"]
+
+    for prefix in (name, f"{name}b", f"{name}none"):
+        expected = [each for each in names if each.startswith(prefix)]
+        for limit in range(1, len(names) + 2):
+            found = list(pages(f"prefix={quote(prefix)}&limit={limit}"))
+            assert [each[field] for page in found for each in page[kind]] == expected
+            assert [len(page[kind]) for page in found[:-1]] == [limit] * (len(found) - 1)
+            assert {page[count] for page in found} == {len(expected)}
+    after = web.ask("GET", f"/{kind}?prefix={quote(name)}&after={quote(f'{name}a0', safe='')}").document
+    assert [each[field] for each in after[kind]] == names[1:] if kind == "groups" else names[2:]
+
+
+def test_keys_and_logs_choose_where_records_go(web: SharedWeb, name: str) -> None:
+    topic = web.create(name, 3)
+    for key in ("anne", "bob", "carl", "ä"):
+        (found,) = web.ask("POST", f"/topics/{topic}/records?key={quote(key)}", b"x").document["offsets"]
+        assert found["log"] == log_of_key(key.encode(), 3)
+    assert {web.ask("POST", f"/topics/{topic}/records", b"x").document["offsets"][0]["log"] for _ in range(3)} == {
+        0,
+        1,
+        2,
+    }
+    (found,) = web.ask("POST", f"/topics/{topic}/records?key=anne&log=2", b"x").document["offsets"]
+    assert found["log"] == 2
+    for content_type in (LINES, "application/vnd.kafka.json.v2+json", "application/vnd.kafka.binary.v2+json"):
+        answer = web.ask("POST", f"/topics/{topic}/records?key=a", b'{"value": "x"}', Content_Type=content_type)
+        assert answer.code == "bad_request"
+    assert web.ask("POST", f"/topics/{topic}/records?log=3", b"x").code == "log_not_found"
+    body = "\n".join(json.dumps({"key": each, "value": each}) for each in ("anne", "bob", "anne", "carl")).encode()
+    offsets = web.ask("POST", f"/topics/{topic}/records", body, Content_Type=LINES).document["offsets"]
+    keys = ["anne", "bob", "anne", "carl"]
+    expected = Counter(log_of_key(key.encode(), 3) for key in keys)
+    assert {each["log"]: each["count"] for each in offsets} == expected
+
+
+async def test_a_stream_begins_after_the_last_event_and_has_each_record_once(web: SharedWeb, name: str) -> None:
+    topic = await trio.to_thread.run_sync(web.create, name, 2)
+    model = await trio.to_thread.run_sync(publish, web, topic, 2)
+    target = f"/topics/{topic}/records"
+    source = EventSource()
+    for begin, last, expected in (
+        ("earliest", None, [0, 0]),
+        ("latest", "0=2,1=6", [2, 6]),
+        ("time:1005", None, [3, 3]),
+        ("earliest", "1=5", [0, 5]),
+    ):
+        source = EventSource(last)
+        with trio.fail_after(DEADLINE_S):
+            async with source.connect(web, f"{target}?from={begin}&limit=1&to=earliest") as stream:
+                await source.read(stream, 12 - sum(expected))
+        assert source.values() == [each["value"] for log in (0, 1) for each in model.logs[log][expected[log] :]]
+        assert source.last_event_id == "0=6,1=6"
+    for last in ("0=7", "7=0", "x", "0=-1", ""):
+        answer = await web.get(target, Accept="text/event-stream", Last_Event_ID=last)
+        assert answer.status in {400, 404}, last

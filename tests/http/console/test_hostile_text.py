@@ -1,0 +1,250 @@
+"""Text in anything that the console shows is text: it creates no element and no attribute, and no script runs."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from itertools import count
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from dafka.http.api import ROUTES
+from dafka.http.api.console import FOLDER as CONSOLE
+from dafka.http.api.openapi import describe_api
+from tests.http.console.browser import Window, open_window
+from tests.http.running import SharedWeb
+
+HOSTILE = (
+    '<img src=x data-hostile onerror="hostile()">\'" data-hostile="1" </pre></td></textarea></title></script>'
+    "<script data-hostile>hostile()</script>${hostile()}{{hostile()}}&lt;i&gt;<!--\u202e\u0001javascript:hostile()"
+)
+SHOWN = '<img src=x data-hostile onerror="hostile()">\'" data-hostile="1" </pre></td></textarea></title></script>'
+API = json.loads(json.dumps(describe_api(ROUTES)))
+
+CREATES_ELEMENTS = [
+    r"innerHTML",
+    r"outerHTML",
+    r"insertAdjacent",
+    r"dangerously",
+    r"__html",
+    r"document\.write",
+    r"srcdoc",
+    r"DOMParser",
+    r"createContextualFragment",
+    r"setHTML",
+    r"\beval\b",
+    r"\bFunction\(",
+    r"javascript:",
+    r"setAttribute",
+    r"createElement(?!\(\"span\"\))",
+    r"\bset(?:Timeout|Interval)\(\s*[\"'`]",
+    r"\bon[a-z]+=\"",
+    r"\shref=\$\{(?!href\()",
+    r"\s(?:src|style|action|formaction|srcset|xlink:href)=\$",
+    r"<(?:script|iframe|object|embed|base|form\s[^>]*action)",
+    r"<\$\{(?![A-Z]|loaded\.component)",
+    r"window\.open",
+    r"location\.(?:assign|replace)|location(?:\.href)?\s*=(?!=)",
+]
+"""What can make elements, attributes or scripts of text. Addresses are made by `href` only."""
+
+
+def test_no_script_of_the_console_makes_markup_of_text() -> None:
+    scripts = [*CONSOLE.glob("*.js"), *CONSOLE.glob("pages/*.js")]
+    assert len(scripts) > 20
+    found = [
+        (script.name, pattern)
+        for script in scripts
+        for pattern in CREATES_ELEMENTS
+        if re.search(pattern, script.read_text("utf-8"))
+    ]
+    assert found == []
+
+
+def test_addresses_are_made_of_encoded_segments() -> None:
+    router = (CONSOLE / "router.js").read_text("utf-8")
+    assert (
+        'return `#/${segments.map((each) => encodeURIComponent(each)).join("/")}${text ? `?${text}` : ""}`;' in router
+    )
+    page = (CONSOLE / "index.html").read_text("utf-8")
+    assert not re.search(r"<script(?![^>]*\ssrc=\"[a-z/.0-9-]+\")|\son[a-z]+=|javascript:|<style", page)
+
+
+class Filler:
+    """Makes documents of the API in which every text is hostile, and all differ."""
+
+    def __init__(self) -> None:
+        self._numbers = count()
+
+    def text(self) -> str:
+        return f"{HOSTILE} {next(self._numbers)}"
+
+    def fill(self, schema: dict[str, Any]) -> Any:
+        """Return a value of a schema."""
+        if "$ref" in schema:
+            return self.fill(API["components"]["schemas"][schema["$ref"].rpartition("/")[2]])
+        if "enum" in schema or "const" in schema:
+            return schema.get("const", schema.get("enum", [None])[0])
+        if "anyOf" in schema:
+            return self.fill(next(each for each in schema["anyOf"] if each.get("type") != "null"))
+        kind = schema.get("type")
+        if kind == "object":
+            found = {name: self.fill(each) for name, each in schema.get("properties", {}).items()}
+            if isinstance(schema.get("additionalProperties"), dict):
+                found[self.text()] = self.fill(schema["additionalProperties"])
+            return found
+        if kind == "array":
+            return [self.fill(schema["items"]) for _ in range(2)] if "items" in schema else []
+        return {"string": self.text(), "integer": 3, "number": 1.5, "boolean": True}.get(str(kind), self.text())
+
+    def document(self, path: str) -> Any:
+        """Return the answer of GET at a path; None if it is no document."""
+        segments = path.strip("/").split("/")
+        for described, operations in API["paths"].items():
+            expected = described.strip("/").split("/")
+            if len(expected) == len(segments) and all(
+                one == other or one.startswith("{") for one, other in zip(expected, segments, strict=True)
+            ):
+                content = operations.get("get", {}).get("responses", {}).get("200", {}).get("content", {})
+                schema = content.get("application/json", {}).get("schema")
+                return None if schema is None or described in {"/openapi.json"} else self.adapt(self.fill(schema))
+        return None
+
+    def adapt(self, found: Any) -> Any:
+        """Make what pages compare or compute with as brokers do."""
+        if "must_log_in" in found:
+            permissions = {each: ["*"] for each in ("read", "write", "admin", "groups")}
+            return {**found, "must_log_in": False, "is_administrator": True, "permissions": permissions}
+        if "state" in found and "damages" in found:
+            found["state"] = "done"
+        for number, each in enumerate(found.get("logs", []) + found.get("offsets", [])):
+            if "end_offset" in each:
+                each.update(log=number % 2, start_offset=0, end_offset=3)
+        if found.get("next"):
+            found["next"] = None
+        return found
+
+    def records(self) -> bytes:
+        """Return three records: with JSON, text and bytes."""
+        value = json.dumps({self.text(): [self.text(), {self.text(): None}]})
+        headers = [
+            [self.text(), self.text()],
+            [self.text(), {"base64": base64.b64encode(b"\xff" + HOSTILE.encode()).decode()}],
+        ]
+        records: list[dict[str, Any]] = [
+            {"key": self.text(), "value": value, "headers": headers},
+            {"key": value, "value": self.text(), "headers": headers},
+            {"key_base64": "/w==", "value_base64": base64.b64encode(b"\xff" + HOSTILE.encode()).decode()},
+        ]
+        return b"\n".join(
+            json.dumps({"log": 0, "offset": number, "timestamp": 1_790_000_000_000, **each}).encode()
+            for number, each in enumerate(records)
+        )
+
+
+def answer_hostile(window: Window, refused: set[str]) -> None:
+    """Answer the page's requests to the API with hostile documents; some with an error. WebSocket stays silent."""
+    filler = Filler()
+
+    def answer(route: Any) -> None:
+        path = urlsplit(route.request.url).path
+        if path.endswith("/records") and route.request.method == "GET":
+            route.fulfill(body=filler.records(), content_type="application/x-ndjson")
+            return
+        document = filler.document(path) if route.request.method == "GET" else None
+        if path in refused or (document is None and route.request.method != "GET"):
+            error = {"error": {"code": "bad_request", "message": filler.text()}}
+            route.fulfill(status=400, body=json.dumps(error), content_type="application/json")
+        elif document is None:
+            route.continue_()
+        else:
+            route.fulfill(body=json.dumps(document), content_type="application/json")
+
+    window.page.route("**/*", answer)
+    window.page.route_web_socket("**/ws", lambda _socket: None)
+
+
+TOPIC = quote(HOSTILE, safe="")
+
+PAGES = [
+    "",
+    "topics",
+    *(f"topics/{TOPIC}{each}" for each in ("", "/produce", "/logs", "/epochs", "/partitions", "/settings")),
+    "groups",
+    f"groups/{TOPIC}",
+    "brokers",
+    "storage",
+    "settings",
+]
+
+
+def check_page(window: Window, path: str, *, is_shown: bool = True) -> None:
+    """Check that the page has no element, attribute or script of a hostile text, and shows one."""
+    assert window.page.evaluate("document.querySelectorAll('[data-hostile], img[src=x], [onerror], i').length") == 0, (
+        path
+    )
+    assert window.page.evaluate("document.querySelectorAll('script').length") == window.page.evaluate(
+        "window.ownScripts"
+    ), path
+    addresses = window.page.evaluate("[...document.querySelectorAll('a')].map(each => each.getAttribute('href'))")
+    assert all(each.startswith("#/") or each == "#main" for each in addresses), path
+    text = window.page.evaluate(
+        "document.body.innerText + [...document.querySelectorAll('input, textarea')].map(each => each.value).join()"
+    )
+    assert (SHOWN in text) == is_shown, path
+
+
+def test_texts_in_all_documents_are_shown_as_they_are(browser: Any, web: SharedWeb) -> None:
+    with open_window(browser, f"{web.broker.url}/", is_shared=False) as window:
+        page = window.page
+        page.add_init_script("window.hostile = () => { throw new Error('a script of a text has run'); };")
+        answer_hostile(window, refused=set())
+        window.open("", "Overview")
+        page.evaluate("window.ownScripts = document.querySelectorAll('script').length")
+        for path in PAGES:
+            window.open(path)
+            check_page(window, path)
+        window.open(f"topics/{TOPIC}")
+        for number in range(3):
+            page.locator("tbody th button").nth(number).click()
+            detail = page.get_by_label("The selected record")
+            detail.wait_for()
+            for way in ("JSON", "Text", "Hex"):
+                for button in detail.get_by_role("button", name=way).all():
+                    button.click()
+                    check_page(window, f"record {number} as {way}")
+        page.get_by_role("searchbox").fill(HOSTILE)
+        check_page(window, "search")
+        window.complaints = [each for each in window.complaints if "400" not in each]
+
+
+def test_texts_in_errors_and_addresses_are_shown_as_they_are(browser: Any, web: SharedWeb) -> None:
+    with open_window(browser, f"{web.broker.url}/", is_shared=False) as window:
+        refused = {
+            "/overview",
+            "/topics",
+            "/groups",
+            "/storage",
+            "/settings",
+            "/brokers",
+            f"/topics/{TOPIC}",
+            f"/groups/{TOPIC}",
+        }
+        answer_hostile(window, refused)
+        window.open(f"nowhere/{TOPIC}?{TOPIC}={TOPIC}")
+        window.page.evaluate("window.ownScripts = document.querySelectorAll('script').length")
+        check_page(window, "nowhere", is_shown=False)
+        for path in (
+            "",
+            "topics",
+            "groups",
+            "storage",
+            "settings",
+            "brokers",
+            f"groups/{TOPIC}",
+            f"topics/{TOPIC}?from={TOPIC}",
+        ):
+            window.open(path)
+            check_page(window, path)
+        window.complaints = [each for each in window.complaints if "400" not in each]

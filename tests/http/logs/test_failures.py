@@ -1,0 +1,344 @@
+"""What clients are told when a log or a group cannot be used: a table of failures and codes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import attrs
+import pytest
+import trio
+import trio.testing
+
+from dafka.batches import check_crc, encode_batch
+from dafka.broker.coordinator.coordinator_shard import CoordinatorError
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.log.log import Log
+from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
+from dafka.broker.log.appending import AppendRefusedError
+from dafka.errors import NotLeaderError, OutcomeUnknownError, StorageError, TopicDeletedError
+from dafka.http.forwarding.broker_client import BrokerError
+from dafka.http.logs.group_access import GroupAccess
+from dafka.http.logs.local_logs import LocalLogs, refused_append
+from dafka.http.logs.log_access import LEADER_WAIT_S
+from dafka.http.server.errors import STATUSES, LeaderMovedError, WebError
+from dafka.records import Partition
+
+REFUSED = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ("topic_not_found", 404),
+    ErrorCode.KAFKA_STORAGE_ERROR: ("storage_failed", 503),
+    ErrorCode.NOT_ENOUGH_REPLICAS: ("leader_unavailable", 503),
+    ErrorCode.MESSAGE_TOO_LARGE: ("too_large", 413),
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: ("conflict", 409),
+    ErrorCode.INVALID_PRODUCER_EPOCH: ("conflict", 409),
+    ErrorCode.INVALID_TXN_STATE: ("conflict", 409),
+    ErrorCode.INVALID_RECORD: ("bad_request", 400),
+    ErrorCode.CORRUPT_MESSAGE: ("bad_request", 400),
+    ErrorCode.UNSUPPORTED_COMPRESSION_TYPE: ("bad_request", 400),
+}
+
+
+def make_log(number: int = 0, *, is_led: bool = True) -> Log:
+    place = Partition("orders", "a" * 32)
+    log = Log("orders", number, place, place)
+    log.leadership = LeaderAndIsr("a" * 32, 1, is_led=is_led)
+    return log
+
+
+@pytest.mark.parametrize("error_code", REFUSED)
+def test_a_refused_append_has_a_code_that_says_what_to_do(error_code: ErrorCode) -> None:
+    error = refused_append(make_log(3), AppendRefusedError(error_code, "the reason"))
+    assert (error.code, error.status) == REFUSED[error_code]
+    assert "'orders'" in error.message or error.code == "bad_request"
+    assert error.code in {"topic_not_found", "conflict"} or "the reason" in error.message
+
+
+def test_every_code_has_the_status_that_clients_know() -> None:
+    assert STATUSES == {
+        "bad_request": 400,
+        "offset_out_of_range": 400,
+        "unauthenticated": 401,
+        "forbidden": 403,
+        "not_found": 404,
+        "topic_not_found": 404,
+        "log_not_found": 404,
+        "group_not_found": 404,
+        "broker_not_found": 404,
+        "method_not_allowed": 405,
+        "request_timeout": 408,
+        "conflict": 409,
+        "topic_exists": 409,
+        "too_large": 413,
+        "unsupported": 415,
+        "not_leader": 421,
+        "too_many_requests": 429,
+        "internal_error": 500,
+        "storage_failed": 503,
+        "leader_unavailable": 503,
+        "leader_changed": 503,
+        "broker_unavailable": 503,
+    }
+
+
+class Node:
+    """Stands for a broker's node, whose lease of each log comes when it is let."""
+
+    def __init__(self) -> None:
+        self.has_lease = trio.Event()
+        self.leases = self
+        self.reader: Any = self
+        self.on_wait: Callable[[], None] = lambda: None
+        self.failure: Exception | None = None
+        self.found: tuple[int, int] | None = (0, 0)
+
+    def holds_lease(self, _log: Log) -> bool:
+        return self.has_lease.is_set()
+
+    async def wait_lease(self, _log: Log) -> None:
+        self.on_wait()
+        await self.has_lease.wait()
+
+    async def find_offset_by_time(self, _log: Log, _timestamp_ms: int) -> tuple[int, int] | None:
+        await trio.lowlevel.checkpoint()
+        if self.failure is not None:
+            raise self.failure
+        return self.found
+
+
+def access_to(node: Node, appender: Any = None) -> LocalLogs:
+    broker: Any = SimpleNamespace(node=node, appender=appender)
+    return LocalLogs(broker)
+
+
+CALLS: dict[str, Callable[[LocalLogs, Log], Any]] = {
+    "bounds": lambda access, log: access.bounds([log]),
+    "time": lambda access, log: access.find_offset_by_time(log, 5),
+    "end": lambda access, log: access.read(log, 0),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+async def test_a_leader_that_may_have_been_replaced_tells_no_end(
+    call: Callable[[LocalLogs, Log], Any], autojump_clock: trio.testing.MockClock
+) -> None:
+    """Its lease comes, does not come in time, or another broker leads the log meanwhile, or it is deleted."""
+    node, log = Node(), make_log()
+    with pytest.raises(WebError, match="too few replicas of log 0 of the topic 'orders'") as refused:
+        await call(access_to(node), log)
+    assert (refused.value.code, trio.current_time()) == ("leader_unavailable", LEADER_WAIT_S)
+    node.on_wait = node.has_lease.set
+    await call(access_to(node), log)
+
+    def lose() -> None:
+        log.leadership = LeaderAndIsr("b" * 32, 2, is_led=False)
+        node.has_lease.set()
+
+    node = Node()
+    node.on_wait = lose
+    with pytest.raises(LeaderMovedError):
+        await call(access_to(node), log)
+    gone = make_log()
+    gone.is_gone = True
+    node = Node()
+    node.on_wait = node.has_lease.set
+    with pytest.raises(WebError, match="there is no topic 'orders'"):
+        await call(access_to(node), gone)
+
+
+async def test_a_time_after_all_records_is_the_end() -> None:
+    node, log = Node(), make_log()
+    node.has_lease.set()
+    node.found = None
+    assert await access_to(node).find_offset_by_time(log, 5) == log.last_stable_offset
+    node.found = (7, 5)
+    assert await access_to(node).find_offset_by_time(log, 5) == 0, "it is not committed yet"
+
+
+async def test_a_storage_that_fails_is_told() -> None:
+    node, log = Node(), make_log()
+    node.failure = StorageError("the disk is gone")
+    with pytest.raises(WebError, match="the disk is gone") as refused:
+        await access_to(node).find_offset_by_time(log, 5)
+    assert (refused.value.code, refused.value.status) == ("storage_failed", 503)
+
+
+@attrs.frozen
+class Appended:
+    """Stands for batches that are being appended."""
+
+    outcome: int | Exception
+
+    def is_durable(self) -> bool:
+        return isinstance(self.outcome, int)
+
+    async def wait_offset(self) -> int:
+        await trio.lowlevel.checkpoint()
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome
+
+
+OUTCOMES: list[tuple[int | Exception, int | str | None]] = [
+    (5, 5),
+    (0, 0),
+    (-1, None),
+    (TopicDeletedError("orders"), "topic_not_found"),
+    (OutcomeUnknownError("x"), "leader_changed"),
+    (NotLeaderError("x"), "not_leader"),
+    (AppendRefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "x"), "bad_request"),
+    (AppendRefusedError(ErrorCode.DUPLICATE_SEQUENCE_NUMBER, "x"), None),
+]
+
+
+@pytest.mark.parametrize(("outcome", "expected"), OUTCOMES)
+async def test_an_append_tells_where_the_records_are_or_what_has_become_of_them(
+    outcome: int | Exception, expected: int | str | None
+) -> None:
+    log, data = make_log(), encode_batch(0, [b"a", b"b"], timestamps=5)
+
+    def append(_log: Log, _batches: object, *, records: object) -> Appended:
+        if isinstance(outcome, AppendRefusedError):
+            raise outcome
+        return Appended(outcome)
+
+    found: int | str | None
+    try:
+        pending = access_to(Node(), SimpleNamespace(append=append)).append(log, [(check_crc(data), data)])
+        assert (pending.log, pending.record_count) == (log, 2)
+        assert pending.is_durable == (not isinstance(outcome, Exception) or expected is None)
+        found = await pending.wait_offset()
+    except WebError as error:
+        found = error.code
+    assert found == expected
+
+
+async def test_records_that_the_next_leader_may_append_are_sent_to_it() -> None:
+    log, data = make_log(), encode_batch(0, [b"a"], timestamps=5)
+    batches = [(check_crc(data), data)]
+    resent: list[object] = []
+
+    def resend(to: Log, again: object) -> Any:
+        resent.append((to, again))
+        return Appended(77)
+
+    for outcome, expected in ((NotLeaderError("x"), 77), (OutcomeUnknownError("x"), "leader_changed")):
+        appender = SimpleNamespace(append=lambda *_, records, outcome=outcome: Appended(outcome))
+        pending = access_to(Node(), appender).append(log, batches, resend=resend)
+        try:
+            assert await pending.wait_offset() == expected
+        except WebError as error:
+            assert error.code == expected  # noqa: PT017
+    assert resent == [(log, batches)]
+
+
+# Groups
+
+
+@attrs.define
+class Coordinator:
+    """Stands for a broker and for the coordinator of a group: this broker, another one, or none."""
+
+    place: str
+    replies: list[Any]
+    problem: str = ""
+    asked: list[tuple[object, ...]] = attrs.field(factory=list)
+
+    def access(self, *, is_forwarded: bool = False) -> GroupAccess:
+        waits = SimpleNamespace(problem=self.problem)
+        broker: Any = SimpleNamespace(
+            coordinator_of=lambda _name: None if self.place == "none" else SimpleNamespace(address=self.place),
+            node=SimpleNamespace(address="own", storage=SimpleNamespace(waits=waits)),
+            groups=self,
+        )
+        client: Any = None if is_forwarded else self
+        return GroupAccess(broker, client)
+
+    async def request(self, _broker: object, method: str, target: str, document: Any = None) -> Any:
+        self.asked.append((method, target, document))
+        return self._next()
+
+    async def delete_groups(self, names: list[str]) -> dict[str, ErrorCode]:
+        return {names[0]: self._next()}
+
+    async def commit_offsets(self, request: Any) -> dict[Any, ErrorCode]:
+        return dict.fromkeys(request.offsets, self._next())
+
+    def _next(self) -> Any:
+        reply = self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+
+NOT_FOUND = WebError("group_not_found", "no")
+LOST = BrokerError("does not answer")
+
+DELETIONS: list[tuple[str, list[Any], str]] = [
+    ("own", [ErrorCode.NONE], ""),
+    ("own", [ErrorCode.GROUP_ID_NOT_FOUND], "group_not_found"),
+    ("own", [ErrorCode.NON_EMPTY_GROUP], "conflict"),
+    ("own", [ErrorCode.NOT_COORDINATOR, ErrorCode.NONE], ""),
+    ("own", [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NONE], ""),
+    ("own", [ErrorCode.NOT_COORDINATOR], "leader_unavailable"),
+    ("other", [None], ""),
+    ("other", [NOT_FOUND], "group_not_found"),
+    ("other", [LOST, NOT_FOUND], ""),  # the first request has deleted it
+    ("other", [WebError("not_leader", "no"), None], ""),
+    ("other", [WebError("not_leader", "no")], "leader_unavailable"),
+    ("other", [WebError("conflict", "no")], "conflict"),
+    ("other", [LOST], "leader_unavailable"),
+    ("none", [None], "leader_unavailable"),
+]
+
+
+@pytest.mark.parametrize(("place", "replies", "code"), DELETIONS)
+async def test_a_group_is_deleted_at_its_coordinator(
+    place: str, replies: list[Any], code: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    found = ""
+    coordinator = Coordinator(place, replies)
+    try:
+        await coordinator.access().delete("a/b")
+    except WebError as error:
+        found = error.code
+    assert found == code
+    assert (trio.current_time() > LEADER_WAIT_S - 1) == (code == "leader_unavailable")
+    assert all(each == ("DELETE", "/groups/a%2Fb", None) for each in coordinator.asked)
+
+
+async def test_a_commit_reaches_the_coordinator_or_says_why_not(autojump_clock: trio.testing.MockClock) -> None:
+    coordinator = Coordinator("other", [None])
+    await coordinator.access().commit("g", "orders", {0: 5, 1: 7})
+    assert coordinator.asked == [("PUT", "/groups/g/offsets", {"topic": "orders", "offsets": {"0": 5, "1": 7}})]
+    for reply, code, message in (
+        (ErrorCode.UNKNOWN_MEMBER_ID, "conflict", "has members"),
+        (ErrorCode.OFFSET_METADATA_TOO_LARGE, "conflict", "OFFSET_METADATA_TOO_LARGE"),
+        (CoordinatorError(ErrorCode.NOT_COORDINATOR), "leader_unavailable", "is changing"),
+    ):
+        with pytest.raises(WebError, match=message) as refused:
+            await Coordinator("own", [reply]).access().commit("g", "orders", {0: 5})
+        assert refused.value.code == code
+
+
+async def test_a_full_disk_of_the_coordinator_is_told(autojump_clock: trio.testing.MockClock) -> None:
+    coordinator = Coordinator("own", [ErrorCode.COORDINATOR_NOT_AVAILABLE], problem="the disk is full")
+    with pytest.raises(WebError, match="the disk is full") as refused:
+        await coordinator.access().delete("g")
+    assert refused.value.code == "storage_failed"
+
+
+async def test_a_forwarded_request_is_not_forwarded_again(autojump_clock: trio.testing.MockClock) -> None:
+    coordinator = Coordinator("other", [None])
+    with pytest.raises(WebError) as refused:
+        await coordinator.access(is_forwarded=True).delete("g")
+    assert (refused.value.code, coordinator.asked, trio.current_time()) == ("not_leader", [], 0)
+
+
+async def test_offsets_of_a_group_elsewhere_are_those_of_the_topic() -> None:
+    offsets = [{"topic": topic, "log": log, "offset": 10 * log + 1} for topic in ("orders", "other") for log in (0, 1)]
+    coordinator = Coordinator("other", [{"offsets": offsets}])
+    assert await coordinator.access().fetch_offsets("g", "orders") == {0: 1, 1: 11}
+    assert await Coordinator("other", [NOT_FOUND]).access().fetch_offsets("g", "orders") == {}
+    with pytest.raises(WebError):
+        await Coordinator("other", [WebError("forbidden", "no")]).access().fetch_offsets("g", "orders")

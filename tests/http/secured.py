@@ -1,0 +1,153 @@
+"""A broker with one user, whose permissions tests change, and what a request or a message needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+from anyio.from_thread import start_blocking_portal
+
+from dafka import Config
+from dafka.broker.access.credentials import MECHANISMS, create_token, derive_credential
+from dafka.broker.access.permissions import Permission, Permissions
+from dafka.broker.access.users_file import User, write_users
+from dafka.http.server.principal import EVERYTHING
+from tests.http.forwarding.pair import open_pair
+from tests.http.running import SharedWeb, run_web
+
+PASSWORD = "right"
+KINDS = [each.value for each in Permission]
+
+Grant = tuple[str, str]
+"""A kind of permission, and the name of what it is for."""
+
+Needs = Sequence[Sequence[Grant]] | None
+"""The grants of one of these alternatives are needed, all of them; None if no user is needed."""
+
+ANYBODY: Needs = None
+USER: Needs = [[]]
+
+
+@attrs.define
+class Account:
+    """The user `ada`: with a password and a token, and with all permissions at first. `root` has all of them always."""
+
+    webs: Sequence[SharedWeb]
+    path: Path
+    _user: User
+    _root: User
+    _secrets: tuple[str, str]
+
+    @classmethod
+    def create(cls, path: Path) -> Account:
+        """Write a file of users for brokers that start later."""
+        credentials = {each: derive_credential(each, PASSWORD, 4096) for each in MECHANISMS}
+        (secret, token), (root_secret, root_token) = create_token(), create_token()
+        users = [User("ada", credentials, EVERYTHING, (token,)), User("root", credentials, EVERYTHING, (root_token,))]
+        account = cls((), path, users[0], users[1], (secret, root_secret))
+        account._write(users)
+        return account
+
+    @property
+    def bearer(self) -> dict[str, Any]:
+        """The headers of a request with the token."""
+        return {"Authorization": f"Bearer {self._secrets[0]}"}
+
+    @property
+    def root(self) -> dict[str, Any]:
+        """The headers of a request of `root`."""
+        return {"Authorization": f"Bearer {self._secrets[1]}"}
+
+    @property
+    def token(self) -> str:
+        """The token."""
+        return self._secrets[0]
+
+    def permit(self, permissions: Permissions) -> None:
+        """Give the user these permissions only. The brokers know it when this returns."""
+        self._write([attrs.evolve(self._user, permissions=permissions), self._root])
+
+    def revoke_token(self) -> None:
+        """Leave the user everything but its token."""
+        self._write([attrs.evolve(self._user, tokens=()), self._root])
+
+    def change_password(self) -> None:
+        """Leave the user everything, with another password."""
+        credentials = {each: derive_credential(each, "new", 4096) for each in MECHANISMS}
+        self._write([attrs.evolve(self._user, credentials=credentials), self._root])
+
+    def remove(self) -> None:
+        """Remove the user."""
+        self._write([self._root])
+
+    def _write(self, users: Sequence[User]) -> None:
+        write_users(self.path, {each.name: each for each in users})
+        for web in self.webs:
+            assert web.broker.web is not None
+            known = web.broker.web.authenticator.users
+            assert known is not None
+            web.call_sync(known.refresh)
+
+
+@contextmanager
+def run_secured(folder: Path, config: Config | None = None) -> Iterator[tuple[SharedWeb, Account]]:
+    """Run a broker with an account, in a thread of its own."""
+    account = Account.create(folder / "users")
+    with run_web(config=(config or Config()).with_clients(users=str(account.path), login_ms=60_000)) as web:
+        account.webs = [web]
+        yield web, account
+
+
+@contextmanager
+def run_forwarding(folder: Path) -> Iterator[tuple[SharedWeb, Account]]:
+    """Run two brokers with an account in a thread. The first one forwards: the second one leads the topic `orders`."""
+    account, secret = Account.create(folder / "users"), folder / "secret"
+    secret.write_text("s" * 32)
+    config = Config().with_clients(users=str(account.path)).with_broker(secret_file=str(secret))
+    with start_blocking_portal("trio") as portal, portal.wrap_async_context_manager(open_pair(config=config)) as pair:
+        webs = [SharedWeb(each.broker, each.config, portal=portal) for each in (pair.first, pair.second)]
+        account.webs = webs
+        yield webs[0], account
+
+
+def only(grants: Sequence[Grant]) -> Permissions:
+    """Return these permissions."""
+    found: dict[str, tuple[str, ...]] = {}
+    for kind, name in grants:
+        found[kind] = (*found.get(kind, ()), name)
+    return Permissions(**found)
+
+
+def look_alikes(name: str) -> tuple[str, ...]:
+    """Return patterns that do not match a name, or do not stand for the whole broker."""
+    if name == "*":
+        return ("**", "?*", "orders", "billing")
+    return (f"{name}-*", f"{name}?", name[:-1], f".{name}", name.upper(), f"?{name[1:]}", f"{name}/", "")
+
+
+def without_one(needs: Needs) -> Iterator[tuple[Sequence[Grant], Permissions]]:
+    """Yield all permissions except one that is needed, which is named; those for similar names are there."""
+    assert needs is not None
+    missing = [[grant] for grant in needs[0]] if len(needs) == 1 else [[grant for (grant,) in needs]]
+    for grants in missing:
+        found: dict[str, tuple[str, ...]] = dict.fromkeys(KINDS, ("*",))
+        for kind, name in grants:
+            kept = tuple(each for alternative in needs for k, each in alternative if k == kind and each != name)
+            found[kind] = (*look_alikes(name), *kept)
+        yield grants, Permissions(**found)
+
+
+def renamed(value: Any, names: Mapping[str, str]) -> Any:
+    """Return a request or an answer about other names."""
+    if isinstance(value, str):
+        for old, new in names.items():
+            value = value.replace(old, new)
+        return value
+    if isinstance(value, bytes):
+        return renamed(value.decode("latin-1"), names).encode("latin-1")
+    if isinstance(value, Mapping):
+        return {each: renamed(content, names) for each, content in value.items()}
+    return value
