@@ -16,7 +16,7 @@ from dafka.broker.access.permissions import Permission, Permissions
 from dafka.broker.access.users_file import User, write_users
 from dafka.http.server.principal import EVERYTHING
 from tests.http.forwarding.pair import open_pair
-from tests.http.running import SharedWeb, run_web
+from tests.http.running import SharedWeb, open_webs, run_web
 
 PASSWORD = "right"
 KINDS = [each.value for each in Permission]
@@ -104,13 +104,25 @@ def run_secured(folder: Path, config: Config | None = None) -> Iterator[tuple[Sh
 @contextmanager
 def run_forwarding(folder: Path) -> Iterator[tuple[SharedWeb, Account]]:
     """Run two brokers with an account in a thread. The first one forwards: the second one leads the topic `orders`."""
+    account, config = _create_with_secret(folder)
+    with start_blocking_portal("trio") as portal, portal.wrap_async_context_manager(open_pair(config=config)) as pair:
+        account.webs = [SharedWeb(each.broker, each.config, portal=portal) for each in (pair.first, pair.second)]
+        yield account.webs[0], account
+
+
+@contextmanager
+def run_cluster(folder: Path, count: int) -> Iterator[Account]:
+    """Run the brokers of a cluster with an account in a thread."""
+    account, config = _create_with_secret(folder)
+    with start_blocking_portal("trio") as portal, portal.wrap_async_context_manager(open_webs(count, config)) as webs:
+        account.webs = [SharedWeb(each.broker, each.config, portal=portal) for each in webs]
+        yield account
+
+
+def _create_with_secret(folder: Path) -> tuple[Account, Config]:
     account, secret = Account.create(folder / "users"), folder / "secret"
     secret.write_text("s" * 32)
-    config = Config().with_clients(users=str(account.path)).with_broker(secret_file=str(secret))
-    with start_blocking_portal("trio") as portal, portal.wrap_async_context_manager(open_pair(config=config)) as pair:
-        webs = [SharedWeb(each.broker, each.config, portal=portal) for each in (pair.first, pair.second)]
-        account.webs = webs
-        yield webs[0], account
+    return account, Config().with_clients(users=str(account.path)).with_broker(secret_file=str(secret))
 
 
 def only(grants: Sequence[Grant]) -> Permissions:

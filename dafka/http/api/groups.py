@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 from urllib.parse import urlencode
 
@@ -110,9 +111,7 @@ async def list_groups(request: Request) -> GroupPage:
     """List the groups that the user may use."""
     pages = [await _list_here(request)]
     if not request.is_forwarded:
-        query = {name: value for name, value in request.query.items() if value not in {None, ""}}
-        others = await request.web.other_brokers.get_all(f"/groups?{urlencode(query)}", wait_s=ANSWER_S)
-        pages += [parse_document(each, GroupPage) for each in others.values()]
+        pages += await _list_elsewhere(request)
     permissions, limit = request.principal.permissions, request.query["limit"]
     known_until = min((page.next for page in pages if page.next is not None), default=None)
     groups = {each.group: each for page in pages for each in page.groups}
@@ -123,6 +122,37 @@ async def list_groups(request: Request) -> GroupPage:
     ]
     following = known_until if len(shown) <= limit else shown[limit - 1].group
     return GroupPage(shown[:limit], sum(page.group_count for page in pages), following)
+
+
+async def _list_elsewhere(request: Request) -> list[GroupPage]:
+    """Return pages of the groups that other brokers coordinate, as far as the user may use them.
+
+    Other brokers do not know the user: they list and count all groups. If the user may not use all, all are read.
+    """
+    query, permissions = request.query, request.principal.permissions
+    if "*" in permissions.groups:
+        return await _ask_others(request, query)
+    usable: dict[str, ListedGroup] = {}
+    after: str | None = ""
+    while after is not None:
+        pages = await _ask_others(request, {**query, "after": after, "limit": PAGE_MAX})
+        usable |= {each.group: each for page in pages for each in page.groups if permissions.may_use_group(each.group)}
+        after = min((page.next for page in pages if page.next is not None), default=None)
+    return [_find_page(request, [usable[name] for name in sorted(usable)])]
+
+
+async def _ask_others(request: Request, query: Mapping[str, Any]) -> list[GroupPage]:
+    given = urlencode({name: value for name, value in query.items() if value not in {None, ""}})
+    others = await request.web.other_brokers.get_all(f"/groups?{given}", wait_s=ANSWER_S)
+    return [parse_document(each, GroupPage) for each in others.values()]
+
+
+def _find_page(request: Request, groups: Sequence[ListedGroup]) -> GroupPage:
+    """Return the page of sorted groups that the request asks for."""
+    after, limit = request.query["after"], request.query["limit"]
+    first = bisect_right(groups, after, key=lambda each: each.group) if after else 0
+    page = list(groups[first : first + limit])
+    return GroupPage(page, len(groups), page[-1].group if page and first + limit < len(groups) else None)
 
 
 async def _list_here(request: Request) -> GroupPage:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -18,7 +20,19 @@ from dafka.http.api.openapi import describe_api
 from dafka.http.server.principal import EVERYTHING
 from tests.http.api.events import EventSource
 from tests.http.running import DEADLINE_S, Answer, SharedWeb
-from tests.http.secured import ANYBODY, PASSWORD, USER, Account, Grant, Needs, only, renamed, run_secured, without_one
+from tests.http.secured import (
+    ANYBODY,
+    PASSWORD,
+    USER,
+    Account,
+    Grant,
+    Needs,
+    only,
+    renamed,
+    run_cluster,
+    run_secured,
+    without_one,
+)
 
 TOPIC, GROUP, OTHER_GROUP = "orders", "billing", "shipping"
 READ, WRITE, ADMIN = ("read", TOPIC), ("write", TOPIC), ("admin", TOPIC)
@@ -278,3 +292,33 @@ async def test_a_stream_ends_when_its_user_may_not_read_any_more(
     assert source.values() == ["before"]
     assert [each["code"] for each in source.errors] == [code]
     await web.request("DELETE", f"/topics/{topic}", **account.root)
+
+
+def test_other_brokers_tell_nothing_that_the_user_may_not_know(tmp_path: Path) -> None:
+    """They answer a broker, which may know everything. It has to leave out what its client may not know."""
+    with run_cluster(tmp_path, 2) as account:
+        assert account.webs[0].ask("POST", "/topics", document={"name": TOPIC}, **account.root).status == 201
+        groups = [f"{number}.{kind}" for number in range(6) for kind in ("open", "secret")]
+        for name in groups:
+            document = {"topic": TOPIC, "offsets": {"0": 0}}
+            answer = account.webs[0].ask("PUT", f"/groups/{name}/offsets", document=document, **account.root)
+            assert answer.status == 200, answer.body
+        for permissions, expected in ((only([("groups", "*.open")]), groups[::2]), (EVERYTHING, groups)):
+            account.permit(permissions)
+            for web in account.webs:
+                for limit in (2, 5, 100):
+                    while list_groups(web, account, limit, set(expected)) != expected:
+                        time.sleep(0.1)
+
+
+def list_groups(web: SharedWeb, account: Account, limit: int, known: set[str]) -> list[str]:
+    """Return the names on all pages. A broker that does not answer is left out; at no time is another name told."""
+    found: list[str] = []
+    after: str | None = ""
+    while after is not None:
+        page = web.ask("GET", f"/groups?limit={limit}&after={after}", **account.bearer).document
+        found += [each["group"] for each in page["groups"]]
+        assert page["group_count"] <= len(known)
+        after = page["next"]
+        assert {*found, after} - {None} <= known
+    return found if page["group_count"] == len(found) else []
