@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
-from dafka.http.forwarding.credentials import SCHEME, RequestSigner, SignatureChecker, create_key
+from dafka.errors import ConfigError
+from dafka.http.forwarding.credentials import SCHEME, RequestSigner, SignatureChecker, create_key, read_secret
 
 SECRET = "s" * 32
 A, B = "a" * 32, "b" * 32
@@ -66,6 +68,29 @@ def test_without_a_secret_nobody_is_a_broker() -> None:
     assert not SignatureChecker(SECRET, B).check(credential(RequestSigner(SECRET, A, B, "")), *REQUEST)
 
 
+@pytest.mark.parametrize(
+    ("content", "secret"),
+    [
+        (b"s" * 32, "s" * 32),
+        (b" \n" + b"s" * 32 + b"\n", "s" * 32),
+        (b"s" * 31, None),
+        (b"\xff" * 40, None),
+        (b"s" * 31 + b"\n", None),
+    ],
+)
+def test_a_secret_has_a_smallest_length(tmp_path: Path, content: bytes, secret: str | None) -> None:
+    path = tmp_path / "secret"
+    path.write_bytes(content)
+    if secret is not None:
+        assert read_secret(str(path)) == secret
+    else:
+        with pytest.raises(ConfigError, match="secret_file"):
+            read_secret(str(path))
+    assert read_secret("") == ""
+    with pytest.raises(ConfigError, match="cannot read"):
+        read_secret(str(tmp_path / "none"))
+
+
 def test_keys_differ() -> None:
     assert len({create_key() for _ in range(100)}) == 100
 
@@ -78,6 +103,6 @@ def test_requests_use_nothing_up() -> None:
         return sum(sys.getsizeof(each) for each in vars(checker).values())
 
     before = size()
-    for _ in range(200_000):
+    for _ in range(2_000):
         assert checker.check(credential(signer), *REQUEST)
     assert size() - before < 100

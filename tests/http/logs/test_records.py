@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dafka.batches import RecordColumns, decode_batch, encode_batch
 from dafka.http.logs.records import encode_records, parse_json_lines, parse_records, record_objects
-from dafka.http.server.documents import PIECE_CHARACTERS, decode_document, encode_document, iter_document
+from dafka.http.server.documents import decode_document, encode_document
 from dafka.http.server.errors import WebError
 
 NOW_MS = 1_700_000_000_000
@@ -19,6 +19,7 @@ CONTENTS = st.one_of(st.none(), st.binary(max_size=30), st.text(max_size=30).map
 NAMES = st.text(max_size=10)
 
 
+@settings(max_examples=50)
 @given(
     st.lists(
         st.tuples(
@@ -143,21 +144,3 @@ def test_json_lines_are_records() -> None:
 def test_error_in_json_lines_names_the_line() -> None:
     with pytest.raises(WebError, match="line 3: expected JSON"):
         parse_json_lines(b'{"value": "a"}\n\n{"value": \n', NOW_MS)
-
-
-TEXTS = st.one_of(
-    st.text(max_size=20), st.text(min_size=1, max_size=3).map(lambda text: text * (PIECE_CHARACTERS // 2))
-)
-
-
-@given(
-    st.recursive(
-        st.one_of(st.none(), st.integers(0, 2**53), TEXTS),
-        lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=5), inner, max_size=4)),
-        max_leaves=8,
-    )
-)
-def test_document_in_pieces_is_the_same_text(value: object) -> None:
-    pieces = list(iter_document(value))
-    assert b"".join(pieces) == encode_document(value)
-    assert max(map(len, pieces)) <= 6 * PIECE_CHARACTERS + 2

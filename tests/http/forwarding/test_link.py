@@ -1,0 +1,226 @@
+"""The connection to another broker: requests in order, replies to those that asked, and what its end means for each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import attrs
+import pytest
+import trio
+import trio.testing
+from websockets.exceptions import ConnectionClosedOK
+
+from dafka.batches import encode_batch
+from dafka.http.forwarding.broker_client import BrokerError
+from dafka.http.forwarding.broker_link import BrokerLink, Reply
+from dafka.http.server.errors import WebError
+from dafka.http.websocket.binary import decode_publish, encode_records_head
+
+BROKER: Any = SimpleNamespace(http_url="http://other:1", address="b")
+WELCOME = {"type": "welcome", "needs_authentication": False}
+
+
+@attrs.define(slots=False)
+class Connection:
+    """Stands for a WebSocket to a broker, and for the client that opens it."""
+
+    sent: list[Any] = attrs.field(factory=list)
+    can_send: trio.Event = attrs.field(factory=trio.Event)
+    failure: Exception | None = None
+
+    def __attrs_post_init__(self) -> None:
+        self._send, self._receive = trio.open_memory_channel[Any](100)
+        self.can_send.set()
+
+    @asynccontextmanager
+    async def open_websocket(self, _broker: object) -> AsyncIterator[Connection]:
+        if self.failure is not None:
+            raise self.failure
+        yield self
+
+    async def recv(self) -> Any:
+        try:
+            message = await self._receive.receive()
+        except trio.EndOfChannel:
+            raise ConnectionClosedOK(None, None) from None
+        return message if isinstance(message, bytes) else json.dumps(message)
+
+    async def send(self, message: str | bytes) -> None:
+        await self.can_send.wait()
+        self.sent.append(message if isinstance(message, bytes) else json.loads(message))
+
+    def answer(self, message: Any) -> None:
+        self._send.send_nowait(message)
+
+    def close(self) -> None:
+        self._send.close()
+
+
+@asynccontextmanager
+async def open_link(welcome: Any = WELCOME) -> AsyncIterator[tuple[BrokerLink, Connection]]:
+    connection = Connection()
+    client: Any = connection
+    link = BrokerLink(client, BROKER)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(link.run)
+        connection.answer(welcome)
+        yield link, connection
+        nursery.cancel_scope.cancel()
+    assert link.is_closed
+
+
+async def settle() -> None:
+    await trio.testing.wait_all_tasks_blocked()
+
+
+def outcome(reply: Reply) -> object:
+    """Return what a reply has: a value, the code of an error, or the reason why it does not come."""
+    if not reply.arrived.is_set():
+        return "waiting"
+    try:
+        return reply.result()
+    except WebError as error:
+        return error.code
+    except BrokerError as error:
+        return str(error)
+
+
+async def test_each_publish_gets_its_own_reply() -> None:
+    notified: list[int] = []
+    async with open_link() as (link, connection):
+        replies = [link.publish("orders", number, b"data", lambda n=number: notified.append(n)) for number in range(4)]  # type: ignore[misc]
+        assert not any(each.is_sent for each in replies)
+        await settle()
+        assert all(each.is_sent for each in replies)
+        published = [decode_publish(each) for each in connection.sent]
+        assert [(each.topic, each.log, bytes(each.batches)) for each in published] == [
+            ("orders", number, b"data") for number in range(4)
+        ]
+        identifiers = [each.id for each in published]
+        connection.answer({"type": "published", "id": identifiers[2], "offsets": [{"offset": 7}]})
+        connection.answer({"type": "error", "id": identifiers[0], "code": "too_large", "message": "no"})
+        connection.answer({"type": "error", "id": identifiers[1], "code": "of a later version", "message": "no"})
+        connection.answer({"type": "published", "id": 999, "offsets": [{"offset": 1}]})
+        await settle()
+        assert [outcome(each) for each in replies] == ["too_large", "bad_request", 7, "waiting"]
+        assert notified == [2, 0, 1]
+        connection.close()
+        await settle()
+        assert outcome(replies[3]) == "has ended the connection"
+        assert notified == [2, 0, 1, 3]
+        late = link.publish("orders", 0, b"x", lambda: None)
+        assert (outcome(late), late.is_sent) == ("has ended the connection", False)
+
+
+async def test_what_was_withdrawn_before_it_was_sent_is_not_sent() -> None:
+    async with open_link() as (link, connection):
+        connection.can_send = trio.Event()
+        first, second, third = (link.publish("orders", number, b"x", lambda: None) for number in range(3))
+        await settle()
+        assert [each.withdraw() for each in (first, second)] == [False, True], "the first one is being sent"
+        connection.can_send.set()
+        await settle()
+        assert [decode_publish(each).log for each in connection.sent] == [0, 2]
+        assert (first.is_sent, second.is_sent, third.is_sent) == (True, False, True)
+
+
+async def test_a_read_is_a_subscription_for_one_message() -> None:
+    batch = encode_batch(5, [b"a", b"b"], timestamps=5)
+    found: list[Any] = []
+    async with open_link() as (link, connection), trio.open_nursery() as nursery:
+
+        async def read() -> None:
+            found.append(await link.read("orders", 2, 5))
+
+        nursery.start_soon(read)
+        await settle()
+        (request,) = connection.sent
+        identifier = request.pop("id")
+        assert request == {"type": "subscribe", "topic": "orders", "logs": [2], "from": {"offset": 5}, "credit": 1}
+        connection.answer({"type": "subscribed", "id": identifier, "logs": []})
+        await settle()
+        assert found == [], "the records have not come"
+        connection.answer(encode_records_head(identifier, 2, 5, 7) + batch)
+        await settle()
+        assert (found[0].offset, found[0].next_offset, found[0].record_count) == (5, 7, 2)
+        assert connection.sent[1:] == [{"type": "unsubscribe", "id": identifier}]
+
+
+async def test_offsets_are_asked_for_and_the_subscription_ends() -> None:
+    found: list[Any] = []
+    async with open_link() as (link, connection), trio.open_nursery() as nursery:
+
+        async def ask() -> None:
+            found.append(await link.find_offset_by_time("orders", 1, 77))
+            found.append(await link.describe("orders"))
+
+        nursery.start_soon(ask)
+        await settle()
+        request = connection.sent[0]
+        assert (request["from"], request["credit"], request["logs"]) == ({"time": 77}, 0, [1])
+        connection.answer({"type": "subscribed", "id": request["id"], "logs": [{"offset": 9}]})
+        await settle()
+        assert [each["type"] for each in connection.sent] == ["subscribe", "unsubscribe", "describe"]
+        bounds = {"start_offset": 1, "end_offset": 2, "high_watermark": 3, "offset_max": 4}
+        connection.answer({"type": "described", "id": connection.sent[2]["id"], "logs": [{"log": 3, **bounds}]})
+        await settle()
+        assert found[0] == 9
+        assert attrs.asdict(found[1][3]) == bounds
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        ({**WELCOME, "needs_authentication": True}, "does not accept this broker"),
+        (b"x", "has sent a malformed message"),
+        (b"\1" + bytes(60), "has sent a malformed message"),
+    ],
+)
+async def test_a_broker_that_does_not_accept_this_one_or_sends_nonsense_is_left(message: Any, reason: str) -> None:
+    async with open_link(message) as (link, connection):
+        reply = link.publish("orders", 0, b"x", lambda: None)
+        await settle()
+        assert str(outcome(reply)).startswith(reason)
+        assert connection.sent == []
+
+
+@pytest.mark.parametrize(
+    ("failure", "reason"),
+    [
+        (BrokerError("refuses this broker"), "refuses this broker"),
+        (OSError(111, "Connection refused"), "does not answer at http://other:1 (Connection refused)"),
+        (trio.TooSlowError(), "does not answer at http://other:1 (too slow)"),
+        (trio.BrokenResourceError("reset"), "does not answer at http://other:1 (reset)"),
+    ],
+)
+async def test_a_broker_that_cannot_be_reached_is_told(failure: Exception, reason: str) -> None:
+    client: Any = Connection(failure=failure)
+    link = BrokerLink(client, BROKER)
+    reply = link.publish("orders", 0, b"x", lambda: None)
+    await link.run()
+    assert (outcome(reply), link.is_closed) == (reason, True)
+    elsewhere: Any = SimpleNamespace(http_url="", address="b")
+    link = BrokerLink(client, elsewhere)
+    reply = link.publish("orders", 0, b"x", lambda: None)
+    await link.run()
+    assert outcome(reply) == "does not listen to HTTP"
+
+
+async def test_damaged_records_of_a_broker_are_not_taken() -> None:
+    async with open_link() as (link, connection), trio.open_nursery() as nursery:
+        problems: list[str] = []
+
+        async def read() -> None:
+            with pytest.raises(BrokerError) as refused:
+                await link.read("orders", 0, 0)
+            problems.append(str(refused.value))
+
+        nursery.start_soon(read)
+        await settle()
+        connection.answer(encode_records_head(connection.sent[0]["id"], 0, 0, 1) + b"garbage")
+        await settle()
+        assert problems[0].startswith("has sent damaged records")
