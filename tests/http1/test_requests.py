@@ -259,7 +259,7 @@ SHORT = [each for each, *_ in UNDERSTOOD.values()] + [
     st.lists(st.sampled_from(SHORT), max_size=3).map(b"".join), st.lists(st.integers(1, 300), min_size=1, max_size=6)
 )
 def test_requests_are_the_same_however_they_are_cut(stream: bytes, sizes: list[int]) -> None:
-    pieces, position = [], 0
+    pieces, position = list[bytes](), 0
     while position < len(stream):
         size = sizes[len(pieces) % len(sizes)]
         pieces.append(stream[position : position + size])

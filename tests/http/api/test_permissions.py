@@ -184,7 +184,8 @@ def test_a_route_is_closed_without_one_of_its_permissions(secured: tuple[SharedW
     web, account = secured
     before = state_of(web, account.root)
     can_stream = use.endpoint == f"GET {RECORDS}" and "to=" not in use.target
-    for variant in [{}, EVENTS] if can_stream else [{}]:
+    variants: list[dict[str, Any]] = [{}, EVENTS] if can_stream else [{}]
+    for variant in variants:
         answer = use.ask(web, **variant)
         assert (answer.status, answer.code) == (401, "unauthenticated")
         for missing, permissions in without_one(use.needs):

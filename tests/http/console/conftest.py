@@ -11,8 +11,6 @@ import pytest
 from tests.http.console.browser import open_browser
 from tests.http.console.served import ServedBroker, serve_broker
 
-SCRIPT = "<script>alert(1)</script>"
-
 RECORDS = [
     {
         "key": f"customer-{number % 7}",
@@ -38,8 +36,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedBroker]:
         served.publish("orders", RECORDS)
         served.create_topic("bytes")
         served.publish("bytes", [{"key": None, "value_base64": "AAECA//+"}, {"key": "gone", "value": None}])
-        served.create_topic("markup")
-        served.publish("markup", [{"key": SCRIPT, "value": SCRIPT, "headers": [[SCRIPT, SCRIPT]]}])
         served.create_topic("empty")
         served.request("PUT", "/groups/billing/offsets", {"topic": "orders", "to": "earliest"})
         yield served

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from dafka.broker.access.permissions import Permissions
-from tests.cli.harness import wait_for
 from tests.http.console.browser import Window, open_window
 from tests.http.console.served import ServedBroker, basic, serve_broker
 from tests.kafka.server.secured import EVERYTHING, PASSWORD, write_user_file
@@ -135,23 +134,8 @@ def test_the_storage_is_verified(browser: Any, broker: ServedBroker) -> None:
         window.page.get_by_text("No damage.").wait_for()
 
 
-def test_the_cold_tier_is_shown(browser: Any, tmp_path: Path) -> None:
-    config = tmp_path / "dafka.toml"
-    limits = "local_retention_bytes = 100\nsegment_bytes = 1000\ninterval_ms = 50"
-    config.write_text(f'[cold]\nstorage = "file://{tmp_path}/bucket"\n{limits}\n')
-    with serve_broker(tmp_path / "log", ("--config", str(config))) as broker:
-        broker.publish("orders", ({"value": f"record {number}"} for number in range(200)))
-        wait_for(lambda: broker.request("GET", "/storage")["cold"]["objects"] or None, lambda: "nothing was moved")
-        with open_window(browser, broker.url) as window:
-            window.open("storage", "Storage")
-            panel = window.page.get_by_role("region", name="Cold tier")
-            panel.get_by_text(f"file://{tmp_path}/bucket").wait_for()
-            panel.get_by_text("To be moved").wait_for()
-            assert window.find_faults() == []
-
-
 def test_a_user_logs_in_and_out(browser: Any, secured: ServedBroker) -> None:
-    with open_window(browser, secured.url) as window:
+    with open_window(browser, secured.url, is_shared=False) as window:
         page = window.page
         window.open("topics", "Log in to Dafka")
         assert window.find_faults() == []
@@ -180,7 +164,7 @@ PERMITTED: dict[str, dict[str, list[str]]] = {
 
 @pytest.mark.parametrize("user", PERMITTED)
 def test_actions_are_offered_to_those_who_may(browser: Any, secured: ServedBroker, user: str) -> None:
-    with open_window(browser, secured.url) as window:
+    with open_window(browser, secured.url, is_shared=False) as window:
         page = window.page
         window.open("topics", "Log in to Dafka")
         log_in(window, user)
@@ -199,7 +183,7 @@ def test_actions_are_offered_to_those_who_may(browser: Any, secured: ServedBroke
 
 
 def test_what_a_user_may_not_see_is_explained(browser: Any, secured: ServedBroker, tmp_path: Path) -> None:
-    with open_window(browser, secured.url) as window:
+    with open_window(browser, secured.url, is_shared=False) as window:
         window.open("topics", "Log in to Dafka")
         log_in(window, "reader")
         window.page.get_by_role("link", name="orders").wait_for()

@@ -30,9 +30,10 @@ PAGES = {
 """The heading of each page, by its path."""
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.long)])
 def test_axe_finds_nothing_on_any_page(browser: Any, broker: ServedBroker, theme: str) -> None:
-    with open_window(browser, broker.url, color_scheme=theme) as window:
+    with open_window(browser, broker.url, color_scheme=theme, reduced_motion="reduce") as window:
         faults = {}
         for path, heading in PAGES.items():
             window.open(path, heading)

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import quote
 
 from tests.http.console.browser import PHONE, Window, open_window
-from tests.http.console.conftest import SCRIPT
 from tests.http.console.served import ServedBroker
 
 
@@ -221,30 +217,6 @@ def test_a_long_live_tail_leaves_no_gap(browser: Any, broker: ServedBroker) -> N
         page.locator(".table-foot:has-text('5,000 records')").wait_for()
         page.get_by_role("button", name="Older records").click()
         page.locator(".table-foot:has-text('5,200 records')").wait_for()
-
-
-def test_markup_in_records_is_text(browser: Any, broker: ServedBroker) -> None:
-    with open_window(browser, broker.url) as window:
-        page = window.page
-        page.on("dialog", lambda dialog: window.complaints.append("a script of a record has run"))
-        window.open("topics/markup", "markup")
-        page.locator("tbody th button").first.click()
-        assert page.get_by_label("The selected record").get_by_text(SCRIPT).count() >= 3
-        broker.request("PUT", f"/groups/{quote(SCRIPT, safe='')}/offsets", {"topic": "orders", "to": "latest"})
-        window.open("groups")
-        page.get_by_role("link", name=SCRIPT).click()
-        page.get_by_role("heading", level=1, name=SCRIPT).wait_for()
-        # Nodes can give a topic any name.
-        command = [sys.executable, "-m", "dafka", "produce", SCRIPT, *broker.tower_options]
-        subprocess.run(command, input=b"a record\n", check=True, timeout=60)
-        window.open("topics", "Topics")
-        page.get_by_role("link", name=SCRIPT).click()
-        page.get_by_role("heading", level=1, name=SCRIPT).wait_for()
-        page.get_by_text("Only nodes can use a topic of this name").wait_for()
-        assert window.find_faults() == []
-        window.open("topics/missing", "missing")
-        page.get_by_text("There is no topic of this name").wait_for()
-        window.complaints = [each for each in window.complaints if "404" not in each]
 
 
 def test_the_live_tail_follows_pauses_and_goes_on(browser: Any, broker: ServedBroker) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import attrs
@@ -111,16 +112,17 @@ async def test_offsets_come_from_each_leader_in_the_order_of_the_logs() -> None:
 
 @pytest.mark.parametrize("begins_here", [True, False])
 async def test_a_call_is_repeated_where_a_log_is_led_next(begins_here: bool) -> None:
-    for call in (
+    calls: list[Callable[[ClusterLogs, Log], Awaitable[object]]] = [
         lambda access, log: access.bounds([log]),
         lambda access, log: access.read(log, 5, bytes_max=7, end_offset=9),
         lambda access, log: access.find_offset_by_time(log, 5),
         lambda access, log: access.delete_before(log, 5),
-    ):
+    ]
+    for call in calls:
         access, here, elsewhere = open_cluster_logs()
         (log,) = make_logs("h" if begins_here else "e")
         first, second = (here, elsewhere) if begins_here else (elsewhere, here)
-        first.moves = [lambda log=log: lead(log, is_led=not begins_here)]
+        first.moves = [partial(lead, log, is_led=not begins_here)]
         await call(access, log)
         assert [numbers for _, numbers in first.asked][:1] == [[0]]
         assert [0] in [numbers for _, numbers in second.asked]
@@ -161,11 +163,12 @@ async def test_a_wait_ends_when_one_of_the_logs_advances(
 async def test_records_follow_those_that_are_on_their_way() -> None:
     access, here, elsewhere = open_cluster_logs()
     log, other = make_logs("he")
-    assert [access.append(log, []), access.append(other, [])] == ["here ['resend']", "elsewhere []"]
+    append: Callable[..., Any] = access.append
+    assert [append(log, []), append(other, [])] == ["here ['resend']", "elsewhere []"]
     elsewhere.appending = [log]
-    assert access.append(log, []) == "elsewhere []", "records are in flight to the former leader"
+    assert append(log, []) == "elsewhere []", "records are in flight to the former leader"
     elsewhere.appending, here.moves = [], [lambda: None]
-    assert access.append(log, []) == "elsewhere []", "this broker has just stopped leading it"
+    assert append(log, []) == "elsewhere []", "this broker has just stopped leading it"
     await access.wait_capacity()
     assert ("capacity", []) in here.asked
     assert ("capacity", []) in elsewhere.asked

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 import trio
@@ -17,8 +16,8 @@ from dafka.broker.core.log.log import Log
 from dafka.broker.log.appending import AppendRefusedError
 from dafka.http.logs.local_logs import UNPACKED_BYTES, LocalLogs
 from dafka.http.logs.log_access import find_logs
-from dafka.http.websocket.shared_reads import JOIN_BYTES, SharedReads, join_lines
-from tests.http.brokers import STORAGES, open_broker_service
+from dafka.http.websocket.shared_reads import JOIN_BYTES
+from tests.http.brokers import open_broker_service
 from tests.http.running import DEADLINE_S, open_web
 
 MIB = 2**20
@@ -31,11 +30,6 @@ SHAPES = {
 }
 
 
-@pytest.fixture(params=STORAGES, ids=["memory", "sqlite", "filelog"])
-def storage(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return str(request.param).format(tmp_path)
-
-
 async def append(broker: Broker, log: Log, *values: bytes, key: bytes | None = None) -> None:
     data = encode_batch(
         0, values, keys=[key] * len(values) if key else None, timestamps=1, compression=Compression.ZSTD
@@ -43,9 +37,9 @@ async def append(broker: Broker, log: Log, *values: bytes, key: bytes | None = N
     await broker.appender.append(log, [(check_crc(data), data)]).wait_offset()
 
 
-async def test_read_has_limited_records_whatever_their_batches_take(storage: str) -> None:
+async def test_read_has_limited_records_whatever_their_batches_take() -> None:
     """A hundred batches of some bytes each contain a hundred MiB: reads have a MiB each, and go on."""
-    async with open_broker_service(storage) as broker:
+    async with open_broker_service() as broker:
         broker.node.create_topic("zeros")
         (log,) = find_logs(broker, "zeros")
         for _ in range(10):
@@ -59,41 +53,6 @@ async def test_read_has_limited_records_whatever_their_batches_take(storage: str
             count += len(sizes)
             offset = read.next_offset
         assert count == 5010
-
-
-async def test_text_of_large_records_is_made_in_pieces(storage: str) -> None:
-    async with open_broker_service(storage) as broker:
-        broker.node.create_topic("large")
-        (log,) = find_logs(broker, "large")
-        contents = [*SHAPES.values(), b"small"]
-        for value in contents:
-            await append(broker, log, value, key=value[:100_000])
-        reads = SharedReads(broker.memory.make_pool(256 * MIB))
-        found, offset = [], 0
-        while offset < len(contents):
-            read = await reads.read(LocalLogs(broker), log, offset)
-            pieces = list(join_lines(await read.lines(HOST), lambda _: b"", b"\n"))
-            assert max(map(len, pieces)) <= PIECE_BYTES_MAX
-            found += [json.loads(line) for line in b"".join(pieces).splitlines()]
-            events = list(await read.events(HOST))
-            assert max(map(len, events)) <= PIECE_BYTES_MAX
-            data = [line[6:] for line in b"".join(events).split(b"\n") if line.startswith(b"data: ")]
-            assert [json.loads(each) for each in data] == found[offset:]
-            texts = await read.texts(HOST)
-            assert [each["offset"] for text in texts for each in json.loads(b"{" + text.data[1:])["records"]] == [
-                *range(offset, read.read.next_offset)
-            ]
-            offset = read.read.next_offset
-        assert [each.get("value") for each in found] == [
-            SHAPES["zeros"].decode(),
-            SHAPES["text"].decode(),
-            None,
-            "small",
-        ]
-        assert "key_base64" in found[2]
-        assert broker.memory.used_bytes > 0
-        del reads, read
-        assert broker.memory.used_bytes == 0
 
 
 async def test_batch_that_contains_too_much_is_refused_and_named() -> None:
@@ -170,8 +129,8 @@ async def test_topic_has_a_limit_of_what_its_batches_contain() -> None:
         )
 
 
-async def test_http_answers_have_large_records_whole_and_others_are_served_meanwhile(storage: str) -> None:
-    async with open_web(storage) as web:
+async def test_http_answers_have_large_records_whole_and_others_are_served_meanwhile() -> None:
+    async with open_web() as web:
         broker = web.broker.broker
         broker.node.create_topic("zeros")
         (log,) = find_logs(broker, "zeros")

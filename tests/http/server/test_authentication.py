@@ -221,7 +221,7 @@ STAYS = {
 async def test_what_is_taken_away_does_not_count_on_connections_that_are_open(
     door: Door, kind: str, change: Change
 ) -> None:
-    proof = {
+    proof: dict[str, Any] = {
         "password": {"Authorization": basic("ada")},
         "token": {"Authorization": f"Bearer {door.token}"},
         "session": {"Cookie": f"{COOKIE}={door.sessions.begin(door.ada)}"},
@@ -348,7 +348,7 @@ def test_a_browser_logs_in_and_out(secured: tuple[SharedWeb, Account]) -> None:
     assert attributes == ["Path=/", f"Max-Age={SESSION_S:.0f}", "HttpOnly", "SameSite=Strict"]
     cookie: dict[str, Any] = {"Cookie": secret}
     assert web.ask("GET", "/session", **cookie).document["is_administrator"]
-    cross_site = {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "cors"}
+    cross_site: dict[str, Any] = {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "cors"}
     assert web.ask("GET", "/topics", **cookie, **cross_site).code == "forbidden"
     assert web.ask("POST", "/topics", document={"name": "a"}, **cookie, Origin="https://evil.example").status == 403
     again = web.ask("POST", "/session", document={**login, "password": PASSWORD}, **cookie)

@@ -46,6 +46,8 @@ VISITS = [
     visit("", Origin="http://localhost"),
     visit("", host="localhost", Origin="http://localhost:80"),
     visit("", host="localhost", Origin="https://localhost"),
+    visit("forbidden", host="localhost", Origin="http://localhost:81"),
+    visit("forbidden", host="localhost", Origin="http://localhost:443"),
     visit("", Origin="HTTP://LOCALHOST"),
     visit("", Origin=CONSOLE),
     visit("", Origin=f"{CONSOLE}:443"),

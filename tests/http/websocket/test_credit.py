@@ -99,7 +99,7 @@ class Logs:
         _, _, _, log, identifier, offset, next_offset = struct.unpack(">BBHiqqq", head)
         assert identifier == 7
         records = [
-            {"offset": header.base_offset + place, "value": value.decode()}
+            {"offset": header.base_offset + place, "value": (value or b"").decode()}
             for start, header in iter_batches(rest)
             for place, value in enumerate(decode_batch(rest[start : start + header.size], bytes_max=2**20).values)
         ]

@@ -1,0 +1,139 @@
+"""Reads that subscribers share: each part of a log is read and encoded once."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from dafka.batches import check_crc, encode_batch
+from dafka.broker.connections.memory import Memory
+from dafka.broker.core.log.log import Log
+from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
+from dafka.http.logs.local_logs import LocalLogs
+from dafka.http.logs.log_access import ReadRecords, find_logs
+from dafka.http.websocket.shared_reads import KEPT_S, SharedReads, join_lines
+from dafka.records import Partition
+from tests.http.brokers import open_broker_service
+from tests.http.logs.test_large_records import HOST, MIB, PIECE_BYTES_MAX, SHAPES, append
+
+
+async def test_text_of_large_records_is_made_in_pieces() -> None:
+    async with open_broker_service() as broker:
+        broker.node.create_topic("large")
+        (log,) = find_logs(broker, "large")
+        contents = [*SHAPES.values(), b"small"]
+        for value in contents:
+            await append(broker, log, value, key=value[:100_000])
+        reads = SharedReads(broker.memory.make_pool(256 * MIB))
+        found, offset = [], 0
+        while offset < len(contents):
+            read = await reads.read(LocalLogs(broker), log, offset)
+            pieces = list(join_lines(await read.lines(HOST), lambda _: b"", b"\n"))
+            assert max(map(len, pieces)) <= PIECE_BYTES_MAX
+            found += [json.loads(line) for line in b"".join(pieces).splitlines()]
+            events = list(await read.events(HOST))
+            assert max(map(len, events)) <= PIECE_BYTES_MAX
+            data = [line[6:] for line in b"".join(events).split(b"\n") if line.startswith(b"data: ")]
+            assert [json.loads(each) for each in data] == found[offset:]
+            texts = await read.texts(HOST)
+            assert [each["offset"] for text in texts for each in json.loads(b"{" + text.data[1:])["records"]] == [
+                *range(offset, read.read.next_offset)
+            ]
+            offset = read.read.next_offset
+        assert [each.get("value") for each in found] == [
+            SHAPES["zeros"].decode(),
+            SHAPES["text"].decode(),
+            None,
+            "small",
+        ]
+        assert "key_base64" in found[2]
+        assert broker.memory.used_bytes > 0
+        del reads, read
+        assert broker.memory.used_bytes == 0
+
+
+class CountedReads:
+    """Stands for the access to a log, and counts its reads. Each takes a second."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.failure: Exception | None = None
+
+    async def read(self, _log: Log, offset: int, *, bytes_max: int) -> ReadRecords:
+        assert bytes_max > 0
+        self.count += 1
+        await trio.sleep(1)
+        if self.failure is not None:
+            raise self.failure
+        data = encode_batch(offset, [b"x" * 1000], timestamps=5)
+        return ReadRecords(offset, offset + 1, [(check_crc(data), data)] if offset < 100 else [])
+
+
+def make_log() -> Log:
+    log = Log("orders", 0, Partition("orders", "a" * 32), Partition("orders", "a" * 32))
+    log.leadership = LeaderAndIsr("a" * 32, 1, is_led=True)
+    return log
+
+
+async def test_a_part_is_read_once_for_all_who_want_it_at_a_time(autojump_clock: trio.testing.MockClock) -> None:
+    counted, log = CountedReads(), make_log()
+    access: Any = counted
+    pool = Memory(2**30).make_pool(2**29)
+    kept = [SharedReads(pool)]
+    found: list[Any] = []
+
+    async def read(offset: int) -> None:
+        found.append(await kept[0].read(access, log, offset))
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(5):
+            nursery.start_soon(read, 0)
+    assert (counted.count, len({id(each) for each in found})) == (1, 1)
+    await read(0)
+    assert counted.count == 1
+    await trio.sleep(KEPT_S)
+    await read(0)
+    assert counted.count == 2, "compaction can have removed records meanwhile"
+    log.leadership = LeaderAndIsr("a" * 32, 2, is_led=True)
+    await read(0)
+    assert counted.count == 3, "another epoch can have other records"
+    log.leadership = LeaderAndIsr("b" * 32, 2, is_led=True)
+    await read(0)
+    await read(1)
+    assert counted.count == 5
+    log.is_gone = True
+    await read(1)
+    assert counted.count == 6
+    assert pool.taken_bytes > 0
+    found.clear()
+    kept.clear()
+    assert pool.taken_bytes == 0
+
+
+async def test_reads_that_are_kept_take_limited_memory(autojump_clock: trio.testing.MockClock) -> None:
+    counted: Any = CountedReads()
+    pool = Memory(2**30).make_pool(2**29)
+    reads = SharedReads(pool, kept_bytes=10_000)
+    log = make_log()
+    for offset in range(20):
+        read = await reads.read(counted, log, offset)
+        await read.texts(HOST)
+        del read
+        assert pool.taken_bytes <= 10_000 + 5000
+    assert counted.count == 20
+
+
+async def test_a_read_that_fails_fails_for_none_but_those_who_wait(autojump_clock: trio.testing.MockClock) -> None:
+    counted, log = CountedReads(), make_log()
+    access: Any = counted
+    reads = SharedReads(Memory(2**30).make_pool(2**29))
+    counted.failure = RuntimeError("a mistake")
+    with pytest.raises(RuntimeError):
+        await reads.read(access, log, 0)
+    counted.failure = None
+    assert (await reads.read(access, log, 0)).read.next_offset == 1
+    assert counted.count == 2
