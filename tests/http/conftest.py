@@ -1,4 +1,4 @@
-"""One broker for all tests that need no other one, and topics for each test."""
+"""One broker for all tests of a module that need no other one, and topics for each test."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from tests.http.running import SharedWeb, run_web
 _NUMBERS = count()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def web() -> Iterator[SharedWeb]:
-    """A broker without users. Other tests use it, too."""
+    """A broker without users. Other tests of the module use it, too.
+
+    It draws random numbers in its thread, which Hypothesis does not allow beside its tests in other modules.
+    """
     with run_web() as running:
         yield running
 

@@ -105,7 +105,10 @@ def run_secured(folder: Path, config: Config | None = None) -> Iterator[tuple[Sh
 def run_forwarding(folder: Path) -> Iterator[tuple[SharedWeb, Account]]:
     """Run two brokers with an account in a thread. The first one forwards: the second one leads the topic `orders`."""
     account, config = _create_with_secret(folder)
-    with start_blocking_portal("trio") as portal, portal.wrap_async_context_manager(open_pair(config=config)) as pair:
+    with (
+        start_blocking_portal("trio") as portal,
+        portal.wrap_async_context_manager(open_pair(config=config, stay_alive=False)) as pair,
+    ):
         account.webs = [SharedWeb(each.broker, each.config, portal=portal) for each in (pair.first, pair.second)]
         yield account.webs[0], account
 
