@@ -146,6 +146,23 @@ async def test_a_leader_that_may_have_been_replaced_tells_no_end(
         await call(access_to(node), gone)
 
 
+async def test_offsets_are_told_while_the_lease_is_held() -> None:
+    """It can be lost between the wait for it and the look at the offsets."""
+    held, waits = [False, False, True], 0
+
+    class Losing(Node):
+        def holds_lease(self, _log: Log) -> bool:
+            return held.pop(0)
+
+        async def wait_lease(self, _log: Log) -> None:
+            nonlocal waits
+            waits += 1
+            await trio.lowlevel.checkpoint()
+
+    await access_to(Losing()).bounds([make_log()])
+    assert waits == 3
+
+
 async def test_a_time_after_all_records_is_the_end() -> None:
     node, log = Node(), make_log()
     node.has_lease.set()
