@@ -287,9 +287,8 @@ async def test_slow_commits_are_logged_once_a_minute(
         node.put(number, number + 1)
         await node.pipeline.finish()
     first = node.slow[0][0] if node.slow else 0.0
-    assert [(time - first, seconds, records) for time, seconds, records in node.slow] == [
-        (pytest.approx(after), pytest.approx(duration_s), 1) for after in logged
-    ]
+    expected: list[Any] = [pytest.approx((after, duration_s, 1)) for after in logged]
+    assert [(time - first, seconds, records) for time, seconds, records in node.slow] == expected
     assert node.pipeline.timer.histogram().total == pytest.approx(55 * duration_s)
 
 

@@ -71,7 +71,9 @@ async def open_pair(
     log_count: int = 1, config: Config | None = None, *, stay_alive: bool = True
 ) -> AsyncIterator[Pair]:
     """Run two brokers. They send each other no heartbeats, so that they stay alive only with a long timeout."""
-    config = (config or Config()).with_broker(**({"leader_timeout_ms": 3_600_000} if stay_alive else {}))
+    config = config or Config()
+    if stay_alive:
+        config = config.with_broker(leader_timeout_ms=3_600_000)
     async with open_web(config=config) as first, open_web(config=config) as second:
         for web in (first, second):
             await web.broker.node.create_topic(TOPIC, log_count).wait()
