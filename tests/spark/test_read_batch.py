@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 END = 200
 
 
-@pytest.fixture(params=["sqlite", "filelog"])
+@pytest.fixture
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A store with three partitions, whose records are a millisecond apart."""
+    """A store with three partitions, whose records are a millisecond apart; in SQLite, unless a test says otherwise."""
     batches = [batch("orders", A, 0, END), batch("orders", B, 0, END // 2), batch("trades", A, 0, 10)]
-    return fill(f"{request.param}:{tmp_path}/store", *batches)
+    return fill(f"{getattr(request, 'param', 'sqlite')}:{tmp_path}/store", *batches)
 
 
 def load(spark: SparkSession, path: str, **options: object) -> DataFrame:
@@ -43,6 +43,7 @@ def spans(frame: DataFrame) -> dict[tuple[str, str], tuple[int, int, int]]:
     return {name: (min(offsets), max(offsets), len(offsets)) for name, offsets in found.items()}
 
 
+@pytest.mark.parametrize("url", ["sqlite", "filelog"], indirect=True)
 def test_all_columns_are_returned_as_stored(spark: SparkSession, url: str) -> None:
     frame = load(spark, url)
     assert frame.schema.simpleString() == (
@@ -132,7 +133,6 @@ def test_as_many_tasks_as_are_asked_for(spark: SparkSession, tmp_path: Path) -> 
     assert spans(frame) == {("orders", A): (0, 3999, 4000)}
 
 
-@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 def test_sql_and_joins(spark: SparkSession, url: str) -> None:
     load(spark, url).createOrReplaceTempView("records")
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW trades USING dafka OPTIONS (path '{url}', subscribe 'trades')")
@@ -144,7 +144,6 @@ def test_sql_and_joins(spark: SparkSession, url: str) -> None:
     assert (row["count"], row["size"]) == (5, sum(len(content("orders", A, offset)) for offset in range(5, 10)))
 
 
-@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 def test_two_queries_on_one_dataframe(spark: SparkSession, url: str) -> None:
     """Spark keeps the plan of a DataFrame's first query, so the plan must not contain that query's filters."""
     frame = load(spark, url, subscribe="orders")
@@ -153,7 +152,6 @@ def test_two_queries_on_one_dataframe(spark: SparkSession, url: str) -> None:
     assert frame.count() == 300
 
 
-@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 def test_filters_that_are_pushed(spark: SparkSession, url: str) -> None:
     conditions = [
         ("offset >= 20 AND offset < 30", 20),
@@ -210,9 +208,8 @@ def appending(url: str) -> Iterator[None]:
         thread.join()
 
 
-@pytest.mark.parametrize("scheme", ["sqlite", "filelog"])
-def test_a_store_that_is_being_written_to(spark: SparkSession, tmp_path: Path, scheme: str) -> None:
-    with appending(f"{scheme}:{tmp_path}/store"):
+def test_a_store_that_is_being_written_to(spark: SparkSession, tmp_path: Path) -> None:
+    with appending(f"filelog:{tmp_path}/store"):
         reached = 0
         for _ in range(3):
             ((first, last, count),) = spans(load(spark, f"{tmp_path}/store")).values()
