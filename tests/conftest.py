@@ -14,6 +14,7 @@ import hypothesis
 import pytest
 
 from tests.leftovers import Before
+from tests.process_globals import Globals
 from tests.workers import Workers
 
 pytest_plugins = [
@@ -147,6 +148,14 @@ def leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if left := before.end():
         pytest.fail(f"this test left behind: {'; '.join(left)}")
+
+
+@pytest.fixture
+def restored_globals() -> Iterator[None]:
+    """For tests that run a command in this process: it sets up logging, signals and imports for one of its own."""
+    before = Globals.now()
+    yield
+    before.restore()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -18,7 +18,7 @@ import pytest_timeout
 import trio
 
 CANCEL_S = 10.0
-"""Seconds that the tasks of a test that hangs may take to end after they are cancelled."""
+"""Seconds that a test that hangs may take to end after it was interrupted or its tasks were cancelled."""
 
 
 @pytest.hookimpl
@@ -32,11 +32,12 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool | None:
         if not settings.disable_debugger_detection and pytest_timeout.is_debugging():
             return
         failure = pytest.fail.Exception(f"the test did not end within {settings.timeout:g} s\n\n{describe_hang()}")
+        # If the test does not end then, it is interrupted again and again.
+        signal.signal(signal.SIGALRM, partial(_interrupt, failure))
+        signal.setitimer(signal.ITIMER_REAL, CANCEL_S, CANCEL_S)
         if not trio.lowlevel.in_trio_run():
             raise failure
-        # All tasks are cancelled, and end as they should. If they do not, they are interrupted wherever they are.
-        signal.signal(signal.SIGALRM, partial(_interrupt, failure))
-        signal.setitimer(signal.ITIMER_REAL, CANCEL_S)
+        # All tasks are cancelled, and end as they should.
         trio.lowlevel.current_trio_token().run_sync_soon(trio.lowlevel.spawn_system_task, _fail, failure)
 
     def cancel() -> None:

@@ -8,7 +8,6 @@ import signal
 import socket
 import sys
 import threading
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -30,25 +29,26 @@ def _restore_environment(before: dict[str, str]) -> None:
     os.environ.update(before)
 
 
-def _loggers() -> dict[str, tuple[int, bool, tuple[int, ...]]]:
-    """Return the level, whether it is disabled and the handlers of the loggers that the product and programs set up."""
+Logging = dict[str, tuple[int, bool, bool, list[logging.Handler]]]
+
+
+def _loggers() -> Logging:
+    """Return the level, the flags and the handlers of the loggers that the product and programs set up."""
     loggers = (logging.getLogger(name) for name in ("", "dafka", "py.warnings"))
-    return {each.name: (each.level, each.disabled, tuple(map(id, _own_handlers(each)))) for each in loggers}
+    return {each.name: (each.level, each.disabled, each.propagate, _handlers_of(each)) for each in loggers}
 
 
-def _own_handlers(logger: logging.Logger) -> list[logging.Handler]:
-    """Return the handlers of a logger without pytest's, which come and go."""
-    return [each for each in logger.handlers if not type(each).__module__.startswith("_pytest.")]
+def _handlers_of(logger: logging.Logger, *, are_of_pytest: bool = False) -> list[logging.Handler]:
+    """Return the handlers of a logger: pytest's, which come and go, or the others."""
+    return [each for each in logger.handlers if type(each).__module__.startswith("_pytest.") is are_of_pytest]
 
 
-def _restore_loggers(before: dict[str, tuple[int, bool, tuple[int, ...]]]) -> None:
-    for name, (level, disabled, handlers) in before.items():
+def _restore_loggers(before: Logging) -> None:
+    for name, (level, disabled, propagate, handlers) in before.items():
         logger = logging.getLogger(None if name == "root" else name)
         logger.setLevel(level)
-        logger.disabled = disabled
-        for each in _own_handlers(logger):
-            if id(each) not in handlers:
-                logger.removeHandler(each)
+        logger.disabled, logger.propagate = disabled, propagate
+        logger.handlers[:] = [*_handlers_of(logger, are_of_pytest=True), *handlers]
 
 
 def _handlers() -> dict[str, Any]:
@@ -87,10 +87,6 @@ def _restore_constants(before: dict[str, Any]) -> None:
         setattr(sys.modules[module], name, value)
 
 
-def _restore_filters(before: list[Any]) -> None:
-    warnings.filters[:] = before  # type: ignore[index]
-
-
 def _restore_path(before: list[str]) -> None:
     sys.path[:] = before
 
@@ -111,7 +107,6 @@ KINDS = (
     Kind("signal handlers", _handlers, _restore_handlers),
     Kind("loggers", _loggers, _restore_loggers),
     Kind("hooks for exceptions", _hooks, _restore_hooks),
-    Kind("warning filters", lambda: list(warnings.filters), _restore_filters),
     Kind("default timeout of sockets", socket.getdefaulttimeout, socket.setdefaulttimeout),
     Kind("import path", lambda: list(sys.path), _restore_path),
     Kind("constants of dafka", _constants, _restore_constants, may_grow=True),

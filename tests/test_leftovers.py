@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -108,7 +107,6 @@ CHANGES: dict[str, Callable[[], object]] = {
     "signal handlers": lambda: signal.signal(signal.SIGUSR1, lambda *_: None),
     "loggers": lambda: logging.getLogger("dafka").addHandler(logging.NullHandler()),
     "hooks for exceptions": lambda: setattr(sys, "excepthook", lambda *_: None),
-    "warning filters": lambda: warnings.simplefilter("ignore"),
     "default timeout of sockets": lambda: socket.setdefaulttimeout(9),
     "import path": lambda: sys.path.append("/nowhere"),
     "constants of dafka": lambda: setattr(batch, "UNPACKED_BYTES_MAX", 1),

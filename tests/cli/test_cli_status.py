@@ -27,6 +27,10 @@ from tests.cli.harness import DEADLINE_S, Dafka, Running, open_terminal, wait_fo
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "status.md"
 
 
+FORGOTTEN_S = 5.0
+"""Seconds after which a tower has forgotten the node of an earlier command."""
+
+
 def block(language: str) -> str:
     """Return the page's first code block in this language."""
     found = re.search(rf"```{language}\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
@@ -100,9 +104,16 @@ def test_page_shows_the_real_output(dafka: Dafka) -> None:
     assert (partition["lag"], len(partition["stores"])) == (0, 1)
     assert abs(found["time"] / 1000 - time.time()) < 2 * DEADLINE_S
 
-    ended = dafka.node("status")
-    assert (ended.status, ended.errors) == (0, "")
-    assert shape_of_text(ended.output.decode()) == shape_of_text(block("text"))
+    def look_at_text() -> str | None:
+        ended = dafka.node("status")
+        assert (ended.status, ended.errors) == (0, "")
+        text = ended.output.decode()
+        if ": 3 nodes, " in text:
+            return text
+        time.sleep(FORGOTTEN_S)
+        return None
+
+    assert shape_of_text(wait_for(look_at_text, lambda: payments.errors)) == shape_of_text(block("text"))
 
 
 def test_a_full_store_is_shown_without_producers_and_consumers(dafka: Dafka, tmp_path: Path) -> None:

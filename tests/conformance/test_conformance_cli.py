@@ -19,6 +19,8 @@ from click.testing import CliRunner, Result
 from dafka_conformance.cli import main
 from dafka_conformance.grammar import GRAMMAR_PATH
 
+pytestmark = pytest.mark.usefixtures("restored_globals")
+
 DEADLINE_S = 60.0
 DEAF = """
 name = "deaf"

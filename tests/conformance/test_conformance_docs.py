@@ -24,6 +24,8 @@ from dafka_conformance.scenario import Scenario
 from dafka_conformance.targets import Ability, Target, TargetError, open_target, shipped_targets
 from dafka_conformance.targets.target_file import BUILTIN_PLACEHOLDERS, NODE_PLACEHOLDERS
 
+pytestmark = pytest.mark.usefixtures("restored_globals")
+
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "how-to" / "conformance.md").read_text("utf-8")
 TIMEOUT_S = 110

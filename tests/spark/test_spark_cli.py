@@ -28,6 +28,8 @@ SMALL = (
 )
 JAVA_WARNING = "WARNING: Using incubator modules: jdk.incubator.vector"
 
+pytestmark = pytest.mark.usefixtures("restored_globals")
+
 SCRIPT = """
 import sys
 from pyspark.sql.functions import udf

@@ -107,12 +107,16 @@ async def test_only_holders_of_the_right_keys_connect_and_both_sides_know_why_ot
                         assert await server.publisher.receive_many() == [[b"\1t"]]
                         server.publisher.send_many([[b"t", b"hello"]])
                         assert await subscriber.receive_many() == [[b"t", b"hello"]]
+                        await wait_until(lambda: bool(made))
                     nursery.cancel_scope.cancel()
         finally:
             subscriber.close(0)
             connector.close()
     own_key = "" if keys is None else keys[0].public
-    assert set(refused) == ({RefusedByPeer(server.endpoint, own_key, client_reason)} if client_reason else set())
+    # A server without the client's security may close the connection before libzmq has seen why.
+    reasons = {client_reason, UNKNOWN} if client_reason == NO_KEY else {client_reason}
+    assert bool(refused) is bool(client_reason)
+    assert set(refused) <= {RefusedByPeer(server.endpoint, own_key, reason) for reason in reasons}
     assert bool(made) is not bool(client_reason)
     seen_key = own_key if server_reason == KEY_NOT_AUTHORIZED else ""
     host = "127.0.0.1" if server_reason == KEY_NOT_AUTHORIZED else ""
@@ -149,7 +153,10 @@ async def test_messages_come_with_the_key_of_their_sender(close_node: Callable[.
         for each, publisher in ((one, first), (two, second)):
             mesh.subscriber.connect_peer(endpoint_of(each, publisher))
             await wait_subscribed(publisher, b"\1a")
-        assert await mesh.subscriber.receive_connections() == [
+        changes: list[ConnectionChange] = []
+        while len(changes) < 2:
+            changes += await mesh.subscriber.receive_connections()
+        assert changes == [
             ConnectionChange(endpoint_of(one, first), is_made=True),
             ConnectionChange(endpoint_of(two, second), is_made=True),
         ]

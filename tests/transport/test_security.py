@@ -151,4 +151,4 @@ def test_a_key_file_is_private_before_it_holds_the_key(
     monkeypatch.setattr("os.fchmod", lambda fd, mode: seen.append(f"{mode:o} {path.stat().st_size}"))
     monkeypatch.setattr("os.fsync", lambda fd: seen.append(f"synced {path.stat().st_size > 100}"))
     write_key_file(path, pair)
-    assert seen == ["600 0", "synced True"]
+    assert seen == ["600 0", "synced True", "synced True"]  # the file, and the folder that names it

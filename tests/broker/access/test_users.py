@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from functools import partial
@@ -342,7 +343,8 @@ def test_file_is_on_the_disk_before_it_replaces_the_previous_one(path: Path, mon
     fsync, replace = os.fsync, os.replace
 
     def record_sync(descriptor: int) -> None:
-        done.append(f"sync {os.fstat(descriptor).st_size}")
+        found = os.fstat(descriptor)
+        done.append("sync folder" if stat.S_ISDIR(found.st_mode) else f"sync {found.st_size}")
         fsync(descriptor)
 
     def record_replacement(source: str, target: Path) -> None:
@@ -354,7 +356,7 @@ def test_file_is_on_the_disk_before_it_replaces_the_previous_one(path: Path, mon
     path.chmod(0o640)
     write_users(path, read_users(path))
     size = path.stat().st_size
-    assert done == [f"sync {size}", f"replace {size}"]
+    assert done == [f"sync {size}", f"replace {size}", "sync folder"]
     assert path.stat().st_mode & 0o777 == 0o640
     assert list(path.parent.iterdir()) == [path]
 

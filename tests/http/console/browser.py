@@ -105,7 +105,7 @@ class Window:
 
     def assert_calm(self) -> None:
         """Check that the page has not complained, and has asked nobody but its broker."""
-        assert self.complaints == []
+        assert not self.complaints, self.complaints
         assert self.foreign == []
 
 

@@ -133,7 +133,7 @@ def test_the_first_page_needs_little(browser: Any, broker: ServedBroker) -> None
         if re.search(r"/console/|/dafka.js|/$", response.url):
             sizes[response.url] = int(response.headers.get("content-length", 0))
 
-    with open_window(browser, broker.url) as window:
+    with open_window(browser, broker.url, is_shared=False) as window:
         window.page.on("response", note)
         # Charts are drawn when there is time: their library is not needed to show the page.
         window.page.route("**/uplot-*.js", lambda route: route.abort())

@@ -135,7 +135,7 @@ def test_another_search_finds_what_the_one_before_left_out(browser: Any, broker:
 
 def test_a_search_that_changes_ends_the_one_that_reads(browser: Any, broker: ServedBroker) -> None:
     make_topic_to_search(broker, "slow")
-    with open_window(browser, broker.url) as window:
+    with open_window(browser, broker.url, is_shared=False) as window:
         page = window.page
         window.open("topics/slow", "slow")
         page.locator(".table-foot:has-text('200 records')").wait_for()
@@ -152,7 +152,7 @@ def test_a_search_that_changes_ends_the_one_that_reads(browser: Any, broker: Ser
 def test_a_topic_that_is_made_again_shows_nothing_of_the_one_before(browser: Any, broker: ServedBroker) -> None:
     broker.create_topic("again")
     broker.publish("again", [{"value": "of the first"}])
-    with open_window(browser, broker.url) as window:
+    with open_window(browser, broker.url, is_shared=False) as window:
         page = window.page
         window.open("topics/again", "again")
         page.get_by_text("of the first").wait_for()

@@ -27,7 +27,7 @@ def forgive_lost_connections(window: Window) -> None:
 
 
 def test_the_console_goes_on_when_its_broker_is_restarted(browser: Any, tmp_path: Path) -> None:
-    with serve_broker(tmp_path) as broker, open_window(browser, broker.url) as window:
+    with serve_broker(tmp_path) as broker, open_window(browser, broker.url, is_shared=False) as window:
         page = window.page
         broker.create_topic("orders")
         broker.publish("orders", [{"value": "before"}])
@@ -48,7 +48,7 @@ def test_the_console_goes_on_when_its_broker_is_restarted(browser: Any, tmp_path
 
 @pytest.mark.long
 def test_a_broker_that_is_away_at_first_is_waited_for(browser: Any, tmp_path: Path) -> None:
-    with serve_broker(tmp_path) as broker, open_window(browser, broker.url) as window:
+    with serve_broker(tmp_path) as broker, open_window(browser, broker.url, is_shared=False) as window:
         window.open("", "Overview")
         # The page is loaded, but its first question is not answered.
         window.page.route("**/session", lambda route: route.abort())
@@ -79,7 +79,7 @@ def sleep_and_wake(window: Window, broker: ServedBroker, asleep_ms: int) -> None
 
 @pytest.mark.long
 def test_a_tab_that_was_frozen_goes_on(browser: Any, tmp_path: Path) -> None:
-    with serve_broker(tmp_path) as broker, open_window(browser, broker.url) as window:
+    with serve_broker(tmp_path) as broker, open_window(browser, broker.url, is_shared=False) as window:
         broker.create_topic("orders")
         broker.publish("orders", [{"value": "before"}])
         sleep_and_wake(window, broker, 500)
@@ -88,7 +88,7 @@ def test_a_tab_that_was_frozen_goes_on(browser: Any, tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_tab_that_slept_for_more_than_a_minute_goes_on(browser: Any, tmp_path: Path) -> None:
-    with serve_broker(tmp_path) as broker, open_window(browser, broker.url) as window:
+    with serve_broker(tmp_path) as broker, open_window(browser, broker.url, is_shared=False) as window:
         broker.create_topic("orders")
         broker.publish("orders", [{"value": "before"}])
         sleep_and_wake(window, broker, 75_000)
@@ -106,7 +106,7 @@ def create_many_topics(broker: ServedBroker) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_ten_thousand_topics_are_listed_filtered_and_sorted(browser: Any, tmp_path: Path) -> None:
-    with serve_broker(tmp_path) as broker, open_window(browser, broker.url) as window:
+    with serve_broker(tmp_path) as broker, open_window(browser, broker.url, is_shared=False) as window:
         create_many_topics(broker)
         broker.publish("topic-07777", [{"value": "one"}] * 10)
         page = window.page
