@@ -11,8 +11,6 @@ INSTALL = $(BIN)/python -m pip install --quiet $(addprefix --constraint ,$(CONST
 # Hundreds of processes load the same modules: they are compiled once, whatever the shell says.
 unexport PYTHONDONTWRITEBYTECODE
 
-NEWEST := VENV=.venv-newest CONSTRAINTS=
-
 .PHONY: help demo demo-spark test test-room test-long test-newest lock conformance mutants mutants-sample check docs dist binary format clean
 
 help: ## Show these targets
@@ -38,7 +36,7 @@ test-long: $(VENV)/dev ## Run the tests that `make test` leaves out because they
 
 test-newest: ## Run the tests with the newest versions of all libraries, in .venv-newest
 	rm -rf .venv-newest
-	$(MAKE) test $(NEWEST)
+	$(MAKE) test VENV=.venv-newest CONSTRAINTS=
 
 lock: test-newest ## Write the newest versions into constraints.txt, if the tests pass with them
 	mkdir -p build

@@ -22,6 +22,7 @@ VOCABULARY = {
     "config",
     "text",
     "internal_topics",
+    "durable_files",
 }
 FORMATS = VOCABULARY | {"batches", "wire"}
 PROTOCOL = FORMATS | {"protocol"}

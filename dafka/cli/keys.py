@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
-from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -12,7 +9,7 @@ import click
 from dafka.cli.options import config_options, setting_option, usage_mistakes
 from dafka.cli.terminal import UsageMistake
 from dafka.config import Config
-from dafka.storage.filelog.files import sync_folder
+from dafka.durable_files import replace_text
 from dafka.transport.keys import AuthorizedKeys, KeyPair, parse_public_key, read_public_keys, write_key_file
 
 
@@ -85,11 +82,11 @@ def authorize(key: str, name: str | None, config: Config) -> None:
     try:
         if is_folder:
             path.mkdir(exist_ok=True)
-            _replace(path / f"{_file_name(name, public)}.pub", f"{public} {name}".strip() + "\n")
+            replace_text(path / f"{_file_name(name, public)}.pub", f"{public} {name}".strip() + "\n", 0o644)
         else:
             former = path.read_text("utf-8") if path.exists() else ""
             separator = "" if former.endswith("\n") or not former else "\n"
-            _replace(path, f"{former}{separator}{public} {name}".strip() + "\n")
+            replace_text(path, f"{former}{separator}{public} {name}".strip() + "\n", 0o644)
     except OSError as error:
         raise UsageMistake(f"cannot write {path}: {error.strerror}") from None
     click.echo(f"{path} now authorizes {public} {name}".rstrip(), err=True)
@@ -110,20 +107,3 @@ def _file_name(name: str, public: str) -> str:
     plain = "".join(each if each.isalnum() or each in "-_." else "_" for each in name).lstrip(".")
     mark = public.encode("ascii").hex()[:16]
     return f"{plain}-{mark}" if plain else mark
-
-
-def _replace(path: Path, text: str) -> None:
-    """Replace the file atomically and durably, so that a node that reads it at this moment sees whole lines."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    try:
-        with open(descriptor, "w", encoding="utf-8") as file:
-            os.fchmod(file.fileno(), path.stat().st_mode & 0o777 if path.exists() else 0o644)
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        sync_folder(str(path.parent))
-    except BaseException:
-        with suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise

@@ -17,6 +17,7 @@ from typing import TypeAlias
 import attrs
 import zmq
 
+from dafka.durable_files import sync_folder
 from dafka.endpoints import is_key
 from dafka.errors import ConfigError
 
@@ -70,11 +71,7 @@ def write_key_file(path: Path, pair: KeyPair) -> None:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_folder(path.parent)
     except FileExistsError:
         raise ConfigError(f"{path} exists already; a key file is never overwritten: choose another name") from None
     except OSError as error:

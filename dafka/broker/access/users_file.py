@@ -7,11 +7,9 @@ import json
 import os
 import re
 import stat
-import tempfile
 import time
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ import attrs
 
 from dafka.broker.access.credentials import ITERATIONS_MIN, MECHANISMS, Credential, Token, hash_token
 from dafka.broker.access.permissions import Permissions
+from dafka.durable_files import replace_text
 from dafka.errors import ConfigError
 
 _FILE_BYTES_MAX = 16 * 2**20
@@ -110,31 +109,10 @@ def read_users(path: Path) -> dict[str, User]:
 def write_users(path: Path, users: Mapping[str, User]) -> None:
     """Replace a users file atomically and durably. Only its owner can read a new file. Raises `ConfigError`."""
     document = {"users": {name: _describe(user) for name, user in sorted(users.items())}}
-    temporary = ""
     try:
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-        with open(descriptor, "w", encoding="utf-8") as file:
-            os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o600)
-            json.dump(document, file, indent=2)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        _sync_folder(path.parent)
+        replace_text(path, json.dumps(document, indent=2) + "\n", 0o600)
     except OSError as error:
-        if temporary:
-            with suppress(OSError):
-                os.unlink(temporary)
         raise ConfigError(f"cannot write the users {path}: {error.strerror}") from None
-
-
-def _sync_folder(path: Path) -> None:
-    """Make the renaming of a file durable."""
-    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def _read_user(name: str, entry: Any) -> User:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeAlias
 from urllib.parse import urlencode
 
@@ -12,7 +11,7 @@ from dafka.broker.core.groups.group import GroupState
 from dafka.broker.core.groups.results import DescribedGroup, DescribedMember
 from dafka.broker.core.groups.subscriptions import CONSUMER_PROTOCOL, read_assignment
 from dafka.http.api.registry import Answer, Parameter, RequiredPermission, Route
-from dafka.http.api.topics import PAGE_MAX
+from dafka.http.api.topics import PAGE_MAX, find_page
 from dafka.http.forwarding.broker_client import ANSWER_S
 from dafka.http.logs.log_access import find_logs
 from dafka.http.logs.positions import FromGroup, FromOffsets, find_offsets, parse_offsets, parse_position
@@ -138,21 +137,14 @@ async def _list_elsewhere(request: Request) -> list[GroupPage]:
         pages = await _ask_others(request, {**query, "after": after, "limit": PAGE_MAX})
         usable |= {each.group: each for page in pages for each in page.groups if permissions.may_use_group(each.group)}
         after = min((page.next for page in pages if page.next is not None), default=None)
-    return [_find_page(request, [usable[name] for name in sorted(usable)])]
+    page, following = find_page(sorted(usable), request)
+    return [GroupPage([usable[name] for name in page], len(usable), following)]
 
 
 async def _ask_others(request: Request, query: Mapping[str, Any]) -> list[GroupPage]:
     given = urlencode({name: value for name, value in query.items() if value not in {None, ""}})
     others = await request.web.other_brokers.get_all(f"/groups?{given}", wait_s=ANSWER_S)
     return [parse_document(each, GroupPage) for each in others.values()]
-
-
-def _find_page(request: Request, groups: Sequence[ListedGroup]) -> GroupPage:
-    """Return the page of sorted groups that the request asks for."""
-    after, limit = request.query["after"], request.query["limit"]
-    first = bisect_right(groups, after, key=lambda each: each.group) if after else 0
-    page = list(groups[first : first + limit])
-    return GroupPage(page, len(groups), page[-1].group if page and first + limit < len(groups) else None)
 
 
 async def _list_here(request: Request) -> GroupPage:
@@ -168,12 +160,10 @@ async def _list_here(request: Request) -> GroupPage:
         for each in found
         if each.group_id.startswith(query["prefix"]) and permissions.may_use_group(each.group_id)
     )
-    first = bisect_right(names, query["after"]) if query["after"] else 0
-    page = names[first : first + query["limit"]]
+    page, following = find_page(names, request)
     described = (await groups.describe_groups(page)).values()
-    is_last = first + len(page) >= len(names)
     listed = [ListedGroup(each.group_id, each.state, each.protocol_type, len(each.members)) for each in described]
-    return GroupPage(listed, len(names), None if is_last else page[-1])
+    return GroupPage(listed, len(names), following)
 
 
 @Route("GET /groups/{group}", RequiredPermission.GROUP, name="describeGroup", tag="Groups", errors=("group_not_found",))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 from urllib.parse import quote, urlencode
 
@@ -175,21 +175,31 @@ def list_permissions(principal: Principal, topic: str) -> list[PermissionName]:
 async def list_topics(request: Request) -> TopicPage:
     """List the topics that the user may see."""
     node, permissions = request.broker.node, request.principal.permissions
-    prefix, after = request.query["prefix"], request.query["after"]
+    prefix = request.query["prefix"]
     names = sorted(
         name
         for name in (*node.topics, *node.inventory.topics_without_logs())
         if name.startswith(prefix) and permissions.may_see(name)
     )
-    first = bisect_right(names, after) if after else 0
-    page = names[first : first + request.query["limit"]]
-    is_last = first + len(page) >= len(names)
+    page, following = find_page(names, request)
     stored = {each.name: each for each in await node.inventory.stored_topics()} if request.query["sizes"] else None
     topics = [_list_topic(request, each, stored) for each in page]
     if page and not request.is_forwarded:
         others = await request.web.other_brokers.get_all(f"/topics?{urlencode(request.head.parameters)}")
         _add_counts(topics, others.values())
-    return TopicPage(topics, len(names), None if is_last else page[-1])
+    return TopicPage(topics, len(names), following)
+
+
+def find_page(names: Sequence[str], request: Request) -> tuple[Sequence[str], str | None]:
+    """Return the sorted names that a request asks for, and the last of them if others follow.
+
+    The request has the query parameters `after` and `limit`.
+    """
+    after = request.query["after"]
+    first = bisect_right(names, after) if after else 0
+    page = names[first : first + request.query["limit"]]
+    is_last = first + len(page) >= len(names)
+    return page, None if is_last else page[-1]
 
 
 def _add_counts(topics: Iterable[ListedTopic], others: Iterable[Any]) -> None:

@@ -34,14 +34,23 @@ class Principal:
     @property
     def permissions(self) -> Permissions:
         """The user's permissions. Raises `WebError` if the client must authenticate (again)."""
+        user = self._find_valid()
+        return EVERYTHING if user is None else user.permissions
+
+    def check_valid(self) -> None:
+        """Raise `WebError` if the client must authenticate (again)."""
+        self._find_valid()
+
+    def _find_valid(self) -> User | None:
+        """Return the user; None if clients need not authenticate."""
         if self._users is None:
-            return EVERYTHING
+            return None
         if self.user is None:
             raise WebError("unauthenticated", "expected a token, or a user with a password")
         user = self._users.find(self.user)
         if user is None or not self._is_valid(user):
             raise WebError("unauthenticated", f"what proved that this is {self.user!r} does not count any more")
-        return user.permissions
+        return user
 
     def check_read(self, topic: str) -> None:
         """Raise `WebError` if the user may not read a topic."""

@@ -137,7 +137,7 @@ class Session:
         """Raise `WebError` if the client has not authenticated, or its credentials are no longer valid."""
         if not self._request.principal.is_known:
             raise WebError("unauthenticated", "expected `authenticate` first")
-        _ = self._request.principal.permissions
+        self._request.principal.check_valid()
 
     async def _send(self, message: messages.ServerMessage) -> None:
         await self._connection.send_text(encode_message(message))

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 
+from dafka.durable_files import sync_folder
 from dafka.storage.cold.object_store import (
     ListedObject,
     ObjectConflictError,
@@ -18,7 +19,7 @@ from dafka.storage.cold.object_store import (
     ObjectStoreError,
     Version,
 )
-from dafka.storage.filelog.files import ancestors, is_temporary_file, make_folders, replace_file, sync_folder
+from dafka.storage.filelog.files import ancestors, is_temporary_file, make_folders, replace_file
 
 
 class FolderStore:

@@ -12,6 +12,8 @@ from itertools import islice
 
 import attrs
 
+from dafka.durable_files import sync_folder
+
 OPEN_FILES_MAX = 256
 """The maximum number of open files: far below the usual limit of a process, which is 1,024."""
 
@@ -148,15 +150,6 @@ def remove_files(paths: Iterable[str]) -> None:
     for path in paths:
         with suppress(FileNotFoundError):
             os.unlink(path)
-
-
-def sync_folder(path: str) -> None:
-    """Make the creation, renaming and removal of files in a folder durable. Raises `OSError`."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def make_folders(path: str) -> list[str]:

@@ -14,9 +14,10 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from crc32c import crc32c
 
+from dafka.durable_files import sync_folder
 from dafka.errors import StorageError, StorageFormatError
 from dafka.records import decode_text, new_address
-from dafka.storage.filelog.files import is_temporary_file, read_file, replace_file, sync_folder
+from dafka.storage.filelog.files import is_temporary_file, read_file, replace_file
 
 MARKER_FILE = "filelog.json"
 """The file that makes a folder a file log. It holds the version of the format and the identity of the storage."""

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 
 from crc32c import crc32c
 
+from dafka.durable_files import sync_folder
 from dafka.errors import StorageError
 from dafka.records import Partition, decode_text
-from dafka.storage.filelog.files import ancestors, is_temporary_file, make_folders, read_file, replace_file, sync_folder
+from dafka.storage.filelog.files import ancestors, is_temporary_file, make_folders, read_file, replace_file
 from dafka.storage.filelog.layout import encode_name, name_to_parts, walk_names
 
 POSITIONS_FOLDER = "positions"

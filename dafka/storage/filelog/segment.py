@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
 import attrs
@@ -262,12 +262,10 @@ class Segment:
         with self._open_rows() as rows:
             good = drop_replaced([row for _, row in rows.iterate(0)])
         if len(good) < rows.count:
-            path = self.log.stored_path(self.base)
-            replace_file(path, b"".join([row.encode(rows.seed) for row in good]))
-            self.pool.drop(path)
+            self._replace_rows(good)
 
     def recount_rows(self) -> None:
-        """Rewrite the `.stored` file if its sizes are not those of the records that the segment has."""
+        """Rewrite the `.stored` file if it counts other bytes than the segment's records have."""
         with self._open_rows() as rows:
             found = [row for _, row in rows.iterate(0)]
         counted: list[StoredRow] = []
@@ -277,9 +275,12 @@ class Segment:
             counted.append(row._replace(content_bytes=total))
             first_sequence = row.end_sequence
         if counted != found:
-            path = self.log.stored_path(self.base)
-            replace_file(path, b"".join([row.encode(rows.seed) for row in counted]))
-            self.pool.drop(path)
+            self._replace_rows(counted)
+
+    def _replace_rows(self, rows: Iterable[StoredRow]) -> None:
+        path, seed = self.log.stored_path(self.base), self.log.segment_seed(self.base)
+        replace_file(path, b"".join([row.encode(seed) for row in rows]))
+        self.pool.drop(path)
 
     def read_header(self, buffer: ReadBuffer, position: int) -> Block | None:
         """Return the block at a position if its header is good, and it is within the limit."""

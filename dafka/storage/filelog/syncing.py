@@ -8,7 +8,8 @@ from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 
-from dafka.storage.filelog.files import FilePool, sync_folder
+from dafka.durable_files import sync_folder
+from dafka.storage.filelog.files import FilePool
 
 SYNC_THREADS = 8
 """The number of files that are synced concurrently. An append to many partitions must sync a file of each."""

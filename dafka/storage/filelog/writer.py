@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 
 import attrs
 
+from dafka.durable_files import sync_folder
 from dafka.errors import StorageError, StorageLostError, StorageSequenceError
 from dafka.records import Partition, RecordBatch
 from dafka.storage.base import PartitionInfo
@@ -26,7 +27,6 @@ from dafka.storage.filelog.files import (
     remove_files,
     remove_folders,
     replace_file,
-    sync_folder,
     write_at,
 )
 from dafka.storage.filelog.index import ROW_EVERY_BYTES, write_index
