@@ -15,6 +15,8 @@ import trio
 import dafka.asyncio
 from dafka import Config, events
 from dafka.errors import RecordError, StorageLostError, UnacknowledgedError, WrongContextError
+from tests.clients.each_style import EachStyle
+from tests.clients.styles import ASYNCIO
 from tests.roles.helpers import contents
 
 DEADLINE_S = 60
@@ -205,3 +207,7 @@ def test_an_unclosed_node_warns_and_is_closed(config: Config) -> None:
 async def test_trio_is_told_to_use_its_own_api() -> None:
     with pytest.raises(WrongContextError, match="programs on Trio use dafka"):
         await dafka.asyncio.open_consumer(["hello"])
+
+
+class TestAsInEachStyle(EachStyle):
+    style = ASYNCIO

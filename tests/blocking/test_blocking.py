@@ -19,6 +19,8 @@ from dafka.errors import (
     UnacknowledgedError,
     WrongContextError,
 )
+from tests.clients.each_style import EachStyle
+from tests.clients.styles import BLOCKING
 from tests.roles.helpers import contents
 
 DEADLINE_S = 60
@@ -202,3 +204,7 @@ def test_a_call_in_the_thread_of_trio_does_not_wait_for_itself(config: Config) -
             logger.removeHandler(handler)
             logger.setLevel(logging.NOTSET)
         assert "wait for itself" in str(handler.errors[0])
+
+
+class TestAsInEachStyle(EachStyle):
+    style = BLOCKING

@@ -11,6 +11,8 @@ import pytest
 import dafka
 import dafka.asyncio
 from dafka import blocking
+from tests.clients.each_style import EachStyle
+from tests.clients.styles import TRIO
 
 STYLES = [blocking, dafka.asyncio]
 CLASSES = ["Consumer", "EventFeed", "Observer", "Producer", "Range", "Reader", "Store", "Tower"]
@@ -64,3 +66,7 @@ def test_functions_have_the_same_parameters(style: ModuleType, name: str) -> Non
 @pytest.mark.parametrize("style", STYLES)
 def test_every_name_is_compared(style: ModuleType) -> None:
     assert {*style.__all__} == {*CLASSES, *FUNCTIONS, *({"Opening"} if style is dafka.asyncio else ())}
+
+
+class TestAsInEachStyle(EachStyle):
+    style = TRIO
