@@ -1,4 +1,4 @@
-"""Small files that survive a power failure, and that whoever reads them finds whole: users, keys."""
+"""Small files, such as users and keys, that survive a power failure and are never seen half written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A replaced text is whole for whoever reads it, and on the disk when it has been replaced."""
+"""A text is replaced as a whole, and is on the disk when that is done."""
 
 from __future__ import annotations
 

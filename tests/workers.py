@@ -80,7 +80,7 @@ class Workers:
         waiting = deque(split(session.items, self._unit_of, self._first))
         if terminal := session.config.pluginmanager.get_plugin("terminalreporter"):
             terminal.showfspath = False  # modules take turns
-        session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
+        _temporary_folders(session.config).getbasetemp()
         gc.collect()
         gc.freeze()  # a worker that collects garbage would copy all that it shares
         try:
@@ -132,6 +132,12 @@ class Workers:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(worker.process, signal.SIGKILL)
         return os.waitpid(worker.process, 0)[1]
+
+
+def _temporary_folders(config: pytest.Config) -> pytest.TempPathFactory:
+    """Return what the fixture `tmp_path_factory` is."""
+    factory: pytest.TempPathFactory = config._tmp_path_factory  # type: ignore[attr-defined]
+    return factory
 
 
 def _check_stop(session: pytest.Session) -> None:
@@ -190,7 +196,7 @@ class _Sender:
             capture.stop_global_capturing()  # its files are shared with the other workers
             capture.start_global_capturing()
             capture.suspend_global_capture()
-        factory = self._config._tmp_path_factory  # type: ignore[attr-defined]
+        factory = _temporary_folders(self._config)
         factory._basetemp = factory.mktemp(re.sub(r"\W+", "-", unit.name))
         plugins.register(self)
         for item, following in zip(unit.items, [*unit.items[1:], None], strict=True):

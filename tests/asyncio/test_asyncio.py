@@ -71,7 +71,7 @@ def test_batches_of_several_tasks_have_the_sequences_that_are_returned(config: C
 
 def test_batches_that_were_handed_over_are_waited_for(config: Config) -> None:
     async def hold(producer: dafka.asyncio.Producer) -> Callable[[], None]:
-        """Let the producer publish nothing until the function is called, as while it begins a new partition."""
+        """Keep the producer from publishing until the returned function is called; a new partition does the same."""
         may_go_on = trio.Event()
 
         async def wait() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import attrs
 import pytest
@@ -41,9 +42,9 @@ FIELDS = {
 }
 
 
-def make(**fields: object) -> bytes:
+def make(**fields: Any) -> bytes:
     """Return a batch of one record with these fields of its header."""
-    return join_batch(attrs.evolve(PLAIN, **{"count": 1, **fields}), RECORD)  # type: ignore[arg-type]
+    return join_batch(attrs.evolve(PLAIN, **{"count": 1, **fields}), RECORD)
 
 
 def refusal(data: bytes) -> tuple[str, int | None]:
@@ -55,11 +56,12 @@ def refusal(data: bytes) -> tuple[str, int | None]:
 @pytest.mark.parametrize("name", FIELDS)
 def test_each_field_comes_back_at_its_bounds(name: str) -> None:
     for value in FIELDS[name]:
-        header = read_header(make(**{name: value}))
+        field: dict[str, Any] = {name: value}
+        header = read_header(make(**field))
         assert getattr(header, name) == value
         size, crc = header.size, header.crc
-        assert attrs.evolve(header, size=0, crc=0) == attrs.evolve(PLAIN, count=1, **{name: value})  # type: ignore[arg-type]
-        assert check_crc(make(**{name: value})) == header
+        assert attrs.evolve(header, size=0, crc=0) == attrs.evolve(PLAIN, count=1, **field)
+        assert check_crc(make(**field)) == header
         assert (size, crc != 0) == (HEADER_BYTES + len(RECORD), True)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -91,7 +92,12 @@ def test_a_part_of_a_batch_has_its_records_and_its_other_fields(seed: int) -> No
     draw = Random(seed)
     count = draw.randrange(1, 30)
     records = draw_records(draw, count)
-    fields = {"producer_id": 5, "producer_epoch": 2, "leader_epoch": 4, "is_transactional": draw.random() < 0.5}
+    fields: dict[str, Any] = {
+        "producer_id": 5,
+        "producer_epoch": 2,
+        "leader_epoch": 4,
+        "is_transactional": draw.random() < 0.5,
+    }
     sequence = draw.choice((-1, 0, 2**31 - 3))
     kind = draw.choice(list(Compression))
     data = encode_batch(
@@ -102,7 +108,7 @@ def test_a_part_of_a_batch_has_its_records_and_its_other_fields(seed: int) -> No
         timestamps=-1 if records.timestamps is None else records.timestamps,
         base_sequence=sequence,
         compression=kind,
-        **fields,  # type: ignore[arg-type]
+        **fields,
     )
     whole = decode_records(HERE, data)
     first = draw.randrange(FIRST - 2, FIRST + count + 2)

@@ -84,7 +84,7 @@ def test_batches_of_several_threads_have_the_sequences_that_are_returned(config:
 
 
 def hold(producer: blocking.Producer) -> Callable[[], None]:
-    """Let a producer publish nothing until the function is called, as while it begins a new partition."""
+    """Keep a producer from publishing until the returned function is called; a new partition does the same."""
     may_go_on = trio.Event()
 
     async def wait() -> None:

@@ -145,13 +145,15 @@ class Line:
     def resolve(self) -> tuple[click.Command, click.Context]:
         """Return the command, and the context of its group."""
         context = click.Context(main, info_name="dafka")
-        found: click.Command | None = main
+        found: click.Command = main
         for word in self.command:
             assert isinstance(found, click.Group)
-            found = found.get_command(context, word)
-            assert found is not None
+            command = found.get_command(context, word)
+            assert command is not None
+            found = command
             context = click.Context(found, info_name=word, parent=context)
-        return found, context.parent  # type: ignore[return-value]
+        assert context.parent is not None
+        return found, context.parent
 
     def parse_values(self, *arguments: str) -> click.Context:
         """Parse the arguments, and do not run the command."""

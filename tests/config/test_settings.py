@@ -359,7 +359,8 @@ def test_a_store_knows_what_it_drops_and_compacts() -> None:
     store = Config().store
     assert not store.has_retention
     for limit in ("retention_ms", "retention_bytes", "retention_records"):
-        assert Config().with_store(**{limit: 1}).store.has_retention, limit  # type: ignore[arg-type]
+        given: dict[str, Any] = {limit: 1}
+        assert Config().with_store(**given).store.has_retention, limit
     store = Config().with_store(compact_topics="users.*, Exact").store
     assert [store.compacts(topic) for topic in ("users.a", "users", "Exact", "exact", "xExact")] == [
         *(True, False),

@@ -201,7 +201,7 @@ class _File(io.FileIO):
 
 @contextmanager
 def another_boot(name: str = "after the power failure") -> Iterator[None]:
-    """Let the system tell another identifier of its boot while the block runs."""
+    """Report another identifier of the system's boot during the block."""
     from dafka.storage.filelog.catalog import boot_id
 
     def open_file(file: Any, *arguments: Any, **options: Any) -> Any:

@@ -68,7 +68,8 @@ class Draw(Random):
         if self.random() < 0.4:
             return self.records()
         kind: Any = self.choice(KINDS)
-        return kind(**{each.name: self._value(each.name) for each in attrs.fields(kind)})  # type: ignore[no-any-return]
+        message: wire.BatchedMessage = kind(**{each.name: self._value(each.name) for each in attrs.fields(kind)})
+        return message
 
     def records(self) -> wire.RecordRun:
         first = self.sequence() if self.random() < 0.1 else self.randrange(30)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import trio
 import trio.lowlevel
 
@@ -44,6 +46,10 @@ class ScriptedSocket:
         self.calls: list[tuple[str, object]] = []
         self._busy = busy
         """How many times listening fails."""
+
+    def as_socket(self) -> Any:
+        """Return it as an argument for a real socket."""
+        return self
 
     def monitor(self, events: int) -> ScriptedMonitor:
         self.events = events

@@ -92,7 +92,7 @@ async def test_the_table_and_the_limits_follow_the_events(seed: int, clock: trio
     random = Random(seed)
     model = Model(CONNECTIONS_MIN + random.randrange(4))
     scripted = ScriptedSocket()
-    table = AcceptedConnections(scripted, model.limit)  # type: ignore[arg-type]
+    table = AcceptedConnections(scripted.as_socket(), model.limit)
     ended, spoken = list[int](), list[int]()
     table.on_ended(ended.append)
     table.on_first_message(lambda connection: spoken.append(connection.number))
@@ -133,7 +133,7 @@ async def test_the_table_and_the_limits_follow_the_events(seed: int, clock: trio
 
 async def test_a_watched_silent_connection_is_ended_when_its_time_is_over(clock: trio.testing.MockClock) -> None:
     scripted = ScriptedSocket()
-    table = AcceptedConnections(scripted, CONNECTIONS_MIN)  # type: ignore[arg-type]
+    table = AcceptedConnections(scripted.as_socket(), CONNECTIONS_MIN)
     with ExitStack() as stack:
         peers = []
         async with trio.open_nursery() as nursery:
@@ -161,7 +161,7 @@ async def test_a_watched_silent_connection_is_ended_when_its_time_is_over(clock:
 
 async def test_a_connection_that_has_ended_is_neither_open_nor_identified_nor_ended_again() -> None:
     scripted = ScriptedSocket()
-    table = AcceptedConnections(scripted, 100)  # type: ignore[arg-type]
+    table = AcceptedConnections(scripted.as_socket(), 100)
     ended: list[int] = []
     table.on_ended(ended.append)
     with connected() as (accepted, peer), connected() as (other, _):
@@ -195,7 +195,7 @@ async def test_a_connection_that_has_ended_is_neither_open_nor_identified_nor_en
 
 async def test_handshakes_are_passed_on() -> None:
     scripted = ScriptedSocket()
-    table = AcceptedConnections(scripted, 100)  # type: ignore[arg-type]
+    table = AcceptedConnections(scripted.as_socket(), 100)
     found: list[Handshake] = []
     table.on_handshake(found.append)
     scripted.monitored.report(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL, 0x11000002, "tcp://10.0.0.1:7")
@@ -212,7 +212,7 @@ async def test_dropping_all_connections_waits_until_the_port_is_free_again(
     busy: int, autojump_clock: trio.testing.MockClock
 ) -> None:
     scripted = ScriptedSocket(busy=busy)
-    table = AcceptedConnections(scripted, 100)  # type: ignore[arg-type]
+    table = AcceptedConnections(scripted.as_socket(), 100)
     ended: list[int] = []
     table.on_ended(ended.append)
     for descriptor in (7, 8):
@@ -231,7 +231,7 @@ async def test_the_tables_of_a_process_share_its_descriptors(descriptor_limits: 
         resource.RLIMIT_NOFILE, (RESERVED_DESCRIPTORS + (least + more) * 4 // 3 + 1, descriptor_limits[1])
     )
     one, two = ScriptedSocket(), ScriptedSocket()
-    tables = [AcceptedConnections(each, 1000) for each in (one, two)]  # type: ignore[arg-type]
+    tables = [AcceptedConnections(each.as_socket(), 1000) for each in (one, two)]
     for count, scripted, expected in ((5, two, [0, 5]), (40, one, [least + more - 5, 5]), (40, two, [21, least])):
         for number in range(count):
             scripted.monitored.report(zmq.EVENT_ACCEPTED, 10**6 + 100 * count + number)

@@ -104,7 +104,7 @@ async def watched(pair: KeyPair, tmp_path: Path) -> AsyncIterator[Watched]:
     socket = ScriptedSocket()
     made, lost, refused = list[str](), list[str](), list[RefusedByPeer]()
     security = Security(pair, AuthorizedKeys(tmp_path / "list", pair.public), ())
-    connector = Connector(socket, security, made.append, refused.append, lost.append)  # type: ignore[arg-type]
+    connector = Connector(socket.as_socket(), security, made.append, refused.append, lost.append)
     for endpoint in (PEER, OTHER):
         connector.connect(endpoint, f"key of {endpoint}")
     async with trio.open_nursery() as nursery:
@@ -196,7 +196,7 @@ async def test_a_peer_that_was_disconnected_meanwhile_is_not_tried_again(
 async def test_losses_are_monitored_only_if_somebody_hears_of_them(hears_losses: bool) -> None:
     socket = ScriptedSocket()
     lost: list[str] = []
-    Connector(socket, None, lost.append, lambda _: None, lost.append if hears_losses else None)  # type: ignore[arg-type]
+    Connector(socket.as_socket(), None, lost.append, lambda _: None, lost.append if hears_losses else None)
     assert bool(socket.events & zmq.EVENT_DISCONNECTED) is hears_losses
     for event, outcome in OUTCOMES:
         assert socket.events & event[0] or outcome is Outcome.LOST
@@ -204,7 +204,7 @@ async def test_losses_are_monitored_only_if_somebody_hears_of_them(hears_losses:
 
 async def test_a_refusal_in_a_plain_cluster_names_no_key() -> None:
     socket, refused = ScriptedSocket(), list[RefusedByPeer]()
-    connector = Connector(socket, None, lambda _: None, refused.append)  # type: ignore[arg-type]
+    connector = Connector(socket.as_socket(), None, lambda _: None, refused.append)
     connector.connect(PEER, "")
     assert socket.calls == [("connect", PEER)]
     async with trio.open_nursery() as nursery:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -297,6 +298,9 @@ async def test_a_node_that_restarts_at_its_endpoint_is_connected_again() -> None
                 while True:
                     changes.extend(change.is_made for change in await reader.subscriber.receive_connections())
 
+            def has_received(count: int) -> bool:
+                return len(received) == count
+
             for task in (receive, receive_connections, reader.subscriber.watch):
                 nursery.start_soon(task)
             reader.subscriber.subscribe(b"t")
@@ -309,7 +313,7 @@ async def test_a_node_that_restarts_at_its_endpoint_is_connected_again() -> None
                     while [b"\1t"] not in await mesh.publisher.receive_many():
                         pass
                     mesh.publisher.send_many([[b"t", b"%d" % number]])
-                    await wait_until(lambda count=number + 1: len(received) == count)  # type: ignore[misc]
+                    await wait_until(partial(has_received, number + 1))
             await wait_until(lambda: changes.count(True) == 3 and changes[-1] is False)
             nursery.cancel_scope.cancel()
     assert received == [[[b"t", b"0"]], [[b"t", b"1"]], [[b"t", b"2"]]]

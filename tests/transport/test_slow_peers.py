@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import attrs
 import pytest
@@ -55,9 +56,14 @@ def peers() -> Peers:
     return Peers({1: 100, 2: 900, 3: 0})
 
 
+def limit_for(peers: Peers) -> SlowPeers:
+    connections: Any = peers
+    return SlowPeers(connections, LIMIT, peers.measure)
+
+
 @pytest.fixture
 def limit(peers: Peers) -> SlowPeers:
-    return SlowPeers(peers, LIMIT, peers.measure)  # type: ignore[arg-type]
+    return limit_for(peers)
 
 
 @pytest.fixture
@@ -86,11 +92,11 @@ async def test_the_slowest_peer_is_ended_above_the_limit_and_batches_are_dropped
 
 async def test_peers_that_keep_up_are_not_ended_even_if_nobody_knows_who_is_slow(limit: SlowPeers) -> None:
     peers = Peers({1: 0, 2: 0})
-    limit = SlowPeers(peers, LIMIT, peers.measure)  # type: ignore[arg-type]
+    limit = limit_for(peers)
     assert list(limit.limit(MESSAGES, 10 * LIMIT)) == WITHOUT_BATCHES
     assert (peers.ended, limit.ended_count) == ([], 0)
     nobody = Peers({})
-    assert list(SlowPeers(nobody, LIMIT, nobody.measure).limit(MESSAGES, LIMIT + 1)) == MESSAGES  # type: ignore[arg-type]
+    assert list(limit_for(nobody).limit(MESSAGES, LIMIT + 1)) == MESSAGES
 
 
 async def test_the_least_that_was_unsent_to_a_peer_counts_until_few_bytes_wait(

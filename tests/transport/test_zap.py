@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import attrs
@@ -195,6 +196,10 @@ async def test_an_empty_list_refuses_every_peer_but_this_node(client: HandlerCli
 async def test_a_changed_list_applies_without_a_restart(client: HandlerClient, clock: MockClock) -> None:
     changes: list[None] = []
     client.handler.on_keys_changed(lambda: changes.append(None))
+
+    def has_changed(times: int) -> bool:
+        return len(changes) == times
+
     other = KeyPair.generate().public
     assert (await client.send_request(*client.request(other)))[2] == b"400"
     assert len(client.events) == 1
@@ -203,7 +208,7 @@ async def test_a_changed_list_applies_without_a_restart(client: HandlerClient, c
         clock.jump(module.REFRESH_S)
         if number == 1:  # a name changes nothing
             await trio.testing.wait_all_tasks_blocked(0.01)
-        await wait_until(lambda count=(1, 1, 2)[number]: len(changes) == count)  # type: ignore[misc]
+        await wait_until(partial(has_changed, (1, 1, 2)[number]))
         assert (await client.send_request(*client.request(other)))[2] == verdict
         if number == 0:
             assert (await client.send_request(*client.request(AUTHORIZED.public)))[2] == b"400"

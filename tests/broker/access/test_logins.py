@@ -69,7 +69,7 @@ async def test_those_who_wait_are_few_for_each_source_and_user() -> None:
         nursery.start_soon(wait, "b", "anne")
         await trio.testing.wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
-    async with trio.open_nursery() as nursery:  # nothing is left of those who have gone
+    async with trio.open_nursery() as nursery:  # logins that were cancelled take no places
         for _ in range(WAITING_MAX + 1):
             nursery.start_soon(wait, "a", "anne")
         await trio.testing.wait_all_tasks_blocked()
@@ -96,7 +96,7 @@ async def test_wrong_passwords_delay_the_same_source_and_user_and_nobody_else() 
                 clock.jump(wait_s - TICK_S)
                 called: list[str] = []
                 with pytest.raises(TooManyLoginsError):
-                    await logins.verify("a", "anne", lambda: called.append("hashed"), is_last=lambda: True)  # noqa: B023
+                    await logins.verify("a", "anne", partial(called.append, "hashed"), is_last=lambda: True)
                 assert not called, "a refused attempt takes no processor time"
                 clock.jump(TICK_S)
             for host, user in (("a", "bob"), ("b", "anne"), ("a", "")):
@@ -122,7 +122,7 @@ async def test_failures_are_forgotten_after_the_longest_wait(idle_s: float, is_f
 
 
 async def in_time(clock: trio.testing.MockClock, function: Callable[[], Awaitable[None]]) -> None:
-    """Run a function with a clock that moves only when it is told to. Threads work meanwhile."""
+    """Run a function on a clock that the test moves. Threads work meanwhile."""
     await trio.to_thread.run_sync(partial(trio.run, function, clock=clock))
 
 

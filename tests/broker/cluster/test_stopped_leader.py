@@ -168,7 +168,7 @@ async def check_topics(cluster: ProcessCluster) -> None:
     with closing(WaitingRequests(stopped, 4)) as requests:
         cluster.stop(stopped)
         await trio.to_thread.run_sync(recreate, servers, ["visits", "trips"], ["stock"])
-        await trio.sleep(2 * LEADER_TIMEOUT_MS / 1000)  # what it has heard before counts no more
+        await trio.sleep(2 * LEADER_TIMEOUT_MS / 1000)  # heartbeats from before the stop are out of date
         requests.send("DELETE", "/topics/trips")
         requests.send("POST", "/topics", '{"name": "stock"}')
         requests.send("PATCH", "/topics/visits", '{"settings": {"retention.ms": "86400000"}}')

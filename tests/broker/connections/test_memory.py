@@ -100,7 +100,7 @@ async def test_what_waits_in_one_room_is_admitted_when_another_has_less(autojump
 
 
 async def test_clients_that_read_nothing_end_when_others_wait(autojump_clock: trio.testing.MockClock) -> None:
-    """Those that have read nothing for the longest time end first, and no more of them than is needed."""
+    """The clients that have read nothing for the longest time are ended first, and only as many as is needed."""
     memory = Memory(200)
     room = memory.make_pool(100)
     ended: list[int] = []

@@ -22,7 +22,7 @@ from dafka.records import Partition
 
 
 class Records:
-    """The records of a shard, in place of a `CoordinatorLog`: those that were put, and how many are durable."""
+    """Stands in for a `CoordinatorLog`: it keeps all records, and counts how many are durable."""
 
     def __init__(self, records: Iterable[StateRecord] = ()) -> None:
         self.is_settled = True
@@ -47,7 +47,7 @@ class Records:
         await trio.sleep_forever()
 
     def commit(self, count: int | None = None) -> None:
-        """Let records become durable: all, or this many."""
+        """Make the next `count` records durable; all if it is None."""
         count = len(self.put_records) - self.durable if count is None else count
         self.durable += count
         self.confirm(count)
@@ -74,11 +74,12 @@ class Shard:
         ids = iter(range(10**6))
         stands: Any = self  # for leases
         records: Any = self.records
+        leases: Any = _Leases(stands)
         self.shard = CoordinatorShard(
             self.log,
             records,
             self.waits,
-            _Leases(stands),  # type: ignore[arg-type]
+            leases,
             self.deleted_ids,
             GroupCoordinator(GroupSettings(group_initial_rebalance_delay_ms=0), lambda: str(next(ids))),
             TransactionCoordinator(TransactionSettings()),

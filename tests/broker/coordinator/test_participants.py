@@ -110,7 +110,7 @@ def begin(producer: Producer, shard_epoch: int = 5, epoch: int = 1) -> Begin:
 
 
 def append_transactional(log: Log, producer: Producer) -> None:
-    """Let a log have a record of an open transaction."""
+    """Add a record of an open transaction to a log."""
     data = encode_batch(
         0,
         [b""],

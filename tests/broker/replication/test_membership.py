@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import attrs
 import pytest
 import trio
 from trio.testing import MockClock
 
-from dafka.broker.core.metadata.brokers import BROKERS_TOPIC, decode_broker
+from dafka.broker.core.metadata.brokers import BROKERS_TOPIC, Brokers, decode_broker
 from dafka.broker.core.metadata.topics import TOPICS_TOPIC
 from dafka.broker.core.replication.records import BRANCHES_TOPIC
 from dafka.errors import ConfigError
@@ -104,7 +107,9 @@ async def test_a_broker_is_dead_when_it_was_not_heard_for_the_timeout(autojump_c
 
 
 @pytest.mark.parametrize("stalled_s", [0.76, 0.9, 0.99, 5.0, 3600.0])
-async def test_a_broker_that_was_stopped_takes_nobody_for_dead(autojump_clock: MockClock, stalled_s: float) -> None:
+async def test_a_broker_that_was_stopped_takes_nobody_for_dead(
+    autojump_clock: MockClock, stalled_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Heartbeats that wait to be read show that the others are alive."""
     async with open_virtual_cluster() as cluster:
         brokers = await cluster.start("A", "B", "C", leader_timeout_ms=1000, heartbeat_ms=250)
@@ -112,15 +117,15 @@ async def test_a_broker_that_was_stopped_takes_nobody_for_dead(autojump_clock: M
         await cluster.append("A", b"a")
         await trio.sleep(3)
         dead: list[str] = []
+
+        def check_and_note(brokers: Brokers, check: Callable[..., bool], *arguments: float) -> bool:
+            changed = check(*arguments)
+            dead.extend({"A" * 32, "B" * 32, "C" * 32} - brokers.alive)
+            return changed
+
         for each in brokers:
-            check = each.brokers.check_alive
-
-            def check_and_note(*arguments: float, check: object = check, broker: object = each.brokers) -> bool:
-                changed = bool(check(*arguments))  # type: ignore[operator]
-                dead.extend({"A" * 32, "B" * 32, "C" * 32} - broker.alive)  # type: ignore[attr-defined]
-                return changed
-
-            each.brokers.check_alive = check_and_note  # type: ignore[method-assign, assignment]
+            checked = partial(check_and_note, each.brokers, each.brokers.check_alive)
+            monkeypatch.setattr(each.brokers, "check_alive", checked)
         for _ in range(3):
             autojump_clock.jump(stalled_s)
             await trio.sleep(2)

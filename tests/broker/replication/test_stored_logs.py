@@ -16,7 +16,7 @@ from tests.broker.replication.virtual_cluster import VirtualCluster, open_virtua
 
 
 async def end_an_epoch(cluster: VirtualCluster) -> tuple[str, Partition]:
-    """Let another broker lead after A, and return it, and the index of the epoch of A."""
+    """Make another broker lead after A; return it, and the index of the epoch of A."""
     await cluster.start("A", "B", "C")
     await cluster.create("orders", "ABC")
     await cluster.append("A", b"1")

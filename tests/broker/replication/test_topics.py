@@ -113,7 +113,8 @@ async def test_of_two_topics_with_one_name_the_first_counts_and_the_records_of_t
         await wait_for(lambda: all(len(each.brokers.alive) == 1 for each in cluster.brokers.values()))
         for each in "AB":
             await cluster.brokers[each].create_topic("orders", placement=[[each * 32]]).wait()
-            await wait_for(lambda each=each: cluster.log(each).leadership.is_led)  # type: ignore[misc]
+        await wait_for(lambda: all(cluster.log(each).leadership.is_led for each in "AB"))
+        for each in "AB":
             await cluster.append(each, each.encode())
         topics = [cluster.brokers[each].log_table.topics["orders"] for each in "AB"]
         first = min(topics, key=lambda topic: (topic.created_at, topic.topic_id))
@@ -173,8 +174,8 @@ async def test_a_topic_gets_more_logs_on_brokers_that_take_replicas(autojump_clo
         await cluster.create("orders", "ABC")
         await cluster.append("A", b"a")
         await first.change_topic("orders", log_count=3).wait()
+        await wait_for(lambda: all(cluster.replicas("orders", number) == "ABC" for number in range(3)))
         for number in range(3):
-            await wait_for(lambda number=number: cluster.replicas("orders", number) == "ABC")  # type: ignore[misc]
             leader = cluster.leader("orders", number)
             assert await cluster.append(leader, b"b", number=number) == (number == 0)
         assert {each.log_table.topics["orders"].revision for each in cluster.brokers.values()} == {1}

@@ -235,7 +235,7 @@ class VirtualCluster:
             await ended.wait()
 
     def join(self, sockets: VirtualSockets) -> None:
-        """Let a node and the others discover each other."""
+        """Make a node and the others discover each other."""
         now, others = trio.current_time(), list(self.sockets.values())
         self.sockets[sockets.address] = sockets
         for one, other in [(sockets, each) for each in others] + [(each, sockets) for each in others]:
@@ -243,7 +243,7 @@ class VirtualCluster:
             one.node.discovered(PeerJoined(other.address, PeerEndpoint(other.endpoint)), now)
 
     def leave(self, sockets: VirtualSockets) -> None:
-        """Let the others lose a node."""
+        """Make the others lose a node."""
         if self.sockets.pop(sockets.address, None) is None:
             return
         for other in self.sockets.values():
@@ -315,8 +315,7 @@ class VirtualCluster:
         first = next(iter(self.brokers.values()))
         await first.create_topic(topic, len(placement) or 1, placement=addresses, **options).wait()
         await wait_for(lambda: all(topic in each.log_table.topics for each in self.brokers.values()))
-        for number in range(len(placement) or 1):
-            await wait_for(lambda number=number: self.leader(topic, number) != "")  # type: ignore[misc]
+        await wait_for(lambda: all(self.leader(topic, number) != "" for number in range(len(placement) or 1)))
 
     async def append(self, name: str, *values: bytes, topic: str = "orders", number: int = 0) -> int:
         """Append records at a broker, and wait until they are committed. Return the offset of the first one."""

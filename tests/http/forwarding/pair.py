@@ -84,7 +84,7 @@ async def open_pair(
 
 
 def coordinate_elsewhere(pair: Pair) -> None:
-    """Let the second broker coordinate all groups."""
+    """Make the second broker the coordinator of all groups."""
     other = pair.second.broker.node.address
     for log in pair.first.broker.node.log_table.logs(COORDINATORS_TOPIC):
         log.leadership = LeaderAndIsr(other, 1, is_led=False)

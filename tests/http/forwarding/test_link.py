@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -92,7 +93,7 @@ def outcome(reply: Reply) -> object:
 async def test_each_publish_gets_its_own_reply() -> None:
     notified: list[int] = []
     async with open_link() as (link, connection):
-        replies = [link.publish("orders", number, b"data", lambda n=number: notified.append(n)) for number in range(4)]  # type: ignore[misc]
+        replies = [link.publish("orders", number, b"data", partial(notified.append, number)) for number in range(4)]
         assert not any(each.is_sent for each in replies)
         await settle()
         assert all(each.is_sent for each in replies)

@@ -92,7 +92,7 @@ def versions(first: int, last: int) -> range:
     return range(first, last + 1)
 
 
-def parts(key: str, name: str, inner: str, part: Values) -> Callable[[list[Names]], Values]:
+def parts(key: str, name: str, inner: str, part: Values | int) -> Callable[[list[Names]], Values]:
     """Return what makes a list of topics, each with the same list inside."""
     return lambda all_names: {key: [{name: each.topic, inner: [part]} for each in all_names]}
 
@@ -125,7 +125,7 @@ FETCHED = parts("topics", "topic", "partitions", {"partition": 0, "fetch_offset"
 COMMITTED = parts(
     "topics", "name", "partitions", {"partition_index": 0, "committed_offset": 0, "committed_metadata": ""}
 )
-INDEXES = parts("topics", "name", "partition_indexes", 0)  # type: ignore[arg-type]
+INDEXES = parts("topics", "name", "partition_indexes", 0)
 PRODUCER = {"transactional_id": ".transaction", "producer_id": 7, "producer_epoch": 0}
 TOPIC_TYPE, BROKER_TYPE = 2, 4
 
@@ -326,7 +326,7 @@ CALLS = [
         versions(0, 3),
         (TRANSACTION, WRITE),
         merged(
-            parts("v3_and_below_topics", "name", "partitions", 0),  # type: ignore[arg-type]
+            parts("v3_and_below_topics", "name", "partitions", 0),
             v3_and_below_transactional_id=".transaction",
             v3_and_below_producer_id=7,
             v3_and_below_producer_epoch=0,

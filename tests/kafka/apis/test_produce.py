@@ -228,11 +228,11 @@ def test_requests_without_acknowledgement_get_none_and_a_wrong_one_ends_the_conn
     door: Door, client: Client
 ) -> None:
     before = ends(door)[0]
-    data = {"acks": 0, "timeout_ms": 1000, "topic_data": [{"name": "t", "partition_data": [part(TWO)]}]}
+    data: dict[str, Any] = {"acks": 0, "timeout_ms": 1000, "topic_data": [{"name": "t", "partition_data": [part(TWO)]}]}
     client.send(ApiKey.PRODUCE, 7, **data)
     assert client.ask(ApiKey.API_VERSIONS, 0)["error_code"] == 0, "the first response is that of the next request"
     assert ends(door)[0] == before + 2
-    data["topic_data"].append({"name": "t", "partition_data": [part(TWO[:-1])]})  # type: ignore[attr-defined]
+    data["topic_data"].append({"name": "t", "partition_data": [part(TWO[:-1])]})
     client.send(ApiKey.PRODUCE, 7, **data)
     assert client.receive() is None
     assert ends(door)[0] == before + 4

@@ -70,7 +70,7 @@ class Model:
             assert self.items[entry.offset :] == run
 
     def truncate(self) -> None:
-        """Let another leader continue the log from an earlier offset, unless records are deleted."""
+        """Truncate the log, as another leader that continues it does. Does nothing if records were deleted."""
         if not self.start:
             offset = self.draw.randint(max(len(self.items) - 4, 0), len(self.items))
             self.index.end_at(Offset(offset))

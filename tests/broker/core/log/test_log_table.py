@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from typing import Any
 
 import pytest
 
@@ -19,9 +20,9 @@ EPOCHS = [(0, 0), (3, 4), (5, 4), (9, 7)]
 END = 10
 
 
-def make_log(**fields: object) -> Log:
+def make_log(**fields: Any) -> Log:
     place = Partition("orders", "own")
-    return Log("orders", 0, place, place, high_watermark=Offset(END), **fields)  # type: ignore[arg-type]
+    return Log("orders", 0, place, place, high_watermark=Offset(END), **fields)
 
 
 def test_each_offset_has_the_last_epoch_that_begins_there_or_before() -> None:

@@ -10,7 +10,7 @@ import pytest
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.producer_state import Marker, ProducerStates, ProducerStateSettings
 from dafka.broker.core.log.sequence_ranges import RANGES_MAX, SEQUENCES, SequenceRanges
-from dafka.broker.core.positions import ProducerSequence, sequence_of
+from dafka.broker.core.positions import ProducerSequence, RecordSequence, sequence_of
 from tests.broker.core.coordination.model.broker import Log, make_header
 
 
@@ -143,7 +143,8 @@ def test_the_oldest_idle_producers_are_forgotten_when_there_are_too_many(seed: i
         producer, transactional = draw.randrange(9), draw.random() < 0.1
         known = states.producers.get(producer)
         sequence = 0 if known is None or known.last_sequence is None else known.last_sequence + 1
-        states.add_batch(make_header(0, 1, producer, 0, sequence, is_transactional=transactional), number, 0)  # type: ignore[arg-type]
+        header = make_header(0, 1, producer, 0, sequence, is_transactional=transactional)
+        states.add_batch(header, RecordSequence(number), 0)
         order = [*(each for each in order if each != producer), producer]
         busy |= {producer} if transactional else set()
         if len(order) > 4:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 import attrs
@@ -186,7 +187,7 @@ class Script:
         self.world = ScriptedWorld(names, replicas or names, settings, self.report)
         for number, broker in enumerate(self.world.brokers.values()):
             broker.generation = 1  # it has run before, and knows the others
-            self.world.later(0.01 * number, lambda broker=broker: start(broker))  # type: ignore[misc]
+            self.world.later(0.01 * number, partial(start, broker))
         self.world.run_until(1.0)
 
     def do_advance(self, time: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
 from dafka.broker.core.positions import Offset
-from dafka.broker.core.replication.divergence import DivergentRule, LateVotes, MajorityRule
+from dafka.broker.core.replication.divergence import DivergentRule, LateVotes, MajorityRule, Rule
 from dafka.broker.core.replication.election import Election, VoteRecord
 from dafka.broker.core.replication.epoch_tree import EpochTree, LocalEpochs
 from dafka.broker.core.replication.high_watermark import FollowerProgress, HighWatermark
@@ -63,8 +63,8 @@ def vote_of(log_end: EpochEnd = NO_EPOCH_END, *replica_sets: tuple[str, ...]) ->
     return Vote("log", LeaderAndEpoch(LATER, "a"), log_end, replica_sets)
 
 
-def elect(replicas: tuple[str, ...], learners: tuple[str, ...], voted: Iterable[str], rule: object) -> Election:
-    election = Election(VoteRequest("log", LeaderAndEpoch(LATER, "a"), replicas, learners), rule)  # type: ignore[arg-type]
+def elect(replicas: tuple[str, ...], learners: tuple[str, ...], voted: Iterable[str], rule: Rule) -> Election:
+    election = Election(VoteRequest("log", LeaderAndEpoch(LATER, "a"), replicas, learners), rule)
     election.votes.update((each, vote_of()) for each in voted)
     return election
 
@@ -110,7 +110,7 @@ def test_an_own_vote_counts_when_it_is_durable() -> None:
 SETS = [("a", "b", "c"), ("a", "b", "c", "d"), ("c", "d"), ("e",)]
 
 
-def former(votes: dict[str, Vote], rule: object, *rows: EpochStart) -> tuple[Election, EpochTree]:
+def former(votes: dict[str, Vote], rule: Rule, *rows: EpochStart) -> tuple[Election, EpochTree]:
     election = elect(("a", "b", "c"), (), (), rule)
     election.votes.update(votes)
     return election, EpochTree(rows)
