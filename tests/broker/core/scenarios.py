@@ -14,6 +14,7 @@ one have the outputs that are expected, and the last one must differ.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import attrs
@@ -71,6 +72,17 @@ def read_scenario(path: Path) -> Scenario:
         place = lines.index(SEPARATOR)
         blocks.append(Block(lines[:place], lines[place + 1 :]))
     return Scenario(path, introduction.split("\n"), blocks)
+
+
+def find_command(script: object, command: str) -> Callable[[], object] | None:
+    """Return what runs a command: the method `do_NAME` of a script, with the words after it. None for a comment."""
+    if command.startswith("#"):
+        return None
+    name, *arguments = command.split()
+    method = getattr(script, f"do_{name.replace('-', '_')}", None)
+    if method is None:
+        raise UnknownCommandError(command)
+    return partial(method, *arguments)
 
 
 def play(scenario: Scenario, run: Callable[[str], list[str]]) -> list[Block]:

@@ -80,25 +80,23 @@ def sync(scene: Scene, member_id: str, instance_id: str | None, generation: int)
     return result if result == WAITS else result.error_code
 
 
-def commit(scene: Scene, member_id: str, instance_id: str | None, generation: int) -> Any:
-    request = CommitRequest(
+def commit_request(member_id: str, instance_id: str | None, generation: int) -> CommitRequest:
+    return CommitRequest(
         group_id="g",
         generation_id=generation,
         member_id=member_id,
         group_instance_id=instance_id,
         offsets={ORDERS: OffsetToCommit(3)},
     )
+
+
+def commit(scene: Scene, member_id: str, instance_id: str | None, generation: int) -> Any:
+    request = commit_request(member_id, instance_id, generation)
     return scene.send(scene.groups.coordinator.commit_offsets, request)[ORDERS]
 
 
 def commit_in_transaction(scene: Scene, member_id: str, instance_id: str | None, generation: int) -> Any:
-    request = CommitRequest(
-        group_id="g",
-        generation_id=generation,
-        member_id=member_id,
-        group_instance_id=instance_id,
-        offsets={ORDERS: OffsetToCommit(3)},
-    )
+    request = commit_request(member_id, instance_id, generation)
     coordinator = scene.groups.coordinator
     return scene.send(lambda token, now_ms: coordinator.commit_transaction_offsets(token, request, 7, now_ms))[ORDERS]
 

@@ -27,7 +27,7 @@ from tests.broker.core.replication.read_log import Indexed
 from tests.broker.core.replication.script import NoChance, parse_s
 from tests.broker.core.replication.transactions import Transactions
 from tests.broker.core.replication.world import World
-from tests.broker.core.scenarios import UnknownCommandError, play, read_scenario
+from tests.broker.core.scenarios import find_command, play, read_scenario
 
 SCENARIOS = Path(__file__).parent / "scenarios"
 BEGAN_MS = 1_700_000_000_000
@@ -258,14 +258,9 @@ class Script:
 
     def run(self, command: str) -> list[str]:
         """Run a command, and return what it prints."""
-        if command.startswith("#"):
-            return []
-        name, *arguments = command.split()
-        method = getattr(self, f"do_{name.replace('-', '_')}", None)
-        if method is None:
-            raise UnknownCommandError(command)
         self.printed = []
-        method(*arguments)
+        if run := find_command(self, command):
+            run()
         return self.printed
 
     def broker(self, name: str) -> TopicBroker:

@@ -29,7 +29,7 @@ from tests.broker.core.replication.history import History, Violation
 from tests.broker.core.replication.read_log import Indexed
 from tests.broker.core.replication.transactions import Transactions
 from tests.broker.core.replication.world import World
-from tests.broker.core.scenarios import UnknownCommandError, play, read_scenario
+from tests.broker.core.scenarios import UnknownCommandError, find_command, play, read_scenario
 
 SCENARIOS = Path(__file__).parent / "scenarios"
 LOG = "orders/0"
@@ -144,18 +144,16 @@ class Script:
 
     def run(self, command: str) -> list[str]:
         """Run a command, and return what happens."""
-        if command.startswith("#"):
-            return []
-        name, *arguments = command.split()
-        method = getattr(self, f"do_{name.replace('-', '_')}", None)
-        if method is None:
-            raise UnknownCommandError(command)
         self.printed = []
-        if name != "brokers":
+        run = find_command(self, command)
+        if run is None:
+            return []
+        is_running = not command.startswith("brokers ")
+        if is_running:
             self.began_at = self.world.now
         try:
-            method(*arguments)
-            if name != "brokers":
+            run()
+            if is_running:
                 self.world.run_until(self.world.now)
         except Violation as violation:
             self.printed.append(f"violation: {violation}")
