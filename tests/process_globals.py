@@ -70,21 +70,51 @@ def _restore_hooks(before: dict[str, Any]) -> None:
     threading.excepthook = before["threading.excepthook"]
 
 
-def _constants() -> dict[str, Any]:
-    """Return the constants of the product's modules: the values of their names in capitals, by module and name."""
-    return {
-        f"{module}.{name}": value
-        for module, loaded in list(sys.modules.items())
-        if module.startswith("dafka.") and loaded is not None
-        for name, value in vars(loaded).items()
-        if name.isupper() and isinstance(value, int | float | str | bytes | tuple)
-    }
+@attrs.frozen
+class Constant:
+    """A name in capitals of a module of the product, and the value that it had when it was first seen."""
+
+    namespace: dict[str, Any]
+    name: str
+    value: Any
 
 
-def _restore_constants(before: dict[str, Any]) -> None:
-    for full_name, value in before.items():
-        module, _, name = full_name.rpartition(".")
-        setattr(sys.modules[module], name, value)
+@attrs.define
+class Constants:
+    """The constants of the modules that are loaded. There are thousands: each is looked up once for each test."""
+
+    known: dict[str, list[Constant]] = attrs.field(factory=dict)
+    _modules: int = 0
+
+    def changed(self) -> dict[str, Any]:
+        """Return the constants whose value is not what it was at first: by module and name."""
+        if len(sys.modules) != self._modules:
+            self._add_modules()
+        return {
+            f"{module}.{each.name}": each.namespace.get(each.name)
+            for module, constants in self.known.items()
+            for each in constants
+            if each.namespace.get(each.name) is not each.value
+        }
+
+    def restore(self, before: dict[str, Any]) -> None:
+        """Set all constants to what they were."""
+        for module, constants in self.known.items():
+            for each in constants:
+                each.namespace[each.name] = before.get(f"{module}.{each.name}", each.value)
+
+    def _add_modules(self) -> None:
+        self._modules = len(sys.modules)
+        for module, loaded in list(sys.modules.items()):
+            if module.startswith("dafka.") and module not in self.known:
+                self.known[module] = [
+                    Constant(vars(loaded), name, value)
+                    for name, value in vars(loaded).items()
+                    if name.isupper() and isinstance(value, int | float | str | bytes | tuple)
+                ]
+
+
+CONSTANTS = Constants()
 
 
 def _restore_path(before: list[str]) -> None:
@@ -93,12 +123,11 @@ def _restore_path(before: list[str]) -> None:
 
 @attrs.frozen
 class Kind:
-    """One kind of settings: how they are read and restored. Only what was there before is compared if `may_grow`."""
+    """One kind of settings: how they are read and restored."""
 
     name: str
     read: Callable[[], Any]
     restore: Callable[[Any], None]
-    may_grow: bool = False
 
 
 KINDS = (
@@ -109,7 +138,7 @@ KINDS = (
     Kind("hooks for exceptions", _hooks, _restore_hooks),
     Kind("default timeout of sockets", socket.getdefaulttimeout, socket.setdefaulttimeout),
     Kind("import path", lambda: list(sys.path), _restore_path),
-    Kind("constants of dafka", _constants, _restore_constants, may_grow=True),
+    Kind("constants of dafka", CONSTANTS.changed, CONSTANTS.restore),
 )
 
 
@@ -129,8 +158,6 @@ class Globals:
         changed = []
         for kind, before in zip(KINDS, self.values, strict=True):
             after = kind.read()
-            if kind.may_grow:
-                after = {name: after.get(name) for name in before}
             if after != before:
                 kind.restore(before)
                 changed.append(f"other {kind.name}: {_difference(before, after)}")
