@@ -11,7 +11,7 @@ INSTALL = $(BIN)/python -m pip install --quiet $(addprefix --constraint ,$(CONST
 # Hundreds of processes load the same modules: they are compiled once, whatever the shell says.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-spark test test-room test-long test-newest lock conformance mutants mutants-sample check docs dist binary format clean
+.PHONY: help demo demo-spark test test-room test-hard test-long test-newest lock conformance mutants mutants-sample check docs dist binary format clean
 
 help: ## Show these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "make %-14s %s\n", $$1, $$2 }'
@@ -29,6 +29,10 @@ test: $(VENV)/dev ## Run the tests (about 15 minutes on 2 cores)
 ROOM ?=
 test-room: $(VENV)/dev ## Run the tests of one part of dafka/: make test-room ROOM=broker/core
 	@$(BIN)/python -m tests.rooms "$(ROOM)"
+
+HARDSHIPS ?= --busy-loops 8 --jumping-clock --memory-gib 4
+test-hard: $(VENV)/dev ## Run the tests beside busy loops, with a wall clock that jumps, in 4 GiB (needs root)
+	$(BIN)/python -m tests.hardships $(HARDSHIPS) -- $(BIN)/pytest --workers=5
 
 # What takes minutes, or repeats at length what the other tests try: crash loops, packaging, the second dialect.
 test-long: $(VENV)/dev ## Run the tests that `make test` leaves out because they are long

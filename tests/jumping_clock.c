@@ -1,0 +1,46 @@
+/*
+ * A wall clock that jumps every seven seconds, by seconds, hours and days, forth and back. It is loaded into processes by
+ * LD_PRELOAD, and shows the same time in all of them: the jump follows from the monotonic clock, which is left alone.
+ */
+#define _GNU_SOURCE
+#include <stddef.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+#define SECONDS_BETWEEN_JUMPS 7
+
+static const time_t JUMPS_S[] = {0, 3 * 3600, -2 * 3600, 300, -40, 2 * 86400, -86400, -30 * 86400, 1, 3600};
+
+static time_t jump(void)
+{
+    struct timespec now;
+    syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &now);
+    return JUMPS_S[now.tv_sec / SECONDS_BETWEEN_JUMPS % (sizeof JUMPS_S / sizeof *JUMPS_S)];
+}
+
+int clock_gettime(clockid_t clock, struct timespec *now)
+{
+    int result = (int)syscall(SYS_clock_gettime, clock, now);
+    if (result == 0 && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE))
+        now->tv_sec += jump();
+    return result;
+}
+
+int gettimeofday(struct timeval *restrict now, void *restrict zone)
+{
+    int result = (int)syscall(SYS_gettimeofday, now, zone);
+    if (result == 0)
+        now->tv_sec += jump();
+    return result;
+}
+
+time_t time(time_t *result)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    if (result != NULL)
+        *result = now.tv_sec;
+    return now.tv_sec;
+}
