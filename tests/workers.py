@@ -7,7 +7,6 @@ expensive run as one unit. What a worker leaves behind is killed with it.
 
 from __future__ import annotations
 
-import gc
 import os
 import re
 import shutil
@@ -81,8 +80,6 @@ class Workers:
         if terminal := session.config.pluginmanager.get_plugin("terminalreporter"):
             terminal.showfspath = False  # modules take turns
         _temporary_folders(session.config).getbasetemp()
-        gc.collect()
-        gc.freeze()  # a worker that collects garbage would copy all that it shares
         try:
             while waiting or self._running:
                 while waiting and len(self._running) < self._count:
@@ -93,7 +90,6 @@ class Workers:
                         waiting.appendleft(rest)
                     _check_stop(session)
         finally:
-            gc.unfreeze()
             for connection in list(self._running):
                 self._end(connection)
         return True
