@@ -5,10 +5,12 @@
  */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <pthread.h>
 #include <stddef.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
+#include <threads.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -48,4 +50,39 @@ time_t time(time_t *result)
     if (result != NULL)
         *result = now.tv_sec;
     return now.tv_sec;
+}
+
+/* Who waits until a time of this clock waits as long as meant: the system's own clock does not jump. */
+static struct timespec without_jump(const struct timespec *deadline)
+{
+    struct timespec result = *deadline;
+    result.tv_sec -= jump();
+    return result;
+}
+
+static int is_wall_time(const struct timespec *deadline)
+{
+    return deadline->tv_sec > 1000000000;
+}
+
+int pthread_cond_timedwait(pthread_cond_t *restrict condition, pthread_mutex_t *restrict mutex,
+                           const struct timespec *restrict deadline)
+{
+    if (!is_wall_time(deadline))
+        return pthread_cond_clockwait(condition, mutex, CLOCK_MONOTONIC, deadline);
+    struct timespec moved = without_jump(deadline);
+    return pthread_cond_clockwait(condition, mutex, CLOCK_REALTIME, &moved);
+}
+
+int cnd_timedwait(cnd_t *restrict condition, mtx_t *restrict mutex, const struct timespec *restrict deadline)
+{
+    struct timespec moved = without_jump(deadline);
+    switch (pthread_cond_clockwait((pthread_cond_t *)condition, (pthread_mutex_t *)mutex, CLOCK_REALTIME, &moved)) {
+    case 0:
+        return thrd_success;
+    case ETIMEDOUT:
+        return thrd_timedout;
+    default:
+        return thrd_error;
+    }
 }
