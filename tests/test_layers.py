@@ -23,6 +23,7 @@ VOCABULARY = {
     "text",
     "internal_topics",
     "durable_files",
+    "watched_files",
 }
 FORMATS = VOCABULARY | {"batches", "wire"}
 PROTOCOL = FORMATS | {"protocol"}

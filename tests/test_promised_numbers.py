@@ -82,8 +82,9 @@ PROMISED: dict[str, dict[str, object]] = {
     "storage.filelog.index": {"ROW_EVERY_BYTES": 64 * 1024, "OFFSET_MAX": 2**31 - 1},
     "storage.filelog.layout": {"VERSION": 2},
     "storage.tools.json_lines": {"SEQUENCE_MAX": 2**64 - 1, "TIME_MAX": 2**63 - 1},
-    "transport.keys": {"KEY_LENGTH": 40, "KEY_FILE_BYTES_MAX": MIB, "RECENT_S": 3.0},
+    "transport.keys": {"KEY_LENGTH": 40, "KEY_FILE_BYTES_MAX": MIB},
     "transport.zap": {"REFRESH_S": 1.0, "REPORT_INTERVAL_S": 60.0, "REPORTED_MAX": 256},
+    "watched_files": {"SETTLED_S": 3.0},
     "cli.runner": {"SECOND_SIGNAL_S": 1.0, "EXTRA_END_S": 5.0, "REFUSED_S": 1.0},
 }
 

@@ -9,10 +9,8 @@ from __future__ import annotations
 import os
 import re
 import stat
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeAlias
 
 import attrs
 import zmq
@@ -20,6 +18,7 @@ import zmq
 from dafka.durable_files import sync_folder
 from dafka.endpoints import is_key
 from dafka.errors import ConfigError
+from dafka.watched_files import WatchedFiles
 
 KEY_LENGTH = 40
 """The characters of a public key in Z85."""
@@ -27,18 +26,8 @@ KEY_LENGTH = 40
 KEY_FILE_BYTES_MAX = 2**20
 """The largest file of keys that is read, in bytes. A larger file is not a list of keys."""
 
-RECENT_S = 3.0
-"""Age in seconds below which a modification time does not prove that a file is unchanged.
-
-Modification times have a resolution: milliseconds on most file systems, two seconds on some. A file that is edited
-twice within that time, without a change of its size, looks unchanged.
-"""
-
 _ENTRY = re.compile(r'\s*(public-key|secret-key|name)\s*=\s*"([^"]*)"\s*')
 _HEADING = "# A secret key: its holder is this node. Keep it private. `dafka keys show` prints its public key.\n"
-
-_FileState: TypeAlias = tuple[tuple[str, int, int, int], ...]
-"""The path, inode, size and modification time of each file. If they differ, the files have changed."""
 
 
 @attrs.frozen
@@ -146,22 +135,19 @@ class AuthorizedKeys:
         """Read the keys. Raise `ConfigError` if they cannot be read."""
         self.path = path
         self.own = own
-        self._state: _FileState | None = _file_state(path)
-        self._is_recent = _is_recent(self._state)
-        self._is_damage_reported = False
-        self._keys = _read_keys(path)
+        self._files = WatchedFiles(lambda: key_files(path), lambda: _read_keys(path))
 
     def __contains__(self, key: str) -> bool:
         """Return whether a key is authorized."""
-        return key == self.own or key in self._keys
+        return key == self.own or key in self._files.value
 
     def __len__(self) -> int:
         """Return the number of keys in the file or folder."""
-        return len(self._keys)
+        return len(self._files.value)
 
     def names(self) -> dict[str, str]:
         """Return the names in the file or folder, by public key."""
-        return dict(self._keys)
+        return dict(self._files.value)
 
     def refresh(self) -> set[str] | None:
         """Read the keys again if the file or folder has changed.
@@ -169,27 +155,8 @@ class AuthorizedKeys:
         Return the keys that are no longer authorized; None if the keys are the same as before. Raise `ConfigError` if
         the changed file cannot be read, once for each change; the former keys remain.
         """
-        try:
-            state = _file_state(self.path)
-        except ConfigError:
-            if self._state is None:
-                return None
-            self._state = None
-            raise
-        is_changed = state != self._state
-        if not is_changed and not self._is_recent:
-            return None
-        self._state, self._is_recent = state, _is_recent(state)
-        try:
-            keys = _read_keys(self.path)
-        except ConfigError:
-            if self._is_damage_reported and not is_changed:
-                return None
-            self._is_damage_reported = True
-            raise
-        self._is_damage_reported = False
-        former, self._keys = self._keys, keys
-        if former.keys() == self._keys.keys():
+        former = self._files.value
+        if not self._files.refresh() or former.keys() == self._files.value.keys():
             return None
         return {key for key in former if key not in self}
 
@@ -212,19 +179,6 @@ def _read_keys(path: Path) -> dict[str, str]:
         for key, name in read_public_keys(file).items():
             keys[key] = name or (file.stem if file != path else "")
     return keys
-
-
-def _file_state(path: Path) -> _FileState:
-    try:
-        found = [(file, file.stat()) for file in key_files(path)]
-    except OSError as error:
-        raise _unreadable(path, error) from None
-    return tuple((str(file), status.st_ino, status.st_size, status.st_mtime_ns) for file, status in found)
-
-
-def _is_recent(state: _FileState) -> bool:
-    """Return whether a file could change without a new modification time."""
-    return any(time.time_ns() - modified_ns < RECENT_S * 1e9 for *_, modified_ns in state)
 
 
 def _unreadable(path: Path, error: OSError) -> ConfigError:

@@ -4,7 +4,6 @@ import contextlib
 import errno
 import os
 import stat
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -170,7 +169,6 @@ def test_a_folder_that_disappears_while_it_is_read_is_an_error(
     assert looks == 2
 
 
-OLD_NS = 10**18
 DAMAGE = "~" * 40
 """A line as long as that of a key."""
 KEYS = [KeyPair.generate().public for _ in range(4)]
@@ -183,7 +181,6 @@ class Edited:
         self.path = path
         self.random = random
         self.texts: dict[Path, str] = {}
-        self.modified_ns: dict[Path, int] = {}
         self.is_folder = random.random() < 0.5
         if self.is_folder:
             path.mkdir()
@@ -192,7 +189,7 @@ class Edited:
         self.edit(is_valid=True)
 
     def edit(self, *, is_valid: bool = False) -> None:
-        """Change one file, so that its size, its time or its inode differs, unless it counts as young."""
+        """Write, replace or remove one file."""
         file = self.random.choice([self.path / "a.pub", self.path / "b.pub"]) if self.is_folder else self.path
         if self.is_folder and file in self.texts and self.random.random() < 0.2:
             file.unlink()
@@ -201,18 +198,10 @@ class Edited:
         lines = [f"{key}\n" for key in self.random.sample(KEYS, self.random.randrange(3))]
         broken = [] if is_valid or self.random.random() < 0.7 else [f"{DAMAGE}\n"]
         text = "".join([*lines, *broken])
-        former = self.modified_ns.get(file, OLD_NS)
-        is_replaced = self.random.random() < 0.3
-        if self.random.random() < 0.3 or former > OLD_NS * 1.5:
-            modified_ns = time.time_ns() + 3600 * 10**9 if former < OLD_NS * 1.5 else former
-        else:
-            same = is_replaced or len(text) != len(self.texts.get(file, text))
-            modified_ns = former + (0 if same else self.random.choice([1, 1000, 999_999_999, 10**9]))
-        target = file.with_name(".new") if is_replaced else file
+        target = file.with_name(".new") if self.random.random() < 0.3 else file
         target.write_text(text)
-        os.utime(target, ns=(modified_ns, modified_ns))
         target.replace(file)
-        self.texts[file], self.modified_ns[file] = text, modified_ns
+        self.texts[file] = text
 
     def read(self) -> dict[str, str] | None:
         """Return the names of the keys; None if a file is damaged."""
@@ -225,7 +214,6 @@ class Edited:
 
 
 def test_edits_of_a_list_apply_and_damage_is_reported_once(tmp_path: Path) -> None:
-    """Also edits within the resolution of the file system's times, and files of the same size and time."""
     own = KEYS[0]
     for seed in range(60):
         edited = Edited(tmp_path / f"{seed}", Random(seed))
@@ -287,20 +275,3 @@ def test_a_list_without_keys_authorizes_this_node_only(tmp_path: Path) -> None:
     assert own in keys
     assert other not in keys
     assert "" not in keys
-
-
-def test_an_old_list_is_not_read_again_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "list"
-    path.write_text(f"{KeyPair.generate().public}\n")
-    os.utime(path, ns=(OLD_NS, OLD_NS))
-    keys = AuthorizedKeys(path, "")
-    reads: list[Path] = []
-    monkeypatch.setattr(module, "read_public_keys", reads.append)
-    assert keys.refresh() is None
-    assert reads == []
-
-
-@pytest.mark.parametrize("name", ["none", "none/"])
-def test_a_missing_list_is_an_error_at_the_start(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ConfigError, match=r"cannot read the authorized keys .*: No such file or directory"):
-        AuthorizedKeys(tmp_path / name, "")

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import stat
-import time
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,9 +18,9 @@ from dafka.broker.access.credentials import ITERATIONS_MIN, MECHANISMS, Credenti
 from dafka.broker.access.permissions import Permissions
 from dafka.durable_files import replace_text
 from dafka.errors import ConfigError
+from dafka.watched_files import WatchedFiles
 
 _FILE_BYTES_MAX = 16 * 2**20
-_RECENT_S = 2.0
 _NAME = re.compile(r"[A-Za-z0-9._@+-]{1,100}")
 _PERMISSIONS = tuple(each.name for each in attrs.fields(Permissions))
 
@@ -51,10 +50,8 @@ class UsersFile:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._state = file_state(path)
-        self._users = read_users(path)
-        self._tokens = _tokens_of(self._users)
+        self._file = WatchedFiles(lambda: [path], lambda: read_users(path))
+        self._tokens = _tokens_of(self._file.value)
 
     def find_token(self, secret: str) -> tuple[User, Token] | None:
         """Return the user of a token and the stored token; None if the token is unknown or has expired."""
@@ -63,24 +60,17 @@ class UsersFile:
 
     def find(self, name: str) -> User | None:
         """Return the user with this name; None if it does not exist."""
-        return self._users.get(name)
+        return self._file.value.get(name)
 
     def refresh(self) -> bool:
         """Read the file again if it has changed. Return whether the users changed.
 
-        Raise `ConfigError` if the changed file cannot be read. The previous users remain.
+        Raise `ConfigError`, once for each change, if the changed file cannot be read. The previous users remain.
         """
-        state = file_state(self._path)
-        if state == self._state:
-            return False
-        # A file that was just modified can change again without a new modification time, so it is read once more.
-        self._state = None if state is not None and _is_recent(state) else state
-        users = read_users(self._path)
-        if users == self._users:
-            return False
-        self._users = users
-        self._tokens = _tokens_of(users)
-        return True
+        is_changed = self._file.refresh()
+        if is_changed:
+            self._tokens = _tokens_of(self._file.value)
+        return is_changed
 
 
 def read_users(path: Path) -> dict[str, User]:
@@ -175,16 +165,3 @@ def _decode(text: str) -> bytes:
         return b64decode(text, validate=True)
     except binascii.Error:
         raise ConfigError("expected keys in base64") from None
-
-
-def file_state(path: Path) -> tuple[int, int, int] | None:
-    """Return what changes when a file is replaced or written; None if it cannot be read."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
-
-
-def _is_recent(state: tuple[int, int, int]) -> bool:
-    return time.time_ns() - state[2] < _RECENT_S * 1e9

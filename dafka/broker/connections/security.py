@@ -7,12 +7,14 @@ import logging
 import ssl
 from pathlib import Path
 
+import attrs
 import trio
 
 from dafka.broker.access.credentials import load_scramp
-from dafka.broker.access.users_file import UsersFile, file_state
+from dafka.broker.access.users_file import UsersFile
 from dafka.config import ClientsConfig
 from dafka.errors import ConfigError
+from dafka.watched_files import WatchedFiles
 
 REFRESH_S = 1.0
 """Seconds between two checks of the files."""
@@ -28,30 +30,30 @@ class ServerTls:
     """
 
     def __init__(self, settings: ClientsConfig) -> None:
-        self._settings = settings
         names = (settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
-        self._paths = [Path(each) for each in names if each]
-        self._state = self._read_state()
-        self._context = _load(settings)
+        paths = [Path(each) for each in names if each]
+        self._files = WatchedFiles(
+            lambda: paths, lambda: _Loaded(_load(settings), [each.read_bytes() for each in paths])
+        )
 
     def wrap(self, stream: trio.SocketStream) -> trio.SSLStream[trio.SocketStream]:
         """Encrypt a connection. Its first use performs the handshake."""
-        return trio.SSLStream(stream, self._context, server_side=True, https_compatible=True)
+        return trio.SSLStream(stream, self._files.value.context, server_side=True, https_compatible=True)
 
     def refresh(self) -> bool:
         """Load the files again if they have changed. Return whether they were loaded; new connections use them.
 
         Raise `ConfigError`, once for each change, if the changed files cannot be loaded.
         """
-        state = self._read_state()
-        if state == self._state:
-            return False
-        self._state = state
-        self._context = _load(self._settings)
-        return True
+        return self._files.refresh()
 
-    def _read_state(self) -> list[tuple[int, int, int] | None]:
-        return [file_state(path) for path in self._paths]
+
+@attrs.frozen
+class _Loaded:
+    """A certificate that is in use, and the contents of its files, by which it is compared."""
+
+    context: ssl.SSLContext = attrs.field(eq=False)
+    contents: list[bytes]
 
 
 class ServerSecurity:
