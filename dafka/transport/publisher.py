@@ -10,7 +10,7 @@ A second limit applies to the data that waits for slow peers (`SlowPeers`).
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
@@ -60,6 +60,9 @@ MESSAGES_MIN = 16
 
 COMPARE_S = 0.02
 """Seconds between two comparisons of the bytes that wait for each peer."""
+
+COMPARISONS = 10
+"""How many comparisons count: a peer that had nothing to take long ago can be slow since."""
 
 RETURN_S = 0.5
 """Seconds that libzmq has to drop the messages that waited for an ended connection."""
@@ -290,7 +293,7 @@ class SlowPeers:
         self._connections = connections
         self._bytes_max = bytes_max
         self._measure = measure
-        self._unsent: dict[int, int] = {}
+        self._unsent: dict[int, deque[int]] = {}
         self._next_at = 0.0
 
     def limit(
@@ -315,16 +318,16 @@ class SlowPeers:
         return [each for each in messages if isinstance(each, EncodedRun) or each[0][:1] not in _BATCH_IDS]
 
     def _compare(self) -> None:
-        """Record the minimum of the unsent bytes of each peer. It is 0 for a peer that keeps up."""
-        self._unsent = {
-            each.number: min(self._measure(each.descriptor), self._unsent.get(each.number, 2**31))
-            for each in self._connections
-        }
+        """Record the unsent bytes of each peer. A peer that keeps up has none now and then."""
+        former = self._unsent
+        self._unsent = {each.number: former.get(each.number, deque(maxlen=COMPARISONS)) for each in self._connections}
+        for each in self._connections:
+            self._unsent[each.number].append(self._measure(each.descriptor))
 
     def _end_slowest(self) -> bool:
         """End the connection of the slowest peer, and return whether there was one."""
-        slowest = max(self._connections, key=lambda each: self._unsent[each.number], default=None)
-        if slowest is None or not self._unsent[slowest.number]:
+        slowest = max(self._connections, key=lambda each: min(self._unsent[each.number]), default=None)
+        if slowest is None or not min(self._unsent[slowest.number]):
             return False
         self._unsent = {}
         if self._connections.end(slowest) is not None:

@@ -15,7 +15,7 @@ from dafka.config import NodeConfig
 from dafka.transport import PublisherSocket, RunSocket, open_context
 from dafka.transport.accepted import AcceptedConnection
 from dafka.transport.connections import Connection
-from dafka.transport.publisher import COMPARE_S, RETURN_S, SLOW_PEER, SlowPeers, find_queued_max
+from dafka.transport.publisher import COMPARE_S, COMPARISONS, RETURN_S, SLOW_PEER, SlowPeers, find_queued_max
 from dafka.wire.batch import EncodedRun, iter_frames
 from tests.waiting import DEADLINE_S, wait_until
 
@@ -120,6 +120,19 @@ async def test_the_least_that_was_unsent_to_a_peer_counts_until_few_bytes_wait(
     assert peers.ended == [1, 2]
 
 
+async def test_a_peer_that_kept_up_long_ago_is_ended_and_one_that_keeps_up_now_and_then_is_not(
+    clock: trio.testing.MockClock,
+) -> None:
+    peers = Peers({1: 0, 2: 0})
+    limit = limit_for(peers)
+    for step in range(COMPARISONS + 1):
+        assert peers.ended == []
+        limit.limit([], LIMIT + 1)
+        peers.unsent = {1: 10, 2: 10_000 if step % 3 else 0}
+        clock.jump(COMPARE_S)
+    assert peers.ended == [1]
+
+
 async def test_peers_are_compared_at_intervals_and_ended_more_slowly_than_libzmq_drops_their_messages(
     peers: Peers, limit: SlowPeers, clock: trio.testing.MockClock
 ) -> None:
@@ -165,6 +178,7 @@ async def test_the_slow_peer_is_disconnected_and_the_others_get_everything(clock
                 number = most = 0
                 waiting: list[list[bytes]] = []
                 while not publisher.discarded[SLOW_PEER]:
+                    clock.jump(COMPARE_S)  # peers are compared at each batch, however fast they are sent
                     assert publisher.send_many([[b"Bt", b"%8d" % number + batch]]) == 1
                     while not waiting:
                         waiting += [list(frames) for frames in iter_frames(await fast.receive_many())]
