@@ -1,12 +1,14 @@
 /*
- * A wall clock that jumps every seven seconds, by seconds, hours and days, forth and back. It is loaded into processes by
- * LD_PRELOAD, and shows the same time in all of them: the jump follows from the monotonic clock, which is left alone.
- * Java's wall clock does not jump: Spark's timers would wait for days.
+ * A wall clock that jumps every seven seconds, by seconds, hours and days, forth and back, but by less than the week that
+ * records and positions are kept. It is loaded into processes by LD_PRELOAD, and shows the same time in all of them: the
+ * jump follows from the monotonic clock, which is left alone. Java's wall clock does not jump: Spark's timers would wait
+ * for days.
  */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -16,7 +18,9 @@
 
 #define SECONDS_BETWEEN_JUMPS 7
 
-static const time_t JUMPS_S[] = {0, 3 * 3600, -2 * 3600, 300, -40, 2 * 86400, -86400, -30 * 86400, 1, 3600};
+static const time_t JUMPS_S[] = {0, 3 * 3600, -2 * 3600, 300, -40, 2 * 86400, -86400, -3 * 86400, 1, 3600};
+
+#define JUMPS (sizeof JUMPS_S / sizeof *JUMPS_S)
 
 static time_t jump(void)
 {
@@ -24,7 +28,7 @@ static time_t jump(void)
     if (strcmp(program_invocation_short_name, "java") == 0)
         return 0;
     syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &now);
-    return JUMPS_S[now.tv_sec / SECONDS_BETWEEN_JUMPS % (sizeof JUMPS_S / sizeof *JUMPS_S)];
+    return JUMPS_S[now.tv_sec / SECONDS_BETWEEN_JUMPS % JUMPS];
 }
 
 int clock_gettime(clockid_t clock, struct timespec *now)
@@ -52,12 +56,17 @@ time_t time(time_t *result)
     return now.tv_sec;
 }
 
-/* Who waits until a time of this clock waits as long as meant: the system's own clock does not jump. */
-static struct timespec without_jump(const struct timespec *deadline)
+/* Waits until a time that the caller read from this clock before some jump, or after it: the jump that is nearest counts. */
+static int wait_until(pthread_cond_t *condition, pthread_mutex_t *mutex, const struct timespec *deadline)
 {
-    struct timespec result = *deadline;
-    result.tv_sec -= jump();
-    return result;
+    struct timespec now, end = *deadline;
+    syscall(SYS_clock_gettime, CLOCK_REALTIME, &now);
+    for (size_t i = 0; i < JUMPS; i++) {
+        time_t moved = deadline->tv_sec - JUMPS_S[i];
+        if (labs(moved - now.tv_sec) < labs(end.tv_sec - now.tv_sec))
+            end.tv_sec = moved;
+    }
+    return pthread_cond_clockwait(condition, mutex, CLOCK_REALTIME, &end);
 }
 
 static int is_wall_time(const struct timespec *deadline)
@@ -70,14 +79,12 @@ int pthread_cond_timedwait(pthread_cond_t *restrict condition, pthread_mutex_t *
 {
     if (!is_wall_time(deadline))
         return pthread_cond_clockwait(condition, mutex, CLOCK_MONOTONIC, deadline);
-    struct timespec moved = without_jump(deadline);
-    return pthread_cond_clockwait(condition, mutex, CLOCK_REALTIME, &moved);
+    return wait_until(condition, mutex, deadline);
 }
 
 int cnd_timedwait(cnd_t *restrict condition, mtx_t *restrict mutex, const struct timespec *restrict deadline)
 {
-    struct timespec moved = without_jump(deadline);
-    switch (pthread_cond_clockwait((pthread_cond_t *)condition, (pthread_mutex_t *)mutex, CLOCK_REALTIME, &moved)) {
+    switch (wait_until((pthread_cond_t *)condition, (pthread_mutex_t *)mutex, deadline)) {
     case 0:
         return thrd_success;
     case ETIMEDOUT:

@@ -2,8 +2,8 @@
 
     python -m tests.kafka.server.group_member CLIENT SERVERS TOPIC GROUP STRATEGY INSTANCE
 
-It prints `handled LOG OFFSET` before it commits a record, and `committed LOG OFFSET` when that has succeeded. SIGTERM
-makes it leave the group. INSTANCE is the name of a static member, or empty.
+It prints `started 0 0` first, `handled LOG OFFSET` before it commits a record, and `committed LOG OFFSET` when that has
+succeeded. SIGTERM makes it leave the group. INSTANCE is the name of a static member, or empty.
 """
 
 from __future__ import annotations
@@ -115,4 +115,5 @@ CLIENTS: dict[str, Callable[[str, str, str, str, str], None]] = {
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, _leave)
+    say("started", 0, 0)
     CLIENTS[sys.argv[1]](*sys.argv[2:])

@@ -32,7 +32,7 @@ class Member:
             self.process = subprocess.Popen(command, stdout=output)
 
     def records(self, what: str) -> list[tuple[int, int]]:
-        """Return the logs and offsets of the records that it has `handled` or `committed`."""
+        """Return the logs and offsets of the records that it has `handled` or `committed`; one if it has `started`."""
         lines = self._output.read_text("ascii").split("\n")[:-1]  # what is behind the last end of a line is torn
         return [(int(log), int(offset)) for kind, log, offset in map(str.split, lines) if kind == what]
 
@@ -72,7 +72,7 @@ def check_members(tmp_path: Path, client: str, strategy: str, size: int, count: 
             wait(lambda: len(handled()) == count, members)
             write(count)  # all members that have joined have some of it
             left, killed = running[1], running[2:4]
-            wait(lambda: len(handled()) > count, members)
+            wait(lambda: len(handled()) > count and all(each.records("started") for each in running), members)
             left.process.send_signal(signal.SIGTERM)
             for each in killed:
                 each.process.kill()
