@@ -1,18 +1,22 @@
 """What every storage of this package promises beyond the contract: times of appends, threads, cancellation, locks."""
 
+# ruff: noqa: ASYNC240  (small files in tests)
 from __future__ import annotations
 
 import inspect
 import os
+import resource
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import attrs
 import pytest
 import trio
 from filelock import FileLock
 
-from dafka.errors import StorageBusyError
+from dafka.errors import StorageBusyError, StorageError
 from dafka.records import RECORD_MEMORY_BYTES, Partition, RecordBatch
 from dafka.storage import DeletesPartitions, RetentionPolicy, Storage, open_storage, plugin_helpers
 from dafka.storage.filelog import FilelogStorage
@@ -36,13 +40,6 @@ def batch(first: int, end: int, *, partition: Partition = PARTITION, stored_at: 
     return RecordBatch(partition, first, contents, stored_at=None if stored_at is None else [stored_at] * len(contents))
 
 
-@pytest.mark.parametrize("limit", ["age_ms", "bytes_max", "records_max"])
-def test_a_retention_policy_is_true_if_it_has_a_limit(limit: str) -> None:
-    assert not RetentionPolicy()
-    assert RetentionPolicy(**{limit: 0})
-    assert RetentionPolicy(age_ms=1, bytes_max=1, records_max=1)
-
-
 @pytest.mark.parametrize("kind", [MemoryStorage, SqliteStorage, FilelogStorage])
 def test_every_storage_has_the_defaults_of_the_interface(kind: type[Storage]) -> None:
     """A caller that knows only the interface reads without times, and up to the same size, from every storage."""
@@ -54,23 +51,53 @@ def test_every_storage_has_the_defaults_of_the_interface(kind: type[Storage]) ->
         ]
 
 
-async def test_the_time_of_the_last_append_outlives_the_records(url: str) -> None:
-    async with open_storage(url) as storage:
+@pytest.mark.parametrize("scheme", ["sqlite", "filelog"])
+async def test_a_storage_at_any_path_has_an_identity_of_its_own(scheme: str, tmp_path: Path) -> None:
+    names = ("a b#c%41&d.db", "é.db", "\udcff.db")
+    identities = []
+    for name in (*names, *names):
+        async with open_storage(f"{scheme}:{tmp_path / name}") as storage:
+            identities.append(storage.identity)
+        assert (tmp_path / name).exists()
+    assert identities[:3] == identities[3:]
+    assert len(set(identities)) == 3
+    assert all(len(each) == 32 for each in identities)
 
-        async def last_append_at() -> int | None:
-            return (await storage.partitions())[PARTITION].last_append_at
 
-        await storage.reset_to(PARTITION, 3)
-        assert await last_append_at() is None
-        await storage.append([batch(3, 5, stored_at=1000)])
-        assert await last_append_at() == 1000
-        await storage.append([batch(5, 6, stored_at=2000)])
-        await storage.trim(PARTITION, 4)
-        assert await last_append_at() == 2000
-        await storage.trim(PARTITION, 6)
-        assert await last_append_at() == 2000
-        await storage.reset_to(PARTITION, 9)
-        assert await last_append_at() == 2000
+@contextmanager
+def file_size_limit(size: int) -> Iterator[None]:
+    """Let the operating system refuse to write files beyond a size."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize(("scheme", "message"), [("sqlite", "disk I/O error"), ("filelog", "File too large")])
+async def test_a_write_error_changes_nothing_and_the_next_write_succeeds(
+    scheme: str, message: str, tmp_path: Path
+) -> None:
+    large = RecordBatch(PARTITION, 10, [b"." * 10_000] * 200)
+    async with open_storage(f"{scheme}:{tmp_path}/store") as storage:
+        await storage.append([batch(0, 10)])
+        before = await storage.partitions()
+        segments = {path: path.stat().st_size for path in tmp_path.rglob("*.log")}
+        with file_size_limit(2**20):
+            for _ in range(2):
+                with pytest.raises(StorageError, match=f"^/.*: {message}$"):
+                    await storage.append([batch(0, 5, partition=OTHER), large])
+            assert await storage.partitions() == before
+            assert {path: path.stat().st_size for path in tmp_path.rglob("*.log")} == segments
+            assert await storage.read(PARTITION, 10, 1) is None
+            await storage.append([batch(10, 11)])
+        await storage.append([attrs.evolve(large, first_sequence=11), batch(0, 5, partition=OTHER)])
+        assert await storage.read(PARTITION, 11, 50) == attrs.evolve(large, first_sequence=11).between(11, 61)
+        assert await storage.read(OTHER, 0, 9) == batch(0, 5, partition=OTHER)
+        assert await storage.find_damage() == []
+    async with open_storage(f"{scheme}:{tmp_path}/store") as storage:
+        assert not storage.repairs
 
 
 async def test_a_storage_does_not_wait_for_the_threads_of_others(url: str) -> None:

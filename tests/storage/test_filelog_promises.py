@@ -318,16 +318,6 @@ async def test_a_content_that_is_too_large_for_a_file_log_is_refused(
         await storage.append([RecordBatch(PARTITION, 0, [b"12345"])])
 
 
-async def test_the_size_of_short_segments_is_that_of_their_files(folder: Path) -> None:
-    """They have no index."""
-    async with open_filelog(f"{folder}?segment_bytes=1") as storage:
-        for first in (0, 10, 20):
-            await storage.append([batch(first, 10)])
-        files = [path for path in folder.rglob("*") if path.is_file() and path.name != LOCK_FILE]
-        assert len(files) == 9, "three segments and their times, the catalog and the marker"
-        assert (await storage.statistics()).stored_bytes == sum(path.stat().st_size for path in files)
-
-
 async def test_the_size_of_the_storage_is_that_of_its_files(folder: Path) -> None:
     """Also while the index of the active segment grows with each closing, and after records were dropped."""
 

@@ -111,7 +111,9 @@ class History:
         chosen = [PARTITIONS[(a + number) % 3] for number in range((1, 1, 2, 5)[b % 4])]
         batches = []
         for number, partition in enumerate(chosen):
-            log = self.model.logs.setdefault(partition, Log((0, 0, 7)[a % 3]))
+            log = self.model.logs.setdefault(partition, Log(0))
+            if log.end == 0:  # the first record may have any sequence
+                log.reset((0, 0, 7)[a % 3])
             batch = self.make_batch(partition, log.end, b + 7 * number, c + 3 * number)
             batches.append(batch)
             times = batch.stored_at or [self.clock.now] * len(batch)
@@ -122,6 +124,8 @@ class History:
         count = (1, 1, 2, 3, 5, 9, 33, 40)[b % 8]
         sequences = range(first, first + count)
         values: list[bytes | None] = [(b"%d." % each).ljust(c % 3 * 9 * (each % 4), b"x") for each in sequences]
+        if c % 8 == 2:
+            values = [b""] * count
         keys: list[bytes | None] | None = None
         headers: list[tuple[Header, ...]] | None = None
         if c % 4 == 1:
@@ -317,6 +321,7 @@ class History:
             if log.removed:  # removed records may have the times of others
                 expected = attrs.evolve(expected, earliest_stored_at=info.earliest_stored_at)
             assert info == expected, partition
+            assert info.last_append_at == (log.latest_at or None), partition
             assert await storage.find_partition(partition) == info
             if number % 6 == 0 or partition == PARTITIONS[number % 3]:
                 await self.check_reads(storage, partition, log, number)
@@ -324,6 +329,8 @@ class History:
         for topic in ("orders", "none"):
             of_topic = {each: info for each, info in infos.items() if each.topic == topic}
             assert await storage.partitions(topic) == of_topic
+        if self.url.startswith("filelog:"):
+            self.check_files((await storage.statistics()).stored_bytes)
         found = attrs.evolve(await storage.statistics(), stored_bytes=0)
         records, size = (
             sum(each) for each in zip((0, 0), *((i.count, i.content_bytes) for i in infos.values()), strict=True)
@@ -332,6 +339,15 @@ class History:
         for name in NAMES:
             assert await storage.load_positions(name) == self.model.positions.get(name, {})
         assert await storage.position_names() == sorted(self.model.positions)
+
+    def check_files(self, stored_bytes: int) -> None:
+        """Check that a file log keeps no segment whose records were all dropped, and counts the bytes of its files."""
+        for partition, log in self.model.logs.items():
+            first, *others = self.bases(partition)
+            assert first <= log.earliest, partition
+            assert not others or others[0] > log.earliest, partition
+        files = (path for path in (self.folder / "log").rglob("*") if path.is_file())
+        assert stored_bytes == sum(path.stat().st_size for path in files)
 
     async def check_reads(self, storage: Storage, partition: Partition, log: Log, number: int) -> None:
         """Read a partition in pieces of any size, and beyond its edges."""

@@ -1,4 +1,4 @@
-"""A storage plugin as a third party would write it: a folder with one pickle per partition, replaced by each change.
+"""A storage plugin as a third party would write it: a file with a pickle of each change, all of which opening repeats.
 
 It uses only what docs/how-to/embed.md documents: the protocol `Storage` with its types, and
 `dafka.storage.plugin_helpers`.
@@ -6,11 +6,10 @@ It uses only what docs/how-to/embed.md documents: the protocol `Storage` with it
 
 from __future__ import annotations
 
-import hashlib
 import os
 import pickle
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -24,14 +23,14 @@ from dafka.storage import READ_BYTES, Damage, PartitionInfo, RetentionPolicy, St
 from dafka.storage.plugin_helpers import now_ms, split_by_time, writer_lock
 
 
+@attrs.define
 class Log:
     """One partition."""
 
-    def __init__(self, earliest: int) -> None:
-        self.earliest = earliest
-        self.records: list[Record] = []
-        self.times: list[int] = []
-        self.latest = 0
+    earliest: int
+    records: list[Record] = attrs.field(factory=list)
+    times: list[int] = attrs.field(factory=list)
+    latest: int = 0
 
     @property
     def end(self) -> int:
@@ -69,39 +68,89 @@ class Log:
 class PickleStorage:
     repairs: Sequence[Damage] = ()
 
-    def __init__(self, folder: Path, read_only: bool) -> None:
-        self._folder = folder
+    def __init__(self, path: Path, read_only: bool) -> None:
+        self._path = path
         self._read_only = read_only
         self._lock = trio.Lock()
-        self.identity = new_address()
         self._logs: dict[Partition, Log] = {}
         self._positions: dict[str, dict[Partition, int]] = {}
-        if not read_only:
-            folder.mkdir(exist_ok=True)
-        for path in folder.glob("*.log"):
-            partition, log = self._load(path)
-            self._logs[partition] = log
-        if (folder / "positions").exists():
-            self.identity, self._positions = self._load(folder / "positions")
+        self.identity = new_address()
+        if path.exists():
+            self._repeat_changes()
         elif not read_only:
-            self._save([])
+            self._write(self.identity)
+
+    def _repeat_changes(self) -> None:
+        try:
+            with self._path.open("rb") as file:
+                self.identity = pickle.load(file)
+                while file.peek(1):
+                    name, arguments = pickle.load(file)
+                    getattr(self, name)(*arguments)
+        except (pickle.UnpicklingError, EOFError, ValueError):
+            raise StorageFormatError(f"{self._path} is not a file of pickled changes") from None
+
+    def _write(self, entry: object) -> None:
+        with self._path.open("ab") as file:
+            pickle.dump(entry, file)
+            file.flush()
+            os.fsync(file.fileno())
+
+    async def _change(self, name: str, *arguments: Any) -> Any:
+        """Make a change by one of the methods below, which raises if it is refused, and make it durable."""
+        if self._read_only:
+            raise StorageError(f"{self._path} was opened read-only; open it for writing to change it")
+        await trio.lowlevel.checkpoint()
+        with trio.CancelScope(shield=True):
+            async with self._lock:
+                found = getattr(self, name)(*arguments)
+                await trio.to_thread.run_sync(self._write, (name, arguments))
+        return found
+
+    def _append(self, batches: Sequence[RecordBatch], time_ms: int) -> None:
+        ends: dict[Partition, int] = {}
+        for batch in batches:
+            log = self._logs.get(batch.partition, Log(0))
+            PartitionInfo(0, ends.get(batch.partition, log.end)).check_append(batch)
+            ends[batch.partition] = batch.end_sequence
+        for batch in batches:
+            self._logs.setdefault(batch.partition, Log(batch.first_sequence)).append(batch, time_ms)
+
+    def _trim(self, partition: Partition, earliest_sequence: int) -> None:
+        if partition in self._logs:
+            self._logs[partition].trim(earliest_sequence)
+
+    def _reset(self, partition: Partition, next_sequence: int) -> None:
+        log = self._logs.get(partition, Log(0))
+        if next_sequence < log.end:
+            raise StorageSequenceError(f"{partition}: cannot reset to {next_sequence}, expected {log.end} or later")
+        self._logs[partition] = Log(next_sequence, latest=log.latest)
+
+    def _retain(self, retention: RetentionPolicy, topic: str | None, time_ms: int) -> dict[Partition, int]:
+        return {
+            partition: log.earliest
+            for partition, log in self._logs.items()
+            if topic in {None, partition.topic} and log.trim(log.kept_from(retention, time_ms))
+        }
+
+    def _save(self, name: str, positions: Mapping[Partition, int]) -> None:
+        self._positions.setdefault(name, {}).update(positions)
 
     async def append(self, batches: Sequence[RecordBatch]) -> None:
-        def change() -> None:
-            ends: dict[Partition, int] = {}
-            for batch in batches:
-                if batch.values:
-                    log = self._logs.get(batch.partition)
-                    end = ends.get(batch.partition, log.end if log is not None else 0)
-                    PartitionInfo(0, end).check_append(batch)
-                    ends[batch.partition] = batch.end_sequence
-            for batch in batches:
-                if batch.values:
-                    self._logs.setdefault(batch.partition, Log(batch.first_sequence)).append(batch, now_ms())
-            changed.extend(ends)
+        await self._change("_append", [batch for batch in batches if batch.values], now_ms())
 
-        changed: list[Partition] = []
-        await self._change(change, changed)
+    async def trim(self, partition: Partition, earliest_sequence: int) -> None:
+        await self._change("_trim", partition, earliest_sequence)
+
+    async def reset_to(self, partition: Partition, next_sequence: int) -> None:
+        await self._change("_reset", partition, next_sequence)
+
+    async def apply_retention(self, retention: RetentionPolicy, topic: str | None = None) -> dict[Partition, int]:
+        moved: dict[Partition, int] = await self._change("_retain", retention, topic, now_ms())
+        return moved
+
+    async def save_positions(self, name: str, positions: Mapping[Partition, int]) -> None:
+        await self._change("_save", name, dict(positions))
 
     async def read(
         self,
@@ -123,50 +172,21 @@ class PickleStorage:
 
     async def find_sequence_by_time(self, partition: Partition, stored_at: int) -> int:
         await trio.lowlevel.checkpoint()
-        log = self._logs.get(partition)
-        return 0 if log is None else log.earliest + bisect_left(log.times, stored_at)
+        log = self._logs.get(partition, Log(0))
+        return log.earliest + bisect_left(log.times, stored_at)
 
     async def partitions(self, topic: str | None = None) -> dict[Partition, PartitionInfo]:
         await trio.lowlevel.checkpoint()
         return {each: log.info() for each, log in self._logs.items() if topic in {None, each.topic}}
 
     async def find_partition(self, partition: Partition) -> PartitionInfo | None:
-        await trio.lowlevel.checkpoint()
-        log = self._logs.get(partition)
-        return None if log is None else log.info()
+        return (await self.partitions(partition.topic)).get(partition)
 
     async def statistics(self) -> StorageStatistics:
         infos = (await self.partitions()).values()
-        content_bytes = sum(info.content_bytes for info in infos)
-        stored_bytes = self._folder.stat().st_size if self._folder.exists() else 0
-        return StorageStatistics(len(infos), sum(info.count for info in infos), content_bytes, stored_bytes)
-
-    async def trim(self, partition: Partition, earliest_sequence: int) -> None:
-        known = [partition] if partition in self._logs else []
-        await self._change(lambda: [self._logs[each].trim(earliest_sequence) for each in known], known)
-
-    async def reset_to(self, partition: Partition, next_sequence: int) -> None:
-        def change() -> None:
-            log = self._logs.get(partition, Log(0))
-            if next_sequence < log.end:
-                raise StorageSequenceError(
-                    f"{partition}: cannot reset to sequence {next_sequence}, expected {log.end} or later"
-                )
-            begun = self._logs[partition] = Log(next_sequence)
-            begun.latest = log.latest
-
-        await self._change(change, [partition])
-
-    async def apply_retention(self, retention: RetentionPolicy, topic: str | None = None) -> dict[Partition, int]:
-        moved: dict[Partition, int] = {}
-
-        def change() -> None:
-            for partition, log in self._logs.items():
-                if topic in {None, partition.topic} and log.trim(log.kept_from(retention, now_ms())):
-                    moved[partition] = log.earliest
-
-        await self._change(change, moved)
-        return moved
+        records, content_bytes = sum(info.count for info in infos), sum(info.content_bytes for info in infos)
+        stored_bytes = await trio.to_thread.run_sync(os.path.getsize, self._path)
+        return StorageStatistics(len(infos), records, content_bytes, stored_bytes)
 
     async def flush(self) -> None:
         await trio.lowlevel.checkpoint()
@@ -175,9 +195,6 @@ class PickleStorage:
         await trio.lowlevel.checkpoint()
         return []
 
-    async def save_positions(self, name: str, positions: Mapping[Partition, int]) -> None:
-        await self._change(lambda: self._positions.setdefault(name, {}).update(positions), [])
-
     async def load_positions(self, name: str) -> dict[Partition, int]:
         await trio.lowlevel.checkpoint()
         return dict(self._positions.get(name, {}))
@@ -185,38 +202,6 @@ class PickleStorage:
     async def position_names(self) -> list[str]:
         await trio.lowlevel.checkpoint()
         return sorted(name for name, positions in self._positions.items() if positions)
-
-    async def _change(self, change: Callable[[], object], changed: Collection[Partition]) -> None:
-        """Run a change, and save the partitions that `changed` lists afterwards."""
-        if self._read_only:
-            raise StorageError(f"{self._folder} was opened read-only; open it for writing to change it")
-        await trio.lowlevel.checkpoint()
-        with trio.CancelScope(shield=True):
-            async with self._lock:
-                change()
-                await trio.to_thread.run_sync(self._save, changed)
-
-    def _save(self, changed: Collection[Partition]) -> None:
-        for partition in changed:
-            name = hashlib.sha256(repr(partition).encode()).hexdigest()
-            self._replace(f"{name}.log", (partition, self._logs[partition]))
-        if not changed:
-            self._replace("positions", (self.identity, self._positions))
-
-    def _replace(self, name: str, value: object) -> None:
-        new = self._folder / f"{name}.new"
-        with new.open("wb") as file:
-            pickle.dump(value, file)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(self._folder / name)
-
-    def _load(self, path: Path) -> Any:
-        try:
-            with path.open("rb") as file:
-                return pickle.load(file)
-        except (pickle.UnpicklingError, EOFError, ValueError):
-            raise StorageFormatError(f"{path} is not a pickle of records") from None
 
 
 @asynccontextmanager
