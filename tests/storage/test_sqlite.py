@@ -1,41 +1,34 @@
+"""A writer of SQLite: its transactions, when they sync, and what is left when one of them fails."""
+
 from __future__ import annotations
 
+import errno
 import sqlite3
-from contextlib import closing
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
-import attrs
 import pytest
 import trio
 
-from dafka.errors import StorageError
+from dafka.errors import StorageCorruptError, StorageError, StorageLostError, StorageSequenceError
 from dafka.records import Partition, RecordBatch
-from dafka.storage import (
-    DeletesPartitions,
-    PartitionInfo,
-    Storage,
-    open_storage,
-    read_range,
-)
-from dafka.storage.sqlite import SqliteStorage
-from dafka.storage.sqlite.inserting import INSERT_BYTES_MAX, INSERT_RECORDS_MAX
-from dafka.storage.sqlite.reading import READ_RECORDS_MAX
+from dafka.storage import DeletesPartitions, PartitionInfo, RetentionPolicy, open_storage
+from dafka.storage.sqlite import storage as storage_module
+from dafka.storage.sqlite import write_ahead_log, writing
+from dafka.storage.sqlite.connection import BUSY_TIMEOUT_S, connect, snapshot, transaction
+from dafka.storage.sqlite.schema import PartitionRow, PartitionTable
+from dafka.storage.sqlite.storage import SqliteStorage
+from dafka.storage.sqlite.write_ahead_log import WriteAheadLog
+from dafka.storage.sqlite.writing import TrimLimits
 
-PARTITION = Partition("orders", "A" * 32)
-
-
-def batch(first_sequence: int, count: int, size: int = 0, partition: Partition = PARTITION) -> RecordBatch:
-    contents = [(b"%d" % sequence).ljust(size, b".") for sequence in range(first_sequence, first_sequence + count)]
-    return RecordBatch(partition, first_sequence, contents)
+PARTITION, OTHER = Partition("orders", "A"), Partition("live", "B")
+CHECK = "check that the file is in place"
 
 
-async def held(storage: Storage) -> dict[Partition, PartitionInfo]:
-    """Return what is held, without the times."""
-    infos = await storage.partitions()
-    return {
-        partition: attrs.evolve(info, earliest_stored_at=None, latest_stored_at=None)
-        for partition, info in infos.items()
-    }
+def batch(first: int, end: int, partition: Partition = PARTITION, size: int = 0) -> RecordBatch:
+    return RecordBatch(partition, first, [(b"%d" % sequence).ljust(size, b".") for sequence in range(first, end)])
 
 
 @pytest.fixture
@@ -43,124 +36,393 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "store.db"
 
 
+@pytest.fixture(params=["FULL", "OFF"])
+def synchronous(request: pytest.FixtureRequest) -> str:
+    value: str = request.param
+    return value
+
+
 @pytest.fixture
-def url(path: Path) -> str:
-    return f"sqlite:{path}"
+async def storage(path: Path) -> AsyncIterator[SqliteStorage]:
+    """Open a storage with 100 records."""
+    async with open_storage(f"sqlite:{path}") as opened:
+        assert isinstance(opened, SqliteStorage)
+        await opened.append([batch(0, 100)])
+        yield opened
 
 
-# Writers and readers
+def execute(path: Path, statement: str) -> None:
+    """Execute a statement as another program."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute(statement)
 
 
-async def test_appends_run_one_after_the_other(url: str) -> None:
-    async with open_storage(url) as storage:
-        for number in range(30):
-            partition = Partition("orders", f"{number}")
-            async with trio.open_nursery() as nursery:
-                for sequence in range(4):
-                    nursery.start_soon(storage.append, [batch(sequence, 1, partition=partition)])
-                    await trio.lowlevel.checkpoint()  # so that they start in order
-            assert await storage.read(partition, 0, 10) == batch(0, 4, partition=partition)
+def fail(*_: object) -> None:
+    raise sqlite3.OperationalError("disk I/O error")
 
 
-# What is not a store
+# Statements
 
 
-# Options
+@contextmanager
+def recorded(storage: SqliteStorage, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Record the writer's transactions and settings, and the looks at the file."""
+    seen: list[str] = []
+    check = storage._check_not_removed
+
+    def trace(statement: str) -> None:
+        word = statement.split(maxsplit=1)[0]
+        if word in {"BEGIN", "COMMIT", "ROLLBACK", "PRAGMA"}:
+            seen.append(statement)
+        elif word in {"INSERT", "DELETE", "UPDATE"} and word not in seen[-1:]:
+            seen.append(word)
+
+    def check_and_note() -> None:
+        seen.append(CHECK)
+        check()
+
+    assert storage._writer is not None
+    with monkeypatch.context() as patched:
+        patched.setattr(storage, "_check_not_removed", check_and_note)
+        storage._writer.set_trace_callback(trace)
+        yield seen
+        storage._writer.set_trace_callback(None)
 
 
 @pytest.mark.parametrize(("option", "level"), [("", 2), ("?synchronous=NORMAL", 1), ("?synchronous=extra", 3)])
-async def test_synchronous_is_set_on_the_writing_connection(url: str, option: str, level: int) -> None:
-    async with open_storage(url + option) as storage:
+async def test_synchronous_is_set_on_the_writing_connection(path: Path, option: str, level: int) -> None:
+    async with open_storage(f"sqlite:{path}{option}") as storage:
         assert isinstance(storage, SqliteStorage)
-        assert storage._writer is not None
-        assert storage._writer.execute("PRAGMA synchronous").fetchone() == (level,)
-        assert storage._writer.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        writer = storage._require_writer()
+        assert writer.execute("PRAGMA synchronous").fetchone() == (level,)
+        assert writer.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
-# Durability
+async def test_an_append_is_one_transaction_with_the_options_sync(
+    storage: SqliteStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with recorded(storage, monkeypatch) as seen:
+        await storage.append([batch(100, 110), batch(0, 1, OTHER), batch(110, 111)])
+    (*before, last_check) = seen
+    assert (before[0], before[1], before[-1], last_check) == (CHECK, "BEGIN IMMEDIATE", "COMMIT", CHECK)
+    assert not [each for each in before[2:-1] if each.startswith(("PRAGMA", "COMMIT", "BEGIN"))]
+    assert before[-2] == "UPDATE", "the partitions' rows are part of it"
+    with recorded(storage, monkeypatch) as seen:
+        await storage.save_positions("name", {PARTITION: 7})
+    assert seen == [CHECK, "BEGIN IMMEDIATE", "INSERT", "COMMIT", CHECK]
 
 
-async def test_full_disk_changes_nothing_and_the_next_write_succeeds(url: str, path: Path) -> None:
-    new = Partition("orders", "B" * 32)
-    async with open_storage(url) as storage:
+async def test_dropping_records_takes_short_transactions_that_do_not_sync(
+    path: Path, synchronous: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "STEP_S", 0.0)  # one statement in each transaction
+    monkeypatch.setattr(writing, "CHUNK_RECORDS_MAX", 30)
+    async with open_storage(f"sqlite:{path}?synchronous={synchronous}") as storage:
         assert isinstance(storage, SqliteStorage)
-        assert storage._writer is not None
-        await storage.append([batch(0, 10, 100)])
-        storage._writer.execute("PRAGMA max_page_count = 50")
-        for _ in range(2):
-            with pytest.raises(StorageError, match=f"^{path}: database or disk is full$"):
-                await storage.append([batch(0, 5, partition=new), batch(10, 200, 10_000)])
-        assert await held(storage) == {PARTITION: PartitionInfo(0, 10, 1000)}
-        storage._writer.execute("PRAGMA max_page_count = 1000000")
-        await storage.append([batch(0, 5, partition=new), batch(10, 200, 10_000)])
-        assert await storage.read(new, 0, 10) == batch(0, 5, partition=new)
-        assert await storage.read(PARTITION, 10, 50) == batch(10, 50, 10_000)
+        await storage.append([batch(0, 100)])
+        begun = [CHECK, "PRAGMA wal_autocheckpoint = 0"]
+        begun += [] if synchronous == "OFF" else ["PRAGMA synchronous = NORMAL"]
+        restored = [f"PRAGMA synchronous = {synchronous}", "PRAGMA wal_autocheckpoint = 1024"]
+        with recorded(storage, monkeypatch) as seen:
+            await storage.trim(PARTITION, 95)
+        step = [*begun, "BEGIN IMMEDIATE", "DELETE", "UPDATE", "COMMIT", *restored, CHECK]
+        assert seen == 4 * step
+        assert (await storage.partitions())[PARTITION].content_bytes == 10
+        monkeypatch.setattr(storage_module, "trim_step", fail)
+        with recorded(storage, monkeypatch) as seen, pytest.raises(StorageError, match="disk I/O error"):
+            await storage.trim(PARTITION, 98)
+        assert seen == [*begun, "BEGIN IMMEDIATE", "ROLLBACK", *restored]
+        assert (await storage.partitions())[PARTITION].earliest_sequence == 95
+        await storage.append([batch(100, 101)])
 
 
-# Sequences
+async def test_large_records_are_dropped_one_by_one(storage: SqliteStorage) -> None:
+    await storage.append([RecordBatch(OTHER, 0, [b"." * 2**18] * 8)])
+    statements: list[str] = []
+    storage._require_writer().set_trace_callback(statements.append)
+    assert await storage.apply_retention(RetentionPolicy(bytes_max=2**19), OTHER.topic) == {OTHER: 6}
+    storage._require_writer().set_trace_callback(None)
+    assert sum(statement.startswith("DELETE") for statement in statements) == 6
 
 
-async def test_records_are_stored_in_the_order_of_their_sequences(url: str, path: Path) -> None:
-    partitions = [Partition("orders", "1"), Partition("orders", "2")]
-    async with open_storage(url) as storage:
-        for first_sequence in range(0, 30, 10):
-            await storage.append([batch(first_sequence, 10, partition=partition) for partition in partitions])
-    with closing(sqlite3.connect(path)) as connection:
-        columns = connection.execute("PRAGMA table_info(records)").fetchall()
-        key = sorted((place, name) for _, name, _, _, _, place in columns if place)
-        assert [name for _, name in key] == ["partition_id", "sequence"]
-        rows = connection.execute("SELECT partition_id, sequence, content, typeof(sequence) FROM records").fetchall()
-    assert rows == [(id_, n, b"%d" % n, "integer") for id_ in (1, 2) for n in range(30)]
+async def test_an_append_that_truncates_the_log_leaves_the_settings_of_appends(
+    storage: SqliteStorage, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(write_ahead_log, "LOG_BYTES_MAX", 0)
+    settings = ("synchronous", "wal_autocheckpoint", "busy_timeout")
+    before = [storage._require_writer().execute(f"PRAGMA {name}").fetchone()[0] for name in settings]
+    await storage.append([batch(100, 110)])
+    assert path.with_name("store.db-wal").stat().st_size == 0
+    assert before == [storage._require_writer().execute(f"PRAGMA {name}").fetchone()[0] for name in settings]
+    # A writer of another program, such as a backup, may hold the lock for seconds.
+    assert before[2] == BUSY_TIMEOUT_S * 1000
 
 
-async def test_batch_of_more_records_than_one_insert(url: str) -> None:
-    count = 2 * INSERT_RECORDS_MAX + 7
-    async with open_storage(url) as storage:
-        await storage.append([batch(0, count)])
-        sequence = 0
-        async for found in read_range(storage, PARTITION, 0, count):
-            assert found == batch(sequence, len(found))
-            assert len(found) <= READ_RECORDS_MAX
-            sequence = found.end_sequence
-    assert sequence == count
+# Failures
 
 
-async def test_batch_of_more_bytes_than_one_insert(url: str) -> None:
-    sizes = [INSERT_BYTES_MAX - 2, 0, 3, INSERT_BYTES_MAX + 1, 0, 5, 2**20, INSERT_BYTES_MAX]
-    contents = [(b"%d" % sequence).ljust(size, b".") for sequence, size in enumerate(sizes)]
-    contents[1] = b""
-    async with open_storage(url) as storage:
-        await storage.append([RecordBatch(PARTITION, 0, contents)])
-        for sequence, content in enumerate(contents):
-            found = await storage.read(PARTITION, sequence, 1)
-            assert found is not None
-            assert list(found.values) == [content]
-        assert (await storage.partitions())[PARTITION].content_bytes == sum(map(len, contents))
+@pytest.mark.parametrize("suffix", ["", "-wal"])
+async def test_a_file_that_is_lost_at_the_commit_acknowledges_nothing(
+    storage: SqliteStorage, path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lose(statement: str) -> None:
+        if statement == "COMMIT":
+            path.with_name(f"{path.name}{suffix}").unlink()
+
+    storage._require_writer().set_trace_callback(lose)
+    with pytest.raises(StorageLostError, match="was removed or replaced"):
+        await storage.append([batch(100, 101)])
+    storage._require_writer().set_trace_callback(None)
+    assert (await storage.partitions())[PARTITION].end_sequence == 100
+    with recorded(storage, monkeypatch) as seen, pytest.raises(StorageLostError):
+        await storage.append([batch(100, 101)])
+    assert seen == [CHECK], "nothing is written to a file that is gone"
 
 
-async def test_sequence_beyond_signed_64_bits_is_refused(url: str) -> None:
-    async with open_storage(url) as storage:
-        await storage.append([batch(2**63 - 4, 2)])
-        for last in (batch(2**63 - 2, 2), batch(2**63, 1, partition=Partition("orders", "B"))):
-            with pytest.raises(StorageError, match="too large for SQLite"):
-                await storage.append([last])
-        with pytest.raises(StorageError, match="too large for SQLite"):
-            await storage.reset_to(PARTITION, 2**63)
-        with pytest.raises(StorageError, match="too large"):
-            await storage.save_positions("name", {PARTITION: 2**64})
-        assert await storage.load_positions("name") == {}
-        assert await held(storage) == {PARTITION: PartitionInfo(2**63 - 4, 2**63 - 2, 38)}
+async def test_a_refused_or_failed_append_changes_nothing(
+    storage: SqliteStorage, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = await storage.partitions()
+    with recorded(storage, monkeypatch) as seen, pytest.raises(StorageSequenceError):
+        await storage.append([batch(100, 102), batch(0, 1, OTHER), batch(103, 104)])
+    assert seen[-1] == "ROLLBACK"
+    assert "COMMIT" not in seen
+    with monkeypatch.context() as patch:
+        patch.setattr(storage_module, "update_partition", fail)
+        with pytest.raises(StorageError, match="disk I/O error"):
+            await storage.append([batch(100, 102), batch(0, 1, OTHER)])
+    storage._require_writer().execute("PRAGMA max_page_count = 50")
+    for _ in range(2):
+        with pytest.raises(StorageError, match=f"^{path}: database or disk is full$"):
+            await storage.append([batch(0, 5, OTHER), batch(100, 300, size=10_000)])
+    assert await storage.partitions() == before
+    async with open_storage(f"sqlite:{path}", read_only=True) as reader:
+        assert await reader.partitions() == before
+    storage._require_writer().execute("PRAGMA max_page_count = 1000000")
+    await storage.append([batch(100, 300, size=10_000), batch(0, 5, OTHER)])
+    assert await storage.read(PARTITION, 100, 50) == batch(100, 150, size=10_000)
+    assert await storage.read(OTHER, 0, 10) == batch(0, 5, OTHER)
 
 
-async def test_a_reader_does_not_mistake_a_new_partition_for_a_deleted_one(tmp_path: Path) -> None:
+async def test_a_commit_succeeds_although_the_log_cannot_be_examined_or_truncated(
+    storage: SqliteStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The records are durable by then. A producer that gets no ACK would send them again, and the store fail again."""
+
+    def fail_to_examine(path: str) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(write_ahead_log, "os", SimpleNamespace(stat=fail_to_examine))
+        await storage.append([batch(100, 110)])
+    with monkeypatch.context() as patch:
+        patch.setattr(write_ahead_log, "LOG_BYTES_MAX", 0)
+        patch.setattr(WriteAheadLog, "_run_checkpoint", fail)
+        await storage.append([batch(110, 120)])
+    assert await storage.read(PARTITION, 0, 200) == batch(0, 120)
+
+
+@pytest.mark.parametrize("damage", ["UPDATE node SET address = x'00'", "DELETE FROM node"])
+async def test_a_store_without_its_address_is_not_opened(damage: str, path: Path) -> None:
+    """Under another address its ACKs would count as those of another store."""
+    async with open_storage(f"sqlite:{path}"):
+        pass
+    execute(path, damage)
+    with pytest.raises(StorageError, match="the store's node address is damaged"):
+        async with open_storage(f"sqlite:{path}"):
+            pass
+
+
+# Connections
+
+
+def test_a_snapshot_shows_one_state_and_ends_whatever_happens(path: Path) -> None:
+    with closing(connect(str(path), read_only=False)) as writer, closing(connect(str(path), read_only=False)) as reader:
+        writer.execute("PRAGMA journal_mode = WAL")
+        writer.execute("CREATE TABLE t (x)")
+
+        def count() -> int:
+            return int(reader.execute("SELECT count(*) FROM t").fetchone()[0])
+
+        with snapshot(reader):
+            assert count() == 0
+            writer.execute("INSERT INTO t VALUES (1)")
+            assert count() == 0
+        assert count() == 1
+        with pytest.raises(ZeroDivisionError), snapshot(reader):
+            assert count() / 0
+        assert not reader.in_transaction
+
+
+def test_a_transaction_is_complete_or_undone(path: Path) -> None:
+    with closing(connect(str(path), read_only=False)) as writer:
+        writer.execute("CREATE TABLE t (x)")
+        with transaction(writer):
+            writer.execute("INSERT INTO t VALUES (1)")
+            assert writer.in_transaction
+        assert not writer.in_transaction
+        with pytest.raises(ZeroDivisionError), transaction(writer):
+            assert writer.execute("INSERT INTO t VALUES (2)").rowcount / 0
+        assert not writer.in_transaction
+        assert writer.execute("SELECT x FROM t").fetchall() == [(1,)]
+
+
+async def test_a_failed_read_leaves_no_transaction_open(storage: SqliteStorage, path: Path) -> None:
+    execute(path, "DELETE FROM records WHERE sequence = 3")
+    with pytest.raises(StorageCorruptError):
+        await storage.read(PARTITION, 3, 1)
+    assert not storage._reader.in_transaction
+    execute(path, "UPDATE records SET stored_at = 'x'")
+    with pytest.raises(StorageError):
+        await storage.find_sequence_by_time(PARTITION, 5)
+    assert not storage._reader.in_transaction
+
+
+async def test_records_that_are_dropped_while_a_read_looks_for_damage_are_not_damaged(
+    storage: SqliteStorage, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_storage(f"sqlite:{path}", read_only=True) as reader:
+        select_one = PartitionTable.select_one
+        looks = 0
+
+        def append_before_and_trim_after(
+            self: PartitionTable, connection: sqlite3.Connection, partition: Partition
+        ) -> PartitionRow | None:
+            nonlocal looks
+            looks += 1
+            if looks == 1:
+                return select_one(self, connection, partition)
+            trio.from_thread.run(storage.append, [batch(100, 110)])
+            found = select_one(self, connection, partition)
+            trio.from_thread.run(storage.trim, PARTITION, 105)
+            return found
+
+        monkeypatch.setattr(PartitionTable, "select_one", append_before_and_trim_after)
+        assert await reader.read(PARTITION, 100, 1) is None
+        assert looks == 2
+
+
+async def test_a_reader_does_not_mistake_a_new_partition_for_a_deleted_one(storage: SqliteStorage, path: Path) -> None:
     """SQLite gives the row of a new partition the key of the one that was deleted last."""
-    url = f"sqlite:{tmp_path}/store.db"
-    first, second = Partition("orders", "A"), Partition("bills", "B")
-    async with open_storage(url) as storage, open_storage(url, read_only=True) as reader:
-        await storage.append([RecordBatch(first, 0, [b"first"])])
-        assert set(await reader.partitions()) == {first}
+    async with open_storage(f"sqlite:{path}", read_only=True) as reader:
+        assert set(await reader.partitions()) == {PARTITION}
         assert isinstance(storage, DeletesPartitions)
-        await storage.delete_partitions([first])
-        await storage.append([RecordBatch(second, 0, [b"second"])])
-        assert set(await reader.partitions()) == {second}
-        assert await reader.read(first, 0, 1) is None
+        await storage.delete_partitions([PARTITION])
+        assert not storage._known_rows, "a program may use a new topic each day"
+        assert not storage._topics
+        await storage.append([batch(0, 1, OTHER)])
+        assert set(await reader.partitions()) == {OTHER}
+        assert await reader.read(PARTITION, 0, 1) is None
+
+
+# Several changes at once
+
+
+@pytest.fixture
+def one_record_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each transaction drop one record."""
+    monkeypatch.setattr(writing, "STEP_S", 0.0)
+    monkeypatch.setattr(writing, "CHUNK_RECORDS_MAX", 1)
+
+
+async def test_appends_run_one_after_the_other(storage: SqliteStorage) -> None:
+    for first in range(100, 220, 4):
+        async with trio.open_nursery() as nursery:
+            for sequence in range(first, first + 4):
+                nursery.start_soon(storage.append, [batch(sequence, sequence + 1)])
+                await trio.lowlevel.checkpoint()  # so that they start in order
+    assert await storage.read(PARTITION, 0, 1000) == batch(0, 220)
+
+
+@pytest.mark.usefixtures("one_record_each")
+async def test_appends_and_deletions_run_between_steps_of_retention(storage: SqliteStorage) -> None:
+    third = Partition("orders", "C")
+    await storage.append([batch(0, 50, third)])
+    appended = 0
+    async with trio.open_nursery() as nursery:
+
+        async def append() -> None:
+            nonlocal appended
+            while True:
+                await storage.append([batch(appended, appended + 1, OTHER)])
+                appended += 1
+
+        nursery.start_soon(append)
+        async with trio.open_nursery() as dropping:
+            dropping.start_soon(storage.apply_retention, RetentionPolicy(records_max=10), "orders")
+            await storage.delete_partitions([third])
+            assert (await storage.partitions())[PARTITION].count > 10  # retention goes on
+        nursery.cancel_scope.cancel()
+    infos = await storage.partitions()
+    assert infos.keys() == {PARTITION, OTHER}
+    assert infos[PARTITION].earliest_sequence == 90
+    assert infos[OTHER].count >= appended >= 3
+    assert await storage.find_damage() == []
+
+
+@pytest.mark.usefixtures("one_record_each")
+async def test_cancelled_retention_leaves_an_undamaged_store(storage: SqliteStorage) -> None:
+    async with trio.open_nursery() as nursery:
+
+        async def retain() -> None:
+            await storage.apply_retention(RetentionPolicy(records_max=10))
+            pytest.fail("not cancelled")
+
+        nursery.start_soon(retain)
+        while (await storage.partitions())[PARTITION].earliest_sequence == 0:
+            await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+    info = (await storage.partitions())[PARTITION]
+    assert 0 < info.earliest_sequence < 90
+    assert info.content_bytes == batch(info.earliest_sequence, 100).content_bytes
+    assert await storage.find_damage() == []
+    assert await storage.apply_retention(RetentionPolicy(records_max=10)) == {PARTITION: 90}
+
+
+@pytest.mark.usefixtures("one_record_each")
+async def test_a_reset_includes_the_records_that_are_appended_meanwhile(storage: SqliteStorage) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(storage.reset_to, PARTITION, 200)
+        await trio.lowlevel.checkpoint()
+        nursery.start_soon(storage.append, [batch(100, 105)])
+    assert await storage.partitions() == {PARTITION: PartitionInfo(200, 200)}
+    await storage.append([batch(200, 201)])
+    assert await storage.find_damage() == []
+
+
+async def test_trim_continues_past_a_gap_and_a_missing_end(storage: SqliteStorage, path: Path) -> None:
+    execute(path, "DELETE FROM records WHERE sequence BETWEEN 10 AND 19 OR sequence >= 90")
+    await storage.trim(PARTITION, 15)
+    assert (await storage.partitions())[PARTITION].earliest_sequence == 15
+    assert await storage.apply_retention(RetentionPolicy(records_max=5)) == {PARTITION: 100}
+    assert await storage.partitions() == {PARTITION: PartitionInfo(100, 100)}
+    assert await storage.find_damage() == []
+    await storage.append([batch(100, 101)])
+
+
+# Limits
+
+
+def info(earliest: int, end: int, content_bytes: int = 0, earliest_at: int | None = 50) -> PartitionInfo:
+    return PartitionInfo(earliest, end, content_bytes, earliest_at, earliest_at)
+
+
+@pytest.mark.parametrize(
+    ("limits", "held", "is_exceeded"),
+    [
+        (TrimLimits(before_sequence=5), info(5, 9), False),
+        (TrimLimits(before_sequence=6), info(5, 9), True),
+        (TrimLimits(before_sequence=99), info(9, 9), False),
+        (TrimLimits(records_max=4), info(5, 9), False),
+        (TrimLimits(records_max=3), info(5, 9), True),
+        (TrimLimits(bytes_max=7), info(5, 9, 7), False),
+        (TrimLimits(bytes_max=6), info(5, 9, 7), True),
+        (TrimLimits(before_time=50), info(5, 9), False),
+        (TrimLimits(before_time=51), info(5, 9), True),
+        (TrimLimits(before_time=1), info(5, 9, earliest_at=None), True),
+        (TrimLimits(), info(5, 9, earliest_at=0), False),
+        (TrimLimits(before_time=51), info(9, 9, earliest_at=None), False),
+    ],
+)
+def test_a_limit_is_exceeded_by_one_too_many(limits: TrimLimits, held: PartitionInfo, is_exceeded: bool) -> None:
+    assert limits.is_exceeded_by(held) is is_exceeded
