@@ -10,6 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 from shutil import rmtree
 from tempfile import TemporaryDirectory
+from typing import Protocol
 
 import attrs
 import pytest
@@ -27,18 +28,37 @@ from tests.storage.quick import quickly
 SIZE = 40
 """The largest size of a record."""
 
+IO_ERROR = r"Input/output error|disk I/O error"
+
+
+class MarksCalls(Protocol):
+    """What records a storage, here or from outside.
+
+    Attributes:
+        failing_syncs: The number of syncs that fail next.
+    """
+
+    failing_syncs: int
+
+    def mark(self, text: str) -> None:
+        """Add a mark to the recording."""
+
 
 class Writer:
     """Uses a storage, with a mark before each call, and one with its promise when it has returned.
 
-    If `is_relaxed`, records are promised when they were flushed.
+    If `is_relaxed`, records are promised when they were flushed, and so are positions if the whole storage is relaxed.
     """
 
-    def __init__(self, storage: Storage, recorder: Recorder, ends: list[int], *, is_relaxed: bool = False) -> None:
+    def __init__(
+        self, storage: Storage, recorder: MarksCalls, ends: list[int], *, size: int = SIZE, is_relaxed: bool = False
+    ) -> None:
         self.storage = storage
         self._recorder = recorder
         self.ends = ends
         self.is_relaxed = is_relaxed
+        self._size = size
+        self._saves_durably = not is_relaxed
 
     def mark(self, what: str, value: object) -> None:
         self._recorder.mark(json.dumps([what, value]))
@@ -47,12 +67,12 @@ class Writer:
         """Append a number of records to each of some partitions; after a failure again, as a store does."""
         batches = []
         for number, count in chosen:
-            batches.append(make_batch(number, self.ends[number], count, size=SIZE))
+            batches.append(make_batch(number, self.ends[number], count, size=self._size))
             self.ends[number] += count
         self.mark("appending", self.ends)
         for _ in range(failing_syncs):
             self._recorder.failing_syncs = 1
-            with pytest.raises(StorageError, match="Input/output error"):
+            with pytest.raises(StorageError, match=IO_ERROR):
                 await self.storage.append(batches)
         await self.storage.append(batches)
         self.promise()
@@ -66,7 +86,7 @@ class Writer:
         """Make everything durable; after a failure again."""
         for _ in range(failing_syncs):
             self._recorder.failing_syncs = 1
-            with pytest.raises(StorageError, match="Input/output error"):
+            with pytest.raises(StorageError, match=IO_ERROR):
                 await self.storage.flush()
         await self.storage.flush()
         self.mark("appended", self.ends)
@@ -75,12 +95,14 @@ class Writer:
         """Save a position."""
         self.mark("saving", [name, number, self.ends[number]])
         await self.storage.save_positions(NAMES[name], {PARTITIONS[number]: self.ends[number]})
-        self.mark("saved", [name, number, self.ends[number]])
+        if self._saves_durably:
+            self.mark("saved", [name, number, self.ends[number]])
 
     async def trim(self, number: int, back: int) -> None:
         """Drop all but the last records."""
-        self.mark("trimming", [number, self.ends[number] - back])
-        await self.storage.trim(PARTITIONS[number], self.ends[number] - back)
+        earliest = max(self.ends[number] - back, 0)
+        self.mark("trimming", [number, earliest])
+        await self.storage.trim(PARTITIONS[number], earliest)
 
     async def retain(self, count: int) -> None:
         """Let retention keep at least the last records of each partition."""
@@ -125,16 +147,23 @@ async def no_wait(_count: int) -> None:
 
 
 @asynccontextmanager
-async def opened(recorder: Recorder, url: str) -> AsyncIterator[Writer]:
-    """Open a storage, and promise what it holds, as a store does that begins to acknowledge the records it finds."""
+async def opened(
+    recorder: MarksCalls, url: str, *, size: int = SIZE, is_relaxed: bool = False
+) -> AsyncIterator[Writer]:
+    """Open a storage, and promise what it holds, as a store does that begins to acknowledge the records it finds.
+
+    A storage whose options relax durability promises nothing when it is opened and closed.
+    """
     async with open_storage(url) as storage:
         held = await storage.partitions()
-        writer = Writer(storage, recorder, [held[each].end_sequence if each in held else 0 for each in PARTITIONS])
+        ends = [held[each].end_sequence if each in held else 0 for each in PARTITIONS]
+        writer = Writer(storage, recorder, ends, size=size, is_relaxed=is_relaxed)
         writer.mark("opened", storage.identity)
         writer.mark("appending", writer.ends)
-        writer.mark("appended", writer.ends)
+        writer.promise()
         yield writer
-    writer.mark("appended", writer.ends)
+    if not is_relaxed:
+        writer.mark("appended", writer.ends)
 
 
 @attrs.frozen

@@ -5,21 +5,18 @@ SQLite's writes are recorded from outside, in a process of their own; see `recor
 
 from __future__ import annotations
 
-import copy
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
-import trio
 
-from dafka.storage import open_storage
-from tests.power.disk import ALL, NOTHING, SECTOR_BYTES, Disk, Tree, store_tree
-from tests.power.promises import BrokenPromiseError, Promises, storage_errors
+from tests.power.disk import ALL, NOTHING, SECTOR_BYTES, Disk, store_tree
+from tests.power.promises import Promises
 from tests.power.recording import Entry, Kind, obstacle, record
-from tests.power.workload import is_relaxed
-from tests.storage.quick import quickly
+from tests.power.runs import left_of, moments
+from tests.power.workload import BEGUN, SIZE, is_relaxed
 
 pytestmark = [pytest.mark.skipif(bool(obstacle()), reason=obstacle()), pytest.mark.timeout(600)]
 
@@ -27,97 +24,80 @@ FULL = "sqlite:{folder}/s.db"
 URLS = [FULL, f"{FULL}?synchronous=NORMAL", f"{FULL}?synchronous=OFF"]
 PROMISES = (b'["appended"', b'["saved"', b'["opened"')
 
+READING_SEED = 7
+"""A seed of the workload whose first storage has a reader."""
 
-def record_workload(url: str, seed: int, steps: int, folder: Path) -> list[Entry]:
-    """Record a run of the workload in a folder."""
-    command = [sys.executable, "-m", "tests.power.workload", url.format(folder=folder), str(seed), str(steps)]
-    return record(command, folder, folder.with_suffix(".recording"))
-
-
-class Replay:
-    """The files of a recorded process, and what it has promised, up to a moment."""
-
-    def __init__(self, url: str, folder: Path) -> None:
-        self._url = url
-        self._folder = folder
-        self._count = 0
-        # SQLite does not write again what could not be synced.
-        self.disk = Disk(folder / "first", forgets_failed=False)
-        self.promises = Promises()
-
-    def moments(self, entries: list[Entry]) -> Iterator[tuple[int, Entry]]:
-        """Replay a recording, and yield each entry after it was replayed, with its number."""
-        for number, entry in enumerate(entries):
-            self.disk.apply(entry)
-            if entry.kind is Kind.MARK:
-                self.promises.add_mark(entry.first)
-            yield number, entry
-
-    async def check(self, tree: Tree, number: int) -> None:
-        """Check a storage that a failure left, and now and then that it can go on."""
-        self._count += 1
-        left = self._folder / f"left {self._count}"
-        store_tree(tree, left)
-        promises = copy.deepcopy(self.promises)
-        is_exact = not is_relaxed(self._url)
-        try:
-            with storage_errors():
-                async with open_storage(self._url.format(folder=left)) as storage:
-                    await promises.check(storage, is_exact=is_exact)
-                    if self._count % 10 == 0 and is_exact:
-                        await promises.append_more(storage)
-                        await promises.check(storage)
-        except BrokenPromiseError as error:
-            error.add_note(f"{self._url} at entry {number}: {left}")
-            raise
+Recorded: TypeAlias = "dict[str, tuple[Path, list[Entry]]]"
+"""For each URL, the folder of the storage, and its recording."""
 
 
-@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 12))])
+def record_workload(seed: int, steps: int, folder: Path, urls: list[str]) -> Recorded:
+    """Record a run of the workload in one process. The storages are in numbered folders, which may be there."""
+    folders = [folder / str(number) for number in range(len(urls))]
+    for each in folders:
+        each.mkdir(parents=True, exist_ok=True)
+    places = [url.format(folder=each) for url, each in zip(urls, folders, strict=True)]
+    command = [sys.executable, "-m", "tests.power.workload", str(seed), str(steps), *places]
+    parts: list[list[Entry]] = []
+    for entry in record(command, folder, folder.with_suffix(".recording")):
+        if entry.kind is Kind.MARK and entry.first == BEGUN.encode():
+            parts.append([])
+        elif parts:
+            parts[-1].append(entry)
+    return dict(zip(urls, zip(folders, parts, strict=True), strict=True))
+
+
+@pytest.fixture(scope="module", params=[1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 12))])
+def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    return record_workload(request.param, 80, tmp_path_factory.mktemp("recorded"), URLS)
+
+
+def new_disk(root: Path) -> Disk:
+    return Disk(root, forgets_failed=False)  # SQLite does not write again what could not be synced
+
+
 @pytest.mark.parametrize("url", URLS)
-def test_what_was_promised_is_synced(url: str, seed: int, tmp_path: Path) -> None:
-    (tmp_path / "first").mkdir()
-    entries = record_workload(url, seed, 80, tmp_path / "first")
-    replay = Replay(url, tmp_path)
-
-    async def check() -> None:
-        promised = 0
-        for number, entry in replay.moments(entries):
+def test_what_was_promised_is_synced(url: str, recorded: Recorded, tmp_path: Path) -> None:
+    root, entries = recorded[url]
+    disk = new_disk(root)
+    is_exact = not is_relaxed(url)
+    promised = 0
+    with left_of(url, tmp_path) as left:
+        for entry, moment in moments(disk, Promises(SIZE), entries):
             if entry.first.startswith(PROMISES):
                 promised += 1
-                await replay.check(replay.disk.tree(NOTHING), number)
+                left.check(disk.tree(NOTHING), moment, is_exact=is_exact)
                 if promised % 20 == 0:
-                    for default, others in replay.disk.fates():
-                        await replay.check(replay.disk.tree(default, others), number)
-            elif number % 40 == 0:
-                await replay.check(replay.disk.tree(ALL), number)
-        found = {name: content for name, content in replay.disk.tree(ALL).items() if not name.endswith("-shm")}
-        files = [each for each in (tmp_path / "first").iterdir() if not each.name.endswith("-shm")]
-        assert found == {each.name: each.read_bytes() for each in files}, "the recording is complete"
+                    for default, others in disk.fates():
+                        left.check(disk.tree(default, others), moment, is_exact=is_exact)
+            elif moment.number % 40 == 0:
+                left.check(disk.tree(ALL), moment, is_exact=is_exact)
+    found = {name: content for name, content in disk.tree(ALL).items() if not name.endswith("-shm")}
+    files = [each for each in root.iterdir() if not each.name.endswith(("-shm", ".lock"))]
+    assert {name: found[name] for name in found if not name.endswith(".lock")} == {
+        each.name: each.read_bytes() for each in files
+    }, "the recording is complete"
 
-    with quickly():
-        trio.run(check)
 
+def test_records_of_a_killed_process_are_synced_before_they_are_promised(recorded: Recorded, tmp_path: Path) -> None:
+    """The first processes are killed when they have written records and have not synced them.
 
-@pytest.mark.parametrize("url", URLS[:2])
-def test_records_of_a_killed_process_are_synced_before_they_are_promised(url: str, tmp_path: Path) -> None:
-    """The first process is killed when it has written records and has not synced them."""
-    (tmp_path / "first").mkdir()
-    entries = record_workload(url, 5, 30, tmp_path / "first")
-    replay = Replay(url, tmp_path)
-    last = find_sync_of_records(entries)
-    for _ in replay.moments(entries[:last]):
-        pass
-    store_tree(replay.disk.tree(ALL), tmp_path / "second")
-    replay.disk.start_process(tmp_path / "second")
-    entries = record_workload(url, 6, 8, tmp_path / "second")
-
-    async def check() -> None:
-        for number, entry in replay.moments(entries):
-            if entry.first.startswith(PROMISES):
-                await replay.check(replay.disk.tree(NOTHING), number)
-
-    with quickly():
-        trio.run(check)
+    The second ones begin while a reader uses the log. Without one, SQLite itself would copy the log into the database.
+    """
+    disks, promises = {}, {}
+    for number, url in enumerate(URLS[:2]):
+        root, entries = recorded[url]
+        disks[url], promises[url] = new_disk(root), Promises(SIZE)
+        for _ in moments(disks[url], promises[url], entries[: find_sync_of_records(entries)]):
+            pass
+        (tmp_path / "second").mkdir(exist_ok=True)
+        store_tree(disks[url].tree(ALL), tmp_path / "second" / str(number))
+    for url, (root, entries) in record_workload(READING_SEED, 8, tmp_path / "second", URLS[:2]).items():
+        disks[url].start_process(root)
+        with left_of(url, tmp_path) as left:
+            for entry, moment in moments(disks[url], promises[url], entries):
+                if entry.first.startswith(PROMISES):
+                    left.check(disks[url].tree(NOTHING), moment, is_exact=not is_relaxed(url))
 
 
 def find_sync_of_records(entries: list[Entry]) -> int:
