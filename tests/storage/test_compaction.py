@@ -117,13 +117,13 @@ async def test_nothing_happens_until_enough_is_new(storage: Storage) -> None:
 
 
 async def test_appends_and_reads_go_on_meanwhile(storage: Storage) -> None:
-    await fill(storage, 1000, 13)
+    await fill(storage, 400, 13)
     is_over = False
 
     async def compact_repeatedly() -> None:
         nonlocal is_over
         clean_end = 0
-        for _ in range(5):
+        for _ in range(3):
             found = await compact(storage, clean_end)
             clean_end = clean_end if found is None else found.clean_end
         is_over = True
@@ -137,9 +137,9 @@ async def test_appends_and_reads_go_on_meanwhile(storage: Storage) -> None:
         nursery.start_soon(compact_repeatedly)
         nursery.start_soon(read_repeatedly)
         nursery.start_soon(read_repeatedly)
-        await fill(storage, 500, 13, first=1000)
+        await fill(storage, 200, 13, first=400)
     held = [record.sequence for record in await read_all(storage)]
-    assert held[-13:] == list(range(1487, 1500))
+    assert held[-13:] == list(range(587, 600))
 
 
 async def test_readers_in_other_processes_follow(url: str) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+import re
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -158,7 +159,7 @@ async def test_every_file_truncated_or_deleted(tmp_path: Path, read_only: bool) 
     expected = await make_small(folder)
     files = Files.keep(folder)
     for path, data in files.data.items():
-        for length in range(0, len(data), 11):
+        for length in (*range(0, len(data), 31), max(len(data) - 1, 0)):
             path.write_bytes(data[:length])
             await examine(folder, expected, read_only=read_only)
             files.restore()
@@ -202,8 +203,9 @@ async def test_last_segment_truncated_at_every_byte_of_its_last_entries(tmp_path
             ends.append(ends[-1] + count)
     (log,) = folder.rglob("*.log")
     data = log.read_bytes()
+    around = {len_of(ends, end) + by for end in ends for by in (-1, 0, 1)}
     for has_catalog in (True, False):
-        for length in range(0, len(data), 1 if has_catalog else 5):
+        for length in sorted({*range(0, len(data), 9), *around} & {*range(len(data))}):
             files = Files.keep(folder)
             if not has_catalog:
                 (folder / "catalog.heads").unlink()
@@ -292,25 +294,6 @@ async def test_damage_in_the_middle_stays_and_is_reported(tmp_path: Path) -> Non
             assert (await storage.partitions())[FIRST].end_sequence == 50
 
 
-async def test_copy_of_a_log_within_a_content_is_not_an_entry(tmp_path: Path) -> None:
-    folder = tmp_path / "log"
-    async with open_filelog(str(folder)) as storage:
-        await storage.append([batch(0, 5)])
-    (log,) = folder.rglob("*.log")
-    copy = log.read_bytes()
-    async with open_filelog(str(folder)) as storage:
-        await storage.append([RecordBatch(FIRST, 5, [copy * 3])])
-        await storage.append([batch(6, 3)])
-    data = bytearray(log.read_bytes())
-    data[len(copy) + 10] ^= 1  # in the header of the entry with the copies
-    log.write_bytes(data)
-    async with open_filelog(str(folder)) as storage:
-        with pytest.raises(StorageCorruptError) as caught:
-            await storage.read(FIRST, 5, 10)
-        assert caught.value.end_sequence == 6
-        assert await storage.read(FIRST, 6, 10) == batch(6, 3)
-
-
 async def test_wrong_index_is_not_used(tmp_path: Path) -> None:
     folder = tmp_path / "log"
     large = [b"%d" % sequence * 300 for sequence in range(1000)]
@@ -357,32 +340,6 @@ async def test_records_of_a_missing_segment_can_be_dropped(tmp_path: Path, missi
                 await storage.trim(FIRST, 5 * missing + 1)
 
 
-async def test_find_damage_names_every_file_that_does_not_belong_there(tmp_path: Path) -> None:
-    folder = tmp_path / "log"
-    await make_small(folder)
-    partition = folder / "topics" / "orders" / FIRST.address
-    async with open_filelog(f"{folder}?segment_bytes=200") as storage:
-        for place in (folder, partition, folder / "positions"):
-            (place / "notes.txt").write_text("?")
-            (place / ".notes.tmp").write_text("an incomplete replacement of a file, which a killed writer leaves")
-        found = {str(damage).replace(str(folder), "") for damage in await storage.find_damage()}
-    assert found == {
-        "/notes.txt: not a file of a file log",
-        "/positions/notes.txt: not a file of a file log",
-        f"/topics/orders/{FIRST.address}/notes.txt: not a file of a file log",
-    }
-
-
-async def test_find_damage_reads_the_positions_of_each_consumer(tmp_path: Path) -> None:
-    folder = tmp_path / "log"
-    await make_small(folder)
-    (folder / "positions" / "billing.json").write_text("{")
-    async with open_filelog(str(folder)) as storage:
-        await storage.save_positions("shipping", {FIRST: 8})
-        (damage,) = await storage.find_damage()
-    assert "positions/billing.json is damaged" in str(damage)
-
-
 async def test_a_writer_reports_acknowledged_records_whose_files_are_gone(tmp_path: Path) -> None:
     folder = tmp_path / "log"
     await make_small(folder)
@@ -396,22 +353,52 @@ async def test_a_writer_reports_acknowledged_records_whose_files_are_gone(tmp_pa
     assert "lost: their file is missing or too short" in str(damage)
 
 
-async def test_find_damage(tmp_path: Path) -> None:
+async def test_find_damage_names_every_file_that_does_not_belong_there(tmp_path: Path) -> None:
     folder = tmp_path / "log"
     await make_small(folder)
     logs = sorted((folder / "topics" / "orders").rglob("*.log"))
     async with open_filelog(f"{folder}?segment_bytes=200") as storage:
         assert await storage.find_damage() == []
-        logs[0].write_bytes(logs[0].read_bytes() + b"???")
-        assert [str(damage) for damage in await storage.find_damage()] == [f"{logs[0]}: 3 bytes follow the last record"]
-        logs[1].unlink()
-        (folder / "topics" / "orders" / "README").write_text("?")
+        (folder / "topics" / "orders" / "notes.txt").write_text("?")
+        for place in (folder, logs[0].parent, folder / "positions"):
+            (place / "notes.txt").write_text("?")
+            (place / ".notes.tmp").write_text("an incomplete replacement of a file, which a killed writer leaves")
         (folder / "topics" / "orders" / "a b").mkdir()
-        (folder / "notes.txt").write_text("?")
+        logs[0].write_bytes(logs[0].read_bytes() + b"???")
+        (folder / "positions" / "billing.json").write_text("{")
         found = {str(damage).replace(str(folder), "") for damage in await storage.find_damage()}
-    assert found == {
+        logs[1].unlink()
+        found |= {str(damage).replace(str(folder), "") for damage in await storage.find_damage()}
+        sentence = r"positions/billing.json is damaged: delete it to let the consumer 'billing' start"
+        with pytest.raises(StorageError, match=sentence):
+            await storage.load_positions("billing")
+        await storage.save_positions("shipping", {FIRST: 8})
+    assert any(re.search(sentence, each) for each in found)
+    partition = f"/topics/orders/{FIRST.address}"
+    assert {each for each in found if not re.search(sentence, each)} == {
         "/notes.txt: not a file of a file log",
-        "/topics/orders/README: not a file of a file log",
+        "/positions/notes.txt: not a file of a file log",
+        "/topics/orders/notes.txt: not a file of a file log",
         "/topics/orders/a b: not a file of a file log",
-        f"orders/AAAAAAAA, sequences 5 to 8: lost or damaged (/topics/orders/AAAAAAAA/{logs[0].name})",
+        f"{partition}/notes.txt: not a file of a file log",
+        f"{partition}/{logs[0].name}: 3 bytes follow the last record",
+        f"orders/AAAAAAAA, sequences 5 to 8: lost or damaged ({partition}/{logs[0].name})",
     }
+
+
+async def test_a_writer_without_a_catalog_reports_what_it_repairs(tmp_path: Path) -> None:
+    """A damaged limit of trimming, a segment that is too short, an incomplete append, and the times of no segment."""
+    folder = tmp_path / "log"
+    await make_small(folder)
+    first, *_, last = sorted((folder / "topics" / "orders").rglob("*.log"))
+    (first.parent / "earliest").write_bytes(b"2 7 00000000\n")
+    first.write_bytes(first.read_bytes()[:-1])
+    last.write_bytes(last.read_bytes() + encode_records(batch(21, 9))[0][:-1] + b"?")
+    stray = first.with_name(f"{99:020}.stored")
+    stray.touch()
+    for name in ("catalog.heads", "catalog.names"):
+        (folder / name).unlink()
+    async with open_filelog(f"{folder}?segment_bytes=200") as storage:
+        found = {(each.reason.partition(":")[0], each.first_sequence, each.end_sequence) for each in storage.repairs}
+    assert found == {("damaged", 0, 0), ("lost", 0, 5), ("truncated", 21, 30)}
+    assert not stray.exists()

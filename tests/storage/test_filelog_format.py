@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from aiokafka.record.memory_records import MemoryRecords as AioRecords
 from crc32c import crc32c
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dafka.batches import Compression, check_crc, decode_records, read_header
@@ -37,6 +37,7 @@ with warnings.catch_warnings():
 SAFE = set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.%")
 
 
+@settings(max_examples=40)
 @given(st.binary(max_size=400))
 def test_any_bytes_are_escaped_and_unescaped(data: bytes) -> None:
     text = escape_name(data)
@@ -52,6 +53,7 @@ def test_any_bytes_are_escaped_and_unescaped(data: bytes) -> None:
     assert parts_to_name(parts) == data
 
 
+@settings(max_examples=40)
 @given(st.lists(st.binary(max_size=300), unique=True))
 def test_different_names_have_different_paths_and_none_is_inside_another(names: list[bytes]) -> None:
     paths = sorted("/".join(name_to_parts(name)) + "/" for name in names)

@@ -107,7 +107,7 @@ async def expect_round_trips(some: list[RecordBatch], folder: Path) -> None:
                 assert list(found) == [record]
 
 
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(some=st.lists(batches(), min_size=1, max_size=4))
 def test_every_way_keeps_every_record(some: list[RecordBatch]) -> None:
     with TemporaryDirectory(prefix="dafka-round-trips-") as folder:
