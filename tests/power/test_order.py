@@ -1,116 +1,86 @@
-"""Real processes sync before they promise: seen from outside, in their system calls."""
+"""Nodes sync before they promise: no ACK and no record of a spool leaves before its sync.
+
+The nodes run in this process. Their file logs are recorded, with a mark for each message that they send.
+"""
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
+import json
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import trio
 
-from tests.cli.harness import Dafka, Ended, Running
-from tests.power import order, system_calls
+from dafka import Config
+from dafka.roles.sockets import NodeSockets
+from dafka.testing import open_cluster
+from dafka.wire import Ack, BatchedMessage, RecordRun
+from tests.power.disk import NOTHING, Disk
+from tests.power.recorder import Recorder
+from tests.power.recording import Kind
 
-pytestmark = [
-    pytest.mark.skipif(bool(system_calls.obstacle()), reason=system_calls.obstacle()),
-    pytest.mark.timeout(400),
-]
-
-LINES = [order.CONTENT % number + b"x" * (number * 37 % 200) + b"\n" for number in range(60)]
-
-
-class Traced(Dafka):
-    """Runs the command and traces it."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.data = folder / "data"
-        self.data.mkdir()
-
-    def start_traced(self, *arguments: str, stdin: int = subprocess.DEVNULL, **settings: str) -> Running:
-        """Start `dafka` with these arguments and settings, and trace it."""
-        command = (*system_calls.command(self.folder / "calls"), sys.executable, "-m", "dafka")
-        environment = {"PYTHONPATH": str(Path(__file__).parents[2]), **settings}
-        return self.start(*arguments, *self.options, stdin=stdin, command=command, environment=environment)
-
-    def calls(self) -> list[system_calls.Call]:
-        with (self.folder / "calls").open() as lines:
-            return list(system_calls.read(lines))
+COUNT = 60
+DEADLINE_S = 60
+VALUES = [b"record-%06d;" % number + b"x" * (number * 37 % 200) for number in range(COUNT)]
 
 
-@pytest.fixture
-def traced(tmp_path: Path) -> Iterator[Traced]:
-    command = Traced(tmp_path)
-    try:
-        command.start_tower()
-        yield command
-    finally:
-        command.close()
+@contextmanager
+def recording(root: Path) -> Iterator[Recorder]:
+    """Record what is below a folder, with the last sequence of each ACK and of each run of records that is sent."""
+    recorder = Recorder(root)
+    send = NodeSockets._send
+
+    def mark_and_send(self: NodeSockets, messages: Sequence[BatchedMessage]) -> None:
+        for message in messages:
+            if isinstance(message, Ack):
+                recorder.mark(json.dumps(["ACK", message.sequence]))
+            elif isinstance(message, RecordRun):
+                recorder.mark(json.dumps(["RECORD", message.batch.end_sequence - 1]))
+        send(self, messages)
+
+    with recorder.recording(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(NodeSockets, "_send", mark_and_send)
+        yield recorder
 
 
-def produce(traced: Traced, running: Running) -> Ended:
-    """Write the records to the standard input of a producer, a few at a time, and wait for its end."""
-    pipe = running.process.stdin
-    assert pipe is not None
-    for start in range(0, len(LINES), 10):
-        pipe.write(b"".join(LINES[start : start + 10]))
-        pipe.flush()
-        time.sleep(0.05)  # so that there are several batches; any number of them is right
-    pipe.close()
-    return running.wait()
+async def publish(config: Config, storage: str, spool: str) -> None:
+    """Publish records, a few at a time, and wait until they are stored."""
+    with trio.fail_after(DEADLINE_S):
+        async with open_cluster(config, storage=storage) as cluster:
+            own = cluster.config.with_producer(spool=spool)
+            async with cluster.producer("orders", own) as producer:
+                for start in range(0, COUNT, 10):
+                    await producer.send_many(VALUES[start : start + 10])
+                    if start % 20:
+                        await producer.wait_stored()
+                await producer.wait_stored()
 
 
-def end(traced: Traced, running: Running) -> None:
-    """End a traced process, not the tracer."""
-    (number,) = [each for each, line in traced.processes().items() if " dafka store " in line and "strace" not in line]
-    os.kill(number, signal.SIGTERM)
-    assert running.wait().status == 0, running.errors
+def sent_too_early(recorder: Recorder, root: Path, what: str) -> list[tuple[int, int]]:
+    """Return what was sent of a kind, with the end of the records that a power failure would have left."""
+    disk = Disk(root)
+    found, sent = [], set()
+    for entry in recorder.entries:
+        disk.apply(entry)
+        if entry.kind is Kind.MARK:
+            kind, sequence = json.loads(entry.first)
+            if kind == what:
+                left = b"".join(content or b"" for content in disk.tree(NOTHING).values())
+                end = max((int(number) + 1 for number in re.findall(rb"record-(\d{6});", left)), default=0)
+                sent.add(sequence)
+                found += [(sequence, end)] if sequence >= end else []
+    assert max(sent) == COUNT - 1
+    return found
 
 
-def trace_store(traced: Traced, storage: str) -> list[str]:
-    store = traced.start_traced("store", "-v", "--storage", storage.format(folder=traced.data))
-    store.wait_errors("Opened")
-    assert produce(traced, traced.start_node("produce", "orders", stdin=subprocess.PIPE)).status == 0
-    end(traced, store)
-    assert order.count_calls(traced.calls(), str(traced.data))["acks"] > 0
-    return order.acknowledged_too_early(traced.calls(), str(traced.data))
-
-
-def trace_producer(traced: Traced, storage: str) -> list[str]:
-    traced.start_node("store", "-v", "--storage", "memory:").wait_errors("Opened")
-    producer = traced.start_traced(
-        *("produce", "orders", "-v"), stdin=subprocess.PIPE, DAFKA_PRODUCER_SPOOL=storage.format(folder=traced.data)
-    )
-    producer.wait_errors("Found the cluster")  # from then on records are sent when they are published
-    assert produce(traced, producer).status == 0, producer.errors
-    assert order.count_calls(traced.calls(), str(traced.data))["records"] >= len(LINES)
-    return order.published_too_early(traced.calls(), str(traced.data))
-
-
-def trace_consumer(traced: Traced) -> list[str]:
-    traced.start_node("store", "-v", "--storage", "memory:").wait_errors("Opened")
-    consumer = traced.start_traced(
-        *("consume", "orders", "--from-beginning", "--count", str(len(LINES))),
-        DAFKA_CONSUMER_NAME="reader",
-        DAFKA_CONSUMER_POSITIONS=f"filelog:{traced.data}/positions",
-    )
-    assert produce(traced, traced.start_node("produce", "orders", stdin=subprocess.PIPE)).status == 0
-    assert consumer.wait() == Ended(0, b"".join(LINES), consumer.errors)
-    assert order.count_calls(traced.calls(), str(traced.data))["positions"] > 0
-    return order.saved_too_early(traced.calls(), str(traced.data))
-
-
-def test_no_ack_leaves_before_the_sync_of_what_it_acknowledges(traced: Traced) -> None:
-    assert trace_store(traced, "sqlite:{folder}/s.db") == []
-
-
-def test_no_record_leaves_before_the_sync_of_the_spool(traced: Traced) -> None:
-    assert trace_producer(traced, "filelog:{folder}/log?segment_bytes=2000") == []
-
-
-def test_no_position_is_saved_before_the_output_is_written(traced: Traced) -> None:
-    assert trace_consumer(traced) == []
+@pytest.mark.parametrize("what", ["ACK", "RECORD"])
+async def test_nothing_is_sent_before_its_sync(what: str, tmp_path: Path) -> None:
+    """A store syncs records before it acknowledges them, a producer with a spool before it publishes them."""
+    log = f"filelog:{tmp_path}/root/log?segment_bytes=2000"
+    (tmp_path / "root").mkdir()
+    with recording(tmp_path / "root") as recorder:
+        await publish(Config(), *((log, "") if what == "ACK" else ("memory:", log)))
+    assert sent_too_early(recorder, tmp_path / "root", what) == []
