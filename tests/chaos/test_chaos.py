@@ -20,6 +20,7 @@ PACE = Pace(calm_s=0.0, duration_s=(0.3, 1.2))
 SIZE = Size(stores=3, producers=2, consumers=1, rate=1000, beacon_ms=250)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc, and all of 127.0.0.0/8")
 @pytest.mark.timeout(600)
 async def test_every_fault_once_and_no_promise_broken(tmp_path: Path) -> None:

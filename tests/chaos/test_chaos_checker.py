@@ -1,4 +1,4 @@
-"""The checker reports records that were lost, doubled, changed or invented."""
+"""The checks of chaos find what is lost, doubled, wrong or invented."""
 
 from __future__ import annotations
 
@@ -18,186 +18,128 @@ from tests.chaos.schedule import FAULTS, LOSSES, Pace, plan, plan_each
 PARTITION = Partition("orders", "A" * 32)
 
 
-def batch(first: int, end: int) -> RecordBatch:
-    return RecordBatch(PARTITION, first, contents_of(PARTITION.address, first, end))
+def batch(first: int, end: int, address: str = PARTITION.address) -> RecordBatch:
+    return RecordBatch(PARTITION, first, contents_of(address, first, end))
 
 
 def held(end: int, earliest: int = 0) -> dict[str, PartitionInfo]:
     return {PARTITION.address: PartitionInfo(earliest, end)}
 
 
-def published(**values: Any) -> dict[str, Published]:
-    return {PARTITION.address: attrs.evolve(Published(acknowledged=10, sent=12), **values)}
+@pytest.mark.parametrize(
+    ("batches", "problem"),
+    [
+        ([batch(5, 8), batch(8, 9), batch(9, 100)], ""),
+        ([batch(5, 8), batch(7, 9)], "record 7 of"),
+        ([batch(5, 8), batch(9, 12), batch(12, 13)], "record 9 of"),
+        ([RecordBatch(PARTITION, 0, [*contents_of(PARTITION.address, 0, 4), b"wrong"])], "record 4 of"),
+        ([batch(0, 1, "B" * 32)], "record 0 of"),
+    ],
+)
+def test_what_does_not_follow_or_is_wrong_is_found(batches: list[RecordBatch], problem: str) -> None:
+    found = Sequel().take_all(batches)
+    assert len(found) == bool(problem)
+    assert "".join(found).startswith(problem)
 
 
-class TestSequel:
-    def test_runs_that_follow_each_other_are_right(self) -> None:
-        assert Sequel().take_all([batch(5, 8), batch(8, 9), batch(9, 100)]) == []
-
-    def test_doubled_record_is_found(self) -> None:
-        assert "record 7 of orders/A" in Sequel().take_all([batch(5, 8), batch(7, 9)])[0]
-
-    def test_lost_record_is_found(self) -> None:
-        (problem,) = Sequel().take_all([batch(5, 8), batch(9, 12), batch(12, 13)])
-        assert problem.startswith("record 9 of")
-        assert problem.endswith("came where 8 was due")
-
-    def test_wrong_content_is_found(self) -> None:
-        contents = contents_of(PARTITION.address, 0, 10)
-        contents[4] = contents[3]
-        (problem,) = Sequel().take_all([RecordBatch(PARTITION, 0, contents)])
-        assert problem.startswith("record 4 of")
-
-    def test_content_of_another_partition_is_found(self) -> None:
-        assert Sequel().take(RecordBatch(PARTITION, 0, contents_of("B" * 32, 0, 1)))
+@pytest.mark.parametrize(
+    ("holdings", "ought", "is_right"),
+    [
+        *((held(end), {}, True) for end in (10, 11, 12, 13)),
+        ({}, {}, False),
+        (held(9), {}, False),
+        (held(12, earliest=1), {}, False),
+        (held(11), {"is_spooled": True}, False),
+        (held(13), {"is_complete": True}, False),
+        (held(11), {"is_complete": True}, False),
+    ],
+)
+def test_lost_and_invented_records_of_stores_are_found(
+    holdings: dict[str, PartitionInfo], ought: dict[str, Any], is_right: bool
+) -> None:
+    published = attrs.evolve(Published(acknowledged=10, sent=12), **ought)
+    assert (find_lost("a", holdings, {PARTITION.address: published}) == []) is is_right
 
 
-class TestStores:
-    def test_what_was_acknowledged_and_more_is_right(self) -> None:
-        for end in (10, 11, 12, 13):
-            assert find_lost("a", held(end), published()) == []
-
-    @pytest.mark.parametrize(
-        ("holdings", "ought"),
-        [
-            ({}, {}),
-            (held(9), {}),
-            (held(12, earliest=1), {}),
-            (held(11), {"is_spooled": True}),
-            (held(13), {"is_complete": True}),
-            (held(11), {"is_complete": True}),
-        ],
-    )
-    def test_lost_and_invented_records_are_found(
-        self, holdings: dict[str, PartitionInfo], ought: dict[str, Any]
-    ) -> None:
-        assert len(find_lost("a", holdings, published(**ought))) >= 1
-
-    def test_partition_without_a_producer_is_found(self) -> None:
-        assert find_lost("a", held(1), {}) == [f"a holds {PARTITION.address}, which no producer published"]
-
-    def test_different_ranges_are_found(self) -> None:
-        assert find_different({"a": held(9), "b": held(9), "c": held(9)}) == []
-        assert len(find_different({"a": held(9), "b": held(9), "c": held(10)})) == 1
-        assert len(find_different({"a": held(9), "b": held(9, earliest=1)})) == 1
-        assert len(find_different({"a": held(9), "b": {}})) == 1
-
-    @pytest.mark.parametrize("scheme", ["sqlite", "filelog"])
-    async def test_wrong_content_in_a_storage_is_found(self, scheme: str, tmp_path: Path) -> None:
-        url = f"{scheme}:{tmp_path}/store"
-        async with open_storage(url) as storage:
-            await storage.append([batch(0, 5000)])
-        assert await find_wrong_contents("a", url) == (5000, [])
-        async with open_storage(url) as storage:
-            await storage.append([RecordBatch(PARTITION, 5000, [b"wrong"]), batch(5001, 5002)])
-        count, problems = await find_wrong_contents("a", url)
-        assert count == 5002
-        assert len(problems) == 1
-        assert problems[0].startswith("a: record 5000 of")
+def test_differences_between_stores_and_partitions_of_nobody_are_found() -> None:
+    assert find_lost("a", held(1), {}) == [f"a holds {PARTITION.address}, which no producer published"]
+    assert find_different({"a": held(9), "b": held(9), "c": held(9)}) == []
+    for other in (held(10), held(9, earliest=1), {}):
+        assert len(find_different({"a": held(9), "b": held(9), "c": other})) == 1
+    assert find_unconsumed("c", {"A": 30}, [{"A": PartitionInfo(0, 30)}, {"A": PartitionInfo(0, 29)}]) == []
+    assert len(find_unconsumed("c", {"A": 30}, [{"A": PartitionInfo(0, 31)}])) == 1
 
 
-class TestConsumers:
-    @pytest.fixture
-    def writer(self, tmp_path: Path) -> LedgerWriter:
-        return LedgerWriter(tmp_path / "ledger")
+async def test_wrong_content_in_a_storage_is_found(tmp_path: Path) -> None:
+    url = f"filelog:{tmp_path}/store"
+    async with open_storage(url) as storage:
+        await storage.append([batch(0, 5000)])
+    assert await find_wrong_contents("a", url) == (5000, [])
+    async with open_storage(url) as storage:
+        await storage.append([RecordBatch(PARTITION, 5000, [b"wrong"]), batch(5001, 5002)])
+    count, (problem,) = await find_wrong_contents("a", url)
+    assert count == 5002
+    assert problem.startswith("a: record 5000 of")
 
-    @pytest.fixture
-    def ledger(self, tmp_path: Path) -> ConsumerLedger:
-        return ConsumerLedger(LedgerReader(tmp_path / "ledger"))
 
-    def run(self, writer: LedgerWriter, first: int, end: int, saved: int | None = None) -> None:
-        writer.write(kind="run", address="A", first=first, end=end)
-        if saved is not None:
-            writer.write(kind="saved", positions={"A": saved})
-
-    def test_later_life_goes_on_where_the_one_before_had_saved(
-        self, writer: LedgerWriter, ledger: ConsumerLedger
-    ) -> None:
+@pytest.mark.parametrize(
+    ("runs", "expected"),
+    [
+        ([[(0, 10, 10), (10, 15, None)], [(10, 30, 30)]], []),
+        ([[(0, 10, 8)], [(11, 20, None)]], ["record 11 of A came first, and 10 was due"]),
+        ([[(0, 10, 8)], [(7, 20, None)]], ["record 7 of A came again, though 8 was saved"]),
+        ([[(1, 10, None)]], ["record 1 of A came first, and 0 was due"]),
+        ([[(0, 10, None), (11, 12, None)]], ["record 11 of A came where 10 was due"]),
+    ],
+)
+def test_gaps_and_repetitions_of_a_consumer_are_found(
+    runs: list[list[tuple[int, int, int | None]]], expected: list[str], tmp_path: Path
+) -> None:
+    """Each list is a life of the consumer: from which record to which it got them, and what it saved then."""
+    writer = LedgerWriter(tmp_path / "ledger")
+    ledger = ConsumerLedger(LedgerReader(tmp_path / "ledger"))
+    for life in runs:
         writer.write(kind="open")
-        self.run(writer, 0, 10, saved=10)
-        self.run(writer, 10, 15)
-        writer.write(kind="open")
-        self.run(writer, 10, 30, saved=30)
+        for first, end, saved in life:
+            writer.write(kind="run", address="A", first=first, end=end)
+            if saved is not None:
+                writer.write(kind="saved", positions={"A": saved})
         ledger.poll()
-        assert (ledger.problems, ledger.ends, ledger.repeated, ledger.records) == ([], {"A": 30}, 5, 35)
-        assert find_unconsumed("c", ledger.ends, [{"A": PartitionInfo(0, 30)}, {"A": PartitionInfo(0, 29)}]) == []
-        assert len(find_unconsumed("c", ledger.ends, [{"A": PartitionInfo(0, 31)}])) == 1
-
-    @pytest.mark.parametrize(
-        ("first", "end"),
-        [(11, 20), (7, 20)],
-        ids=["lost between lives", "given again though it was saved"],
-    )
-    def test_gap_or_repetition_between_lives_is_found(
-        self, first: int, end: int, writer: LedgerWriter, ledger: ConsumerLedger
-    ) -> None:
-        writer.write(kind="open")
-        self.run(writer, 0, 10, saved=8)
-        writer.write(kind="open")
-        self.run(writer, first, end)
-        ledger.poll()
-        assert len(ledger.problems) == 1
-
-    def test_first_record_missing_in_the_first_life_is_found(
-        self, writer: LedgerWriter, ledger: ConsumerLedger
-    ) -> None:
-        writer.write(kind="open")
-        self.run(writer, 1, 10)
-        ledger.poll()
-        assert ledger.problems == ["record 1 of A came first, and 0 was due"]
-
-    def test_gap_within_a_life_and_what_a_consumer_says_are_found(
-        self, writer: LedgerWriter, ledger: ConsumerLedger
-    ) -> None:
-        writer.write(kind="open")
-        self.run(writer, 0, 10)
-        ledger.poll()
-        self.run(writer, 11, 12)
-        writer.write(kind="problem", text="wrong")
-        ledger.poll()
-        assert len(ledger.problems) == 2
+    assert ledger.problems == expected
+    if not expected:
+        assert (ledger.ends, ledger.repeated, ledger.records) == ({"A": 30}, 5, 35)
+    writer.write(kind="problem", text="wrong")
+    ledger.poll()
+    assert ledger.problems == [*expected, "wrong"]
 
 
-class TestProducers:
-    def test_ledger_goes_on_through_lives_and_torn_lines(self, tmp_path: Path) -> None:
-        path = tmp_path / "ledger"
-        writer = LedgerWriter(path)
-        ledger = ProducerLedger(LedgerReader(path))
-        writer.write(kind="open", address="A", acknowledged=0, sent=0, next=0, spool=True)
-        writer.write(kind="ack", address="A", acknowledged=5, sent=9, next=9, spool=True)
-        ledger.poll()
+def test_a_ledger_of_a_producer_goes_on_through_lives_and_torn_lines(tmp_path: Path) -> None:
+    path = tmp_path / "ledger"
+    writer = LedgerWriter(path)
+    ledger = ProducerLedger(LedgerReader(path))
+    for kind, acknowledged, sent in (("open", 0, 0), ("ack", 5, 9)):
+        writer.write(kind=kind, address="A", acknowledged=acknowledged, sent=sent, next=sent, spool=True)
+    ledger.poll()
+    for part in (b'{"kind": "ac', b'k", "address": "A", "acknowledged": 6, "sent": 9, "next": 9, "spool": true}\n'):
         with path.open("ab") as file:
-            file.write(b'{"kind": "ac')
+            file.write(part)
         ledger.poll()
-        with path.open("ab") as file:
-            file.write(b'k", "address": "A", "acknowledged": 6, "sent": 9, "next": 9, "spool": true}\n')
-        writer.write(kind="open", address="A", acknowledged=4, sent=9, next=9, spool=True)
+    for sent, problems in ((9, 0), (8, 1)):
+        writer.write(kind="open", address="A", acknowledged=4, sent=sent, next=sent, spool=True)
         ledger.poll()
-        assert ledger.problems == []
+        assert len(ledger.problems) == problems
         assert (ledger.acknowledged, ledger.sent) == (6, 9)
-        writer.write(kind="open", address="A", acknowledged=4, sent=8, next=8, spool=True)
-        ledger.poll()
-        assert len(ledger.problems) == 1
 
 
-class TestSchedule:
-    def test_seed_decides(self) -> None:
-        pace = Pace()
-        assert plan(7, 600, pace) == plan(7, 600, pace)
-        assert plan(7, 600, pace) != plan(8, 600, pace)
-
-    def test_every_fault_comes_in_a_long_run_and_losses_are_rare(self) -> None:
-        for seed in range(20):
-            faults = [fault for lane in plan(seed, 3600, Pace()) for fault in lane]
-            kinds = [fault.kind for fault in faults]
-            assert set(kinds) == set(FAULTS)
-            assert 10 <= sum(kinds.count(kind) for kind in LOSSES) <= 15
-            assert max(fault.at_s for fault in faults) < 3600
-
-    def test_only_some_faults(self) -> None:
-        lanes = plan(1, 3600, Pace(), ["kill-store", "delay"])
-        assert [{fault.kind for fault in lane} for lane in lanes] == [{"kill-store"}, set(), {"delay"}]
-
-    def test_each_once(self) -> None:
-        kinds = [fault.kind for lane in plan_each(3, Pace()) for fault in lane]
-        assert sorted(kinds) == sorted(FAULTS)
+def test_a_seed_decides_about_faults_of_every_kind() -> None:
+    pace = Pace()
+    assert plan(7, 600, pace) == plan(7, 600, pace) != plan(8, 600, pace)
+    for seed in range(20):
+        faults = [fault for lane in plan(seed, 3600, pace) for fault in lane]
+        kinds = [fault.kind for fault in faults]
+        assert set(kinds) == set(FAULTS)
+        assert 10 <= sum(kinds.count(kind) for kind in LOSSES) <= 15
+        assert max(fault.at_s for fault in faults) < 3600
+    lanes = plan(1, 3600, pace, ["kill-store", "delay"])
+    assert [{fault.kind for fault in lane} for lane in lanes] == [{"kill-store"}, set(), {"delay"}]
+    assert sorted(fault.kind for lane in plan_each(3, pace) for fault in lane) == sorted(FAULTS)

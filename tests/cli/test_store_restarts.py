@@ -19,7 +19,7 @@ from tests.waiting import wait_until
 DEADLINE_S = 60
 
 
-async def test_a_store_whose_storage_is_removed_starts_again(tmp_path: Path) -> None:
+async def test_a_store_whose_storage_is_removed_starts_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """It retries while its storage cannot be opened. An error of the first start is raised."""
     stores: list[Store] = []
     ended: list[Store] = []
@@ -43,7 +43,7 @@ async def test_a_store_whose_storage_is_removed_starts_again(tmp_path: Path) -> 
                 await producer.wait_stored()
                 shutil.rmtree(folder)
                 await producer.send(b"3")
-                await wait_until(lambda: len(ended) == 1)
+                await wait_until(lambda: len(ended) == 1 and "does not exist; create it first" in caplog.text)
                 folder.mkdir()
                 await wait_until(lambda: len(stores) == 2)
                 await producer.wait_stored()

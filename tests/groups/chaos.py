@@ -10,23 +10,21 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
-import re
 import signal
 import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from subprocess import DEVNULL, PIPE
 
 import attrs
 import trio
 
-from tests.groups.ledger import Verdict, judge, read_ledgers
+from tests.chaos.processes import Node
+from tests.chaos.timeline import Timeline
+from tests.groups.ledger import Handling, Verdict, judge, read_ledgers
+from tests.ports import free_ports
 
 HANDOVER_S = 1.0
 """How long a program may take to save its positions."""
@@ -37,13 +35,13 @@ RESTART_S = 1.0
 PRODUCERS_PER_PROCESS = 25
 """Producers in one process."""
 
-ANY_PORT = "tcp://127.0.0.1:*"
-
-START_S = 120.0
-"""Seconds in which a process must be ready."""
+END_S = 120.0
+"""Seconds in which a process must be ready, and end."""
 
 QUIET_S = 60.0
 """Seconds until all records must be handled after the last fault."""
+
+HOST = "127.0.0.1"
 
 
 @attrs.frozen(kw_only=True)
@@ -67,201 +65,120 @@ class Plan:
     records_per_s: float = 2.0
 
 
-class Members:
-    """The processes of the members.
-
-    Args:
-        folder: Where their ledgers are.
-        opener: Opens the processes.
-        plan: What happens.
+class Chaos:
+    """The processes, and what happens to them.
 
     Attributes:
-        killed: When processes were killed, by process id.
-        frozen: When processes were frozen, in milliseconds, by process id.
-        kills: How many were killed.
-        freezes: How many were frozen.
+        killed: When members were killed, by process id.
+        frozen: When members were frozen, in milliseconds, by process id.
+        timeline: What was done, and what the processes have printed.
     """
 
-    def __init__(self, folder: Path, opener: Opener, plan: Plan) -> None:
+    def __init__(self, plan: Plan, folder: Path) -> None:
         self.killed: dict[str, float] = {}
         self.frozen: dict[str, list[range]] = defaultdict(list)
-        self.kills = 0
-        self.freezes = 0
-        self.processes: dict[int, trio.Process] = {}
-        self._busy: set[int] = set()
+        self.timeline = Timeline(folder / "timeline.txt")
+        self._plan = plan
         self._folder = folder
-        self._plan = plan
-        self._opener = opener
-
-    def ledgers(self) -> list[Path]:
-        """Return the ledgers."""
-        return sorted(self._folder.glob("*.ledger"))
-
-    async def start(self, number: int) -> None:
-        """Start a member, and wait until it is ready."""
-        arguments = [f"m{number}", str(self._ledger(number))]
-        process = await self._opener.open("tests.groups.member_process", *arguments)
-        self.processes[number] = process
-        await _read_line(process)
-
-    async def strike(self) -> None:
-        """Kill or freeze a member, and let it come back."""
-        free = [each for each in self.processes if each not in self._busy]
-        if not free:
-            return
-        number = random.choice(free)
-        self._busy.add(number)
-        process = self.processes[number]
-        if random.random() < 0.5:
-            await self._kill(number, process)
-        else:
-            await self._freeze(process)
-        self._busy.discard(number)
-
-    async def stop(self) -> None:
-        """Stop all members, as a service manager does."""
-        for process in self.processes.values():
-            process.send_signal(signal.SIGTERM)
-        for process in self.processes.values():
-            await process.wait()
-
-    async def _kill(self, number: int, process: trio.Process) -> None:
-        self.kills += 1
-        process.kill()
-        self.killed[str(process.pid)] = time.monotonic()
-        await process.wait()
-        await trio.sleep(random.uniform(0.0, RESTART_S))
-        await self.start(number)
-
-    async def _freeze(self, process: trio.Process) -> None:
-        self.freezes += 1
-        begun = time.monotonic()
-        process.send_signal(signal.SIGSTOP)
-        await trio.sleep(random.uniform(0.2, 2 * self._plan.lease_s))
-        process.send_signal(signal.SIGCONT)
-        self.frozen[str(process.pid)].append(range(round(begun * 1000), round(time.monotonic() * 1000) + 50))
-
-    def _ledger(self, number: int) -> Path:
-        return self._folder / f"m{number}.ledger"
-
-
-class Producers:
-    """The processes of the producers.
-
-    Args:
-        plan: What happens.
-        opener: Opens the processes.
-    """
-
-    def __init__(self, plan: Plan, opener: Opener) -> None:
-        self._plan = plan
-        self._opener = opener
-        self._processes: list[trio.Process] = []
-
-    async def start(self) -> None:
-        """Start them."""
-        left = self._plan.partitions
-        while left > 0:
-            count = min(left, PRODUCERS_PER_PROCESS)
-            left -= count
-            arguments = [str(count), str(self._plan.records_per_s)]
-            process = await self._opener.open("tests.groups.producers_process", *arguments)
-            await _read_line(process)
-            self._processes.append(process)
-
-    async def stop(self) -> dict[str, int]:
-        """Stop them, and return how many records each producer has published."""
-        ends: dict[str, int] = {}
-        for process in self._processes:
-            process.send_signal(signal.SIGTERM)
-        for process in self._processes:
-            ends |= json.loads(await _read_line(process))
-            await process.wait()
-        return ends
-
-
-async def run(plan: Plan, folder: Path) -> tuple[Verdict, Members]:
-    """Run a group among faults, and judge what its members have handled."""
-    async with AsyncExitStack() as stack:
-        opener = Opener(stack)
-        up = ["--sub", ANY_PORT, "--pub", ANY_PORT, "--storage", f"sqlite:{folder}/store.db"]
-        sub, pub = re.findall(r"tcp://\S+", await _read_line(await opener.open("dafka", "up", *up)))
-        opener.environment |= {
+        self._busy: set[Node] = set()
+        sub, pub = (f"tcp://{HOST}:{port}" for port in free_ports(2, HOST))
+        self._environment = {
             "DAFKA_BEACON_TOWER_SUB": sub,
             "DAFKA_BEACON_TOWER_PUB": pub,
-            "DAFKA_NODE_BIND": ANY_PORT,
+            "DAFKA_NODE_BIND": f"tcp://{HOST}:*",
             "DAFKA_CONSUMER_OFFSET_RESET": "earliest",
             "DAFKA_CONSUMER_GROUP_LEASE_MS": str(round(plan.lease_s * 1000)),
             "DAFKA_CONSUMER_GROUP_HANDOVER_MS": str(round(HANDOVER_S * 1000)),
         }
-        members, producers = Members(folder, opener, plan), Producers(plan, opener)
-        await producers.start()
-        async with trio.open_nursery() as starting:
-            for number in range(plan.members):
-                starting.start_soon(members.start, number)
-        async with trio.open_nursery() as faults:
-            with trio.move_on_after(plan.seconds):
-                while True:
-                    faults.start_soon(members.strike)
-                    await trio.sleep(random.expovariate(1 / plan.fault_s))
-        ends = await producers.stop()
-        with trio.move_on_after(QUIET_S):
-            while _reached(members) != ends:  # noqa: ASYNC110 (the ledgers are files)
-                await trio.sleep(0.5)
-        await members.stop()
-        return judge(read_ledgers(members.ledgers(), members.killed), ends, members.frozen), members
+        storage = f"sqlite:{folder}/store.db"
+        self._tower = self._node("up", "dafka", "up", "--sub", sub, "--pub", pub, "--storage", storage, ready="tcp://")
+        counts = [min(PRODUCERS_PER_PROCESS, plan.partitions - at) for at in range(0, plan.partitions, 25)]
+        self._producers = [
+            self._node(
+                f"p{number}", "tests.groups.producers_process", str(count), str(plan.records_per_s), f"p{number}"
+            )
+            for number, count in enumerate(counts)
+        ]
+        self._members = [
+            self._node(f"m{number}", "tests.groups.member_process", f"m{number}", f"m{number}.ledger")
+            for number in range(plan.members)
+        ]
+
+    def _node(self, name: str, module: str, *arguments: str, ready: str = "ready") -> Node:
+        command = [sys.executable, "-m", module, *arguments]
+        return Node(name, command, self._environment, self._folder, self.timeline, ready)
+
+    async def run(self) -> Verdict:
+        """Run all processes among faults, and judge what the members have handled."""
+        async with trio.open_nursery() as nursery:
+            nodes = [self._tower, *self._producers, *self._members]
+            for node in nodes:
+                nursery.start_soon(node.run)
+            for some in ([self._tower], self._producers, self._members):
+                for node in some:
+                    node.start()
+                with trio.fail_after(END_S):
+                    for node in some:
+                        await node.wait_ready()
+            async with trio.open_nursery() as faults:
+                with trio.move_on_after(self._plan.seconds):
+                    while True:
+                        faults.start_soon(self._strike)
+                        await trio.sleep(random.expovariate(1 / self._plan.fault_s))
+            await self._end(self._producers)
+            ends: dict[str, int] = {}
+            for producer in self._producers:
+                ends |= json.loads((self._folder / producer.name).read_text())
+            with trio.move_on_after(QUIET_S):
+                while self._reached() != ends:  # noqa: ASYNC110 (the ledgers are files)
+                    await trio.sleep(0.5)
+            await self._end(self._members)
+            await self._end([self._tower])
+            nursery.cancel_scope.cancel()
+        self.timeline.close()
+        verdict = judge(self._handled(), ends, self.frozen)
+        return attrs.evolve(verdict, problems=(*verdict.problems, *self.timeline.problems))
+
+    async def _strike(self) -> None:
+        """Kill or freeze a member, and let it come back."""
+        free = [each for each in self._members if each not in self._busy]
+        if not free:
+            return
+        member = random.choice(free)
+        self._busy.add(member)
+        process = str(member.process_id)
+        begun = time.monotonic()
+        if random.random() < 0.5:
+            await member.kill()
+            self.killed[process] = begun
+            await trio.sleep(random.uniform(0.0, RESTART_S))
+            member.start()
+            await member.wait_ready()
+        else:
+            member.signal(signal.SIGSTOP)
+            await trio.sleep(random.uniform(0.2, 2 * self._plan.lease_s))
+            member.signal(signal.SIGCONT)
+            self.frozen[process].append(range(round(begun * 1000), round(time.monotonic() * 1000) + 50))
+        self._busy.discard(member)
+
+    async def _end(self, nodes: list[Node]) -> None:
+        """End processes as a service manager does."""
+        async with trio.open_nursery() as nursery:
+            for node in nodes:
+                nursery.start_soon(node.terminate, END_S)
+
+    def _handled(self) -> dict[str, list[Handling]]:
+        return read_ledgers(sorted(self._folder.glob("*.ledger")), self.killed)
+
+    def _reached(self) -> dict[str, int]:
+        """Return how far each partition has been handled."""
+        return {partition: max(each.end for each in found) for partition, found in self._handled().items()}
 
 
-class Opener:
-    """Opens processes, and ends those that are left when its block is left.
-
-    Attributes:
-        environment: The environment of the processes.
-    """
-
-    def __init__(self, stack: AsyncExitStack) -> None:
-        self.environment = dict(os.environ)
-        self._stack = stack
-
-    async def open(self, module: str, *arguments: str) -> trio.Process:
-        """Start a Python module."""
-        return await self._stack.enter_async_context(_open_process(module, *arguments, environment=self.environment))
-
-
-@asynccontextmanager
-async def _open_process(module: str, *arguments: str, environment: dict[str, str]) -> AsyncIterator[trio.Process]:
-    process = await trio.lowlevel.open_process(
-        [sys.executable, "-m", module, *arguments],
-        stdout=PIPE,
-        stderr=None if os.environ.get("DAFKA_CHAOS_VERBOSE") else DEVNULL,
-        env=environment,
-    )
-    try:
-        yield process
-    finally:
-        with trio.CancelScope(shield=True):
-            if process.poll() is None:
-                process.kill()
-            await process.wait()
-            if process.stdout is not None:
-                await process.stdout.aclose()
-
-
-async def _read_line(process: trio.Process) -> str:
-    assert process.stdout is not None
-    line = b""
-    with trio.fail_after(START_S):
-        while not line.endswith(b"\n"):
-            part = await process.stdout.receive_some()
-            assert part, "the process has ended"
-            line += part
-    return line.decode().splitlines()[0]
-
-
-def _reached(members: Members) -> dict[str, int]:
-    """Return how far each partition has been handled."""
-    handled = read_ledgers(members.ledgers(), members.killed)
-    return {partition: max(each.end for each in found) for partition, found in handled.items()}
+async def run(plan: Plan, folder: Path) -> tuple[Verdict, Chaos]:
+    """Run a group among faults; return what is found, and what was done."""
+    chaos = Chaos(plan, folder)
+    return await chaos.run(), chaos
 
 
 def main() -> int:
@@ -271,19 +188,14 @@ def main() -> int:
     parser.add_argument("--members", type=int, default=10)
     parser.add_argument("--partitions", type=int, default=200)
     parser.add_argument("--lease", type=float, default=5.0, help="seconds")
-    arguments = parser.parse_args()
-    plan = Plan(
-        members=arguments.members,
-        partitions=arguments.partitions,
-        seconds=arguments.minutes * 60,
-        lease_s=arguments.lease,
-    )
+    given = parser.parse_args()
+    plan = Plan(members=given.members, partitions=given.partitions, seconds=given.minutes * 60, lease_s=given.lease)
     with tempfile.TemporaryDirectory() as folder:
-        verdict, members = trio.run(run, plan, Path(folder))
+        verdict, chaos = trio.run(run, plan, Path(folder))
     for problem in verdict.problems[:20]:
         print(problem)
     print(
-        f"{members.kills} kills, {members.freezes} freezes, {verdict.handovers} hand-overs, "
+        f"{len(chaos.killed)} kills, {sum(map(len, chaos.frozen.values()))} freezes, {verdict.handovers} hand-overs, "
         f"{verdict.handled} records handled, {verdict.repeated} of them again, "
         f"overlap at most {verdict.overlap_s:.3f} s, {len(verdict.problems)} problems"
     )

@@ -62,22 +62,17 @@ def read_ledgers(paths: Iterable[Path], killed: Mapping[str, float]) -> dict[str
     """
     found: dict[str, list[Handling]] = defaultdict(list)
     for path in paths:
-        begun: dict[tuple[str, str, int], tuple[float, int]] = {}
-        ended: dict[tuple[str, str, int], float] = {}
-        saved: dict[tuple[str, str, int], float] = {}
+        times: dict[tuple[str, str, int], dict[str, float]] = defaultdict(dict)
+        ends: dict[tuple[str, str, int], int] = {}
         for line in path.read_text().splitlines():
             kind, member, at, partition, first, end = json.loads(line)
-            key = (member, partition, first)
-            if kind == "begin":
-                begun[key] = at, end
-            elif kind == "end":
-                ended[key] = at
-            else:
-                saved[key] = at
-        for key, (at, end) in begun.items():
-            member, partition, first = key
-            over = ended.get(key, killed.get(member.rpartition("/")[2], at))
-            found[partition].append(Handling(member, first, end, at, over, saved.get(key)))
+            times[member, partition, first][kind] = at
+            ends[member, partition, first] = end
+        for (member, partition, first), at in times.items():
+            over = at.get("end", killed.get(member.rpartition("/")[2], at["begin"]))
+            found[partition].append(
+                Handling(member, first, ends[member, partition, first], at["begin"], over, at.get("saved"))
+            )
     return {partition: sorted(each, key=lambda one: one.begun) for partition, each in found.items()}
 
 

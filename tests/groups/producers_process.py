@@ -1,8 +1,8 @@
 """Producers in a process of their own, each of which publishes its sequences until SIGTERM.
 
-    python -m tests.groups.producers_process COUNT RECORDS_PER_S
+    python -m tests.groups.producers_process COUNT RECORDS_PER_S FILE
 
-At the end it prints, as one JSON object, how many records each of them has published, by address.
+At the end it writes, as one JSON object, how many records each of them has published, by address.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ async def publish(producer: dafka.Producer, records_per_s: float) -> None:
         await trio.sleep(random.expovariate(records_per_s / 2))
 
 
-async def main(count: int, records_per_s: float) -> None:
+async def main(count: int, records_per_s: float, path: str) -> None:
     """Publish until SIGTERM."""
     config = dafka.Config.load()
     with trio.open_signal_receiver(signal.SIGTERM) as signals:
@@ -44,8 +44,9 @@ async def main(count: int, records_per_s: float) -> None:
                 nursery.cancel_scope.cancel()
             for producer in producers:
                 await producer.wait_stored()
-            print(json.dumps({each.address: each.statistics().next_sequence for each in producers}), flush=True)
+            ends = {each.address: each.statistics().next_sequence for each in producers}
+            await trio.Path(path).write_text(json.dumps(ends))
 
 
 if __name__ == "__main__":
-    trio.run(main, int(sys.argv[1]), float(sys.argv[2]))
+    trio.run(main, int(sys.argv[1]), float(sys.argv[2]), sys.argv[3])

@@ -13,6 +13,7 @@ import dafka.blocking
 from dafka import Config, Consumer, Partition, Producer
 from dafka.errors import ConfigError
 from dafka.events import PartitionsAssigned, PartitionsLost, PartitionsRevoked
+from dafka.roles.group import Group
 from dafka.testing import Cluster
 from tests.roles.helpers import DEADLINE_S, wait_event
 from tests.waiting import wait_until
@@ -109,6 +110,18 @@ async def test_groups_do_not_disturb_each_other(dafka_cluster: Cluster, producer
         dafka_cluster.consumer(["orders"], dafka_cluster.config, group="billing") as other,
     ):
         await wait_until(lambda: len(one.positions()) == len(other.positions()) == PRODUCERS)
+
+
+async def test_a_member_that_was_stopped_hands_out_nothing_before_it_looks_at_its_lease(
+    dafka_cluster: Cluster, producers: list[Producer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with dafka_cluster.consumer(["orders"], dafka_cluster.config, group="billing") as consumer:
+        await wait_until(lambda: len(consumer.positions()) == PRODUCERS)
+        await wait_until(lambda: consumer.statistics().buffered_bytes > 0)
+        with monkeypatch.context() as patch:
+            patch.setattr(Group, "has_lease", lambda self: False)
+            assert consumer._take_run() is None
+        assert consumer._take_run() is not None
 
 
 async def test_what_a_member_cannot_do(dafka_cluster: Cluster) -> None:
