@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
@@ -11,7 +12,7 @@ import trio.testing
 
 from dafka.errors import StorageCorruptError, StorageError, StorageSequenceError
 from dafka.records import Partition, RecordBatch
-from dafka.storage import READ_BYTES, PartitionInfo, Storage, open_storage, read_range
+from dafka.storage import PartitionInfo, Storage, open_storage, read_range
 from dafka.storage.memory import MemoryStorage
 from dafka.storage.tools.copy import GROUP_BYTES, CopySummary, RecordsDifferError, copy_storage
 
@@ -71,18 +72,11 @@ class Corrupt(MemoryStorage):
     """Sequence 5 cannot be read."""
 
     async def read(
-        self,
-        partition: Partition,
-        first_sequence: int,
-        count: int,
-        bytes_max: int = READ_BYTES,
-        *,
-        with_times: bool = False,
+        self, partition: Partition, first: int, count: int, *rest: Any, **options: Any
     ) -> RecordBatch | None:
-        if first_sequence == 5:
+        if first == 5:
             raise StorageCorruptError("orders/A, sequence 5: the CRC is wrong", 6)
-        count = min(count, 5 - first_sequence) if first_sequence < 5 else count
-        return await super().read(partition, first_sequence, count, bytes_max, with_times=with_times)
+        return await super().read(partition, first, min(count, 5 - first) if first < 5 else count, *rest, **options)
 
 
 async def test_round_trip_through_every_kind_of_storage(tmp_path: Path) -> None:
@@ -110,18 +104,13 @@ async def test_round_trip_through_every_kind_of_storage(tmp_path: Path) -> None:
         assert len({storage.identity for storage in storages}) == len(storages)
 
 
-async def test_summary_and_progress() -> None:
+async def test_copying_again_copies_nothing() -> None:
     source, target = await memory(batch(0, 10), batch(0, 3, BILLS)), Recorder()
     shown: list[tuple[int, int | None]] = []
     summary = await copy_storage(source, target, progress=lambda done, total: shown.append((done, total)))
     assert summary == CopySummary(2, 13, 13, 0, (), 0)
     assert shown[-1] == (13, 13)
     assert target.is_flushed
-
-
-async def test_copying_again_copies_nothing() -> None:
-    source, target = await memory(batch(0, 10), batch(0, 3, BILLS)), Recorder()
-    await copy_storage(source, target)
     target.appends.clear()
     assert await copy_storage(source, target) == CopySummary(0, 0, 0, 13, (), 0)
     assert [batch for batches in target.appends for batch in batches] == []
@@ -155,17 +144,9 @@ async def test_reading_continues_while_a_group_is_appended() -> None:
     reads: list[int] = []
 
     class Source(MemoryStorage):
-        async def read(
-            self,
-            partition: Partition,
-            first_sequence: int,
-            count: int,
-            bytes_max: int = READ_BYTES,
-            *,
-            with_times: bool = False,
-        ) -> RecordBatch | None:
-            reads.append(first_sequence)
-            return await super().read(partition, first_sequence, 1, bytes_max, with_times=with_times)
+        async def read(self, partition: Partition, first: int, count: int, *rest: Any, **options: Any) -> Any:
+            reads.append(first)
+            return await super().read(partition, first, 1, *rest, **options)
 
     class Target(MemoryStorage):
         async def append(self, batches: Sequence[RecordBatch]) -> None:
@@ -179,15 +160,6 @@ async def test_reading_continues_while_a_group_is_appended() -> None:
     await copy_storage(source, Target())
     assert read_before[0] == 3  # one is being appended, one is queued, one waits for the queue
     assert read_before[5] == 8
-
-
-@pytest.mark.parametrize("held", [1, 4, 9, 10])
-async def test_an_incomplete_copy_is_continued(held: int) -> None:
-    source, target = await memory(batch(0, 10)), Recorder()
-    await MemoryStorage.append(target, [batch(0, held)])
-    summary = await copy_storage(source, target)
-    assert (summary.records, summary.present) == (10 - held, held)
-    assert await everything(source) == await everything(target)
 
 
 async def test_a_failing_target_keeps_what_it_appended_and_is_continued() -> None:
@@ -224,25 +196,28 @@ async def test_a_copy_cancelled_anywhere_is_continued(tmp_path: Path) -> None:
     assert await everything(source) == await everything(target)
 
 
-async def test_a_source_that_trimmed_copied_records() -> None:
-    source, target = await memory(batch(0, 10)), await memory(batch(0, 5))
-    await source.trim(ORDERS, 5)
-    assert (await copy_storage(source, target)).records == 5
-    assert (await everything(target))[1][ORDERS] == list(zip(batch(0, 10).values, range(0, 100, 10), strict=True))
-
-
-async def test_a_target_that_trimmed_copied_records() -> None:
-    source, target = await memory(batch(0, 10)), await memory(batch(0, 5))
-    await target.trim(ORDERS, 5)
-    assert (await copy_storage(source, target)).records == 5
-    assert (await target.partitions())[ORDERS].earliest_sequence == 5
-
-
-async def test_an_empty_partition_of_the_target_is_reset_to_the_start_of_the_source() -> None:
-    source, target = await memory(batch(7, 10)), MemoryStorage()
-    await target.reset_to(ORDERS, 3)
-    assert (await copy_storage(source, target)).records == 3
-    assert await everything(source) == await everything(target)
+@pytest.mark.parametrize("held", [0, 1, 4, 9, 10])
+@pytest.mark.parametrize("source_trimmed", [0, 3, 4, 9])
+@pytest.mark.parametrize("target_trimmed", [0, 1, 4])
+async def test_an_incomplete_copy_is_continued(held: int, source_trimmed: int, target_trimmed: int) -> None:
+    """Also if records that were copied were trimmed since, on either side."""
+    source, target = await memory(batch(0, 10)), await memory(*([batch(0, held)] if held else []))
+    await source.trim(ORDERS, source_trimmed)
+    await target.trim(ORDERS, target_trimmed)
+    if not held:
+        await target.reset_to(ORDERS, 0)
+    is_empty = held <= target_trimmed
+    if held < source_trimmed and not is_empty:
+        with pytest.raises(StorageSequenceError):
+            await copy_storage(source, target)
+        return
+    summary = await copy_storage(source, target)
+    assert summary.records == 10 - max(held, source_trimmed)
+    assert summary.present == max(held - max(source_trimmed, target_trimmed), 0)
+    first = max(held, source_trimmed) if is_empty else target_trimmed
+    expected = batch(first, 10)
+    assert (await target.partitions())[ORDERS].earliest_sequence == first
+    assert (await everything(target))[1][ORDERS] == [*zip(expected.values, expected.stored_at or (), strict=True)]
 
 
 @pytest.mark.parametrize("end", [7, 10])

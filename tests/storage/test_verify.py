@@ -1,14 +1,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
 
 from dafka.errors import StorageCorruptError, StorageError
 from dafka.records import Partition, RecordBatch
-from dafka.storage import READ_BYTES, Damage, PartitionInfo, StorageStatistics, open_storage
+from dafka.storage import Damage, PartitionInfo, StorageStatistics
 from dafka.storage.memory import MemoryStorage
 from dafka.storage.tools.verify import Verification, verify_storage
 
@@ -37,25 +37,19 @@ class DamagedStorage(MemoryStorage):
         self.read_calls = 0
 
     async def read(
-        self,
-        partition: Partition,
-        first_sequence: int,
-        count: int,
-        bytes_max: int = READ_BYTES,
-        *,
-        with_times: bool = False,
+        self, partition: Partition, first: int, count: int, *rest: Any, **options: Any
     ) -> RecordBatch | None:
         self.read_calls += 1
         if partition != ORDERS:
-            return await super().read(partition, first_sequence, count, bytes_max, with_times=with_times)
-        if first_sequence in self.dropping:
-            await self.trim(partition, self.dropping[first_sequence])
-        if first_sequence in self.corrupt:
-            raise StorageCorruptError(self.message, self.corrupt[first_sequence])
-        if first_sequence in self.missing:
+            return await super().read(partition, first, count, *rest, **options)
+        if first in self.dropping:
+            await self.trim(partition, self.dropping[first])
+        if first in self.corrupt:
+            raise StorageCorruptError(self.message, self.corrupt[first])
+        if first in self.missing:
             return None
-        end = min({first_sequence + count, *self.missing, *self.corrupt} - set(range(first_sequence + 1)))
-        return await super().read(partition, first_sequence, end - first_sequence, bytes_max, with_times=with_times)
+        end = min({first + count, *self.missing, *self.corrupt} - set(range(first + 1)))
+        return await super().read(partition, first, end - first, *rest, **options)
 
     async def partitions(self, topic: str | None = None) -> dict[Partition, PartitionInfo]:
         return {**await super().partitions(topic), **self.listed}
@@ -84,37 +78,40 @@ async def test_an_undamaged_storage(storage: DamagedStorage) -> None:
     found = await verify_storage(storage, progress=lambda done, total: shown.append((done, total)))
     assert found == Verification(2, 13, 13, (), ())
     assert shown[-1] == (13, 13)
-
-
-@pytest.mark.parametrize("url", ["memory:", "sqlite:{folder}/store.db"])
-async def test_an_undamaged_storage_of_every_kind(url: str, tmp_path: Path) -> None:
-    gone = Partition("gone", "C")
-    async with open_storage(url.format(folder=tmp_path)) as opened:
-        await opened.append([batch(0, 10_000), batch(5, 8, BILLS), batch(0, 2, gone)])
-        await opened.append([attrs.evolve(batch(10_000, 10_002), stored_at=[2**41, 2**41 + 1])])
-        await opened.trim(ORDERS, 2)
-        await opened.trim(gone, 2)
-        found = await verify_storage(opened)
-    assert (found.partitions, found.records, found.damages, found.repairs) == (3, 10_003, (), ())
-
-
-async def test_an_empty_storage() -> None:
     assert await verify_storage(MemoryStorage()) == Verification(0, 0, 0, (), ())
 
 
-async def test_damage_is_reported_and_skipped(storage: DamagedStorage) -> None:
-    storage.corrupt = {1: 3, 7: 8}
+@pytest.mark.parametrize(
+    ("corrupt", "missing", "expected"),
+    [
+        ({1: 3, 7: 8}, set(), [(1, 3), (7, 8)]),
+        ({each: each + 1 for each in range(2, 9)}, set(), [(2, 9)]),
+        ({1: 2, 5: 6, 6: 7}, set(), [(1, 2), (5, 7)]),
+        ({3: 3, 4: 0, 9: 1000}, set(), [(3, 5), (9, 10)]),
+        ({}, {0}, [(0, 1)]),
+        ({}, {9}, [(9, 10)]),
+        ({}, {3, 5, 8}, [(3, 4), (5, 6), (8, 9)]),
+        ({}, set(range(10)), [(0, 10)]),
+        ({}, set(range(1, 9)), [(1, 9)]),
+        ({4: 6}, {2, 3}, [(2, 6)]),
+    ],
+)
+async def test_damaged_and_missing_records_are_reported_and_skipped(
+    storage: DamagedStorage, corrupt: dict[int, int], missing: set[int], expected: list[tuple[int, int]]
+) -> None:
+    """Neighboring damage is joined, and wrong ends of damage are limited."""
+    storage.corrupt, storage.missing = corrupt, missing
     found = await verify_storage(storage)
-    assert ranges(found) == [(1, 3), (7, 8)]
-    assert found.records == 13 - 3
-    assert str(found.damages[0]) == (
-        "orders/A, sequences 1 to 2: the CRC is wrong (0.log at byte 7) (found by reading)"
-    )
+    assert ranges(found) == expected
+    assert found.records == 13 - sum(end - first for first, end in expected)
+    if not corrupt:
+        assert {damage.reason for damage in found.damages} == {"missing"}
 
 
 @pytest.mark.parametrize(
     ("message", "reason"),
     [
+        ("orders/A, sequences 1 to 2: the CRC is wrong (0.log at byte 7)", "the CRC is wrong (0.log at byte 7)"),
         ("orders/A: bad", "bad"),
         ("orders/A, sequence 3: bad", "bad"),
         ("orders/A: sequence 3 is damaged in 0.log", "damaged in 0.log"),
@@ -125,29 +122,8 @@ async def test_damage_is_reported_and_skipped(storage: DamagedStorage) -> None:
 async def test_a_reason_does_not_repeat_the_partition(storage: DamagedStorage, message: str, reason: str) -> None:
     storage.corrupt = {1: 2}
     storage.message = message
-    assert [damage.reason for damage in (await verify_storage(storage)).damages] == [reason]
-
-
-async def test_adjacent_damage_is_joined(storage: DamagedStorage) -> None:
-    storage.corrupt = {sequence: sequence + 1 for sequence in range(2, 9)}
-    assert ranges(await verify_storage(storage)) == [(2, 9)]
-    storage.corrupt = {1: 2, 5: 6, 6: 7}
-    assert ranges(await verify_storage(storage)) == [(1, 2), (5, 7)]
-
-
-async def test_wrong_ends_of_damage_are_limited(storage: DamagedStorage) -> None:
-    storage.corrupt = {3: 3, 4: 0, 9: 1000}
-    found = await verify_storage(storage)
-    assert ranges(found) == [(3, 5), (9, 10)]
-    assert found.records == 13 - 3
-
-
-@pytest.mark.parametrize("missing", [{0}, {9}, {4, 5, 6}, {3, 5, 8}, set(range(10)), {1, 2, 3, 4, 5, 6, 7, 8}])
-async def test_missing_records_are_found(storage: DamagedStorage, missing: set[int]) -> None:
-    storage.missing = missing
-    found = await verify_storage(storage)
-    assert {sequence for first, end in ranges(found) for sequence in range(first, end)} == missing
-    assert {damage.reason for damage in found.damages} == {"missing"}
+    (damage,) = (await verify_storage(storage)).damages
+    assert str(damage) == f"orders/A, sequence 1: {reason} (found by reading)"
 
 
 async def test_a_long_gap_takes_few_reads(storage: DamagedStorage) -> None:
@@ -155,12 +131,6 @@ async def test_a_long_gap_takes_few_reads(storage: DamagedStorage) -> None:
     storage.missing = set(range(100, 49_000))
     assert ranges(await verify_storage(storage)) == [(100, 49_000)]
     assert storage.read_calls < 200
-
-
-async def test_missing_records_before_damaged_ones_are_joined_with_them(storage: DamagedStorage) -> None:
-    storage.missing = {2, 3}
-    storage.corrupt = {4: 6}
-    assert ranges(await verify_storage(storage)) == [(2, 6)]
 
 
 @pytest.mark.parametrize(
@@ -183,30 +153,21 @@ async def test_totals_of_a_partition(changes: dict[str, int], reason: str) -> No
     assert reasons == [reason]
 
 
-async def test_times_that_decrease(storage: DamagedStorage) -> None:
+async def test_times_that_decrease() -> None:
     class Backwards(MemoryStorage):
-        async def read(
-            self,
-            partition: Partition,
-            first_sequence: int,
-            count: int,
-            bytes_max: int = READ_BYTES,
-            *,
-            with_times: bool = False,
-        ) -> RecordBatch | None:
-            times = self.times if first_sequence == 0 else self.later_times
-            return attrs.evolve(batch(first_sequence, min(first_sequence + 5, 10)), stored_at=times)
+        times = later_times = even = [7, 7, 7, 7, 7]
 
-        times = later_times = [7, 7, 7, 7, 7]
+        async def read(self, partition: Partition, first: int, *_: object, **__: object) -> RecordBatch | None:
+            times = self.times if first == 0 else self.later_times
+            return attrs.evolve(batch(first, min(first + 5, 10)), stored_at=times)
 
     backwards = Backwards()
     await backwards.append([attrs.evolve(batch(0, 10), stored_at=[7] * 10)])
     assert (await verify_storage(backwards)).damages == ()
-    even = [7, 7, 7, 7, 7]
     for times, later_times in (
-        ([7, 8, 6, 7, 7], even),
-        (even, [7, 8, 6, 7, 7]),
-        ([7, 7, 7, 7, 8], even),
+        ([7, 8, 6, 7, 7], Backwards.even),
+        (Backwards.even, [7, 8, 6, 7, 7]),
+        ([7, 7, 7, 7, 8], Backwards.even),
         ([7, 7, 7, 7, 8], [7, 8, 8, 8, 9]),
     ):
         backwards.times, backwards.later_times = times, later_times
@@ -257,20 +218,12 @@ async def test_partitions_that_shrink_meanwhile_are_read_from_where_they_begin()
     reads: list[tuple[str, int]] = []
 
     class Shrinking(MemoryStorage):
-        async def read(
-            self,
-            partition: Partition,
-            first_sequence: int,
-            count: int,
-            bytes_max: int = READ_BYTES,
-            *,
-            with_times: bool = False,
-        ) -> RecordBatch | None:
-            reads.append((partition.address, first_sequence))
+        async def read(self, partition: Partition, first: int, *rest: Any, **options: Any) -> RecordBatch | None:
+            reads.append((partition.address, first))
             if len(reads) == 1:
                 await self.trim(ORDERS, 4)
                 await self.trim(other, 6)
-            return await super().read(partition, first_sequence, count, bytes_max, with_times=with_times)
+            return await super().read(partition, first, *rest, **options)
 
     shrinking = Shrinking()
     await shrinking.append([batch(0, 10), batch(0, 10, other)])
