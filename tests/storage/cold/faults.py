@@ -1,9 +1,7 @@
-"""An object store that fails, answers wrongly or ends its process, as a test tells it to."""
+"""An object store that fails or answers wrongly, as a test tells it to."""
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
@@ -62,8 +60,3 @@ class FaultyStore:
 def fail(operation: str, name: str) -> None:
     """Fail as a server does that answers with status 500."""
     raise ObjectStoreError(f"{operation} of {name} failed")
-
-
-def end_process() -> None:
-    """End this process as `kill -9` does."""
-    os.kill(os.getpid(), signal.SIGKILL)

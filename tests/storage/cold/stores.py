@@ -6,16 +6,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import pytest
-
 from dafka.packed_bytes import pack
 from dafka.records import Partition, RecordBatch
 from dafka.storage import Storage, open_storage, read_range
-from dafka.storage.cold import ColdOptions, opening
-from dafka.storage.cold.object_store import ObjectStore
-from dafka.storage.cold.opening import connect
 from dafka.storage.cold.tiered import TieredStorage
-from tests.storage.cold.faults import Fault, FaultyStore
+from tests.storage.cold.faults import Fault
 
 A, B = Partition("orders", "A"), Partition("orders", "B")
 TIME = 1_700_000_000_000
@@ -39,18 +34,6 @@ class Faults:
 
     def __call__(self, operation: str, name: str) -> Callable[[bytes], bytes] | None:
         return self.fault(operation, name)
-
-
-@pytest.fixture
-def faults(monkeypatch: pytest.MonkeyPatch) -> Faults:
-    """Give every object store a fault that the test sets."""
-    made = Faults()
-
-    def connect_faulty(options: ColdOptions) -> ObjectStore:
-        return FaultyStore(connect(options), made)
-
-    monkeypatch.setattr(opening, "connect", connect_faulty)
-    return made
 
 
 @asynccontextmanager
