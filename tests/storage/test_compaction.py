@@ -10,13 +10,12 @@ import attrs
 import pytest
 import trio
 
-from dafka.errors import StorageCorruptError, StorageSequenceError, StorageUnsupportedError
+from dafka.errors import StorageCorruptError, StorageUnsupportedError
 from dafka.records import Partition, Record, RecordBatch
-from dafka.storage import CompactsPartitions, RetentionPolicy, Storage, open_storage, read_range
+from dafka.storage import CompactsPartitions, Storage, open_storage, read_range
 from dafka.storage.compaction import CompactionPolicy, LatestKeys, Pass, choose, compact_partition
 from dafka.storage.plugin_helpers import now_ms
 from dafka.storage.tools.copy import copy_storage
-from dafka.storage.tools.json_lines import export_lines, import_lines
 from dafka.storage.tools.verify import verify_storage
 
 PARTITION = Partition("prices", "A" * 32)
@@ -102,13 +101,6 @@ async def test_tombstones_stay_for_a_while(storage: Storage) -> None:
     assert (await read_all(storage))[0].sequence == 2
 
 
-async def test_records_without_keys_stay(storage: Storage) -> None:
-    for first in range(0, 200, 10):
-        await storage.append([RecordBatch(PARTITION, first, [b"%d" % each for each in range(first, first + 10)])])
-    await compact(storage)
-    assert len(await read_all(storage)) == 200
-
-
 async def test_nothing_happens_until_enough_is_new(storage: Storage) -> None:
     await fill(storage, 400, 5)
     found = await compact(storage, 0, CompactionPolicy(dirty_ratio=0.5))
@@ -140,61 +132,6 @@ async def test_appends_and_reads_go_on_meanwhile(storage: Storage) -> None:
         await fill(storage, 200, 13, first=400)
     held = [record.sequence for record in await read_all(storage)]
     assert held[-13:] == list(range(587, 600))
-
-
-async def test_readers_in_other_processes_follow(url: str) -> None:
-    if url == "memory:":
-        return  # it exists in one process
-    async with open_storage(url) as writer, open_storage(url, read_only=True) as reader:
-        await fill(writer, 300, 7)
-        before = await read_all(reader)
-        assert len(before) == 300
-        await compact(writer)
-        after = await read_all(reader)
-        assert after == await read_all(writer)
-        assert len(after) < 100
-        await fill(writer, 10, 7, first=300)
-        assert (await read_all(reader))[-1].sequence == 309
-
-
-async def test_retention_counts_what_is_left(storage: Storage) -> None:
-    await fill(storage, 300, 7)
-    await compact(storage)
-    await storage.apply_retention(RetentionPolicy(records_max=20))
-    info = (await storage.partitions())[PARTITION]
-    assert info.end_sequence == 300
-    assert 260 <= info.earliest_sequence <= 280
-    assert len(await read_all(storage)) <= 40
-    await storage.trim(PARTITION, 300)
-    assert (await storage.partitions())[PARTITION].content_bytes == 0
-    with pytest.raises(StorageSequenceError):
-        await storage.append([make_batch(10, [b"a"])])
-    await fill(storage, 10, 7, first=300)
-    assert len(await read_all(storage)) == 10
-
-
-async def test_copies_have_the_same_gaps(storage: Storage, tmp_path: Path) -> None:
-    await fill(storage, 300, 7)
-    await compact(storage)
-    held = await read_all(storage, with_times=True)
-    (tmp_path / "copies").mkdir()
-    for number, target in enumerate(URLS):
-        (tmp_path / "copies" / str(number)).mkdir()
-        async with open_storage(target.format(tmp_path / "copies" / str(number))) as copy:
-            await copy_storage(storage, copy)
-            assert await read_all(copy, with_times=True) == held
-            assert (await verify_storage(copy)).damages == ()
-            assert (await copy_storage(storage, copy)).records == 0
-    async with open_storage("memory:") as imported:
-        chunks = [chunk async for chunk in export_lines(storage)]
-        text = b"".join(chunks)
-        assert b'"compacted": ' in text
-
-        async def lines() -> AsyncIterator[list[bytes]]:
-            yield text.splitlines()
-
-        await import_lines(imported, lines())
-        assert await read_all(imported, with_times=True) == held
 
 
 async def test_storages_that_cannot_compact_refuse_gaps(storage: Storage) -> None:

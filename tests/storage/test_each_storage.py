@@ -17,8 +17,8 @@ import trio
 from filelock import FileLock
 
 from dafka.errors import StorageBusyError, StorageError
-from dafka.records import RECORD_MEMORY_BYTES, Partition, RecordBatch
-from dafka.storage import DeletesPartitions, RetentionPolicy, Storage, open_storage, plugin_helpers
+from dafka.records import Partition, RecordBatch
+from dafka.storage import RetentionPolicy, Storage, open_storage, plugin_helpers
 from dafka.storage.filelog import FilelogStorage
 from dafka.storage.memory import MemoryStorage
 from dafka.storage.plugin_helpers import writer_lock
@@ -153,20 +153,6 @@ async def test_a_cancelled_program_closes_its_storages(scheme: str, read_only: b
     assert open_files(tmp_path) == []
     async with open_storage(url) as storage:
         assert (await storage.partitions())[PARTITION].end_sequence == (5 if read_only else 6)
-
-
-@pytest.mark.parametrize("limits", ["", f"bytes_max={3 * (RECORD_MEMORY_BYTES + 1)}"])
-async def test_memory_goes_on_after_a_partition_was_deleted(limits: str) -> None:
-    async with open_storage(f"memory:?{limits}") as storage:
-        assert isinstance(storage, DeletesPartitions)
-        await storage.append([batch(0, 2)])
-        await storage.append([batch(0, 1, partition=OTHER)])
-        await storage.delete_partitions([PARTITION, Partition("none", "N")])
-        assert (await storage.statistics()).records == 1
-        await storage.append([batch(1, 3, partition=OTHER)])
-        assert set(await storage.partitions()) == {OTHER}
-        await storage.append([batch(7, 8)])
-        assert (await storage.statistics()).records == (3 if limits else 4)
 
 
 @pytest.fixture

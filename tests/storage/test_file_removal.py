@@ -131,11 +131,6 @@ async def test_replaced_database_gets_nothing_from_the_log_of_the_previous_one(t
         assert await storage.find_damage() == []
 
 
-async def test_memory_cannot_be_removed() -> None:
-    async with open_storage("memory:") as storage:
-        assert not isinstance(storage, DetectsRemoval)
-
-
 @pytest.mark.parametrize("scheme", ["sqlite", "filelog"])
 async def test_segments_removed_by_trimming_do_not_count_as_lost(scheme: str, tmp_path: Path) -> None:
     options = "?segment_bytes=2000" if scheme == "filelog" else ""

@@ -1,4 +1,6 @@
 # ruff: noqa: ASYNC240, PT017  (small files in tests; errors that may or may not occur)
+"""A file log: when segments begin, what is read and kept open, when it syncs, and what failing calls leave."""
+
 from __future__ import annotations
 
 import errno
@@ -40,9 +42,6 @@ def folder(tmp_path: Path) -> Path:
 
 def segments(folder: Path) -> list[int]:
     return sorted(int(path.stem) for path in folder.rglob("*.log"))
-
-
-# What is not a file log
 
 
 # Segments

@@ -11,42 +11,12 @@ from dafka.storage import DeletesPartitions, Storage, open_storage
 from dafka.storage.filelog import recovery
 
 FIRST, SECOND = Partition("orders", "A" * 32), Partition("orders", "B" * 32)
-LONG = Partition("long " * 100, "C" * 300)
 
 
 async def fill(storage: Storage, *partitions: Partition) -> DeletesPartitions:
     await storage.append([RecordBatch(each, 3, [b"%d" % number for number in range(10)]) for each in partitions])
     assert isinstance(storage, DeletesPartitions)
     return storage
-
-
-async def test_no_file_is_left(tmp_path: Path) -> None:
-    async with open_storage(f"filelog:{tmp_path}/log") as storage:
-        await (await fill(storage, FIRST, SECOND, LONG)).delete_partitions([FIRST, LONG])
-        found = [
-            str(each.relative_to(tmp_path / "log" / "topics")) for each in (tmp_path / "log" / "topics").rglob("*")
-        ]
-        assert sorted(found) == [
-            "orders",
-            f"orders/{'B' * 32}",
-            *(f"orders/{'B' * 32}/{3:020}.{suffix}" for suffix in ("log", "stored")),
-        ]
-
-
-async def test_another_process_sees_a_deletion(tmp_path: Path) -> None:
-    async with (
-        open_storage(f"filelog:{tmp_path}/log") as storage,
-        open_storage(f"filelog:{tmp_path}/log", read_only=True) as reader,
-    ):
-        deleting = await fill(storage, FIRST, SECOND)
-        assert set(await reader.partitions()) == {FIRST, SECOND}
-        await deleting.delete_partitions([FIRST])
-        assert set(await reader.partitions()) == {SECOND}
-        assert await reader.read(FIRST, 3, 10) is None
-        await storage.append([RecordBatch(FIRST, 0, [b"again"])])
-        batch = await reader.read(FIRST, 0, 10)
-        assert batch is not None
-        assert list(batch.values) == [b"again"]
 
 
 @pytest.mark.parametrize("is_listed_between", [True, False])

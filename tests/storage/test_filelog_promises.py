@@ -23,7 +23,7 @@ from dafka.storage.filelog import open_filelog, reading
 from dafka.storage.filelog.catalog import GOOD, CatalogReader, CatalogWriter
 from dafka.storage.filelog.files import FilePool
 from dafka.storage.filelog.index import decode_rows
-from dafka.storage.filelog.layout import LOCK_FILE, walk_names
+from dafka.storage.filelog.layout import LOCK_FILE
 from dafka.storage.filelog.partition import Head, PartitionLog, partition_seed
 from dafka.storage.filelog.recovery import Recovery
 from dafka.storage.filelog.syncing import Syncer
@@ -283,16 +283,6 @@ async def test_an_index_that_leads_nowhere_is_removed(folder: Path) -> None:
     async with open_filelog(str(folder)) as storage:
         assert not index.is_symlink()
         assert await storage.read(PARTITION, 0, 100) == batch(0, 10)
-
-
-def test_paths_that_stand_for_no_name_are_passed_over(tmp_path: Path) -> None:
-    for name in ("orders", "%2", "Ä", "a" * 200 + "+"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "file").touch()
-    unexpected: list[str] = []
-    assert list(walk_names(str(tmp_path))) == [(b"orders", str(tmp_path / "orders"))]
-    assert list(walk_names(str(tmp_path), unexpected=unexpected)) == [(b"orders", str(tmp_path / "orders"))]
-    assert sorted(map(os.path.basename, unexpected)) == ["%2", "file", "Ä"]
 
 
 async def test_a_catalog_with_few_vacant_slots_is_continued(folder: Path) -> None:

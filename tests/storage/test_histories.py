@@ -245,14 +245,18 @@ class History:
 
         return kept
 
+    def folder_of(self, partition: Partition) -> Path:
+        """Return the folder of a partition of a file log."""
+        topic, address = partition.topic, partition.address
+        if partition == PARTITIONS[2]:
+            topic, address = "%FF%2F..%00", "%"
+        return self.folder / "log" / "topics" / topic / address
+
     def bases(self, partition: Partition) -> list[int]:
         """Return the first sequences of the segments of a file log, by their files."""
         if "filelog:" not in self.url:
             return []
-        topic, address = partition.topic, partition.address
-        if partition == PARTITIONS[2]:
-            topic, address = "%FF%2F..%00", "%"
-        return sorted(int(each.stem) for each in (self.folder / "log" / "topics" / topic / address).glob("*.log"))
+        return sorted(int(each.stem) for each in self.folder_of(partition).glob("*.log"))
 
     def cold_ends(self) -> dict[Partition, list[int]]:
         """Return the ends of the objects of each partition in the cold tier."""
@@ -362,6 +366,8 @@ class History:
 
     def check_files(self, stored_bytes: int) -> None:
         """Check that a file log keeps no segment whose records were all dropped, and counts the bytes of its files."""
+        for partition in PARTITIONS:
+            assert self.folder_of(partition).exists() is (partition in self.model.logs)
         for partition, log in self.model.logs.items():
             first, *others = self.bases(partition)
             assert first <= log.earliest, partition
@@ -441,7 +447,7 @@ class History:
 
 STEPS = [
     *[History.append] * 8,
-    *[History.append_wrongly, History.trim, History.trim, History.reset, History.delete],
+    *[History.append_wrongly, History.trim, History.trim, History.reset, History.delete, History.delete],
     *[History.retain] * 4,
     *[History.compact, History.compact, History.move, History.move],
     *[History.save_positions, History.restart, History.restart, History.restart, History.flush],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dafka.records import RECORD_MEMORY_BYTES, Partition, RecordBatch
-from dafka.storage import open_storage
+from dafka.storage import DeletesPartitions, open_storage
 from dafka.storage.memory import open_memory
 
 A, B = Partition("t", "A"), Partition("t", "B")
@@ -52,3 +52,14 @@ async def test_the_oldest_records_of_all_partitions_are_dropped(limits: str, cou
         assert (statistics.records, statistics.content_bytes) == (count, count)
         assert statistics.stored_bytes == count * ONE
         assert [infos[each].end_sequence for each in (A, B)] == [4, 3]
+
+
+async def test_the_limits_hold_after_a_partition_was_deleted() -> None:
+    async with open_storage(f"memory:?bytes_max={3 * ONE}") as storage:
+        assert isinstance(storage, DeletesPartitions)
+        await storage.append([batch(A, 0, 2), batch(B, 0, 1)])
+        await storage.delete_partitions([A, Partition("none", "N")])
+        await storage.append([batch(B, 1, 3)])
+        assert (await storage.statistics()).records == 3
+        await storage.append([batch(A, 7, 8)])
+        assert [(await storage.partitions())[each].count for each in (A, B)] == [1, 2]
