@@ -72,11 +72,12 @@ class Corrupt(MemoryStorage):
     """Sequence 5 cannot be read."""
 
     async def read(
-        self, partition: Partition, first: int, count: int, *rest: Any, **options: Any
+        self, partition: Partition, first_sequence: int, count: int, *rest: Any, **options: Any
     ) -> RecordBatch | None:
-        if first == 5:
+        if first_sequence == 5:
             raise StorageCorruptError("orders/A, sequence 5: the CRC is wrong", 6)
-        return await super().read(partition, first, min(count, 5 - first) if first < 5 else count, *rest, **options)
+        count = min(count, 5 - first_sequence) if first_sequence < 5 else count
+        return await super().read(partition, first_sequence, count, *rest, **options)
 
 
 async def test_round_trip_through_every_kind_of_storage(tmp_path: Path) -> None:
@@ -144,9 +145,9 @@ async def test_reading_continues_while_a_group_is_appended() -> None:
     reads: list[int] = []
 
     class Source(MemoryStorage):
-        async def read(self, partition: Partition, first: int, count: int, *rest: Any, **options: Any) -> Any:
-            reads.append(first)
-            return await super().read(partition, first, 1, *rest, **options)
+        async def read(self, partition: Partition, first_sequence: int, count: int, *rest: Any, **options: Any) -> Any:
+            reads.append(first_sequence)
+            return await super().read(partition, first_sequence, 1, *rest, **options)
 
     class Target(MemoryStorage):
         async def append(self, batches: Sequence[RecordBatch]) -> None:

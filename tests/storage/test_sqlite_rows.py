@@ -136,8 +136,15 @@ async def test_a_batch_beyond_the_limits_of_an_insert_is_split(
 
 async def test_sqlite_alone_reads_every_part(storage: SqliteStorage, path: Path) -> None:
     other = Partition("orders", "B")
-    parts = {"keys": [b"key", b"\xff", None], "headers": [HEADERS, (), ()], "timestamps": [5, -1, 0]}
-    await storage.append([RecordBatch(other, 0, [b"0"]), RecordBatch(PARTITION, 0, [b"value", None, b""], **parts)])
+    whole = RecordBatch(
+        PARTITION,
+        0,
+        [b"value", None, b""],
+        keys=[b"key", b"\xff", None],
+        headers=[HEADERS, (), ()],
+        timestamps=[5, -1, 0],
+    )
+    await storage.append([RecordBatch(other, 0, [b"0"]), whole])
     await storage.append([RecordBatch(other, 1, [b"1"])])
     found = query(
         path, "SELECT sequence, content, key, timestamp, headers IS NULL FROM topic_records WHERE address = 'A'"

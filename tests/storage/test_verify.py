@@ -37,19 +37,19 @@ class DamagedStorage(MemoryStorage):
         self.read_calls = 0
 
     async def read(
-        self, partition: Partition, first: int, count: int, *rest: Any, **options: Any
+        self, partition: Partition, first_sequence: int, count: int, *rest: Any, **options: Any
     ) -> RecordBatch | None:
         self.read_calls += 1
         if partition != ORDERS:
-            return await super().read(partition, first, count, *rest, **options)
-        if first in self.dropping:
-            await self.trim(partition, self.dropping[first])
-        if first in self.corrupt:
-            raise StorageCorruptError(self.message, self.corrupt[first])
-        if first in self.missing:
+            return await super().read(partition, first_sequence, count, *rest, **options)
+        if first_sequence in self.dropping:
+            await self.trim(partition, self.dropping[first_sequence])
+        if first_sequence in self.corrupt:
+            raise StorageCorruptError(self.message, self.corrupt[first_sequence])
+        if first_sequence in self.missing:
             return None
-        end = min({first + count, *self.missing, *self.corrupt} - set(range(first + 1)))
-        return await super().read(partition, first, end - first, *rest, **options)
+        end = min({first_sequence + count, *self.missing, *self.corrupt} - set(range(first_sequence + 1)))
+        return await super().read(partition, first_sequence, end - first_sequence, *rest, **options)
 
     async def partitions(self, topic: str | None = None) -> dict[Partition, PartitionInfo]:
         return {**await super().partitions(topic), **self.listed}
@@ -157,9 +157,9 @@ async def test_times_that_decrease() -> None:
     class Backwards(MemoryStorage):
         times = later_times = even = [7, 7, 7, 7, 7]
 
-        async def read(self, partition: Partition, first: int, *_: object, **__: object) -> RecordBatch | None:
-            times = self.times if first == 0 else self.later_times
-            return attrs.evolve(batch(first, min(first + 5, 10)), stored_at=times)
+        async def read(self, partition: Partition, first_sequence: int, *_: Any, **__: Any) -> RecordBatch | None:
+            times = self.times if first_sequence == 0 else self.later_times
+            return attrs.evolve(batch(first_sequence, min(first_sequence + 5, 10)), stored_at=times)
 
     backwards = Backwards()
     await backwards.append([attrs.evolve(batch(0, 10), stored_at=[7] * 10)])
@@ -218,12 +218,14 @@ async def test_partitions_that_shrink_meanwhile_are_read_from_where_they_begin()
     reads: list[tuple[str, int]] = []
 
     class Shrinking(MemoryStorage):
-        async def read(self, partition: Partition, first: int, *rest: Any, **options: Any) -> RecordBatch | None:
-            reads.append((partition.address, first))
+        async def read(
+            self, partition: Partition, first_sequence: int, *rest: Any, **options: Any
+        ) -> RecordBatch | None:
+            reads.append((partition.address, first_sequence))
             if len(reads) == 1:
                 await self.trim(ORDERS, 4)
                 await self.trim(other, 6)
-            return await super().read(partition, first, *rest, **options)
+            return await super().read(partition, first_sequence, *rest, **options)
 
     shrinking = Shrinking()
     await shrinking.append([batch(0, 10), batch(0, 10, other)])
