@@ -20,6 +20,7 @@ from dafka.storage import PartitionInfo, Storage, StorageStatistics, open_storag
 from dafka.storage.memory import MemoryStorage
 from dafka.storage.plugin_helpers import require_only_values
 from dafka.testing import check_storage
+from tests.storage.quick import quickly
 
 _ALL = 2**63
 
@@ -41,7 +42,8 @@ def third_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("third_party")
 @pytest.mark.parametrize("url", ["memory:", "sqlite:{}/store.db", "filelog:{}/log", "pickle:{}/pickles"])
 async def test_every_storage_keeps_the_contract(url: str, tmp_path: Path) -> None:
-    await check_storage(lambda: open_storage(url.format(tmp_path)), reopens=url != "memory:")
+    with quickly():
+        await check_storage(lambda: open_storage(url.format(tmp_path)), reopens=url != "memory:")
 
 
 @pytest.mark.usefixtures("third_party")

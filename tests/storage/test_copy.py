@@ -81,7 +81,7 @@ class Corrupt(MemoryStorage):
 
 
 async def test_round_trip_through_every_kind_of_storage(tmp_path: Path) -> None:
-    source = await memory(batch(3, 5000), batch(0, 7, BILLS), batch(0, 9, TRIMMED))
+    source = await memory(batch(3, 1000), batch(0, 7, BILLS), batch(0, 9, TRIMMED))
     await source.append([RecordBatch(BILLS, 7, [b"\xff\0", b""])])
     await source.reset_to(SKIPPED, 12)
     await source.trim(ORDERS, 6)
@@ -96,7 +96,7 @@ async def test_round_trip_through_every_kind_of_storage(tmp_path: Path) -> None:
         for url in (f"sqlite:{tmp_path / '1.db'}", filelog, "memory:", f"sqlite:{tmp_path / '2.db'}"):
             storages.append(await stack.enter_async_context(open_storage(url)))
             summary = await copy_storage(storages[-2], storages[-1])
-            assert (summary.partitions, summary.records, summary.present) == (2, 4994 + 9, 0)
+            assert (summary.partitions, summary.records, summary.present) == (2, 994 + 9, 0)
         for storage in storages[1:]:
             assert await everything(storage) == expected
             assert await storage.position_names() == ["billing"]
@@ -130,15 +130,15 @@ async def test_topics() -> None:
 
 
 async def test_small_partitions_share_an_append_and_large_ones_are_split() -> None:
-    many = [batch(0, 10, Partition("small", f"{number:04}")) for number in range(1000)]
+    many = [batch(0, 10, Partition("small", f"{number:04}")) for number in range(300)]
     source, target = await memory(*many, batch(0, 3000, BILLS, size=1000)), Recorder()
     await copy_storage(source, target)
     sizes = [sum(batch.memory_bytes for batch in batches) for batches in target.appends]
-    assert len(sizes) <= 6
+    assert 2 <= len(sizes) <= 6
     assert max(sizes) < 3 * GROUP_BYTES
     assert await everything(source) == await everything(target)
     # The source returns runs with one time, here single records; they are appended as one batch.
-    assert len(target.appends[-1]) <= 1001
+    assert len(target.appends[-1]) <= 301
 
 
 async def test_reading_continues_while_a_group_is_appended() -> None:

