@@ -81,13 +81,15 @@ def test_walk_names_finds_names_in_their_folders(tmp_path: Path) -> None:
     names = [b"", b"a", b"a" * 200, b"a" * 201, b"a" * 600, b"\xff" * 255, b"a+b"]
     for name in names:
         (tmp_path / "/".join(name_to_parts(name))).mkdir(parents=True)
-    (tmp_path / "a file").touch()
-    (tmp_path / "%zz").mkdir()
+    wrong = ["a file", "file", "%2", "%zz", "Ä"]
+    for number, name in enumerate(wrong):
+        (tmp_path / name).touch() if number < 2 else (tmp_path / name).mkdir()
     unexpected: list[str] = []
     found = dict(walk_names(str(tmp_path), unexpected=unexpected))
     assert sorted(found) == sorted(names)
     assert found[b"a" * 201] == f"{tmp_path}/{'a' * 200}+/a"
-    assert sorted(unexpected) == [f"{tmp_path}/%zz", f"{tmp_path}/a file"]
+    assert sorted(unexpected) == sorted(f"{tmp_path}/{name}" for name in wrong)
+    assert dict(walk_names(str(tmp_path))) == found
 
 
 @pytest.mark.parametrize("name", ["\ud800", "\udcc3\udca9"])

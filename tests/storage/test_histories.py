@@ -17,7 +17,7 @@ import pytest
 import trio
 
 from dafka.errors import StorageSequenceError
-from dafka.records import NO_TIMESTAMP, Header, Partition, Record, RecordBatch
+from dafka.records import NO_TIMESTAMP, RECORD_MEMORY_BYTES, Header, Partition, Record, RecordBatch
 from dafka.storage import (
     CompactsPartitions,
     DeletesPartitions,
@@ -353,8 +353,12 @@ class History:
         for topic in ("orders", "none"):
             of_topic = {each: info for each, info in infos.items() if each.topic == topic}
             assert await storage.partitions(topic) == of_topic
+        stored_bytes = (await storage.statistics()).stored_bytes
         if self.url.startswith("filelog:"):
-            self.check_files((await storage.statistics()).stored_bytes)
+            self.check_files(stored_bytes)
+        elif self.url.startswith("memory:"):
+            records = sum(len(log.records) for log in logs.values())
+            assert stored_bytes == records * RECORD_MEMORY_BYTES + sum(log.content_bytes() for log in logs.values())
         found = attrs.evolve(await storage.statistics(), stored_bytes=0)
         records, size = (
             sum(each) for each in zip((0, 0), *((i.count, i.content_bytes) for i in infos.values()), strict=True)
