@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
+from itertools import cycle
 from pathlib import Path
 from typing import TypeAlias
 
@@ -44,6 +45,10 @@ NAMES = ["reader", "", "ü/.."]
 BEGIN_MS = 1_700_000_000_000
 LATE_MS = 2**62
 """A time far in the future, which a wrong clock may give."""
+
+STRANGE = [b"\xff\0", b"", None, '"\N{SNOWMAN}\u2028\n\\'.encode(), b"\0", b"x" * 300, b"\xed\xa0\x80"]
+STRANGE_NAMES = ["\udcff", "", '"\N{SNOWMAN}\n', "a" * 300]
+"""Contents, and names of headers, that programs may mix up or cannot read as text."""
 
 PARQUET_MS_MAX = 2**63 // 1000
 """The latest time that an object in Parquet can hold. Later records stay hot."""
@@ -146,6 +151,11 @@ class History:
         if c % 5 == 1:
             headers = [(("h", b"%d" % each), ("h", None)) if each % 2 else () for each in sequences]
         made_at = [NO_TIMESTAMP if c % 7 == 1 and each % 2 else self.clock.now - 30 * (each % 3) for each in sequences]
+        if c % 9 == 4:
+            strange = [STRANGE[(b + each) % len(STRANGE)] for each in sequences]
+            values, keys = strange, strange[::-1]
+            headers = [((name, value), ("", b"\0")) for name, value in zip(cycle(STRANGE_NAMES), strange, strict=False)]
+            made_at = [(0, 1, -5, 2**50)[each % 4] for each in sequences]
         spread = (0, 1, -1, 50)[c // 3 % 4]
         begin = LATE_MS if c % 97 == 5 else self.clock.now - 1000 + b % 40
         return RecordBatch(

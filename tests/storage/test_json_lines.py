@@ -80,6 +80,16 @@ def test_a_line_has_every_field() -> None:
     )
 
 
+def test_a_line_has_every_part_of_a_record() -> None:
+    parts = {"keys": [b"key", None], "headers": [(("a", b"1"), ("b", None)), ()], "timestamps": [5, 7]}
+    lines = format_lines(RecordBatch(ORDERS, 0, [b"0", None], stored_at=[8, 9], **parts))  # type: ignore[arg-type]
+    assert lines.splitlines() == [
+        '{"topic": "orders", "partition": "A", "sequence": 0, "stored_at": 8, "timestamp": 5, "key": "key", '
+        '"headers": [{"name": "a", "value": "1"}, {"name": "b", "value": null}], "value": "0"}',
+        '{"topic": "orders", "partition": "A", "sequence": 1, "stored_at": 9, "timestamp": 7, "value": null}',
+    ]
+
+
 async def test_lines_are_sorted() -> None:
     later = Partition("bills", "C")
     storage = await memory(batch(0, 3), batch(5, 7, later), batch(2, 4, BILLS))
