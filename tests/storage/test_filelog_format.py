@@ -82,13 +82,13 @@ def test_walk_names_finds_names_in_their_folders(tmp_path: Path) -> None:
     for name in names:
         (tmp_path / "/".join(name_to_parts(name))).mkdir(parents=True)
     wrong = ["a file", "file", "%2", "%zz", "Ä"]
-    for number, name in enumerate(wrong):
-        (tmp_path / name).touch() if number < 2 else (tmp_path / name).mkdir()
+    for number, each in enumerate(wrong):
+        (tmp_path / each).touch() if number < 2 else (tmp_path / each).mkdir()
     unexpected: list[str] = []
     found = dict(walk_names(str(tmp_path), unexpected=unexpected))
     assert sorted(found) == sorted(names)
     assert found[b"a" * 201] == f"{tmp_path}/{'a' * 200}+/a"
-    assert sorted(unexpected) == sorted(f"{tmp_path}/{name}" for name in wrong)
+    assert sorted(unexpected) == sorted(f"{tmp_path}/{each}" for each in wrong)
     assert dict(walk_names(str(tmp_path))) == found
 
 
