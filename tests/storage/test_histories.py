@@ -313,6 +313,8 @@ class History:
             for info in (await self.storage.hot.partitions()).values():
                 stays = (info.latest_stored_at or 0) > PARQUET_MS_MAX
                 assert stays or info.content_bytes < 300 + 150, "nothing more is due"
+            objects = {f"file://{path}" for path in self.folder.rglob("*.parquet")}
+            assert objects == set(self.storage.object_urls()), "objects that are not needed are deleted"
 
     async def save_positions(self, a: int, b: int, c: int) -> None:
         saved = {each: b * (number + 1) for number, each in enumerate(PARTITIONS) if a >> number & 1}
