@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from dafka import Config, Consumer, Store, open_reader
-from dafka.protocol import RecordsCompacted, RecordsUnrecoverable
+from dafka.protocol import RecordsCompacted
 from dafka.records import ProducerRecord, Record
 from dafka.roles.statistics import TopicCounts
 from dafka.testing import Cluster, open_cluster
@@ -71,7 +71,7 @@ async def receive_all(consumer: Consumer) -> list[Record]:
 
 
 @pytest.mark.parametrize("storage", STORAGES)
-async def test_late_consumer_gets_the_last_record_of_each_key_and_none_is_lost(storage: str, tmp_path: Path) -> None:
+async def test_every_reader_gets_the_last_record_of_each_key_and_none_is_lost(storage: str, tmp_path: Path) -> None:
     async with open_cluster(compacting(), storage=storage.format(tmp_path)) as cluster:
         await publish(cluster)
         store = store_of(cluster)
@@ -80,86 +80,65 @@ async def test_late_consumer_gets_the_last_record_of_each_key_and_none_is_lost(s
         await wait_compacted(store)
         async with cluster.consumer(["prices"]) as consumer:
             found = await receive_all(consumer)
-            assert last_values(found) == EXPECTED
-            assert len(found) <= COUNT - COUNT // 2
-            assert consumer.statistics().records_unrecoverable == 0
-            assert consumer.statistics().lag == {}
-            for record in found:
-                assert record.value == b"%d" % record.sequence
+            check_compacted(found)
+            assert (consumer.statistics().records_unrecoverable, consumer.statistics().lag) == (0, {})
+            assert all(record.value == b"%d" % record.sequence for record in found)
         assert store.statistics().records_dropped == 0, "retention does not apply to compacted topics"
+        await check_range(cluster)
+        (tmp_path / "late").mkdir()
+        for url in STORAGES:
+            await check_late_store(cluster, url.format(tmp_path / "late"))
 
 
-async def test_other_topics_are_not_compacted() -> None:
+def check_compacted(found: list[Record]) -> None:
+    assert last_values(found) == EXPECTED
+    assert len(found) <= COUNT - COUNT // 2
+
+
+async def check_range(cluster: Cluster) -> None:
+    """Read the partition by its records, and by all sequences."""
+    async with open_reader(["prices"], cluster.config) as reader:
+        with trio.fail_after(DEADLINE_S):
+            await reader.wait_ready()
+            (partition,) = reader.ends()
+            records = reader.read(partition, 0, COUNT)
+            check_compacted([record async for batch in records for record in batch])
+            records.close()
+            records = reader.read(partition, 0, COUNT)
+            sequence = 0
+            while (batch := await records.next_sequences()) is not None:
+                assert batch.first_sequence == sequence
+                sequence = batch.end_sequence
+            assert sequence == COUNT
+
+
+async def check_late_store(cluster: Cluster, url: str) -> None:
+    """A store that comes late holds the same records."""
+    async with open_store(cluster.config.with_store(compact_topics=(), retention_records=0), url) as late:
+        await wait_until(lambda: [*late.statistics().topics.values()] == [TopicCounts(1, COUNT)])
+        assert late.statistics().missing_records == 0
+        (partition,) = await late._storage.partitions()
+        found: list[Record] = []
+        sequence = 0
+        while sequence < COUNT:
+            batch = await late._storage.read(partition, sequence, COUNT)
+            assert batch is not None
+            found += batch
+            sequence = batch.end_sequence
+        check_compacted(found)
+        assert await late._storage.find_damage() == []
+
+
+async def test_other_topics_are_not_compacted_and_plain_nodes_get_empty_records_instead() -> None:
     async with open_cluster(compacting().with_store(retention_records=0), storage="memory:") as cluster:
+        await publish(cluster)
         await publish(cluster, "other")
-        await publish(cluster, "users.eu")
         await wait_compacted(store_of(cluster))
         async with cluster.consumer(["other"]) as consumer:
             assert len(await receive_all(consumer)) == COUNT
-
-
-@pytest.mark.parametrize("storage", STORAGES)
-async def test_store_that_comes_late_holds_the_same_records(storage: str, tmp_path: Path) -> None:
-    async with open_cluster(compacting(), storage=storage.format(tmp_path)) as cluster:
-        await publish(cluster)
-        await wait_compacted(store_of(cluster))
-        for number, replica in enumerate(STORAGES):
-            (tmp_path / str(number)).mkdir()
-            url = replica.format(tmp_path / str(number))
-            async with open_store(cluster.config.with_store(compact_topics=(), retention_records=0), url) as late:
-                await wait_until(lambda late=late: [*late.statistics().topics.values()] == [TopicCounts(1, COUNT)])  # type: ignore[misc]
-                assert late.statistics().missing_records == 0
-                (partition,) = await late._storage.partitions()
-                found: list[Record] = []
-                sequence = 0
-                while sequence < COUNT:
-                    batch = await late._storage.read(partition, sequence, COUNT)
-                    assert batch is not None
-                    found += batch
-                    sequence = batch.end_sequence
-                assert last_values(found) == EXPECTED
-                assert len(found) <= COUNT - COUNT // 2
-                assert await late._storage.find_damage() == []
-
-
-async def test_reader_of_a_range_is_told_what_was_removed() -> None:
-    async with open_cluster(compacting(), storage="memory:") as cluster:
-        await publish(cluster)
-        await wait_compacted(store_of(cluster))
-        async with open_reader(["prices"], cluster.config) as reader:
-            with trio.fail_after(DEADLINE_S):
-                await reader.wait_ready()
-                (partition,) = reader.ends()
-                records = reader.read(partition, 0, COUNT)
-                found = [record async for batch in records for record in batch]
-                records.close()
-                assert last_values(found) == EXPECTED
-                records = reader.read(partition, 0, COUNT)
-                sequence = 0
-                while (batch := await records.next_sequences()) is not None:
-                    assert batch.first_sequence == sequence
-                    sequence = batch.end_sequence
-                assert sequence == COUNT
-
-
-async def test_nodes_without_record_batches_get_empty_records_instead() -> None:
-    async with open_cluster(compacting(), storage="memory:") as cluster:
-        await publish(cluster)
-        await wait_compacted(store_of(cluster))
         plain = cluster.config.with_node(record_batches="off").with_consumer(offset_reset="earliest")
         async with cluster.consumer(["prices"], plain) as consumer:
             found = await receive_all(consumer)
             assert [record.sequence for record in found] == list(range(COUNT))
             assert last_values(record for record in found if record.key is not None) == EXPECTED
             assert {record.value for record in found if record.key is None} == {b""}
-
-
-async def test_removed_records_are_not_reported_as_lost() -> None:
-    async with open_cluster(compacting(), storage="memory:") as cluster:
-        await publish(cluster)
-        await wait_compacted(store_of(cluster))
-        async with cluster.consumer(["prices"]) as consumer:
-            await receive_all(consumer)
-            with trio.move_on_after(0):
-                async for event in consumer.events:
-                    assert not isinstance(event, RecordsUnrecoverable)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,17 +10,12 @@ import trio.testing
 
 from dafka import Config, Consumer, Partition, Producer, Record, RecordBatch, open_consumer
 from dafka.errors import ConfigError
-from dafka.protocol import PartitionSilent
-from dafka.protocol.events import PartitionHeard
-from dafka.testing import Cluster, open_cluster
+from dafka.testing import Cluster
 from tests.roles.helpers import (
-    AN_HOUR_MS,
     DEADLINE_S,
     assert_records,
-    check_leaves_nothing,
     contents,
     receive_partition,
-    wait_event,
 )
 from tests.waiting import wait_until
 
@@ -65,16 +59,6 @@ async def test_latest_receives_the_records_published_in_its_block_and_none_befor
             await receive_partition(consumer, first, first + 10)
 
 
-async def test_latest_receives_everything_of_a_producer_that_starts_later(
-    dafka_cluster: Cluster, producer: Producer
-) -> None:
-    async with dafka_cluster.consumer(["hello"], latest(dafka_cluster)) as consumer:
-        async with dafka_cluster.producer("hello") as newer:
-            await newer.send_many(contents(0, 1000))
-            await receive_partition(consumer, 0, 1000)
-        assert consumer.positions() == {newer.partition: 1000}
-
-
 async def test_latest_loses_nothing_while_a_producer_is_publishing(dafka_cluster: Cluster, producer: Producer) -> None:
     async def produce() -> None:
         for first in range(100, 10_000, 10):
@@ -97,16 +81,6 @@ async def test_latest_in_an_empty_cluster_is_opened_without_a_tower() -> None:
             assert consumer.positions() == {}
 
 
-async def test_breaking_off_iteration_loses_and_repeats_no_record(dafka_cluster: Cluster, producer: Producer) -> None:
-    async with dafka_cluster.consumer(["hello"]) as consumer:
-        assert_records(await take(consumer, 1), 0, 1)
-        assert consumer.positions() == {producer.partition: 1}
-        assert_records(await take(consumer, 41), 1, 42)
-        assert consumer.positions() == {producer.partition: 42}
-        assert_records(await take(consumer, 58), 42, 100)
-        assert consumer.positions() == {producer.partition: 100}
-
-
 async def test_records_and_batches_can_be_mixed(dafka_cluster: Cluster, producer: Producer) -> None:
     async with dafka_cluster.consumer(["hello"]) as consumer:
         position = 0
@@ -124,17 +98,6 @@ async def test_records_and_batches_can_be_mixed(dafka_cluster: Cluster, producer
                         break
             assert consumer.positions() == {producer.partition: position}
         assert position == 2000
-
-
-async def test_a_consumer_begins_at_explicit_positions(dafka_cluster: Cluster, producer: Producer) -> None:
-    async with dafka_cluster.consumer(["hello"], positions={producer.partition: 60}) as consumer:
-        await receive_partition(consumer, 60, 100)
-    latest_config = latest(dafka_cluster)
-    async with dafka_cluster.consumer(["hello"], latest_config, positions={producer.partition: 99}) as consumer:
-        await receive_partition(consumer, 99, 100)
-    async with dafka_cluster.consumer(["hello"], positions={producer.partition: 105}) as consumer:
-        await producer.send_many(contents(100, 110))
-        await receive_partition(consumer, 105, 110)
 
 
 async def test_positions_are_saved_and_resumed_by_name(
@@ -162,21 +125,6 @@ async def test_positions_are_saved_and_resumed_by_name(
         await receive_partition(consumer, 7, 101)
 
 
-async def test_positions_of_a_run_that_resumes_without_reading_are_kept(
-    tmp_path: Path, dafka_cluster: Cluster, producer: Producer
-) -> None:
-    config = dafka_cluster.config.with_consumer(
-        offset_reset="earliest", name="billing", positions=f"sqlite:{tmp_path / 'positions.db'}"
-    )
-    async with dafka_cluster.consumer(["hello"], config) as consumer:
-        await take(consumer, 42)
-        await consumer.save_positions()
-    async with dafka_cluster.consumer(["hello"], config) as consumer:
-        await consumer.save_positions()
-    async with dafka_cluster.consumer(["hello"], config) as consumer:
-        await receive_partition(consumer, 42, 100)
-
-
 async def test_saving_positions_without_a_storage_is_refused(dafka_cluster: Cluster) -> None:
     async with dafka_cluster.consumer(["hello"]) as consumer:
         with pytest.raises(ConfigError, match="positions"):
@@ -197,12 +145,6 @@ async def test_invalid_topics_are_refused(topics: object) -> None:
             pass
 
 
-async def test_topic_with_nul_is_refused_in_libdafka() -> None:
-    with pytest.raises(ConfigError, match="NUL"):
-        async with open_consumer(["a\0b"], Config().with_node(wire="libdafka")):
-            pass
-
-
 async def test_use_after_the_block_is_an_error(dafka_cluster: Cluster, producer: Producer) -> None:
     async with dafka_cluster.consumer(["hello"]) as consumer:
         await receive_partition(consumer, 0, 100)
@@ -216,38 +158,10 @@ async def test_use_after_the_block_is_an_error(dafka_cluster: Cluster, producer:
             await consumer.next_record()
 
 
-async def test_waiting_iteration_ends_with_the_block(dafka_cluster: Cluster) -> None:
-    ended = trio.Event()
-
-    async def wait_forever(consumer: Consumer) -> None:
-        with pytest.raises(trio.ClosedResourceError):
-            await take(consumer, 1)
-        ended.set()
-
-    async with trio.open_nursery() as nursery:
-        async with dafka_cluster.consumer(["hello"]) as consumer:
-            nursery.start_soon(wait_forever, consumer)
-            await trio.testing.wait_all_tasks_blocked(0.01)
-        with trio.fail_after(DEADLINE_S):
-            await ended.wait()
-
-
 async def test_an_exception_leaves_the_block_unwrapped(dafka_cluster: Cluster) -> None:
     with pytest.raises(ZeroDivisionError, match="the program's own"):
         async with dafka_cluster.consumer(["hello"]):
             raise ZeroDivisionError("the program's own")
-
-
-async def test_cancelled_block_leaves_no_sockets_or_threads(dafka_cluster: Cluster, producer: Producer) -> None:
-    async def cycle() -> None:
-        with trio.CancelScope() as scope:
-            async with dafka_cluster.consumer(["hello"]) as consumer:
-                await receive_partition(consumer, 0, 100)
-                scope.cancel()
-                await consumer.next_record()
-        assert scope.cancelled_caught
-
-    await check_leaves_nothing(cycle)
 
 
 async def test_topics_are_added_and_dropped_while_running(dafka_cluster: Cluster, producer: Producer) -> None:
@@ -306,35 +220,6 @@ async def test_statistics_contain_positions_and_lag(dafka_cluster: Cluster, prod
         assert consumer.statistics().discarded == {}
 
 
-async def test_silent_and_returning_partitions_are_events() -> None:
-    config = Config().with_consumer(silence_ms=100).with_producer(head_interval_ms=AN_HOUR_MS)
-    async with (
-        open_cluster(config) as cluster,
-        cluster.producer("hello") as producer,
-        cluster.consumer(["hello"]) as consumer,
-    ):
-        await producer.send(b"0")
-        silent = await wait_event(consumer.events, PartitionSilent)
-        assert silent.partition == producer.partition
-        await producer.send(b"1")
-        assert (await wait_event(consumer.events, PartitionHeard)).partition == producer.partition
-        await receive_partition(consumer, 0, 2)
-
-
-@pytest.mark.parametrize(
-    ("positions", "message"),
-    [
-        ({("hello", "A" * 32): 1}, "positions: expected a Partition as key, not ('hello', 'AAA"),
-        ({Partition("hello", "A" * 32): -1}, "positions: expected a sequence from 0 on for hello/AAA"),
-        ({Partition("hello", "A" * 32): 1.0}, "positions: expected a sequence from 0 on for hello/AAA"),
-    ],
-)
-async def test_invalid_positions_are_refused(positions: Any, message: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(message)):
-        async with open_consumer(["hello"], positions=positions):
-            pass
-
-
 async def test_a_consumer_seeks_backwards_and_forwards(dafka_cluster: Cluster, producer: Producer) -> None:
     async with dafka_cluster.consumer(["hello"]) as consumer:
         await receive_partition(consumer, 0, 100)
@@ -368,22 +253,6 @@ async def test_a_bounded_read_ends_at_the_stored_end(dafka_cluster: Cluster, pro
             assert [batch async for batch in consumer.batches(until=ends)] == []
             assert [batch async for batch in consumer.batches(until={})] == []
         await receive_partition(consumer, 100, 110)
-
-
-async def test_a_bounded_read_leaves_out_what_was_sought_past(dafka_cluster: Cluster) -> None:
-    config = dafka_cluster.config
-    async with dafka_cluster.producer("hello") as ended:
-        await ended.send_many(contents(0, 100))
-    async with dafka_cluster.producer("hello") as producer:
-        await producer.send_many(contents(0, 10))
-        await producer.wait_stored()
-        async with dafka_cluster.consumer(["hello"], config.with_consumer(offset_reset="earliest")) as consumer:
-            ends = await consumer.ends()
-            assert ends == {ended.partition: 100, producer.partition: 10}
-            consumer.seek({ended.partition: 100})
-            with trio.fail_after(DEADLINE_S):
-                found = [record.value async for batch in consumer.batches(until=ends) for record in batch]
-    assert found == contents(0, 10)
 
 
 async def test_a_bounded_read_that_waits_notices_that_nothing_is_left(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import trio
 
-from dafka import Config, Partition, open_consumer, open_observer, open_producer, serve_store, wire
+from dafka import Config, Partition, open_consumer, open_observer, wire
 from dafka.endpoints import PeerEndpoint
 from dafka.events import DialectAdopted, ForeignDialect
 from dafka.protocol import Event
@@ -14,7 +14,7 @@ from dafka.testing import open_cluster
 from dafka.transport import open_mesh
 from dafka.wire import Dialect, Role, codec
 from dafka.wire.batch import iter_frames
-from tests.roles.helpers import DEADLINE_S, contents, open_store, receive_partition, wait_event
+from tests.roles.helpers import DEADLINE_S, contents, receive_partition, wait_event
 from tests.roles.libdafka_store import READER, LibdafkaStore, open_libdafka_store
 from tests.waiting import wait_until
 
@@ -78,50 +78,6 @@ async def test_a_libdafka_store_that_joins_later_is_not_ended_erratum_30() -> No
             assert store.records[producer.partition] == contents(0, 200)
 
 
-async def test_stores_still_count_one_by_one_for_a_producer_beside_libdafka() -> None:
-    async with open_cluster(FAST) as cluster, open_store(cluster.config), open_libdafka_store(cluster.config):
-        config = cluster.config.with_producer(min_stores=3)
-        async with open_producer("hello", config) as producer:
-            await producer.send_many(contents(0, 10))
-            assert await wait_event(producer.events, DialectAdopted) == ADOPTED
-            await producer.send_many(contents(10, 20))
-            with trio.fail_after(DEADLINE_S):
-                await producer.wait_stored()
-
-
-async def test_without_libdafka_every_message_is_rfc46_s() -> None:
-    """A witness that subscribes to everything hears no other dialect from any role."""
-    heard: list[wire.Message] = []
-    dialects = set()
-    async with open_cluster(FAST) as cluster, open_store(cluster.config), open_mesh(cluster.config.node, 0) as mesh:
-        mesh.subscriber.subscribe(b"")
-        assert cluster.store is not None
-
-        async def witness() -> None:
-            while True:
-                items, _ = await mesh.subscriber.receive()
-                for frames in iter_frames(items):
-                    message, dialect = codec.decode(frames)
-                    heard.append(message)
-                    dialects.add(dialect)
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(witness)
-            earliest = cluster.config.with_consumer(offset_reset="earliest")
-            async with cluster.producer("hello") as producer, cluster.consumer(["hello"], earliest) as consumer:
-                for node in (producer, consumer, cluster.store):
-                    mesh.subscriber.connect_peer(PeerEndpoint(node.endpoint))
-                await producer.send_many(contents(0, 100))
-                await receive_partition(consumer, 0, 100)
-                async with open_observer(config=cluster.config) as observer:
-                    mesh.subscriber.connect_peer(PeerEndpoint(observer.endpoint))
-                    await observer.wait_settled()
-                    await observer.survey(DEADLINE_S)
-                await wait_until(lambda: {wire.Ack, wire.Head} <= set(map(type, heard)))
-            nursery.cancel_scope.cancel()
-    assert dialects == {Dialect.RFC46}
-
-
 async def test_a_subscription_that_waits_counts_before_a_request_is_sent() -> None:
     config = Config()
     async with (
@@ -140,26 +96,3 @@ async def test_a_subscription_that_waits_counts_before_a_request_is_sent() -> No
             sockets.publish([request])
             items, _ = await reader.subscriber.receive()
         assert {codec.decode(frames)[1] for frames in iter_frames(items)} == {Dialect.LIBDAFKA}
-
-
-async def test_a_store_catches_up_from_a_libdafka_store_and_keeps_it_alive() -> None:
-    async with (
-        open_cluster(FAST, storage=None) as cluster,
-        open_libdafka_store(cluster.config, made_store(5000)) as store,
-        trio.open_nursery() as nursery,
-    ):
-        ours = await nursery.start(serve_store, cluster.config.with_store(storage="memory:"))
-        await wait_until(lambda: ours.statistics().records_stored == 5000)
-        assert store.unreadable == []
-        nursery.cancel_scope.cancel()
-
-
-async def test_a_lagging_libdafka_store_gets_the_rest_of_a_producer_that_has_left_erratum_32() -> None:
-    async with open_cluster(FAST) as cluster:
-        async with cluster.producer("hello") as producer:
-            await producer.send_many(contents(0, 500))
-            await producer.wait_stored()
-        lagging = LibdafkaStore(records={producer.partition: contents(0, 100)})
-        async with open_libdafka_store(cluster.config, lagging):
-            await wait_until(lambda: lagging.records[producer.partition] == contents(0, 500))
-            assert lagging.unreadable == []

@@ -16,15 +16,11 @@ from tests.roles.helpers import (
     assert_nothing_more,
     assert_run,
     contents,
-    open_store,
     receive,
     receive_partition,
 )
-from tests.waiting import wait_until
 
 COUNT = 5000
-IN_MEMORY = Config().with_producer(min_stores=0)
-"""A producer that waits for no store."""
 
 PATIENT = Config().with_fetch(retry_ms=AN_HOUR_MS, retry_max_ms=AN_HOUR_MS)
 """Nothing is found by asking a second time."""
@@ -104,98 +100,6 @@ async def test_four_producers_at_once_are_each_in_order(dafka_cluster: Cluster) 
     assert at_late.keys() == at_live.keys()
     for batches in [*at_live.values(), *at_late.values()]:
         assert_run(batches, 0, COUNT)
-
-
-async def test_several_topics_reach_one_consumer(dafka_cluster: Cluster) -> None:
-    async with dafka_cluster.producer("a") as first, dafka_cluster.producer("b") as second:
-        await first.send_many(contents(0, 100))
-        await second.send_many(contents(0, 200))
-        async with dafka_cluster.consumer(["a", "b"]) as consumer:
-            received = await receive(consumer, 300)
-    assert_run(received[first.partition], 0, 100)
-    assert_run(received[second.partition], 0, 200)
-
-
-async def test_two_stores_must_both_acknowledge(dafka_cluster: Cluster) -> None:
-    config, first = dafka_cluster.config, dafka_cluster.store
-    assert first is not None
-    async with dafka_cluster.producer("hello", config.with_producer(min_stores=2)) as producer:
-        await producer.send_many(contents(0, COUNT))
-        await wait_until(lambda: first.statistics().records_stored == COUNT)
-        assert producer.statistics().unacknowledged == COUNT
-        async with open_store(config) as second:
-            with trio.fail_after(DEADLINE_S):
-                await producer.wait_stored()
-            assert producer.statistics().unacknowledged == 0
-            assert second.statistics().records_stored == COUNT
-            await producer.send_many(contents(COUNT, COUNT + 10))
-            with trio.fail_after(DEADLINE_S):
-                await producer.wait_stored()
-            assert second.statistics().records_stored == COUNT + 10
-            assert first.statistics().records_stored == COUNT + 10
-
-
-async def test_consumer_without_a_store_receives_everything_from_the_producer() -> None:
-    async with open_cluster(IN_MEMORY, storage=None) as cluster, cluster.producer("hello") as producer:
-        await producer.send_many(contents(0, COUNT))
-        await producer.wait_settled()
-        async with cluster.consumer(["hello"]) as late:
-            await producer.send_many(contents(COUNT, 2 * COUNT))
-            await receive_partition(late, 0, 2 * COUNT)
-
-
-async def test_store_that_joins_late_fetches_everything(tmp_path: Path) -> None:
-    async with open_cluster(storage=None) as cluster, cluster.producer("hello") as producer:
-        await producer.send_many(contents(0, COUNT))
-        await producer.wait_settled()
-        async with open_store(cluster.config, f"sqlite:{tmp_path / 'store.db'}") as store:
-            await producer.send_many(contents(COUNT, 2 * COUNT))
-            with trio.fail_after(DEADLINE_S):
-                await producer.wait_stored()
-            assert store.statistics().records_stored == 2 * COUNT
-            async with cluster.consumer(["hello"]) as consumer:
-                await receive_partition(consumer, 0, 2 * COUNT)
-
-
-@pytest.mark.parametrize(
-    ("storage", "with_producer"),
-    [("memory:", True), ("memory:", False), (None, True)],
-    ids=["store and producer", "store", "producer"],
-)
-async def test_first_record_of_a_late_consumer_waits_for_no_interval(storage: str | None, with_producer: bool) -> None:
-    config = Config().with_producer(head_interval_ms=AN_HOUR_MS, min_stores=0 if storage is None else 1)
-    async with open_cluster(config, storage=storage) as cluster:
-        async with cluster.producer("hello") as producer:
-            await producer.send_many(contents(0, 10))
-            await producer.wait_settled()
-            await producer.wait_stored()
-            if with_producer:
-                assert await seconds_to_first_record(cluster) < 1
-        if not with_producer:
-            assert await seconds_to_first_record(cluster) < 1
-
-
-async def seconds_to_first_record(cluster: Cluster) -> float:
-    begin = trio.current_time()
-    async with cluster.consumer(["hello"]) as consumer:
-        with trio.fail_after(DEADLINE_S):
-            assert (await consumer.next_record()).sequence == 0
-        return trio.current_time() - begin
-
-
-async def test_live_record_lost_on_the_way_is_fetched_without_the_next_head(dafka_cluster: Cluster) -> None:
-    """A consumer that connects in the middle of a stream that then goes quiet."""
-    config = dafka_cluster.config.with_producer(head_interval_ms=AN_HOUR_MS)
-    async with dafka_cluster.producer("hello", config) as producer, trio.open_nursery() as nursery:
-        await producer.wait_settled()
-        async with dafka_cluster.consumer(["hello"]) as consumer:
-
-            async def produce() -> None:
-                for first in range(0, COUNT, 10):
-                    await producer.send_many(contents(first, first + 10))
-
-            nursery.start_soon(produce)
-            await receive_partition(consumer, 0, COUNT)
 
 
 async def test_consumer_that_does_not_keep_up_loses_nothing_and_holds_little() -> None:

@@ -26,11 +26,6 @@ def forgetting(config: Config) -> Config:
     return config.with_store(retention_ms=50, retention_interval_ms=20, forget_empty_after_ms=100)
 
 
-def store_of(cluster: Cluster) -> Store:
-    assert cluster.store is not None
-    return cluster.store
-
-
 @asynccontextmanager
 async def open_forgetting(url: str) -> AsyncIterator[tuple[Cluster, Store]]:
     async with open_cluster(storage=None) as cluster, open_store(forgetting(cluster.config), url) as store:
@@ -53,17 +48,6 @@ async def test_partitions_of_producers_that_are_gone_are_forgotten(url: str, tmp
     if not url.startswith("memory"):
         async with open_storage(url.format(tmp_path), read_only=True) as storage:
             assert await storage.partitions() == {}
-
-
-async def test_an_idle_producer_continues_its_partition_after_all_records_expired() -> None:
-    async with open_forgetting("memory:") as (cluster, store), cluster.producer("hello") as producer:
-        await producer.send_many(contents(0, 10))
-        await wait_until(lambda: store.statistics().records_dropped == 10)
-        await trio.sleep(0.3)  # three times the wait
-        assert store.statistics().partitions == 1
-        assert await producer.send_many(contents(10, 20)) == range(10, 20)
-        await producer.wait_stored()
-        await wait_until(lambda: store.statistics().records_dropped == 20)
 
 
 async def test_a_storage_that_cannot_delete_keeps_ended_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,14 +97,3 @@ async def test_a_full_store_says_so_and_recovers(caplog: pytest.LogCaptureFixtur
             assert monitor.health().unready == ""
             async with cluster.producer("hello") as third:
                 await third.send(b"third")
-
-
-async def test_partitions_without_records_or_producers_do_not_count_for_the_limit() -> None:
-    async with open_cluster(storage=None) as cluster:
-        config = forgetting(cluster.config).with_node(partitions_max=1).with_store(forget_empty_after_ms=1_000_000)
-        async with open_store(config, "memory:") as store:
-            async with cluster.producer("hello") as first:
-                await first.send(b"first")
-            async with cluster.producer("hello") as second:
-                await second.send(b"second")
-            assert store.statistics().partitions == 2

@@ -5,14 +5,12 @@ from __future__ import annotations
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 import trio
 
 from dafka import Config, Store, open_consumer, open_producer, serve_store, serve_tower
 from dafka.protocol import PeerJoined
-from tests.roles.closed_cluster import Keys
 from tests.roles.helpers import DEADLINE_S, contents, receive_partition, wait_event
 
 FREE = "tcp://[::1]:*"
@@ -64,27 +62,10 @@ async def test_plain_cluster_exchanges_records_over_ipv6() -> None:
         await exchange_records(config, config)
 
 
-async def test_closed_cluster_exchanges_records_over_ipv6(tmp_path: Path) -> None:
-    keys = Keys(tmp_path, "store", "producer", "consumer")
-    plain = plain_config()
-    async with open_cluster(keys.config("tower", plain), keys.config("store", plain)) as (config, _):
-        await exchange_records(keys.config("producer", config), keys.config("consumer", config))
-
-
 async def test_node_on_all_interfaces_is_reached_over_ipv6_if_its_tower_is() -> None:
     async with open_cluster(plain_config(), plain_config("tcp://*:*")) as (config, store):
         assert store.endpoint.startswith("tcp://[::]:")
         await exchange_records(config, config)
-
-
-async def test_tower_on_all_interfaces_serves_ipv4_and_ipv6() -> None:
-    everywhere = plain_config(tower="tcp://[::]:*")
-    async with open_cluster(everywhere, plain_config()) as (config, _):
-        by_ipv4 = {
-            "tower_sub": config.beacon.tower_sub[0].replace("[::1]", "127.0.0.1"),
-            "tower_pub": config.beacon.tower_pub[0].replace("[::1]", "127.0.0.1"),
-        }
-        await exchange_records(config.with_node(bind="tcp://127.0.0.1:*").with_beacon(**by_ipv4), config)
 
 
 async def test_advertised_ipv6_address_is_introduced() -> None:

@@ -14,13 +14,13 @@ from tests.roles.libdafka_store import open_libdafka_store
 from tests.waiting import wait_until
 
 COUNT = 200
+PRODUCERS = 3
 SECOND_S = 0.3
 """How long the second is in which the scripted consumer asks once for a page."""
 
 
-@pytest.mark.parametrize("producers", [1, 3])
 async def test_a_libdafka_consumer_that_is_behind_gets_everything_of_producers_that_leave_erratum_17(
-    producers: int, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(producer_machine, "LEAVING_HEAD_S", SECOND_S)
     consumer = LibdafkaConsumer("hello", second_s=SECOND_S, page=50)
@@ -37,12 +37,12 @@ async def test_a_libdafka_consumer_that_is_behind_gets_everything_of_producers_t
                 await producer.wait_stored()
                 await has_begun.wait()
 
-        for _ in range(producers):
+        for _ in range(PRODUCERS):
             nursery.start_soon(publish)
-        await wait_until(lambda: [len(each) for each in store.records.values()] == [COUNT] * producers)
+        await wait_until(lambda: [len(each) for each in store.records.values()] == [COUNT] * PRODUCERS)
         async with open_libdafka_consumer(cluster.config, consumer):
-            await wait_until(lambda: len(consumer.records) == producers)
+            await wait_until(lambda: len(consumer.records) == PRODUCERS)
             has_begun.set()
-            await wait_until(lambda: [len(each) for each in consumer.records.values()] == [COUNT] * producers)
-            assert [*consumer.records.values()] == [contents(0, COUNT)] * producers
+            await wait_until(lambda: [len(each) for each in consumer.records.values()] == [COUNT] * PRODUCERS)
+            assert [*consumer.records.values()] == [contents(0, COUNT)] * PRODUCERS
             nursery.cancel_scope.cancel()

@@ -10,8 +10,7 @@ import trio
 
 from dafka import Store, serve_store
 from dafka.cli.daemons import serve_store_with_restarts
-from dafka.config import Config
-from dafka.errors import StorageBusyError, StorageLostError
+from dafka.errors import StorageLostError
 from dafka.exceptions import unwrap_group
 from dafka.protocol import StorageLost
 from dafka.storage import open_storage
@@ -65,18 +64,6 @@ async def test_store_ends_and_acknowledges_nothing_more(scheme: str, tmp_path: P
 
 
 @pytest.mark.parametrize("scheme", ["sqlite", "filelog"])
-async def test_idle_store_notices(scheme: str, tmp_path: Path) -> None:
-    async def use(_: Store) -> None:
-        await producer.send_many(contents(0, 100))
-        await producer.wait_stored()
-        remove(tmp_path / "store")
-
-    async with open_cluster(storage=None) as cluster, cluster.producer("hello") as producer:
-        with pytest.raises(StorageLostError, match="was removed or replaced"):
-            await serve(f"{scheme}:{tmp_path}/store", cluster, use)
-
-
-@pytest.mark.parametrize("scheme", ["sqlite", "filelog"])
 async def test_kept_store_begins_anew_and_has_what_another_store_holds(
     scheme: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -118,14 +105,6 @@ async def test_kept_store_tries_on_while_its_storage_cannot_be_opened(
         folder.mkdir()
         await wait_until(lambda: len(kept) == 2)
         nursery.cancel_scope.cancel()
-
-
-async def test_store_that_cannot_start_ends(tmp_path: Path) -> None:
-    async with open_storage(f"sqlite:{tmp_path}/store"):
-        config = Config().with_store(storage=f"sqlite:{tmp_path}/store").with_node(bind="tcp://127.0.0.1:*")
-        with pytest.raises(StorageBusyError), unwrap_group():
-            async with trio.open_nursery() as nursery:
-                await nursery.start(serve_store_with_restarts, config, noting([]))
 
 
 async def test_a_loss_that_retention_notices_ends_the_store(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,40 +5,32 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from pathlib import Path
 from typing import TypeAlias
 
 import attrs
 import trio
-import zmq
 
 from dafka import Config, Consumer, Producer, Store, Tower, open_consumer, open_producer, serve_tower
 from dafka.protocol import PeerJoined, PeerLeft
-from dafka.transport import Socket, open_context
-from dafka.wire import BEACON
-from tests.roles.closed_cluster import Keys
 from tests.roles.helpers import DEADLINE_S, open_store
 from tests.waiting import wait_until
 
 FREE = "tcp://127.0.0.1:*"
-FIRST_FORM = "first form"
-
 AnyNode: TypeAlias = Producer | Consumer | Store
 
 KNOWN = {
-    "producer": ("store", "consumer", FIRST_FORM),
-    "consumer": ("producer", "store", FIRST_FORM),
-    "store": ("producer", "store", "consumer", FIRST_FORM),
-    FIRST_FORM: ("producer", "store", "consumer", FIRST_FORM),
+    "producer": ("store", "consumer"),
+    "consumer": ("producer", "store"),
+    "store": ("producer", "store", "consumer"),
 }
-"""The connections of a node of each kind. A node that uses the first form of beacons cannot say which role it has."""
+"""The connections of a node of each role."""
 
 
 @attrs.define(eq=False)
 class Member:
     """A node, and the nodes that it has found and lost since its start."""
 
-    kind: str
+    role: str
     node: AnyNode
     joined: Counter[str] = attrs.field(factory=Counter)
     left: Counter[str] = attrs.field(factory=Counter)
@@ -52,22 +44,18 @@ class Member:
 
 
 class Mesh:
-    """The nodes of one cluster, each with its kind."""
+    """The nodes of one cluster, each with its role."""
 
-    def __init__(self, config: Config, keys: Keys | None, nursery: trio.Nursery) -> None:
+    def __init__(self, config: Config, nursery: trio.Nursery) -> None:
         self.config = config
         self.members: list[Member] = []
-        self._keys = keys
         self._nursery = nursery
 
-    async def add(self, role: str, count: int = 1, *, first_form_sub: tuple[str, ...] = ()) -> None:
-        """Add nodes that use the first form only if `first_form_sub` names relays, otherwise the second one."""
-        config = self.config if self._keys is None else self._keys.config(role, self.config)
-        if first_form_sub:
-            config = config.with_beacon(tower_sub=first_form_sub, tower_pub=config.beacon.tower_pub)
+    async def add(self, role: str, count: int = 1) -> None:
+        """Add nodes of a role."""
         for _ in range(count):
-            node = await self._nursery.start(_run_node, role, config)
-            member = Member(FIRST_FORM if first_form_sub else role, node)
+            node = await self._nursery.start(_run_node, role, self.config)
+            member = Member(role, node)
             self._nursery.start_soon(member.watch)
             self.members.append(member)
 
@@ -94,7 +82,7 @@ class Mesh:
             member: {
                 other.node.address: 1
                 for other in self.members
-                if other is not member and other.kind in KNOWN[member.kind]
+                if other is not member and other.role in KNOWN[member.role]
             }
             for member in self.members
         }
@@ -104,7 +92,7 @@ class Mesh:
             await wait_until(lambda: all(m.joined.total() >= len(found) for m, found in expected.items()))
         finally:
             for member, found in expected.items():
-                assert (member.kind, member.joined) == (member.kind, found)
+                assert (member.role, member.joined) == (member.role, found)
         for member in self.members:
             assert not member.left
             assert member.node.statistics().peers == len(expected[member])
@@ -122,7 +110,7 @@ async def _run_node(role: str, config: Config, *, task_status: trio.TaskStatus[A
 
 
 @asynccontextmanager
-async def open_mesh(*towers: Tower, keys: Keys | None = None) -> AsyncIterator[Mesh]:
+async def open_mesh(*towers: Tower) -> AsyncIterator[Mesh]:
     config = (
         Config()
         .with_beacon(
@@ -133,7 +121,7 @@ async def open_mesh(*towers: Tower, keys: Keys | None = None) -> AsyncIterator[M
         .with_producer(min_stores=2)
     )
     async with trio.open_nursery() as nursery:
-        yield Mesh(config, keys, nursery)
+        yield Mesh(config, nursery)
         nursery.cancel_scope.cancel()
 
 
@@ -144,56 +132,11 @@ async def open_tower(config: Config | None = None, sub: str = FREE, pub: str = F
         nursery.cancel_scope.cancel()
 
 
-@asynccontextmanager
-async def open_first_form_relay(tower: Tower) -> AsyncIterator[str]:
-    """Pass beacons of the first form on to a tower. Nodes take the relay for a tower that knows only this form."""
-    async with open_context(0) as context, trio.open_nursery() as nursery:
-        nodes, onward = Socket(context.socket(zmq.SocketType.SUB)), Socket(context.socket(zmq.SocketType.XPUB))
-        try:
-            endpoint = nodes.bind(FREE)
-            nodes.subscribe(BEACON)
-            onward.connect(tower.sub_endpoint)
-            with trio.fail_after(DEADLINE_S):
-                await onward.receive_many()
-
-            async def pass_on() -> None:
-                while True:
-                    onward.send_many(await nodes.receive_many())
-
-            nursery.start_soon(pass_on)
-            yield endpoint
-            nursery.cancel_scope.cancel()
-        finally:
-            nodes.close(0)
-            onward.close(0)
-
-
 async def test_nodes_connect_to_those_that_they_need() -> None:
     async with open_tower() as tower, open_mesh(tower) as mesh:
         await mesh.add("store", 2)
         await mesh.add("consumer", 2)
-        await mesh.add("producer", 20)
-        await mesh.publish()
-        await mesh.check()
-
-
-async def test_nodes_of_the_first_form_are_known_to_all_and_know_all() -> None:
-    async with open_tower() as tower, open_first_form_relay(tower) as relay, open_mesh(tower) as mesh:
-        await mesh.add("store")
-        await mesh.add("producer", first_form_sub=(relay,))
-        await mesh.add("store", first_form_sub=(relay,))
-        await mesh.add("consumer")
-        await mesh.add("producer", 3)
-        await mesh.add("consumer", first_form_sub=(relay,))
-        await mesh.publish()
-        await mesh.check()
-
-
-async def test_two_towers_introduce_each_node_once() -> None:
-    async with open_tower() as one, open_tower() as other, open_mesh(one, other) as mesh:
-        await mesh.add("store", 2)
-        await mesh.add("consumer", 2)
-        await mesh.add("producer", 4)
+        await mesh.add("producer", 6)
         await mesh.publish()
         await mesh.check()
 
@@ -211,13 +154,3 @@ async def test_a_restarted_tower_ends_no_connection() -> None:
             await wait_until(lambda: restarted.statistics().nodes == len(mesh.members))
             await mesh.publish()
             await mesh.check()
-
-
-async def test_nodes_of_a_closed_cluster_connect_to_those_that_they_need(tmp_path: Path) -> None:
-    keys = Keys(tmp_path, "store", "consumer", "producer")
-    async with open_tower(keys.config("tower")) as tower, open_mesh(tower, keys=keys) as mesh:
-        await mesh.add("store", 2)
-        await mesh.add("consumer", 2)
-        await mesh.add("producer", 4)
-        await mesh.publish()
-        await mesh.check()

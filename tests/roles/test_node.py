@@ -28,8 +28,6 @@ from tests.roles.helpers import (
 )
 from tests.waiting import wait_until
 
-HUGE = 2**64 - 1
-FAR = 2**61
 
 
 @pytest.fixture
@@ -88,73 +86,6 @@ async def test_consumer_discards_and_counts_hostile_messages(dafka_cluster: Clus
         assert consumer.positions() == {producer.partition: 100}
 
 
-async def test_consumer_takes_no_harm_from_a_head_that_promises_too_much(dafka_cluster: Cluster) -> None:
-    async with (
-        dafka_cluster.producer("hello") as producer,
-        dafka_cluster.consumer(["hello"]) as consumer,
-        open_unverified_peer(dafka_cluster.config) as peer,
-    ):
-        await wait_subscribed(peer, b"Hhello")
-        heads = [wire.Head(producer.partition.address, "hello", FAR), wire.Head("NOBODY", "hello", FAR)]
-        heads += [wire.Head(producer.partition.address, "hello", HUGE), wire.Head("NOBODY2", "hello", HUGE)]
-        peer.send_many(encoded(*heads))
-        await wait_until(lambda: len(consumer.statistics().lag) == 2)
-        await wait_until(lambda: consumer.statistics().discarded == {"sequence too large": 2})
-        await producer.send_many(contents(0, 1000))
-        await receive_partition(consumer, 0, 1000)
-        await producer.send_many(contents(1000, 1010))
-        await receive_partition(consumer, 1000, 1010)
-
-
-async def test_producer_discards_and_counts_hostile_messages(dafka_cluster: Cluster) -> None:
-    async with dafka_cluster.producer("hello") as producer, open_unverified_peer(dafka_cluster.config) as peer:
-        address = producer.partition.address
-        await wait_subscribed(peer, b"K" + address.encode())
-        hostile = [
-            *malformed(b"K" + address.encode()),
-            *encoded(
-                wire.Ack(address, "hello", HUGE, "LIAR"),
-                wire.Ack(address, "hello2", 0, "LIAR"),
-                wire.Ack(address + "0", "hello", 0, "LIAR"),
-                wire.Fetch(address, "LIAR", "hello", HUGE, 2**32 - 1),
-                wire.Fetch(address, "LIAR", "hello2", 0, 1),
-            ),
-        ]
-        peer.send_many(hostile)
-        await wait_until(lambda: sum(producer.statistics().discarded.values()) >= len(hostile))
-        assert sum(producer.statistics().discarded.values()) == len(hostile)
-        await producer.send_many(contents(0, 100))
-        with trio.fail_after(DEADLINE_S):
-            await producer.wait_stored()
-        async with dafka_cluster.consumer(["hello"]) as consumer:
-            await receive_partition(consumer, 0, 100)
-
-
-async def test_store_discards_and_counts_hostile_messages(dafka_cluster: Cluster) -> None:
-    store = dafka_cluster.store
-    assert store is not None
-    async with dafka_cluster.producer("hello") as producer, open_unverified_peer(dafka_cluster.config) as peer:
-        await wait_subscribed(peer, b"M")
-        hostile = [
-            *malformed(b"Mhello"),
-            *encoded(
-                wire.Fetch("NOBODY", "LIAR", "hello", HUGE, 2**32 - 1),
-                wire.Fetch(producer.partition.address, "LIAR", "hello", 0, 1),
-            ),
-        ]
-        peer.send_many(hostile)
-        await wait_until(lambda: sum(store.statistics().discarded.values()) >= len(hostile))
-        assert sum(store.statistics().discarded.values()) == len(hostile)
-        peer.send_many(encoded(wire.Head("NOBODY", "hello", FAR)))
-        await wait_until(lambda: bool(store.statistics().lag))
-        await producer.send_many(contents(0, 100))
-        with trio.fail_after(DEADLINE_S):
-            await producer.wait_stored()
-        assert store.statistics().records_stored == 100
-        async with dafka_cluster.consumer(["hello"]) as consumer:
-            await receive_partition(consumer, 0, 100)
-
-
 async def test_frame_larger_than_allowed_ends_its_senders_connection_alone() -> None:
     async with (
         open_cluster(Config().with_node(message_bytes_max=2000)) as cluster,
@@ -192,15 +123,6 @@ async def test_other_dialect_is_understood_and_reported_once(own: DialectName, d
             async for event in consumer.events:
                 told += isinstance(event, ForeignDialect)
         assert told == 1
-
-
-async def test_own_dialect_is_no_event(dafka_cluster: Cluster) -> None:
-    async with dafka_cluster.producer("hello") as producer, dafka_cluster.consumer(["hello"]) as consumer:
-        await producer.send_many(contents(0, 10))
-        await receive_partition(consumer, 0, 10)
-        with trio.move_on_after(0.05):
-            async for event in consumer.events:
-                assert not isinstance(event, ForeignDialect)
 
 
 async def test_nodes_that_come_and_go_are_events() -> None:
@@ -257,17 +179,3 @@ async def test_silent_and_returning_towers_are_events(deserted: Config) -> None:
             await wait_event(producer.events, TowersHeard)
             await receive_partition(consumer, 0, 1)
             nursery.cancel_scope.cancel()
-
-
-async def test_node_is_known_by_the_host_that_it_advertises(dafka_cluster: Cluster) -> None:
-    config = dafka_cluster.config.with_beacon(advertise="localhost")
-    async with dafka_cluster.consumer(["hello"]) as consumer, dafka_cluster.producer("hello", config) as producer:
-        expected = PeerJoined(
-            producer.partition.address, PeerEndpoint(producer.endpoint.replace("127.0.0.1", "localhost"))
-        )
-        with trio.fail_after(DEADLINE_S):
-            async for event in consumer.events:
-                if event == expected:
-                    break
-        await producer.send(b"0")
-        await receive_partition(consumer, 0, 1)

@@ -10,7 +10,7 @@ import attrs
 import pytest
 import trio
 
-from dafka import Config, Partition, RecordBatch, serve_tower, wire
+from dafka import Config, Partition, serve_tower, wire
 from dafka.config import DialectName
 from dafka.discovery import Advertisement, DiscoveryEvent, open_discovery
 from dafka.errors import ConfigError
@@ -24,12 +24,11 @@ from dafka.protocol.observer.cluster_survey import NodeState
 from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING
 from dafka.records import new_address
 from dafka.roles import Observer, open_observer
-from dafka.storage import open_storage
 from dafka.testing import open_cluster
 from dafka.transport import Mesh, open_mesh
 from dafka.wire import codec
 from tests.roles.closed_cluster import Keys
-from tests.roles.helpers import DEADLINE_S, check_leaves_nothing, contents, open_store
+from tests.roles.helpers import DEADLINE_S, contents, open_store
 from tests.waiting import wait_until
 
 FAST = Config().with_beacon(interval_ms=200)
@@ -41,23 +40,21 @@ class Played:
 
     address: str
     ends: dict[Partition, int]
-    dialect: wire.Dialect
     subscriptions: list[bytes] = attrs.field(factory=list)
     received: list[wire.Message] = attrs.field(factory=list)
 
     def answers(self, message: wire.Message) -> list[wire.Message]:
-        """Return the answers of a store. A libdafka store matches topics by prefix, and sends no DIRECT-EARLIEST."""
-        is_ours = self.dialect is wire.Dialect.RFC46
+        """Return the answers of a store."""
         if isinstance(message, wire.GetHeads):
             return [
                 wire.DirectHead(message.address, partition.address, partition.topic, end - 1)
                 for partition, end in self.ends.items()
-                if partition.topic == message.subject or (not is_ours and partition.topic.startswith(message.subject))
+                if partition.topic == message.subject
             ]
         if isinstance(message, wire.GetTopics):
             topics = sorted({partition.topic for partition in self.ends})
             return [wire.DirectTopics(message.address, self.address, message.after, topics, 0, len(self.ends))]
-        if isinstance(message, wire.Fetch) and is_ours:
+        if isinstance(message, wire.Fetch):
             fetch = message
             return [wire.DirectEarliest(fetch.address, self.address, fetch.partition, fetch.subject, HOLDS_NOTHING, 0)]
         return []
@@ -65,14 +62,10 @@ class Played:
 
 @asynccontextmanager
 async def play_node(
-    config: Config,
-    prefixes: list[bytes],
-    ends: dict[Partition, int] | None = None,
-    dialect: str = "rfc46",
-    address: str = "",
+    config: Config, prefixes: list[bytes], ends: dict[Partition, int] | None = None, address: str = ""
 ) -> AsyncIterator[Played]:
     """Run a node with these subscriptions (`*` is its address) that answers like a store with these records."""
-    played = Played(address or new_address(), ends or {}, wire.Dialect(dialect))
+    played = Played(address or new_address(), ends or {})
     async with open_mesh(config.node, 0) as mesh, trio.open_nursery() as nursery:
         for prefix in prefixes:
             mesh.subscriber.subscribe(prefix.replace(b"*", played.address.encode()))
@@ -99,12 +92,10 @@ async def _answer(mesh: Mesh, played: Played) -> None:
         messages = [codec.decode(item)[0] for item in items if isinstance(item, list)]
         played.received += messages
         answers = [answer for message in messages for answer in played.answers(message)]
-        mesh.publisher.send_many([codec.encode(answer, played.dialect) for answer in answers])
+        mesh.publisher.send_many([codec.encode(answer, wire.Dialect.RFC46) for answer in answers])
 
 
 OUR_STORE = [b"G", b"F", b"W*", b"T*", b"D*", b"E*", b"Q*"]
-LIBDAFKA_READER = [b"G", b"F", b"W*"]
-LIBDAFKA_WRITER = [b"M", b"H", b"D*"]
 
 
 async def survey(observer: Observer) -> ClusterSurvey:
@@ -141,6 +132,7 @@ async def test_it_sees_nodes_topics_and_heads(dialect: DialectName) -> None:
             await wait_until(lambda store=store: store.statistics().records_stored == 1000)  # type: ignore[misc]
         async with open_observer(config=cluster.config) as observer:
             found = await survey(observer)
+            assert await observer.list_topics(DEADLINE_S) == ("idle", "orders", "wanted")
         assert list(found.faults(0)) == []
         assert {(each.address, each.roles, each.state) for each in found.nodes} == {
             (cluster.store.address, ("store",), NodeState.UP),
@@ -158,77 +150,6 @@ async def test_it_sees_nodes_topics_and_heads(dialect: DialectName) -> None:
         (only,) = found.partitions
         assert (only.partition, only.has_producer, only.end_sequence) == (producer.partition, True, 1000)
         assert [(each.end_sequence, each.lag) for each in only.holders] == [(1000, 0), (1000, 0)]
-
-
-@pytest.mark.parametrize("dialect", ["rfc46", "libdafka"])
-async def test_topics_that_only_a_store_knows_are_listed(dialect: DialectName, tmp_path: Path) -> None:
-    topics = [f"{number:04}".ljust(200, "x") for number in range(50)]
-    storage = f"sqlite:{tmp_path / 'store.db'}"
-    async with open_storage(storage) as opened:
-        await opened.append([RecordBatch(Partition(topic, new_address()), 0, [b"0", b"1"]) for topic in topics])
-    async with (
-        open_cluster(FAST.with_node(wire=dialect), storage=None) as cluster,
-        open_store(cluster.config, storage) as store,
-        open_observer(config=cluster.config) as observer,
-    ):
-        found = await survey(observer)
-        assert [(each.name, each.partitions, each.is_stored) for each in found.topics] == [(t, 1, True) for t in topics]
-        assert {(each.end_sequence, each.lag) for each in found.partitions} == {(2, 0)}
-        (node,) = found.nodes
-        assert (node.address, node.topics_held, node.partitions_held) == (store.address, 50, 50)
-        assert list(found.faults(0)) == []
-        with trio.fail_after(DEADLINE_S):
-            assert await observer.list_topics(DEADLINE_S) == tuple(topics)
-
-
-async def test_the_lag_of_each_store_is_its_own() -> None:
-    absent = Partition("orders", "ABSENT")
-    async with open_cluster(FAST) as cluster, cluster.producer("orders") as producer:
-        assert cluster.store is not None
-        await producer.send_many(contents(0, 100))
-        await producer.wait_stored()
-        async with (
-            play_node(cluster.config, OUR_STORE, {producer.partition: 60, absent: 7}) as behind,
-            play_node(cluster.config, OUR_STORE) as empty,
-            open_observer(config=cluster.config) as observer,
-        ):
-            found = await survey(observer)
-            stores = cluster.store.address, behind.address, empty.address
-            assert lags(found, producer.partition) == dict(zip(stores, (0, 40, 100), strict=True))
-            assert lags(found, absent) == dict(zip(stores, (7, 0, 7), strict=True))
-            assert len(list(found.faults(40))) == 1
-            assert len(list(found.faults(0))) == 4
-            behind.ends[producer.partition] = 100
-            await producer.send_many(contents(100, 110))
-            await producer.wait_stored()
-            assert cluster.store.statistics().discarded.keys() <= {"beyond the head"}
-
-            # The producer's next HEAD comes within a second.
-            expected = dict(zip(stores, (0, 10, 110), strict=True))
-            with trio.fail_after(DEADLINE_S):
-                while lags(await survey(observer), producer.partition) != expected:
-                    pass
-
-
-async def test_the_halves_of_a_libdafka_store_tell_all_topics() -> None:
-    config = FAST.with_node(wire="libdafka").with_producer(min_stores=0)
-    forgotten, other = Partition("forgotten", "GONE"), Partition("forgotten2", "GONE")
-    async with open_cluster(config, storage=None) as cluster, cluster.producer("live") as producer:
-        await producer.send(b"0")
-        ends = {forgotten: 100, other: 1, producer.partition: 1}
-        async with (
-            play_node(cluster.config, LIBDAFKA_READER, ends, "libdafka") as reader,
-            play_node(cluster.config, LIBDAFKA_WRITER, {}, "libdafka") as writer,
-            open_observer(config=cluster.config) as observer,
-        ):
-            found = await survey(observer)
-            assert (node(found, reader.address).roles, node(found, writer.address).roles) == (
-                ("store",),
-                ("store writer",),
-            )
-            heads = {each.partition: (each.end_sequence, each.has_producer, each.lag) for each in found.partitions}
-            assert heads == {forgotten: (100, False, 0), other: (1, False, 0), producer.partition: (1, True, 0)}
-            assert list(found.faults(0)) == []
 
 
 def are_heard(nodes: set[str], played: Played) -> bool:
@@ -351,26 +272,6 @@ async def test_in_a_closed_cluster(tmp_path: Path) -> None:
                 assert "its key is not authorized there" in tower.refusal
                 found = await stranger.survey(0.1)
                 assert (found.nodes, found.topics, found.partitions) == ((), (), ())
-
-
-async def test_observers_know_each_other() -> None:
-    async with (
-        open_cluster(FAST) as cluster,
-        open_observer(config=cluster.config) as one,
-        open_observer(config=cluster.config) as two,
-    ):
-        for observer, other in ((one, two), (two, one)):
-            assert node(await survey(observer), other.address).roles == ("observer",)
-
-
-async def test_it_leaves_nothing_behind() -> None:
-    async with open_cluster(FAST) as cluster:
-
-        async def cycle() -> None:
-            async with open_observer(config=cluster.config) as observer:
-                assert len((await survey(observer)).stores) == 1
-
-        await check_leaves_nothing(cycle)
 
 
 @pytest.mark.parametrize(

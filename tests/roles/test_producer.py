@@ -12,23 +12,19 @@ from dafka import Config, Producer, open_producer, wire
 from dafka.errors import (
     AddressInUseError,
     ConfigError,
-    DiscoveryError,
     RecordError,
     StorageBusyError,
     StorageError,
     StorageSequenceError,
     UnacknowledgedError,
 )
-from dafka.protocol import StorageFailed, StoresSilent
-from dafka.protocol.events import StoresHeard
+from dafka.protocol import StorageFailed
 from dafka.records import Partition
 from dafka.storage import open_storage
 from dafka.storage.sqlite import SqliteStorage
 from dafka.testing import Cluster, open_cluster
 from tests.roles.helpers import (
-    AN_HOUR_MS,
     DEADLINE_S,
-    check_leaves_nothing,
     contents,
     open_process,
     open_store,
@@ -42,24 +38,6 @@ from tests.waiting import wait_until
 def hasty(config: Config) -> Config:
     """Open a producer that hardly waits for ACKs when its block is left."""
     return config.with_producer(close_timeout_ms=100)
-
-
-async def test_leaving_the_block_waits_for_acks(dafka_cluster: Cluster) -> None:
-    assert dafka_cluster.store is not None
-    async with dafka_cluster.producer("hello") as producer:
-        await producer.send_many(contents(0, 3000))
-    assert producer.statistics().unacknowledged == 0
-    assert dafka_cluster.store.statistics().records_stored == 3000
-
-
-async def test_leaving_the_block_without_a_store_reports_unacknowledged_records() -> None:
-    async with open_cluster(storage=None) as cluster:
-        begin = trio.current_time()
-        with pytest.raises(UnacknowledgedError) as caught:
-            async with cluster.producer("hello", hasty(cluster.config)) as producer:
-                await producer.send_many(contents(0, 7))
-        assert 0.1 <= trio.current_time() - begin < DEADLINE_S
-    assert (caught.value.count, caught.value.first_sequence, caught.value.min_stores) == (7, 0, 1)
 
 
 async def test_leaving_the_block_without_a_store_counts_from_the_first_unacknowledged() -> None:
@@ -94,42 +72,6 @@ async def test_an_exception_leaves_the_block_unwrapped_without_waiting_for_acks(
 
         with trio.fail_after(DEADLINE_S), pytest.raises(ZeroDivisionError, match="the program's own"):
             await produce()
-
-
-async def test_cancelled_block_leaves_no_sockets_or_threads() -> None:
-    async with open_cluster(storage=None) as cluster:
-
-        async def cycle() -> None:
-            with trio.CancelScope() as scope:
-                async with cluster.producer("hello") as producer:
-                    await producer.send_many(contents(0, 100))
-                    await producer.wait_settled()
-                    scope.cancel()
-                    await trio.sleep_forever()
-            assert scope.cancelled_caught
-
-        await check_leaves_nothing(cycle)
-
-
-async def test_wait_stored_returns_when_the_store_has_all_records(dafka_cluster: Cluster) -> None:
-    assert dafka_cluster.store is not None
-    async with dafka_cluster.producer("hello") as producer:
-        with trio.fail_after(DEADLINE_S):
-            await producer.wait_stored()
-            for end in range(10, 100, 10):
-                await producer.send_many(contents(end - 10, end))
-                await producer.wait_stored()
-                assert dafka_cluster.store.statistics().records_stored == end
-
-
-async def test_use_after_the_block_is_an_error(dafka_cluster: Cluster) -> None:
-    async with dafka_cluster.producer("hello") as producer:
-        await producer.send(b"0")
-    with pytest.raises(trio.ClosedResourceError):
-        await producer.send(b"1")
-    with pytest.raises(trio.ClosedResourceError):
-        await producer.send_many([b"1", b"2"])
-    assert producer.statistics().next_sequence == 1
 
 
 async def test_waiting_send_ends_with_the_block() -> None:
@@ -173,21 +115,12 @@ async def test_value_larger_than_the_message_limit_is_refused(dafka_cluster: Clu
         assert await producer.send(b"x" * 2000) == 0
 
 
-@pytest.mark.parametrize("wire", ["rfc46", "libdafka"])
-@pytest.mark.parametrize("topic", ["", "x" * 256, "é" * 128, "\ud800", b"bytes", None])
-async def test_an_invalid_topic_is_refused(topic: object, wire: str) -> None:
+@pytest.mark.parametrize("topic", ["", "x" * 256, "é" * 128, "\ud800", b"bytes", None, "a\0b"])
+async def test_an_invalid_topic_is_refused(topic: object) -> None:
+    """A NUL ends a topic in the dialect of libdafka."""
     with pytest.raises(ConfigError, match="topic"):
-        async with open_producer(topic, Config().with_node(wire=wire)):  # type: ignore[arg-type]
+        async with open_producer(topic, Config().with_node(wire="libdafka")):  # type: ignore[arg-type]
             pass
-
-
-async def test_topic_with_nul_is_refused_only_in_libdafka() -> None:
-    async with open_cluster() as cluster:
-        async with cluster.producer("a\0b") as producer:
-            await producer.send(b"0")
-        with pytest.raises(ConfigError, match="NUL"):
-            async with open_producer("a\0b", cluster.config.with_node(wire="libdafka")):
-                pass
 
 
 async def test_two_stores_are_refused_in_libdafka() -> None:
@@ -202,13 +135,6 @@ async def test_taken_endpoint_is_an_address_in_use_error(dafka_cluster: Cluster)
         with pytest.raises(AddressInUseError):
             async with dafka_cluster.producer("hello", dafka_cluster.config.with_node(bind=producer.endpoint)):
                 pass
-
-
-async def test_unknown_discovery_is_a_discovery_error() -> None:
-    config = Config().with_node(discovery="carrier-pigeon", bind="tcp://127.0.0.1:*")
-    with pytest.raises(DiscoveryError, match="carrier-pigeon"):
-        async with open_producer("hello", config):
-            pass
 
 
 async def test_statistics_count_sent_records(dafka_cluster: Cluster) -> None:
@@ -235,31 +161,6 @@ async def test_fetches_are_counted() -> None:
         statistics = producer.statistics()
     assert 1 <= statistics.fetches_received <= asked
     assert 100 <= statistics.records_sent <= 100 * asked
-
-
-async def test_silent_and_returning_stores_are_events() -> None:
-    async with (
-        open_cluster(Config().with_producer(silence_ms=100), storage=None) as cluster,
-        cluster.producer("hello") as producer,
-    ):
-        await producer.send_many(contents(0, 5))
-        silent = await wait_event(producer.events, StoresSilent)
-        assert silent.unacknowledged == 5
-        async with open_store(cluster.config):
-            await wait_event(producer.events, StoresHeard)
-            await producer.wait_stored()
-
-
-async def test_a_restarted_store_gets_the_records_that_it_missed(tmp_path: Path) -> None:
-    storage = f"sqlite:{tmp_path / 'store.db'}"
-    async with open_cluster(storage=None) as cluster:
-        config = cluster.config.with_producer(head_interval_ms=AN_HOUR_MS)
-        async with cluster.producer("hello", config) as producer:
-            for first in range(0, 300, 100):
-                await producer.send_many(contents(first, first + 100))
-                async with open_store(cluster.config, storage):
-                    with trio.fail_after(DEADLINE_S):
-                        await producer.wait_stored()
 
 
 SPOOLING = """

@@ -9,11 +9,7 @@ import pytest
 import trio
 
 from dafka import Config, open_producer, wire
-from dafka.config import ProducerConfig
 from dafka.errors import ConfigError, StorageSequenceError, UnacknowledgedError
-from dafka.protocol import ProducerMachine
-from dafka.protocol.actions import Publish
-from dafka.records import Partition
 from dafka.testing import Cluster, open_cluster
 from tests.roles.helpers import DEADLINE_S, contents, open_store, receive_partition
 
@@ -73,14 +69,6 @@ async def test_a_next_sequence_that_is_too_low_is_noticed(dafka_cluster: Cluster
     assert dafka_cluster.store.statistics().records_stored == 300
 
 
-async def test_a_next_sequence_that_is_too_low_is_noticed_when_the_block_is_left(dafka_cluster: Cluster) -> None:
-    async with open_producer("t", dafka_cluster.config, address=ADDRESS) as producer:
-        await producer.send_many(contents(0, 300))
-    with pytest.raises(StorageSequenceError, match="another producer publishes the same partition"):
-        async with open_producer("t", dafka_cluster.config, address=ADDRESS) as producer:
-            await producer.send(b"0")  # held back, and out before any store has said what it holds
-
-
 async def test_a_rival_that_is_noticed_after_the_last_ack_is_an_error() -> None:
     """The ACK may be for the rival's record, and not for this producer's."""
     async with open_cluster(storage=None) as cluster:
@@ -95,14 +83,6 @@ async def test_a_rival_that_is_noticed_after_the_last_ack_is_an_error() -> None:
 
         with pytest.raises(StorageSequenceError, match="another producer publishes the same partition"):
             await publish()
-
-
-def test_records_that_only_stores_hold_do_not_count_as_lost() -> None:
-    """A store with retention would drop records that a producer reports as lost."""
-    machine = ProducerMachine(Partition("t", ADDRESS), ProducerConfig(), 10, next_sequence=300)
-    machine.receive_subscriptions([wire.Subscription(wire.Command.DIRECT_EARLIEST, "S")], 0.0)
-    answer = machine.receive([wire.Fetch(ADDRESS, "S", "t", 0, 10)], 0.0)
-    assert answer == [Publish(wire.DirectEarliest("S", ADDRESS, ADDRESS, "t", 300, 0))]
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,10 @@ from typing import get_args
 import pytest
 import trio
 import trio.testing
-import zmq
 
 from dafka import Config, Partition, Producer, ProducerRecord, Record, RecordBatch, wire
 from dafka.batches import Compression, decode_batch, read_header
-from dafka.config import CompressionName, DialectName, RecordBatches
+from dafka.config import CompressionName, RecordBatches
 from dafka.endpoints import PeerEndpoint
 from dafka.roles.linger import Linger
 from dafka.testing import Cluster, open_cluster
@@ -182,60 +181,3 @@ async def test_no_part_of_a_record_is_lost_live_and_late(
         ]
         assert records[3].timestamp == 0
         assert (records[0].timestamp is not None) == (record_batches == "on")
-
-
-async def test_a_slow_peer_that_takes_single_records_gets_as_many_as_fit_its_queue(dafka_cluster: Cluster) -> None:
-    """A plain subscriber, such as a C consumer, may fall behind by the whole high watermark."""
-    count = 100_000
-    config = dafka_cluster.config.with_producer(min_stores=0)
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    try:
-        async with dafka_cluster.producer("hello", config) as producer:
-            listener = context.socket(zmq.SUB)
-            listener.connect(producer.endpoint)
-            listener.subscribe(b"Mhello")
-            with trio.fail_after(DEADLINE_S):
-                while not listener.poll(0):
-                    await producer.send(b"knock")
-                    await trio.sleep(0.01)
-            first = producer.statistics().next_sequence
-            for start in range(0, count, 10_000):
-                await producer.send_many([b"%d" % number for number in range(start, start + 10_000)])
-            found: list[bytes] = []
-            with trio.fail_after(3 * DEADLINE_S):
-                while not found or found[-1] != b"%d" % (count - 1):
-                    if listener.poll(0):
-                        found.append(listener.recv_multipart()[-1])
-                    else:
-                        await trio.sleep(0.01)
-            knocks = len(found) - count
-            assert 0 < knocks <= first
-            assert found[knocks:] == [b"%d" % number for number in range(count)]
-    finally:
-        context.destroy(0)
-
-
-@pytest.mark.parametrize("compression", ["none", "zstd"])
-@pytest.mark.parametrize("wire", ["rfc46", "libdafka"])
-async def test_nodes_that_take_single_records_get_the_bytes_of_the_release_before(
-    wire: DialectName, compression: CompressionName, dafka_cluster: Cluster
-) -> None:
-    config = dafka_cluster.config.with_node(wire=wire).with_producer(compression=compression)
-    prefix = b"Mhello" if wire == "rfc46" else b"Mhello\0"
-    values = [b"", b"one", b"x" * 100_000, *(b"%d" % number for number in range(300))]
-    async with dafka_cluster.producer("hello", config) as producer, open_listener(producer, prefix) as mesh:
-        first = producer.statistics().next_sequence
-        await producer.send_many(values)
-        await producer.send(b"alone", timestamp=1)
-        found: list[list[bytes]] = []
-        with trio.fail_after(DEADLINE_S):
-            while not found or found[-1][-1] != b"alone":
-                items, _ = await mesh.subscriber.receive()
-                found += [list(frames) for frames in iter_frames(items)]
-    address = producer.address.encode()
-    expected = []
-    for sequence, value in enumerate([*values, b"alone"], first):
-        fields = b"\x01 " + address + b"\x05hello" + sequence.to_bytes(8, "big")
-        heading = [b"Mhello", b"\xaa\xa5M" + fields] if wire == "rfc46" else [b"Mhello\0" + fields]
-        expected.append([*heading, value])
-    assert found[-len(expected) :] == expected

@@ -70,57 +70,6 @@ async def test_consumer_starts_at_the_earliest_record_and_reports_the_lost_ones_
             await expect_rest(consumer)
 
 
-async def test_producer_that_still_runs_does_not_delay_the_consumer() -> None:
-    async with open_cluster(retaining()) as cluster, cluster.producer("hello") as producer:
-        await producer.send_many(contents(0, COUNT))
-        await wait_dropped(store_of(cluster))
-        async with cluster.consumer(["hello"]) as consumer:
-            with trio.fail_after(8):  # a node that says nothing would be waited for longer
-                await expect_rest(consumer)
-            await producer.send_many(contents(COUNT, COUNT + 10))
-            await receive_partition(consumer, COUNT, COUNT + 10)
-
-
-async def test_consumer_whose_position_was_dropped_continues_after_it() -> None:
-    async with open_cluster(retaining()) as cluster, cluster.producer("hello") as producer:
-        await producer.send_many(contents(0, COUNT))
-        await wait_dropped(store_of(cluster))
-        async with cluster.consumer(["hello"], positions={producer.partition: 40}) as consumer:
-            await expect_rest(consumer, first=40)
-
-
-async def test_bounded_memory_drops_visibly_too() -> None:
-    async with open_cluster(storage=f"memory:?records_max={KEPT}") as cluster:
-        await publish(cluster)
-        async with cluster.consumer(["hello"]) as consumer:
-            await expect_rest(consumer)
-
-
-async def test_records_that_another_store_keeps_are_not_gone() -> None:
-    async with open_cluster(retaining()) as cluster:
-        archive = cluster.config.with_store(retention_records=0)
-        async with open_store(archive):
-            async with cluster.producer("hello", cluster.config.with_producer(min_stores=2)) as producer:
-                await producer.send_many(contents(0, COUNT))
-                await producer.wait_stored()
-            await wait_dropped(store_of(cluster))
-            async with cluster.consumer(["hello"]) as consumer:
-                await receive_partition(consumer, 0, COUNT)
-                assert consumer.statistics().records_unrecoverable == 0
-
-
-async def test_new_store_begins_where_the_others_do() -> None:
-    async with open_cluster(retaining()) as cluster:
-        await publish(cluster)
-        await wait_dropped(store_of(cluster))
-        async with open_store(cluster.config.with_store(retention_records=0)) as other:
-            await wait_until(lambda: other.statistics().records_stored == KEPT)
-            event = await wait_event(other.events, RecordsUnrecoverable)
-            assert (event.first_sequence, event.end_sequence) == (0, COUNT - KEPT)
-            async with cluster.consumer(["hello"]) as consumer:
-                await expect_rest(consumer)
-
-
 @pytest.mark.parametrize("has_retention", [True, False])
 async def test_store_that_was_away_continues_or_keeps_its_records(has_retention: bool, tmp_path: Path) -> None:
     url = f"sqlite:{tmp_path / 'store.db'}"

@@ -12,13 +12,9 @@ import trio
 
 from dafka import Config, Partition, Producer, ProducerRecord
 from dafka.errors import ConfigError, DiscoveryError, UnansweredError
-from dafka.roles import open_reader
-from dafka.roles.store import StoreRetention
-from dafka.storage import made_at
 from dafka.testing import Cluster, open_cluster
-from tests.roles.helpers import AN_HOUR_MS, DEADLINE_S, contents, open_store, receive, receive_partition
+from tests.roles.helpers import DEADLINE_S, contents, receive, receive_partition
 from tests.roles.libdafka_store import open_libdafka_store
-from tests.waiting import wait_until
 
 BEGIN_MS = 1_700_000_000_000
 """The time at which the first record of `timed` was made."""
@@ -60,72 +56,6 @@ async def test_each_partition_begins_with_its_first_record_of_the_time(config: C
         assert consumer.lag() == dict.fromkeys(received, 0)
 
 
-@pytest.mark.parametrize("storage", ["memory:", "sqlite:{}/store.db", "filelog:{}/log"])
-async def test_out_of_order_times_begin_with_the_first_record_at_or_after_the_time(
-    storage: str, tmp_path: Path
-) -> None:
-    async with (
-        open_cluster(storage=storage.format(tmp_path)) as cluster,
-        producing(cluster, 0, 5, 1, 9, 3) as producer,
-        open_reader(["hello"], cluster.config) as reader,
-    ):
-        for time, position in ((0, 0), (0.5, 1), (5, 1), (5.5, 3), (9, 3), (9.5, 5)):
-            assert await reader.positions_at(minute(time)) == {producer.partition: position}
-
-
-async def test_a_long_search_goes_on_chunk_by_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(made_at, "CHUNK_RECORDS", 3)
-    async with (
-        open_cluster() as cluster,
-        producing(cluster, *range(20)),
-        producing(cluster, *range(10)),
-        cluster.consumer(["hello"]) as consumer,
-    ):
-        assert sorted((await consumer.positions_at(minute(15))).values()) == [10, 15]
-
-
-async def test_records_without_a_timestamp_count_as_made_when_they_were_stored() -> None:
-    async with open_cluster(Config().with_node(record_batches="off")) as cluster:
-        async with cluster.producer("hello") as producer:
-            await producer.send_many(contents(0, 100))
-            await producer.wait_stored()
-        async with cluster.consumer(["hello"], start=timedelta(hours=1)) as consumer:
-            await receive_partition(consumer, 0, 100)
-        async with cluster.consumer(["hello"]) as consumer:
-            future = datetime.now(UTC) + timedelta(hours=1)
-            assert await consumer.positions_at(future) == {producer.partition: 100}
-
-
-async def test_the_earliest_answer_of_several_stores_counts() -> None:
-    async with open_cluster() as cluster, open_store(cluster.config.with_store(retention_records=10)) as other:
-        async with producing(cluster, *range(50)) as producer:
-            await wait_until(lambda: other.statistics().records_stored == 50)
-        await StoreRetention(other._storage, other._config, other._machine.stored).apply()
-        other._machine.records_trimmed({producer.partition: 40})
-        async with cluster.consumer(["hello"], start=minute(20)) as consumer:
-            await receive_partition(consumer, 20, 50)
-
-
-async def test_a_partition_that_begins_later_begins_at_its_first_record() -> None:
-    async with (
-        open_cluster() as cluster,
-        cluster.consumer(["hello"], start=timedelta(hours=-1)) as consumer,
-        cluster.producer("hello") as producer,
-    ):
-        await producer.send_many(contents(0, 10))
-        await receive_partition(consumer, 0, 10)
-
-
-async def test_a_topic_that_is_subscribed_to_later_begins_at_the_time_too() -> None:
-    async with (
-        open_cluster() as cluster,
-        producing(cluster, *range(10)),
-        cluster.consumer(["world"], start=minute(8)) as consumer,
-    ):
-        consumer.subscribe("hello")
-        await receive_partition(consumer, 8, 10)
-
-
 async def test_given_and_saved_positions_come_before_the_time(tmp_path: Path) -> None:
     positions = f"sqlite:{tmp_path}/positions.db"
     async with open_cluster() as cluster, producing(cluster, *range(10)) as producer:
@@ -150,27 +80,6 @@ async def test_seeking_a_time_back_and_forth() -> None:
         ends = await consumer.ends()
         with trio.fail_after(DEADLINE_S):
             assert [batch async for batch in consumer.batches(until=ends)] == []
-
-
-async def test_a_bounded_read_waits_until_it_is_known_where_partitions_begin() -> None:
-    async with (
-        open_cluster() as cluster,
-        producing(cluster, *range(20)),
-        cluster.consumer(["hello"], start=minute(12)) as consumer,
-    ):
-        ends = await consumer.ends()
-        with trio.fail_after(DEADLINE_S):
-            assert sum([len(batch) async for batch in consumer.batches(until=ends)]) == 8
-
-
-async def test_seeking_before_it_is_known_where_a_partition_begins() -> None:
-    async with (
-        open_cluster() as cluster,
-        producing(cluster, *range(20)) as producer,
-        cluster.consumer(["hello"], start=minute(12)) as consumer,
-    ):
-        consumer.seek({producer.partition: 5})
-        await receive_partition(consumer, 5, 20)
 
 
 async def test_without_a_store_opening_fails() -> None:
@@ -207,8 +116,3 @@ async def test_an_invalid_time_is_refused(dafka_cluster: Cluster, time: object, 
     with pytest.raises(ConfigError, match=f"time: expected {expected}"):
         async with dafka_cluster.consumer(["hello"], start=time):  # type: ignore[arg-type]
             pass
-
-
-async def test_a_time_before_1970_is_the_beginning(dafka_cluster: Cluster) -> None:
-    async with producing(dafka_cluster, 0) as producer, dafka_cluster.consumer(["hello"]) as consumer:
-        assert await consumer.positions_at(-AN_HOUR_MS) == {producer.partition: 0}

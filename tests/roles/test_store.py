@@ -11,13 +11,10 @@ import trio.testing
 from dafka import Config, Partition, Producer, RecordBatch, serve_store
 from dafka.errors import (
     AddressInUseError,
-    DiscoveryError,
     StorageBusyError,
     StorageError,
-    StorageFormatError,
-    UnacknowledgedError,
 )
-from dafka.protocol import StorageFailed, TowersHeard
+from dafka.protocol import StorageFailed
 from dafka.protocol.store_events import StorageRecovered
 from dafka.records import RECORD_MEMORY_BYTES
 from dafka.storage import open_storage
@@ -26,7 +23,6 @@ from dafka.testing import Cluster, open_cluster
 from tests.roles.helpers import (
     AN_HOUR_MS,
     DEADLINE_S,
-    check_leaves_nothing,
     contents,
     open_store,
     open_store_process,
@@ -90,23 +86,10 @@ async def test_a_killed_store_has_all_acknowledged_records_and_fetches_the_rest(
         assert await stored_end(path, producer.partition) == end
 
 
-async def test_address_stays_with_the_storage(tmp_path: Path) -> None:
-    async with open_cluster(storage=None) as cluster:
-        addresses = []
-        for name in ("a", "a", "b"):
-            async with open_store(cluster.config, f"sqlite:{tmp_path / name}") as store:
-                addresses.append(store.address)
-    assert addresses[0] == addresses[1] != addresses[2]
-
-
-@pytest.mark.parametrize("topic", [None, "hello", "other"], ids=["new", "knows the topic", "knows another topic"])
-async def test_a_store_that_was_down_catches_up_from_another_after_the_producer_left(
-    topic: str | None, tmp_path: Path
-) -> None:
+async def test_a_store_that_was_down_catches_up_from_another_after_the_producer_left(tmp_path: Path) -> None:
     storage = f"sqlite:{tmp_path / 'away.db'}"
-    if topic is not None:
-        async with open_storage(storage) as opened:
-            await opened.append([RecordBatch(Partition(topic, "OLD"), 0, contents(0, 10))])
+    async with open_storage(storage) as opened:
+        await opened.append([RecordBatch(Partition("hello", "OLD"), 0, contents(0, 10))])
     async with open_cluster(QUIET) as cluster:
         async with cluster.producer("hello") as producer:
             await producer.send_many(contents(0, 3000))
@@ -114,21 +97,6 @@ async def test_a_store_that_was_down_catches_up_from_another_after_the_producer_
             await wait_until(lambda: away.statistics().records_stored >= 3000)
             assert away.statistics().lag == {}
     assert await stored_end(tmp_path / "away.db", producer.partition) == 3000
-
-
-async def test_a_store_that_was_down_catches_up_with_a_partition_it_has_in_part(tmp_path: Path) -> None:
-    path = tmp_path / "away.db"
-    storage = f"sqlite:{path}"
-    async with open_cluster(QUIET) as cluster:
-        async with cluster.producer("hello") as producer:
-            async with open_store(cluster.config, storage) as away:
-                await producer.send_many(contents(0, 1500))
-                await wait_until(lambda: away.statistics().records_stored == 1500)
-            await producer.send_many(contents(1500, 3000))
-        async with open_store(cluster.config, storage) as away:
-            await wait_until(lambda: away.statistics().records_stored == 1500)
-            assert away.statistics().lag == {}
-    assert await stored_end(path, producer.partition) == 3000
 
 
 async def test_failing_storage_acknowledges_nothing_until_it_recovers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,49 +198,10 @@ async def test_storage_in_use_is_a_storage_busy_error(tmp_path: Path) -> None:
             await serve_store(cluster.config)
 
 
-async def test_a_file_that_is_no_storage_is_a_storage_format_error(tmp_path: Path) -> None:
-    (tmp_path / "store.db").write_bytes(b"no database " * 1000)
-    with pytest.raises(StorageFormatError):
-        await serve_store(Config().with_store(storage=f"sqlite:{tmp_path / 'store.db'}"))
-
-
-async def test_unknown_storage_is_a_storage_error() -> None:
-    with pytest.raises(StorageError, match="papyrus"):
-        await serve_store(Config().with_store(storage="papyrus:scroll"))
-
-
-async def test_unknown_discovery_is_a_discovery_error() -> None:
-    config = Config().with_node(discovery="carrier-pigeon", bind="tcp://127.0.0.1:*")
-    with pytest.raises(DiscoveryError, match="carrier-pigeon"):
-        await serve_store(config.with_store(storage="memory:"))
-
-
 async def test_taken_endpoint_is_an_address_in_use_error(dafka_cluster: Cluster) -> None:
     assert dafka_cluster.store is not None
     with pytest.raises(AddressInUseError):
         await serve_store(dafka_cluster.config.with_node(bind=dafka_cluster.store.endpoint))
-
-
-async def test_cancelled_store_leaves_no_sockets_or_threads(tmp_path: Path) -> None:
-    async with open_cluster(storage=None) as cluster:
-
-        async def cycle() -> None:
-            async with open_store(cluster.config, f"sqlite:{tmp_path / 'store.db'}") as store:
-                await wait_event(store.events, TowersHeard)
-
-        await check_leaves_nothing(cycle)
-
-
-async def test_records_of_a_producer_that_gave_up_are_kept_if_they_were_received(tmp_path: Path) -> None:
-    """Records that a closed producer reports as unacknowledged may nevertheless be stored."""
-    async with open_cluster() as cluster:
-        config = cluster.config.with_producer(min_stores=2, close_timeout_ms=500)
-        with pytest.raises(UnacknowledgedError) as caught:
-            async with cluster.producer("hello", config) as producer:
-                await producer.send_many(contents(0, 10))
-        assert caught.value.count == 10
-        async with cluster.consumer(["hello"]) as consumer:
-            await receive_partition(consumer, 0, 10)
 
 
 async def test_a_store_learns_what_its_bounded_storage_has_dropped() -> None:
