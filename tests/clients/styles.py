@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
 import attrs
 import trio
@@ -19,6 +20,9 @@ from dafka import blocking
 DEADLINE_S = 60
 
 
+Program: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
+
+
 @attrs.frozen
 class Style:
     """A style of the API.
@@ -26,10 +30,12 @@ class Style:
     Attributes:
         module: Its module.
         run: Runs a program, which is an asynchronous function in each style.
+        together: Runs several such functions at once: in threads where they block.
     """
 
     module: ModuleType
-    run: Callable[[Callable[[], Coroutine[Any, Any, None]]], None]
+    run: Callable[[Program], None]
+    together: Callable[[Sequence[Program]], Coroutine[Any, Any, None]]
 
     @asynccontextmanager
     async def opened(self, name: str, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
@@ -50,6 +56,16 @@ class Style:
         result = method(*args, **kwargs)
         return await result if isinstance(result, Awaitable) else result
 
+    async def call_within(self, seconds: float, method: Callable[..., Any], *args: Any) -> Any:
+        """Call a method that waits no longer than this, and then raises `TimeoutError`."""
+        if self.module is blocking:
+            return method(*args, timeout_s=seconds)
+        return await asyncio.wait_for(method(*args), seconds)
+
+    async def close(self, node: Any) -> None:
+        """Close a node that was opened without a block."""
+        await self.call(node.close if self.module is blocking else node.aclose)
+
     async def each(self, iterable: Any) -> AsyncGenerator[Any, None]:
         """Yield what an iterable of this style has."""
         if self.module is blocking:
@@ -60,7 +76,7 @@ class Style:
                 yield each
 
 
-def _run_trio(program: Callable[[], Coroutine[Any, Any, None]]) -> None:
+def _run_trio(program: Program) -> None:
     async def limited() -> None:
         with trio.fail_after(DEADLINE_S):
             await program()
@@ -68,7 +84,23 @@ def _run_trio(program: Callable[[], Coroutine[Any, Any, None]]) -> None:
     trio.run(limited)
 
 
-def _run_steps(program: Callable[[], Coroutine[Any, Any, None]]) -> None:
+async def _run_in_nursery(programs: Sequence[Program]) -> None:
+    async with trio.open_nursery() as nursery:
+        for program in programs:
+            nursery.start_soon(program)
+
+
+def _run_asyncio(program: Program) -> None:
+    asyncio.run(asyncio.wait_for(program(), DEADLINE_S), debug=True)
+
+
+async def _run_in_tasks(programs: Sequence[Program]) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        for program in programs:
+            tasks.create_task(program())
+
+
+def _run_steps(program: Program) -> None:
     """Run a program that waits for nothing but calls that block."""
     try:
         program().send(None)
@@ -77,6 +109,11 @@ def _run_steps(program: Callable[[], Coroutine[Any, Any, None]]) -> None:
     raise AssertionError("it waits")
 
 
-TRIO = Style(dafka, _run_trio)
-ASYNCIO = Style(dafka.asyncio, lambda program: asyncio.run(asyncio.wait_for(program(), DEADLINE_S), debug=True))
-BLOCKING = Style(blocking, _run_steps)
+async def _run_in_threads(programs: Sequence[Program]) -> None:
+    with ThreadPoolExecutor(len(programs)) as threads:
+        list(threads.map(_run_steps, programs))
+
+
+TRIO = Style(dafka, _run_trio, _run_in_nursery)
+ASYNCIO = Style(dafka.asyncio, _run_asyncio, _run_in_tasks)
+BLOCKING = Style(blocking, _run_steps, _run_in_threads)
