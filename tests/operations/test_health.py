@@ -45,13 +45,6 @@ class Disk:
         monkeypatch.setattr(MemoryStorage, "append", append_or_not)
 
 
-async def test_a_store_is_ready_once_it_has_found_its_cluster() -> None:
-    async with open_cluster() as cluster:
-        assert cluster.store is not None
-        await wait_for(cluster.store, Health())
-        assert cluster.tower.health() == Health()
-
-
 async def test_a_node_without_a_tower_is_not_ready() -> None:
     async with open_cluster(storage=None) as cluster:
         nowhere = cluster.config.with_beacon(

@@ -86,21 +86,6 @@ async def test_a_slow_client_is_disconnected(monkeypatch: pytest.MonkeyPatch) ->
         assert await ask(port, GET[:-2]) == b""
 
 
-async def test_the_number_of_connections_is_limited() -> None:
-    async with serving() as port:
-        waiting = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(CONNECTIONS_MAX)]
-        for stream in waiting:
-            await stream.send_all(GET[:5])
-        with trio.fail_after(30):
-            while await ask(port, GET):  # noqa: ASYNC110 (until the server has accepted all of them)
-                await trio.sleep(0.01)
-        for stream in waiting:
-            await trio.aclose_forcefully(stream)
-        with trio.fail_after(30):
-            while not await ask(port, GET):  # noqa: ASYNC110 (until the server has noticed that they are closed)
-                await trio.sleep(0.01)
-
-
 async def test_refused_connections_are_forgotten() -> None:
     async with serving() as port:
         waiting = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(CONNECTIONS_MAX)]

@@ -16,7 +16,7 @@ import pytest
 import trio
 import trio.testing
 
-from dafka import Config, Partition, StoreConfig
+from dafka import Partition
 from dafka.endpoints import PeerEndpoint
 from dafka.operations.logs import SentenceFormatter, add_event, json_formatter
 from dafka.protocol import (
@@ -28,9 +28,8 @@ from dafka.protocol import (
     StorageFailed,
 )
 from dafka.roles import logging_events
-from dafka.roles.events import DISCARDS_REPEAT_S, ROUTINE, DiscardLog, NodeLog, log_discards
+from dafka.roles.events import DISCARDS_REPEAT_S, ROUTINE, DiscardLog, NodeLog
 from dafka.roles.logging_events import LogEvent, MessagesDiscarded, Started, event_fields, event_name
-from dafka.storage import memory
 from dafka.testing import open_cluster
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "operate.md"
@@ -206,42 +205,3 @@ def test_discards_are_logged_at_once_and_then_once_a_minute() -> None:
         MessagesDiscarded("frames", 999, 1000)
     ]
     assert discards.due_events({"frames": 1000, "uuid": 2}, 10 * DISCARDS_REPEAT_S) == []
-
-
-async def test_a_flood_of_discards_causes_two_lines_in_a_minute(
-    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    counts = {"frames": 0}
-    with caplog.at_level(logging.INFO, "dafka.test"), trio.move_on_after(DISCARDS_REPEAT_S + 10):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(log_discards, lambda: counts, NodeLog(logging.getLogger("dafka.test")))
-            while True:
-                counts["frames"] += 1000
-                await trio.sleep(0.01)
-    lines = dafka_lines(caplog)
-    assert [line["event"] for line in lines] == ["messages_discarded"] * 2
-    assert lines[1]["count"] + lines[0]["count"] == lines[1]["total"]
-
-
-async def test_a_slow_commit_is_logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    append = memory.MemoryStorage.append
-
-    async def slow_append(self: memory.MemoryStorage, batches: Any) -> None:
-        await trio.sleep(0.05)
-        await append(self, batches)
-
-    monkeypatch.setattr(memory.MemoryStorage, "append", slow_append)
-    config = Config(store=StoreConfig(storage="memory:", slow_commit_ms=1))
-    with caplog.at_level(logging.INFO, "dafka.store"):
-        async with open_cluster(config) as cluster, cluster.producer("t") as producer:
-            for _ in range(3):
-                await producer.send(b"12345")
-                await producer.wait_stored()
-            assert cluster.store is not None
-            histogram = cluster.store.statistics().commit_seconds
-    slow = [line for line in dafka_lines(caplog) if line["event"] == "commit_slow"]
-    assert [(line["records"], line["bytes"]) for line in slow] == [(1, 5)]
-    assert slow[0]["seconds"] >= 0.05
-    assert histogram.count >= 3
-    assert histogram.total >= 0.15
-    assert sum(histogram.counts[:4]) == 0

@@ -1,20 +1,22 @@
-"""The metrics of running nodes, compared with what the nodes have done."""
+"""The metrics of nodes: against a table of the figures that they show, and against what running nodes have done."""
 
 from __future__ import annotations
 
+import itertools
 import platform
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 import trio
-import zmq
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 import dafka
-from dafka import Consumer, Partition
+from dafka import Consumer, Partition, Producer, Store, Tower
 from dafka.batches import records_codec
 from dafka.operations import metrics
 from dafka.operations.metrics import (
@@ -24,14 +26,72 @@ from dafka.operations.metrics import (
     GAUGES,
     NodeCollector,
     TopicLabels,
+    histogram_buckets,
     make_registry,
 )
 from dafka.operations.monitor import Monitor
-from dafka.roles import ConsumerStatistics, Health
+from dafka.roles import ConsumerStatistics, Health, Histogram, ProducerStatistics, StoreStatistics, TowerStatistics
+from dafka.roles.statistics import BOUNDS_S, Timer, TopicCounts
+from dafka.storage import TierStatistics
 from dafka.testing import open_cluster
 from dafka.transport import choose_loops
-from dafka.wire import Command
 from tests.waiting import wait_until
+
+TABLE = {
+    "store": """
+        records_total{stored} records_stored
+        records_total{resent} records_sent
+        record_bytes_total{stored} bytes_stored
+        record_bytes_total{resent} bytes_sent
+        fetches_total{sent} fetches_sent
+        fetches_total{received} fetches_received
+        retention_dropped_records_total records_dropped
+        compaction_removed_records_total records_compacted
+        peers peers
+        partitions partitions
+        pending_bytes pending_bytes
+        missing_records missing_records
+        full_stores is_full
+        cold_moved_records_total cold.moved_records
+        cold_moved_bytes_total cold.moved_bytes
+        cold_requests_total cold.requests
+        cold_failures_total{move} cold.move_failures
+        cold_failures_total{request} cold.request_failures
+        cold_failures_total{wrong_answer} cold.wrong_answers
+        cold_failures_total{damage} cold.damaged
+        cold_reads_total{cache} cold.cache_hits
+        cold_reads_total{object} cold.cache_misses
+        cold_records cold.records
+        cold_bytes{records} cold.content_bytes
+        cold_bytes{objects} cold.object_bytes
+        cold_due_bytes cold.due_bytes
+        cold_cached_bytes cold.cached_bytes
+    """,
+    "producer": """
+        records_total{published} records
+        records_total{resent} records_sent
+        record_bytes_total{published} bytes
+        record_bytes_total{resent} bytes_sent
+        fetches_total{received} fetches_received
+        peers peers
+        unacknowledged_records unacknowledged
+        unacknowledged_bytes unacknowledged_bytes
+        replaced_partitions_total partitions_replaced
+    """,
+    "consumer": """
+        records_total{delivered} records
+        record_bytes_total{delivered} bytes
+        fetches_total{sent} fetches_sent
+        unrecoverable_records_total records_unrecoverable
+        peers peers
+        pending_bytes buffered_bytes
+    """,
+    "tower": """
+        beacons_total beacons
+        known_nodes nodes
+    """,
+}
+"""By role, each series without its prefix, with the label besides the role, and the figure that it shows."""
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "operate.md"
 
@@ -54,6 +114,166 @@ async def wait_for(monitor: Monitor, name: tuple[str, ...], value: float) -> Val
         while (found := read(monitor)).get(name) != value:  # noqa: ASYNC110 (there is no event to wait for)
             await trio.sleep(0.01)
     return found
+
+
+OF_EVERY_ROLE = ("dafka_nodes", "dafka_ready_nodes", "dafka_discarded_messages")
+OF_LAG = ("dafka_lag_records", "dafka_lag_records_max", "dafka_lagging_partitions")
+OF_TOPICS = ("dafka_topic_records", "dafka_topic_partitions", "dafka_topic_lag_records")
+STATISTICS: dict[str, type[Any]] = {
+    "store": StoreStatistics,
+    "producer": ProducerStatistics,
+    "consumer": ConsumerStatistics,
+    "tower": TowerStatistics,
+}
+LAG = {Partition("a", "1"): 3, Partition("a", "2"): 50, Partition("b", "3"): 700}
+
+
+class Fake:
+    """A node with given figures and health."""
+
+    def __init__(self, statistics: Any, health: Health) -> None:
+        self._statistics, self._health = statistics, health
+
+    def statistics(self) -> Any:
+        return self._statistics
+
+    def health(self) -> Health:
+        return self._health
+
+    def discarded(self) -> dict[str, int]:
+        return {"frames": 2, "signature": 5}
+
+
+NODES = {
+    role: type(f"Fake{kind.__name__}", (Fake, kind), {"partition": None})
+    for role, kind in {"store": Store, "producer": Producer, "consumer": Consumer, "tower": Tower}.items()
+}
+
+
+def figures(role: str, numbers: Iterator[int], lag: dict[Partition, int]) -> Any:
+    """Return statistics with another number in each figure."""
+    special: dict[str, Any] = {
+        "lag": lag,
+        "positions": dict.fromkeys(lag, 7),
+        "discarded": {},
+        "commit_seconds": Histogram((1.0,), (2, 3), 9.0),
+        "topics": {"a": TopicCounts(2, 90), "b": TopicCounts(1, 7)},
+        "is_full": True,
+        "place": "s3://b",
+        "move_error": "",
+        "request_error": "",
+        "is_stale": False,
+    }
+
+    def make(kind: type[Any]) -> Any:
+        given = {
+            field.name: make(TierStatistics)
+            if field.name == "cold"
+            else special[field.name]
+            if field.name in special and (field.name != "discarded" or role != "tower")
+            else next(numbers)
+            for field in attrs.fields(kind)
+        }
+        return kind(**given)
+
+    return make(STATISTICS[role])
+
+
+def expected(role: str, found: Any) -> Iterator[tuple[tuple[str, ...], int]]:
+    """Yield the value of each series, by the name of the sample and its labels in the order of their names."""
+    for line in TABLE[role].split("\n"):
+        if line.strip():
+            series, path = line.split()
+            name, _, label = series.rstrip("}").partition("{")
+            value = found
+            for part in path.split("."):
+                value = getattr(value, part)
+            # The labels are in the order of their names: `role` comes after `direction` and `kind`, before `source`.
+            labels = [role] if not label else [role, label] if name == "cold_reads_total" else [label, role]
+            yield (f"dafka_{name}", *labels), int(value)
+
+
+def monitor_of(*nodes: tuple[str, Any, Health]) -> Monitor:
+    monitor = Monitor()
+    for role, found, health in nodes:
+        node = NODES[role](found, health)
+        node.partition = Partition("a", "P")
+        monitor.add(node)
+    return monitor
+
+
+@pytest.mark.parametrize("role", TABLE)
+def test_each_series_shows_its_figure_and_nodes_of_a_role_are_added_up(role: str) -> None:
+    numbers = itertools.count(1000, 7)
+    one, other = figures(role, numbers, LAG), figures(role, numbers, {Partition("a", "9"): 40})
+    has_lag = role in {"store", "consumer"}
+    for nodes in ([(role, one, Health())], [(role, one, Health()), (role, other, Health(unready="no tower"))]):
+        found = read(monitor_of(*nodes))
+        of_nodes = [dict(expected(role, each)) for _, each, _ in nodes]
+        for series in of_nodes[0]:
+            assert found.pop(series) == sum(each[series] for each in of_nodes), series
+        count = len(nodes)
+        assert (found.pop(("dafka_nodes", role)), found.pop(("dafka_ready_nodes", role))) == (count, 1)
+        for reason, each in (("frames", 2), ("signature", 5)):
+            assert found.pop(("dafka_discarded_messages_total", reason, role)) == count * each
+        if has_lag:
+            lag = 753 if count == 1 else 793
+            assert [found.pop((name, role)) for name in OF_LAG] == [lag, 700, 3 + (count == 2)]
+        if role == "consumer":
+            assert found.pop(("dafka_partitions", role)) == 3 + (count == 2)
+        rest = {name for name, *labels in found if role in labels and not name.startswith("dafka_topic_")}
+        assert rest <= {f"dafka_commit_duration_seconds_{each}" for each in ("bucket", "count", "sum")}
+
+
+def test_the_table_has_every_metric() -> None:
+    named = {
+        f"dafka_{line.split()[0].partition('{')[0]}" for lines in TABLE.values() for line in lines.strip().split("\n")
+    }
+    known = {*OF_EVERY_ROLE, *OF_LAG, *OF_TOPICS}
+    assert {f"{name}_total" for name in COUNTERS.keys() - known} <= named
+    assert GAUGES.keys() - known <= named
+    assert len(named) == len((COUNTERS.keys() | GAUGES.keys()) - known)
+
+
+def test_topics_have_the_figures_of_their_partitions() -> None:
+    numbers = itertools.count(1000)
+    nodes = [(role, figures(role, numbers, LAG), Health()) for role in ("store", "consumer", "producer")]
+    found = {
+        labels: value for labels, value in read(monitor_of(*nodes)).items() if labels[0].startswith("dafka_topic_")
+    }
+    published = nodes[2][1].records
+    assert found == {
+        ("dafka_topic_records_total", "store", "a"): 90,
+        ("dafka_topic_records_total", "store", "b"): 7,
+        ("dafka_topic_records_total", "consumer", "a"): 14,
+        ("dafka_topic_records_total", "consumer", "b"): 7,
+        ("dafka_topic_records_total", "producer", "a"): published,
+        ("dafka_topic_partitions", "store", "a"): 2,
+        ("dafka_topic_partitions", "store", "b"): 1,
+        ("dafka_topic_partitions", "consumer", "a"): 2,
+        ("dafka_topic_partitions", "consumer", "b"): 1,
+        **{("dafka_topic_lag_records", role, "a"): 53 for role in ("store", "consumer")},
+        **{("dafka_topic_lag_records", role, "b"): 700 for role in ("store", "consumer")},
+    }
+
+
+def test_the_histograms_of_several_stores_are_added_up() -> None:
+    buckets, seconds = histogram_buckets([Histogram((1.0, 2.0), (1, 2, 3), 9.0), Histogram((1.0, 2.0), (4, 0, 1), 4.0)])
+    assert (buckets, seconds) == ([("1.0", 5), ("2.0", 7), ("+Inf", 11)], 13.0)
+
+
+def test_a_duration_counts_in_the_first_bucket_whose_bound_it_does_not_exceed() -> None:
+    durations = [0.0, *(each for bound in BOUNDS_S for each in (bound, bound * 1.001)), 1e6]
+    timer = Timer()
+    for each in durations:
+        timer.add(each)
+    found = timer.histogram()
+    expected = [
+        sum(low < each <= high for each in durations)
+        for low, high in itertools.pairwise((-1.0, *BOUNDS_S, float("inf")))
+    ]
+    assert (list(found.counts), found.count) == (expected, len(durations))
+    assert found.total == pytest.approx(sum(durations))
 
 
 async def test_metrics_agree_with_the_work_of_the_nodes() -> None:
@@ -96,122 +316,25 @@ async def test_metrics_agree_with_the_work_of_the_nodes() -> None:
     assert 0 < found["dafka_commit_duration_seconds_sum", "store"] < 30
 
 
-async def test_unacknowledged_records_are_counted() -> None:
-    monitor = Monitor()
-    async with open_cluster(storage=None) as cluster:
-        with trio.CancelScope() as leaving:
-            async with cluster.producer("t") as producer:
-                monitor.add(producer)
-                await producer.send_many([b"12345"] * 3)
-                found = read(monitor)
-                leaving.cancel()
-    assert found["dafka_unacknowledged_records", "producer"] == 3
-    assert found["dafka_unacknowledged_bytes", "producer"] == 15
-
-
-async def test_fetches_and_resent_records_are_counted() -> None:
-    monitor = Monitor()
-    async with open_cluster() as cluster:
-        assert cluster.store is not None
-        async with cluster.producer("t") as producer:
-            await producer.send_many([b"12345"] * 10)
-        monitor.add(cluster.store)
-        async with cluster.consumer(["t"]) as consumer:
-            monitor.add(consumer)
-            given = 0
-            while given < 10:
-                given += len(await consumer.next_batch())
-            found = read(monitor)
-    assert found["dafka_fetches_total", "sent", "consumer"] >= 1
-    assert found["dafka_fetches_total", "received", "store"] >= 1
-    assert found["dafka_records_total", "resent", "store"] >= 10
-    assert found["dafka_record_bytes_total", "resent", "store"] == 5 * found["dafka_records_total", "resent", "store"]
-
-
-async def test_discarded_messages_are_counted_by_reason() -> None:
-    monitor = Monitor()
-    context = zmq.Context()
-    publisher, beacon = context.socket(zmq.PUB), context.socket(zmq.PUB)
-    try:
-        async with open_cluster() as cluster:
-            assert cluster.store is not None
-            monitor.add(cluster.store)
-            monitor.add(cluster.tower)
-            beacon.connect(cluster.tower.sub_endpoint)
-            publisher.bind("tcp://127.0.0.1:*")
-            port = publisher.get_string(zmq.LAST_ENDPOINT).rpartition(":")[2].encode()
-            counted: tuple[str, ...] = ("dafka_discarded_messages_total", "signature", "store")
-            with trio.fail_after(30):
-                while not read(monitor).get(counted):
-                    beacon.send_multipart([b"B", b"X" * 32, b"127.0.0.1", port])
-                    publisher.send_multipart([Command.RECORD.value + b"t", b"rubbish", b"content"])
-                    await trio.sleep(0.02)
-            beacon.send_multipart([b"B", b"X" * 32, b"127.0.0.1", b"no port"])
-            found = await wait_for(monitor, ("dafka_discarded_messages_total", "port", "tower"), 1)
-            assert found[counted] >= 1
-    finally:
-        publisher.close(0)
-        beacon.close(0)
-        context.term()
-
-
-class Fake:
-    """A node with given statistics and health."""
-
-    def __init__(self, statistics: Any, health: Health) -> None:
-        self._statistics, self._health = statistics, health
-        self.reads = 0
-
-    def statistics(self) -> Any:
-        self.reads += 1
-        return self._statistics
-
-    def health(self) -> Health:
-        return self._health
-
-    def discarded(self) -> dict[str, int]:
-        return {"frames": 2}
-
-
-class FakeConsumer(Fake, Consumer):
-    """A fake that is an instance of `Consumer`, with the constructor of `Fake`."""
-
-
-def consumer_with(lag: dict[Partition, int], health: Health = Health()) -> FakeConsumer:  # noqa: B008
-    statistics = ConsumerStatistics(
-        records=5,
-        bytes=50,
-        buffered_bytes=0,
-        records_unrecoverable=1,
-        fetches_sent=2,
-        positions=dict.fromkeys(lag, 7),
-        lag=lag,
-        discarded={},
-        peers=3,
-    )
-    return FakeConsumer(statistics, health)
-
-
 def test_reading_takes_a_limited_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 100.0
-    consumer = consumer_with({})
+    now, reads = 100.0, 0
+    monitor = monitor_of(("consumer", figures("consumer", itertools.count(), {}), Health()))
+    (consumer,) = monitor.nodes
 
     def statistics() -> Any:
-        nonlocal now
-        consumer.reads += 1
+        nonlocal now, reads
+        reads += 1
         now += 2.0
-        return consumer._statistics
+        return figures("consumer", itertools.count(), {})
 
     monkeypatch.setattr(consumer, "statistics", statistics)
-    monitor = Monitor()
-    monitor.add(consumer)
     collector = NodeCollector(monitor, lambda: now)
     first = list(collector.collect())
     now = 100.0 + 2.0 * metrics.CACHE_FACTOR - 0.1
-    assert (list(collector.collect()), consumer.reads) == (first, 1)
+    assert (list(collector.collect()), reads) == (first, 1)
     now += 0.2
     collector.collect()
-    assert consumer.reads == 2
+    assert reads == 2
 
 
 def test_the_page_lists_every_metric_and_no_others() -> None:
@@ -232,9 +355,8 @@ def test_the_build_is_described() -> None:
 
 
 def test_topics_beyond_the_limit_are_added_up_as_other() -> None:
-    monitor = Monitor()
-    monitor.add(consumer_with({Partition(f"t{number % 5}", f"{number}"): 10 for number in range(20)}))
-    found = read(monitor, topics_max=2)
+    lag = {Partition(f"t{number % 5}", f"{number}"): 10 for number in range(20)}
+    found = read(monitor_of(("consumer", figures("consumer", itertools.count(), lag), Health())), topics_max=2)
     for name, each in (
         ("dafka_topic_lag_records", 40),
         ("dafka_topic_records_total", 28),
@@ -250,6 +372,5 @@ def test_a_topic_keeps_its_label() -> None:
 
 
 def test_there_are_no_metrics_by_topic_without_topics() -> None:
-    monitor = Monitor()
-    monitor.add(consumer_with({Partition("t", "A"): 3}))
+    monitor = monitor_of(("consumer", figures("consumer", itertools.count(), {Partition("t", "A"): 3}), Health()))
     assert not [name for name in read(monitor, topics_max=0) if name[0].startswith("dafka_topic")]
