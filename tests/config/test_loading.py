@@ -161,27 +161,6 @@ def test_quantity_that_is_none_is_refused() -> None:
             parse_duration_ms(text)
 
 
-@pytest.mark.parametrize(
-    ("tower", "sub", "pub"),
-    [
-        ("hub.example", "tcp://hub.example:5556", "tcp://hub.example:5557"),
-        ("10.0.0.1:7000", "tcp://10.0.0.1:7000", "tcp://10.0.0.1:7001"),
-        ("10.0.0.1:7000:80", "tcp://10.0.0.1:7000", "tcp://10.0.0.1:80"),
-        ("[::1]", "tcp://[::1]:5556", "tcp://[::1]:5557"),
-        ("[fd00::1]:65534", "tcp://[fd00::1]:65534", "tcp://[fd00::1]:65535"),
-    ],
-)
-def test_one_address_names_a_tower(tower: str, sub: str, pub: str) -> None:
-    for config in (Config().with_beacon(tower=tower), Config.load(environ={"DAFKA_BEACON_TOWER": tower})):
-        assert (config.beacon.tower_sub, config.beacon.tower_pub) == ((sub,), (pub,))
-
-
-@pytest.mark.parametrize("tower", ["", ":5556", "a:", "a:b", "::1", "tcp://a:1", "a:65535", "a:0", "a:1:1", "a:1:2:3"])
-def test_wrong_tower_is_refused(tower: str) -> None:
-    with pytest.raises(ConfigError, match=r"^\[beacon\] tower: expected (a tower as|two ports)"):
-        Config().with_beacon(tower=[tower])
-
-
 def test_later_source_of_towers_overrides_the_other_form(tmp_path: Path) -> None:
     one_address = '[beacon]\ntower = ["a", "b:7000"]\n'
     two_endpoints = '[beacon]\ntower_sub = "tcp://c:1"\ntower_pub = "tcp://c:2"\n'

@@ -17,11 +17,6 @@ def check(*command: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_mypy_accepts_a_program_that_uses_the_library() -> None:
-    pytest.importorskip("mypy")
-    check(sys.executable, "-m", "mypy", "--strict", str(PROGRAM))
-
-
 def test_pyright_accepts_a_program_that_uses_the_library() -> None:
     pytest.importorskip("pyright")
     check(sys.executable, "-m", "pyright", "--pythonpath", sys.executable, str(PROGRAM))
