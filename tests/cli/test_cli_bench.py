@@ -12,10 +12,8 @@ from rich.console import Console
 
 from dafka.cli import main
 from dafka_bench.client import Pace, ReceivedRecords, Task, parse_sequence, parse_timestamp
-from dafka_bench.jobs import JOBS
 from dafka_bench.report import notes, to_json, to_svg, to_table
 from dafka_bench.results import Failure, Measurement, Results, Sample, percentiles
-from dafka_bench.systems import Libdafka
 from tests.cli.harness import Dafka, Running, wait_for
 
 OURS = ("--system", "dafka", "--storage", "memory", "--wire", "libdafka", "--accelerator", "off", "--rounds", "1")
@@ -71,15 +69,6 @@ def test_nodes_of_several_processes_store_their_first_records(dafka: Dafka, tmp_
     assert dafka.processes() == {}
 
 
-def test_a_time_out_of_nodes_names_how_many_are_stored(dafka: Dafka, tmp_path: Path) -> None:
-    ended = dafka.run("bench", "nodes", *OURS, "--producers", "1", "--timeout", "1ms")
-    assert (ended.status, ended.errors) == (
-        1,
-        f"failed in round 1: nodes, {NAME}: 1 producer: 0 of 1 stored after 0.001 s\n",
-    )
-    assert dafka.processes() == {}
-
-
 def test_an_interrupt_leaves_no_process_and_no_folder(dafka: Dafka, tmp_path: Path) -> None:
     running: Running = dafka.start("bench", "produce", *OURS)
     wait_for(
@@ -103,40 +92,12 @@ def test_a_failing_system_is_reported(dafka: Dafka, tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--folder", "/no/such/folder"], "Directory '/no/such/folder' does not exist"),
-        (
-            ["--json", "/no/such/folder/out.json"],
-            "Error: cannot write /no/such/folder/out.json: folder /no/such/folder does not exist",
-        ),
-        (["--plot", "/"], "File '/' is a directory"),
-        (["--base", "tea", *OURS], f"Error: --base: expected one of '{NAME}', not 'tea'\n"),
-    ],
-)
-def test_invalid_arguments_are_refused(arguments: list[str], message: str) -> None:
-    result = CliRunner().invoke(main, ["bench", *arguments])
-    assert result.exit_code == 2
-    assert message in result.stderr
-
-
 def test_it_is_an_error_if_no_system_can_run() -> None:
     result = CliRunner().invoke(main, ["bench", "--system", "c"])
     assert result.exit_code == 1
     assert result.stderr == (
         "Error: none of the systems can run: C libdafka: expected the folder of its tools: use --c-tools FOLDER\n"
     )
-
-
-def test_a_folder_without_the_c_tools_is_reported(tmp_path: Path) -> None:
-    assert Libdafka(tmp_path).unavailable_reason() == f"{tmp_path} has no dafka_towerd"
-
-
-def test_help_names_every_job() -> None:
-    result = CliRunner().invoke(main, ["bench", "--help"])
-    words = result.output.replace(",", " ").replace(".", " ").split()
-    assert [name for name in JOBS if name not in words] == []
 
 
 def results_of(values: dict[str, list[float]], unit: str, failures: tuple[Failure, ...] = ()) -> Results:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import trio
@@ -90,19 +89,3 @@ async def test_topics_are_described_whichever_broker_is_asked() -> None:
         result = await run("topic", "epochs", "orders", *http(webs[2]))
         assert result.stdout.splitlines()[0].split()[:3] == ["flags", "log", "epoch"]
         assert result.stdout.splitlines()[1].split()[:2] == ["first", "latest"]
-
-
-async def test_mistakes_are_one_sentence(tmp_path: Path) -> None:
-    for arguments, expected in (
-        (("cluster", "brokers", "--http", "ftp://x"), "--http: expected a URL such as http://127.0.0.1:8080"),
-        (("cluster", "brokers", "--http", "8081"), "--http: expected a URL such as http://127.0.0.1:8080, not '8081'"),
-        (("topic", "move", "t", "--log", "0", "--replicas", "1;2"), "expected the numbers of brokers, such as 1,2,4"),
-        (("cluster", "brokers", "--http", "https://x", "--tls-ca", f"{tmp_path}/no"), "cannot load the certificates"),
-    ):
-        result = await run(*arguments)
-        assert result.exit_code == 2
-        assert expected in result.stderr
-        assert "Traceback" not in result.output
-    result = await run("cluster", "brokers", "--http", "http://127.0.0.1:1")
-    assert result.exit_code == 1
-    assert result.stderr.startswith("Error: no answer from the broker at http://127.0.0.1:1")

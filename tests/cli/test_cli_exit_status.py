@@ -58,15 +58,6 @@ async def stop_with(number: int) -> int:
     return 99
 
 
-@pytest.mark.parametrize("status", [0, 1, 2, 7])
-def test_a_program_that_returns_chooses_the_status(status: int, capsys: pytest.CaptureFixture[str]) -> None:
-    async def program() -> int:
-        return status
-
-    assert status_of(program) == status
-    assert capsys.readouterr() == ("", "")
-
-
 @pytest.mark.parametrize(
     ("error", "status"),
     [
@@ -291,18 +282,9 @@ dafka._entry.main()
 
 
 def test_an_extra_that_is_missing_is_a_usage_error() -> None:
-    program = [sys.executable, "-c", MISSING]
-    ended = subprocess.run(program, capture_output=True, text=True, check=False)
+    ended = run_python(MISSING, {**os.environ}, 60)
     assert (ended.returncode, ended.stderr) == (2, "Error: install dafka[extra]\n")
     assert set(ended.stdout.split()) == {"True"}, "Ctrl-C ends the process while it loads its modules"
-
-
-@pytest.mark.parametrize(("module", "command"), [("dafka", "dafka"), ("dafka_conformance", "dafka-conformance")])
-def test_a_command_calls_itself_by_its_name(module: str, command: str) -> None:
-    program = [sys.executable, "-m", module, "--help"]
-    ended = subprocess.run(program, capture_output=True, text=True, check=False)
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert ended.stdout.startswith(f"Usage: {command} [OPTIONS]")
 
 
 def test_an_error_of_a_command_without_standard_output_is_one_sentence() -> None:

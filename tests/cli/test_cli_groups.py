@@ -23,9 +23,3 @@ def test_mistakes_with_groups(cluster: Dafka) -> None:
     missing = cluster.node("group", "describe", "missing")
     assert missing.status == 2
     assert "group 'missing': there is no such group in the cluster" in missing.errors
-
-
-def test_options_that_exclude_a_group(dafka: Dafka) -> None:
-    ended = dafka.run("consume", "orders", "--group", "billing", "--tail", "3")
-    assert ended.status == 2
-    assert "--tail: expected no --group with it" in ended.errors

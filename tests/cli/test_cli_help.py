@@ -8,7 +8,11 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from dafka import __version__
+from dafka.batches import records_codec
 from dafka.cli import COMMANDS, main
+from dafka.transport import choose_loops
+from tests.cli.harness import Dafka
 
 CONTEXT = click.Context(main)
 
@@ -19,22 +23,18 @@ def show_help(*arguments: str, width: int = 80) -> str:
     return result.output
 
 
-def test_commands_are_listed_in_the_order_of_their_use() -> None:
+@pytest.mark.parametrize("width", [40, 200])
+def test_commands_are_listed_in_the_order_of_their_use_with_their_first_sentences(width: int) -> None:
     assert main.list_commands(CONTEXT) == list(COMMANDS)
-    listed = re.findall(r"^  (\S+)", show_help().partition("Commands:\n")[2], re.MULTILINE)
-    assert listed == list(COMMANDS)
-
-
-@pytest.mark.parametrize("width", [40, 60, 80, 200])
-def test_every_command_is_described_by_its_first_sentence(width: int) -> None:
-    words = " ".join(show_help(width=width).split())
-    for name in COMMANDS:
+    listed = show_help(width=width).partition("Commands:\n")[2]
+    assert re.findall(r"^  (\S+)", listed, re.MULTILINE) == list(COMMANDS)
+    words = " ".join(listed.split())
+    for name, (_, sentence) in COMMANDS.items():
         command = main.get_command(CONTEXT, name)
         assert command is not None
         assert command.help is not None
-        sentence = " ".join(command.help.partition(".")[0].split())
-        assert f" {sentence}." in words
-        assert f"{sentence}." == COMMANDS[name][1]
+        assert " ".join(command.help.partition(".")[0].split()) + "." == sentence
+        assert f" {sentence}" in words
 
 
 def test_help_shows_the_defaults_of_the_configuration() -> None:
@@ -50,14 +50,29 @@ def test_help_shows_the_defaults_of_the_configuration() -> None:
         assert f"[default: {default}]" in show_help(command, width=200)
 
 
+def test_the_command_calls_itself_by_its_name(dafka: Dafka) -> None:
+    assert dafka.run("--help").output.startswith(b"Usage: dafka [OPTIONS]")
+
+
 def test_help_does_not_load_heavy_modules() -> None:
     heavy = ("rich", "structlog", "prometheus_client", "jinja2", "pyspark")
     program = f"import sys, dafka.cli; print([name for name in {heavy} if name in sys.modules])"
     assert subprocess.check_output([sys.executable, "-c", program], text=True) == "[]\n"
 
 
-def test_version() -> None:
-    assert CliRunner().invoke(main, ["--version"]).exit_code == 0
+@pytest.mark.parametrize("choice", ["", "off"])
+def test_version_names_the_transport_and_the_codec(choice: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DAFKA_ACCELERATOR", choice)
+    found = CliRunner().invoke(main, ["--version"])
+    parts = f"transport: {choose_loops().name}, batches: {records_codec().name}"
+    expected = f"dafka, version {__version__} ({parts})\n"
+    assert (found.exit_code, found.output) == (0, expected)
+
+
+def test_version_refuses_an_unknown_transport(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DAFKA_ACCELERATOR", "yes")
+    found = CliRunner().invoke(main, ["--version"])
+    assert (found.exit_code, found.output) == (2, "Error: DAFKA_ACCELERATOR: expected on or off, not 'yes'\n")
 
 
 @pytest.mark.parametrize(

@@ -57,22 +57,6 @@ def test_key_is_authorized_once_in_a_file(folder: Path) -> None:
     assert [path.name for path in folder.iterdir() if path.name.startswith(".")] == []
 
 
-def test_list_without_a_last_line_feed_stays_valid(folder: Path) -> None:
-    one, two = (keys("new", f"{name}.key").stdout for name in ("one", "two"))
-    (folder / "list").write_text(one.rstrip("\n"))
-    assert keys("authorize", "two.key", "--authorized-keys", "list").exit_code == 0
-    assert (folder / "list").read_text() == one + two
-
-
-def test_key_is_authorized_in_a_folder(folder: Path) -> None:
-    for name in ("one", "../two", "one"):
-        made = keys("new", f"{len(list(folder.iterdir()))}.key", "--name", name)
-        assert keys("authorize", made.stdout.split()[0], "--authorized-keys", "in/", "--name", name).exit_code == 0
-    assert len(list((folder / "in").iterdir())) == 3
-    names = sorted(line.split(maxsplit=1)[1] for line in keys("show", "in").stdout.splitlines())
-    assert names == ["../two", "one", "one"]
-
-
 def test_a_name_without_letters_leaves_the_key_to_name_the_file(folder: Path) -> None:
     made = keys("new", "a.key", "--name", "..").stdout
     assert keys("authorize", "a.key", "--authorized-keys", "in/", "--name", "..").exit_code == 0
@@ -128,13 +112,6 @@ def test_a_list_that_cannot_be_replaced_stays_as_it_is(folder: Path, monkeypatch
     assert sorted(path.name for path in folder.iterdir()) == ["list", "one.key", "two.key"]
 
 
-def test_configured_list_is_the_default(folder: Path) -> None:
-    keys("new", "orders.key")
-    (folder / "dafka.toml").write_text('[security]\nkey_file = "orders.key"\nauthorized_keys = "list"\n')
-    assert keys("authorize", "orders.key", "--config", "dafka.toml").exit_code == 0
-    assert keys("show", "list").stdout == keys("show", "orders.key").stdout
-
-
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -188,23 +165,6 @@ def test_unusable_keys_are_an_error_of_a_daemon(
     (folder / "slip").write_text((folder / "list").read_text() + "oops\n")
     result = CliRunner().invoke(main, [*command, *options])
     assert expected in error(result)
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ([], "[security] tower_keys: expected the tower's public key"),
-        (["--tower-keys", "oops"], "[security] tower_keys: there is no file 'oops', and it is no public key"),
-    ],
-)
-def test_unusable_keys_are_an_error_of_a_consumer(
-    dafka: Dafka, folder: Path, options: list[str], expected: str
-) -> None:
-    keys("new", "own.key")
-    keys("authorize", "own.key", "--authorized-keys", "list")
-    ended = dafka.run("consume", "t", "--key-file", "own.key", "--authorized-keys", "list", *options)
-    assert (ended.status, ended.output) == (2, b"")
-    assert expected in ended.error
 
 
 def test_refused_nodes_get_an_error_with_advice(dafka: Dafka, folder: Path) -> None:

@@ -11,7 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from dafka.cli import options, terminal
+from dafka.cli import options
 from dafka.cli.options import config_options, log_options, node_options, tower_options, up_options
 from dafka.config import Config
 from dafka.config.configuration import load_config
@@ -94,9 +94,3 @@ def test_a_file_that_looks_like_the_configuration_and_is_not_read_is_a_warning(
     caplog.clear()
     assert config_of(node_options, "--config", "dafka.toml").node.grace_ms == 3000
     assert caplog.records == []
-
-
-def test_a_wrong_setting_is_a_mistake_of_usage() -> None:
-    with pytest.raises(terminal.UsageMistake) as caught, options.usage_mistakes():
-        load_config("none", {})
-    assert caught.value.exit_code == 2

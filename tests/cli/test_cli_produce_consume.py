@@ -42,11 +42,6 @@ def test_text_is_consumed_live_and_late_and_stored_unchanged(cluster: Dafka, tmp
     assert stored(cluster, topic) == TEXT.split(b"\n")
 
 
-def test_standard_input_is_read_like_a_file(cluster: Dafka) -> None:
-    assert cluster.node("produce", "stdin", stdin=TEXT).status == 0
-    assert stored(cluster, "stdin") == TEXT.split(b"\n")
-
-
 def test_lines_of_a_pipe_are_published_at_once(cluster: Dafka) -> None:
     live = cluster.start_consumer("pipe", "--count", "2")
     producer = cluster.start_node("produce", "pipe", stdin=subprocess.PIPE)
@@ -109,25 +104,11 @@ def test_keys_headers_times_and_nulls_are_consumed_live_and_late(cluster: Dafka,
     assert cluster.node("consume", topic, *late).output == b"v:w\nNULL\nno key\n\n"
 
 
-def test_consume_reads_several_topics_but_not_longer_names(cluster: Dafka) -> None:
-    live = cluster.start_consumer("hello", "bye", "--count", "2")
-    for topic in ("hello2", "hello", "bye"):
-        assert cluster.node("produce", topic, stdin=topic.encode()).status == 0
-    late = cluster.node("consume", "hello", "bye", "--from-beginning", "--count", "2")
-    for consumed in (live.wait(), late):
-        assert sorted(consumed.output.split()) == [b"bye", b"hello"]
-
-
 def test_count_stops_in_the_middle_of_a_batch(cluster: Dafka) -> None:
     lines = b"".join(b"%d\n" % number for number in range(100))
     assert cluster.node("produce", "counted", stdin=lines).status == 0
     consumed = cluster.node("consume", "counted", "--from-beginning", "--count", "7")
     assert (consumed.status, consumed.output) == (0, b"0\n1\n2\n3\n4\n5\n6\n")
-
-
-def test_idle_exit_without_a_record(cluster: Dafka) -> None:
-    consumed = cluster.node("consume", "nothing-here", "--from-beginning", "--idle-exit", "100ms")
-    assert (consumed.status, consumed.output, consumed.errors) == (0, b"", "")
 
 
 def test_consume_ends_when_its_reader_is_gone_and_no_records_come(cluster: Dafka) -> None:
@@ -159,14 +140,3 @@ def test_min_stores_counts_distinct_stores(cluster: Dafka) -> None:
     second.wait_output(1)
     assert cluster.node("produce", "twice", "--min-stores", "2", stdin=b"0\n1\n").status == 0
     assert second.end().status == 0
-
-
-def test_real_size_file(cluster: Dafka, tmp_path: Path) -> None:
-    count = 200_000
-    text = b"".join(b"%d %b\n" % (number, b"." * (number % 180)) for number in range(count))
-    path = tmp_path / "input"
-    path.write_bytes(text)
-    live = cluster.start_consumer("large", "--count", str(count))
-    assert cluster.node("produce", "large", "--file", str(path)).status == 0
-    assert live.wait().output == text
-    assert cluster.node("consume", "large", "--from-beginning", "--count", str(count)).output == text

@@ -182,6 +182,23 @@ def test_info_of_an_empty_storage_and_of_times_beyond_the_calendar(shelf: Shelf)
     assert run("info", "shelf:a").stdout.splitlines()[1].split()[-2:] == [str(2**62)] * 2
 
 
+def test_topics(shelf: Shelf) -> None:
+    shelf.put("a", batch(4, 10), batch(5, 6, STRANGE))
+    shelf.put("none")
+    shelf.in_use.add("a")
+    command = ["topics", "--storage", "shelf:a"]
+    lines = CliRunner().invoke(main, command).stdout.splitlines()
+    assert [" ".join(line.split()) for line in lines] == [
+        "topic partition earliest head records size",
+        r"[red]\x1b\udcff C 5 5 1 1 byte",
+        "orders A 4 9 6 6 bytes",
+    ]
+    strange, orders = map(json.loads, CliRunner().invoke(main, [*command, "--json"]).stdout.splitlines())
+    assert orders == {"topic": "orders", "partition": "A", "earliest": 4, "head": 9, "records": 6, "bytes": 6}
+    assert strange["topic"] == STRANGE.topic
+    assert CliRunner().invoke(main, ["topics", "--storage", "shelf:none"]).stdout.count("\n") == 1
+
+
 # verify
 
 
@@ -320,13 +337,6 @@ def test_trim(shelf: Shelf) -> None:
     assert run("trim", "shelf:a", "--age", "1s", "--yes").stdout == "0 records dropped from 0 partitions\n"
 
 
-def test_trim_of_two_topics(shelf: Shelf) -> None:
-    shelf.put("a", batch(0, 10), batch(0, 3, BILLS), batch(0, 3, STRANGE))
-    found = run_json("trim", "shelf:a", "--records", "1", "--topic", "orders", "--topic", "bills", "--yes")
-    assert [(line["topic"], line["records"]) for line in found["partitions"]] == [("bills", 2), ("orders", 9)]
-    assert shelf.infos("a")[STRANGE].count == 3
-
-
 @pytest.mark.parametrize("limit", [("--records", "4"), ("--bytes", "4B"), ("--age", "1s")])
 def test_trim_says_before_what_it_drops(shelf: Shelf, limit: tuple[str, str]) -> None:
     shelf.put("a", batch(0, 10), batch(0, 3, BILLS))
@@ -378,14 +388,6 @@ def test_delete(shelf: Shelf) -> None:
         "partitions": [{"topic": "orders", "partition": "A", "records": 10}],
     }
     assert set(shelf.infos("a")) == {BILLS}
-
-
-def test_delete_needs_a_yes(shelf: Shelf) -> None:
-    shelf.put("a", batch(0, 10))
-    assert error_of("delete", "shelf:a", "orders") == (
-        "expected --yes, since standard input is not a terminal on which to ask"
-    )
-    assert set(shelf.infos("a")) == {ORDERS}
 
 
 def test_delete_asks_on_standard_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -466,6 +468,7 @@ def test_damage_that_one_of_several_tasks_meets_is_one_error(capsys: pytest.Capt
         (["trim", "shelf:a", "--age", "1s", "--topic", "bills"], "topic 'bills' has no partition"),
         (["copy", "shelf:a", "shelf:new", "--topic", "bills"], "topic 'bills' has no partition"),
         (["info", "a.db"], "storage 'a.db': expected SCHEME:LOCATION, such as sqlite:dafka.db"),
+        (["delete", "shelf:a", "orders"], "expected --yes, since standard input is not a terminal on which to ask"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -485,24 +488,3 @@ def test_a_store_in_use_can_be_read(shelf: Shelf, tmp_path: Path, command: str) 
     shelf.in_use.add("a")
     options = ["--output", str(tmp_path / "lines")] if command == "export" else []
     assert "3" in run(command, "shelf:a", *options).stdout
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
-        (["import", "shelf:a", "/nowhere/lines"], "File '/nowhere/lines' does not exist."),
-        (["import", "shelf:a", "/"], "File '/' is a directory."),
-        (["export", "shelf:a", "--output", "/"], "File '/' is a directory."),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_invalid_arguments(shelf: Shelf, arguments: list[str], error: str) -> None:
-    shelf.put("a", batch(0, 3))
-    assert run(*arguments, status=2).stderr.splitlines()[-1].endswith(error)
-
-
-def test_memory_is_refused() -> None:
-    assert (
-        error_of("info", "memory:")
-        == "storage 'memory:' takes no path and cannot be opened read-only: it exists in one process"
-    )

@@ -45,16 +45,6 @@ def test_export_is_read_by_import(dafka: Dafka, source: str, tmp_path: Path) -> 
     assert (again.status, again.output, again.errors) == (0, lines, "")
 
 
-def test_a_running_store(dafka: Dafka, source: str) -> None:
-    dafka.start_up("--storage", source)
-    verified = dafka.run("storage", "verify", source)
-    assert (verified.status, verified.errors) == (0, "")
-    assert verified.output == b"1,000 records in 1 partition: no damage\n"
-    trimmed = dafka.run("storage", "trim", source, "--records", "1", "--yes")
-    assert (trimmed.status, trimmed.output) == (2, b"")
-    assert trimmed.error.endswith("is in use by another writer; stop it first")
-
-
 @pytest.mark.parametrize(("answer", "status", "left"), [(b"y\n", 0, 0), (b"n\n", 2, 1000)])
 def test_a_terminal_is_asked_before_a_topic_is_deleted(
     dafka: Dafka, source: str, answer: bytes, status: int, left: int

@@ -77,28 +77,6 @@ def test_token_is_made_listed_and_revoked(dafka: Dafka, tmp_path: Path) -> None:
     assert UsersFile(path).find_token(expired) is None
 
 
-@pytest.mark.parametrize(
-    ("arguments", "stdin", "sentence"),
-    [
-        (["add", "alice"], b"x\n", "expected a file of users: name it with --users"),
-        (["add", "a b", "--users", "new"], b"x\n", "user 'a b': expected 1 to 100 letters"),
-        (["add", "alice", "--users", "new"], b"\n", "expected a password that is not empty"),
-        (["add", "alice", "--users", "new"], "\u0000\n".encode(), "password: "),
-        (["add", "alice", "--users", "new", "--password-file", "missing"], b"", "cannot read the password in missing"),
-        (["remove", "alice", "--users", "missing"], b"", "cannot read the users missing"),
-    ],
-)
-def test_mistakes_are_one_sentence(
-    dafka: Dafka, tmp_path: Path, arguments: list[str], stdin: bytes, sentence: str
-) -> None:
-    arguments = [str(tmp_path / each) if each == "new" else each for each in arguments]
-    status, output, errors = run_user(dafka, *arguments, stdin=stdin)
-    assert (status, output, errors.count("\n")) == (2, "", 1)
-    assert errors.startswith("Error: ")
-    assert sentence in errors
-    assert not (tmp_path / "new").exists()
-
-
 def test_broker_serves_the_users_of_the_file(dafka: Dafka, tmp_path: Path) -> None:
     path = tmp_path / "users"
     assert run_user(dafka, "add", "alice", "--users", path, "--everything", stdin=b"secret\n")[0] == 0
@@ -108,12 +86,6 @@ def test_broker_serves_the_users_of_the_file(dafka: Dafka, tmp_path: Path) -> No
     Confluent().write(servers, "orders", Login("SCRAM-SHA-512", "alice", "secret"))
     with pytest.raises(RefusedError):
         Confluent().write(servers, "orders", Login("SCRAM-SHA-512", "alice", "wrong"))
-
-
-def test_broker_without_users_does_not_listen_elsewhere(dafka: Dafka) -> None:
-    broker = dafka.node("broker", "--kafka", "0.0.0.0:0", "--storage", "memory:")
-    assert broker.status == 2
-    assert "clients that do not authenticate could connect to 0.0.0.0 from elsewhere" in broker.errors
 
 
 def log_in(path: Path, password: str) -> str | None:

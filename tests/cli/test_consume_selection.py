@@ -43,11 +43,6 @@ def test_messages_have_keys_headers_and_nulls(cluster: Dafka) -> None:
     assert printed == b"k|v|a=1\nk|NULL|a=1\n"
 
 
-def test_messages_and_a_file_exclude_each_other(dafka: Dafka, tmp_path: Path) -> None:
-    ended = dafka.run("produce", "orders", "message", "--file", str(tmp_path))
-    assert (ended.status, ended.error) == (2, "--file: expected this or messages, not both")
-
-
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
@@ -106,19 +101,6 @@ def test_records_of_other_partitions_do_not_count_as_received(cluster: Dafka, pa
     check_printed(consume("--partition", partition, "--count", "10"), numbers(0, 10))
     check_printed(consume(), numbers(10, 50), numbers(100, 150))
     check_printed(consume(), b"")
-
-
-@pytest.mark.parametrize(
-    ("options", "error"),
-    [
-        (["--tail", "1", "--offset", "2"], "--offset: expected this or --tail, not both"),
-        (["--tail", "1", "--from-beginning"], "--tail: expected this or --from-beginning, not both"),
-        (["--since", "2h", "--offset", "1"], "--since: expected this or --offset, not both"),
-    ],
-)
-def test_beginnings_exclude_each_other(dafka: Dafka, options: list[str], error: str) -> None:
-    ended = dafka.run("consume", "orders", *options)
-    assert (ended.status, ended.error) == (2, error)
 
 
 @pytest.mark.parametrize("options", [["--exit-at-end"], ["--since", "2h"]])

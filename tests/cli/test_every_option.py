@@ -290,30 +290,3 @@ def test_a_value_that_is_taken_reaches_the_command_or_its_setting(line: Line) ->
             assert option.name is not None
             found = line.parse_values(f"{flag}={text}").params[option.name]
             assert found == (value if not option.multiple else (value,)), (flag, text)
-
-
-@pytest.mark.parametrize(
-    ("given", "sentence"),
-    [
-        ("prodce", "No such command 'prodce'. Did you mean 'produce'?"),
-        ("qqqq", "No such command 'qqqq'."),
-        ("tower u", "Got unexpected extra argument (u)"),
-        ("completion csh", "Invalid value for '{bash|zsh|fish}': 'csh' is not one of 'bash', 'zsh', 'fish'."),
-        ("cluster drain 1024", "Invalid value for 'NUMBER': 1024 is not in the range 0<=x<=1023."),
-        ("bench no-job", "Invalid value for '[JOB]...': "),
-        ("health x:y", "Invalid value for '[ADDRESS:]PORT': expected a port, or an address and a port, such as 9464"),
-        (
-            "status --timeout 10",
-            "Invalid value for '--timeout': expected a duration such as 500ms, 10s or 7d, not '10': ",
-        ),
-        ("status --timeout 0s", "Invalid value for '--timeout': expected a duration above 0, not '0s'"),
-        ("storage trim u --bytes 0", "Invalid value for '--bytes': expected a size above 0, not '0'"),
-        (
-            "produce t --timestamp 1969-12-31",
-            "Invalid value for '--timestamp': expected milliseconds since 1970, or a time such as "
-            "2026-01-31T12:00:00Z, not '1969-12-31', which is before 1970",
-        ),
-    ],
-)
-def test_the_sentence_says_what_was_expected(given: str, sentence: str) -> None:
-    assert sentence_of(CliRunner().invoke(main, given.split())).startswith(f"Error: {sentence}")

@@ -10,13 +10,9 @@ import pytest
 from dafka.cli.record_lines import (
     LineFormat,
     make_formatter,
-    parse_header,
-    parse_separator,
     parse_template,
-    parse_timestamp,
 )
 from dafka.records import NO_TIMESTAMP, Partition, ProducerRecord, RecordBatch
-from dafka.text import format_time
 
 PARTITION = Partition("a topic", "ADDRESS")
 VALUES = RecordBatch(PARTITION, 7, [b"7", b"", b"\xff\x00", '"\N{SNOWMAN}'.encode()])
@@ -67,54 +63,6 @@ def test_headers_and_the_timestamp_are_those_of_every_record() -> None:
     assert LineFormat(timestamp=0).to_records([b"one"]) == [ProducerRecord(b"one", timestamp=0)]
 
 
-@pytest.mark.parametrize(
-    ("text", "header"),
-    [
-        ("a=b", ("a", b"b")),
-        ("a=b=c", ("a", b"b=c")),
-        ("a=", ("a", b"")),
-        ("a", ("a", None)),
-        ("a b=\udcff", ("a b", b"\xff")),
-    ],
-)
-def test_header(text: str, header: tuple[str, bytes | None]) -> None:
-    assert parse_header(text) == header
-
-
-@pytest.mark.parametrize("text", ["", "=", "=b", "\udcff=b"])
-def test_invalid_header(text: str) -> None:
-    with pytest.raises(ValueError, match="expected"):
-        parse_header(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "time_ms"),
-    [
-        ("0", 0),
-        ("1700000000123", 1_700_000_000_123),
-        ("1970-01-01", 0),
-        ("2023-11-14T22:13:20.123Z", 1_700_000_000_123),
-        ("2023-11-14T22:13:20.1239", 1_700_000_000_123),
-        ("2023-11-15 00:13:20+02:00", 1_700_000_000_000),
-    ],
-)
-def test_timestamp(text: str, time_ms: int) -> None:
-    assert parse_timestamp(text) == time_ms
-
-
-@pytest.mark.parametrize("text", ["", "-1", "noon", "1969-12-31T23:59:59.999Z", str(2**63), "\N{SUPERSCRIPT TWO}"])
-def test_invalid_timestamp(text: str) -> None:
-    with pytest.raises(ValueError, match=r"^expected milliseconds since 1970, or a time such as "):
-        parse_timestamp(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "separator"), [(":", b":"), (r"\t", b"\t"), (r"\x00\x1f", b"\0\x1f"), (r"\\n", b"\\n"), ("%s", b"%s")]
-)
-def test_separator(text: str, separator: bytes) -> None:
-    assert parse_separator(text) == separator
-
-
 def test_value_output() -> None:
     assert make_formatter("value")(VALUES) == b'7\n\n\xff\x00\n"\xe2\x98\x83\n'
     assert make_formatter("value")(WHOLE) == b"a value\nNULL\n\n"
@@ -135,10 +83,6 @@ def test_full_output_shows_all_of_each_record() -> None:
         "a topic ADDRESS 9 1970-01-01T00:00:00.000Z none x=\udcff ",
         "",
     ]
-
-
-def test_topic_that_is_not_utf8_keeps_its_bytes() -> None:
-    assert make_formatter("full")(RecordBatch(Partition("\udcff", "A"), 0, [b"0"])) == b"\xff A 0 - NULL - 0\n"
 
 
 def test_json_output_is_one_ascii_object_per_line() -> None:
@@ -167,16 +111,8 @@ def test_template(template: str, text: bytes) -> None:
     assert parse_template(template)(WHOLE) == text
 
 
-def test_template_for_values_alone() -> None:
-    assert parse_template("%k %K %h %T %S|", "-")(VALUES) == b"- -1  -1 1|- -1  -1 0|- -1  -1 2|- -1  -1 4|"
-
-
 def test_lines_with_keys_are_printed_as_they_were_read() -> None:
     lines = [b"k\tv", b"\t", b"k\tNULL", b"NULL\tv"]
     records = LineFormat(b"\t", null=b"NULL").to_records(lines)
     batch = RecordBatch.from_records(PARTITION, 0, [each for each in records if isinstance(each, ProducerRecord)], 0)
     assert parse_template(r"%k\t%s\n")(batch) == b"".join(line + b"\n" for line in lines)
-
-
-def test_a_time_outside_the_calendar_stays_a_number() -> None:
-    assert format_time(2**62) == str(2**62)

@@ -35,31 +35,22 @@ def published(machine: Machine, command: str) -> None:
 
 
 def test_the_recipe_for_two_machines(two_machines: list[Machine]) -> None:
+    """The first records are stored while no other machine is there: only the store on loopback has them."""
     first, second = two_machines
     (up_command,) = shell_blocks(TWO_MACHINES, "On the first machine")
     consume_command, produce_command = shell_blocks(TWO_MACHINES, "On the second machine")
     (status_command,) = shell_blocks(TWO_MACHINES, "Check it")
     up = start_up(first, up_command)
+    published(first, produce_command.replace("10.0.0.1", "127.0.0.1"))
     consumer = second.start(consume_command)
-    published(second, produce_command)
     assert consumer.wait_output(len(LINES)) == LINES
+    published(second, produce_command)
+    assert consumer.wait_output(2 * len(LINES)) == 2 * LINES
     status = second.run(status_command).decode()
     assert "10.0.0.1:7000" in status
     assert "10.0.0.2:7001" in status
     assert "127.0.0.1" not in status
     assert "loopback" not in up.errors + consumer.errors
-
-
-def test_a_consumer_that_comes_first_reads_what_the_store_of_the_other_machine_holds(
-    two_machines: list[Machine],
-) -> None:
-    """The records are stored while no other machine is there: only the store has them, and it is on loopback."""
-    first, second = two_machines
-    (up_command,) = shell_blocks(TWO_MACHINES, "On the first machine")
-    consume_command, produce_command = shell_blocks(TWO_MACHINES, "On the second machine")
-    start_up(first, up_command)
-    published(first, produce_command.replace("10.0.0.1", "127.0.0.1"))
-    assert second.start(consume_command).wait_output(len(LINES)) == LINES
 
 
 def test_a_store_that_listens_on_loopback_says_that_others_cannot_reach_it(two_machines: list[Machine]) -> None:
@@ -72,6 +63,7 @@ def test_a_store_that_listens_on_loopback_says_that_others_cannot_reach_it(two_m
     assert "--bind 'tcp://*:*'" in local.errors
 
 
+@pytest.mark.long  # test_cli_keys.py runs the same commands on one machine
 @pytest.mark.timeout(300)  # starts the command twelve times
 def test_the_recipe_for_a_closed_cluster(tmp_path: Path) -> None:
     names = ["hub", "orders", "billing"]
