@@ -22,7 +22,6 @@ class Keys:
         self.folder = folder
         self.authorized = folder / "authorized"
         self.pairs: dict[str, KeyPair] = {}
-        self.listed: list[str] = []
         for name in ("tower", *names):
             self.add(name)
         self.authorize("tower", *names)

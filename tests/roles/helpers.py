@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from subprocess import PIPE
@@ -18,7 +17,6 @@ from dafka.discovery import Advertisement, open_discovery
 from dafka.protocol import Event
 from dafka.records import new_address
 from dafka.transport import PublisherSocket, Socket, open_mesh
-from tests.waiting import wait_until
 
 DEADLINE_S = 60
 AN_HOUR_MS = 3_600_000
@@ -137,23 +135,3 @@ async def open_store_process(config: Config, path: Path) -> AsyncIterator[tuple[
     arguments = ("-m", "dafka", "store", "--storage", f"sqlite:{path}", "--tower-sub", sub, "--tower-pub", pub)
     async with open_process(*arguments, DAFKA_NODE_BIND="tcp://127.0.0.1:*") as process:
         yield process, await read_line(process)
-
-
-async def check_leaves_nothing(cycle: Callable[[], Awaitable[None]]) -> None:
-    """Check that running this twice leaves no more threads of libzmq and open files than running it once."""
-    await cycle()
-    threads, files = _zmq_threads(), _open_files()
-    for _ in range(3):
-        await cycle()
-    gc.collect()  # unclosed sockets warn, and warnings are errors
-    await wait_until(lambda: _zmq_threads() <= threads and _open_files() <= files)
-
-
-def _zmq_threads() -> int:
-    """Return the number of libzmq's threads in this process; known on Linux only."""
-    names = Path("/proc/self/task").glob("*/comm")
-    return sum(path.read_text().startswith("ZMQbg") for path in names)
-
-
-def _open_files() -> int:
-    return len(os.listdir("/dev/fd"))

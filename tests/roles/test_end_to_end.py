@@ -74,7 +74,7 @@ async def test_topics_are_any_text_and_do_not_mix(topic: str, dafka_cluster: Clu
 
 async def test_late_consumer_receives_all_of_a_large_partition_whose_producer_is_gone(tmp_path: Path) -> None:
     storage = f"sqlite:{tmp_path / 'store.db'}"
-    partition, count = Partition("hello", "GONE"), 350_000
+    partition, count = Partition("hello", "GONE"), 120_000
     async with open_storage(storage) as opened:
         await opened.append([RecordBatch(partition, 0, contents(0, count))])
     async with open_cluster(PATIENT, storage=storage) as cluster, cluster.consumer(["hello"]) as consumer:

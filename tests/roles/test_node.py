@@ -11,7 +11,7 @@ from dafka import Config, open_consumer, open_producer, serve_tower, wire
 from dafka.config import DialectName
 from dafka.endpoints import PeerEndpoint
 from dafka.protocol import Event, ForeignDialect, PeerJoined, PeerLeft, TowersHeard, TowersSilent
-from dafka.records import BATCH_OVERHEAD_BYTES, Partition, RecordBatch
+from dafka.records import Partition, RecordBatch
 from dafka.roles.events import EventFeed
 from dafka.testing import Cluster, open_cluster
 from dafka.wire import Dialect
@@ -27,7 +27,6 @@ from tests.roles.helpers import (
     wait_subscribed,
 )
 from tests.waiting import wait_until
-
 
 
 @pytest.fixture
@@ -83,23 +82,6 @@ async def test_consumer_discards_and_counts_hostile_messages(dafka_cluster: Clus
             await wait_until(lambda: Counter(reasons) <= Counter(consumer.statistics().discarded))
         await producer.send_many(contents(1, 100))
         await receive_partition(consumer, 1, 100)
-        assert consumer.positions() == {producer.partition: 100}
-
-
-async def test_frame_larger_than_allowed_ends_its_senders_connection_alone() -> None:
-    async with (
-        open_cluster(Config().with_node(message_bytes_max=2000)) as cluster,
-        cluster.consumer(["hello"]) as consumer,
-        open_unverified_peer(cluster.config) as peer,
-    ):
-        await wait_subscribed(peer, b"Mhello")
-        peer.send_many(
-            encoded(wire.RecordRun(RecordBatch(Partition("hello", "X"), 0, [b"x" * (2001 + BATCH_OVERHEAD_BYTES)])))
-        )
-        await wait_subscribed(peer, b"Mhello", active=False)
-        async with cluster.producer("hello") as producer:
-            await producer.send_many(contents(0, 100))
-            await receive_partition(consumer, 0, 100)
         assert consumer.positions() == {producer.partition: 100}
 
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import shutil
-import signal
 from pathlib import Path
 
 import pytest
@@ -26,9 +25,7 @@ from dafka.testing import Cluster, open_cluster
 from tests.roles.helpers import (
     DEADLINE_S,
     contents,
-    open_process,
     open_store,
-    read_line,
     receive_partition,
     wait_event,
 )
@@ -163,38 +160,18 @@ async def test_fetches_are_counted() -> None:
     assert 100 <= statistics.records_sent <= 100 * asked
 
 
-SPOOLING = """
-import dafka, trio
-
-async def main():
-    config = dafka.Config.load()
-    async with dafka.open_producer("hello", config) as producer:
-        begin = producer.statistics().next_sequence
-        await producer.send_many([b"%d" % sequence for sequence in range(begin, begin + 100)])
-        print(producer.partition.address, producer.statistics().next_sequence, flush=True)
-        await trio.sleep_forever()
-
-trio.run(main)
-"""
-
-
-async def test_killed_producer_resumes_its_partition_from_the_spool(tmp_path: Path) -> None:
-    spool = f"sqlite:{tmp_path / 'spool.db'}"
+async def test_a_producer_that_ends_at_once_is_continued_from_its_spool(tmp_path: Path) -> None:
     async with open_cluster(storage=None) as cluster:
-        environ = {
-            "DAFKA_BEACON_TOWER_SUB": cluster.tower.sub_endpoint,
-            "DAFKA_BEACON_TOWER_PUB": cluster.tower.pub_endpoint,
-            "DAFKA_NODE_BIND": "tcp://127.0.0.1:*",
-            "DAFKA_PRODUCER_SPOOL": spool,
-        }
+        config = cluster.config.with_producer(spool=f"sqlite:{tmp_path / 'spool.db'}")
         addresses = set()
-        for end in (100, 200):
-            async with open_process("-c", SPOOLING, **environ) as process:
-                address, next_sequence = (await read_line(process)).split()
-                process.send_signal(signal.SIGKILL)
-            addresses.add(address)
-            assert int(next_sequence) == end
-        async with cluster.producer("hello", cluster.config.with_producer(spool=spool)) as producer:
+        for first in (0, 100):
+            with trio.CancelScope() as scope:
+                async with cluster.producer("hello", config) as producer:
+                    addresses.add(producer.partition.address)
+                    assert await producer.send_many(contents(first, first + 100)) == range(first, first + 100)
+                    scope.cancel()
+                    await trio.sleep_forever()
+        async with cluster.producer("hello", config) as producer:
             assert {producer.partition.address} == addresses
             assert producer.statistics().unacknowledged == 200
             assert await producer.send(b"200") == 200

@@ -13,7 +13,7 @@ import trio.testing
 
 from dafka import Config, Partition, Producer, ProducerRecord, Record, RecordBatch, wire
 from dafka.batches import Compression, decode_batch, read_header
-from dafka.config import CompressionName, RecordBatches
+from dafka.config import RecordBatches
 from dafka.endpoints import PeerEndpoint
 from dafka.roles.linger import Linger
 from dafka.testing import Cluster, open_cluster
@@ -107,22 +107,6 @@ async def test_records_that_wait_are_sent_when_the_node_ends() -> None:
         assert sent == []
         nursery.cancel_scope.cancel()
     assert sent == [wire.RecordRun(RecordBatch(Partition("hello", "A"), 0, [b"0", b"1", b"2"]))]
-
-
-@pytest.mark.parametrize("compression", get_args(CompressionName))
-async def test_compressed_batches_hold_the_same_records(compression: CompressionName, dafka_cluster: Cluster) -> None:
-    config = dafka_cluster.config.with_producer(compression=compression)
-    text = b"the same words again " * 100
-    async with dafka_cluster.producer("hello", config) as producer, open_listener(producer, b"Bhello") as mesh:
-        first = producer.statistics().next_sequence
-        await producer.send_many([ProducerRecord(text, each.key, each.headers, each.timestamp) for each in RECORDS])
-        batches = [each for each in await receive_batches(mesh, first + 5) if read_header(each).base_offset >= first]
-        assert {read_header(each).compression for each in batches} == {Compression[compression.upper()]}
-        assert (sum(map(len, batches)) < len(text) * 5 / 4) == (compression != "none")
-        found = (await receive_records(dafka_cluster, dafka_cluster.config, producer, first + 5))[first:]
-        assert [(each.value, each.key, each.headers) for each in found] == [
-            (text, each.key, tuple(each.headers)) for each in RECORDS
-        ]
 
 
 async def test_many_records_are_compressed_together_while_others_run(

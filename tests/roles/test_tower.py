@@ -74,6 +74,7 @@ async def test_beacons_are_forwarded_to_all_nodes_and_counted() -> None:
         assert await first.hear(3) == forwarded
         assert await second.hear(3) == forwarded
         assert tower.statistics() == TowerStatistics(beacons=3, discarded=2, nodes=2)
+        assert tower.discarded() == {"port": 1, "frames": 1}
 
 
 @pytest.mark.parametrize("which", ["sub", "pub"])

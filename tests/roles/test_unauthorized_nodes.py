@@ -180,33 +180,3 @@ async def test_nodes_send_nothing_to_an_impostor_at_a_former_nodes_endpoint(kind
     async with open_context(0) as context, open_busy_cluster(keys) as (cluster, _), trio.open_nursery() as checks:
         for role in ROLES:
             checks.start_soon(check, role)
-
-
-@pytest.mark.parametrize("kind", ["plain", "wrong server key"])
-async def test_nodes_send_nothing_to_a_false_tower(kind: str, tmp_path: Path) -> None:
-    keys = Keys(tmp_path, *ROLES)
-
-    async def check(role: str) -> None:
-        with (
-            make_rogue(context, kind, zmq.SocketType.SUB) as sub,
-            make_rogue(context, kind, zmq.SocketType.XPUB) as pub,
-        ):
-            async with (
-                open_tap(endpoint_of(sub)) as sub_tap,
-                open_tap(endpoint_of(pub)) as pub_tap,
-                trio.open_nursery() as nursery,
-            ):
-                config = keys.config(role, cluster.config).with_producer(close_timeout_ms=0, min_stores=0)
-                config = config.with_beacon(tower_sub=(sub_tap.endpoint,), tower_pub=(pub_tap.endpoint,))
-                nursery.start_soon(lambda: nursery.start(open_node, cluster, role, config))
-                await wait_until(lambda: min(sub_tap.ended, pub_tap.ended) > 0)
-                assert not has_message(sub)
-                assert not has_message(pub)
-                for tap in (sub_tap, pub_tap):
-                    assert_nothing_leaks(tap)
-                    assert b"tcp://" not in tap.captured
-                nursery.cancel_scope.cancel()
-
-    async with open_context(0) as context, open_busy_cluster(keys) as (cluster, _), trio.open_nursery() as checks:
-        for role in ROLES:
-            checks.start_soon(check, role)
