@@ -7,10 +7,8 @@ from xml.etree import ElementTree
 
 import attrs
 import pytest
-from click.testing import CliRunner
 from rich.console import Console
 
-from dafka.cli import main
 from dafka_bench.client import Pace, ReceivedRecords, Task, parse_sequence, parse_timestamp
 from dafka_bench.report import notes, to_json, to_svg, to_table
 from dafka_bench.results import Failure, Measurement, Results, Sample, percentiles
@@ -89,14 +87,6 @@ def test_a_failing_system_is_reported(dafka: Dafka, tmp_path: Path) -> None:
     assert (ended.status, ended.errors) == (
         1,
         "failed in round 1: start, C libdafka: dafka_towerd ended early: no towers today\n",
-    )
-
-
-def test_it_is_an_error_if_no_system_can_run() -> None:
-    result = CliRunner().invoke(main, ["bench", "--system", "c"])
-    assert result.exit_code == 1
-    assert result.stderr == (
-        "Error: none of the systems can run: C libdafka: expected the folder of its tools: use --c-tools FOLDER\n"
     )
 
 

@@ -66,7 +66,8 @@ def test_fish_completes(dafka: Dafka, tmp_path: Path) -> None:
     (tmp_path / "the-settings.toml").touch()
     expected = {"dafka topic de": ["delete", "describe"], "dafka store --config the-s": ["the-settings.toml"]}
     completions = "".join(f"; complete -C {typed!r}; echo" for typed in expected)
-    program = ["fish", "--no-config", "-c", f"source (dafka completion fish | psub){completions}"]
+    (tmp_path / "code").write_text(CliRunner().invoke(main, ["completion", "fish"]).stdout)
+    program = ["fish", "--no-config", "-c", f"source code{completions}"]
     environment = dafka.environment({"PATH": PATH, "HOME": str(tmp_path)})
     done = subprocess.run(program, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
     found = [[line.partition("\t")[0] for line in each.splitlines()] for each in done.stdout.split("\n\n")]

@@ -55,6 +55,7 @@ status --tower 127.0.0.1:9                               | no tower answered at 
 broker --storage memory: --kafka 127.0.0.1:0 --bind {taken} --tower 127.0.0.1:9 | cannot listen at {taken}: address
 topic list --kafka 127.0.0.1:{port}                      | cannot connect to 127.0.0.1:{port}: Connection
 group list --kafka 127.0.0.1:{port}                      | cannot connect to 127.0.0.1:{port}: Connection
+bench --system c                                         | none of the systems can run: C libdafka: expected the
 cluster brokers --http http://127.0.0.1:{port}           | no answer from the broker at http://127.0.0.1:{port}
 """
 """Commands that cannot do their job, and the sentence on standard error: a port is taken, or no tower answers."""
@@ -63,6 +64,11 @@ REFUSED = r"""
 up --storage redis:x                                     | unknown storage 'redis': installed are filelog, memory,
 up --sub tcp://127.0.0.1:8001 --pub tcp://127.0.0.1:8001 | [tower] sub and pub: expected two ports, not
 tower --sub tcp://127.0.0.1:8001 --pub tcp://*:8001      | [tower] sub and pub: expected two ports, not
+tower --key-file {folder}/node.key                       | [security] key_file: expected authorized_keys beside it
+tower --authorized-keys {folder}/keys                    | [security] authorized_keys: expected a key_file beside it
+tower --key-file {folder}/open.key --authorized-keys {folder}/keys | key file {folder}/open.key can be read by
+tower --key-file {folder}/node.key --authorized-keys {folder}/none | cannot read the authorized keys
+up --key-file {folder}/node.key --authorized-keys {folder}/list | {folder}/list, line 1: expected a public
 tower u                                                  | Got unexpected extra argument (u)
 store --storage sqlite:{folder}/none/store.db            | cannot open {folder}/none/store.db: folder {folder}/none
 store --storage dafka.db                                 | storage 'dafka.db': expected SCHEME:LOCATION, such as
@@ -110,6 +116,11 @@ storage objects sqlite:{folder}/none                     | {folder}/none does no
 keys new {folder}/node.key                               | {folder}/node.key exists already; a key file is never
 keys show {folder}/none                                  | cannot read the file of public keys {folder}/none: No
 keys authorize {folder}/none --authorized-keys {folder}/list | there is no file '{folder}/none', and it is no public
+keys new {folder}/none/k                                 | cannot write the key file {folder}/none/k: No such file
+keys new {folder}/k --name 'a"b'                         | name 'a"b': expected printable characters without
+keys show {folder}/list                                  | {folder}/list, line 1: expected a public key (40
+keys authorize {folder}/none                             | expected a list to add the key to: name a file or folder
+keys authorize {folder}/node.pub --authorized-keys {folder}/none/x | cannot write {folder}/none/x: No such
 health 'no port'                                         | Invalid value for '[ADDRESS:]PORT': expected a port, or
 spark {folder}/none.py                                   | cannot read {folder}/none.py: No such file or
 demo --file {folder}/none                                | cannot read {folder}/none: No such file or directory
@@ -158,36 +169,39 @@ def rows(table: str) -> list[tuple[str, str]]:
     return [(command.strip(), sentence.lstrip()) for command, _, sentence in split]
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[dict[str, object]]:
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, object]]:
     """The names in the arguments above: a folder with a store and keys, and a port that is taken and never answers."""
+    folder = tmp_path_factory.mktemp("place")
 
     async def fill() -> None:
-        for url in (f"sqlite:{tmp_path / 'store.db'}", f"filelog:{tmp_path / 'damaged'}"):
+        for url in (f"sqlite:{folder / 'store.db'}", f"filelog:{folder / 'damaged'}"):
             async with open_storage(url) as storage:
                 await storage.append([RecordBatch(Partition("t", "P"), 0, [b"0" * 100, b"1" * 100, b"2" * 100])])
 
     trio.run(fill)
     (segment,) = (
-        path for path in (tmp_path / "damaged").rglob("*") if path.is_file() and b"1" * 100 in path.read_bytes()
+        path for path in (folder / "damaged").rglob("*") if path.is_file() and b"1" * 100 in path.read_bytes()
     )
     content = segment.read_bytes()
     segment.write_bytes(content.replace(b"1" * 100, b"x" * 100))
-    shown = CliRunner().invoke(main, ["keys", "new", str(tmp_path / "node.key")])
+    shown = CliRunner().invoke(main, ["keys", "new", str(folder / "node.key")])
     for name in ("node.pub", "keys"):
-        (tmp_path / name).write_text(shown.stdout)
-    (tmp_path / "empty").touch()
-    (tmp_path / "list").write_text("[beacons]")
+        (folder / name).write_text(shown.stdout)
+    (folder / "open.key").write_text((folder / "node.key").read_text())
+    (folder / "open.key").chmod(0o644)
+    (folder / "empty").touch()
+    (folder / "list").write_text("[beacons]")
     towers = '["tcp://127.0.0.1:7", "tcp://127.0.0.1:8"]'
-    (tmp_path / "settings").write_text(f"[node]\ntower_timeout_ms = 100\n[beacon]\ntower_pub = {towers}\n")
-    with sqlite3.connect(tmp_path / "other.db") as connection:
+    (folder / "settings").write_text(f"[node]\ntower_timeout_ms = 100\n[beacon]\ntower_pub = {towers}\n")
+    with sqlite3.connect(folder / "other.db") as connection:
         connection.execute("CREATE TABLE other (id)")
     connection.close()
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         with socket.socket() as unused:
             unused.bind(("127.0.0.1", 0))
-            yield {"folder": tmp_path, "taken": f"tcp://127.0.0.1:{port}", "port": unused.getsockname()[1]}
+            yield {"folder": folder, "taken": f"tcp://127.0.0.1:{port}", "port": unused.getsockname()[1]}
 
 
 @pytest.fixture

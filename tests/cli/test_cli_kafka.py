@@ -111,11 +111,6 @@ def test_errors_are_one_sentence(broker: Broker, arguments: list[str], sentence:
     assert broker.error(*arguments).startswith(sentence)
 
 
-def test_topics_are_not_created_by_looking_at_them(broker: Broker) -> None:
-    broker.error("topic", "describe", "looked-at")
-    assert "looked-at" not in broker.output("topic", "list")
-
-
 def test_part_of_several_topics_is_deleted(broker: Broker) -> None:
     broker.output("topic", "create", "present")
     result = broker.run("topic", "delete", "absent", "present", "--yes")
@@ -248,7 +243,3 @@ def test_what_is_no_broker_is_named() -> None:
     assert result.exit_code == 1
     assert result.stderr.count("\n") == 1
     assert address in result.stderr
-    closed = CliRunner().invoke(main, ["topic", "list", "--kafka", address])
-    assert closed.stderr == f"Error: cannot connect to {address}: Connection refused\n"
-    wrong = CliRunner().invoke(main, ["topic", "list", "--kafka", "nowhere"])
-    assert wrong.stderr == "Error: --kafka: expected HOST:PORT, such as 127.0.0.1:9092, not 'nowhere'\n"

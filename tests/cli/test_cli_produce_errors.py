@@ -105,3 +105,31 @@ async def test_produce_waits_for_room_as_long_as_it_is_configured(autojump_clock
     with pytest.raises(UnacknowledgedError):
         await produce._send(Producer(1, 0, None), [b"0", b"1"], Config().with_producer(close_timeout_ms=3000))
     assert trio.current_time() - started == pytest.approx(2 * 3.0, abs=0.001)
+
+
+class SlowProducer:
+    """A producer that has room for two records, and again for two when it was left alone."""
+
+    def __init__(self) -> None:
+        self.published: list[bytes] = []
+
+    @property
+    def records(self) -> int:
+        return len(self.published)
+
+    def statistics(self) -> SlowProducer:
+        return self
+
+    async def send_many(self, contents: Sequence[bytes]) -> None:
+        self.published += contents[:2]
+        assert len(self.published) <= 5
+        await trio.lowlevel.checkpoint()
+        if len(contents) > 2:
+            await trio.sleep_forever()
+
+
+async def test_lines_that_wait_for_room_are_published_once(autojump_clock: Any) -> None:
+    producer = SlowProducer()
+    lines = [b"%d" % number for number in range(5)]
+    await produce._send(producer, lines, Config())
+    assert producer.published == lines

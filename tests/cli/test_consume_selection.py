@@ -36,13 +36,6 @@ def test_messages_are_published_as_they_are(cluster: Dafka) -> None:
     assert values == ["one", "", "two words\nin two lines", "ключ"]
 
 
-def test_messages_have_keys_headers_and_nulls(cluster: Dafka) -> None:
-    options = ("--key-separator", ":", "--null-as", "-", "--header", "a=1")
-    assert cluster.node("produce", "keyed", "k:v", "k:-", *options).status == 0
-    printed = cluster.node("consume", "keyed", "--exit-at-end", "--format", r"%k|%s|%h\n").output
-    assert printed == b"k|v|a=1\nk|NULL|a=1\n"
-
-
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
@@ -67,15 +60,6 @@ def test_a_time_is_the_beginning_in_each_partition(cluster: Dafka) -> None:
     live.wait_output(2)
     assert cluster.node("produce", "timed", "newest").status == 0
     assert live.wait().output == b"new\nnewer\nnewest\n"
-
-
-def test_tail_goes_on_with_new_records(cluster: Dafka) -> None:
-    assert cluster.node("produce", "live", stdin=numbers(0, 50)).status == 0
-    live = cluster.start_consumer("live", "--tail", "2", "--count", "4")
-    live.wait_output(2)
-    assert cluster.node("produce", "live", "new", "newer").status == 0
-    ended = live.wait()
-    assert (ended.status, ended.output) == (0, b"48\n49\nnew\nnewer\n")
 
 
 def test_a_partition_is_printed_alone(cluster: Dafka, partition: str) -> None:
