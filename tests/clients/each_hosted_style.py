@@ -41,11 +41,11 @@ class EachHostedStyle(EachStyle):
         received: list[bytes | None] = []
 
         async def send(producer: Any) -> None:
-            for value in contents(0, 300):
+            for value in contents(0, 100):
                 await self.style.call(producer.send, value)
 
         async def receive(consumer: Any) -> None:
-            while len(received) < 300:
+            while len(received) < 100:
                 try:
                     received.append((await self.style.call_within(0.0001, consumer.next_record)).value)
                 except TimeoutError:
@@ -56,8 +56,10 @@ class EachHostedStyle(EachStyle):
                 self.style.opened("open_consumer", ["hello"], config) as consumer,
                 self.style.opened("open_producer", "hello", config) as producer,
             ):
+                with pytest.raises(TimeoutError):
+                    await self.style.call_within(0.01, consumer.next_record)
                 await self.style.together([partial(send, producer), partial(receive, consumer)])
-            assert received == contents(0, 300)
+            assert received == contents(0, 100)
 
         self.style.run(program)
 
@@ -65,8 +67,8 @@ class EachHostedStyle(EachStyle):
         sent: dict[int, bytes] = {}
 
         async def send(producer: Any, caller: int) -> None:
-            for number in range(100):
-                values = [b"%d %d %d" % (caller, number, each) for each in range(5000 if number == 50 else 5)]
+            for number in range(30):
+                values = [b"%d %d %d" % (caller, number, each) for each in range(5000 if number == 15 else 5)]
                 sent.update(zip(await self.style.call(producer.send_many, values), values, strict=True))
                 single = b"%d %d" % (caller, number)
                 sent[await self.style.call(producer.send, single)] = single
@@ -76,7 +78,7 @@ class EachHostedStyle(EachStyle):
                 async with self.style.opened("open_producer", "hello", config) as producer:
                     await self.style.together([partial(send, producer, caller) for caller in range(3)])
                 found: list[bytes | None] = []
-                while len(found) < 3 * (99 * 5 + 5000 + 100):
+                while len(found) < 3 * (29 * 5 + 5000 + 30):
                     found += (await self.style.call(consumer.next_batch)).values
             assert dict(enumerate(found)) == sent
 

@@ -128,37 +128,6 @@ producer.wait_stored()
     assert "Traceback" not in done.stderr
 
 
-def test_a_forked_process_opens_its_own_nodes(config: Config) -> None:
-    check(
-        config,
-        """
-from dafka.errors import WrongContextError
-with blocking.open_producer("hello", config) as producer:
-    producer.send(b"of the parent")
-    producer.wait_stored()
-    child = os.fork()
-    if not child:
-        try:
-            producer.send(b"of the child")
-        except WrongContextError as error:
-            assert "has forked: open another one in process" in str(error)
-            with blocking.open_consumer(["hello"], config) as consumer:
-                assert consumer.next_record(timeout_s=30).value == b"of the parent"
-            try:
-                list(producer.events)
-            except WrongContextError:
-                check_nothing_left()
-            producer.close()
-            del producer
-            os._exit(7)
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == 7
-    producer.send(b"of the parent again")
-check_nothing_left()
-""",
-    )
-
-
 def test_a_forked_process_leaves_the_blocks_of_its_parent(config: Config) -> None:
     check(
         config,

@@ -21,7 +21,7 @@ OPENERS: dict[str, Callable[[], AbstractAsyncContextManager[Any]]] = {
 
 
 @pytest.mark.parametrize("name", OPENERS)
-def test_a_block_names_the_module_for_asyncio(name: str) -> None:
+def test_a_block_names_the_module_for_asyncio_or_for_threads(name: str) -> None:
     async def program() -> None:
         async with OPENERS[name]():
             pass
@@ -30,14 +30,9 @@ def test_a_block_names_the_module_for_asyncio(name: str) -> None:
         asyncio.run(program())
     assert str(caught.value) == f"asyncio needs dafka.asyncio.{name}; dafka.{name} is for programs on Trio"
     assert isinstance(caught.value, LocalError | RuntimeError)
-
-
-@pytest.mark.parametrize("name", OPENERS)
-def test_a_plain_block_names_the_module_for_threads(name: str) -> None:
     with pytest.raises(WrongContextError) as caught, OPENERS[name]():  # type: ignore[attr-defined]
         pass
-    expected = f"`with` needs dafka.blocking.{name}; dafka.{name} is for `async with` in Trio"
-    assert str(caught.value) == expected
+    assert str(caught.value) == f"`with` needs dafka.blocking.{name}; dafka.{name} is for `async with` in Trio"
 
 
 @pytest.mark.parametrize("serve", [dafka.serve_store, dafka.serve_tower])

@@ -28,7 +28,7 @@ from dafka.protocol import (
     StorageFailed,
 )
 from dafka.roles import logging_events
-from dafka.roles.events import DISCARDS_REPEAT_S, ROUTINE, DiscardLog, NodeLog
+from dafka.roles.events import DISCARDS_REPEAT_S, ROUTINE, DiscardLog, NodeLog, log_discards
 from dafka.roles.logging_events import LogEvent, MessagesDiscarded, Started, event_fields, event_name
 from dafka.testing import open_cluster
 
@@ -205,3 +205,18 @@ def test_discards_are_logged_at_once_and_then_once_a_minute() -> None:
         MessagesDiscarded("frames", 999, 1000)
     ]
     assert discards.due_events({"frames": 1000, "uuid": 2}, 10 * DISCARDS_REPEAT_S) == []
+
+
+async def test_a_flood_of_discards_causes_two_lines_in_a_minute(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    counts = {"frames": 0}
+    with caplog.at_level(logging.INFO, "dafka.test"), trio.move_on_after(DISCARDS_REPEAT_S + 10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(log_discards, lambda: counts, NodeLog(logging.getLogger("dafka.test")))
+            while True:
+                counts["frames"] += 1000
+                await trio.sleep(0.01)
+    lines = dafka_lines(caplog)
+    assert [line["event"] for line in lines] == ["messages_discarded"] * 2
+    assert lines[1]["count"] + lines[0]["count"] == lines[1]["total"]
