@@ -47,20 +47,23 @@ class OwnTower:
 
 
 OWN = cast(Tower, OwnTower())
+OWN_SUB, OWN_PUB = "tcp://127.0.0.1:5001", "tcp://127.0.0.1:5002"
 
 
-def test_up_uses_its_own_tower_in_place_of_the_default_one() -> None:
-    beacon = daemons._use_tower(Config(), OWN).beacon
-    assert (beacon.tower_sub, beacon.tower_pub) == (("tcp://127.0.0.1:5001",), ("tcp://127.0.0.1:5002",))
-
-
-def test_up_uses_other_towers_too() -> None:
-    subs, pubs = ("tcp://a:1", "tcp://b:1"), ("tcp://a:2", "tcp://b:2")
-    beacon = daemons._use_tower(Config().with_beacon(tower_sub=subs, tower_pub=pubs), OWN).beacon
-    assert beacon.tower_sub == ("tcp://127.0.0.1:5001", *subs)
-    assert beacon.tower_pub == ("tcp://127.0.0.1:5002", *pubs)
-    again = Config().with_beacon(tower_sub=("tcp://127.0.0.1:5001",), tower_pub=("tcp://127.0.0.1:5002",))
-    assert daemons._use_tower(again, OWN).beacon.tower_sub == ("tcp://127.0.0.1:5001",)
+@pytest.mark.parametrize(
+    ("subs", "pubs", "expected_subs", "expected_pubs"),
+    [
+        (None, None, (OWN_SUB,), (OWN_PUB,)),
+        (("tcp://a:1", "tcp://b:1"), ("tcp://a:2",), (OWN_SUB, "tcp://a:1", "tcp://b:1"), (OWN_PUB, "tcp://a:2")),
+        ((OWN_SUB,), (OWN_PUB,), (OWN_SUB,), (OWN_PUB,)),
+    ],
+)
+def test_up_uses_its_own_tower_and_those_that_are_configured(
+    subs: Any, pubs: Any, expected_subs: object, expected_pubs: object
+) -> None:
+    config = Config() if subs is None else Config().with_beacon(tower_sub=subs, tower_pub=pubs)
+    beacon = daemons._use_tower(config, OWN).beacon
+    assert (beacon.tower_sub, beacon.tower_pub) == (expected_subs, expected_pubs)
 
 
 @pytest.mark.parametrize("others", [1, 2])

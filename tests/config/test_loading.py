@@ -113,19 +113,19 @@ def test_the_words_of_errors_name_what_is_expected(tmp_path: Path) -> None:
     assert refused("[beacon]\ntower_sub = []", tmp_path).endswith("such as tcp://127.0.0.1:5556, not none")
 
 
-@pytest.mark.parametrize("missing", ["nowhere.toml", "."])
-def test_file_that_cannot_be_read_is_named(missing: str, tmp_path: Path) -> None:
-    path = tmp_path / missing
-    with pytest.raises(ConfigError, match="cannot read the configuration") as caught:
-        Config.load(path, {})
-    assert str(path) in str(caught.value)
-
-
-def test_file_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "latin.toml"
-    path.write_bytes(b'[beacon]\nadvertise = "\xff"')
-    with pytest.raises(ConfigError, match=r"latin\.toml is not TOML"):
-        Config.load(path, {})
+@pytest.mark.parametrize(
+    ("name", "named"),
+    [
+        ("nowhere.toml", "cannot read the configuration"),
+        (".", "cannot read the configuration"),
+        ("latin.toml", "latin.toml is not TOML"),
+    ],
+)
+def test_file_that_cannot_be_read_is_named(name: str, named: str, tmp_path: Path) -> None:
+    (tmp_path / "latin.toml").write_bytes(b'[beacon]\nadvertise = "\xff"')
+    with pytest.raises(ConfigError, match=named) as caught:
+        Config.load(tmp_path / name, {})
+    assert str(tmp_path / name) in str(caught.value)
 
 
 Units = dict[str, Fraction | int]

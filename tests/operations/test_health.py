@@ -57,20 +57,6 @@ async def test_a_node_without_a_tower_is_not_ready() -> None:
                     await trio.sleep(0.01)
 
 
-async def test_a_store_is_not_ready_while_its_storage_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    disk = Disk(monkeypatch)
-    config = Config().with_store(retry_ms=10)
-    async with open_cluster(config) as cluster, cluster.producer("t") as producer:
-        assert cluster.store is not None
-        await wait_for(cluster.store, Health())
-        disk.error = "the disk is full"
-        await producer.send(b"0")
-        await wait_for(cluster.store, Health(unready="the storage fails: the disk is full"))
-        disk.error = ""
-        await producer.wait_stored()
-        assert cluster.store.health() == Health()
-
-
 async def test_a_store_is_not_live_while_its_storage_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_module, "STUCK_S", 0.2)
     disk = Disk(monkeypatch)

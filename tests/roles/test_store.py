@@ -113,12 +113,14 @@ async def test_failing_storage_acknowledges_nothing_until_it_recovers(monkeypatc
             await producer.send_many(contents(1000, 2000))
             await wait_until(lambda: store.statistics().lag == {producer.partition: 2000})
             assert acknowledged(producer) == 0
+            assert store.health().unready == "the storage fails: disk full"
             async with cluster.consumer(["hello"]) as consumer:
                 await receive_partition(consumer, 0, 2000)
             is_full = False
             await wait_event(store.events, StorageRecovered)
             await wait_stored(producer)
         assert store.statistics().records_stored == 2000
+        assert store.health().unready == ""
         assert store.statistics().lag == {}
         async with cluster.consumer(["hello"]) as consumer:
             await receive_partition(consumer, 0, 2000)
