@@ -287,6 +287,11 @@ def test_an_extra_that_is_missing_is_a_usage_error() -> None:
     assert set(ended.stdout.split()) == {"True"}, "Ctrl-C ends the process while it loads its modules"
 
 
+def test_the_command_calls_itself_by_its_name() -> None:
+    program = "import sys, dafka._entry; sys.argv = ['anything', '--help']; dafka._entry.main()"
+    assert run_python(program, {**os.environ}, 60).stdout.startswith("Usage: dafka [OPTIONS]")
+
+
 def test_an_error_of_a_command_without_standard_output_is_one_sentence() -> None:
     program = "from dafka.cli import runner\nasync def fail(): raise OSError('sentence')\nrunner.run(fail)"
     command = ["sh", "-c", 'exec "$0" -c "$1" >&-', sys.executable, program]

@@ -12,7 +12,6 @@ from dafka import __version__
 from dafka.batches import records_codec
 from dafka.cli import COMMANDS, main
 from dafka.transport import choose_loops
-from tests.cli.harness import Dafka
 
 CONTEXT = click.Context(main)
 
@@ -48,10 +47,6 @@ def test_help_shows_the_defaults_of_the_configuration() -> None:
         ("produce", "standard input"),
     ]:
         assert f"[default: {default}]" in show_help(command, width=200)
-
-
-def test_the_command_calls_itself_by_its_name(dafka: Dafka) -> None:
-    assert dafka.run("--help").output.startswith(b"Usage: dafka [OPTIONS]")
 
 
 def test_help_does_not_load_heavy_modules() -> None:

@@ -1,13 +1,17 @@
+"""`dafka produce` and `dafka consume` with a running cluster: what they read, print and show, and how they end."""
+
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.cli.harness import MODULE, Dafka, numbered_lines
+from tests.cli.forks import fork_dafka
+from tests.cli.harness import DEADLINE_S, MODULE, Dafka, numbered_lines, open_terminal
 
 LINES = 20_000
 TEXT = numbered_lines(LINES)
@@ -118,3 +122,72 @@ def test_repeated_runs_continue_one_partition(cluster: Dafka, tmp_path: Path) ->
     info = cluster.run("storage", "info", f"sqlite:{cluster.folder / 'store.db'}", "--topic", "cron", "--json")
     (partition,) = json.loads(info.output)["partitions"]
     assert partition["records"] == 2
+
+
+def test_unresolvable_host_of_a_tower_is_named(dafka: Dafka) -> None:
+    ended = dafka.run("status", "--tower", "nowhere.invalid", "--timeout", "2s")
+    assert (ended.status, ended.output) == (1, b"")
+    *_, warning, error = ended.errors.splitlines()
+    assert "The tower's host name 'nowhere.invalid' cannot be resolved; retrying: " in warning
+    assert error.startswith("Error: the tower's host name 'nowhere.invalid' cannot be resolved: ")
+    assert error.endswith("; check the name, or name another tower with --tower")
+
+
+def test_store_in_use_is_an_error(cluster: Dafka) -> None:
+    path = cluster.folder / "store.db"
+    ended = cluster.node("store", "--storage", f"sqlite:{path}")
+    assert ended.status == 2
+    assert ended.error == f"{path} is in use by another writer; stop it first"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
+def test_full_disk_is_an_error(cluster: Dafka, tmp_path: Path) -> None:
+    def run_on_full_disk(*arguments: str) -> tuple[int, str]:
+        errors = tmp_path / "errors"
+        with open("/dev/full", "wb") as full, open(os.devnull) as nothing, errors.open("wb") as written:
+            streams = nothing.fileno(), full.fileno(), written.fileno()
+            status = fork_dafka([*arguments], *streams, cluster.environment()).wait(DEADLINE_S)
+        return status, errors.read_text()
+
+    assert cluster.node("produce", "full-disk", stdin=b"0\n").status == 0
+    consumed = run_on_full_disk("consume", "full-disk", "--from-beginning", *cluster.options)
+    assert consumed == (1, "Error: cannot write the output: No space left on device\n")
+    listed = run_on_full_disk("topics", "--storage", f"sqlite:{cluster.folder / 'store.db'}")
+    assert listed == (1, "Error: No space left on device\n")
+
+
+def test_terminal_shows_how_much_of_a_file_is_stored(cluster: Dafka, tmp_path: Path) -> None:
+    (tmp_path / "input").write_bytes(b"0\n1\n2\n")
+    with open_terminal(cluster, "produce", "file", "--file", str(tmp_path / "input"), *cluster.options) as terminal:
+        assert terminal.wait() == 0
+        assert b"100%" in terminal.seen
+        assert b"3 published, 3 stored" in terminal.seen
+        assert terminal.seen.rstrip().endswith(b"\x1b[?25h")  # the cursor is visible again
+
+
+def test_typed_lines_are_not_overwritten(cluster: Dafka) -> None:
+    with open_terminal(cluster, "produce", "typed", *cluster.options) as terminal:
+        terminal.type(b"first\nsecond\n\x04")
+        assert terminal.wait() == 0
+        shown = terminal.seen.replace(b"^D\b\b", b"")
+        assert shown.split() == [b"first", b"second"]
+
+
+def test_interrupt_restores_the_terminal(cluster: Dafka, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "input")
+    with (
+        open(os.open(tmp_path / "input", os.O_RDWR), "wb", buffering=0) as pipe,
+        open_terminal(cluster, "produce", "cut", "--file", str(tmp_path / "input"), *cluster.options) as terminal,
+    ):
+        pipe.write(b"0\n")
+        terminal.wait_for(b"1 published, 1 stored")
+        terminal.type(b"\x03")
+        assert terminal.wait() == 0
+        assert b"Interrupted: 1 published, 0 of them not acknowledged" in terminal.seen
+        assert b"\x1b[?25h" in terminal.seen
+        assert b"Traceback" not in terminal.seen
+
+
+def test_no_progress_without_a_terminal(cluster: Dafka) -> None:
+    ended = cluster.node("produce", "quiet", stdin=b"0\n")
+    assert (ended.status, ended.output, ended.errors) == (0, b"", "")

@@ -1,4 +1,4 @@
-"""Which records `dafka consume` prints, and the messages of `dafka produce`."""
+"""Which records `dafka consume` prints, alone and in a group, and the messages of `dafka produce`."""
 
 from __future__ import annotations
 
@@ -93,3 +93,21 @@ def test_an_end_and_a_time_that_no_store_tells_are_errors(dafka: Dafka, options:
     ended = dafka.node("consume", "orders", *options, environment={"DAFKA_NODE_TOWER_TIMEOUT_MS": "1500"})
     assert ended.status == 1
     assert "no store was found within 1.5 s" in ended.error
+
+
+def test_a_group_goes_on_and_is_described_and_reset(cluster: Dafka) -> None:
+    assert cluster.node("produce", "orders", "tea", "milk").status == 0
+    group = ("consume", "orders", "--group", "billing", "--offset-reset", "earliest")
+    assert cluster.node(*group, "--count", "2").output == b"tea\nmilk\n"
+    found = json.loads(cluster.node("group", "describe", "billing", "--json").output)
+    [position] = found["positions"]
+    assert (found["members"], position["position"], position["lag"]) == ([], 2, 0)
+    assert cluster.node("group", "list").output.split() == [b"group", b"billing"]
+    assert cluster.node("group", "reset", "billing", "--to", "1").status == 0
+    assert cluster.node(*group, "--count", "1").output == b"milk\n"
+
+
+def test_mistakes_with_groups(cluster: Dafka) -> None:
+    missing = cluster.node("group", "describe", "missing")
+    assert missing.status == 2
+    assert "group 'missing': there is no such group in the cluster" in missing.errors
