@@ -23,14 +23,6 @@ def test_up_serves_clients_of_kafka(dafka: Dafka, tmp_path: Path) -> None:
     assert values == [b"from a client", b"from the command"]
 
 
-def test_taken_port_is_named(dafka: Dafka) -> None:
-    up = dafka.start_up("--kafka", "0", "--storage", "memory:")
-    servers = up.wait_output(3)[2].split()[-1]
-    second = dafka.node("broker", "--kafka", servers, "--storage", "memory:")
-    assert second.status == 1
-    assert f"cannot listen to clients of Kafka at {servers}" in second.errors
-
-
 def test_a_broker_that_is_refused_for_its_number_invites_no_clients(dafka: Dafka) -> None:
     dafka.start_tower()
     first = dafka.start_node("broker", "--number", "1", "--kafka", "0", "--storage", "memory:")

@@ -53,6 +53,7 @@ consume t --from-beginning --idle-exit 1ms --tower 127.0.0.1:9 | no tower answer
 consume t --from-beginning --config {folder}/settings    | no tower answered at tcp://127.0.0.1:7,
 status --tower 127.0.0.1:9                               | no tower answered at tcp://127.0.0.1:10 within
 broker --storage memory: --kafka 127.0.0.1:0 --bind {taken} --tower 127.0.0.1:9 | cannot listen at {taken}: address
+broker --storage memory: --kafka 127.0.0.1:{taken_port} --tower 127.0.0.1:9 | cannot listen to clients of Kafka at
 topic list --kafka 127.0.0.1:{port}                      | cannot connect to 127.0.0.1:{port}: Connection
 group list --kafka 127.0.0.1:{port}                      | cannot connect to 127.0.0.1:{port}: Connection
 bench --system c                                         | none of the systems can run: C libdafka: expected the
@@ -201,7 +202,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, object
         port = server.getsockname()[1]
         with socket.socket() as unused:
             unused.bind(("127.0.0.1", 0))
-            yield {"folder": folder, "taken": f"tcp://127.0.0.1:{port}", "port": unused.getsockname()[1]}
+            yield {
+                "folder": folder,
+                "taken": f"tcp://127.0.0.1:{port}",
+                "taken_port": port,
+                "port": unused.getsockname()[1],
+            }
 
 
 @pytest.fixture

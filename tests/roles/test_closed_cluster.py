@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from dafka import Config, NodeConfig, Partition, RecordBatch, open_producer, wire
+from dafka import Config, Partition, RecordBatch, wire
 from dafka.config import DialectName
 from dafka.discovery import Advertisement, open_discovery
 from dafka.protocol import PeerNotAuthorized, RefusedByPeer
@@ -147,17 +147,3 @@ async def test_records_and_acks_under_another_nodes_address_are_discarded(keys: 
             await producer.wait_stored()
             assert store.statistics().records_stored == 21
         nursery.cancel_scope.cancel()
-
-
-async def test_nodes_find_each_other_by_static_discovery(keys: Keys) -> None:
-    async with open_mesh(NodeConfig(), 0) as one, open_mesh(NodeConfig(), 0) as two:
-        endpoints = one.endpoint, two.endpoint
-    here, there = (f"{endpoint} {keys.pairs[name].public}" for endpoint, name in zip(endpoints, NAMES, strict=False))
-    base = Config()
-    producing = keys.config("producer", base.with_node(bind=endpoints[0], discovery=f"static:{there}"))
-    storing = keys.config("store", base.with_node(bind=endpoints[1], discovery=f"static:{here}"))
-    storing = storing.with_security(key_file=str(keys.folder / "consumer.key"))
-    async with open_store(storing) as store, open_producer("t", producing) as producer:
-        await producer.send_many(contents(0, 10))
-        await producer.wait_stored()
-        assert store.statistics().discarded == producer.statistics().discarded == {}

@@ -44,19 +44,6 @@ async def test_live_and_late_consumers_receive_every_record_in_order(
             assert_nothing_more(late)
 
 
-@pytest.mark.parametrize("wire", ["rfc46", "libdafka"])
-async def test_contents_are_any_bytes(wire: DialectName, tmp_path: Path) -> None:
-    sent = [b"", b"\0", b"\xff" * 10, bytes(range(256)), b"M\0\1", b"x" * 2**20, b""]
-    async with open_cluster(Config().with_node(wire=wire), storage=f"sqlite:{tmp_path / 'store.db'}") as cluster:
-        async with cluster.consumer(["hello"]) as live, cluster.producer("hello") as producer:
-            await producer.send_many(sent)
-            with trio.fail_after(DEADLINE_S):
-                assert [(await live.next_record()).value for _ in sent] == sent
-        async with cluster.consumer(["hello"]) as late:
-            with trio.fail_after(DEADLINE_S):
-                assert [(await late.next_record()).value for _ in sent] == sent
-
-
 @pytest.mark.parametrize("topic", ["h", "hello world", "é😀", "\udcff", "x" * 254])
 async def test_topics_are_any_text_and_do_not_mix(topic: str, dafka_cluster: Cluster) -> None:
     """A ZeroMQ subscription to `hello` brings `hello2`, too."""

@@ -86,22 +86,6 @@ async def test_records_flow_again_after_the_file_was_deleted(*, has_spool: bool,
             assert (await held(path))[again.partition] == contents(first, 310)
 
 
-async def test_the_replacement_listens_at_the_same_port(tmp_path: Path) -> None:
-    path = tmp_path / "store.db"
-    async with open_cluster(QUICK, storage=None) as cluster, open_restarting_store(cluster, path):
-        async with cluster.producer("hello") as probe:
-            port = probe.endpoint
-        async with cluster.producer("hello", cluster.config.with_node(bind=port)) as producer:
-            await producer.send(b"0")
-            await producer.wait_stored()
-            remove(path)
-            await producer.send(b"1")
-            with trio.fail_after(DEADLINE_S):
-                await producer.wait_stored()
-            assert producer.endpoint == port
-            assert producer.statistics().partitions_replaced == 1
-
-
 async def test_a_send_that_waits_for_room_continues_in_order(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     async with open_cluster(QUICK, storage=None) as cluster, open_restarting_store(cluster, path):
