@@ -63,6 +63,11 @@ class NodeRole:
         await trio.lowlevel.checkpoint()
         await self._wait_for(lambda: self._is_settled)
 
+    @property
+    def peers(self) -> int:
+        """The number of nodes that this one is connected to, or connecting to."""
+        return self._node.peers
+
     def unheard_towers(self) -> tuple[str, ...]:
         """Return the endpoints of the towers if none of them is heard; otherwise nothing."""
         return () if self._is_tower_heard else tuple(self._towers)

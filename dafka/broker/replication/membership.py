@@ -102,10 +102,11 @@ class Membership:
             self.send_heartbeat()
 
     async def wait_others(self) -> None:
-        """Wait a while until other brokers are known, if there are any."""
+        """Wait a while until other brokers are known, if there are any nodes that can be brokers."""
         with trio.move_on_after(SETTLE_S):
             await self._node.wait_settled()
-            await trio.sleep(2 * self._heartbeat_s)
+            if self._node.peers:
+                await trio.sleep(2 * self._heartbeat_s)
 
     # The number
 

@@ -75,6 +75,16 @@ async def test_internal_topics_are_hidden_and_cannot_be_deleted(autojump_clock: 
         assert "$state" in first.log_table.topics
 
 
+async def test_internal_topics_wait_for_nodes_that_are_there_and_for_no_others(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster() as cluster:
+        cluster.cut("A", "B")
+        for name, is_waited_for in (("A", False), ("B", True)):
+            (broker,) = await cluster.start(name, are_cut=True, heartbeat_ms=900)
+            began = trio.current_time()
+            await broker.ensure_internal_topic(f"$state-{name}", 1)
+            assert (trio.current_time() - began > 1) == is_waited_for
+
+
 async def test_nothing_is_created_or_changed_while_the_storage_fails(autojump_clock: MockClock) -> None:
     async with open_virtual_cluster() as cluster:
         (broker,) = await cluster.start("A")
