@@ -9,12 +9,12 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 from urllib.request import Request, urlopen
 
 import attrs
 import trio
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from dafka.exceptions import unwrap_group
@@ -120,7 +120,7 @@ class ProcessCluster:
         self.tower.start()
         await self.wait_ready(self.tower)
 
-    async def add(self, *, rack: str = "", **settings: Mapping[str, Any]) -> BrokerNode:
+    async def add(self) -> BrokerNode:
         """Add a broker, which is not started. Its number is the smallest that no broker has had."""
         number = len(list(self.folder.glob("broker-*.toml")))
         name = f"broker-{number}"
@@ -133,11 +133,11 @@ class ProcessCluster:
             "kafka": {"listen": f"{place.host}:{kafka}", "advertised_listener": f"{place.host}:{kafka}"},
             "http": {"listen": f"{place.host}:{http}"},
             "store": {"storage": storage},
-            "broker": {"number": number, "rack": rack},
+            "broker": {"number": number},
             "clients": {"allow_unauthenticated": "on"},
         }
         config = self.folder / f"{name}.toml"
-        config.write_text(to_toml(merge(self._settings, own, settings)))
+        config.write_text(to_toml(merge(self._settings, own)))
         command = (sys.executable, "-m", "dafka", "broker", "-v", "--config", str(config))
         clock = self.folder / f"{name}.clock"
         set_clock(clock, 0.0)
@@ -210,6 +210,18 @@ class ProcessCluster:
         with urlopen(broker.url + path, timeout=READY_S) as answer:
             return json.load(answer)
 
+    async def wait_in_sync(self, topic: str, logs: int, replicas: int = 3, deadline_s: float = READY_S) -> None:
+        """Wait until all running brokers say the same of all logs, and that all their replicas are in sync."""
+
+        def is_in_sync() -> bool:
+            found = [find_in_sync(each.servers, topic) for each in self.running()]
+            return all(
+                each == found[0] and len(each) == logs and all(len(names) >= replicas for names in each.values())
+                for each in found
+            )
+
+        await self.wait_until(is_in_sync, "not all replicas are in sync", deadline_s)
+
     async def wait_until(self, is_reached: Callable[[], bool], otherwise: str, deadline_s: float = READY_S) -> float:
         """Ask in a thread until something is reached, and return how long that took.
 
@@ -256,11 +268,6 @@ class ProcessCluster:
         """Let a stopped broker go on."""
         broker.node.signal(signal.SIGCONT)
 
-    async def remove(self, broker: BrokerNode) -> None:
-        """Take a broker away."""
-        await broker.node.terminate(READY_S)
-        del self.brokers[broker.name]
-
 
 @asynccontextmanager
 async def open_cluster(
@@ -268,10 +275,7 @@ async def open_cluster(
     brokers: int = 3,
     *,
     is_split: bool = False,
-    racks: Sequence[str] = (),
-    is_quick: bool = True,
     scheme: str = "filelog",
-    echo: TextIO | None = None,
     **settings: Mapping[str, Any],
 ) -> AsyncIterator[ProcessCluster]:
     """Run a cluster during the block; at its end, or on any failure, all processes are killed.
@@ -280,21 +284,17 @@ async def open_cluster(
         folder: Where to keep all files.
         brokers: The number of brokers at the start.
         is_split: Whether its network can be split.
-        racks: The racks of these brokers.
-        is_quick: Whether the cluster is whole again sooner than by default.
         scheme: The storages of the brokers.
-        echo: Where to show what happens.
         settings: Settings of all brokers, by section.
     """
-    timeline = Timeline(folder / "timeline.txt", echo)
+    timeline = Timeline(folder / "timeline.txt")
     network = await open_network(is_split=is_split)
     try:
         with unwrap_group():
             async with trio.open_nursery() as nursery:
-                common = merge(QUICK, settings) if is_quick else settings
-                cluster = ProcessCluster(network, folder, timeline, nursery, common, scheme)
+                cluster = ProcessCluster(network, folder, timeline, nursery, merge(QUICK, settings), scheme)
                 await cluster.start_tower()
-                added = [await cluster.add(rack=racks[each] if racks else "") for each in range(brokers)]
+                added = [await cluster.add() for _ in range(brokers)]
                 await cluster.start(*added)
                 await cluster.wait_members()
                 yield cluster
@@ -320,44 +320,38 @@ def list_brokers(servers: str) -> list[int]:
 
 def find_leaders(servers: str, topic: str) -> dict[int, int]:
     """Return the leaders of those logs of a topic that have one, as one broker knows them."""
-    try:
-        found = AdminClient({"bootstrap.servers": servers, **SILENT}).list_topics(topic, timeout=5).topics[topic]
-    except KafkaException:
-        return {}
-    return {each.id: each.leader for each in found.partitions.values() if each.leader >= 0 and each.error is None}
+    found = _describe_logs(servers, topic)
+    return {log: each.leader for log, each in found.items() if each.leader >= 0 and each.error is None}
 
 
-def find_in_sync(servers: str, topic: str) -> dict[int, list[int]]:
-    """Return the numbers of the brokers that hold each log of a topic whole, as one broker knows them."""
-    try:
-        found = AdminClient({"bootstrap.servers": servers, **SILENT}).list_topics(topic, timeout=5).topics[topic]
-    except KafkaException:
-        return {}
-    return {each.id: list(each.isrs) for each in found.partitions.values()}
+def find_in_sync(servers: str, topic: str) -> dict[int, set[int]]:
+    """Return the numbers of the brokers whose replicas of each log are in sync, as one broker knows them."""
+    return {log: set(each.isrs) for log, each in _describe_logs(servers, topic).items()}
 
 
 def find_replicas(servers: str, topic: str) -> dict[int, list[int]]:
     """Return the numbers of the brokers that keep each log of a topic, as one broker knows them."""
+    return {log: list(each.replicas) for log, each in _describe_logs(servers, topic).items()}
+
+
+def _describe_logs(servers: str, topic: str) -> dict[int, Any]:
+    """Return what one broker knows of the logs of a topic; nothing if it does not answer."""
     try:
-        found = AdminClient({"bootstrap.servers": servers, **SILENT}).list_topics(topic, timeout=5).topics[topic]
+        found = AdminClient({"bootstrap.servers": servers, **SILENT}).list_topics(topic, timeout=5)
     except KafkaException:
         return {}
-    return {each.id: list(each.replicas) for each in found.partitions.values()}
+    return dict(found.topics[topic].partitions)
 
 
-def has_read_all(servers: str, group: str, topic: str, logs: int) -> bool:
-    """Return whether a group has committed the ends of all logs of a topic."""
-    consumer = Consumer({"bootstrap.servers": servers, "group.id": group, **SILENT})
+def topic_ids(servers: str) -> Mapping[str, str]:
+    """Return the ids of the topics that a broker lists, by name; nothing if it does not answer."""
+    admin = AdminClient({"bootstrap.servers": servers, **SILENT})
     try:
-        committed = consumer.committed([TopicPartition(topic, log) for log in range(logs)], timeout=5)
-        return all(
-            each.error is None and max(each.offset, 0) >= consumer.get_watermark_offsets(each, timeout=5)[1]
-            for each in committed
-        )
+        names = [each for each in admin.list_topics(timeout=5).topics if not each.startswith("$")]
+        described = admin.describe_topics(TopicCollection(names)) if names else {}
+        return {name: str(described[name].result(5).topic_id) for name in names}
     except KafkaException:
-        return False
-    finally:
-        consumer.close()
+        return {"": servers}
 
 
 SILENT = {"log_level": 2, "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200}

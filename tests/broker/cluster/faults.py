@@ -1,262 +1,140 @@
-"""The faults of a cluster of brokers: drawn from a seed, applied one at a time, and healed."""
+"""The faults of a cluster of brokers, each of which lasts for a block, and is healed at its end."""
 
 from __future__ import annotations
 
 import resource
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from random import Random
 
-import attrs
 import trio
 
 from tests.broker.cluster.brokers import TOWER, BrokerNode, ProcessCluster
-from tests.broker.cluster.history import now
-from tests.broker.cluster.network import Pair, deafen, isolate, mute, split
+from tests.broker.cluster.network import Pair, deafen, isolate, mute, ring, split
 from tests.chaos.processes import Node
 
-PROCESS_FAULTS = ("kill", "kill-two", "kill-all", "restart", "stop", "kill-tower", "full", "clock", "drain")
+PROCESS_FAULTS = ("kill", "kill-two", "kill-all", "restart", "kill-tower", "stop", "full", "clock", "drain")
 """Faults of processes, of their disks and clocks, and a broker that is drained."""
 
-CLOCK_MAX_S = 6 * 3600.0
-"""By how much a clock is set ahead or back at most."""
-
-NETWORK_FAULTS = (
-    "isolate",
-    "cut-off",
-    "split",
-    "split-clients",
-    "bridge",
-    "ring",
-    "deafen",
-    "mute",
-    "flap",
-    "slow",
-    "loss",
-)
+NETWORK_FAULTS = ("isolate", "deafen", "mute", "split", "bridge", "ring", "flap", "slow", "loss")
 """Faults of the network, which need network namespaces."""
 
-FAULTS = (*PROCESS_FAULTS, *NETWORK_FAULTS)
+CLOCK_MAX_S = 6 * 3600.0
+"""How far a clock is set ahead or back at most."""
 
-FAILOVERS = frozenset(("kill", "restart", "stop", "isolate", "cut-off", "mute", "deafen", "clock", "drain"))
-"""Faults that leave each log more than half of its replicas, to which all clients can speak: it goes on soon."""
-
-
-@attrs.frozen
-class Fault:
-    """A fault, with its time in seconds after the start.
-
-    The broker and other details are drawn from `choice`. `severity` is between 0 and 1.
-    """
-
-    kind: str
-    at_s: float
-    duration_s: float
-    choice: int
-    severity: float
-
-
-@attrs.frozen
-class Applied:
-    """A fault that was applied, with its times by the clock of the history.
-
-    Attributes:
-        kind: Its kind.
-        text: What was done.
-        begun: When.
-        healed: When it was undone.
-    """
-
-    kind: str
-    text: str
-    begun: float
-    healed: float
-
-
-def plan(
-    seed: int,
-    length_s: float,
-    only: Sequence[str] = FAULTS,
-    *,
-    calm_s: float = 8.0,
-    gap_s: tuple[float, float] = (8.0, 20.0),
-    duration_s: tuple[float, float] = (2.0, 15.0),
-) -> list[Fault]:
-    """Return the faults of a run of this length: all kinds nearly equally often, in a changing order."""
-    random = Random(seed)
-    faults: list[Fault] = []
-    at_s, bag = calm_s, list[str]()
-    while only and at_s < length_s - calm_s:
-        if not bag:
-            bag = random.sample(list(only), len(only))
-        fault = Fault(bag.pop(), at_s, random.uniform(*duration_s), random.randrange(2**31), random.random())
-        faults.append(fault)
-        at_s += fault.duration_s + random.uniform(*gap_s)
-    return faults
+ENDED = {"kill": 1, "kill-two": 2, "kill-all": 99, "restart": 1}
+"""How many brokers end at the same moment."""
 
 
 class Faults:
-    """Applies faults to a cluster.
+    """Applies faults to a cluster, whose brokers are drawn for them."""
 
-    Args:
-        cluster: The cluster.
-        clients: The names of its clients' places in the network.
-
-    Attributes:
-        applied: The faults so far.
-    """
-
-    def __init__(self, cluster: ProcessCluster, clients: Sequence[str]) -> None:
-        self.applied: list[Applied] = []
+    def __init__(self, cluster: ProcessCluster, draw: Random) -> None:
         self._cluster = cluster
-        self._clients = list(clients)
+        self._draw = draw
 
-    async def run(self, faults: Sequence[Fault]) -> None:
-        """Apply faults in order, each not before its time. If one takes longer, all that follow are later."""
-        begun = trio.current_time()
-        for fault in faults:
-            await trio.sleep_until(begun + fault.at_s)
-            await self.do(fault)
-            begun = max(begun, trio.current_time() - fault.at_s - fault.duration_s)
+    @asynccontextmanager
+    async def apply(self, kind: str) -> AsyncIterator[None]:
+        """Have a fault during the block. Afterward, the processes that have ended are ready again."""
+        brokers = self._draw.sample(list(self._cluster.brokers.values()), len(self._cluster.brokers))
+        self._cluster.timeline.fault(f"{kind}: {' '.join(each.name for each in brokers)}")
+        async with self._begin(kind, brokers):
+            yield
+        self._cluster.timeline.healed(kind)
 
-    async def do(self, fault: Fault) -> None:
-        """Apply one fault, and heal it."""
-        random = Random(fault.choice)
-        brokers = random.sample(list(self._cluster.brokers.values()), len(self._cluster.brokers))
-        begun = now()
-        if fault.kind in NETWORK_FAULTS:
-            text = await self._disturb(fault, brokers, random)
-        else:
-            text = await self._end_processes(fault, brokers)
-        self.applied.append(Applied(fault.kind, text, begun, now()))
-
-    async def _end_processes(self, fault: Fault, brokers: list[BrokerNode]) -> str:
+    def _begin(self, kind: str, brokers: list[BrokerNode]) -> AbstractAsyncContextManager[None]:
+        if kind in NETWORK_FAULTS:
+            return self._disturb(kind, [each.name for each in brokers])
+        if kind == "kill-tower":
+            return self._end([self._cluster.tower])
+        if kind in ENDED:
+            return self._end([each.node for each in brokers[: ENDED[kind]]], is_asked=kind == "restart")
         single = {"stop": self._stop, "full": self._fill_disk, "clock": self._set_clock, "drain": self._drain}
-        if fault.kind in single:
-            return await single[fault.kind](brokers[0], fault)
-        count = {"kill-two": 2, "kill-all": len(brokers)}.get(fault.kind, 1)
-        nodes = [self._cluster.tower] if fault.kind == "kill-tower" else [each.node for each in brokers[:count]]
-        names = ", ".join(sorted(node.name for node in nodes))
-        how = "ended" if fault.kind == "restart" else "killed"
-        text = self._begin(f"{fault.kind}: {names} {how}, and started again after {fault.duration_s:.1f} s")
-        await _all(nodes, lambda node: node.terminate(30) if fault.kind == "restart" else node.kill())
-        await trio.sleep(fault.duration_s)
+        return single[kind](brokers[0])
+
+    @asynccontextmanager
+    async def _end(self, nodes: Sequence[Node], *, is_asked: bool = False) -> AsyncIterator[None]:
+        async with trio.open_nursery() as nursery:
+            for node in nodes:
+                nursery.start_soon(node.terminate, 30) if is_asked else nursery.start_soon(node.kill)
+        yield
         for node in nodes:
             node.start()
-        await _all(nodes, self._cluster.wait_ready)
-        self._cluster.timeline.healed(f"ready again: {names}")
-        return text
+        for node in nodes:
+            await self._cluster.wait_ready(node)
 
-    async def _stop(self, broker: BrokerNode, fault: Fault) -> str:
-        text = self._begin(f"stop: {broker.name} stops for {fault.duration_s:.1f} s")
+    @asynccontextmanager
+    async def _stop(self, broker: BrokerNode) -> AsyncIterator[None]:
         self._cluster.stop(broker)
         try:
-            await trio.sleep(fault.duration_s)
+            yield
         finally:
             self._cluster.go_on(broker)
-        self._cluster.timeline.healed(f"{broker.name} goes on")
-        return text
 
-    async def _fill_disk(self, broker: BrokerNode, fault: Fault) -> str:
+    @asynccontextmanager
+    async def _fill_disk(self, broker: BrokerNode) -> AsyncIterator[None]:
         """Let every write to a file fail."""
-        text = self._begin(f"full: the disk of {broker.name} is full for {fault.duration_s:.1f} s")
         process = broker.node.process_id
         _, hard = resource.prlimit(process, resource.RLIMIT_FSIZE)
         resource.prlimit(process, resource.RLIMIT_FSIZE, (1, hard))
         try:
-            await trio.sleep(fault.duration_s)
+            yield
         finally:
             with suppress(ProcessLookupError):
                 resource.prlimit(process, resource.RLIMIT_FSIZE, (hard, hard))
-        self._cluster.timeline.healed(f"the disk of {broker.name} has room again")
-        return text
 
-    async def _set_clock(self, broker: BrokerNode, fault: Fault) -> str:
-        """Set the clock ahead or back, and later right again."""
-        ahead_s = (2 * fault.severity - 1) * CLOCK_MAX_S
-        way = "ahead" if ahead_s > 0 else "back"
-        text = self._begin(
-            f"clock: that of {broker.name} is set {way} by {abs(ahead_s):.0f} s, for {fault.duration_s:.1f} s"
-        )
-        self._cluster.set_clock(broker, ahead_s)
+    @asynccontextmanager
+    async def _set_clock(self, broker: BrokerNode) -> AsyncIterator[None]:
+        self._cluster.set_clock(broker, self._draw.uniform(-CLOCK_MAX_S, CLOCK_MAX_S))
         try:
-            await trio.sleep(fault.duration_s)
+            yield
         finally:
             self._cluster.set_clock(broker, 0.0)
-        self._cluster.timeline.healed(f"the clock of {broker.name} is right again")
-        return text
 
-    async def _drain(self, broker: BrokerNode, fault: Fault) -> str:
-        text = self._begin(f"drain: {broker.name} is drained for {fault.duration_s:.1f} s")
+    @asynccontextmanager
+    async def _drain(self, broker: BrokerNode) -> AsyncIterator[None]:
         await self._cluster.set_draining(broker, is_draining=True)
-        await trio.sleep(fault.duration_s)
+        yield
         await self._cluster.set_draining(broker, is_draining=False)
-        self._cluster.timeline.healed(f"{broker.name} is drained no more")
-        return text
 
-    async def _disturb(self, fault: Fault, brokers: list[BrokerNode], random: Random) -> str:
-        names = [each.name for each in brokers]
-        chosen, network = names[0], self._cluster.network
-        text = self._begin(f"{fault.kind} for {fault.duration_s:.1f} s, {', '.join(names)}")
+    @asynccontextmanager
+    async def _disturb(self, kind: str, names: list[str]) -> AsyncIterator[None]:
+        network = self._cluster.network
         try:
-            if fault.kind == "slow":
-                await network.slow_down([chosen], int(1e6 + 2e7 * fault.severity))
-            elif fault.kind == "loss":
-                await network.cut(split([chosen], [*names[1:], TOWER]), loss=0.02 + 0.2 * fault.severity)
-            elif fault.kind == "flap":
-                await self._flap(fault, isolate(chosen, names), random)
-            else:
-                await network.cut(self._pairs(fault.kind, names, random))
-            if fault.kind != "flap":
-                await trio.sleep(fault.duration_s)
+            async with trio.open_nursery() as nursery:
+                if kind == "slow":
+                    await network.slow_down(names[:1], int(self._draw.uniform(1e6, 2e7)))
+                elif kind == "loss":
+                    loss = self._draw.uniform(0.02, 0.2)
+                    await network.cut(split(names[:1], [*names[1:], TOWER]), loss=loss)
+                elif kind == "flap":
+                    nursery.start_soon(self._flap, isolate(names[0], names))
+                else:
+                    await network.cut(self._pairs(kind, names))
+                yield
+                nursery.cancel_scope.cancel()
         finally:
             with trio.CancelScope(shield=True):
                 await network.cut(())
                 await network.slow_down((), 0)
-        self._cluster.timeline.healed(f"{fault.kind} is over")
-        return text
 
-    def _pairs(self, kind: str, names: list[str], random: Random) -> set[Pair]:
-        """Return who does not hear whom."""
-        chosen, everybody = names[0], [*names, TOWER]
+    def _pairs(self, kind: str, names: list[str]) -> set[Pair]:
+        """Return which brokers do not hear which others. Clients reach all of them."""
         half = len(names) // 2
-        if kind.startswith("split"):
+        if kind == "split":
             sides = [names[:half], names[half:]]
-            for each in (TOWER, *(self._clients if kind == "split-clients" else ())):
-                random.choice(sides).append(each)
+            self._draw.choice(sides).append(TOWER)
             return split(*sides)
         if kind == "bridge":
             return split(names[:half], names[half + 1 :])
         if kind == "ring":
             return ring(names)
-        if kind == "cut-off":
-            return isolate(chosen, [*everybody, *self._clients])
-        return {"isolate": isolate, "deafen": deafen, "mute": mute}[kind](chosen, everybody)
+        return {"isolate": isolate, "deafen": deafen, "mute": mute}[kind](names[0], [*names, TOWER])
 
-    async def _flap(self, fault: Fault, pairs: set[Pair], random: Random) -> None:
+    async def _flap(self, pairs: set[Pair]) -> None:
         """Let a split come and go."""
-        end = trio.current_time() + fault.duration_s
-        while trio.current_time() < end:
+        while True:
             await self._cluster.network.cut(pairs)
-            await trio.sleep(random.uniform(0.1, 2.0))
+            await trio.sleep(self._draw.uniform(0.1, 2.0))
             await self._cluster.network.cut(())
-            await trio.sleep(random.uniform(0.1, 2.0))
-
-    def _begin(self, text: str) -> str:
-        self._cluster.timeline.fault(text)
-        return text
-
-
-def ring(names: Sequence[str]) -> set[Pair]:
-    """Return the pairs of a ring, in which each node hears only the next one on either side."""
-    count = len(names)
-    near = {(one, (one + step) % count) for one in range(count) for step in (-1, 0, 1)}
-    near = {(one, other % count) for one, other in near}
-    return {(names[one], names[other]) for one in range(count) for other in range(count) if (one, other) not in near}
-
-
-async def _all(nodes: Sequence[Node], do: Callable[[Node], Awaitable[None]]) -> None:
-    """Do something with several nodes at the same time."""
-    async with trio.open_nursery() as nursery:
-        for node in nodes:
-            nursery.start_soon(do, node)
+            await trio.sleep(self._draw.uniform(0.1, 2.0))

@@ -12,7 +12,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -232,6 +232,13 @@ def deafen(name: str, others: Iterable[str]) -> set[Pair]:
 def mute(name: str, others: Iterable[str]) -> set[Pair]:
     """Return the pairs of a node that no other hears, and that hears them."""
     return {(name, other) for other in others if other != name}
+
+
+def ring(names: Sequence[str]) -> set[Pair]:
+    """Return the pairs of a ring, in which each node hears only the next one on either side."""
+    count = len(names)
+    near = {(one, (one + step) % count) for one in range(count) for step in (-1, 0, 1)}
+    return {(names[one], names[other]) for one in range(count) for other in range(count) if (one, other) not in near}
 
 
 async def _run(*command: str) -> None:

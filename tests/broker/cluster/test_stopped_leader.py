@@ -16,8 +16,15 @@ import trio
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.broker.cluster.brokers import READY_S, SILENT, BrokerNode, ProcessCluster, find_leaders, open_cluster
-from tests.broker.cluster.test_recreated_topics import topic_ids
+from tests.broker.cluster.brokers import (
+    READY_S,
+    SILENT,
+    BrokerNode,
+    ProcessCluster,
+    find_leaders,
+    open_cluster,
+    topic_ids,
+)
 from tests.broker.cluster.waiting_requests import WaitingRequests
 
 pytestmark = [
