@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from dafka import wire
 from dafka.protocol import (
@@ -16,53 +16,19 @@ from dafka.protocol import (
 from dafka.protocol.machines.commit_queue import StorageWork
 from dafka.protocol.ordering.reassembler import ReceiveCapacity
 from dafka.records import Partition, RecordBatch
-from tests.simulation.disk import Disk, check_contents, describe
+from tests.simulation.disk import check_contents, describe
 from tests.simulation.nodes import SimulatedNode
 from tests.simulation.roles import SimulatedConsumer, SimulatedProducer, SimulatedStore
 from tests.simulation.violations import Violation
-from tests.simulation.world import World
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import Cluster
 
 LATEST_SLACK_S = 1.0
 """Seconds after which a `latest` consumer that entered its block must get every record. Subscriptions take a moment."""
 
 RUN_BYTES = 64 * 1024
 """Bytes by which a batch in flight may exceed a limit that has just been reached."""
-
-
-class Scene(World, Protocol):
-    """The cluster, as the checks see it.
-
-    Attributes:
-        disks: The disks of the stores, by name.
-        producers: The running producers, by name.
-        stores: The running stores, by name.
-        consumers: The running consumers, by name.
-        is_noting: Whether the history is recorded.
-    """
-
-    disks: dict[str, Disk]
-    producers: dict[str, SimulatedProducer]
-    stores: dict[str, SimulatedStore]
-    consumers: dict[str, SimulatedConsumer]
-    is_noting: bool
-
-    def note(self, text: str) -> None:
-        """Record a line of the history."""
-
-    def nodes(self) -> list[SimulatedNode]:
-        """Return the running nodes, without towers."""
-
-    def partitions_of(self, name: str) -> list[Partition]:
-        """Return the partitions of a producer."""
-
-    def is_alive(self, partition: Partition) -> bool:
-        """Return whether the partition's producer is running."""
-
-    def final_end(self, partition: Partition) -> int:
-        """Return the end that every store and consumer must reach in this partition."""
-
-    def dropped_end(self, partition: Partition) -> int:
-        """Return the end of the records that the producer has dropped although no store had them."""
 
 
 class Checks:
@@ -72,7 +38,7 @@ class Checks:
         published_ends: By partition, the sequence after the last record that its producer has made.
     """
 
-    def __init__(self, cluster: Scene) -> None:
+    def __init__(self, cluster: Cluster) -> None:
         self.published_ends: dict[Partition, int] = {}
         self._cluster = cluster
         self._delivered: dict[tuple[str, Partition], int] = {}

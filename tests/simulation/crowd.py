@@ -181,7 +181,7 @@ class Crowd(Cluster):
         self._beacons = 0
 
     def wake(self, node: SimulatedNode, delay: float) -> None:
-        """See `World.wake`."""
+        """See `Cluster.wake`."""
         self.clock.after(delay, self._processor.look, node)
 
     def send_to_tower(self, node: SimulatedNode, tower: int, frames: list[bytes]) -> None:

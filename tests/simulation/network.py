@@ -8,9 +8,9 @@ XPUB does, a publisher drops messages that do not fit into the queue of a slow s
 from __future__ import annotations
 
 import random
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -19,38 +19,11 @@ from dafka.records import RecordBatch
 from dafka.wire import Command
 from tests.simulation.clock import Clock
 
+if TYPE_CHECKING:
+    from tests.simulation.nodes import SimulatedNode
+
 REDIAL_S = 0.1
 """Seconds until a connection is tried again, about as in ZeroMQ."""
-
-
-class Peer(Protocol):
-    """A node, as the network sees it.
-
-    Attributes:
-        name: Its name in the plan.
-        prefixes: The subscriptions of its subscriber, with the number of times each was made.
-        outgoing: The connected links from its publisher.
-        subscribers: The connected links from its publisher, by subscription.
-        queue_max: Messages that its publisher queues for one slow subscriber.
-    """
-
-    name: str
-    prefixes: Counter[bytes]
-    outgoing: list[Link]
-    subscribers: dict[bytes, dict[Link, None]]
-    queue_max: int
-
-    def arrive(self, link: Link, messages: Sequence[wire.BatchedMessage]) -> None:
-        """Take messages that arrive at the subscriber. The node calls `link.taken` when it handles them."""
-
-    def arrive_subscriptions(self, frames: Sequence[bytes]) -> None:
-        """Take subscription frames that arrive at the publisher."""
-
-    def arrive_connection(self, endpoint: str) -> None:
-        """Note that the subscriber's connection to this endpoint was made."""
-
-    def arrive_loss(self, endpoint: str) -> None:
-        """Note that the subscriber's connection to this endpoint was lost."""
 
 
 @attrs.define(eq=False)
@@ -86,12 +59,12 @@ class Link:
         "subscriber",
     )
 
-    def __init__(self, network: Network, subscriber: Peer, endpoint: str, slowness: float) -> None:
+    def __init__(self, network: Network, subscriber: SimulatedNode, endpoint: str, slowness: float) -> None:
         self.network = network
         self.subscriber = subscriber
         self.endpoint = endpoint
         self.slowness = slowness
-        self.publisher: Peer | None = None
+        self.publisher: SimulatedNode | None = None
         self.prefixes: tuple[bytes, ...] = ()
         self.held: deque[list[wire.BatchedMessage]] = deque()
         self.is_up = False
@@ -141,7 +114,7 @@ class Link:
         else:
             self.subscriber.arrive(self, messages)
 
-    def establish(self, publisher: Peer, number: int) -> None:
+    def establish(self, publisher: SimulatedNode, number: int) -> None:
         """Be up, without subscriptions: the subscriber sends them. Later links have higher numbers."""
         self.is_up, self.publisher, self.number = True, publisher, number
         self.queued, self.arrives_at, self.returns_at = 0, 0.0, 0.0
@@ -211,7 +184,7 @@ class Network:
         self.slowness = 1.0
         self.dropped = 0
         self.splits: list[Split] = []
-        self._listeners: dict[str, Peer] = {}
+        self._listeners: dict[str, SimulatedNode] = {}
         self._links: list[Link] = []
         self._established = 0
 
@@ -219,13 +192,13 @@ class Network:
         """Return how long something is in flight, in seconds."""
         return (0.0003 + 0.002 * self.draw.random()) * slowness * self.slowness
 
-    def listen(self, endpoints: Sequence[str], publisher: Peer) -> None:
+    def listen(self, endpoints: Sequence[str], publisher: SimulatedNode) -> None:
         """Let a publisher listen at several endpoints."""
         for endpoint in endpoints:
             self._listeners[endpoint] = publisher
         self.redial()
 
-    def vanish(self, node: Peer) -> None:
+    def vanish(self, node: SimulatedNode) -> None:
         """Remove a node: its connections break, and its own links end."""
         self._listeners = {endpoint: peer for endpoint, peer in self._listeners.items() if peer is not node}
         for link in self._links:
@@ -236,7 +209,7 @@ class Network:
                 link.is_wanted = False
         self._links = [link for link in self._links if link.is_wanted]
 
-    def connect(self, subscriber: Peer, endpoint: str) -> Link:
+    def connect(self, subscriber: SimulatedNode, endpoint: str) -> Link:
         """Connect as soon as a publisher listens at the endpoint and can be reached."""
         link = Link(self, subscriber, endpoint, 30.0 if self.draw.random() < 0.1 else 1.0)
         self._links.append(link)
@@ -315,7 +288,7 @@ class Network:
             link.epoch += 1
             self.clock.after(2 * self.delay(link.slowness), self._establish, link, link.epoch, publisher)
 
-    def _establish(self, link: Link, epoch: int, publisher: Peer) -> None:
+    def _establish(self, link: Link, epoch: int, publisher: SimulatedNode) -> None:
         if epoch != link.epoch or link.is_up or not link.is_wanted:
             return
         if self._listeners.get(link.endpoint) is not publisher or not self.reaches(

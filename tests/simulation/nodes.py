@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from dafka import wire
 from dafka.config import Config
@@ -30,7 +31,9 @@ from dafka.records import RecordBatch
 from dafka.wire import NodeBeacon, Role
 from tests.simulation.network import Link, find_receivers, topic_frame
 from tests.simulation.violations import Violation
-from tests.simulation.world import World
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import Cluster
 
 BUSY_MAX = 50
 """The number of times that a machine may ask to be called again without time passing."""
@@ -49,7 +52,7 @@ class SimulatedNode:
 
     ROLE = Role.ANY
 
-    def __init__(self, cluster: World, name: str, address: str, machine: Machine, config: Config, port: int) -> None:
+    def __init__(self, cluster: Cluster, name: str, address: str, machine: Machine, config: Config, port: int) -> None:
         self.cluster = cluster
         self.name = name
         self.address = address
@@ -114,22 +117,22 @@ class SimulatedNode:
     # Input from the network and from towers
 
     def arrive(self, link: Link, messages: Sequence[wire.BatchedMessage]) -> None:
-        """See `Peer.arrive`."""
+        """Take messages that arrive at the subscriber. `link.taken` is called when they are handled."""
         self._messages.append((link, messages))
         self._wake()
 
     def arrive_subscriptions(self, frames: Sequence[bytes]) -> None:
-        """See `Peer.arrive_subscriptions`."""
+        """Take subscription frames that arrive at the publisher."""
         self._subscriptions += frames
         self._wake()
 
     def arrive_connection(self, endpoint: str) -> None:
-        """See `Peer.arrive_connection`."""
+        """Note that the subscriber's connection to this endpoint was made."""
         self._connections.append(ConnectionChange(PeerEndpoint(endpoint), is_made=True))
         self._wake()
 
     def arrive_loss(self, endpoint: str) -> None:
-        """See `Peer.arrive_loss`."""
+        """Note that the subscriber's connection to this endpoint was lost."""
         self._connections.append(ConnectionChange(PeerEndpoint(endpoint), is_made=False))
         self._wake()
 

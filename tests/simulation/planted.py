@@ -16,7 +16,6 @@ import pytest
 from dafka import wire
 from dafka.protocol import (
     BeaconMachine,
-    CommitQueue,
     ConsumerMachine,
     DeliveryBuffer,
     FetchResponder,
@@ -25,19 +24,14 @@ from dafka.protocol import (
 )
 from dafka.protocol.actions import Publish
 from dafka.protocol.machines.head_exchange import HeadExchange
-from dafka.protocol.machines.stored_partitions import EndedPartitions, StoredPartitions
+from dafka.protocol.machines.stored_partitions import EndedPartitions
 from dafka.protocol.ordering.buffers import RetransmitBuffer
 from dafka.protocol.ordering.cursor import Cursor
 from dafka.protocol.ordering.fetch_planner import FetchPlanner
 from dafka.protocol.ordering.gap_resolver import GapResolver
 from dafka.protocol.ordering.position_query import FoundPosition, PositionQuery
-from dafka.protocol.ordering.reassembler import Reassembler
 from dafka.protocol.presence.connections import ConnectionManager
-from dafka.protocol.presence.directory_client import DirectoryClient
-from dafka.protocol.presence.node_directory import NodeDirectory
-from dafka.protocol.presence.peers import PeerTable
 from dafka.records import Partition
-from dafka.wire import Command
 from tests.simulation import run_seed
 
 SEEDS_MAX = 2000
@@ -84,15 +78,6 @@ def ack_one_too_far(patch: Patch) -> None:
     _after(patch, StoreMachine, "_acknowledge", one_more)
 
 
-def ack_what_waits_for_the_next_commit(patch: Patch) -> None:
-    committed = StoreMachine.records_committed
-
-    def with_waiting(self: StoreMachine, ends: dict[Partition, int], now: float) -> Any:
-        return committed(self, {each: self.reassembler.cursors[each].next_sequence for each in ends}, now)
-
-    patch.setattr(StoreMachine, "records_committed", with_waiting)
-
-
 def ack_lost_is_never_sent_again(patch: Patch) -> None:
     _after(patch, StoreMachine, "_receive_head", lambda *_: [])
 
@@ -100,30 +85,6 @@ def ack_lost_is_never_sent_again(patch: Patch) -> None:
 def restart_forgets_what_is_stored(patch: Patch) -> None:
     begin = StoreMachine.__init__
     patch.setattr(StoreMachine, "__init__", lambda self, address, config, *_: begin(self, address, config, {}))
-
-
-def failed_write_is_forgotten(patch: Patch) -> None:
-    def forget(given: Any, commits: CommitQueue, *_: Any) -> Any:
-        commits._work = None
-        return given
-
-    _after(patch, CommitQueue, "work_failed", forget)
-
-
-def written_bytes_stay_counted(patch: Patch) -> None:
-    done = CommitQueue.work_done
-
-    def keep(self: CommitQueue, now: float) -> Any:
-        pending_bytes = self._machine.pending_bytes
-        actions = done(self, now)
-        self._machine.pending_bytes = pending_bytes
-        return actions
-
-    patch.setattr(CommitQueue, "work_done", keep)
-
-
-def trimmed_records_are_not_noted(patch: Patch) -> None:
-    patch.setattr(StoreMachine, "records_trimmed", lambda *_: 0)
 
 
 def heads_are_told_to_stores_before_durable(patch: Patch) -> None:
@@ -141,34 +102,6 @@ def heads_are_exchanged_only_when_a_connection_begins(patch: Patch) -> None:
     patch.setattr("dafka.protocol.answering.announced_heads.HeadRounds.schedule", lambda *_: None)
     patch.setattr("dafka.protocol.polling.LastingQuestion.record_asked", lambda *_: None)
     patch.setattr(HeadExchange, "_announce_producer", lambda *_: [])
-
-
-def peer_that_reconnects_is_not_greeted_again(patch: Patch) -> None:
-    heads_are_exchanged_only_when_a_connection_begins(patch)  # later exchanges would hide this bug
-    subscribed = StoreMachine.receive_subscriptions
-
-    def once(self: StoreMachine, subscriptions: Any, now: float) -> Any:
-        seen = self.__dict__.setdefault("seen", set())
-        new = [each for each in subscriptions if (each.command, each.topic) not in seen]
-        seen.update((each.command, each.topic) for each in new)
-        return subscribed(self, new, now)
-
-    patch.setattr(StoreMachine, "receive_subscriptions", once)
-
-
-def what_a_full_queue_dropped_is_not_told_again(patch: Patch) -> None:
-    heads_are_exchanged_only_when_a_connection_begins(patch)
-    patch.setattr("dafka.protocol.polling.RetrySchedule.schedule", lambda *_: None)
-
-
-def another_stores_hello_is_passed_over(patch: Patch) -> None:
-    heads_are_exchanged_only_when_a_connection_begins(patch)
-    meet = StoreMachine._greet_peer
-
-    def meet_others(self: StoreMachine, command: Command, topic: str, now: float) -> Any:
-        return [] if command is Command.CONSUMER_HELLO else meet(self, command, topic, now)
-
-    patch.setattr(StoreMachine, "_greet_peer", meet_others)
 
 
 # Partitions that have ended
@@ -191,14 +124,6 @@ def head_one_too_far(patch: Patch) -> None:
         return [Publish(attrs.evolve(each.message, sequence=each.message.sequence + 1)) for each in actions]
 
     _after(patch, ProducerMachine, "_announce_head", one_more)
-
-
-def held_back_records_are_dropped(patch: Patch) -> None:
-    def settle(self: ProducerMachine, _: float) -> Any:
-        self._is_settled = True
-        return []
-
-    patch.setattr(ProducerMachine, "node_settled", settle)
 
 
 def held_back_records_are_lost(patch: Patch) -> None:
@@ -224,27 +149,9 @@ def one_ack_is_enough(patch: Patch) -> None:
     _after(patch, ProducerMachine, "_receive_ack", release)
 
 
-def each_ack_counts_as_another_store(patch: Patch) -> None:
-    receive = ProducerMachine._receive_ack
-
-    def receive_as_another(self: ProducerMachine, ack: wire.Ack, now: float) -> Any:
-        return receive(self, attrs.evolve(ack, address=str(len(self._stores))), now)
-
-    patch.setattr(ProducerMachine, "_receive_ack", receive_as_another)
-
-
 def window_is_released_one_too_far(patch: Patch) -> None:
     release = RetransmitBuffer.release
     patch.setattr(RetransmitBuffer, "release", lambda self, end: release(self, end + 1))
-
-
-def resumes_at_what_was_acknowledged(patch: Patch) -> None:
-    begin = ProducerMachine.__init__
-
-    def begin_early(self: ProducerMachine, *args: Any, **options: Any) -> None:
-        begin(self, *args, **{**options, "next_sequence": options["acknowledged_end"]})
-
-    patch.setattr(ProducerMachine, "__init__", begin_early)
 
 
 def spool_is_trimmed_before_ack(patch: Patch) -> None:
@@ -295,21 +202,9 @@ def overlaps_are_taken_whole(patch: Patch) -> None:
     _after(patch, Cursor, "add_batch", whole)
 
 
-def heads_are_understood_one_too_low(patch: Patch) -> None:
-    learn = Reassembler.record_known_end
-    patch.setattr(Reassembler, "record_known_end", lambda self, partition, end: learn(self, partition, end - 1))
-
-
 def lost_fetch_is_never_repeated(patch: Patch) -> None:
     patch.setattr(FetchPlanner, "expire_pages", lambda *_: [])
     patch.setattr(FetchPlanner, "deadline", lambda _: float("inf"))
-
-
-def next_page_begins_one_too_far(patch: Patch) -> None:
-    def further(planned: Any, *_: Any) -> Any:
-        return planned and (planned[0] + (planned[0] > 0 and planned[1] > 1), planned[1] - (planned[1] > 1))
-
-    _after(patch, FetchPlanner, "plan_fetch", further)
 
 
 def fetches_are_repeated_at_once(patch: Patch) -> None:
@@ -342,10 +237,6 @@ def position_is_one_too_far(patch: Patch) -> None:
     _after(patch, DeliveryBuffer, "hand_over", further)
 
 
-def topic_given_up_is_remembered(patch: Patch) -> None:
-    patch.setattr(Reassembler, "forget_partition", lambda *_: None)
-
-
 def not_here_is_taken_for_gone(patch: Patch) -> None:
     earliest = GapResolver.resume_sequence
 
@@ -356,17 +247,6 @@ def not_here_is_taken_for_gone(patch: Patch) -> None:
         return earliest(self, partition, next_sequence, attempts)
 
     patch.setattr(GapResolver, "resume_sequence", believe)
-
-
-def answer_lacks_its_last_record(patch: Patch) -> None:
-    _after(patch, StoredPartitions, "readable_range", lambda held, *_: held[:-1])
-
-
-def answer_begins_one_too_far(patch: Patch) -> None:
-    def further(request: Any, *_: Any) -> Any:
-        return request and attrs.evolve(request, first_sequence=request.first_sequence + 1)
-
-    _after(patch, FetchResponder, "next_read", further)
 
 
 def second_fetch_of_a_node_is_dropped(patch: Patch) -> None:
@@ -393,20 +273,7 @@ def _one_later(found: FoundPosition) -> FoundPosition:
     return attrs.evolve(found, sequence=found.sequence + 1)
 
 
-def unanswered_question_is_never_repeated(patch: Patch) -> None:
-    patch.setattr(PositionQuery, "ask_again", lambda self: None)
-
-
 # Discovery and connections
-
-
-def moved_node_is_not_followed(patch: Patch) -> None:
-    record_peer = PeerTable._record_peer
-
-    def record_first(self: PeerTable, beacon: Any, expires: float) -> Any:
-        return [] if (beacon.address, beacon.key) in self._peers else record_peer(self, beacon, expires)
-
-    patch.setattr(PeerTable, "_record_peer", record_first)
 
 
 def two_at_an_endpoint_are_connected_twice(patch: Patch) -> None:
@@ -426,25 +293,6 @@ def never_beacons_again(patch: Patch) -> None:
     _after(patch, BeaconMachine, "tick", once)
 
 
-def nodes_that_joined_are_not_announced(patch: Patch) -> None:
-    def forget(_: Any, directory: NodeDirectory, *__: Any, **___: Any) -> None:
-        directory._changes.clear()
-
-    _after(patch, NodeDirectory, "put_node", forget)
-
-
-def restarted_tower_is_not_asked(patch: Patch) -> None:
-    inbox = NodeDirectory.record_inbox
-
-    def record_only(self: NodeDirectory, address: str, **arguments: Any) -> None:
-        inbox(self, address, **arguments)
-        self._asked.clear()
-
-    patch.setattr(NodeDirectory, "record_inbox", record_only)
-    patch.setattr(DirectoryClient, "connected", lambda self, now: self._register(now))
-    patch.setattr(DirectoryClient, "ask", lambda *_: [])
-
-
 def never_settles(patch: Patch) -> None:
     patch.setattr(ConnectionManager, "try_settle", lambda *_: False)
 
@@ -456,60 +304,36 @@ def repeats_what_a_tower_says(patch: Patch) -> None:
     _after(patch, BeaconMachine, "_hear", always)
 
 
-def subscription_of_own_commands_is_incomplete(patch: Patch) -> None:
-    patch.setattr("dafka.protocol.machines.consumer.OWN_COMMANDS", (Command.DIRECT_HEAD, Command.STORE_HELLO))
-
-
 PLANTED = [
     Planted(ack_before_durable, 0, "ACK before durable"),
     Planted(ack_one_too_far, 0, "ACK before durable"),
-    Planted(ack_what_waits_for_the_next_commit, 0, "ACK before durable"),
     Planted(ack_lost_is_never_sent_again, 249, "not converged"),
     Planted(restart_forgets_what_is_stored, 10, "gap in a log"),
-    Planted(failed_write_is_forgotten, 8, "gap in a log"),
-    Planted(written_bytes_stay_counted, 0, "memory"),
-    Planted(trimmed_records_are_not_noted, 9, "not converged"),
     Planted(heads_are_told_to_stores_before_durable, 1, "DIRECT-HEAD before durable"),
     Planted(heads_are_exchanged_only_when_a_connection_begins, 200, "not converged"),
-    Planted(peer_that_reconnects_is_not_greeted_again, 9, "not forgotten"),
-    Planted(what_a_full_queue_dropped_is_not_told_again, 30, "not converged"),
-    Planted(another_stores_hello_is_passed_over, 30, "not converged"),
     Planted(stores_tell_each_other_of_ended_partitions, 9, "not forgotten"),
     Planted(partitions_of_running_producers_are_forgotten, 9, "acknowledged and not durable"),
     Planted(head_one_too_far, 0, "HEAD of no record"),
-    Planted(held_back_records_are_dropped, 0, "not published in order"),
     Planted(held_back_records_are_lost, 16, "not published in order"),
     Planted(one_ack_is_enough, 38, "acknowledged and not durable"),
-    Planted(each_ack_counts_as_another_store, 38, "acknowledged and not durable"),
     Planted(window_is_released_one_too_far, 3, "gave up recoverable records"),
-    Planted(resumes_at_what_was_acknowledged, 49, "gap in a log"),
     Planted(spool_is_trimmed_before_ack, 7, "gave up recoverable records"),
     Planted(another_topics_records_are_taken, 1, "another topic's record"),
     Planted(records_are_delivered_before_order, 1, "gap in a log"),
     Planted(duplicates_are_taken, 1, "given twice"),
     Planted(overlaps_are_taken_whole, 13, "another record's content"),
-    Planted(heads_are_understood_one_too_low, 0, "not converged"),
     Planted(lost_fetch_is_never_repeated, 16, "not converged"),
-    Planted(next_page_begins_one_too_far, 8, "not converged"),
     Planted(fetches_are_repeated_at_once, 9, "storm"),
     Planted(records_ahead_are_kept_without_limit, 8, "memory"),
     Planted(room_is_not_used_again, 1, "not converged"),
     Planted(position_is_one_too_far, 8, "position too far"),
-    Planted(topic_given_up_is_remembered, 9, "not forgotten"),
     Planted(not_here_is_taken_for_gone, 107, "gave up recoverable records"),
-    Planted(answer_lacks_its_last_record, 1, "not converged"),
-    Planted(answer_begins_one_too_far, 0, "not converged"),
     Planted(second_fetch_of_a_node_is_dropped, 62, "not converged"),
     Planted(beginning_at_a_time_is_one_too_far, 123, "time began late"),
-    Planted(unanswered_question_is_never_repeated, 3, "not converged"),
-    Planted(moved_node_is_not_followed, 389, "not converged"),
     Planted(two_at_an_endpoint_are_connected_twice, 189, "connected twice"),
     Planted(never_beacons_again, 31, "not converged"),
-    Planted(nodes_that_joined_are_not_announced, 0, "not converged"),
-    Planted(restarted_tower_is_not_asked, 9, "not forgotten"),
     Planted(never_settles, 0, "busy"),
     Planted(repeats_what_a_tower_says, 0, "storm"),
-    Planted(subscription_of_own_commands_is_incomplete, 1, "not converged"),
 ]
 
 

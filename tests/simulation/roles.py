@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from dafka.config import Config
 from dafka.errors import StorageError
 from dafka.protocol import (
@@ -21,7 +23,9 @@ from dafka.storage import RetentionPolicy
 from dafka.wire import Role
 from tests.simulation.disk import Disk, contents, wall_ms
 from tests.simulation.nodes import SimulatedNode
-from tests.simulation.world import World
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import Cluster
 
 RUN_RECORDS_MAX = 50
 """Records that a program publishes at once."""
@@ -65,7 +69,7 @@ class Answering(SimulatedNode):
 class SimulatedStore(Answering):
     """A store, on a disk that survives it."""
 
-    def __init__(self, cluster: World, name: str, config: Config, disk: Disk, port: int) -> None:
+    def __init__(self, cluster: Cluster, name: str, config: Config, disk: Disk, port: int) -> None:
         held = disk.partitions()
         ends = {partition: info.end_sequence for partition, info in held.items()}
         earliest = {partition: info.earliest_sequence for partition, info in held.items() if info.earliest_sequence}
@@ -168,7 +172,7 @@ class SimulatedProducer(Answering):
     ROLE = Role.PRODUCER
 
     def __init__(
-        self, cluster: World, name: str, partition: Partition, config: Config, spool: Disk | None, port: int
+        self, cluster: Cluster, name: str, partition: Partition, config: Config, spool: Disk | None, port: int
     ) -> None:
         end = earliest = acknowledged = 0
         if spool is not None and (info := spool.partitions().get(partition)) is not None:
@@ -261,7 +265,7 @@ class SimulatedConsumer(SimulatedNode):
 
     def __init__(
         self,
-        cluster: World,
+        cluster: Cluster,
         name: str,
         address: str,
         config: Config,
