@@ -18,6 +18,9 @@ from tests.waiting import wait_until
 
 DEADLINE_S = 60
 
+HEARTBEAT_MS = 100
+"""Brokers that start wait for two heartbeats of others."""
+
 LEADER_TIMEOUT_MS = 3000
 """Long enough that no broker counts as dead because this machine has other things to do."""
 
@@ -31,7 +34,9 @@ class Brokers:
 
     def __init__(self, config: Config, folder: Path, nursery: trio.Nursery) -> None:
         self.running: dict[str, Broker] = {}
-        self._config = attrs.evolve(config, broker=attrs.evolve(config.broker, leader_timeout_ms=LEADER_TIMEOUT_MS))
+        self._config = attrs.evolve(
+            config, broker=attrs.evolve(config.broker, heartbeat_ms=HEARTBEAT_MS, leader_timeout_ms=LEADER_TIMEOUT_MS)
+        )
         self._folder = folder
         self._nursery = nursery
         self._scopes: dict[str, tuple[trio.CancelScope, trio.Event]] = {}

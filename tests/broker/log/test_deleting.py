@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from dafka import Config
 from dafka.broker.core.positions import Offset
 from dafka.storage import open_storage
 from tests.broker.nodes.test_broker import log_of, open_broker, read_all, values_of, wait_end
@@ -36,28 +35,6 @@ async def test_deleted_records_of_native_producers_are_dropped(storage: str) -> 
     async with open_broker(storage) as (_, broker):
         log = log_of(broker, "orders")
         assert (log.index.start_offset, log.high_watermark) == (60, 101)
-
-
-async def test_partition_keeps_what_another_log_needs(storage: str) -> None:
-    config = Config().with_kafka(log_count=2)
-    async with open_broker(storage, config) as (cluster, broker):
-        keys = [b"a", b"b", b"c", b"d"]
-        async with cluster.producer("orders") as producer:
-            for number in range(40):
-                await producer.send(b"%d" % number, key=keys[number % 4])
-            await producer.wait_acknowledged()
-            partition = producer.partition
-        first, second = log_of(broker, "orders", 0), log_of(broker, "orders", 1)
-        assert first.high_watermark
-        assert second.high_watermark
-        kept = await read_all(broker, second)
-        await broker.deletion.delete_before(first, first.high_watermark)
-        assert first.index.start_offset == first.high_watermark
-        assert values_of(await read_all(broker, second)) == values_of(kept)
-        await broker.deletion.delete_before(second, second.high_watermark)
-    async with open_storage(storage, read_only=True) as held:
-        info = (await held.partitions("orders"))[partition]
-        assert (info.earliest_sequence, info.end_sequence) == (40, 40)
 
 
 async def test_topic_is_created_again_by_a_producer_that_goes_on(storage: str) -> None:

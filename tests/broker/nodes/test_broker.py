@@ -15,15 +15,12 @@ import trio.testing
 from dafka import Config, Consumer, Partition, ProducerRecord, Record, RecordBatch
 from dafka.batches import BatchHeader, Compression, check_crc, decode_records, encode_batch
 from dafka.broker.core.log.log import Log
-from dafka.broker.core.log.partitioner import log_of_key
 from dafka.broker.core.positions import Offset
 from dafka.broker.core.replication.checkpoints import CHECKPOINTS_TOPIC
-from dafka.broker.local_state import LocalState
 from dafka.broker.node import BrokerNode
 from dafka.broker.startup import serve_broker
 from dafka.errors import StorageError
 from dafka.roles import serve_store
-from dafka.storage import open_storage
 from dafka.testing.cluster import Cluster, open_cluster
 
 DEADLINE_S = 60
@@ -31,9 +28,9 @@ DEADLINE_S = 60
 STORAGES = ["sqlite:{}/broker.db", "filelog:{}/log"]
 
 
-@pytest.fixture(params=STORAGES, ids=["sqlite", "filelog"])
-def storage(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return str(request.param).format(tmp_path)
+@pytest.fixture
+def storage(tmp_path: Path) -> str:
+    return STORAGES[0].format(tmp_path)
 
 
 @asynccontextmanager
@@ -159,79 +156,6 @@ async def test_offsets_survive_a_restart(tmp_path: Path) -> None:
                 await producer.wait_acknowledged()
             expected.append(b"native %d" % run)
             await wait_end(broker, "orders", len(expected))
-
-
-async def test_records_of_a_key_are_in_its_log(storage: str) -> None:
-    async with open_broker(storage) as (cluster, broker):
-        await broker.create_topic("orders", 3).wait()
-        async with cluster.producer("orders") as producer:
-            await producer.send_many([ProducerRecord(b"%d" % n, b"k%d" % (n % 10)) for n in range(200)])
-            await producer.wait_acknowledged()
-        for number in range(3):
-            log = log_of(broker, "orders", number)
-            expected = [b"%d" % n for n in range(200) if log_of_key(b"k%d" % (n % 10), 3) == number]
-            await wait_end(broker, "orders", len(expected), number)
-            assert values_of(await read_all(broker, log)) == expected
-
-
-async def test_records_from_before_the_broker_get_offsets(tmp_path: Path) -> None:
-    storage = f"sqlite:{tmp_path}/store.db"
-    async with open_storage(storage) as opened:
-        await opened.append([RecordBatch(Partition("orders", "A"), 0, [b"a", b"b"])])
-        await opened.append([RecordBatch(Partition("orders", "B"), 0, [b"c"])])
-    for _ in range(2):
-        async with open_broker(storage) as (_, broker):
-            assert values_of(await read_all(broker, log_of(broker, "orders"))) == [b"a", b"b", b"c"]
-
-
-async def test_offsets_are_found_by_time(storage: str) -> None:
-    async with open_broker(storage) as (_, broker):
-        await broker.create_topic("orders").wait()
-        log = log_of(broker, "orders")
-        for first in (0, 10, 20):
-            data = encode_batch(0, [b"x"] * 10, timestamps=[1000 + first + n for n in range(10)])
-            await broker.writer.append(log, [(check_crc(data), data)]).wait_offset()
-        assert await broker.reader.find_offset_by_time(log, 1015) == (15, 1015)
-        assert await broker.reader.find_offset_by_time(log, 0) == (0, 1000)
-        assert await broker.reader.find_offset_by_time(log, 1030) is None
-        assert await broker.reader.find_latest_time(log) == (29, 1029)
-
-
-async def test_deleted_records_and_topics_are_gone(tmp_path: Path) -> None:
-    storage = f"filelog:{tmp_path}/log"
-    async with open_broker(storage) as (_, broker):
-        await broker.create_topic("orders").wait()
-        log = log_of(broker, "orders")
-        for n in range(5):
-            await broker.writer.append(log, encode([b"%d" % n])).wait_offset()
-        await broker.deletion.delete_before(log, Offset(3))
-        assert log.index.start_offset == 3
-        await broker.create_topic("other").wait()
-        await broker.writer.append(log_of(broker, "other"), encode([b"x"])).wait_offset()
-        await broker.delete_topic("other")
-        assert broker.find_topic("other") is None
-        await broker.create_topic("other").wait()
-        assert log_of(broker, "other").high_watermark == 0
-    async with open_broker(storage) as (_, broker):
-        log = log_of(broker, "orders")
-        assert (log.index.start_offset, log.high_watermark) == (3, 5)
-        assert values_of(await read_all(broker, log, 3)) == [b"3", b"4"]
-        assert await broker.writer.append(log, encode([b"5"])).wait_offset() == 5
-        assert log_of(broker, "other").high_watermark == 0
-
-
-async def test_state_is_kept(tmp_path: Path) -> None:
-    url = f"filelog:{tmp_path}/log"
-    async with open_storage(url) as storage:
-        state = LocalState("a" * 32, [CHECKPOINTS_TOPIC])
-        for changes in ([(b"a", b"1"), (b"b", b"2")], [(b"a", b"3"), (b"b", None)]):
-            state.put(CHECKPOINTS_TOPIC, changes)
-            await storage.append(state.begin_write(1000))
-            state.write_done()
-    async with open_storage(url) as storage:
-        again = LocalState("a" * 32, [CHECKPOINTS_TOPIC])
-        await again.load(storage)
-        assert dict(again.values(CHECKPOINTS_TOPIC)) == {b"a": b"3"}
 
 
 async def test_kill_leaves_no_acknowledged_record_without_its_offset(tmp_path: Path) -> None:

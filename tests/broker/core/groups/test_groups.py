@@ -7,62 +7,9 @@ import attrs
 import pytest
 
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.groups.results import LeavingMember, SyncResult
+from dafka.broker.core.groups.results import SyncResult
 from dafka.broker.core.groups.settings import GroupSettings
 from tests.broker.core.groups.group_client import BOTH, NO_DELAY, RANGE, Groups, two_members
-
-
-def test_first_member_leads_and_gets_what_it_assigns() -> None:
-    groups = Groups()
-    joined = groups.joined()
-    assert (joined.error_code, joined.generation_id, joined.protocol_name) == (ErrorCode.NONE, 1, "range")
-    assert joined.leader == joined.member_id
-    assert joined.member_id.startswith("c-")
-    assert joined.members == ((joined.member_id, None, b"range metadata"),)
-    assert groups.state == "CompletingRebalance"
-    synced = groups.synced(joined, {joined.member_id: b"all"}, protocol_type="consumer", protocol_name="range")
-    assert synced == SyncResult(ErrorCode.NONE, "consumer", "range", b"all")
-    assert groups.state == "Stable"
-    assert groups.beat(joined) is ErrorCode.NONE
-
-
-def test_member_id_is_given_first() -> None:
-    groups = Groups()
-    refused = groups.joined(requires_known_member_id=True)
-    assert refused.error_code is ErrorCode.MEMBER_ID_REQUIRED
-    assert groups.state == "Empty"
-    joined = groups.joined(refused.member_id, requires_known_member_id=True)
-    assert (joined.error_code, joined.member_id) == (ErrorCode.NONE, refused.member_id)
-
-
-def test_second_member_causes_a_rebalance() -> None:
-    groups = Groups()
-    first = groups.joined()
-    groups.synced(first, {first.member_id: b"all"})
-    second = groups.join(client_id="d")
-    assert second not in groups.answers
-    assert groups.state == "PreparingRebalance"
-    assert groups.beat(first) is ErrorCode.REBALANCE_IN_PROGRESS
-    again = groups.joined(first.member_id)
-    joined = groups.answers[second]
-    assert again.generation_id == joined.generation_id == 2
-    assert again.leader == joined.leader == first.member_id
-    assert [member.member_id for member in again.members] == [first.member_id, joined.member_id]
-    assert joined.members == ()
-    waiting = groups.sync(joined)
-    assert waiting not in groups.answers
-    groups.synced(again, {first.member_id: b"left", joined.member_id: b"right"})
-    assert groups.answers[waiting].assignment == b"right"
-
-
-def test_waiting_member_needs_no_heartbeats() -> None:
-    groups = Groups()
-    first = groups.joined(session_timeout_ms=100_000)
-    groups.synced(first)
-    second = groups.join(session_timeout_ms=6_000)
-    groups.wait(20_000)
-    third = groups.joined(first.member_id)
-    assert groups.answers[second].generation_id == third.generation_id == 2
 
 
 def test_leader_that_does_not_assign_is_removed() -> None:
@@ -143,40 +90,6 @@ def test_sync_is_refused(fields: dict[str, Any], error: ErrorCode) -> None:
     assert groups.synced(follower, **fields) == SyncResult(error)
 
 
-def test_request_that_replaces_a_waiting_one_answers_it() -> None:
-    groups = Groups()
-    leader, follower = two_members(groups)
-    first = groups.join(leader.member_id)
-    second = groups.join(leader.member_id)
-    assert groups.answers[first].error_code is ErrorCode.REBALANCE_IN_PROGRESS
-    groups.join(follower.member_id)
-    assert groups.answers[second].generation_id == 3
-
-
-def test_leaving_member_causes_a_rebalance() -> None:
-    groups = Groups()
-    leader, follower = two_members(groups)
-    left = groups.leave(LeavingMember(leader.member_id), LeavingMember("stranger"))
-    assert [each.error_code for each in left.members] == [ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID]
-    assert groups.joined(follower.member_id).leader == follower.member_id
-
-
-def test_all_members_leave() -> None:
-    groups = Groups()
-    leader, follower = two_members(groups)
-    groups.leave(LeavingMember(leader.member_id), LeavingMember(follower.member_id))
-    assert groups.state == "Empty"
-    assert groups.joined().generation_id == 4
-
-
-def test_expected_member_that_leaves_disturbs_nobody() -> None:
-    groups = Groups()
-    leader, _ = two_members(groups)
-    refused = groups.joined(requires_known_member_id=True)
-    assert groups.leave(LeavingMember(refused.member_id)).members[0].error_code is ErrorCode.NONE
-    assert groups.beat(leader) is ErrorCode.NONE
-
-
 def test_generations_begin_again_with_1_after_the_largest_number() -> None:
     groups = Groups()
     joined = groups.joined()
@@ -206,10 +119,22 @@ def test_groups_are_described_and_listed() -> None:
     assert (missing.error_code, missing.state) == (ErrorCode.GROUP_ID_NOT_FOUND, "Dead")
 
 
-def test_large_group_of_timers_stays_small() -> None:
+@pytest.mark.parametrize("supports_skipping", [True, False])
+def test_static_leader_does_not_assign_again(supports_skipping: bool) -> None:
     groups = Groups()
-    for _ in range(3_000):
-        joined = groups.joined()
-        groups.leave(LeavingMember(joined.member_id))
-    timers = groups.coordinator._membership._rebalancer._deadlines
-    assert len(timers._heap) < 1_100
+    first = groups.joined(group_instance_id="s")
+    groups.synced(first, {first.member_id: b"all"})
+    again = groups.joined(group_instance_id="s", supports_skipping_assignment=supports_skipping)
+    assert again.generation_id == 1
+    assert again.skip_assignment == supports_skipping
+    assert (again.leader == again.member_id) == supports_skipping
+    assert bool(again.members) == supports_skipping
+    assert groups.synced(again, group_instance_id="s").assignment == b"all"
+
+
+def test_static_member_with_other_topics_causes_a_rebalance() -> None:
+    groups = Groups()
+    orders, payments = (("range", b"\0\0\0\0\0\1\0\1" + name) for name in (b"o", b"p"))
+    first = groups.joined(group_instance_id="s", protocols=(orders,))
+    groups.synced(first)
+    assert groups.joined(group_instance_id="s", protocols=(payments,)).generation_id == 2

@@ -6,24 +6,17 @@ import random
 
 import pytest
 
-from dafka.batches import encode_batch
 from dafka.broker.core.log.entries import (
     CONTROL,
-    BatchEntry,
-    IndexRewriteEntry,
-    MarkerEntry,
-    ProducerEntry,
-    decode_entries,
 )
-from dafka.broker.core.log.log import LEADER
 from dafka.broker.core.log.log_index import LogIndex
 from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.log.offset_assigner import OffsetAssigner
 from dafka.broker.core.log.partitioner import log_of_address, log_of_key
 from dafka.broker.core.metadata.topics import Topic
-from dafka.broker.core.positions import Offset, RecordSequence, log_order
+from dafka.broker.core.positions import Offset, RecordSequence
 from dafka.records import Partition, RecordBatch
-from tests.broker.core.entries import batch_entry, marker_entry
+from tests.broker.core.entries import marker_entry
 
 IDENTITY = "BROKER"
 
@@ -180,174 +173,6 @@ def test_unbroken_run_is_one_entry() -> None:
         order.commit(plan)
     assert len(log.index) == 1
     assert log.high_watermark == 500
-
-
-def test_other_topics_have_no_order() -> None:
-    order = OffsetAssigner(LogTable(IDENTITY))
-    assert order.plan([RecordBatch(Partition("$groups", "A"), 0, [b""])], 0).index_records == []
-
-
-def test_records_from_before_the_broker_are_found() -> None:
-    order = OffsetAssigner(LogTable(IDENTITY))
-    order.table.add_topic(Topic("orders", "1D"))
-    held = {Partition("orders", "A"): 7, Partition("other", "B"): 1}
-    assert order.table.finish_restoring(held, {}) == [(Partition("orders", "A"), 0)]
-
-
-def test_offsets_are_not_readable_before_they_are_durable() -> None:
-    order = OffsetAssigner(LogTable(IDENTITY))
-    order.table.add_topic(Topic("orders", "1D"))
-    (log,) = order.table.logs("orders")
-    plan = order.plan([RecordBatch(Partition("orders", "A"), 0, [b"", b""])], 0)
-    assert log.high_watermark == 0
-    order.commit(plan)
-    assert log.high_watermark == 2
-
-
-def test_batches_of_producers_are_restored() -> None:
-    order = OffsetAssigner(LogTable(IDENTITY))
-    order.table.add_topic(Topic("orders", "1D"))
-    (log,) = order.table.logs("orders")
-    data = encode_batch(0, [b"a", b"b"], timestamps=5, producer_id=9, producer_epoch=2, base_sequence=40)
-    plan = order.plan([RecordBatch(log.leader_partition, 0, [b"a", b"b"], encoded=(data,))], 77)
-    order.commit(plan)
-    (record,) = plan.index_records
-    assert record.values[0] is not None
-    restored = OffsetAssigner(LogTable(IDENTITY))
-    restored.table.add_topic(Topic("orders", "1D"))
-    restored.table.restore(restored.table.logs("orders")[0], RecordSequence(0), record.values[0])
-    assert producer_entries(record.values[0]) == [(0, 2, 9, 2, 40, 0, 77)]
-    assert restored.table.logs("orders")[0].producers.producers[9].last_sequence == 41
-
-
-def producer_entries(value: bytes) -> list[ProducerEntry]:
-    """Return what an index record says about producers."""
-    return [each for each in decode_entries(value) if isinstance(each, ProducerEntry)]
-
-
-def restore_all(order: OffsetAssigner, index: list[tuple[int, bytes]]) -> tuple[OffsetAssigner, list[ProducerEntry]]:
-    """Return an order that was restored from index records, and what it says of producers."""
-    restored = OffsetAssigner(LogTable(IDENTITY))
-    restored.table.add_topic(order.table.topics["orders"])
-    (log,) = restored.table.logs("orders")
-    found: list[ProducerEntry] = []
-    for sequence, value in index:
-        restored.table.restore(log, RecordSequence(sequence), value)
-        for entry in producer_entries(value):
-            found = [] if isinstance(entry, IndexRewriteEntry) else [*found, entry]
-    return restored, found
-
-
-def test_index_is_bounded_by_producers_and_runs() -> None:
-    order = OffsetAssigner(LogTable(IDENTITY), rewrite_entries=100)
-    order.table.add_topic(Topic("orders", "1D"))
-    (log,) = order.table.logs("orders")
-    index: list[tuple[int, bytes]] = []
-    for number in range(1500):
-        producer_id = number % 3
-        data = encode_batch(
-            number, [b""], timestamps=5, producer_id=producer_id, producer_epoch=2, base_sequence=number // 3
-        )
-        plan = order.plan([RecordBatch(log.leader_partition, number, [b""], encoded=(data,))], 77)
-        order.commit(plan)
-        index += [
-            (sequence, value or b"")
-            for record in plan.index_records
-            for sequence, value in enumerate(record.values, record.first_sequence)
-        ]
-        index = [each for each in index if each[0] >= log.index_first]
-        assert log.entry_count <= 200
-        assert sum(len(value) for _, value in index) < 10_000
-    _, found = restore_all(order, index)
-    for producer_id in range(3):
-        last = [
-            each.base_sequence for each in found if isinstance(each, BatchEntry) and each.producer_id == producer_id
-        ]
-        newest = (1499 - producer_id) // 3
-        assert last[-5:] == list(range(newest - 4, newest + 1))
-
-
-def test_rewritten_index_keeps_open_and_ended_transactions() -> None:
-    order = OffsetAssigner(LogTable(IDENTITY), rewrite_entries=20)
-    order.table.add_topic(Topic("orders", "1D"))
-    (log,) = order.table.logs("orders")
-    index: list[tuple[int, bytes]] = []
-    for number in range(300):
-        data = encode_batch(
-            number,
-            [b""],
-            timestamps=5,
-            producer_id=number > 0,
-            producer_epoch=2,
-            base_sequence=max(number - 1, 0),
-            is_transactional=True,
-        )
-        if number == 150:
-            order.table.append_marker(log, marker_entry(0, 150, 1, 2, 0, 77, 1))
-        plan = order.plan([RecordBatch(log.leader_partition, number, [b""], encoded=(data,))], 77)
-        order.commit(plan)
-        for record in plan.index_records:
-            index += [(each, value or b"") for each, value in enumerate(record.values, record.first_sequence)]
-        index = [each for each in index if each[0] >= log.index_first]
-    restored, found = restore_all(order, index)
-    assert found[0] == batch_entry(0, 1, 0, 2, 0, 1, 77)  # producer 0 has never ended its transaction
-    assert found[1] == marker_entry(150, 150, 1, 2, 0, 77, 1)
-    assert found[2] == batch_entry(150, 1, 1, 2, 149, 1, 77)  # the first one of the transaction that is open
-    assert restored.table.finish_restoring({log.leader_partition: 300}, {}) == []
-    assert restored.table.logs("orders")[0].high_watermark == 301
-
-
-def test_deleted_records_stay_deleted() -> None:
-    order = OffsetAssigner(LogTable(IDENTITY))
-    order.table.add_topic(Topic("orders", "1D"))
-    (log,) = order.table.logs("orders")
-    first = order.plan([RecordBatch(log.leader_partition, 0, [b""] * 5)], 0)
-    order.commit(first)
-    order.table.delete_before(log, Offset(3))
-    second = order.plan([], 0)
-    order.commit(second)
-    restored = OffsetAssigner(LogTable(IDENTITY))
-    restored.table.add_topic(Topic("orders", "1D"))
-    (other,) = restored.table.logs("orders")
-    for record in first.index_records + second.index_records:
-        assert record.values[0] is not None
-        restored.table.restore(other, RecordSequence(record.first_sequence), record.values[0])
-    assert restored.table.finish_restoring({log.leader_partition: 5}, {}) == []
-    assert other.index.start_offset == 3
-    assert other.high_watermark == 5
-    assert other.index.locate(Offset(2)) is None
-    assert other.index.locate(Offset(3)) == (LEADER, 3, 2)
-
-
-@pytest.mark.parametrize("rewrite_entries", [0, 1000])
-def test_end_of_a_transaction_follows_the_batch_that_is_appended_with_it(rewrite_entries: int) -> None:
-    order = OffsetAssigner(LogTable(IDENTITY), rewrite_entries=rewrite_entries)
-    order.table.add_topic(Topic("orders", "1D", 1))
-    (log,) = order.table.logs("orders")
-    restored = OffsetAssigner(LogTable(IDENTITY))
-    restored.table.add_topic(Topic("orders", "1D", 1))
-    entries: list[ProducerEntry] = []
-    for base in range(8):
-        encoded = encode_batch(
-            base, [b"value"], timestamps=1, producer_id=7, producer_epoch=0, base_sequence=base, is_transactional=True
-        )
-        order.table.append_marker(log, marker_entry(0, base + 1, 7, 0, 1, 1000, base))
-        plan = order.plan([RecordBatch(log.leader_partition, base, [b"value"], encoded=(encoded,))], 1000)
-        order.commit(plan)
-        for record in plan.index_records:
-            for sequence, value in enumerate(record.values, record.first_sequence):
-                assert value is not None
-                restored.table.restore(restored.table.logs("orders")[0], RecordSequence(sequence), value)
-                found = producer_entries(value)
-                entries = found if isinstance(found[0], IndexRewriteEntry) else entries + found
-    for number, entry in enumerate(entries):
-        if isinstance(entry, MarkerEntry):
-            later = [each for each in entries[number:] if isinstance(each, BatchEntry)]
-            assert all(log_order(each.position) >= log_order(entry.position) for each in later)
-    assert sum(isinstance(each, MarkerEntry) for each in entries) == 8
-    assert len(log.producer_batches) == len(restored.table.logs("orders")[0].producer_batches) == 5, (
-        "no transaction is left open"
-    )
 
 
 @pytest.mark.parametrize("count", [10, 100])

@@ -34,6 +34,7 @@ class Cluster:
         self.logs: dict[str, LogPlacement] = {}
         self.copied: dict[tuple[str, str], float] = {}
         self.changes = 0
+        self.died_at: dict[str, float] = {}
         for _ in range(broker_count):
             self.add_broker()
         for number in range(log_count):
@@ -82,11 +83,7 @@ class Cluster:
             for change in changes:
                 log = self.logs[change.log]
                 assert log.leader == broker
-                assert broker in change.replicas
-                assert len(set(change.replicas)) == len(change.replicas)
-                if set(change.replicas) < set(log.replicas):
-                    acknowledging = self.alive.intersection(change.replicas, log.in_sync)
-                    assert 2 * len(acknowledging) > len(change.replicas), "nothing more is acknowledged"
+                self.check_change(log, change.replicas)
                 for each in set(change.replicas) - set(log.replicas):
                     self.copied[log.name, each] = self.now + self.copy_s
                 made.append((log.name, log.replicas, change.replicas))
@@ -94,78 +91,55 @@ class Cluster:
         self.changes += len(made)
         return made
 
-    def run(self, seconds: int = 300) -> None:
-        """Let time pass, and check that each log always has enough replicas in sync."""
+    def check_change(self, log: LogPlacement, replicas: tuple[str, ...]) -> None:
+        """Check what is true of each change: the leader and a majority in sync stay, and only usable brokers come."""
+        assert log.leader in replicas
+        assert len(set(replicas)) == len(replicas)
+        assert self.usable().issuperset(set(replicas) - set(log.replicas))
+        for each in set(log.replicas) - set(replicas) - self.alive:
+            is_gone = self.now - self.died_at[each] >= SETTINGS.replace_replicas_after_s
+            assert is_gone or self.brokers[each].is_draining or len(log.replicas) > log.wanted
+        if set(replicas) < set(log.replicas):
+            acknowledging = self.alive.intersection(replicas, log.in_sync)
+            assert 2 * len(acknowledging) > len(replicas), "nothing more is acknowledged"
+
+    def usable(self) -> set[str]:
+        """Return the brokers that take replicas."""
+        found = (self.brokers[each] for each in self.alive)
+        return {each.address for each in found if not each.is_draining and each.free_bytes >= SETTINGS.full_bytes}
+
+    def kill(self, name: str) -> None:
+        self.alive.discard(name)
+        self.died_at.setdefault(name, self.now + 1)
+
+    def revive(self, *names: str) -> None:
+        for each in names:
+            self.alive.add(each)
+            self.died_at.pop(each, None)
+
+    def run(self, seconds: int) -> None:
+        """Let time pass."""
         for _ in range(seconds):
             self.step()
-            for log in self.logs.values():
-                living = [each for each in log.replicas if each in self.alive and each in log.in_sync]
-                assert len(living) > len(log.replicas) // 2 or log.wanted <= 2, log
+
+    def rest(self) -> None:
+        """Let time pass until nothing has changed for a minute and a half."""
+        changed_at = self.now
+        while self.now < changed_at + 90:
+            changed_at = self.now if self.step() else changed_at
+            assert self.now < 2000, "replicas do not come to rest"
 
     def loads(self) -> Counter[str]:
         return Counter(each for log in self.logs.values() for each in log.replicas)
-
-    def check_rest(self) -> None:
-        """Check that nothing changes any more."""
-        before = self.changes
-        self.run(120)
-        assert self.changes == before
-
-
-def test_the_replicas_of_a_broker_are_replaced_when_it_has_been_dead_for_long() -> None:
-    cluster = Cluster(1, 5, 20)
-    cluster.run(300)
-    cluster.alive.remove("b1")
-    before = dict(cluster.loads())
-    cluster.run(59)
-    assert cluster.loads() == before
-    cluster.run(120)
-    assert cluster.loads()["b1"] == 0
-    assert all(len(log.replicas) == 3 for log in cluster.logs.values())
-    cluster.check_rest()
 
 
 def test_a_dead_replica_is_replaced_in_one_step_so_that_the_living_ones_remain_more_than_half() -> None:
     cluster = Cluster(1, 4)
     cluster.add_log("log", ("b0", "b1", "b2"), 3)
     dead = next(each for each in ("b1", "b2") if each != rank_nodes("log", ("b0", "b1", "b2"))[0])
-    cluster.alive.remove(dead)
+    cluster.kill(dead)
     made = [each for _ in range(100) for each in cluster.step()]
     assert [set(after) for _, _, after in made] == [{"b0", "b1", "b2", "b3"} - {dead}]
-
-
-def test_a_broker_that_comes_back_in_time_keeps_its_replicas() -> None:
-    cluster = Cluster(2, 5, 20)
-    cluster.run(300)
-    before = dict(cluster.logs)
-    for _ in range(5):
-        cluster.alive.remove("b1")
-        cluster.run(50)
-        cluster.alive.add("b1")
-        cluster.run(10)
-    assert {name: log.replicas for name, log in cluster.logs.items()} == {
-        name: log.replicas for name, log in before.items()
-    }
-
-
-def test_a_dead_replica_stays_where_no_broker_can_replace_it() -> None:
-    cluster = Cluster(1, 3, 6)
-    cluster.alive.remove("b1")
-    cluster.run(200)
-    assert cluster.changes == 0
-    added = cluster.add_broker()
-    cluster.run(200)
-    assert cluster.loads() == {"b0": 6, "b2": 6, added: 6}
-
-
-def test_a_broker_that_is_drained_hands_over_its_leadership_and_then_its_replicas() -> None:
-    cluster = Cluster(3, 5, 20)
-    cluster.run(100)
-    cluster.describe("b2", is_draining=True)
-    cluster.run(200)
-    assert cluster.loads()["b2"] == 0
-    assert all(len(log.replicas) == 3 for log in cluster.logs.values())
-    cluster.check_rest()
 
 
 def test_a_broker_that_is_drained_keeps_its_replica_until_its_successor_is_in_sync() -> None:
@@ -178,90 +152,19 @@ def test_a_broker_that_is_drained_keeps_its_replica_until_its_successor_is_in_sy
     assert steps == [[everybody], [], [], [everybody - {drained}], [], []]
 
 
-def test_the_only_replica_of_a_log_can_be_drained() -> None:
-    cluster = Cluster(3, 2)
-    cluster.add_log("log", ("b0",), 1)
-    cluster.describe("b0", is_draining=True)
-    cluster.run(50)
-    assert cluster.logs["log"].replicas == ("b1",)
-
-
-def test_a_broker_that_is_drained_keeps_its_replica_while_a_dead_one_would_be_half_of_the_rest() -> None:
-    cluster = Cluster(3, 3, 6)
-    cluster.alive.remove("b1")
-    cluster.run(100)
-    cluster.describe("b2", is_draining=True)
-    cluster.run(100)
-    assert cluster.loads() == {"b0": 6, "b1": 6, "b2": 6}
-    added = cluster.add_broker()
-    cluster.run(100)
-    assert cluster.loads() == {"b0": 6, added: 6}
-
-
-def test_the_last_broker_keeps_its_logs_though_it_is_drained() -> None:
-    cluster = Cluster(3, 1, 2, wanted=1)
-    cluster.describe("b0", is_draining=True)
-    cluster.run(50)
-    assert cluster.changes == 0
-
-
-def test_a_full_broker_gets_no_replicas_and_leads_nothing() -> None:
-    cluster = Cluster(4, 5, 20)
-    cluster.describe("b3", free_bytes=99)
-    cluster.alive.remove("b1")
-    before = cluster.loads()["b3"]
-    cluster.run(300)
-    assert cluster.loads()["b3"] <= before
-    assert all(log.leader != "b3" for log in cluster.logs.values())
-
-
-def test_missing_replicas_are_added_as_brokers_come() -> None:
-    cluster = Cluster(5, 1, 6, wanted=3)
-    cluster.run(20)
-    assert cluster.changes == 0
-    for count in (2, 3, 4):
-        cluster.add_broker()
-        for _ in range(200):
-            cluster.step()
-        assert {len(log.replicas) for log in cluster.logs.values()} == {min(count, 3)}
-    cluster.check_rest()
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_a_further_broker_gets_its_share_a_few_logs_at_a_time(seed: int) -> None:
-    cluster = Cluster(seed, 3, 24)
-    added = cluster.add_broker()
-    for _ in range(400):
-        cluster.step()
-        moving = [log for log in cluster.logs.values() if len(log.replicas) > 3]
-        assert len(moving) <= SETTINGS.moves_max
-    assert cluster.loads()[added] in {17, 18}
-    cluster.check_rest()
-
-
-def test_logs_with_one_replica_move_to_a_further_broker() -> None:
-    cluster = Cluster(1, 2, 12, wanted=1)
-    cluster.add_broker()
-    cluster.run(400)
-    assert max(cluster.loads().values()) - min(cluster.loads()[each] for each in cluster.brokers) <= 1
-    cluster.check_rest()
-
-
 def test_racks_remain_spread_when_replicas_move() -> None:
     cluster = Cluster(6, 0)
     for number in range(6):
         cluster.add_broker(rack=f"r{number % 3}")
-    for number in range(30):
+    for number in range(12):
         cluster.add_log(f"orders/{number}", tuple(f"b{cluster.draw.choice([each, each + 3])}" for each in range(3)), 3)
     cluster.add_broker(rack="r0")
-    cluster.add_broker(rack="r1")
     cluster.describe("b5", is_draining=True)
-    cluster.run(500)
+    cluster.rest()
     for log in cluster.logs.values():
         assert {cluster.brokers[each].rack for each in log.replicas} == {"r0", "r1", "r2"}
-    assert cluster.loads()["b6"] > 5
+    assert cluster.loads()["b6"] == 4
     assert cluster.loads()["b5"] == 0
-    cluster.check_rest()
 
 
 def test_a_change_that_fails_is_asked_for_again_and_not_before_some_time_has_passed() -> None:
@@ -293,7 +196,7 @@ def test_every_move_has_a_reason() -> None:
     cluster.describe("b2", is_draining=False)
     cluster.add_log("short", ("b0",), 2)
     assert reasons(cluster, "short") == {Reason.MISSING}
-    cluster.alive.remove("b1")
+    cluster.kill("b1")
     for _ in range(60):
         cluster.step()
     cluster.add_log("dead", ("b0", "b1"), 2)
@@ -337,12 +240,10 @@ def test_logs_move_only_when_something_has_changed(racks: list[str], topics: lis
             del cluster.logs[name]
         if len(racks) > 1:
             stopped = draw.choice(sorted(cluster.alive))
-            cluster.alive.remove(stopped)
-            for _ in range(3):
-                cluster.step()
-            cluster.alive.add(stopped)
-        for _ in range(7):
-            cluster.step()
+            cluster.kill(stopped)
+            cluster.run(3)
+            cluster.revive(stopped)
+        cluster.run(7)
     assert cluster.changes == 0
 
 
@@ -359,6 +260,8 @@ def test_further_broker_gets_its_share_with_the_fewest_moves(count: int, topics:
     total = sum(cluster.loads().values())
     while cluster.brokers[added].awaits_share and cluster.now < 600:
         cluster.step()
+        moving = [log for log in cluster.logs.values() if len(log.replicas) > log.wanted]
+        assert len(moving) <= SETTINGS.moves_max, "a few logs move at a time"
     share = cluster.loads()[added]
     assert cluster.changes == 2 * share  # each is added, then the replica that it replaces is removed
     assert share in {total // (count + 1), -(-total // (count + 1))}
@@ -367,36 +270,31 @@ def test_further_broker_gets_its_share_with_the_fewest_moves(count: int, topics:
         assert not cluster.step()
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_replicas_come_to_rest_whatever_happens_to_the_brokers(seed: int) -> None:
+@pytest.mark.parametrize("seed", range(20))
+def test_replicas_come_to_rest_where_brokers_take_them_whatever_happens(seed: int) -> None:
     draw = random.Random(seed)
-    cluster = Cluster(seed, draw.randint(3, 9), draw.randint(1, 30), draw.choice([1, 2, 3, 5]), draw.choice([0, 3, 20]))
+    cluster = Cluster(seed, draw.randint(1, 6), draw.randint(1, 9), draw.choice([1, 2, 3, 4]), draw.choice([0, 3, 20]))
     for _ in range(8):
-        names = sorted(cluster.brokers)
-        what = draw.randrange(5)
-        if what == 0 and len(cluster.alive) > 5:
-            cluster.alive.discard(draw.choice(names))
-        elif what == 1:
-            cluster.add_broker(draw.choice(["", "r1", "r2"]))
-        elif what == 2:
-            cluster.describe(draw.choice(names), is_draining=draw.random() < 0.6)
-        elif what == 3:
-            cluster.describe(draw.choice(names), free_bytes=draw.choice([50, 500, 5000]))
-        else:
-            cluster.alive.update(names)
-        for _ in range(draw.choice([1, 10, 100])):
-            cluster.step()
-    for _ in range(1000):
-        cluster.step()
-    before = cluster.changes
-    for _ in range(200):
-        cluster.step()
-    assert cluster.changes == before
-    usable = [
-        name
-        for name, each in cluster.brokers.items()
-        if name in cluster.alive and not each.is_draining and each.free_bytes >= 100
-    ]
+        name = draw.choice(sorted(cluster.brokers))
+        match draw.choice(["kill", "add", "drain", "fill", "revive"]):
+            case "kill" if len(cluster.alive) > 1:
+                cluster.kill(name)
+            case "add":
+                cluster.add_broker(draw.choice(["", "r1", "r2"]))
+            case "drain":
+                cluster.describe(name, is_draining=draw.random() < 0.6)
+            case "fill":
+                cluster.describe(name, free_bytes=draw.choice([50, 500, 5000]))
+            case "revive":
+                cluster.revive(*cluster.brokers)
+        cluster.run(draw.choice([1, 10, 59, 100]))
+    if draw.random() < 0.5:
+        cluster.revive(*cluster.brokers)
+    cluster.rest()
     for log in cluster.logs.values():
-        staying = [each for each in log.replicas if each in cluster.alive and not cluster.brokers[each].is_draining]
-        assert not log.leader or len(staying) >= min(log.wanted, len(usable)), log
+        if log.leader:
+            staying = [each for each in log.replicas if each in cluster.alive and not cluster.brokers[each].is_draining]
+            assert len(staying) >= min(log.wanted, len(cluster.usable())), log
+            assert len(staying) < log.wanted or len(log.replicas) == len(staying) == log.wanted, log
+            ready = [each for each in staying if each in cluster.usable()]
+            assert not ready or log.leader in ready, "full brokers lead only if no other one can"

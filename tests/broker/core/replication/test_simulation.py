@@ -10,7 +10,7 @@ import pytest
 from dafka.broker.core.replication.settings import Availability
 from tests.broker.core.replication.running import run_seed
 
-FIXED_SEEDS = {Availability.MAJORITY: range(12), Availability.BRANCH: range(6)}
+FIXED_SEEDS = {Availability.MAJORITY: range(6), Availability.BRANCH: range(4)}
 """Seeds with every kind of world: with leases, transactions, balancing, and logs on some of the brokers."""
 
 DRAWN_SEEDS = 100

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dafka.broker.core.coordination.effects import Action, Answer, WriteMarkers, WriteState
+from dafka.broker.core.coordination.effects import Action, WriteMarkers, WriteState
 from dafka.broker.core.coordination.state_records import StateRecord
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.producer_state import Producer
@@ -108,91 +108,6 @@ def test_number_of_transactional_ids_is_limited() -> None:
     assert transactions.init().error_code is ErrorCode.NONE
     assert transactions.init("another").error_code is ErrorCode.POLICY_VIOLATION
     assert transactions.init().error_code is ErrorCode.NONE
-
-
-@pytest.mark.parametrize("is_commit", [True, False])
-def test_transaction_ends_in_all_logs_and_groups(is_commit: bool) -> None:
-    transactions = Transactions()
-    producer = ready(transactions)
-    assert transactions.add(producer, B) is ErrorCode.NONE
-    assert transactions.add(producer, A, B) is ErrorCode.NONE
-    assert transactions.add_offsets(producer) is ErrorCode.NONE
-    written = len(transactions.records)
-    assert transactions.add(producer, A) is ErrorCode.NONE
-    assert transactions.add_offsets(producer) is ErrorCode.NONE
-    assert len(transactions.records) == written
-    assert transactions.end(producer, is_commit=is_commit) is None
-    assert [type(action) for action in transactions.actions] == [WriteState, WriteMarkers]
-    assert transactions.markers == [WriteMarkers(NAME, *producer, is_commit, (A, B), ("g",))]
-    assert transactions.end(producer, is_commit=is_commit) is ErrorCode.CONCURRENT_TRANSACTIONS
-    assert transactions.end(producer, is_commit=not is_commit) is ErrorCode.INVALID_TXN_STATE
-    assert transactions.add(producer, A) is ErrorCode.CONCURRENT_TRANSACTIONS
-    assert transactions.init().error_code is ErrorCode.CONCURRENT_TRANSACTIONS
-    transactions.write_markers()
-    assert [type(action) for action in transactions.actions] == [WriteState, Answer]
-    assert transactions.actions[-1].result is ErrorCode.NONE  # type: ignore[union-attr]
-    assert transactions.end(producer, is_commit=is_commit) is ErrorCode.NONE
-    assert transactions.end(producer, is_commit=not is_commit) is ErrorCode.INVALID_TXN_STATE
-    assert transactions.coordinator.markers_written(NAME, 0) == []
-    assert transactions.add(producer, B) is ErrorCode.NONE
-    transactions.end(producer)
-    assert transactions.markers == [WriteMarkers(NAME, *producer, True, (B,), ())]
-
-
-@pytest.mark.parametrize("is_commit", [True, False])
-def test_decided_transaction_is_completed_after_a_restart(is_commit: bool) -> None:
-    transactions = Transactions()
-    producer = ready(transactions)
-    transactions.add(producer, A)
-    transactions.add_offsets(producer)
-    transactions.end(producer, is_commit=is_commit)
-    restarted = transactions.restart()
-    assert restarted.markers == transactions.markers
-    assert restarted.end(producer, is_commit=is_commit) is ErrorCode.CONCURRENT_TRANSACTIONS
-    restarted.write_markers()
-    assert restarted.end(producer, is_commit=is_commit) is ErrorCode.NONE
-    assert restarted.restart().markers == []
-
-
-def test_open_transaction_goes_on_after_a_restart() -> None:
-    transactions = Transactions()
-    producer = ready(transactions)
-    transactions.add(producer, A)
-    transactions = transactions.restart()
-    assert transactions.coordinator.check_partition(NAME, producer, A) is ErrorCode.NONE
-    transactions.add(producer, B)
-    transactions.end(producer)
-    assert transactions.markers[0].partitions == (A, B)
-
-
-def test_transaction_that_lasts_too_long_is_aborted() -> None:
-    transactions = Transactions()
-    producer = ready(transactions)
-    transactions.add(producer, A)
-    transactions.wait(59_000)
-    transactions.add(producer, B)
-    assert transactions.phase() is TransactionPhase.ONGOING
-    transactions = transactions.restart()
-    transactions.wait(60_000)
-    assert transactions.markers == [
-        WriteMarkers(NAME, producer.producer_id, producer.producer_epoch + 1, False, (A, B), ())
-    ]
-    transactions.write_markers()
-    assert transactions.phase() is TransactionPhase.COMPLETE_ABORT
-    assert transactions.end(producer) is ErrorCode.PRODUCER_FENCED
-    assert transactions.init(expected=producer).error_code is ErrorCode.PRODUCER_FENCED
-    assert transactions.init().producer == (producer.producer_id, producer.producer_epoch + 2)
-
-
-def test_new_life_aborts_the_transaction_of_the_last_one() -> None:
-    transactions = Transactions()
-    zombie = ready(transactions)
-    transactions.add(zombie, A)
-    assert transactions.init().error_code is ErrorCode.CONCURRENT_TRANSACTIONS
-    assert transactions.end(zombie) is ErrorCode.PRODUCER_FENCED
-    assert transactions.init().error_code is ErrorCode.CONCURRENT_TRANSACTIONS
-    transactions.write_markers()
-    assert ready(transactions).producer_epoch == zombie.producer_epoch + 2
 
 
 def test_producer_asks_for_a_new_epoch_itself() -> None:
