@@ -14,7 +14,7 @@ from urllib.request import Request, urlopen
 
 import attrs
 import trio
-from confluent_kafka import KafkaException, TopicCollection
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from dafka.exceptions import unwrap_group
@@ -192,24 +192,6 @@ class ProcessCluster:
             deadline_s,
         )
 
-    async def wait_replicated(self, replicas: int = 3, deadline_s: float = READY_S) -> None:
-        """Wait until each log, internal ones among them, is kept by as many brokers, and copied to no further one."""
-
-        def is_replicated() -> bool:
-            if any(self._get(each, "/moves")["moves"] for each in self.running()):
-                return False
-            found = [self._get(each, "/brokers") for each in self.running()]
-            return all(
-                sum(broker["replicas"] for broker in each["brokers"]) == replicas * each["log_count"] for each in found
-            )
-
-        await self.wait_until(is_replicated, f"not every log is kept by {replicas} brokers", deadline_s)
-
-    @staticmethod
-    def _get(broker: BrokerNode, path: str) -> Any:
-        with urlopen(broker.url + path, timeout=READY_S) as answer:
-            return json.load(answer)
-
     async def wait_in_sync(self, topic: str, logs: int, replicas: int = 3, deadline_s: float = READY_S) -> None:
         """Wait until all running brokers say the same of all logs, and that all their replicas are in sync."""
 
@@ -341,17 +323,6 @@ def _describe_logs(servers: str, topic: str) -> dict[int, Any]:
     except KafkaException:
         return {}
     return dict(found.topics[topic].partitions)
-
-
-def topic_ids(servers: str) -> Mapping[str, str]:
-    """Return the ids of the topics that a broker lists, by name; nothing if it does not answer."""
-    admin = AdminClient({"bootstrap.servers": servers, **SILENT})
-    try:
-        names = [each for each in admin.list_topics(timeout=5).topics if not each.startswith("$")]
-        described = admin.describe_topics(TopicCollection(names)) if names else {}
-        return {name: str(described[name].result(5).topic_id) for name in names}
-    except KafkaException:
-        return {"": servers}
 
 
 SILENT = {"log_level": 2, "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200}

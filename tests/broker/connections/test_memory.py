@@ -12,58 +12,6 @@ from dafka.broker.connections.memory import PATIENCE_S, Memory, MemoryPool
 from dafka.broker.connections.uploads import SMALL_BYTES
 
 
-async def test_requests_wait_for_room_and_addresses_take_turns() -> None:
-    room = MemoryPool(100)
-    admitted: list[str] = []
-    leaving = {name: trio.Event() for name in ("a1", "a2", "a3", "b1", "c1")}
-
-    async def receive(name: str, size: int) -> None:
-        async with room.take(name[0], size):
-            admitted.append(name)
-            await leaving[name].wait()
-
-    async with trio.open_nursery() as nursery:
-        for name, size in (("a1", 60), ("a2", 50), ("a3", 50), ("b1", 50), ("c1", 10**6)):
-            nursery.start_soon(receive, name, size)
-            await trio.testing.wait_all_tasks_blocked()
-        assert admitted == ["a1"]
-        assert room.taken_bytes == 60
-        leaving["a1"].set()
-        await trio.testing.wait_all_tasks_blocked()
-        assert sorted(admitted) == ["a1", "a2", "b1"]  # and not a3, which came before b1
-        for name in ("a2", "b1"):
-            leaving[name].set()
-        await trio.testing.wait_all_tasks_blocked()
-        assert admitted[3:] == ["c1"]  # it is larger than the room, and has it for itself
-        leaving["c1"].set()
-        leaving["a3"].set()
-    assert room.taken_bytes == 0
-
-
-async def test_request_that_is_given_up_takes_no_room() -> None:
-    room = MemoryPool(100)
-    async with room.take("a", 100):
-        for _ in range(2):
-            with trio.move_on_after(0):
-                async with room.take("b", 50):
-                    raise AssertionError
-        assert room.taken_bytes == 100
-    assert room.taken_bytes == 0
-    async with room.take("b", 100):
-        assert room.taken_bytes == 100
-
-
-async def test_answers_get_smaller_when_little_room_is_left() -> None:
-    room = MemoryPool(10 * SMALL_BYTES)
-    assert room.grant(SMALL_BYTES) == SMALL_BYTES
-    granted = [room.grant(10**9) for _ in range(6)]
-    assert granted == sorted(granted, reverse=True)
-    assert granted[-1] == SMALL_BYTES
-    for each in (SMALL_BYTES, *granted):
-        room.give_back(each)
-    assert room.left_bytes == 10 * SMALL_BYTES
-
-
 async def test_rooms_share_one_memory_and_none_takes_more_than_half() -> None:
     memory = Memory(100)
     first, second = memory.make_pool(80), memory.make_pool(80)

@@ -46,7 +46,7 @@ class Campaign:
         """Have something happen, and send records before and while it does."""
         await self.write()
         is_whole = not self.is_cut and not any(each.is_full for each in self.cluster.disks.values())
-        changes = [self.change_topic] if is_whole else []
+        changes = [self.change_topic] if is_whole and self.cluster.brokers else []
         await self.draw.choice([self.stop, self.start, self.cut, self.fill, self.heal, self.heal, *changes])()
         await self.write()
         await trio.sleep(self.draw.choice([0.0, 0.1, 1.0, 3.0]))
@@ -89,7 +89,7 @@ class Campaign:
 
     async def stop(self) -> None:
         if len(self.cluster.brokers) == len(BROKERS):
-            await self.cluster.stop(self.draw.choice(BROKERS))
+            await self.cluster.stop(*self.draw.sample(BROKERS, self.draw.choice([1, 1, 2, 3])))
 
     async def start(self) -> None:
         for name in sorted(set(BROKERS) - set(self.cluster.brokers)):
@@ -110,7 +110,8 @@ class Campaign:
         await wait_for(lambda: all(len(each.brokers.living()) == len(brokers) for each in brokers))
 
     async def fill(self) -> None:
-        self.cluster.disks[self.draw.choice(sorted(self.cluster.brokers))].is_full = True
+        for name in self.draw.sample(sorted(self.cluster.brokers), min(1, len(self.cluster.brokers))):
+            self.cluster.disks[name].is_full = True
 
     async def check(self) -> None:
         """Check that every broker has the topics that exist, whose logs have what was acknowledged where it was."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from itertools import permutations
 
 import pytest
 import trio
@@ -30,31 +29,6 @@ async def delete(cluster: VirtualCluster, name: str, topic: str = "orders") -> N
     await wait_for(lambda: not any(topic in each.log_table.topics or each.storage.ends(topic) for each in brokers))
 
 
-@pytest.mark.parametrize("order", [*permutations("ABC")][::2], ids="".join)
-async def test_a_topic_that_was_made_again_is_new_after_restarts_in_any_order(
-    autojump_clock: MockClock, order: tuple[str, ...]
-) -> None:
-    async with open_virtual_cluster() as cluster:
-        await cluster.start("A", "B", "C")
-        epochs = [0]
-        for name in "ABC":
-            await cluster.create("orders", "ABC")
-            epochs.append(cluster.log("A").leadership.epoch)
-            await cluster.append("A", b"old")
-            await cluster.stop("B")
-            await cluster.start("B")
-            await delete(cluster, name)
-        assert epochs == sorted(epochs), "clients ignore leaders of an earlier epoch"
-        await cluster.create("orders", "ABC")
-        await cluster.append("A", b"new")
-        found = {str(each.find_topic("orders")) for each in cluster.brokers.values()}
-        await cluster.stop("A", "B", "C")
-        await cluster.start(*order)
-        leader = await cluster.wait_leader("ABC")
-        assert {str(each.find_topic("orders")) for each in cluster.brokers.values()} == found
-        assert await cluster.read(leader) == [b"new"]
-
-
 async def test_epochs_of_a_topic_are_later_than_those_of_a_deleted_one_of_its_name(autojump_clock: MockClock) -> None:
     async with open_virtual_cluster() as cluster:
         await cluster.start("A", "B", "C")
@@ -67,25 +41,6 @@ async def test_epochs_of_a_topic_are_later_than_those_of_a_deleted_one_of_its_na
         await cluster.create("orders", "ABC")
         assert cluster.log(cluster.leader()).leadership.epoch > epoch + 8 * 1024 - 1024
         assert await cluster.append(cluster.leader(), b"new") == 0
-
-
-async def test_a_broker_that_was_away_learns_of_a_deletion_and_of_the_new_topic_together(
-    autojump_clock: MockClock,
-) -> None:
-    async with open_virtual_cluster() as cluster:
-        await cluster.start("A", "B", "C")
-        await cluster.create("orders", "ABC")
-        await cluster.append("A", b"old")
-        await wait_for(lambda: cluster.in_sync() == "ABC")
-        await cluster.stop("C")
-        await delete(cluster, "A")
-        await cluster.create("orders", "ABC")
-        await cluster.append("A", b"new")
-        (away,) = await cluster.start("C")
-        await wait_for(lambda: str(away.find_topic("orders")) == str(cluster.brokers["A"].find_topic("orders")))
-        await wait_for(lambda: cluster.in_sync() == "ABC")
-        assert await cluster.read(cluster.leader()) == [b"new"]
-        assert len(away.storage.ends("orders")) == 1, "the former records are dropped"
 
 
 @pytest.mark.parametrize("names", ["A", "ABC"])

@@ -24,7 +24,7 @@ from dafka.protocol.rendezvous import rank_nodes
 from tests.broker.core.replication.brokers import LEASE_S, Broker, KeptLog
 from tests.broker.core.replication.history import History
 from tests.broker.core.replication.read_log import Indexed
-from tests.broker.core.replication.script import NoChance, parse_s
+from tests.broker.core.replication.script import BrokerScript, NoChance
 from tests.broker.core.replication.transactions import Transactions
 from tests.broker.core.replication.world import World
 from tests.broker.core.scenarios import find_command, play, read_scenario
@@ -247,8 +247,8 @@ class TopicBroker(Broker):
         self.control, self.branches, self.statements = copy.deepcopy(saved)
 
 
-@attrs.define
-class Script:
+@attrs.define(slots=False)
+class Script(BrokerScript):
     """One run of a scenario."""
 
     world: Topics = attrs.field(factory=Topics)
@@ -289,23 +289,6 @@ class Script:
         for each in names:
             self.broker(each).start(NotedLog)
 
-    def do_stop(self, *names: str) -> None:
-        """`stop BROKER...`: kill brokers."""
-        for each in names:
-            self.broker(each).crash()
-
-    def do_freeze(self, name: str, time: str) -> None:
-        """`freeze BROKER TIME`: stop its process for a while."""
-        self.broker(name).stopped_until = self.world.now + parse_s(time)
-
-    def do_clock(self, name: str, time: str) -> None:
-        """`clock BROKER TIME`: set its clock forward or back."""
-        self.broker(name).clock_s += parse_s(time)
-
-    def do_advance(self, time: str) -> None:
-        """`advance TIME`: let time pass."""
-        self.world.run_until(self.world.now + parse_s(time))
-
     def do_cut(self, *arguments: str) -> None:
         """`cut A... | B... | C...`: cut the links between sides."""
         sides = [side.split() for side in " ".join(arguments).split("|")]
@@ -313,14 +296,6 @@ class Script:
             for other in sides:
                 if one is not other:
                     self.world.down |= {(a, b) for a in one for b in other}
-
-    def do_heal(self) -> None:
-        """`heal`: repair all links."""
-        self.world.down.clear()
-
-    def do_delay(self, *names: str) -> None:
-        """`delay BROKER...`: these, and no others, get no records."""
-        self.world.stalled = set(names)
 
     def do_save(self, name: str) -> None:
         """`save BROKER`: copy its disk."""

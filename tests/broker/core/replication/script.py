@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import attrs
 
@@ -133,8 +134,40 @@ def parse_s(text: str) -> float:
     raise UnknownCommandError(text)
 
 
-@attrs.define
-class Script:
+@attrs.define(slots=False)
+class BrokerScript:
+    """One run of a scenario: the commands that scenarios of logs and those of topics share."""
+
+    world: Any
+
+    def do_advance(self, time: str) -> None:
+        """`advance TIME`: let time pass."""
+        self.world.run_until(self.world.now + parse_s(time))
+
+    def do_stop(self, *names: str) -> None:
+        """`stop BROKER...`: kill brokers."""
+        for each in names:
+            self.world.brokers[each].crash()
+
+    def do_freeze(self, name: str, time: str) -> None:
+        """`freeze BROKER TIME`: stop its process for a while."""
+        self.world.brokers[name].stopped_until = self.world.now + parse_s(time)
+
+    def do_clock(self, name: str, time: str) -> None:
+        """`clock BROKER TIME`: set its clock forward or back."""
+        self.world.brokers[name].clock_s += parse_s(time)
+
+    def do_heal(self) -> None:
+        """`heal`: repair all links."""
+        self.world.down.clear()
+
+    def do_delay(self, *names: str) -> None:
+        """`delay BROKER...`: these, and no others, get no records."""
+        self.world.stalled = set(names)
+
+
+@attrs.define(slots=False)
+class Script(BrokerScript):
     """One run of a scenario."""
 
     world: ScriptedWorld = attrs.field(init=False)
@@ -188,19 +221,10 @@ class Script:
             self.world.later(0.01 * number, partial(start, broker))
         self.world.run_until(1.0)
 
-    def do_advance(self, time: str) -> None:
-        """`advance TIME`: let time pass."""
-        self.world.run_until(self.world.now + parse_s(time))
-
     def do_append(self, name: str, *values: str) -> None:
         """`append BROKER VALUE...`: a client appends records."""
         if not self.log(name).append([Indexed.make(each) for each in values]):
             self.report(f"{name} refuses to append")
-
-    def do_stop(self, *names: str) -> None:
-        """`stop BROKER...`: kill brokers."""
-        for each in names:
-            self.world.brokers[each].crash()
 
     def do_start(self, *names: str) -> None:
         """`start BROKER...`: start brokers again."""
@@ -215,23 +239,14 @@ class Script:
             for other in arguments[place + 1 :]:
                 self.world.down |= {(one, other)} if mark == ">" else {(one, other), (other, one)}
 
-    def do_heal(self) -> None:
-        """`heal`: repair all links."""
-        self.world.down.clear()
-
     def do_freeze(self, name: str, time: str) -> None:
-        """`freeze BROKER TIME`: stop its process for a while."""
+        super().do_freeze(name, time)
         broker = self.world.brokers[name]
-        broker.stopped_until = self.world.now + parse_s(time)
         self.world.call_at(broker.stopped_until, broker.check_leases)
 
     def do_fill(self, name: str, time: str) -> None:
         """`fill BROKER TIME`: its disk is full for a while."""
         self.world.brokers[name].full_until = self.world.now + parse_s(time)
-
-    def do_delay(self, *names: str) -> None:
-        """`delay BROKER...`: these, and no others, get no records."""
-        self.world.stalled = set(names)
 
     def do_deafen(self, name: str, maker: str) -> None:
         """`deafen BROKER MAKER`: it does not get the control records of another one."""
@@ -242,9 +257,8 @@ class Script:
         self.world.deaf.clear()
 
     def do_clock(self, name: str, time: str) -> None:
-        """`clock BROKER TIME`: set its clock forward or back."""
         self.world.has_leases = False  # they need clocks that run
-        self.world.brokers[name].clock_s += parse_s(time)
+        super().do_clock(name, time)
 
     def do_replicas(self, name: str, *replicas: str) -> None:
         """`replicas LEADER REPLICA...`: change the replicas."""

@@ -1,0 +1,83 @@
+"""Clients that create, change or delete topics wait until the broker's view of the topics is current."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+
+from dafka.kafka.apis import metadata
+from dafka.kafka.apis.shared.registry import HANDLERS
+from dafka.kafka.protocol.constants import ApiKey
+from dafka.kafka.protocol.messages.cluster import MetadataRequestTopic
+from tests.http.running import open_web
+
+DEADLINE_S = 60
+
+REQUESTS: list[tuple[str, str, dict[str, Any]]] = [
+    ("POST", "/topics", {"document": {"name": "new"}}),
+    ("PATCH", "/topics/changed", {"document": {"log_count": 2}}),
+    ("DELETE", "/topics/deleted", {}),
+    ("PUT", "/topics/changed/logs/0/replicas", {"document": {"replicas": [0]}}),
+    ("POST", "/topics/published/records", {"body": b"x"}),
+]
+
+
+async def test_no_request_of_http_changes_topics_before_all_changes_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_web() as web:
+        node, are_known = web.broker.node, trio.Event()
+        for topic in ("changed", "deleted"):
+            await node.create_topic(topic).wait()
+        before, waiting = dict(node.topics), 0
+
+        async def wait_topics() -> None:
+            nonlocal waiting
+            waiting += 1
+            await are_known.wait()
+
+        monkeypatch.setattr(node.leases, "wait_topics", wait_topics)
+        with trio.fail_after(DEADLINE_S):
+            async with trio.open_nursery() as nursery:
+                for method, target, options in REQUESTS:
+                    nursery.start_soon(
+                        trio.to_thread.run_sync, lambda m=method, t=target, o=options: web.ask(m, t, **o)
+                    )  # type: ignore[misc]
+                while waiting < len(REQUESTS):  # noqa: ASYNC110
+                    await trio.sleep(0.01)
+                assert node.topics == before
+                are_known.set()
+        assert node.topics.keys() == {"new", "changed", "published"}
+
+
+class AskedError(Exception):
+    """The changes of topics are waited for."""
+
+
+async def test_no_request_of_kafka_changes_topics_before_all_changes_are_known() -> None:
+    async def wait_topics() -> None:
+        raise AskedError
+
+    leases = SimpleNamespace(wait_topics=wait_topics)
+    context: Any = SimpleNamespace(
+        broker=SimpleNamespace(node=SimpleNamespace(leases=leases)), find_topic=lambda *_: None
+    )
+    asked = set()
+    for key, handle in HANDLERS.items():
+        try:
+            await handle(context, None)
+        except AskedError:
+            asked.add(key)
+        except (AttributeError, TypeError):
+            pass  # it uses the request first
+    assert asked == {
+        ApiKey.CREATE_TOPICS,
+        ApiKey.DELETE_TOPICS,
+        ApiKey.CREATE_PARTITIONS,
+        ApiKey.ALTER_CONFIGS,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+    }
+    with pytest.raises(AskedError):
+        await metadata._find(context, MetadataRequestTopic(name="used"), may_create=True)
