@@ -160,7 +160,7 @@ def test_other_generations_and_clients_are_refused_and_change_nothing(
     scene = Scene(state)
     wrong = [scene.generation - 1, scene.generation + 1]
     cases = [(name, instance, generation, E.ILLEGAL_GENERATION) for name, instance in MEMBERS for generation in wrong]
-    for generation in [scene.generation, *wrong]:  # fencing comes before the generation
+    for generation in [-1, scene.generation, *wrong]:  # fencing comes before the generation
         cases += [(name, instance, generation, error) for name, instance, error in OTHERS]
     scene.groups.wait(100)
     before = scene.described()

@@ -12,6 +12,33 @@ from dafka.broker.core.groups.settings import GroupSettings
 from tests.broker.core.groups.group_client import BOTH, NO_DELAY, RANGE, Groups, two_members
 
 
+def test_a_member_that_has_joined_leads_if_the_leader_is_down_and_goes_on_leading() -> None:
+    groups = Groups()
+    static = groups.joined(group_instance_id="s", session_timeout_ms=60_000, rebalance_timeout_ms=6_000)
+    groups.synced(static, group_instance_id="s")
+    waiting = groups.join(session_timeout_ms=60_000, rebalance_timeout_ms=6_000)
+    groups.wait(6_000)
+    other = groups.answers[waiting]
+    assert (other.leader, len(other.members)) == (other.member_id, 2)
+    groups.synced(other)
+    back = groups.join(static.member_id, group_instance_id="s", protocols=(("range", b"other"),))
+    assert groups.joined(other.member_id).leader == groups.answers[back].leader == other.member_id
+
+
+def test_a_static_member_needs_no_id_of_its_own_and_only_a_leader_skips_assigning() -> None:
+    groups = Groups()
+    leader = groups.joined(group_instance_id="s", requires_known_member_id=True)
+    assert leader.error_code is ErrorCode.NONE
+    groups.synced(leader, {leader.member_id: b"all"}, group_instance_id="s")
+    second = groups.join(group_instance_id="t")
+    again = groups.joined(leader.member_id, group_instance_id="s")
+    follower = groups.answers[second]
+    groups.synced(again, {follower.member_id: b"part"}, group_instance_id="s")
+    for name, is_leader in (("s", True), ("t", False)):
+        restarted = groups.joined(group_instance_id=name, supports_skipping_assignment=True)
+        assert (restarted.generation_id, restarted.skip_assignment) == (2, is_leader)
+
+
 def test_leader_that_does_not_assign_is_removed() -> None:
     groups = Groups()
     leader, follower = two_members(groups, session_timeout_ms=100_000)
