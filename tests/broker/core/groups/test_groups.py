@@ -7,7 +7,7 @@ import attrs
 import pytest
 
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.groups.results import SyncResult
+from dafka.broker.core.groups.results import LeavingMember, SyncResult
 from dafka.broker.core.groups.settings import GroupSettings
 from tests.broker.core.groups.group_client import BOTH, NO_DELAY, RANGE, Groups, two_members
 
@@ -37,6 +37,39 @@ def test_a_static_member_needs_no_id_of_its_own_and_only_a_leader_skips_assignin
     for name, is_leader in (("s", True), ("t", False)):
         restarted = groups.joined(group_instance_id=name, supports_skipping_assignment=True)
         assert (restarted.generation_id, restarted.skip_assignment) == (2, is_leader)
+
+
+@pytest.mark.parametrize("request_of", ["join", "sync"])
+@pytest.mark.parametrize(
+    ("end", "error"),
+    [
+        ("leaves", ErrorCode.UNKNOWN_MEMBER_ID),
+        ("asks again", ErrorCode.REBALANCE_IN_PROGRESS),
+        ("is fenced", ErrorCode.FENCED_INSTANCE_ID),
+    ],
+)
+def test_a_request_that_waits_is_answered_when_its_member_goes(request_of: str, end: str, error: ErrorCode) -> None:
+    groups = Groups()
+    leader, follower = two_members(groups)
+    first = groups.join(group_instance_id="s")
+    groups.join(leader.member_id)
+    groups.join(follower.member_id)
+    static = groups.answers[first]
+
+    def ask() -> int:
+        if request_of == "sync":
+            return groups.sync(static, group_instance_id="s")
+        return groups.join(static.member_id, group_instance_id="s", protocols=(("range", b"other"),))
+
+    waiting = ask()
+    assert waiting not in groups.answers
+    if end == "leaves":
+        groups.leave(LeavingMember(static.member_id, "s"))
+    elif end == "asks again":
+        ask()
+    else:
+        groups.join(group_instance_id="s")
+    assert groups.answers[waiting].error_code is error
 
 
 def test_leader_that_does_not_assign_is_removed() -> None:
