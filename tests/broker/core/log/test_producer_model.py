@@ -11,7 +11,7 @@ from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.producer_state import Marker, ProducerStates, ProducerStateSettings
 from dafka.broker.core.log.sequence_ranges import RANGES_MAX, SEQUENCES, SequenceRanges
 from dafka.broker.core.positions import ProducerSequence, RecordSequence, sequence_of
-from tests.broker.core.coordination.model.broker import Log, make_header
+from tests.broker.core.log.producer_log import Log, make_header
 
 
 class Batch(NamedTuple):
@@ -86,7 +86,7 @@ class Model:
             assert sequence_of(check.duplicate_of.position) == expected
             return
         assert check.duplicate_of is None
-        offset = self.log.append(header, None, self.now_ms)
+        offset = self.log.append(header, self.now_ms)
         if epoch != known or following is None:
             ordinal = sequence
         self.batches.setdefault(producer, []).append(Batch(epoch, ordinal, count, offset))

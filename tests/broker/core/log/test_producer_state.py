@@ -9,7 +9,7 @@ from dafka.broker.core.log.producer_state import (
     ProducerStateSettings,
 )
 from dafka.broker.core.positions import sequence_of
-from tests.broker.core.coordination.model.broker import Log, make_header
+from tests.broker.core.log.producer_log import Log, make_header
 
 SETTINGS = ProducerStateSettings()
 
@@ -44,16 +44,14 @@ class OneLog:
             return known_offset(check.duplicate_of)
         if check.error_code:
             return check.error_code
-        return self.log.append(header, None, self.now_ms)
+        return self.log.append(header, self.now_ms)
 
     def end(self, producer_id: int, *, is_commit: bool, epoch: int = 0) -> None:
         self.log.append_marker(Marker(producer_id, epoch, is_commit), self.now_ms)
 
     def restart(self) -> None:
         """Restore the producers from an index that was rewritten."""
-        self.log.flush()
-        self.log.rewrite_index()
-        self.log.recover(len(self.log.entries))
+        self.log.restart()
 
 
 def test_quiet_producers_are_forgotten() -> None:
@@ -77,7 +75,7 @@ def send_to_branch(log: OneLog, base_sequence: int, count: int = 1) -> int | Err
     is_gap = check.error_code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     if is_gap and not log.producers.is_lasting_gap(header, log.now_ms):
         return ErrorCode.NOT_ENOUGH_REPLICAS
-    return log.log.append(header, None, log.now_ms) if check.duplicate_of is None else known_offset(check.duplicate_of)
+    return log.log.append(header, log.now_ms) if check.duplicate_of is None else known_offset(check.duplicate_of)
 
 
 def test_records_behind_those_on_the_other_side_of_a_split_are_accepted_after_a_while() -> None:
@@ -112,7 +110,7 @@ def test_records_of_the_other_side_are_known_when_they_come_again() -> None:
     send_to_branch(log, 10)
     log.now_ms += GAP_WAIT_MS
     assert [send_to_branch(log, sequence) for sequence in range(10, 30)] == list(range(8, 28))
-    assert log.log.append(make_header(log.end_offset, 2, 1, 0, 8), None, log.now_ms) == 28  # both sides have met
+    assert log.log.append(make_header(log.end_offset, 2, 1, 0, 8), log.now_ms) == 28  # both sides have met
     assert log.produce(8, 2) is ErrorCode.DUPLICATE_SEQUENCE_NUMBER
     assert [log.produce(0, 30), log.produce(12)] == [
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,

@@ -110,11 +110,12 @@ def test_other_producers_are_refused_in_every_phase_and_change_nothing(phase: st
 
 
 @pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize("expected", ["none", "own", "last", "older", "newer", "other"])
+@pytest.mark.parametrize("expected", ["none", "unnamed", "own", "last", "older", "newer", "other"])
 def test_init_gives_the_next_epoch_once_the_transaction_has_ended(phase: str, expected: str) -> None:
     transactions, (producer_id, epoch) = in_phase(phase)
     named = {
         "none": None,
+        "unnamed": Producer(-1, -1),
         "own": Producer(producer_id, epoch),
         "last": Producer(producer_id, -1),  # no producer has asked for this epoch itself
         "older": Producer(producer_id, epoch - 1),
@@ -122,7 +123,9 @@ def test_init_gives_the_next_epoch_once_the_transaction_has_ended(phase: str, ex
         "other": Producer(producer_id + 1, epoch),
     }[expected]
     result = transactions.init(expected=named)
-    if expected not in {"none", "own"}:
+    if expected == "unnamed":
+        named = None
+    if expected not in {"none", "unnamed", "own"}:
         assert result == InitProducerResult(E.PRODUCER_FENCED)
         assert transactions.phase() is TransactionPhase(phase)
         return
@@ -142,6 +145,34 @@ def test_init_gives_the_next_epoch_once_the_transaction_has_ended(phase: str, ex
     assert transactions.phase() is TransactionPhase.EMPTY
     if named is not None:  # the response was lost
         assert transactions.restart().init(expected=named) == transactions.init(expected=named) == result
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_transaction_is_complete_when_all_markers_are_written_and_its_producer_is_answered_if_it_waits(
+    phase: str, is_restarted: bool
+) -> None:
+    transactions, _ = in_phase(phase)
+    transactions = transactions.restart() if is_restarted else transactions
+    answers = set(transactions.answers.items())
+    transactions.take(transactions.coordinator.markers_written(NAME, transactions.now_ms))
+    is_prepared = phase.startswith("Prepare")
+    waits = is_prepared and not is_restarted
+    assert [type(each) for each in transactions.actions] == [WriteState] * is_prepared + [Answer] * waits
+    assert [each for _, each in transactions.answers.items() - answers] == [E.NONE] * waits
+    assert transactions.restart().phase() is TransactionPhase(phase.replace("Prepare", "Complete"))
+
+
+@pytest.mark.parametrize("phase", ["Empty", "CompleteCommit", "CompleteAbort"])
+def test_the_next_transaction_has_only_its_own_logs_and_groups(phase: str) -> None:
+    transactions, producer = in_phase(phase)
+    described = transactions.coordinator.describe_transaction(NAME)
+    assert described is not None
+    assert (described.partitions, described.groups, described.started_at_ms) == (set(), set(), -1)
+    transactions.add(producer, B)
+    transactions.add_offsets(producer, "h")
+    transactions.end(producer, is_commit=True)
+    assert transactions.markers == [WriteMarkers(NAME, *producer, True, (B,), ("h",))]
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])

@@ -147,4 +147,6 @@ def test_producer_gets_another_id_when_its_epochs_are_used_up(asks_itself: bool)
     assert fresh.producer_epoch == 0
     if asks_itself:
         assert transactions.init(expected=expected).producer == fresh  # it has lost the answer
+        for other in (last, fresh._replace(producer_epoch=1)):
+            assert transactions.init(expected=other).error_code is ErrorCode.PRODUCER_FENCED
     assert transactions.add(last, A) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
