@@ -24,10 +24,7 @@ from dafka.protocol import (
 )
 from dafka.protocol.actions import Publish
 from dafka.protocol.machines.head_exchange import HeadExchange
-from dafka.protocol.machines.stored_partitions import EndedPartitions
-from dafka.protocol.ordering.buffers import RetransmitBuffer
 from dafka.protocol.ordering.cursor import Cursor
-from dafka.protocol.ordering.fetch_planner import FetchPlanner
 from dafka.protocol.ordering.gap_resolver import GapResolver
 from dafka.protocol.ordering.position_query import FoundPosition, PositionQuery
 from dafka.protocol.presence.connections import ConnectionManager
@@ -62,29 +59,11 @@ def _after(patch: Patch, owner: Any, name: str, change: Callable[..., Any]) -> N
 # Stores
 
 
-def ack_before_durable(patch: Patch) -> None:
-    def acknowledge(actions: Any, store: StoreMachine, run: wire.RecordRun, _: float) -> Any:
-        partition = run.batch.partition
-        end = store.reassembler.cursors[partition].next_sequence
-        return [*actions, Publish(wire.Ack(partition.address, partition.topic, end - 1, store.address))]
-
-    _after(patch, StoreMachine, "_receive_run", acknowledge)
-
-
 def ack_one_too_far(patch: Patch) -> None:
     def one_more(actions: Any, *_: Any) -> Any:
         return [Publish(attrs.evolve(each.message, sequence=each.message.sequence + 1)) for each in actions]
 
     _after(patch, StoreMachine, "_acknowledge", one_more)
-
-
-def ack_lost_is_never_sent_again(patch: Patch) -> None:
-    _after(patch, StoreMachine, "_receive_head", lambda *_: [])
-
-
-def restart_forgets_what_is_stored(patch: Patch) -> None:
-    begin = StoreMachine.__init__
-    patch.setattr(StoreMachine, "__init__", lambda self, address, config, *_: begin(self, address, config, {}))
 
 
 def heads_are_told_to_stores_before_durable(patch: Patch) -> None:
@@ -98,22 +77,11 @@ def heads_are_told_to_stores_before_durable(patch: Patch) -> None:
     _after(patch, HeadExchange, "_direct_heads", all_known)
 
 
-def heads_are_exchanged_only_when_a_connection_begins(patch: Patch) -> None:
-    patch.setattr("dafka.protocol.answering.announced_heads.HeadRounds.schedule", lambda *_: None)
-    patch.setattr("dafka.protocol.polling.LastingQuestion.record_asked", lambda *_: None)
-    patch.setattr(HeadExchange, "_announce_producer", lambda *_: [])
-
-
 # Partitions that have ended
 
 
 def stores_tell_each_other_of_ended_partitions(patch: Patch) -> None:
     patch.setattr(HeadExchange, "_is_announced", lambda self, partition: self._stored.durable_end(partition) > 0)
-
-
-def partitions_of_running_producers_are_forgotten(patch: Patch) -> None:
-    patch.setattr(EndedPartitions, "__contains__", lambda self, partition: partition in self._empty)
-    patch.setattr(EndedPartitions, "record_heard", lambda *_: None)
 
 
 # Producers
@@ -147,16 +115,6 @@ def one_ack_is_enough(patch: Patch) -> None:
         return given
 
     _after(patch, ProducerMachine, "_receive_ack", release)
-
-
-def window_is_released_one_too_far(patch: Patch) -> None:
-    release = RetransmitBuffer.release
-    patch.setattr(RetransmitBuffer, "release", lambda self, end: release(self, end + 1))
-
-
-def spool_is_trimmed_before_ack(patch: Patch) -> None:
-    patch.setattr(ProducerMachine, "disposable_end", property(lambda self: self.next_sequence))
-    _after(patch, ProducerMachine, "begin_spool_trim", lambda earliest, _: earliest)
 
 
 # Consumers, and what they share with stores
@@ -202,31 +160,9 @@ def overlaps_are_taken_whole(patch: Patch) -> None:
     _after(patch, Cursor, "add_batch", whole)
 
 
-def lost_fetch_is_never_repeated(patch: Patch) -> None:
-    patch.setattr(FetchPlanner, "expire_pages", lambda *_: [])
-    patch.setattr(FetchPlanner, "deadline", lambda _: float("inf"))
-
-
-def fetches_are_repeated_at_once(patch: Patch) -> None:
-    patch.setattr(FetchPlanner, "_wait", lambda *_: 0.01)
-
-
 def records_ahead_are_kept_without_limit(patch: Patch) -> None:
     take = Cursor.add_batch
     patch.setattr(Cursor, "add_batch", lambda self, batch, _: take(self, batch, 2**40))
-
-
-def room_is_not_used_again(patch: Patch) -> None:
-    _after(patch, FetchPlanner, "plan_fetch", lambda planned, *_: planned)
-    take = DeliveryBuffer.take_run
-
-    def take_silently(self: DeliveryBuffer, now: float) -> Any:
-        buffered_bytes = self._machine.capacity.buffered_bytes
-        taken = take(self, now)
-        self._machine.capacity.buffered_bytes = buffered_bytes
-        return taken
-
-    patch.setattr(DeliveryBuffer, "take_run", take_silently)
 
 
 def position_is_one_too_far(patch: Patch) -> None:
@@ -305,27 +241,17 @@ def repeats_what_a_tower_says(patch: Patch) -> None:
 
 
 PLANTED = [
-    Planted(ack_before_durable, 0, "ACK before durable"),
     Planted(ack_one_too_far, 0, "ACK before durable"),
-    Planted(ack_lost_is_never_sent_again, 249, "not converged"),
-    Planted(restart_forgets_what_is_stored, 10, "gap in a log"),
     Planted(heads_are_told_to_stores_before_durable, 1, "DIRECT-HEAD before durable"),
-    Planted(heads_are_exchanged_only_when_a_connection_begins, 200, "not converged"),
     Planted(stores_tell_each_other_of_ended_partitions, 9, "not forgotten"),
-    Planted(partitions_of_running_producers_are_forgotten, 9, "acknowledged and not durable"),
     Planted(head_one_too_far, 0, "HEAD of no record"),
     Planted(held_back_records_are_lost, 16, "not published in order"),
     Planted(one_ack_is_enough, 38, "acknowledged and not durable"),
-    Planted(window_is_released_one_too_far, 3, "gave up recoverable records"),
-    Planted(spool_is_trimmed_before_ack, 7, "gave up recoverable records"),
     Planted(another_topics_records_are_taken, 1, "another topic's record"),
     Planted(records_are_delivered_before_order, 1, "gap in a log"),
     Planted(duplicates_are_taken, 1, "given twice"),
     Planted(overlaps_are_taken_whole, 13, "another record's content"),
-    Planted(lost_fetch_is_never_repeated, 16, "not converged"),
-    Planted(fetches_are_repeated_at_once, 9, "storm"),
     Planted(records_ahead_are_kept_without_limit, 8, "memory"),
-    Planted(room_is_not_used_again, 1, "not converged"),
     Planted(position_is_one_too_far, 8, "position too far"),
     Planted(not_here_is_taken_for_gone, 107, "gave up recoverable records"),
     Planted(second_fetch_of_a_node_is_dropped, 62, "not converged"),
