@@ -257,6 +257,7 @@ async def open_cluster(
     brokers: int = 3,
     *,
     is_split: bool = False,
+    is_quick: bool = True,
     scheme: str = "filelog",
     **settings: Mapping[str, Any],
 ) -> AsyncIterator[ProcessCluster]:
@@ -266,6 +267,7 @@ async def open_cluster(
         folder: Where to keep all files.
         brokers: The number of brokers at the start.
         is_split: Whether its network can be split.
+        is_quick: Whether the cluster is whole again sooner than by default.
         scheme: The storages of the brokers.
         settings: Settings of all brokers, by section.
     """
@@ -274,7 +276,8 @@ async def open_cluster(
     try:
         with unwrap_group():
             async with trio.open_nursery() as nursery:
-                cluster = ProcessCluster(network, folder, timeline, nursery, merge(QUICK, settings), scheme)
+                common = merge(QUICK, settings) if is_quick else settings
+                cluster = ProcessCluster(network, folder, timeline, nursery, common, scheme)
                 await cluster.start_tower()
                 added = [await cluster.add() for _ in range(brokers)]
                 await cluster.start(*added)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -41,9 +42,7 @@ async def test_no_request_of_http_changes_topics_before_all_changes_are_known(mo
         with trio.fail_after(DEADLINE_S):
             async with trio.open_nursery() as nursery:
                 for method, target, options in REQUESTS:
-                    nursery.start_soon(
-                        trio.to_thread.run_sync, lambda m=method, t=target, o=options: web.ask(m, t, **o)
-                    )  # type: ignore[misc]
+                    nursery.start_soon(partial(web.request, method, target, **options))
                 while waiting < len(REQUESTS):  # noqa: ASYNC110
                     await trio.sleep(0.01)
                 assert node.topics == before
