@@ -6,8 +6,12 @@ import random
 
 import pytest
 
+from dafka.batches import encode_batch
 from dafka.broker.core.log.entries import (
     CONTROL,
+    IndexRewriteEntry,
+    ProducerEntry,
+    decode_entries,
 )
 from dafka.broker.core.log.log_index import LogIndex
 from dafka.broker.core.log.log_table import LogTable
@@ -16,7 +20,7 @@ from dafka.broker.core.log.partitioner import log_of_address, log_of_key
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.positions import Offset, RecordSequence
 from dafka.records import Partition, RecordBatch
-from tests.broker.core.entries import marker_entry
+from tests.broker.core.entries import batch_entry, marker_entry
 
 IDENTITY = "BROKER"
 
@@ -194,3 +198,52 @@ def test_a_restart_looks_at_one_log_for_each_partition_of_a_broker(count: int, m
     assert rest == [(each, 0) for each in partitions]
     assert [order.table.first_needed(each) for each in other] == [0] * count
     assert len(looked_up) == 2 * count
+
+
+def producer_entries(value: bytes) -> list[ProducerEntry]:
+    """Return what an index record says about producers."""
+    return [each for each in decode_entries(value) if isinstance(each, ProducerEntry)]
+
+
+def restore_all(order: OffsetAssigner, index: list[tuple[int, bytes]]) -> tuple[OffsetAssigner, list[ProducerEntry]]:
+    """Return an order that was restored from index records, and what it says of producers."""
+    restored = OffsetAssigner(LogTable(IDENTITY))
+    restored.table.add_topic(order.table.topics["orders"])
+    (log,) = restored.table.logs("orders")
+    found: list[ProducerEntry] = []
+    for sequence, value in index:
+        restored.table.restore(log, RecordSequence(sequence), value)
+        for entry in producer_entries(value):
+            found = [] if isinstance(entry, IndexRewriteEntry) else [*found, entry]
+    return restored, found
+
+
+def test_rewritten_index_keeps_open_and_ended_transactions() -> None:
+    order = OffsetAssigner(LogTable(IDENTITY), rewrite_entries=20)
+    order.table.add_topic(Topic("orders", "1D"))
+    (log,) = order.table.logs("orders")
+    index: list[tuple[int, bytes]] = []
+    for number in range(300):
+        data = encode_batch(
+            number,
+            [b""],
+            timestamps=5,
+            producer_id=number > 0,
+            producer_epoch=2,
+            base_sequence=max(number - 1, 0),
+            is_transactional=True,
+        )
+        if number == 150:
+            order.table.append_marker(log, marker_entry(0, 150, 1, 2, 0, 77, 1))
+        plan = order.plan([RecordBatch(log.leader_partition, number, [b""], encoded=(data,))], 77)
+        order.commit(plan)
+        for record in plan.index_records:
+            index += [(each, value or b"") for each, value in enumerate(record.values, record.first_sequence)]
+        index = [each for each in index if each[0] >= log.index_first]
+        assert log.entry_count <= 60
+    restored, found = restore_all(order, index)
+    assert found[0] == batch_entry(0, 1, 0, 2, 0, 1, 77)  # producer 0 has never ended its transaction
+    assert found[1] == marker_entry(150, 150, 1, 2, 0, 77, 1)
+    assert found[2] == batch_entry(150, 1, 1, 2, 149, 1, 77)  # the first one of the transaction that is open
+    assert restored.table.finish_restoring({log.leader_partition: 300}, {}) == []
+    assert restored.table.logs("orders")[0].high_watermark == 301
