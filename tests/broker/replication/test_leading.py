@@ -199,3 +199,34 @@ async def test_a_replica_that_joins_is_not_in_sync_for_clients_until_it_counts(a
         assert cluster.replicas() == "ABC"
         await wait_for(lambda: cluster.in_sync() == "ABC")
         assert cluster.log("A").leadership.learners == ()
+
+
+async def test_all_brokers_stop_and_start_again(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster() as cluster:
+        await cluster.start("A", "B", "C")
+        await cluster.create("orders", "ABC", "BCA", "CAB")
+        for number, leader in enumerate("ABC"):
+            await cluster.append(leader, *[b"%d" % each for each in range(number + 1)], number=number)
+        await cluster.stop("A", "B", "C")
+        await cluster.start("A", "B", "C")
+        for number in range(3):
+            leader = await cluster.wait_leader("ABC", "orders", number)
+            assert await cluster.read(leader, number=number) == [b"%d" % each for each in range(number + 1)]
+            assert await cluster.append(leader, b"more", number=number) == number + 1
+
+
+async def test_a_new_leader_appends_nothing_before_it_has_all_records(autojump_clock: MockClock) -> None:
+    """B gets no records of the log, and leads when A is gone: until C has given it what is missing, it waits."""
+    async with open_virtual_cluster() as cluster:
+        await cluster.start("A", "B", "C")
+        await cluster.create("orders", "ABC")
+        await cluster.append("A", b"a")
+        await wait_for(lambda: cluster.in_sync() == "ABC")
+        cluster.cut("A", "B", is_one_way=True)
+        await cluster.append("A", b"b")
+        await cluster.stop("A")
+        cluster.heal()
+        leader = await cluster.wait_leader("BC")
+        assert await cluster.append(leader, b"c") == 2
+        await wait_for(lambda: cluster.in_sync() == "BC")
+        assert await cluster.read(leader) == [b"a", b"b", b"c"]
