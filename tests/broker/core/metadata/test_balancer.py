@@ -152,6 +152,26 @@ def test_a_broker_that_is_drained_keeps_its_replica_until_its_successor_is_in_sy
     assert steps == [[everybody], [], [], [everybody - {drained}], [], []]
 
 
+def test_a_full_broker_gets_no_replicas_and_leads_nothing() -> None:
+    cluster = Cluster(4, 5, 20)
+    cluster.describe("b3", free_bytes=99)
+    cluster.kill("b1")
+    before = cluster.loads()["b3"]
+    cluster.rest()
+    assert cluster.loads()["b3"] <= before
+    assert all(log.leader != "b3" for log in cluster.logs.values())
+
+
+def test_missing_replicas_are_added_as_brokers_come() -> None:
+    cluster = Cluster(5, 1, 6, wanted=3)
+    cluster.run(20)
+    assert cluster.changes == 0
+    for count in (2, 3, 4):
+        cluster.add_broker()
+        cluster.rest()
+        assert {len(log.replicas) for log in cluster.logs.values()} == {min(count, 3)}
+
+
 def test_racks_remain_spread_when_replicas_move() -> None:
     cluster = Cluster(6, 0)
     for number in range(6):

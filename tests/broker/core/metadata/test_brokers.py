@@ -29,6 +29,35 @@ def know_two() -> Brokers:
     return brokers
 
 
+def test_a_broker_that_is_cut_off_goes_on_listing_the_others() -> None:
+    brokers = Brokers(BrokerRegistration(address="a"), timeout_s=1.0)
+    for number, each in enumerate(("b", "c", "d"), 1):
+        brokers.record_registration(BrokerRegistration(address=each, number=number))
+        brokers.record_heartbeat(each, 10.0)
+    brokers.check_alive(10.1)
+    for each in ("b", "c"):
+        brokers.record_heartbeat(each, 11.0)
+    brokers.check_alive(11.5)
+    assert [each.address for each in brokers.advertised()] == ["a", "b", "c"]  # d has died
+    brokers.check_alive(13.0)
+    assert brokers.alive == {"a"}
+    assert [each.address for each in brokers.advertised()] == ["a", "b", "c"]  # a is cut off
+    brokers.record_heartbeat("b", 13.0)
+    brokers.check_alive(13.1)
+    assert [each.address for each in brokers.advertised()] == ["a", "b"]
+
+
+def test_nobody_is_dead_because_this_broker_was_held_up() -> None:
+    brokers = know_two()
+    brokers.record_heartbeat("b", 10.0)
+    brokers.record_heartbeat("c", 9.5)
+    brokers.check_alive(10.2)
+    assert not brokers.check_alive(15.4, 5.0)
+    brokers.record_heartbeat("c", 15.5)
+    assert brokers.check_alive(16.1)
+    assert brokers.alive == {"a", "c"}
+
+
 def test_of_two_brokers_with_a_number_one_gives_it_up() -> None:
     """The one that was there keeps it, then the one whose number is a setting."""
     kinds = [
