@@ -190,7 +190,7 @@ SLOW = st.builds(
 )
 
 
-@settings(max_examples=8)
+@settings(max_examples=4)
 @given(slow=st.lists(SLOW, max_size=60), copies=st.integers(1, 3), bytes_max=st.sampled_from([16 * MIB, 64 * MIB]))
 def test_fast_client_is_served_soon_beside_any_slow_ones(slow: list[Client], copies: int, bytes_max: int) -> None:
     """The bound does not depend on their number, and in the end nothing is held."""

@@ -124,16 +124,16 @@ class Model:
         assert set(self.log.producers.open_transactions) == self.open
 
 
-@pytest.mark.parametrize("first", range(0, 60, 20))
+@pytest.mark.parametrize("first", range(0, 30, 10))
 def test_each_batch_is_appended_once_in_order_and_recognized_when_it_comes_again(first: int) -> None:
-    for seed in range(first, first + 20):
+    for seed in range(first, first + 10):
         model = Model(seed)
         for _ in range(120):
             model.draw.choices([model.produce, model.end, model.wait], [12, 2, 1])[0]()
             model.check()
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(12))
 def test_the_oldest_idle_producers_are_forgotten_when_there_are_too_many(seed: int) -> None:
     draw = random.Random(seed)
     states = ProducerStates(ProducerStateSettings(producers_max=4))
