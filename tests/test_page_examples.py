@@ -7,14 +7,14 @@ import re
 import shlex
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-import trio
 
 from dafka.testing import Cluster
+from tests.cli.forks import PYTHON, fork_dafka
 from tests.cli.harness import Dafka
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parent.parent
 PAGES = (
@@ -41,37 +41,36 @@ def test_every_page_has_a_program() -> None:
     assert [page for page in PAGES if not programs(page)] == []
 
 
-HEEDS_SIGINT = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-"""Makes a program end with SIGINT even if these tests run as a background job, which ignores it."""
+STRICT = "import sys, warnings; warnings.simplefilter('error'); sys.stdout.reconfigure(line_buffering=True)\n"
+"""Makes a warning in a program an error, and each printed line visible at once."""
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-async def test_program_runs(program: str, dafka_cluster: Cluster, tmp_path: Path) -> None:
+async def test_program_runs(
+    program: str, dafka_cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     environment = {
         **os.environ,
         "DAFKA_BEACON_TOWER_SUB": dafka_cluster.tower.sub_endpoint,
         "DAFKA_BEACON_TOWER_PUB": dafka_cluster.tower.pub_endpoint,
-        "PYTHONUNBUFFERED": "1",
     }
     async with dafka_cluster.producer("orders") as producer:
         await producer.send_many([b"1", b"2", b"3"])
-    command = [sys.executable, "-W", "error", "-c", HEEDS_SIGINT + program]
-    errors = tmp_path / "errors"
-    with trio.fail_after(60), errors.open("wb") as stderr:
-        process = await trio.lowlevel.open_process(
-            command, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, stderr=stderr
-        )
-        assert process.stdout is not None
-        is_endless = "async for" in program and "break" not in program
-        output = b""
-        async with process.stdout:
-            async for chunk in process.stdout:
-                output += chunk
-                if is_endless:
-                    process.send_signal(signal.SIGINT)
-        status = await process.wait()
-    assert output or "print(" not in program, errors.read_text()
-    assert is_endless or status == 0, errors.read_text()
+    monkeypatch.chdir(tmp_path)
+    output, errors = tmp_path / "output", tmp_path / "errors"
+    with output.open("wb") as stdout, errors.open("wb") as stderr:
+        streams = subprocess.DEVNULL, stdout.fileno(), stderr.fileno()
+        process = fork_dafka([STRICT + program], *streams, environment, program=(PYTHON,))
+    is_endless = "async for" in program and "break" not in program
+    try:
+        if is_endless:
+            await wait_until(lambda: output.stat().st_size > 0 or process.poll() is not None)
+            process.send_signal(signal.SIGINT)
+        await wait_until(lambda: process.poll() is not None)
+    finally:
+        process.kill()
+    assert output.stat().st_size or "print(" not in program, errors.read_text()
+    assert is_endless or process.returncode == 0, errors.read_text()
 
 
 def commands(page: Path, folder: Path) -> list[str]:
