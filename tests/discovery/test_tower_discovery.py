@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 import trio
@@ -19,6 +20,7 @@ from dafka.roles import Tower, serve_tower
 from dafka.testing import check_discovery
 from dafka.transport import Socket, open_context
 from dafka.wire import NodeBeacon, TowerBeacon
+from tests.waiting import wait_until
 
 FREE = "tcp://127.0.0.1:*"
 AN_HOUR_MS = 3_600_000
@@ -105,12 +107,6 @@ async def running(*nodes: Node, config: Config) -> AsyncIterator[trio.Nursery]:
             await nursery.start(node.run, config)
         yield nursery
         nursery.cancel_scope.cancel()
-
-
-async def poll(is_reached: Callable[[], bool]) -> None:
-    with trio.fail_after(60):
-        while not is_reached():  # noqa: ASYNC110  (statistics have no event)
-            await trio.sleep(0.01)
 
 
 # Finding each other
@@ -232,27 +228,30 @@ async def test_welcome_is_answered_with_a_beacon() -> None:
             assert node.reports == [TowersHeard()]
 
 
-async def test_two_towers_report_a_node_once() -> None:
-    one, two = Node(7001), Node(7002)
-    async with (
-        open_tower() as first,
-        open_tower() as second,
-        running(one, two, config=config_of(first, second, interval_ms=20)),
-    ):
-        await one.wait(two.joined, Settled())
-        for tower in (first, second):
-            await poll(lambda: min(first.statistics().beacons, second.statistics().beacons) > 20)
-            assert tower.statistics().nodes == 2
-        assert [report for report in one.reports if isinstance(report, PeerJoined)] == [two.joined]
+def has_nodes(tower: Tower, count: int) -> bool:
+    return tower.statistics().nodes == count
 
 
-async def test_one_of_two_towers_is_enough() -> None:
+@pytest.mark.parametrize("towers", ["ab ab", "-a -a", "ab ba", "ab b", "b ab", "ab- a", "-b ab"])
+async def test_nodes_find_each_other_once_through_all_towers_that_they_send_to_and_hear(towers: str) -> None:
+    """The letters name the towers at the SUB and at the PUB endpoints; at a dash is none."""
     one, two = Node(7001), Node(7002)
-    absent = await free_endpoints()
-    async with open_tower() as tower:
-        config = config_at([absent, (tower.sub_endpoint, tower.pub_endpoint)], AN_HOUR_MS, AN_HOUR_MS)
+    async with open_tower() as first, open_tower() as second:
+        endpoints = {"a": (first.sub_endpoint, first.pub_endpoint), "b": (second.sub_endpoint, second.pub_endpoint)}
+        endpoints["-"] = await free_endpoints()
+        subs, pubs = towers.split()
+        config = Config().with_beacon(
+            tower_sub=tuple(endpoints[each][0] for each in subs),
+            tower_pub=tuple(endpoints[each][1] for each in pubs),
+            interval_ms=50,
+            timeout_ms=AN_HOUR_MS,
+        )
         async with running(one, two, config=config):
             await one.wait(two.joined, TowersHeard(), Settled())
+            await two.wait(one.joined, TowersHeard(), Settled())
+            for letter, tower in ("a", first), ("b", second):
+                await wait_until(partial(has_nodes, tower, 2 if letter in subs else 0))
+        assert [report for report in one.reports if isinstance(report, PeerJoined)] == [two.joined]
 
 
 async def test_silence_of_all_towers_and_its_end_are_reported() -> None:
@@ -281,7 +280,7 @@ async def test_cancelled_discovery_closes_its_sockets() -> None:
         for _ in range(3):
             async with running(Node(7001), config=config_of(tower)):
                 pass
-        await poll(lambda: len(os.listdir("/proc/self/fd")) <= before)
+        await wait_until(lambda: len(os.listdir("/proc/self/fd")) <= before)
 
 
 def test_tower_takes_no_argument() -> None:
@@ -335,7 +334,7 @@ async def test_tower_counts_invalid_messages_and_continues() -> None:
         publisher.connect(tower.sub_endpoint)
         assert await publisher.receive_many() == [[b"\x01A"], [b"\x01B"]]
         publisher.send_many(NO_BEACONS)
-        await poll(lambda: tower.statistics().discarded == len(NO_BEACONS))
+        await wait_until(lambda: tower.statistics().discarded == len(NO_BEACONS))
         subscriber.connect(tower.pub_endpoint)
         subscriber.send_many([[b"rubbish", b"for the XPUB"], [b"\x01"], [b"\x01" + b"x" * 1000], [b""]])
         publisher.send_many([[b"B" * 2000]])
