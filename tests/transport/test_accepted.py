@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, contextmanager
 
 import attrs
 import pytest
@@ -12,10 +12,7 @@ import zmq
 
 from dafka.transport import AcceptedConnections, Socket, open_context
 from dafka.transport import accepted as module
-
-DEADLINE_S = 60
-DUE_S = 1e9
-"""A point in time at which every connection has been silent for long."""
+from tests.waiting import DEADLINE_S
 
 Context = zmq.Context[zmq.Socket[bytes]]
 
@@ -44,19 +41,6 @@ class Listener:
             ((_, source),) = await self.socket.receive_with_sources(1)
         return source.connection
 
-    async def wait_connection(self) -> None:
-        """Receive one message, and note that its connection is not silent."""
-        descriptor = await self.receive_descriptor()
-        self.accepted.update()
-        assert self.accepted.find(descriptor) is not None
-
-    async def wait_ended(self, *numbers: int) -> None:
-        with trio.fail_after(DEADLINE_S):
-            while len(self.ended) < len(numbers):
-                self.accepted.update()
-                await trio.sleep(0.001)
-        assert self.ended == list(numbers)
-
     @contextmanager
     def open_peer(self, prefix: bytes = b"x") -> Iterator[Socket]:
         peer = Socket(self.context.socket(zmq.SocketType.SUB))
@@ -68,11 +52,11 @@ class Listener:
             peer.close(0)
 
 
-@asynccontextmanager
-async def open_listener(wanted_max: int = 1000) -> AsyncIterator[Listener]:
+@pytest.fixture
+async def listener() -> AsyncIterator[Listener]:
     async with open_context(0) as context:
         socket = Socket(context.socket(zmq.SocketType.XPUB))
-        accepted = AcceptedConnections(socket, wanted_max)
+        accepted = AcceptedConnections(socket, 1000)
         try:
             socket.set_options(xpub_verbose=1)
             ended: list[int] = []
@@ -81,12 +65,6 @@ async def open_listener(wanted_max: int = 1000) -> AsyncIterator[Listener]:
         finally:
             socket.close(0)
             accepted.close()
-
-
-@pytest.fixture
-async def listener() -> AsyncIterator[Listener]:
-    async with open_listener() as listener:
-        yield listener
 
 
 async def test_connections_are_counted_by_events_and_not_examined(
@@ -114,31 +92,6 @@ async def test_connections_are_counted_by_events_and_not_examined(
         assert listener.ended == [6]
     await listener.wait_count(0)
     assert sorted(listener.ended) == [1, 2, 3, 4, 5, 6]
-
-
-async def test_a_reused_descriptor_is_another_connection(listener: Listener) -> None:
-    with listener.open_peer():
-        first_descriptor = await listener.receive_descriptor()
-        await listener.wait_count(1)
-        first = listener.accepted.find(first_descriptor)
-        assert first is not None
-        assert listener.accepted.is_open(first.number)
-    await listener.wait_count(0)
-    assert listener.accepted.find(first_descriptor) is None
-    assert listener.accepted.identify(first) is None
-    assert not listener.accepted.is_open(first.number)
-    with listener.open_peer(b"y"):
-        await listener.wait_count(1)
-        (second,) = listener.accepted._connections.values()
-        second_descriptor = second.descriptor
-        if second_descriptor != first_descriptor:
-            pytest.skip("the system did not reuse the descriptor")
-        assert second.number != first.number
-        assert not listener.accepted.is_open(first.number)
-        assert listener.accepted.end(first) is None
-        await trio.testing.wait_all_tasks_blocked()
-        listener.accepted.update()
-        assert listener.accepted.is_open(second.number)
 
 
 async def test_all_connections_can_be_dropped_and_the_peers_connect_again(listener: Listener) -> None:

@@ -275,7 +275,7 @@ async def test_a_peer_without_a_key_or_with_an_invalid_endpoint_is_refused_and_f
 async def test_a_node_connects_to_more_peers_than_libzmq_allows_by_default(close_node: Callable[..., Closed]) -> None:
     """Each key needs three sockets, of which libzmq allows 1023."""
     node = close_node()
-    keys = [KeyPair.generate() for _ in range(400)]
+    keys = [KeyPair.generate() for _ in range(345)]
     node.authorize(*keys)
     async with opened(node) as mesh:
         for pair in keys:

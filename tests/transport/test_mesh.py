@@ -23,8 +23,6 @@ from dafka.transport.subscribers import CurveSubscriber
 from dafka.wire.batch import iter_frames
 from tests.waiting import DEADLINE_S, wait_until
 
-pytestmark = pytest.mark.usefixtures("either_loops")
-
 CONFIG = NodeConfig(bind="tcp://127.0.0.1:*")
 
 
@@ -42,27 +40,6 @@ async def settle_threads() -> None:
         pass
 
 
-async def test_mesh_carries_messages_between_two_nodes() -> None:
-    with trio.fail_after(DEADLINE_S):
-        async with open_mesh(CONFIG, 1000) as one, open_mesh(CONFIG, 1000) as two:
-            assert one.port != two.port
-            assert one.endpoint == f"tcp://127.0.0.1:{one.port}"
-            two.subscriber.subscribe(b"topic")
-            two.subscriber.connect_peer(PeerEndpoint(one.endpoint))
-            assert await one.publisher.receive_many() == [[b"\x01topic"]]
-            one.publisher.send_many([[b"topic", b"0"]])
-            assert await two.subscriber.receive() == ([[b"topic", b"0"]], PeerEndpoint(""))
-
-
-async def test_every_subscription_is_reported_even_if_another_peer_has_the_same() -> None:
-    with trio.fail_after(DEADLINE_S):
-        async with open_mesh(CONFIG, 1000) as one, open_mesh(CONFIG, 1000) as two, open_mesh(CONFIG, 1000) as three:
-            for mesh in (two, three):
-                mesh.subscriber.subscribe(b"topic")
-                mesh.subscriber.connect_peer(PeerEndpoint(one.endpoint))
-                assert await one.publisher.receive_many() == [[b"\x01topic"]]
-
-
 async def test_subscriptions_come_with_the_number_of_their_connection() -> None:
     with trio.fail_after(DEADLINE_S):
         async with open_mesh(CONFIG, 1000) as one, open_mesh(CONFIG, 1000) as two, open_mesh(CONFIG, 1000) as three:
@@ -73,7 +50,7 @@ async def test_subscriptions_come_with_the_number_of_their_connection() -> None:
                 mesh.subscriber.connect_peer(PeerEndpoint(one.endpoint))
                 while len(found) % 2 or len({number for number, _ in found}) < (1 if mesh is two else 2):
                     found += await one.publisher.receive_numbered()
-            assert [frames for _, frames in found] == [[b"\1a"], [b"\1b"]] * 2
+            assert [frames for _, frames in found] == [[b"\1a"], [b"\1b"]] * 2, "also those that another peer has"
             numbers = [number for number, _ in found]
             assert numbers[0] == numbers[1] != numbers[2] == numbers[3]
             assert min(numbers) >= 0
@@ -88,6 +65,7 @@ async def receive_until(mesh: Mesh, last: bytes) -> list[list[bytes]]:
     return found
 
 
+@pytest.mark.usefixtures("either_loops")
 async def test_each_peer_gets_records_in_the_form_that_it_takes() -> None:
     with trio.fail_after(DEADLINE_S):
         async with open_mesh(CONFIG, 1000) as one, open_mesh(CONFIG, 1000) as two, open_mesh(CONFIG, 1000) as three:
@@ -110,16 +88,8 @@ async def test_each_peer_gets_records_in_the_form_that_it_takes() -> None:
             assert one.publisher.is_wanted(b"Bt")
 
 
-async def test_files_and_threads_are_released_when_the_block_ends() -> None:
-    await settle_threads()
-    before = held()
-    async with open_mesh(CONFIG, 1000) as one, open_mesh(CONFIG, 1000) as two:
-        one.subscriber.connect_peer(PeerEndpoint(two.endpoint))
-        assert len(held()[1]) > len(before[1])
-    assert held() == before
-
-
-async def test_files_and_threads_are_released_when_the_block_is_cancelled() -> None:
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_files_and_threads_are_released_when_the_block_ends(is_cancelled: bool) -> None:
     await settle_threads()
     before = held()
     with trio.CancelScope() as scope:
@@ -128,11 +98,12 @@ async def test_files_and_threads_are_released_when_the_block_is_cancelled() -> N
             nursery.start_soon(one.subscriber.receive)
             nursery.start_soon(two.publisher.receive_many)
             await trio.lowlevel.checkpoint()
-            scope.cancel()
+            assert len(held()[1]) > len(before[1])
+            (scope if is_cancelled else nursery.cancel_scope).cancel()
     assert held() == before
 
 
-async def test_files_and_threads_are_released_when_the_endpoint_is_in_use() -> None:
+async def test_an_endpoint_in_use_costs_no_files_or_threads_and_is_free_again_after_the_block() -> None:
     await settle_threads()
     async with open_mesh(CONFIG, 1000) as mesh:
         before = held()
@@ -140,15 +111,12 @@ async def test_files_and_threads_are_released_when_the_endpoint_is_in_use() -> N
             async with open_mesh(NodeConfig(bind=mesh.endpoint), 1000):
                 pass
         assert held() == before
+    async with open_mesh(NodeConfig(bind=mesh.endpoint), 1000) as again:
+        assert (again.endpoint, again.port) == (mesh.endpoint, mesh.port)
+        assert again.endpoint == f"tcp://127.0.0.1:{again.port}"
 
 
-async def test_port_is_free_again_after_the_block() -> None:
-    async with open_mesh(CONFIG, 1000) as mesh:
-        endpoint = mesh.endpoint
-    async with open_mesh(NodeConfig(bind=endpoint), 1000) as mesh:
-        assert mesh.endpoint == endpoint
-
-
+@pytest.mark.usefixtures("either_loops")
 async def test_messages_sent_before_closing_still_arrive() -> None:
     messages = [[b"topic", (b"%d" % number).ljust(1000, b".")] for number in range(5000)]
     received: list[list[bytes]] = []

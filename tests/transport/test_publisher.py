@@ -10,7 +10,6 @@ import zmq
 
 from dafka.config import NodeConfig
 from dafka.transport import Mesh, open_mesh
-from dafka.transport.publisher import NAMES_MAX
 from tests.waiting import DEADLINE_S
 
 LIMITS = NodeConfig(bind="tcp://127.0.0.1:*", subscriptions_max=500, subscription_bytes_max=20_000)
@@ -59,12 +58,3 @@ async def test_a_peer_with_too_many_subscriptions_is_disconnected_and_others_are
                     await trio.sleep(0.01)
                 assert honest.recv_multipart() == [b"Mhonest", b"served"]
             assert received.count(b"\1Mhonest") == 1
-
-
-async def test_one_connection_subscribes_for_few_addresses() -> None:
-    async with open_publisher() as (mesh, received):
-        names = [b"E%032X" % number for number in range(NAMES_MAX + 5)]
-        with open_subscriber(mesh, *names, b"Hlast"):
-            await wait(received, b"\1Hlast")
-            assert len([frame for frame in received if frame.startswith(b"\1E")]) == NAMES_MAX
-            assert mesh.publisher.discarded == {"too many addresses of one connection": 5}

@@ -25,8 +25,6 @@ from dafka.wire import Dialect
 from dafka.wire.batch import EncodedRun, iter_frames
 from tests.transport.test_loops import records
 
-pytestmark = pytest.mark.usefixtures("either_loops")
-
 
 @attrs.define
 class Work:
@@ -117,6 +115,7 @@ async def test_the_batches_grow_again_while_full_ones_are_handled_in_time(ends: 
     assert ends.far.count_max == most
 
 
+@pytest.mark.usefixtures("either_loops")
 async def test_one_call_returns_a_limited_number_of_items(ends: Ends) -> None:
     ends.near.send_many(singles(2 * ITEMS_MAX + 5))
     assert len(ends.far.receive_nowait()) == ITEMS_MAX
@@ -131,6 +130,7 @@ async def test_one_call_returns_a_limited_number_of_items(ends: Ends) -> None:
     assert ends.far.is_slow_batch
 
 
+@pytest.mark.usefixtures("either_loops")
 async def test_messages_that_were_held_come_first_and_once(ends: Ends) -> None:
     """What libzmq had begun to hand over when the peer was disconnected."""
     for take in (ends.far.receive_nowait, lambda: [frames for _, frames in ends.far._receive_sourced_nowait(10)]):
@@ -141,6 +141,7 @@ async def test_messages_that_were_held_come_first_and_once(ends: Ends) -> None:
         assert take() == []
 
 
+@pytest.mark.usefixtures("either_loops")
 async def test_a_stream_of_records_is_one_run(ends: Ends) -> None:
     messages = records(Dialect.RFC46, 0, 1500)
     ends.near.send_many(messages)

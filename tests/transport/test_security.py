@@ -49,42 +49,37 @@ def test_complete_settings_are_read(files: dict[str, str], pair: KeyPair) -> Non
 
 
 @pytest.mark.parametrize(
-    ("left_out", "error"),
+    ("names", "tower_keys", "error"),
     [
-        ("key_file", r"\[security\] authorized_keys: expected a key_file"),
-        ("authorized_keys", r"\[security\] key_file: expected authorized_keys"),
+        (["authorized_keys"], (), "authorized_keys: expected a key_file"),
+        (["key_file"], (), "key_file: expected authorized_keys"),
+        ([], (KeyPair.generate().public,), "tower_keys: expected a key_file"),
+        (["key_file", "authorized_keys"], ("x",), "tower_keys: there is no file 'x'"),
     ],
 )
-def test_half_of_the_settings_is_no_plain_cluster(files: dict[str, str], left_out: str, error: str) -> None:
-    del files[left_out]
-    with pytest.raises(ConfigError, match=error):
-        opened(**files)
-
-
-def test_keys_of_towers_without_own_keys_are_refused(pair: KeyPair) -> None:
-    with pytest.raises(ConfigError, match=r"\[security\] tower_keys: expected a key_file"):
-        opened(tower_keys=(pair.public,))
-
-
-def test_an_invalid_key_of_a_tower_is_named_with_its_setting(files: dict[str, str]) -> None:
-    with pytest.raises(ConfigError, match=r"\[security\] tower_keys: there is no file 'x'"):
-        opened(**files, tower_keys=("x",))
+def test_incomplete_or_invalid_settings_are_no_plain_cluster(
+    files: dict[str, str], names: list[str], tower_keys: tuple[str, ...], error: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"\[security\] {error}"):
+        opened(**{name: files[name] for name in names}, tower_keys=tower_keys)
 
 
 @pytest.mark.parametrize(
     ("keys", "index", "count", "expected"),
-    [("A", 0, 1, "A"), ("A", 2, 3, "A"), ("AB", 0, 2, "A"), ("AB", 1, 2, "B"), ("ABC", 2, 3, "C")],
+    [
+        *(("A", 0, 1, "A"), ("A", 2, 3, "A"), ("AB", 0, 2, "A"), ("AB", 1, 2, "B"), ("ABC", 2, 3, "C")),
+        *(("", 0, 1, None), ("AB", 0, 1, None), ("AB", 0, 3, None), ("ABC", 0, 2, None)),
+    ],
 )
 def test_towers_share_a_key_or_have_one_each(
-    keys: str, index: int, count: int, expected: str, pair: KeyPair, tmp_path: Path
+    keys: str, index: int, count: int, expected: str | None, pair: KeyPair, tmp_path: Path
 ) -> None:
-    assert make_security(pair, tmp_path / "list", *keys).tower_key(index, count) == expected
-
-
-@pytest.mark.parametrize(("keys", "count"), [("", 1), ("AB", 1), ("AB", 3), ("ABC", 2)])
-def test_another_number_of_tower_keys_is_refused(keys: str, count: int, pair: KeyPair, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"\[security\] tower_keys: expected"):
-        make_security(pair, tmp_path / "list", *keys).tower_key(0, count)
+    security = make_security(pair, tmp_path / "list", *keys)
+    if expected:
+        assert security.tower_key(index, count) == expected
+    else:
+        with pytest.raises(ConfigError, match=r"\[security\] tower_keys: expected"):
+            security.tower_key(index, count)
 
 
 class Options:

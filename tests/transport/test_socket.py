@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeAlias
@@ -11,12 +12,10 @@ import trio.testing
 import zmq
 
 from dafka.errors import AddressInUseError, TransportError
-from dafka.transport import Socket, choose_loops, open_context
+from dafka.transport import Socket, open_context
 from tests.waiting import DEADLINE_S
 
 Context: TypeAlias = "zmq.Context[zmq.Socket[bytes]]"
-
-pytestmark = pytest.mark.usefixtures("either_loops")
 
 LOOPBACK = "tcp://127.0.0.1:*"
 
@@ -74,6 +73,7 @@ def numbered(first: int, end: int) -> list[list[bytes]]:
 # Batches
 
 
+@pytest.mark.usefixtures("either_loops")
 async def test_batches_arrive_whole_and_in_order(publisher: Socket, subscriber: Socket) -> None:
     await join(publisher, subscriber)
     assert publisher.send_many(numbered(0, 3000)) == 3000
@@ -81,27 +81,6 @@ async def test_batches_arrive_whole_and_in_order(publisher: Socket, subscriber: 
     assert publisher.send_many(iter(numbered(3000, 3001))) == 1
     assert await receive(subscriber, 3001) == numbered(0, 3001)
     assert subscriber.receive_nowait() == []
-
-
-async def test_one_call_receives_a_limited_number_of_messages(publisher: Socket, subscriber: Socket) -> None:
-    await join(publisher, subscriber)
-    publisher.send_many(numbered(0, 5000))
-    received = 0
-    with trio.fail_after(DEADLINE_S):
-        while received < 5000:
-            messages = await subscriber.receive_many()
-            assert 1 <= len(messages) <= choose_loops().receive_count_max
-            received += len(messages)
-
-
-async def test_subscriptions_filter_messages_by_prefix(publisher: Socket, subscriber: Socket) -> None:
-    await join(publisher, subscriber, b"Ma")
-    subscriber.subscribe(b"Mb")
-    assert await receive(publisher, 1) == [[b"\x01Mb"]]
-    subscriber.unsubscribe(b"Ma")
-    assert await receive(publisher, 1) == [[b"\x00Ma"]]
-    publisher.send_many([[b"Ma", b"0"], [b"Mb", b"1"], [b"M", b"2"], [b"Mbb", b"3"]])
-    assert await receive(subscriber, 2) == [[b"Mb", b"1"], [b"Mbb", b"3"]]
 
 
 async def test_receiving_is_a_checkpoint(publisher: Socket, subscriber: Socket) -> None:
@@ -116,17 +95,10 @@ async def test_receiving_is_a_checkpoint(publisher: Socket, subscriber: Socket) 
         assert await subscriber.receive_many() == numbered(1, 2)
 
 
-async def test_the_source_of_a_message_has_the_host_of_the_peer(publisher: Socket, subscriber: Socket) -> None:
-    assert await peer_address(publisher, subscriber, LOOPBACK) == "127.0.0.1"
-
-
-async def test_the_source_of_a_message_has_no_host_if_the_peer_has_no_ip_address(
-    publisher: Socket, subscriber: Socket
+@pytest.mark.parametrize(("endpoint", "host"), [(LOOPBACK, "127.0.0.1"), ("inproc://here", "")])
+async def test_the_source_of_a_message_has_the_ip_address_of_the_peer_if_it_has_one(
+    endpoint: str, host: str, publisher: Socket, subscriber: Socket
 ) -> None:
-    assert await peer_address(publisher, subscriber, "inproc://here") == ""
-
-
-async def peer_address(publisher: Socket, subscriber: Socket, endpoint: str) -> str:
     async def answer_subscription() -> None:
         await publisher.receive_many()
         publisher.send_many(numbered(0, 1))
@@ -137,13 +109,13 @@ async def peer_address(publisher: Socket, subscriber: Socket, endpoint: str) -> 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(answer_subscription)
             ((frames, source),) = await subscriber.receive_with_sources(1)
-    assert frames == numbered(0, 1)[0]
-    return source.host
+    assert (frames, source.host) == (numbered(0, 1)[0], host)
 
 
 # Waiting
 
 
+@pytest.mark.usefixtures("either_loops")
 async def test_a_reader_is_woken_even_if_a_send_has_reset_the_descriptor(publisher: Socket, subscriber: Socket) -> None:
     """Send without a checkpoint until a send has processed the subscription that the reader waits for."""
     await join(publisher, subscriber, b"first")
@@ -160,6 +132,7 @@ async def test_a_reader_is_woken_even_if_a_send_has_reset_the_descriptor(publish
                 pytest.fail("the subscription never took effect")
 
 
+@pytest.mark.usefixtures("either_loops")
 async def test_a_reader_is_woken_even_if_a_subscribe_has_reset_the_descriptor(
     publisher: Socket, subscriber: Socket
 ) -> None:
@@ -177,6 +150,7 @@ async def expect(socket: Socket, message: Sequence[bytes]) -> None:
     assert await socket.receive_many() == [list(message)]
 
 
+@pytest.mark.usefixtures("either_loops")
 async def test_cancelled_receives_lose_no_messages(publisher: Socket, subscriber: Socket) -> None:
     await join(publisher, subscriber)
     randomness = random.Random(3)
@@ -221,19 +195,6 @@ async def test_a_second_receiver_is_refused_and_the_first_continues(publisher: S
 # Endpoints
 
 
-async def test_bind_returns_the_endpoint_with_its_port(publisher: Socket) -> None:
-    host, _, port = publisher.bind(LOOPBACK).rpartition(":")
-    assert host == "tcp://127.0.0.1"
-    assert int(port) > 0
-
-
-async def test_a_port_that_is_in_use_is_refused_in_one_sentence(publisher: Socket, subscriber: Socket) -> None:
-    endpoint = publisher.bind(LOOPBACK)
-    with pytest.raises(AddressInUseError) as caught:
-        subscriber.bind(endpoint)
-    assert str(caught.value) == f"cannot listen at {endpoint}: address already in use"
-
-
 async def test_address_of_another_machine_is_refused(publisher: Socket) -> None:
     with pytest.raises(AddressInUseError) as caught:
         publisher.bind("tcp://192.0.2.1:5556")
@@ -241,31 +202,18 @@ async def test_address_of_another_machine_is_refused(publisher: Socket) -> None:
     assert str(caught.value) == f"{problem}; expected an address of this machine, or * for all"
 
 
-BAD = [
-    "",
-    "rubbish",
-    "tcp://",
-    "tcp://127.0.0.1",
-    "tcp://127.0.0.1:65536",
-    "tcp://127.0.0.1:99999",
-    "tcp://127.0.0.1:-1",
-    "tcp://127.0.0.1:x",
-]
+BAD_PORTS = ["", ":65536", ":99999", ":-1", ":x"]
+BAD = ["", "rubbish", "tcp://", "smtp://127.0.0.1:25", *(f"tcp://127.0.0.1{port}" for port in BAD_PORTS)]
 
 
-@pytest.mark.parametrize("endpoint", [*BAD, "smtp://127.0.0.1:25", "tcp://no such host:5556"])
-async def test_bad_endpoint_to_bind_is_refused(publisher: Socket, endpoint: str) -> None:
-    with pytest.raises(TransportError) as caught:
-        publisher.bind(endpoint)
-    assert type(caught.value) is TransportError
-    assert str(caught.value).startswith(f"cannot listen at {endpoint}: ")
-
-
-@pytest.mark.parametrize("endpoint", [*BAD, "smtp://127.0.0.1:25", "tcp://*:5556"])
-async def test_bad_endpoint_to_connect_to_is_refused(subscriber: Socket, endpoint: str) -> None:
-    with pytest.raises(TransportError) as caught:
-        subscriber.connect(endpoint)
-    assert str(caught.value).startswith(f"cannot connect to {endpoint}: ")
+async def test_bad_endpoints_are_refused(publisher: Socket) -> None:
+    for endpoint in (*BAD, "tcp://no such host:5556"):
+        with pytest.raises(TransportError, match=f"^cannot listen at {re.escape(endpoint)}: ") as caught:
+            publisher.bind(endpoint)
+        assert type(caught.value) is TransportError
+    for endpoint in (*BAD, "tcp://*:5556"):
+        with pytest.raises(TransportError, match=f"^cannot connect to {re.escape(endpoint)}: "):
+            publisher.connect(endpoint)
 
 
 async def test_every_port_can_be_connected_to(subscriber: Socket) -> None:
@@ -287,6 +235,7 @@ async def test_disconnect_ends_the_connection_and_is_harmless_without_one(
         subscriber.disconnect("rubbish")
 
 
+@pytest.mark.usefixtures("either_loops")
 async def test_a_waiting_message_survives_disconnecting(publisher: Socket, subscriber: Socket) -> None:
     """After EVENTS was read, libzmq alone would abort the process when the message is received."""
     endpoint = await join(publisher, subscriber)
@@ -297,11 +246,8 @@ async def test_a_waiting_message_survives_disconnecting(publisher: Socket, subsc
     subscriber.disconnect(endpoint)
     assert subscriber.receive_nowait() == [[b"first frame", b"second"]]
     assert subscriber.receive_nowait() == []
-
-
-async def test_close_is_harmless_when_repeated(publisher: Socket) -> None:
-    publisher.close(0)
-    publisher.close(0)
+    for _ in range(2):  # closing again does nothing
+        subscriber.close(0)
 
 
 # Limits
@@ -324,24 +270,3 @@ async def test_a_message_beyond_the_limit_ends_only_its_connection(context: Cont
             subscriber.connect(endpoint)
             assert await receive(publisher, 1) == [[b"\x01"]]
             publisher.send_many([[b"2"]])
-
-
-async def test_a_slow_peer_loses_messages_and_does_not_block_the_publisher(context: Context) -> None:
-    padding = b"." * 2000
-    count = 20_000
-    with opened(context, zmq.SocketType.XPUB) as publisher, opened(context, zmq.SocketType.SUB) as slow:
-        publisher.set_options(sndhwm=100)
-        slow.set_options(rcvhwm=100)
-        await join(publisher, slow)
-        publisher.send_many([[b"%d" % number, padding] for number in range(count)])
-        numbers: list[int] = []
-        with trio.fail_after(DEADLINE_S):
-            while not numbers or numbers[-1] != count:
-                # Send the last message again until there is room for it.
-                publisher.send_many([[b"%d" % count, padding]])
-                with trio.move_on_after(0.01):
-                    numbers += [int(number) for number, _ in await slow.receive_many()]
-        delivered = [number for number in numbers if number < count]
-        assert delivered == sorted(set(delivered))
-        assert delivered[:100] == list(range(100))
-        assert len(delivered) < count
