@@ -46,7 +46,7 @@ SHAPES = {
     "one": Records([b"value"], TIME),
     "empty": Records([b""], TIME),
     "tombstone": Records([None], TIME, keys=[b"key"]),
-    "alike": Records([b"%099d" % number for number in range(9_000)], TIME),
+    "alike": Records([b"%099d" % number for number in range(2_500)], TIME),
     "packed": Records(pack([b"%099d" % number for number in range(200)]), TIME),
     "growing": Records([b"y" * number for number in range(300)], TIME),
     "mixed": Records([None, b"", b"a" * 9_000, None, b"b"], TIME, keys=[b"", None, b"k" * 100, b"l", None]),

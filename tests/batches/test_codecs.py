@@ -109,8 +109,8 @@ def test_both_write_every_shape_the_same(name: str) -> None:
 @needs_compiled
 def test_both_read_and_refuse_the_same() -> None:
     assert isinstance(COMPILED, CompiledCodec)
-    outcomes = Counter(fuzz.check(batch, [COMPILED, PURE]) for batch in hostile_batches(seed=2, count=2_500))
-    assert outcomes["well-formed"] > 200
+    outcomes = Counter(fuzz.check(batch, [COMPILED, PURE]) for batch in hostile_batches(seed=2, count=1_500))
+    assert outcomes["well-formed"] > 100
     records = {"length", "attributes", "timestamp delta", "offset delta", "key length", "value length", "records"}
     headers = {"header count", "header name length", "header value length"}
     assert records | headers | {"magic", "count", "last offset delta", "batch"} <= set(outcomes)

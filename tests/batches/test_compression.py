@@ -21,7 +21,7 @@ from dafka.errors import BatchError, BatchTooLargeError
 
 COMPRESSED = [kind for kind in Compression if kind is not Compression.NONE]
 BYTES_MAX = 1 << 20
-BOMB_BYTES = 64 << 20
+BOMB_BYTES = 32 << 20
 
 
 @pytest.mark.parametrize("kind", list(Compression))

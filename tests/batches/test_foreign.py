@@ -59,19 +59,21 @@ def test_a_log_of_ours_is_read_by_others(compression: Compression, reader: type[
 
 
 @pytest.mark.parametrize("builder", [DefaultRecordBatchBuilder, AioBuilder])
-@pytest.mark.parametrize("compression", COMPRESSIONS)
 @pytest.mark.parametrize("name", NAMES)
-def test_batches_of_others_are_read(name: str, compression: Compression, builder: type[Any]) -> None:
+def test_batches_of_others_are_read(name: str, builder: type[Any]) -> None:
+    """Each shape is compressed in one way, and those of many records in each way."""
     records = SHAPES[name]
-    built = builder(2, compression.value, False, -1, -1, -1, 1 << 24)
-    for offset, time, key, value, headers in rows(records, 0):
-        built.append(offset, time, key, value, headers)
-    batch = with_base_offset(bytes(built.build()), 40)
-    header = check_crc(batch)
-    assert (header.base_offset, header.count) == (40, len(records.values))
-    assert header.compression is compression or len(records.values) < 300
-    assert [found for _, found in scan_batches(batch)] == [header]
-    records.expect(decode_batch(batch, bytes_max=BYTES_MAX))
+    is_large = len(records.values) >= 300
+    for compression in COMPRESSIONS if is_large else [COMPRESSIONS[NAMES.index(name) % len(COMPRESSIONS)]]:
+        built = builder(2, compression.value, False, -1, -1, -1, 1 << 24)
+        for offset, time, key, value, headers in rows(records, 0):
+            built.append(offset, time, key, value, headers)
+        batch = with_base_offset(bytes(built.build()), 40)
+        header = check_crc(batch)
+        assert (header.base_offset, header.count) == (40, len(records.values))
+        assert header.compression is compression or not is_large
+        assert [found for _, found in scan_batches(batch)] == [header]
+        records.expect(decode_batch(batch, bytes_max=BYTES_MAX))
 
 
 def reframe(batch: bytes, compress: Callable[[bytes], bytes]) -> bytes:
