@@ -53,7 +53,7 @@ def test_both_loops_receive_the_same(attack: str) -> None:
     compiled = load_compiled()
     if isinstance(compiled, str):
         pytest.skip(compiled)
-    messages = list(islice(generate(attack, AIM, 3), 10 if attack == "hellos" else 300))
+    messages = list(islice(generate(attack, AIM, 3), 10 if attack == "hellos" else 150))
     found = []
     for loops in (PureLoops(), compiled):
         with zmq.Context() as context, context.socket(zmq.PAIR) as near, context.socket(zmq.PAIR) as far:

@@ -132,3 +132,17 @@ def test_a_node_that_may_be_late_stays_while_its_connection_lives() -> None:
     assert registry.expire(2 * TIMEOUT_S) == ["A"]
     assert registry.expire(LATE_FACTOR * TIMEOUT_S - 0.1) == []
     assert registry.expire(LATE_FACTOR * TIMEOUT_S + TIMEOUT_S) == ["B"]
+
+
+def test_nodes_that_register_are_gone_when_their_connection_ends() -> None:
+    registry = Registry()
+    for number, name in enumerate("ABC"):
+        assert registry.admit_beacon(name, number, 0.0, may_be_late=True)
+    registry.ended |= {0, 1}
+    for number in range(2):
+        registry.forget_connection(number)
+    assert registry.connections() == [2]
+    assert registry.admit_beacon("B", 4, 0.1, may_be_late=True), "it has connected again"
+    assert registry.expire(0.1) == ["A"]
+    assert registry.expire(0.2) == []
+    assert ("A" in registry, "B" in registry) == (False, True)

@@ -1,10 +1,6 @@
 from __future__ import annotations
 
 import pytest
-import trio
-
-from dafka import Config
-from dafka.testing import Cluster
 
 pytest_plugins = ["pytester"]
 
@@ -42,11 +38,3 @@ def test_embedder_needs_no_trio_mode(pytester: pytest.Pytester) -> None:
     pytester.makeconftest('pytest_plugins = ["dafka.testing.plugin"]')
     pytester.makepyfile(test_defaults=defaults, test_own_config=own)
     pytester.runpytest_subprocess("-W", "error").assert_outcomes(passed=3)
-
-
-async def test_cluster_is_open(dafka_cluster: Cluster, dafka_config: Config) -> None:
-    assert dafka_cluster.store is not None
-    with trio.fail_after(20):
-        async with dafka_cluster.producer("hello") as producer, dafka_cluster.consumer(["hello"]) as consumer:
-            await producer.send(b"0")
-            assert (await consumer.next_record()).value == b"0"
