@@ -17,6 +17,7 @@ from dafka.records import (
     new_address,
     record_bytes,
 )
+from tests.seeds import each_seed
 
 PARTITION = Partition("orders", "P1")
 
@@ -101,7 +102,7 @@ def size_of(record: Record) -> int:
     return len(b"".join(each for each in contents if each is not None))
 
 
-@pytest.mark.parametrize("seed", range(40))
+@each_seed(40)
 def test_a_batch_is_a_list_of_records_in_every_part(seed: int) -> None:
     rows = Rows(seed)
     batch, draw = rows.batch, rows.draw
@@ -131,7 +132,7 @@ def test_a_batch_is_a_list_of_records_in_every_part(seed: int) -> None:
     assert join(halves) == batch
 
 
-@pytest.mark.parametrize("seed", range(10))
+@each_seed(10)
 def test_removed_records_stay_removed(seed: int) -> None:
     rows = Rows(seed)
     again = bytes(rows.draw.random() < 0.3 for _ in rows.records)

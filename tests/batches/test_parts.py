@@ -29,6 +29,7 @@ from dafka.batches.encoding import encode_part
 from dafka.batches.message_sets import decode_message_set, encode_message_set
 from dafka.errors import BatchError
 from dafka.records import Partition, Record, RecordBatch, join
+from tests.seeds import each_seed
 
 HERE, THERE = Partition("orders", "A"), Partition("orders", "B")
 FIRST = 100
@@ -60,7 +61,7 @@ def decoded(batches: tuple[bytes, ...], partition: Partition = HERE) -> list[Rec
     return [record for each in batches for record in decode_records(partition, each)]
 
 
-@pytest.mark.parametrize("seed", range(40))
+@each_seed(40)
 def test_records_come_back_from_batches_of_limited_size(seed: int) -> None:
     draw = Random(seed)
     records = draw_records(draw, draw.randrange(1, 60))
@@ -87,7 +88,7 @@ def test_records_come_back_from_batches_of_limited_size(seed: int) -> None:
         assert run.encoded == (batches if is_kept else ())
 
 
-@pytest.mark.parametrize("seed", range(40))
+@each_seed(40)
 def test_a_part_of_a_batch_has_its_records_and_its_other_fields(seed: int) -> None:
     draw = Random(seed)
     count = draw.randrange(1, 30)
@@ -129,7 +130,7 @@ def test_a_part_of_a_batch_has_its_records_and_its_other_fields(seed: int) -> No
     )
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each_seed(20)
 def test_moved_records_have_another_place_and_the_same_contents(seed: int) -> None:
     draw = Random(seed)
     records = join([decode_records(HERE, each) for each in encode_records(draw_records(draw, 20), bytes_max=60)])
@@ -140,7 +141,7 @@ def test_moved_records_have_another_place_and_the_same_contents(seed: int) -> No
     assert [record.value for record in again] == [record.value for record in records]
 
 
-@pytest.mark.parametrize("seed", range(60))
+@each_seed(60)
 def test_compacted_records_come_back_at_their_sequences(seed: int) -> None:
     draw = Random(seed)
     count = draw.choice((1, 5, 40))

@@ -36,6 +36,7 @@ from dafka.protocol.presence.beacon_registry import ADDRESS_IN_USE, LATE_FACTOR
 from dafka.protocol.presence.beacons import WANTED_ROLES
 from dafka.wire import BEACON, REGISTRATION, WELCOME, Role
 from tests.protocol.towers import BOTH_FORMS, Cluster, Member
+from tests.seeds import each_seed
 
 TIMEOUT_S = 4.0
 LATE_S = REGISTRATION_S + LATE_FACTOR * TIMEOUT_S
@@ -93,7 +94,7 @@ class History:
             member.is_listening = True
 
 
-@pytest.mark.parametrize("seed", range(12))
+@each_seed(12)
 def test_after_any_history_nodes_know_exactly_those_that_run_at_their_endpoints(seed: int) -> None:
     history = History(seed)
     steps = (

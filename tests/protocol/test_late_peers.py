@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+
+import pytest
 
 from dafka import wire
 from dafka.config import Config
@@ -23,7 +25,7 @@ from dafka.protocol.presence.connections import CONNECT_S, STEADY_S, TRY_S
 from dafka.records import Partition, RecordBatch
 
 LATER = 2.0 + STEADY_S
-"""When the connections of `connected_to` show that their peers live."""
+"""When a connection that was made at 1.0 shows that its peer lives."""
 
 ONE, OTHER = PeerEndpoint("tcp://10.0.0.1:4001"), PeerEndpoint("tcp://10.0.0.1:4002")
 INVALID = PeerEndpoint("tcp://:0")
@@ -83,109 +85,62 @@ class Peers:
         self.node.connections_changed([ConnectionChange(*each) for each in changes], now)
 
 
-def connected_to(*endpoints: PeerEndpoint) -> Peers:
+LOST, MADE = ConnectionChange(ONE, is_made=False), ConnectionChange(ONE, is_made=True)
+LEFT = PeerLeft("A", ONE)
+HISTORIES: dict[str, tuple[list[tuple[float, Sequence[PeerJoined | PeerLeft | ConnectionChange]]], str, str]] = {
+    "it stays while its connection lives": ([(LATER, [LEFT])], "+A", "1"),
+    "it stays until its connection is lost": ([(LATER, [LEFT]), (LATER + 4, [LOST])], "+A -A", ""),
+    "it leaves if it is unwanted": ([(LATER, [PeerLeft("A", ONE, is_unwanted=True)])], "+A -A", ""),
+    "heard again, it has never left": ([(LATER, [LEFT, PeerJoined("A", ONE)]), (LATER + 4, [LOST])], "+A", "1"),
+    "heard again, it can leave": (
+        [(LATER, [LEFT, PeerJoined("A", ONE)]), (LATER + 4, [LOST]), (LATER + 5, [LEFT])],
+        "+A -A",
+        "",
+    ),
+    "it leaves if its connection was lost before": ([(1.0, [LOST]), (LATER, [LEFT])], "+A -A", ""),
+    "another leaves whose connection was never made": (
+        [(LATER, [PeerJoined("B", OTHER), PeerLeft("B", OTHER)])],
+        "+A +B -B",
+        "1",
+    ),
+    "a young connection may lead to another node": ([(5.0, [LEFT])], "+A -A", ""),
+    "a young connection counts if no tower is heard": ([(5.0, [PeerLeft("A", ONE, is_tower_silent=True)])], "+A", "1"),
+    "and until it is lost": ([(5.0, [PeerLeft("A", ONE, is_tower_silent=True)]), (6.0, [LOST])], "+A -A", ""),
+    "a connection that was just made again is young": ([(LATER, [LOST, MADE]), (LATER + 5, [LEFT])], "+A -A", ""),
+    "one that was made again long ago is not": ([(3.0, [LOST, MADE]), (3.0 + STEADY_S, [LEFT])], "+A", "1"),
+    "another node at its endpoint replaces it": ([(LATER, [LEFT, PeerJoined("B", ONE)])], "+A -A +B", "1"),
+    "it leaves if another has joined at its endpoint": ([(LATER, [PeerJoined("B", ONE), LEFT])], "+A +B -A", "1"),
+    "on another port it has restarted": (
+        [(LATER, [LEFT, PeerJoined("A", OTHER)]), (LATER + 1, [LOST])],
+        "+A -A +A",
+        "2",
+    ),
+}
+"""What happens to a peer A that is connected at endpoint 1: who joins and leaves, and the endpoints in the end."""
+
+
+@pytest.mark.parametrize("case", HISTORIES)
+def test_a_late_peer(case: str) -> None:
+    steps, expected, connected = HISTORIES[case]
     peers = Peers()
-    peers.discovered(*(PeerJoined("A", endpoint) for endpoint in endpoints))
-    peers.changed(*((endpoint, True) for endpoint in endpoints))
-    return peers
-
-
-def names(events: Iterable[Event]) -> list[str]:
-    return [f"{type(each).__name__} {each.address}" for each in events if isinstance(each, (PeerJoined, PeerLeft))]
-
-
-def test_a_late_peer_stays_until_its_connection_is_lost() -> None:
-    peers = connected_to(ONE)
-    peers.discovered(PeerLeft("A", ONE), now=LATER + 5.0)
-    assert names(peers.events) == ["PeerJoined A"]
-    assert peers.io.connected == {ONE}
-    peers.changed((ONE, False), now=LATER + 9.0)
-    assert names(peers.events) == ["PeerJoined A", "PeerLeft A"]
-    assert peers.io.connected == set()
-
-
-def test_an_unwanted_peer_leaves_although_its_connection_lives() -> None:
-    peers = connected_to(ONE)
-    peers.discovered(PeerLeft("A", ONE, is_unwanted=True), now=LATER + 5.0)
-    assert names(peers.events) == ["PeerJoined A", "PeerLeft A"]
-    assert peers.io.connected == set()
-
-
-def test_a_late_peer_that_is_heard_again_has_never_left() -> None:
-    peers = connected_to(ONE)
-    peers.discovered(PeerLeft("A", ONE), PeerJoined("A", ONE), now=LATER + 5.0)
-    peers.changed((ONE, False), now=LATER + 9.0)
-    assert names(peers.events) == ["PeerJoined A"]
-    assert peers.io.connected == {ONE}
-    peers.discovered(PeerLeft("A", ONE), now=LATER + 10.0)
-    assert names(peers.events) == ["PeerJoined A", "PeerLeft A"]
-
-
-def test_a_peer_leaves_at_once_if_its_connection_is_lost_or_was_never_made() -> None:
-    peers = connected_to(ONE)
-    peers.changed((ONE, False))
-    peers.discovered(PeerLeft("A", ONE), now=LATER + 5.0)
-    assert peers.io.connected == set()
-    peers.discovered(PeerJoined("B", OTHER), PeerLeft("B", OTHER), now=LATER + 6.0)
-    assert peers.io.connected == set()
-
-
-def test_a_young_connection_may_lead_to_another_node() -> None:
-    peers = connected_to(ONE)
-    peers.discovered(PeerLeft("A", ONE), now=5.0)
-    assert peers.io.connected == set()
-
-
-def test_a_peer_with_a_young_connection_stays_if_no_tower_is_heard() -> None:
-    peers = connected_to(ONE)
-    peers.discovered(PeerLeft("A", ONE, is_tower_silent=True), now=5.0)
-    assert peers.io.connected == {ONE}
-    peers.changed((ONE, False), now=6.0)
-    assert names(peers.events) == ["PeerJoined A", "PeerLeft A"]
-    assert peers.io.connected == set()
-
-
-def test_a_connection_that_was_just_made_again_may_lead_to_another_node() -> None:
-    peers = connected_to(ONE)
-    peers.changed((ONE, False), (ONE, True), now=LATER)
-    peers.discovered(PeerLeft("A", ONE), now=LATER + 5.0)
-    assert peers.io.connected == set()
-
-
-def test_a_connection_that_was_made_again_long_ago_shows_life() -> None:
-    peers = connected_to(ONE)
-    peers.changed((ONE, False), (ONE, True), now=3.0)
-    peers.discovered(PeerLeft("A", ONE), now=3.0 + STEADY_S)
-    assert peers.io.connected == {ONE}
-
-
-def test_another_node_at_the_endpoint_of_a_late_peer_replaces_it() -> None:
-    peers = connected_to(ONE)
-    peers.discovered(PeerLeft("A", ONE), PeerJoined("B", ONE), now=LATER + 5.0)
-    assert names(peers.events) == ["PeerJoined A", "PeerLeft A", "PeerJoined B"]
-    assert peers.io.connected == {ONE}
-
-
-def test_a_peer_leaves_if_another_one_has_joined_at_its_endpoint() -> None:
-    peers = connected_to(ONE)
-    peers.discovered(PeerJoined("B", ONE), PeerLeft("A", ONE), now=LATER + 5.0)
-    assert names(peers.events) == ["PeerJoined A", "PeerJoined B", "PeerLeft A"]
-    assert peers.io.connected == {ONE}
-
-
-def test_a_late_peer_that_restarts_on_another_port_is_replaced() -> None:
-    peers = connected_to(ONE)
-    peers.discovered(PeerLeft("A", ONE), PeerJoined("A", OTHER), now=LATER + 5.0)
-    assert names(peers.events) == ["PeerJoined A", "PeerLeft A", "PeerJoined A"]
-    assert peers.io.connected == {OTHER}
-    peers.changed((ONE, False), now=LATER + 6.0)
-    assert len(peers.events) == 3
+    peers.discovered(PeerJoined("A", ONE))
+    peers.changed((ONE, True))
+    for now, changes in steps:
+        for each in changes:
+            if isinstance(each, ConnectionChange):
+                peers.node.connections_changed([each], now)
+            else:
+                peers.discovered(each, now=now)
+    signs = {PeerJoined: "+", PeerLeft: "-"}
+    found = [signs[type(each)] + each.address for each in peers.events if isinstance(each, (PeerJoined, PeerLeft))]
+    assert " ".join(found) == expected
+    assert peers.io.connected == {{"1": ONE, "2": OTHER}[each] for each in connected}
 
 
 def test_a_peer_with_an_invalid_endpoint_is_no_peer() -> None:
     peers = Peers()
     peers.discovered(PeerJoined("A", INVALID), PeerJoined("B", ONE))
-    assert (peers.node.peers, names(peers.events)) == (1, ["PeerJoined B"])
+    assert (peers.node.peers, peers.events) == (1, [PeerJoined("B", ONE)])
     assert peers.node.discarded() == {"endpoint": 1}
     peers.discovered(PeerLeft("A", INVALID))
     assert peers.node.peers == 1

@@ -22,6 +22,7 @@ from dafka.protocol import (
 from dafka.protocol.actions import Action, Publish, Subscribe
 from dafka.records import Partition, RecordBatch
 from tests.protocol.helpers import batches, contents, sequences
+from tests.seeds import each_seed
 
 Machine: TypeAlias = ProducerMachine | StoreMachine | ConsumerMachine
 
@@ -201,7 +202,7 @@ def test_every_node_gets_every_record_once_and_in_order(seed: int, min_stores: i
     assert cluster.fetches_sent() == fetches_sent
 
 
-@pytest.mark.parametrize("seed", range(3))
+@each_seed(3)
 def test_new_nodes_get_every_record_after_the_producers_have_left(seed: int) -> None:
     cluster = converge(seed, min_stores=1)
     cluster.nodes = [node for node in cluster.nodes if isinstance(node.machine, StoreMachine)]

@@ -7,8 +7,6 @@ import itertools
 from collections import Counter, deque
 from random import Random
 
-import pytest
-
 from dafka import wire
 from dafka.config import FetchConfig
 from dafka.protocol.ordering.buffers import RUN_RECORDS_MAX, BatchBuffer, RetransmitBuffer
@@ -17,6 +15,7 @@ from dafka.protocol.ordering.reassembler import Reassembler
 from dafka.records import Partition, RecordBatch
 from dafka.wire import Command
 from tests.protocol.helpers import contents, run, sequences
+from tests.seeds import each_seed
 
 ME = "ME"
 PARTITIONS = [Partition("hello", address) for address in "ABCD"]
@@ -86,7 +85,7 @@ class Sender:
         return all(len(each) == RECORDS for each in self.received.values())
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each_seed(20)
 def test_every_record_comes_once_and_in_order_although_many_are_lost(seed: int) -> None:
     sender = Sender(seed, loss=0.4)
     for first in range(0, RECORDS, 4):
@@ -112,7 +111,7 @@ def test_every_record_comes_once_and_in_order_although_many_are_lost(seed: int) 
     assert (sender.reassembler.has_capacity(), sender.reassembler.unproven_partitions()) == (True, [])
 
 
-@pytest.mark.parametrize("seed", range(10))
+@each_seed(10)
 def test_without_losses_each_record_is_fetched_once(seed: int) -> None:
     sender = Sender(seed, loss=0.0)
     for partition in PARTITIONS:
@@ -123,7 +122,7 @@ def test_without_losses_each_record_is_fetched_once(seed: int) -> None:
     assert sender.now < 2.0
 
 
-@pytest.mark.parametrize("seed", range(10))
+@each_seed(10)
 def test_while_nothing_answers_each_partition_is_asked_for_at_growing_waits(seed: int) -> None:
     sender = Sender(seed, loss=1.0)
     for partition in PARTITIONS:
@@ -173,7 +172,7 @@ def test_records_are_given_up_when_all_that_could_hold_them_have_answered() -> N
 # Buffers
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each_seed(20)
 def test_a_batch_buffer_is_a_queue_for_each_partition(seed: int) -> None:
     draw, buffer = Random(seed), BatchBuffer()
     waiting: dict[Partition, deque[int]] = {partition: deque() for partition in PARTITIONS[:3]}
@@ -210,7 +209,7 @@ def test_a_batch_buffer_is_a_queue_for_each_partition(seed: int) -> None:
         assert bool(buffer) == bool(held)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each_seed(20)
 def test_a_retransmit_buffer_holds_what_is_not_released(seed: int) -> None:
     draw = Random(seed)
     first = draw.choice((0, 5))

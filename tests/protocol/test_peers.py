@@ -1,6 +1,11 @@
+"""The nodes that are known from beacons and directories: when they join, move and leave."""
+
 from __future__ import annotations
 
+from random import Random
+
 import attrs
+import pytest
 
 from dafka import wire
 from dafka.endpoints import PeerEndpoint
@@ -9,85 +14,38 @@ from dafka.protocol.presence.peers import PeerTable
 
 A1, A2, B1 = "tcp://10.0.0.1:4001", "tcp://10.0.0.1:4002", "tcp://10.0.0.2:4001"
 LOOPBACK = "tcp://127.0.0.1:4001"
+TIMEOUT_S = 4.0
 
 
 def make_peers(peers_max: int = 10, *, is_remote: bool = False) -> PeerTable:
-    return PeerTable("ME", 4.0, peers_max, is_remote=is_remote)
+    return PeerTable("ME", TIMEOUT_S, peers_max, is_remote=is_remote)
 
 
-def test_a_node_joins_once_however_often_it_is_heard() -> None:
-    peers = make_peers()
-    assert peers.heard(wire.TowerBeacon("A", A1), 0.0) == [PeerJoined("A", PeerEndpoint(A1))]
-    assert peers.heard(wire.TowerBeacon("A", A1), 1.0) == []
-    assert len(peers) == 1
-
-
-def test_the_own_beacon_is_no_peer() -> None:
-    assert make_peers().heard(wire.TowerBeacon("ME", A1), 0.0) == []
-
-
-def test_a_node_leaves_when_it_is_silent_for_the_timeout() -> None:
-    peers = make_peers()
-    peers.heard(wire.TowerBeacon("A", A1), 0.0)
-    peers.heard(wire.TowerBeacon("B", B1), 0.0)
-    peers.heard(wire.TowerBeacon("B", B1), 3.0)
-    assert peers.expire(3.9) == []
-    assert peers.expire(4.0) == [PeerLeft("A", PeerEndpoint(A1))]
-    assert peers.expire(6.9) == []
-    assert peers.expire(7.0) == [PeerLeft("B", PeerEndpoint(B1))]
-    assert len(peers) == 0
-
-
-def test_a_node_that_left_joins_again() -> None:
-    peers = make_peers()
-    peers.heard(wire.TowerBeacon("A", A1), 0.0)
-    peers.expire(4.0)
-    assert peers.heard(wire.TowerBeacon("A", A1), 5.0) == [PeerJoined("A", PeerEndpoint(A1))]
-
-
-def test_a_restarted_node_moves_to_its_new_port() -> None:
-    peers = make_peers()
-    peers.heard(wire.TowerBeacon("A", A1), 0.0)
-    assert peers.heard(wire.TowerBeacon("A", A2), 1.0) == [
-        PeerLeft("A", PeerEndpoint(A1)),
-        PeerJoined("A", PeerEndpoint(A2)),
-    ]
-    assert peers.expire(5.0) == [PeerLeft("A", PeerEndpoint(A2))]
-
-
-def test_the_same_port_seen_at_another_host_is_the_same_node() -> None:
-    peers = make_peers()
-    peers.heard(wire.TowerBeacon("A", A1), 0.0)
-    assert peers.heard(wire.TowerBeacon("A", B1), 3.0) == []
-    assert peers.expire(4.0) == []
-    assert peers.expire(7.0) == [PeerLeft("A", PeerEndpoint(A1))]
-
-
-def test_on_another_machine_than_the_tower_a_loopback_endpoint_is_replaced() -> None:
-    peers = make_peers(is_remote=True)
-    peers.heard(wire.TowerBeacon("A", LOOPBACK), 0.0)
-    assert peers.heard(wire.TowerBeacon("A", LOOPBACK), 1.0) == []
-    assert peers.heard(wire.TowerBeacon("A", A1), 2.0) == [
-        PeerLeft("A", PeerEndpoint(LOOPBACK)),
-        PeerJoined("A", PeerEndpoint(A1)),
-    ]
-    assert peers.heard(wire.TowerBeacon("A", LOOPBACK), 3.0) == []
-    assert peers.expire(7.0) == [PeerLeft("A", PeerEndpoint(A1))]
-
-
-def test_on_the_towers_machine_a_loopback_endpoint_stays() -> None:
-    peers = make_peers()
-    peers.heard(wire.TowerBeacon("A", LOOPBACK), 0.0)
-    assert peers.heard(wire.TowerBeacon("A", A1), 1.0) == []
-
-
-def test_nodes_beyond_the_limit_are_ignored_and_counted() -> None:
-    peers = make_peers(peers_max=1)
-    peers.heard(wire.TowerBeacon("A", A1), 0.0)
-    assert peers.heard(wire.TowerBeacon("B", B1), 0.0) == []
-    assert peers.ignored == 1
-    peers.expire(4.0)
-    assert peers.heard(wire.TowerBeacon("B", B1), 4.0) == [PeerJoined("B", PeerEndpoint(B1))]
+@pytest.mark.parametrize("is_remote", [False, True])
+def test_nodes_join_move_and_leave_as_their_beacons_say(is_remote: bool) -> None:
+    """A node is at the endpoint that was heard first, until it is heard on another port, or not only on loopback."""
+    draw, peers, ignored, now = Random(3), make_peers(3, is_remote=is_remote), 0, 0.0
+    known: dict[str, tuple[str, float]] = {}
+    for _ in range(600):
+        now += draw.choice([0.0, 0.5, 2.0])
+        left = [name for name, (_, heard_at) in known.items() if now - heard_at >= TIMEOUT_S]
+        assert peers.expire(now) == [PeerLeft(name, PeerEndpoint(known.pop(name)[0])) for name in left]
+        name, endpoint = draw.choice(["A", "B", "C", "D", "ME"]), draw.choice([A1, A1, A2, B1, LOOPBACK])
+        changes = peers.heard(wire.TowerBeacon(name, endpoint), now)
+        if name in known:
+            former = known[name][0]
+            is_correction = is_remote and former == LOOPBACK != endpoint
+            has_moved = is_correction or former[-4:] != endpoint[-4:]
+            known[name] = (endpoint if has_moved else former, now)
+            moved: list[PeerJoined | PeerLeft] = [PeerLeft(name, PeerEndpoint(former))]
+            assert changes == ([*moved, PeerJoined(name, PeerEndpoint(endpoint))] if has_moved else [])
+        elif name != "ME" and len(known) < 3:
+            known[name] = endpoint, now
+            assert changes == [PeerJoined(name, PeerEndpoint(endpoint))]
+        else:
+            ignored += name != "ME"
+            assert changes == []
+        assert (len(peers), peers.ignored, peers.has_capacity) == (len(known), ignored, len(known) < 3)
 
 
 def test_a_node_that_is_heard_and_listed_stays_until_neither_is_true() -> None:

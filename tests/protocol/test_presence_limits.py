@@ -30,6 +30,7 @@ from dafka.protocol.presence.subscribers import SubscriberSet
 from dafka.protocol.trust import AddressConflict
 from dafka.records import Partition, RecordBatch
 from dafka.wire import Command
+from tests.seeds import each_seed
 
 HERE, THERE = PeerEndpoint("tcp://h:1"), PeerEndpoint("tcp://h:2")
 
@@ -68,7 +69,7 @@ class Begun:
         self.unknown.discard(each)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@each_seed(30)
 def test_nodes_begin_partitions_within_their_limits(seed: int) -> None:
     draw = Random(seed)
     model = Begun(draw.choice((1, 3)), draw.choice((5, 20)), 2)
@@ -103,7 +104,7 @@ def test_beside_a_nameless_node_any_name_may_be_known() -> None:
         assert made.admit_partition(partition("X"), 0, is_live=True) == reason
 
 
-@pytest.mark.parametrize("seed", range(10))
+@each_seed(10)
 def test_requests_are_served_at_the_rate_of_their_kind(seed: int) -> None:
     """Each known node has an allowance, which begins anew when it joins again; all other names share one."""
     draw, made, now = Random(seed), PeerLimits(NodeConfig()), 0.0
@@ -131,7 +132,7 @@ def test_requests_are_served_at_the_rate_of_their_kind(seed: int) -> None:
             levels[name] = level - cost * is_allowed, now
 
 
-@pytest.mark.parametrize("seed", range(10))
+@each_seed(10)
 def test_a_set_of_subscribers_has_those_of_one_command_up_to_its_limit(seed: int) -> None:
     draw, subscribers, model = Random(seed), SubscriberSet(Command.DIRECT_HEAD, 3), list[str]()
     for _ in range(200):

@@ -12,6 +12,7 @@ from dafka.protocol import ConsumerMachine, DeliveryBuffer
 from dafka.protocol.actions import Action, Deliver
 from dafka.records import Partition, RecordBatch
 from tests.protocol.helpers import HELLO, asked, contents, direct, head, live, published, run, sequences
+from tests.seeds import each_seed
 
 ME = "CONSUMER"
 OTHER = Partition("hello", "ANOTHER")
@@ -229,7 +230,7 @@ class RandomProgram:
         self.paused.clear()
 
 
-@pytest.mark.parametrize("seed", range(50))
+@each_seed(50)
 def test_at_random_no_record_is_left_out_or_comes_twice(seed: int) -> None:
     program = RandomProgram(seed)
     for _ in range(200):

@@ -5,9 +5,8 @@ from __future__ import annotations
 from fractions import Fraction
 from random import Random
 
-import pytest
-
 from dafka.protocol.token_bucket import TokenBucket
+from tests.seeds import each_seed
 
 
 class Model:
@@ -24,7 +23,7 @@ class Model:
         self.level, self.at = self.at_time(now) - Fraction(tokens), Fraction(now)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@each_seed(30)
 def test_a_bucket_gives_what_it_gained_and_no_more(seed: int) -> None:
     draw = Random(seed)
     per_second, burst = draw.choice((0.25, 2.0, 64.0)), draw.choice((0.5, 1.0, 3.0, 100.0))

@@ -22,6 +22,7 @@ from dafka.wire import (
 )
 from dafka.wire.batch import EncodedRun, iter_frames
 from dafka.wire.envelope import ENVELOPE_MAGIC, unwrap_records, wrap_records
+from tests.seeds import each_seed
 
 HERE = Partition("orders", "A")
 FORMS = {b"Borders": "batches", b"Morders": "single", b"CME": "batches", b"DME": "single"}
@@ -49,7 +50,7 @@ def rows(records: RecordBatch, *, has_times: bool = True) -> list[tuple[object, 
     ]
 
 
-@pytest.mark.parametrize("seed", range(40))
+@each_seed(40)
 def test_records_come_back_from_the_contents_of_single_ones(seed: int) -> None:
     draw = Random(seed)
     records = draw_records(draw, is_plain=seed % 2 == 0)
