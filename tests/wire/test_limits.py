@@ -16,11 +16,9 @@ from dafka.wire import (
     Dialect,
     Head,
     Message,
-    NodeBeacon,
     Record,
     RecordRun,
     StoreHello,
-    TowerBeacon,
     batch,
     codec,
     decode,
@@ -28,8 +26,6 @@ from dafka.wire import (
 )
 from dafka.wire.batch import EncodedRun
 from dafka.wire.primitives import FrameReader
-
-KEY = "Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID"
 
 
 def record(sequence: int, *, address: str = "P", dialect: Dialect = Dialect.RFC46) -> list[bytes]:
@@ -44,19 +40,10 @@ def run(first_sequence: int, count: int, *, address: str = "P") -> RecordRun:
 # Numbers and texts
 
 
-@pytest.mark.parametrize("dialect", Dialect)
-@pytest.mark.parametrize(
-    "message",
-    [
-        ConsumerHello("S", "C", ("",) * 65_536),
-    ],
-    ids=lambda message: type(message).__name__,
-)
-def test_the_largest_values_survive_encoding_and_decoding(message: Message, dialect: Dialect) -> None:
-    assert decode(encode(message, dialect)) == (message, dialect)
-
-
 def test_more_topics_than_one_greeting_may_have_are_rejected_before_they_are_read() -> None:
+    largest = ConsumerHello("S", "C", ("",) * 65_536)
+    for dialect in Dialect:
+        assert decode(encode(largest, dialect)) == (largest, dialect)
     hello = encode(ConsumerHello("S", "C", ("",) * 65_537), Dialect.RFC46)
     with pytest.raises(WireError, match="at most 65536 strings") as caught:
         decode(hello)
@@ -86,37 +73,6 @@ def test_strings_end_where_the_next_field_begins() -> None:
     assert reader.read_strings("subjects") == ("a", "", "bc")
     assert reader.read_number_1("next") == 7
     reader.expect_end()
-
-
-# Beacons of closed clusters
-
-
-def test_a_closed_clusters_beacon_carries_the_key() -> None:
-    frames = [b"B", b"N", b"tcp://h:80", KEY.encode()]
-    beacon = TowerBeacon.decode(frames, has_key=True)
-    assert beacon == TowerBeacon("N", "tcp://h:80", KEY)
-    assert beacon.peer_endpoint.key == KEY
-    assert beacon.encode() == frames
-
-
-@pytest.mark.parametrize("key", [b"", KEY[:-1].encode(), KEY.encode() + b"0", b"~" + KEY[1:].encode(), b"\xff" * 40])
-def test_a_closed_clusters_beacon_with_a_malformed_key_is_rejected(key: bytes) -> None:
-    with pytest.raises(WireError) as caught:
-        TowerBeacon.decode([b"B", b"N", b"tcp://h:80", key], has_key=True)
-    assert caught.value.field == "key"
-
-
-@pytest.mark.parametrize(("has_key", "count"), [(True, 3), (True, 5), (False, 4), (False, 2)])
-def test_a_beacon_with_a_key_too_many_or_too_few_is_rejected(has_key: bool, count: int) -> None:
-    frames = [b"B", b"N", b"tcp://h:80", KEY.encode(), b""][:count]
-    with pytest.raises(WireError) as caught:
-        TowerBeacon.decode(frames, has_key=has_key)
-    assert caught.value.field == "frames"
-
-
-@pytest.mark.parametrize("length", [1, 255])
-def test_an_address_of_1_to_255_bytes_is_read(length: int) -> None:
-    assert NodeBeacon.decode([b"B", b"u" * length, b"h", b"80"]).address == "u" * length
 
 
 # The batch decoder

@@ -25,11 +25,9 @@ from dafka.wire.batch import iter_frames
 from tests.wire.record_traffic import Frames, Reference, alike, messages, numbers_8, texts, topics_without_nul, traffic
 
 
-@pytest.mark.parametrize("dialect", Dialect)
-@pytest.mark.parametrize("kind", MESSAGES)
-@settings(max_examples=20)
-@given(data=st.data())
-def test_a_message_survives_the_wire(kind: type[Message], dialect: Dialect, data: st.DataObject) -> None:
+@settings(max_examples=250)
+@given(data=st.data(), kind=st.sampled_from(MESSAGES), dialect=st.sampled_from(Dialect))
+def test_a_message_survives_the_wire(data: st.DataObject, kind: type[Message], dialect: Dialect) -> None:
     message = data.draw(messages(kind, dialect))
     assert decode(encode(message, dialect)) == (message, dialect)
 
