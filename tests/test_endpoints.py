@@ -28,71 +28,71 @@ def test_hosts_and_ports_of_peers() -> None:
     assert not any(map(endpoints.is_peer_endpoint, ("ipc://h:80", "tcp:/h:80", "h:80", "tcp://h", " tcp://h:80")))
 
 
-@pytest.mark.parametrize(
-    ("endpoint", "is_local"),
-    [
-        ("tcp://127.0.0.1:80", True),
-        ("tcp://127.9.9.9:80", True),
-        ("tcp://localhost:80", True),
-        ("tcp://lo:*", True),
-        ("tcp://[::1]:80", True),
-        ("ipc:///tmp/x", True),
-        ("inproc://x", True),
-        ("tcp://10.0.0.1:80", False),
-        ("tcp://[fe80::1]:80", False),
-        ("tcp://eth0:80", False),
-        ("tcp://*:80", False),
-        ("tcp://0.0.0.0:80", False),
-        ("tcp://localhost.example.org:80", False),
-    ],
-)
-def test_endpoints_that_only_this_machine_reaches(endpoint: str, is_local: bool) -> None:
-    assert endpoints.is_local(endpoint) is is_local
+LOCAL: list[tuple[str, bool]] = [
+    ("tcp://127.0.0.1:80", True),
+    ("tcp://127.9.9.9:80", True),
+    ("tcp://localhost:80", True),
+    ("tcp://lo:*", True),
+    ("tcp://[::1]:80", True),
+    ("ipc:///tmp/x", True),
+    ("inproc://x", True),
+    ("tcp://10.0.0.1:80", False),
+    ("tcp://[fe80::1]:80", False),
+    ("tcp://eth0:80", False),
+    ("tcp://*:80", False),
+    ("tcp://0.0.0.0:80", False),
+    ("tcp://localhost.example.org:80", False),
+]
 
 
-@pytest.mark.parametrize(
-    ("text", "sub", "pub"),
-    [
-        ("h", "tcp://h:5556", "tcp://h:5557"),
-        (" h:7000 ", "tcp://h:7000", "tcp://h:7001"),
-        ("h:7000:80", "tcp://h:7000", "tcp://h:80"),
-        ("[fd00::1]:1:2", "tcp://[fd00::1]:1", "tcp://[fd00::1]:2"),
-        ("h:65534", "tcp://h:65534", "tcp://h:65535"),
-        ("h:65535:1", "tcp://h:65535", "tcp://h:1"),
-    ],
-)
-def test_a_tower_has_two_endpoints(text: str, sub: str, pub: str) -> None:
-    assert parse_tower(text) == (sub, pub)
+def test_endpoints_that_only_this_machine_reaches() -> None:
+    for endpoint, is_local in LOCAL:
+        assert endpoints.is_local(endpoint) is is_local
 
 
-@pytest.mark.parametrize(
-    "text", ["", "h:", "h:0", "h:65535", "h:65536:1", "h:1:0", "h:1:65536", "h:5:5", "a b", "tcp://h", "::1", "h:1:2:3"]
-)
-def test_other_texts_are_no_tower(text: str) -> None:
-    with pytest.raises(ValueError, match="expected"):
-        parse_tower(text)
-    with pytest.raises(ValueError, match="expected"):
-        parse_tower("h" * 256)
+TOWERS: list[tuple[str, str, str]] = [
+    ("h", "tcp://h:5556", "tcp://h:5557"),
+    (" h:7000 ", "tcp://h:7000", "tcp://h:7001"),
+    ("h:7000:80", "tcp://h:7000", "tcp://h:80"),
+    ("[fd00::1]:1:2", "tcp://[fd00::1]:1", "tcp://[fd00::1]:2"),
+    ("h:65534", "tcp://h:65534", "tcp://h:65535"),
+    ("h:65535:1", "tcp://h:65535", "tcp://h:1"),
+]
 
 
-@pytest.mark.parametrize(
-    ("text", "is_one"),
-    [
-        ("tcp://*:*", True),
-        ("tcp://eth0:80", True),
-        ("ipc://x", True),
-        ("inproc://x", True),
-        ("tcp://:80", False),
-        ("tcp://h:", False),
-        ("tcp://h", False),
-        ("ipc://", False),
-        ("udp://h:1", False),
-        ("tcp:h:1", False),
-        ("", False),
-    ],
-)
-def test_endpoints_that_a_node_may_bind(text: str, is_one: bool) -> None:
-    assert endpoints.is_endpoint(text) is is_one
+def test_a_tower_has_two_endpoints() -> None:
+    for text, sub, pub in TOWERS:
+        assert parse_tower(text) == (sub, pub)
+
+
+NO_TOWERS = ["", "h:", "h:0", "h:65535", "h:65536:1", "h:1:0", "h:1:65536", "h:5:5", "h:1:2:3"]
+NO_TOWERS += ["a b", "tcp://h", "::1", "h" * 256]
+
+
+def test_other_texts_are_no_tower() -> None:
+    for text in NO_TOWERS:
+        with pytest.raises(ValueError, match="expected"):
+            parse_tower(text)
+
+
+BINDABLE: list[tuple[str, bool]] = [
+    ("tcp://*:*", True),
+    ("tcp://eth0:80", True),
+    ("ipc://x", True),
+    ("inproc://x", True),
+    ("tcp://:80", False),
+    ("tcp://h:", False),
+    ("tcp://h", False),
+    ("ipc://", False),
+    ("udp://h:1", False),
+    ("tcp:h:1", False),
+    ("", False),
+]
+
+
+def test_endpoints_that_a_node_may_bind() -> None:
+    for text, is_one in BINDABLE:
+        assert endpoints.is_endpoint(text) is is_one
 
 
 def test_forms_of_addresses() -> None:

@@ -1,5 +1,6 @@
 from itertools import pairwise
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -42,11 +43,14 @@ def test_a_text_survives_encoding_and_decoding_or_is_rejected(text: str) -> None
         assert decode_text(data) == text
 
 
-@pytest.mark.parametrize("text", ["t" * 256, "ø" * 128, "\ud800", "a\udc7f", "\udcc3\udcb8", b"t", 1, None])
-def test_a_text_that_cannot_be_encoded_is_rejected_by_its_field(text: str) -> None:
-    with pytest.raises(EncodingError) as caught:
-        encode_text(text, "subject")
-    assert caught.value.field == "subject"
+NO_TEXTS: list[Any] = ["t" * 256, "ø" * 128, "\ud800", "a\udc7f", "\udcc3\udcb8", b"t", 1, None]
+
+
+def test_a_text_that_cannot_be_encoded_is_rejected_by_its_field() -> None:
+    for text in NO_TEXTS:
+        with pytest.raises(EncodingError) as caught:
+            encode_text(text, "subject")
+        assert caught.value.field == "subject"
 
 
 def test_addresses_are_32_upper_case_hexadecimal_digits_and_differ() -> None:

@@ -145,31 +145,31 @@ def test_several_messages_and_sets() -> None:
 GZIPPED = zlib.compress(message(b"b"), wbits=31)
 
 
-@pytest.mark.parametrize(
-    ("data", "error"),
-    [
-        (b"", "message set at byte 0: expected at least one message"),
-        (message(zlib.compress(b"", wbits=31), attributes=1), "expected at least one message"),
-        (message(b"a")[:17], "message at byte 0: expected at least 18 bytes, 17 are left"),
-        (message(b"a", magic=2), "magic at byte 16: expected 0 or 1, not 2"),
-        (message(b"a", attributes=4), "attributes at byte 17: expected a known compression, not 0x04"),
-        (message(b"a")[:-1] + b"b", "crc at byte 12"),
-        (message(b"a")[:-1], "message size at byte 8: expected 14 to 14, not 15"),
-        (message(b"a") + message(b"a")[:-1], "message size at byte 35"),
-        (struct.pack(">qi", 0, 13) + message(b"a")[12:], "message size at byte 8: expected 14 to 15, not 13"),
-        (struct.pack(">qi", 0, -1) + message(b"a")[12:], "message size at byte 8"),
-        (message(message(zlib.compress(GZIPPED), attributes=1), attributes=1), "expected gzip data"),
-        (
-            message(zlib.compress(message(GZIPPED, attributes=1), wbits=31), attributes=1),
-            "an uncompressed message in a",
-        ),
-        (message(GZIPPED, attributes=1, magic=1), "magic: expected 1 as in the outer message, not 0"),
-        (message(None, attributes=1), "expected gzip data"),
-    ],
-)
-def test_malformed(data: bytes, error: str) -> None:
-    with pytest.raises(BatchError, match=error):
-        decode_message_set(data, bytes_max=BYTES_MAX)
+MALFORMED: list[tuple[bytes, str]] = [
+    (b"", "message set at byte 0: expected at least one message"),
+    (message(zlib.compress(b"", wbits=31), attributes=1), "expected at least one message"),
+    (message(b"a")[:17], "message at byte 0: expected at least 18 bytes, 17 are left"),
+    (message(b"a", magic=2), "magic at byte 16: expected 0 or 1, not 2"),
+    (message(b"a", attributes=4), "attributes at byte 17: expected a known compression, not 0x04"),
+    (message(b"a")[:-1] + b"b", "crc at byte 12"),
+    (message(b"a")[:-1], "message size at byte 8: expected 14 to 14, not 15"),
+    (message(b"a") + message(b"a")[:-1], "message size at byte 35"),
+    (struct.pack(">qi", 0, 13) + message(b"a")[12:], "message size at byte 8: expected 14 to 15, not 13"),
+    (struct.pack(">qi", 0, -1) + message(b"a")[12:], "message size at byte 8"),
+    (message(message(zlib.compress(GZIPPED), attributes=1), attributes=1), "expected gzip data"),
+    (
+        message(zlib.compress(message(GZIPPED, attributes=1), wbits=31), attributes=1),
+        "an uncompressed message in a",
+    ),
+    (message(GZIPPED, attributes=1, magic=1), "magic: expected 1 as in the outer message, not 0"),
+    (message(None, attributes=1), "expected gzip data"),
+]
+
+
+def test_malformed() -> None:
+    for data, error in MALFORMED:
+        with pytest.raises(BatchError, match=error):
+            decode_message_set(data, bytes_max=BYTES_MAX)
 
 
 def with_crc(data: bytes) -> bytes:

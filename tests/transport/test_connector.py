@@ -53,10 +53,10 @@ OUTCOMES = [
 ]
 
 
-@pytest.mark.parametrize(("event", "outcome"), OUTCOMES)
-def test_each_event_of_libzmq_is_one_outcome(event: tuple[int, int], outcome: Outcome) -> None:
-    handshake = decode_handshake([EVENT_HEADING.pack(*event), PEER.encode()])
-    assert (handshake.endpoint, handshake.outcome) == (PEER, outcome)
+def test_each_event_of_libzmq_is_one_outcome() -> None:
+    for event, outcome in OUTCOMES:
+        handshake = decode_handshake([EVENT_HEADING.pack(*event), PEER.encode()])
+        assert (handshake.endpoint, handshake.outcome) == (PEER, outcome)
 
 
 @pytest.fixture

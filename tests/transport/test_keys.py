@@ -101,9 +101,12 @@ def test_the_error_names_a_missing_key_file(tmp_path: Path) -> None:
     assert message(tmp_path / "none") == f"cannot read the key file {tmp_path / 'none'}: No such file or directory"
 
 
-@pytest.mark.parametrize("text", ["", "x", "x" * 39, "x" * 41, "~" * 40, "#" * 40, "é" * 40])
-def test_invalid_keys_are_recognized(text: str) -> None:
-    assert not is_key(text)
+NO_KEYS: list[str] = ["", "x", "x" * 39, "x" * 41, "~" * 40, "#" * 40, "é" * 40]
+
+
+def test_invalid_keys_are_recognized() -> None:
+    for text in NO_KEYS:
+        assert not is_key(text)
 
 
 def test_a_list_has_a_key_and_an_optional_name_on_each_line(tmp_path: Path) -> None:
