@@ -12,6 +12,7 @@ from dafka.config import Config
 from dafka.protocol import ConsumerMachine, StoreMachine
 from dafka.protocol.actions import Action
 from dafka.protocol.answering.announced_heads import PARTITIONS_MAX, ROUND_S, WALK_S, HeadRounds
+from dafka.protocol.machines import head_exchange
 from dafka.protocol.polling import LASTING_INTERVAL_S, RETRY_WAITS_S
 from dafka.records import Partition
 from dafka.wire import Command
@@ -231,8 +232,9 @@ def test_a_libdafka_store_is_asked_for_all_heads_from_time_to_time_erratum_28() 
     assert run_timer(store, 3600.0, 7200.0) == []
 
 
-def test_a_libdafka_store_with_very_many_partitions_is_asked_less_often() -> None:
-    store = make_store(many(100_000))
+def test_a_libdafka_store_with_very_many_partitions_is_asked_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(head_exchange, "ALL_HEADS_PER_S", 10)
+    store = make_store(many(1000))
     store.receive_subscriptions(subscription(Command.GET_HEADS), 0.0)
     asks = [time for time, action in run_timer(store, 60.0, 7200.0) if published([action], wire.GetHeads)]
     assert len(asks) <= 7200 / (100 * 0.75) + 1
