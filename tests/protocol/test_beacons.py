@@ -55,12 +55,6 @@ def test_a_node_that_is_introduced_at_loopback_warns_once_if_there_are_other_mac
     assert warnings(client, own) == []
 
 
-def test_a_node_that_is_introduced_at_another_address_does_not_warn() -> None:
-    client = make_client()
-    own = wire.TowerBeacon("ME", "tcp://10.0.0.1:4001")
-    assert warnings(client, wire.TowerBeacon("B", REMOTE), own) == []
-
-
 # With a tower of the first form
 
 
@@ -277,17 +271,6 @@ def test_silent_towers_are_reported_each_minute_until_one_is_heard() -> None:
     assert TowersHeard() not in hear(node, OWN, now=150.1)
     assert [each for each in node.tick(154.9) if isinstance(each, TowersSilent)] == []
     assert [each for each in node.tick(155.9) if isinstance(each, TowersSilent)] != []
-
-
-def test_a_silent_node_has_left() -> None:
-    node = make_node(is_echoed=True)
-    hear(node, peer(1), now=1.0)
-    hear(node, peer(1), peer(2), now=2.0)
-    left = []
-    while (now := node.deadline()) < 10.0:
-        left += [(each.address, now) for each in node.tick(now) if isinstance(each, PeerLeft)]
-    assert [address for address, _ in left] == ["P1", "P2"]
-    assert all(2.0 + TIMEOUT_S <= at <= 2.0 + TIMEOUT_S + INTERVAL_S for _, at in left)
 
 
 def test_the_silence_of_towers_is_told_from_that_of_one_node() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from random import Random
 
 import attrs
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -48,41 +47,6 @@ def ack(end: int, partition: Partition = HELLO) -> Publish:
 
 def memory(*runs: tuple[int, int]) -> int:
     return sum(run(first, end).memory_bytes for first, end in runs)
-
-
-def test_an_empty_queue_has_no_work() -> None:
-    assert not Store().queue
-
-
-def test_nothing_is_acknowledged_before_it_is_durable() -> None:
-    store = Store()
-    assert store.receive(0, 3) == []
-    assert store.queue
-    assert store.queue.begin_work() == [run(0, 3)]
-    assert store.receive(0, 3) == [], "a duplicate of a record that is being written"
-    assert store.machine.stored.durable_end(HELLO) == 0
-    assert store.machine.pending_bytes == memory((0, 3))
-    assert store.queue.work_done(0.2) == [ack(3)]
-    assert store.machine.stored.durable_end(HELLO) == 3
-    assert store.machine.pending_bytes == 0
-    assert not store.queue
-    assert store.receive(0, 3) == [ack(3)], "a duplicate of a durable record"
-
-
-def test_what_arrives_during_a_transaction_forms_the_next_one() -> None:
-    store = Store()
-    store.receive(0, 2)
-    store.queue.begin_work()
-    store.receive(2, 4)
-    store.receive(0, 1, OTHER)
-    store.receive(4, 5)
-    assert store.machine.pending_bytes == memory((0, 2), (2, 4), (4, 5)) + run(0, 1, OTHER).memory_bytes
-    assert store.queue.work_done(0.2) == [ack(2)]
-    assert store.queue
-    assert store.queue.begin_work() == [run(2, 5), run(0, 1, OTHER)]
-    assert store.queue.work_done(0.3) == [ack(5), ack(1, OTHER)]
-    assert store.machine.pending_bytes == 0
-    assert not store.queue
 
 
 def test_records_that_are_joined_without_their_record_batches_leave_nothing_pending() -> None:
@@ -153,18 +117,6 @@ def test_a_queue_with_nothing_but_a_reset_has_work() -> None:
     assert not store.queue
 
 
-def test_a_later_reset_of_a_partition_replaces_the_one_that_waits() -> None:
-    store = Store(HELLO, OTHER)
-    store.queue.put_reset(ResetPosition(HELLO, 10))
-    store.queue.put_reset(ResetPosition(OTHER, 5))
-    store.queue.put_reset(ResetPosition(HELLO, 20))
-    assert store.queue.begin_work() == ResetPosition(HELLO, 20)
-    store.queue.work_done(0.1)
-    assert store.queue.begin_work() == ResetPosition(OTHER, 5)
-    store.queue.work_done(0.2)
-    assert not store.queue
-
-
 def test_a_refused_reset_is_tried_again() -> None:
     store = Store(HELLO)
     store.queue.put_reset(ResetPosition(HELLO, 10))
@@ -172,17 +124,6 @@ def test_a_refused_reset_is_tried_again() -> None:
     assert store.queue.work_failed("no") == [Notify(StorageFailed("no"))]
     assert store.queue.begin_work() == ResetPosition(HELLO, 10)
     assert store.queue.work_done(0.2) == [Notify(StorageRecovered()), ack(10)]
-
-
-@pytest.mark.parametrize("count", [1, 3])
-def test_records_announced_after_their_producer_left_reach_each_subscriber(count: int) -> None:
-    store = Store()
-    for number in range(count):
-        store.machine.receive_subscriptions([wire.Subscription(wire.Command.DIRECT_HEAD, f"S{number}")], 0.0)
-    store.receive(0, 3)
-    store.queue.begin_work()
-    heads = [Publish(wire.DirectHead(f"S{number}", HELLO.address, HELLO.topic, 2)) for number in range(count)]
-    assert store.queue.work_done(0.2) == [ack(3), *heads]
 
 
 def test_a_partition_is_deleted_behind_what_is_being_written_and_before_what_waits() -> None:

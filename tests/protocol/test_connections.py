@@ -37,15 +37,6 @@ def test_two_peers_at_one_endpoint_have_one_connection() -> None:
     assert not manager.remove_peer(A), "there is nothing left to end"
 
 
-def test_a_peer_that_waits_in_the_queue_has_no_connection_to_end() -> None:
-    manager = make_manager(A, connecting_max=1)
-    manager.add_peer(B)
-    assert manager.begin_connecting(B, 0.0) is None
-    assert not manager.remove_peer(B)
-    assert manager.next_queued(100.0) is None
-    assert manager.remove_peer(A)
-
-
 def test_a_new_peer_takes_the_place_of_one_that_has_not_answered_in_time() -> None:
     manager = make_manager(A, B, connecting_max=2)
     manager.add_peer(C)
@@ -91,21 +82,6 @@ def test_a_node_settles_when_every_peer_that_was_found_has_answered() -> None:
     assert manager.is_settled
     assert manager.deadline() == inf
     assert not manager.try_settle(1.3), "it settles once"
-
-
-def test_a_node_does_not_wait_long_for_peers_that_do_not_answer() -> None:
-    manager = make_manager(A)
-    manager.peers_found(1.0)
-    assert not manager.try_settle(0.99 + CONNECT_S)
-    assert manager.try_settle(1.0 + CONNECT_S)
-
-
-def test_a_node_does_not_wait_for_a_peer_that_has_left() -> None:
-    manager = make_manager(A, B)
-    manager.peers_found(1.0)
-    manager.record_changes(made(A), 1.0)
-    manager.remove_peer(B)
-    assert manager.try_settle(1.0)
 
 
 def test_a_connection_that_has_lasted_shows_that_its_peer_lives() -> None:

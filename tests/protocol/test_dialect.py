@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 
 from dafka.config import NodeConfig
@@ -32,13 +30,6 @@ def test_any_subscription_of_a_libdafka_reader_is_enough(first: tuple[Command, s
     assert (choice.dialect, choice.may_change) == (Dialect.RFC46, True)
     subscribe(choice, 1, first)
     assert (choice.dialect, choice.may_change) == (Dialect.LIBDAFKA, False)
-
-
-def test_a_store_of_one_node_changes_nothing_in_any_order_of_its_subscriptions() -> None:
-    for order in itertools.islice(itertools.permutations(STORE), 0, 5040, 7):
-        choice = DialectChoice(NodeConfig())
-        subscribe(choice, 1, *order)
-        assert choice.dialect is Dialect.RFC46, order
 
 
 def test_sorted_as_libzmq_sends_them_they_never_look_like_a_reader() -> None:
@@ -72,13 +63,6 @@ def test_requests_for_one_partition_or_topic_are_a_producer_s() -> None:
     subscribe(choice, 2, *READER, active=False)
     subscribe(choice, -1, *READER)
     assert choice.dialect is Dialect.RFC46
-
-
-def test_a_reader_that_leaves_may_come_back() -> None:
-    choice = DialectChoice(NodeConfig())
-    subscribe(choice, 1, *READER)
-    subscribe(choice, 1, *READER, active=False)
-    assert choice.dialect is Dialect.LIBDAFKA
 
 
 def test_hearing_libdafka_is_enough_and_lasts() -> None:

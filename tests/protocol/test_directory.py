@@ -6,7 +6,6 @@ import random
 from collections.abc import Sequence
 
 import attrs
-import pytest
 
 from dafka import wire
 from dafka.config import Config
@@ -16,7 +15,6 @@ from dafka.protocol import (
     BeaconMachine,
     IntroducedAtLoopback,
     KeyIdentity,
-    PeerJoined,
     PeerLeft,
     SendToTower,
     Settled,
@@ -32,15 +30,13 @@ from dafka.protocol.machines.tower import (
     REGISTRATION_S,
     REGISTRATION_TIMEOUTS,
 )
-from dafka.protocol.presence.beacon_registry import ADDRESS_IN_USE, LATE_FACTOR
+from dafka.protocol.presence.beacon_registry import ADDRESS_IN_USE
 from dafka.protocol.presence.beacons import WANTED_ROLES
-from dafka.wire import BEACON, REGISTRATION, WELCOME, Role
+from dafka.wire import BEACON, REGISTRATION, Role
 from tests.protocol.towers import BOTH_FORMS, Cluster, Member
 from tests.seeds import each_seed
 
 TIMEOUT_S = 4.0
-LATE_S = REGISTRATION_S + LATE_FACTOR * TIMEOUT_S
-"""Seconds after which a node whose connection lives is forgotten, at the earliest."""
 
 
 ROLES = {"p1": Role.PRODUCER, "p2": Role.PRODUCER, "s1": Role.STORE, "s2": Role.STORE, "c1": Role.CONSUMER}
@@ -113,47 +109,6 @@ def test_after_any_history_nodes_know_exactly_those_that_run_at_their_endpoints(
     assert {name for name in ROLES if name in history.cluster.tower.registry} == set(running)
 
 
-def test_a_node_is_settled_as_soon_as_it_has_the_directory() -> None:
-    cluster = Cluster()
-    store = cluster.add("s1", Role.STORE)
-    assert store.events[-1:] == [Settled()]
-    producer = cluster.add("p1", Role.PRODUCER)
-    assert producer.events[-2:] == [store.joined, Settled()]
-    assert store.events[-1:] == [producer.joined]
-    assert cluster.now == 0.0
-
-
-def test_no_node_sends_anything_because_another_joins() -> None:
-    cluster = Cluster()
-    members = [cluster.add(f"p{number:02}", Role.PRODUCER) for number in range(20)]
-    store = cluster.add("s1", Role.STORE)
-    sent = [len(member.sent) for member in members]
-    received = [len(member.received) for member in members]
-    cluster.add("s2", Role.STORE)
-    assert [len(member.sent) for member in members] == sent
-    assert [len(member.received) - before for member, before in zip(members, received, strict=True)] == [1] * 20
-    cluster.add("p20", Role.PRODUCER)
-    assert [len(member.received) - before for member, before in zip(members, received, strict=True)] == [1] * 20
-    assert store.peers() == {"s2", *(f"p{number:02}" for number in range(21))}
-
-
-def test_an_idle_node_receives_pulses_only() -> None:
-    cluster = Cluster()
-    members = [cluster.add(name, role) for name, role in ROLES.items()]
-    cluster.pass_time(3)
-    for member in members:
-        member.received.clear()
-    cluster.pass_time(100)
-    for member in members:
-        assert {frames[0] for frames in member.received} == {wire.PULSE}
-        assert len(member.received) == len(members[0].received) <= PROMPT_PULSES + 100 / PULSE_MAX_S
-    for member in members:
-        member.received.clear()
-    cluster.pass_time(100)
-    for member in members:
-        assert len(member.received) == 100 / PULSE_MAX_S
-
-
 def test_pulses_are_frequent_again_after_a_change() -> None:
     cluster = Cluster()
     store = cluster.add("s1", Role.STORE)
@@ -220,25 +175,6 @@ def test_a_node_that_ends_is_gone_after_the_timeout() -> None:
     assert store.events[-1] == producer.left
 
 
-def test_a_node_is_gone_as_soon_as_its_connection_ends() -> None:
-    cluster = Cluster()
-    store, producer = cluster.add("s1", Role.STORE), cluster.add("p1", Role.PRODUCER)
-    cluster.pass_time(100)
-    cluster.end(producer)
-    cluster.pass_time(0.3)
-    assert store.events[-1] == producer.left
-
-
-def test_a_node_that_is_slow_stays_while_its_connection_to_the_tower_lives() -> None:
-    cluster = Cluster()
-    store, producer = cluster.add("s1", Role.STORE), cluster.add("p1", Role.PRODUCER)
-    producer.is_running = False
-    cluster.pass_time(LATE_S - 2)
-    assert producer.left not in store.events
-    cluster.pass_time(2 * TIMEOUT_S)
-    assert store.events[-1] == producer.left
-
-
 def test_a_tower_that_is_silent_is_not_trusted() -> None:
     """Its nodes count as gone if nothing else shows that they live; they are found again when it is back."""
     cluster = Cluster()
@@ -264,30 +200,6 @@ def test_a_tower_of_an_idle_cluster_is_trusted_between_its_pulses() -> None:
     assert store.events[-1] == attrs.evolve(producer.left, is_tower_silent=True)
 
 
-def test_a_change_that_was_lost_is_noticed_at_the_next_pulse() -> None:
-    cluster = Cluster()
-    store = cluster.add("s1", Role.STORE)
-    cluster.pass_time(2)
-    store.is_listening = False
-    producer = cluster.add("p1", Role.PRODUCER)
-    store.is_listening = True
-    assert producer.joined not in store.events
-    cluster.pass_time(1.5)
-    assert store.events[-1] == producer.joined
-
-
-def test_a_change_that_was_lost_is_noticed_at_the_next_change() -> None:
-    cluster = Cluster()
-    store = cluster.add("s1", Role.STORE)
-    cluster.pass_time(2)
-    store.is_listening = False
-    lost = cluster.add("p1", Role.PRODUCER)
-    store.is_listening = True
-    found = cluster.add("p2", Role.PRODUCER)
-    cluster.pass_time(0.3)
-    assert store.events[-2:] == [found.joined, lost.joined]
-
-
 def test_a_lost_page_is_asked_for_again() -> None:
     cluster = Cluster()
     producers = [cluster.add(f"p{number:03}", Role.PRODUCER) for number in range(400)]
@@ -309,68 +221,6 @@ def test_a_lost_page_is_asked_for_again() -> None:
     cluster.pass_time(1)
     assert len(store.peers()) == len(producers)
     assert store.events.count(Settled()) == 1
-
-
-def test_a_restarted_tower_learns_the_nodes_again_and_no_node_leaves() -> None:
-    cluster = Cluster()
-    store, producer = cluster.add("s1", Role.STORE), cluster.add("p1", Role.PRODUCER)
-    cluster.pass_time(3)
-    cluster.restart_tower(2)
-    for member in (store, producer):
-        member.connect(BOTH_FORMS)
-    cluster.pass_time(3 * TIMEOUT_S)
-    late = cluster.add("c1", Role.CONSUMER)
-    assert [event for event in store.events if isinstance(event, (PeerJoined, PeerLeft))] == [
-        producer.joined,
-        late.joined,
-    ]
-    assert late.peers() == {"s1", "p1"}
-
-
-def test_a_node_missing_from_the_directory_of_a_restarted_tower_is_gone_after_the_timeout() -> None:
-    cluster = Cluster()
-    store, producer = cluster.add("s1", Role.STORE), cluster.add("p1", Role.PRODUCER)
-    cluster.pass_time(3)
-    producer.is_running = False
-    cluster.restart_tower(2)
-    store.connect(BOTH_FORMS)
-    cluster.pass_time(TIMEOUT_S - 1)
-    assert producer.left not in store.events
-    cluster.pass_time(3)
-    assert store.events[-1] == producer.left
-
-
-def test_a_tower_of_the_first_form_gets_beacons_as_rfc_46_says() -> None:
-    cluster = Cluster()
-    node = cluster.add("p1", Role.PRODUCER, forms=[BEACON])
-    cluster.pass_time(3)
-    assert {frames[0] for frames in node.sent} == {BEACON}
-    assert node.prefixes == {WELCOME, BEACON}
-
-
-def test_a_tower_that_knows_both_forms_gets_no_beacons_of_the_first() -> None:
-    cluster = Cluster()
-    node = cluster.add("p1", Role.PRODUCER)
-    cluster.pass_time(3)
-    assert {frames[0] for frames in node.sent} == {REGISTRATION}
-
-
-@pytest.mark.parametrize("is_first", [True, False])
-def test_nodes_of_both_forms_find_each_other(*, is_first: bool) -> None:
-    cluster = Cluster()
-    old = [cluster.add(f"old{number}", Role.ANY, forms=[BEACON]) for number in range(2) if is_first]
-    new = [cluster.add("p1", Role.PRODUCER), cluster.add("p2", Role.PRODUCER), cluster.add("s1", Role.STORE)]
-    old += [cluster.add(f"old{number}", Role.ANY, forms=[BEACON]) for number in range(2) if not is_first]
-    cluster.pass_time(1)
-    everybody = set(cluster.nodes)
-    for member in old:
-        assert member.peers() == everybody - {member.name}
-        assert all(frames[0][:1] in (WELCOME, BEACON) for frames in member.received)
-    assert new[0].peers() == new[1].peers() == {"old0", "old1", "s1"}
-    assert new[2].peers() == everybody - {"s1"}
-    cluster.pass_time(5 * TIMEOUT_S)
-    for member in old:
-        assert not any(isinstance(event, PeerLeft) for event in member.events)
 
 
 def test_a_node_that_changes_its_form_does_not_leave() -> None:
@@ -399,15 +249,6 @@ def test_a_node_that_changes_its_form_drops_the_nodes_that_it_does_not_want() ->
     assert store.left in producer.events
 
 
-def test_a_node_of_a_tower_of_the_first_form_may_be_late() -> None:
-    cluster = Cluster()
-    store, producer = (cluster.add(name, ROLES[name], forms=[BEACON]) for name in ("s1", "p1"))
-    cluster.pass_time(1)
-    store.is_running = False
-    cluster.pass_time(2 * TIMEOUT_S)
-    assert producer.events[-1] == store.left
-
-
 def test_a_node_that_registers_with_another_tower_than_it_hears_uses_the_first_form() -> None:
     cluster = Cluster()
     node = cluster.add("p1", Role.PRODUCER)
@@ -419,17 +260,6 @@ def test_a_node_that_registers_with_another_tower_than_it_hears_uses_the_first_f
         deaf.act(deaf.machine.tick(float(second)))
     assert deaf.sent[-1][0] == BEACON
     assert node.machine.peers is not deaf.machine.peers
-
-
-def test_another_connection_cannot_register_a_known_address() -> None:
-    cluster = Cluster()
-    store, producer = cluster.add("s1", Role.STORE), cluster.add("p1", Role.PRODUCER)
-    forged = wire.Registration("p1", "10.6.6.6", 666, Role.STORE, tuple(Role), asks_directory=True)
-    stranger = MessageSource("10.6.6.6", "", 666)
-    assert cluster.tower.receive([(forged.encode(), stranger)], 1.0) == []
-    assert cluster.tower.discarded == {ADDRESS_IN_USE: 1}
-    assert store.peers() == {"p1"}
-    assert producer.peers() == {"s1"}
 
 
 def test_a_node_that_registers_seldom_keeps_its_address() -> None:
@@ -480,26 +310,6 @@ def test_a_directory_is_sent_to_the_node_that_asks_and_not_more_often_than_allow
     assert len([frames for frames in node.received if frames[0][:1] == wire.INBOX]) == 1
     cluster.pass_time(0.5)
     assert len([frames for frames in node.received if frames[0][:1] == wire.INBOX]) == 2
-
-
-def test_a_directory_has_each_node_once_and_its_receiver_first() -> None:
-    cluster = Cluster()
-    for name in ("s1", "s2", "p1"):
-        cluster.add(name, ROLES[name])
-    store = cluster.nodes["s2"]
-    store.received.clear()
-    ask = wire.Registration("s2", "10.0.0.2", 7002, Role.STORE, WANTED_ROLES[Role.STORE], asks_directory=True)
-    cluster.now = 10.0
-    cluster.publish(cluster.tower.receive([(ask.encode(), store.source)], cluster.now))
-    (page,) = [wire.DirectoryPage.decode(frames, "s2") for frames in store.received if frames[0][:1] == wire.INBOX]
-    assert page.entries[0].address == "s2"
-    assert sorted(entry.address for entry in page.entries) == ["p1", "s1", "s2"]
-
-
-def test_an_inbox_of_an_unknown_node_gets_nothing() -> None:
-    cluster = Cluster()
-    cluster.add("s1", Role.STORE)
-    assert cluster.tower.receive_subscriptions([b"\1Inobody", b"\1I", b"\1I" + b"x" * 300, b"\0Is1"], 1.0) == []
 
 
 def test_nodes_beyond_the_limit_are_found_when_there_is_room() -> None:

@@ -36,10 +36,6 @@ def arrive(cursor: Cursor, first: int, end: int) -> None:
     cursor.add_batch(run(first, end), ROOM)
 
 
-def test_the_first_page_is_small() -> None:
-    assert make_planner().plan_fetch(A, missing(1000), 0.0) == (0, 10)
-
-
 def test_a_page_without_a_known_end_is_whole() -> None:
     planner, cursor = make_planner(), missing(9, first=8)
     planner.open_end(A)
@@ -102,71 +98,6 @@ def test_later_pages_have_as_many_records_as_fit(record_bytes: int, count: int) 
     assert planner.plan_fetch(A, missing(1000), 0.0) == (0, count)
 
 
-def test_the_next_page_is_fetched_when_half_of_the_last_has_arrived() -> None:
-    planner, cursor = make_planner(), missing(1000)
-    assert planner.plan_fetch(A, cursor, 0.0) == (0, 10)
-    arrive(cursor, 0, 4)
-    assert planner.plan_fetch(A, cursor, 0.1) is None
-    arrive(cursor, 4, 5)
-    assert planner.plan_fetch(A, cursor, 0.2) == (10, 10)
-    assert planner.plan_fetch(A, cursor, 0.2) is None
-
-
-def test_a_page_ends_at_records_kept_ahead() -> None:
-    planner, cursor = make_planner(), missing(1000)
-    arrive(cursor, 6, 20)
-    assert planner.plan_fetch(A, cursor, 0.0) == (0, 6)
-    arrive(cursor, 0, 6)
-    assert planner.plan_fetch(A, cursor, 0.1) == (20, 10)
-
-
-def test_an_unanswered_page_is_fetched_again_after_growing_waits() -> None:
-    planner, cursor = make_planner(), missing(1000)
-    waits, now = [], 0.0
-    for _ in range(7):
-        assert planner.plan_fetch(A, cursor, now) == (0, 10)
-        waits.append(planner.deadline() - now)
-        assert planner.expire_pages(planner.deadline() - 0.001) == []
-        now = planner.deadline()
-        assert planner.expire_pages(now) == [A]
-    assert waits == [0.5, 1.0, 2.0, 4.0, 5.0, 5.0, 5.0]
-    assert planner.attempts(A) == 7
-
-
-def test_progress_resets_attempts_and_moves_the_deadline() -> None:
-    planner, cursor = make_planner(), missing(1000)
-    planner.plan_fetch(A, cursor, 0.0)
-    for now in (0.5, 1.5):
-        assert planner.expire_pages(now) == [A]
-        planner.plan_fetch(A, cursor, now)
-    arrive(cursor, 0, 2)
-    assert planner.plan_fetch(A, cursor, 2.0) is None
-    assert planner.attempts(A) == 0
-    assert planner.deadline() == 2.5
-    arrive(cursor, 2, 3)
-    assert planner.plan_fetch(A, cursor, 2.25) is None
-    assert planner.expire_pages(2.7) == []
-    assert planner.deadline() == 2.75
-    assert planner.expire_pages(2.75) == [A]
-    assert planner.plan_fetch(A, cursor, 2.75) == (3, 10)
-    assert planner.expire_pages(3.7) == []
-    assert planner.expire_pages(3.75) == [A]
-
-
-def test_alternating_stalls_and_progress_leave_no_stale_deadlines() -> None:
-    planner, cursor = make_planner(page_records_first=1000), missing(1000)
-    now = 0.0
-    for sequence in range(100):
-        for _ in range(2):
-            planner.plan_fetch(A, cursor, now)
-            now = planner.deadline()
-            planner.expire_pages(now)
-        arrive(cursor, sequence, sequence + 1)
-        planner.plan_fetch(A, cursor, now)
-    planner.expire_pages(now + 5.0)
-    assert len(planner._deadlines) == 1
-
-
 def test_a_page_that_was_not_fetched_again_does_not_count_as_unanswered() -> None:
     planner, cursor = make_planner(), missing(1000)
     planner.plan_fetch(A, cursor, 0.0)
@@ -178,45 +109,6 @@ def test_a_page_that_was_not_fetched_again_does_not_count_as_unanswered() -> Non
     assert planner.plan_fetch(A, cursor, now + 0.9) == (0, 10)
     assert planner.expire_pages(now + 1.0) == []
     assert planner.expire_pages(now + 1.9) == [A]
-
-
-def test_other_partitions_wait_in_a_queue() -> None:
-    planner = make_planner(partitions_max=2)
-    cursors = {partition: missing(5) for partition in (A, B, C)}
-    assert [planner.plan_fetch(partition, cursors[partition], 0.0) for partition in (A, B, C)] == [(0, 5), (0, 5), None]
-    assert planner.next_waiting() is None
-    arrive(cursors[B], 0, 5)
-    assert planner.plan_fetch(B, cursors[B], 0.1) is None
-    assert planner.next_waiting() == C
-    assert planner.plan_fetch(C, cursors[C], 0.1) == (0, 5)
-
-
-def test_an_unanswered_partition_goes_to_the_end_of_the_queue() -> None:
-    planner = make_planner(partitions_max=1)
-    cursors = {partition: missing(5) for partition in (A, B, C)}
-    turns, now = [], 0.0
-    for partition in (A, B, C):
-        planner.plan_fetch(partition, cursors[partition], now)
-    turns += planner.active_partitions()
-    for _ in range(5):
-        now = planner.deadline()
-        (expired,) = planner.expire_pages(now)
-        assert planner.plan_fetch(expired, cursors[expired], now) is None
-        following = planner.next_waiting()
-        assert following is not None
-        assert planner.plan_fetch(following, cursors[following], now) == (0, 5)
-        turns += planner.active_partitions()
-    assert turns == [A, B, C, A, B, C]
-    assert planner.attempts(A) == 2
-
-
-def test_a_new_partition_does_not_overtake_the_queue() -> None:
-    planner = make_planner(partitions_max=1)
-    planner.plan_fetch(A, missing(5), 0.0)
-    planner.plan_fetch(B, missing(5), 0.0)
-    planner.mark_complete(A)
-    assert planner.plan_fetch(C, missing(5), 0.1) is None
-    assert planner.next_waiting() == B
 
 
 def test_a_partition_with_records_does_not_take_the_turn_of_the_first_in_the_queue() -> None:
@@ -241,13 +133,6 @@ def test_a_partition_with_records_is_fetched_beside_one_without() -> None:
     planner.plan_fetch(C, missing(5), 0.0)
     assert planner.plan_fetch(A, known, 0.0) is not None
     assert planner.active_partitions() == [B, A]
-
-
-def test_allow_refetch_fetches_a_page_without_progress_again() -> None:
-    planner, cursor = make_planner(), missing(1000)
-    planner.plan_fetch(A, cursor, 0.0)
-    planner.allow_refetch(A, cursor, 0.0)
-    assert planner.plan_fetch(A, cursor, 0.1) == (0, 10)
 
 
 def test_allow_refetch_does_not_fetch_an_arriving_page_again() -> None:

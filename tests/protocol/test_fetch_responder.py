@@ -3,7 +3,6 @@ from __future__ import annotations
 from dafka import wire
 from dafka.protocol import FetchResponder, ReadRequest
 from dafka.protocol.answering.fetch_responder import (
-    CHUNK_RECORDS_MAX,
     REQUESTOR_PARTITIONS_MAX,
     UNVERIFIED_CHUNK_RECORDS_MAX,
     UNVERIFIED_DELAY_S,
@@ -63,24 +62,6 @@ def test_a_fetch_of_four_billion_records_is_one_limited_range() -> None:
     assert len(responder) == 1
 
 
-def test_a_fetch_of_no_records_is_not_queued() -> None:
-    responder = make_responder(1)
-    assert responder.add_fetch(fetch(0, 0))
-    assert len(responder) == 0
-
-
-def test_requestors_take_turns() -> None:
-    responder = make_responder(10)
-    for requestor in "ABC":
-        responder.add_fetch(fetch(0, 10, requestor))
-    turns = ""
-    for sent in (3, 3, 3, 6, 6, 6):
-        request = take(responder)
-        turns += request.requestor
-        complete(responder, request, sent)
-    assert turns == "ABCABC"
-
-
 def test_a_full_responder_drops_new_fetches_but_extends_its_ranges() -> None:
     responder = make_responder(2)
     assert responder.add_fetch(fetch(0, 10, "A"))
@@ -89,13 +70,6 @@ def test_a_full_responder_drops_new_fetches_but_extends_its_ranges() -> None:
     assert responder.add_fetch(fetch(10, 10, "A"))
     complete(responder, take(responder), 20)
     assert responder.add_fetch(fetch(0, 10, "C"))
-
-
-def test_a_chunk_has_a_limited_number_of_records() -> None:
-    responder = make_responder(10)
-    responder.add_fetch(fetch(0, 100_000))
-    assert responder.next_read(7) == request_of(0, 7)
-    assert responder.next_read() == request_of(0, CHUNK_RECORDS_MAX)
 
 
 def test_unverified_requestors_are_served_last_with_smaller_chunks_and_a_delay() -> None:

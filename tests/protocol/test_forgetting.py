@@ -13,7 +13,6 @@ from dafka.protocol.actions import Action, Append, Notify, ResetPosition
 from dafka.protocol.answering.head_responder import SLICE
 from dafka.protocol.machines.store import FORGOTTEN_TOGETHER_MAX
 from dafka.protocol.machines.stored_partitions import CROWDED_S, RESTART_GRACE_S, UNPROVEN_S, EndedPartitions
-from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING
 from dafka.protocol.presence.peer_limits import MANY_PARTITIONS, MANY_UNPROVEN
 from dafka.protocol.store_events import PartitionsForgotten, StoreFull, StoreHasRoom
 from dafka.records import Partition
@@ -69,41 +68,12 @@ def test_without_a_wait_nothing_is_forgotten() -> None:
     assert not forgotten(forget(store, 1e9))
 
 
-def test_a_partition_with_records_is_kept() -> None:
-    store = make_store(earliest=9)
-    assert not forgotten(forget(store, 10 * AFTER_S))
-    store.records_trimmed({HELLO: 10})
-    assert forgotten(forget(store, 10 * AFTER_S))
-
-
 @pytest.mark.parametrize("message", [head(9), live(9, 10), direct_head(9, ME)], ids=["head", "record", "other store"])
 def test_any_sign_of_the_partition_restarts_the_wait(message: wire.BatchedMessage) -> None:
     store = make_store()
     store.receive([message], 30.0)
     assert not forgotten(forget(store, 30.0 + AFTER_S - 0.1))
     assert forgotten(forget(store, 30.0 + AFTER_S))
-
-
-def test_a_connected_producer_keeps_its_partition() -> None:
-    store = make_store()
-    store.receive_subscriptions(subscription(Command.ACK, "PRODUCER"), 0.0)
-    assert not forgotten(forget(store, 10 * AFTER_S))
-    store.receive_subscriptions(subscription(Command.ACK, "PRODUCER", active=False), 10 * AFTER_S)
-    assert forgotten(forget(store, 10 * AFTER_S))
-
-
-def test_a_discovered_producer_keeps_its_partition() -> None:
-    store = make_store()
-    store.peer_joined("PRODUCER", 0.0)
-    assert not forgotten(forget(store, 10 * AFTER_S))
-    store.peer_left("PRODUCER", 10 * AFTER_S)
-    assert forgotten(forget(store, 10 * AFTER_S))
-
-
-def test_a_partition_with_missing_records_is_kept() -> None:
-    store = make_store()
-    store.receive([direct_head(12, ME)], 0.0)
-    assert not forgotten(forget(store, 10 * AFTER_S))
 
 
 def test_records_that_come_later_keep_a_partition() -> None:
@@ -120,28 +90,10 @@ def test_records_that_come_later_keep_a_partition() -> None:
     assert store.silent_partitions(10 * AFTER_S) == [HELLO]
 
 
-def test_nothing_of_a_forgotten_partition_is_asked_for_when_its_producer_leaves() -> None:
-    store = make_store()
-    forget(store, AFTER_S)
-    store.peer_joined("PRODUCER", AFTER_S)
-    assert published(store.peer_left("PRODUCER", AFTER_S), wire.GetHeads) == []
-
-
 def test_while_too_many_producers_are_connected_to_tell_them_apart_all_partitions_are_kept() -> None:
     store = make_store(config=CONFIG.with_node(peers_max=1))
     store.receive_subscriptions(subscription(Command.ACK, "ANOTHER"), 0.0)
     assert not forgotten(forget(store, 10 * AFTER_S))
-
-
-def test_partitions_are_forgotten_a_limited_number_at_a_time_the_longest_silent_first() -> None:
-    names = [Partition("hello", f"A{number}") for number in range(FORGOTTEN_TOGETHER_MAX + 2)]
-    store = StoreMachine(ME, CONFIG, dict.fromkeys(names, 5), dict.fromkeys(names, 5))
-    store.start(0.0)
-    store.receive([head(4, names[0])], 2.0)
-    store.receive([head(4, names[1])], 1.0)
-    assert store.silent_partitions(10 * AFTER_S) == names[2:]
-    forget(store, 10 * AFTER_S)
-    assert store.silent_partitions(10 * AFTER_S) == [names[1], names[0]]
 
 
 @pytest.mark.parametrize("obstacle", ["producer", "missing records"])
@@ -157,15 +109,6 @@ def test_partitions_that_must_be_kept_do_not_hold_up_others(obstacle: str) -> No
             store.receive([head(9, name)], 0.0)
     store.receive([head(4, names[0])], 1.0)
     assert store.silent_partitions(10 * AFTER_S) == [names[0]]
-
-
-def test_the_signs_of_a_partition_are_forgotten_with_it() -> None:
-    ended = EndedPartitions(CONFIG, lambda _: False, {})
-    ended.start(1.0)
-    ended.record_heard(HELLO, 5.0)
-    assert ended.heard_at(HELLO) == 5.0
-    ended.remove(HELLO)
-    assert ended.heard_at(HELLO) == 1.0
 
 
 def test_a_partition_whose_end_is_not_known_has_not_ended() -> None:
@@ -228,35 +171,12 @@ def test_a_producer_that_connects_meanwhile_continues() -> None:
     assert store.partitions_deleted() == [ResetPosition(HELLO, 10)]
 
 
-def test_a_head_of_records_that_come_meanwhile_continues() -> None:
-    store = make_store()
-    actions = forget(store, AFTER_S, [head(12)])
-    assert ResetPosition(HELLO, 10) in actions
-    assert asked(actions) == [(10, 3)]
-
-
 def test_records_that_come_meanwhile_continue_it() -> None:
     store = make_store()
     actions = forget(store, AFTER_S, [live(10, 12)])
     assert Append(run(10, 12)) in actions
     assert not any(isinstance(action, ResetPosition) for action in actions)
     assert store.stored.durable_end(HELLO) == 10
-
-
-def test_a_producer_that_connects_before_the_storage_has_its_turn_keeps_its_partition() -> None:
-    store = make_store()
-    queue = CommitQueue(store)
-    queue.put_silent(store.silent_partitions(AFTER_S))
-    store.receive_subscriptions(subscription(Command.ACK, "PRODUCER"), AFTER_S)
-    assert queue.begin_work() == ForgetPartitions(())
-
-
-def test_a_later_list_of_silent_partitions_replaces_an_earlier_one() -> None:
-    store = make_store()
-    queue = CommitQueue(store)
-    for _ in range(2):
-        queue.put_silent(store.silent_partitions(AFTER_S))
-    assert queue.begin_work() == ForgetPartitions((HELLO,))
 
 
 def test_records_that_wait_for_the_storage_keep_a_partition() -> None:
@@ -348,17 +268,6 @@ def test_an_ended_partition_that_another_store_names_does_not_come_back() -> Non
     assert not is_known(store)
 
 
-def test_records_that_another_store_still_has_are_fetched() -> None:
-    store = StoreMachine(ME, CONFIG, {})
-    store.start(0.0)
-    store.node_settled(0.0)
-    store.receive_subscriptions(subscription(Command.CONSUMER_HELLO, "OTHER"), 0.0)
-    store.receive([direct_head(9, ME)], 1.0)
-    actions = store.receive([wire.DirectEarliest(ME, "OTHER", "PRODUCER", "hello", 7, 7)], 1.1)
-    assert ResetPosition(HELLO, 7) in actions
-    assert asked(actions) == [(7, 3)]
-
-
 def test_a_producer_with_a_spool_continues_at_a_store_that_never_knew_it() -> None:
     """Another store that keeps the ended partition says where it continues."""
     store = StoreMachine(ME, CONFIG, {})
@@ -380,16 +289,6 @@ def test_a_late_record_of_a_forgotten_partition_is_never_stored_and_is_dropped_a
     assert is_known(store)
     store.drop_silent_unproven(2 * AFTER_S + 1)
     assert not is_known(store)
-
-
-def test_a_fetch_for_a_forgotten_partition_is_answered() -> None:
-    store = make_store()
-    store.receive_subscriptions(subscription(Command.DIRECT_EARLIEST, "CONSUMER"), 0.0)
-    forget(store, AFTER_S)
-    (answer,) = published(
-        store.receive([wire.Fetch("PRODUCER", "CONSUMER", "hello", 3, 7)], AFTER_S), wire.DirectEarliest
-    )
-    assert (answer.sequence, answer.unrecoverable_end) == (HOLDS_NOTHING, 0)
 
 
 def test_no_head_is_left_out_while_partitions_are_forgotten() -> None:
@@ -438,12 +337,6 @@ def test_the_limit_counts_partitions_that_live() -> None:
     assert store.capacity.full_reason == ""
 
 
-def test_a_store_that_starts_full_says_so() -> None:
-    store, actions = make_full(ended=1, living=2)
-    assert events(actions) == [StoreFull(MANY_PARTITIONS, 2)]
-    assert store.capacity.full_reason == "The store is full (too many partitions: 2); new producers get no ACKs"
-
-
 def test_a_store_says_once_that_it_is_full_and_that_it_has_room_again() -> None:
     store, actions = make_full(ended=0, living=1)
     assert events(actions) == []
@@ -469,12 +362,6 @@ def test_a_store_with_too_many_partitions_without_records_is_full_until_one_is_d
     assert store.capacity.full_reason
     store.drop_silent_unproven(AFTER_S)
     assert StoreHasRoom() in events(store.tick(AFTER_S))
-
-
-def test_ended_partitions_are_limited_too() -> None:
-    store, actions = make_full(ended=4, living=0)
-    assert events(actions) == [StoreFull(MANY_PARTITIONS, 2)]
-    assert asked(store.receive([head(0)], 0.0)) == []
 
 
 def test_many_ended_partitions_are_forgotten_earlier() -> None:

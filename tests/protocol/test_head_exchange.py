@@ -88,33 +88,12 @@ def test_stores_tell_each_other_all_heads_again_and_again_erratum_28() -> None:
             assert len(told(action for at, action in rounds if at == time)) <= PARTITIONS_MAX
 
 
-def test_a_partition_that_is_new_comes_into_the_rounds() -> None:
-    store = make_store({HELLO: 5})
-    connect_store(store)
-    run_timer(store, 0.0, 40.0)
-    late = Partition("hello", "LATE")
-    store.receive([wire.Head("LATE", "hello", 2)], 40.0)
-    store.records_committed({late: 3}, 40.0)
-    later = run_timer(store, 40.0, 40.0 + 2 * ROUND_S * SLOWEST)
-    assert (late, 2) in told(without_times(later))
-
-
 def test_a_partition_without_records_is_not_told() -> None:
     store = make_store({HELLO: 5})
     connect_store(store)
     run_timer(store, 0.0, 40.0)
     store.records_trimmed({HELLO: 5})
     assert told(without_times(run_timer(store, 40.0, 100.0))) == []
-
-
-def test_without_another_store_there_are_no_rounds() -> None:
-    store = make_store({HELLO: 5})
-    assert store.deadline() == float("inf")
-    connect_store(store)
-    run_timer(store, 0.0, 40.0)
-    store.receive_subscriptions(subscription(Command.CONSUMER_HELLO, NEIGHBOUR, active=False), 40.0)
-    assert told(without_times(run_timer(store, 60.0, 3600.0))) == []
-    assert store.deadline() == float("inf")
 
 
 @pytest.mark.parametrize("count", [1, 1000, 20_000])

@@ -7,9 +7,9 @@ import pytest
 from dafka import wire
 from dafka.config import Config
 from dafka.protocol import Incomplete, ReaderMachine
-from dafka.protocol.actions import Action, Subscribe, Unsubscribe
+from dafka.protocol.actions import Action
 from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING, STORES_MAX
-from dafka.protocol.ordering.held_end import PATIENCE_S, PROBE_S, QUIET_S
+from dafka.protocol.ordering.held_end import PATIENCE_S, QUIET_S
 from dafka.records import Partition
 from dafka.wire import Command
 from tests.protocol.helpers import HELLO, asked, batches, direct, direct_head, published, sequences, subscription
@@ -47,26 +47,6 @@ def questions(actions: list[Action]) -> list[wire.Fetch]:
 QUESTION = wire.Fetch(HELLO.address, ME, "hello", 0, 1)
 
 
-def test_it_fetches_the_first_record_and_subscribes_to_acks() -> None:
-    reader = make_reader("A")
-    assert Subscribe(b"KPRODUCER") in (actions := reader.held_ends.add_partition(HELLO, 0.1))
-    assert questions(actions) == [QUESTION]
-    assert reader.held_ends.remove_partition(HELLO) == [Unsubscribe(b"KPRODUCER")]
-    reader.tick(10.0)
-    assert reader.deadline() == float("inf"), "there is nothing left to ask"
-
-
-def test_several_questions_are_repeated_each_in_time() -> None:
-    reader = make_reader("A")
-    later = Partition("hello", "LATER")
-    reader.held_ends.add_partition(HELLO, 0.1)
-    reader.held_ends.add_partition(later, 0.3)
-    assert reader.deadline() == pytest.approx(0.1 + PROBE_S)
-    assert questions(reader.tick(0.1 + PROBE_S)) == [QUESTION]
-    assert reader.deadline() == pytest.approx(0.3 + PROBE_S)
-    assert questions(reader.tick(0.3 + PROBE_S)) == [wire.Fetch("LATER", ME, "hello", 0, 1)]
-
-
 def test_the_answer_that_a_store_holds_nothing_is_certain_at_once() -> None:
     reader = make_reader("A")
     reader.held_ends.add_partition(HELLO, 0.1)
@@ -85,15 +65,6 @@ def test_a_held_end_is_certain_after_a_quiet_time() -> None:
     reader.receive([ack(11)], 1.5)
     assert reader.held_ends.held_end(HELLO, 1, 1.0 + QUIET_S - 0.01) is Incomplete.QUIET
     assert reader.held_ends.held_end(HELLO, 1, 1.0 + QUIET_S) == 12
-
-
-def test_every_store_must_have_answered_and_the_highest_end_counts() -> None:
-    reader = make_reader("A", "B", "C")
-    reader.held_ends.add_partition(HELLO, 0.1)
-    reader.receive([ack(9, "A"), ack(4, "B")], 0.1)
-    assert reader.held_ends.held_end(HELLO, 1, 1.5) is Incomplete.ANSWERS
-    reader.receive([nothing("C")], 1.5)
-    assert reader.held_ends.held_end(HELLO, 1, 1.5) == 10
 
 
 def test_min_stores_must_be_connected() -> None:
@@ -130,16 +101,6 @@ def test_a_silent_store_counts_as_empty_after_the_patience() -> None:
     assert now == pytest.approx(0.1 + PATIENCE_S)
 
 
-def test_a_discovered_node_may_be_a_store_until_it_has_connected() -> None:
-    reader = make_reader("A")
-    reader.peer_joined("P", 0.0)
-    reader.held_ends.add_partition(HELLO, 0.1)
-    reader.receive([nothing("A")], 0.2)
-    assert reader.held_ends.held_end(HELLO, 1, 0.2) is Incomplete.ANSWERS
-    reader.receive_subscriptions(subscription(Command.ACK, "P"), 0.3)
-    assert reader.held_ends.held_end(HELLO, 1, 0.3) == 0
-
-
 def test_a_node_that_never_connects_is_waited_for_until_the_patience_ends() -> None:
     reader = make_reader("A")
     reader.peer_joined("GONE", 0.0)
@@ -157,14 +118,6 @@ def test_the_question_is_repeated_for_a_peer_that_has_just_connected() -> None:
     assert questions(reader.receive_subscriptions(subscription(Command.FETCH), 0.2)) == [QUESTION]
     assert questions(reader.receive([wire.StoreHello(ME, "A")], 0.2)) == [QUESTION]
     assert questions(reader.receive_subscriptions(subscription(Command.HEAD), 0.2)) == []
-
-
-def test_an_unanswered_question_is_repeated() -> None:
-    reader = make_reader("A")
-    reader.held_ends.add_partition(HELLO, 0.1)
-    assert reader.deadline() == 0.1 + PROBE_S
-    assert questions(reader.tick(0.1 + PROBE_S)) == [QUESTION]
-    assert questions(reader.tick(0.2 + PROBE_S)) == []
 
 
 def test_answers_to_other_nodes_are_ignored() -> None:
@@ -229,15 +182,6 @@ def test_a_partition_of_a_surveyed_topic_may_be_queried_and_read_meanwhile() -> 
     assert reader.held_ends.held_end(HELLO, 1, 0.1 + QUIET_S) == 10
     reader.held_ends.remove_partition(HELLO)
     reader.forget_range(HELLO)
-
-
-def test_a_new_query_does_not_use_old_answers() -> None:
-    reader = make_reader("A")
-    reader.held_ends.add_partition(HELLO, 0.1)
-    reader.receive([nothing()], 0.2)
-    reader.held_ends.remove_partition(HELLO)
-    reader.held_ends.add_partition(HELLO, 5.0)
-    assert reader.held_ends.held_end(HELLO, 1, 5.0) is Incomplete.ANSWERS
 
 
 def test_ends_of_invented_stores_take_limited_memory() -> None:

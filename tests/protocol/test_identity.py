@@ -47,10 +47,6 @@ def test_a_message_that_names_no_sender_may_come_from_any_member(message: wire.B
     assert identity.verify_messages([message], PeerEndpoint("", "b")) == [message]
 
 
-def test_messages_of_an_undiscovered_node_are_discarded() -> None:
-    assert make_identity("a").verify_messages([RUN], PeerEndpoint("", "a")) == []
-
-
 def test_an_address_belongs_to_its_first_key_while_that_is_authorized() -> None:
     authorized = {"a", "b"}
     identity = KeyIdentity(authorized.__contains__)
@@ -63,13 +59,6 @@ def test_an_address_belongs_to_its_first_key_while_that_is_authorized() -> None:
     assert identity.claim_address("A", "b")
     assert identity.verify_messages([RUN], PeerEndpoint("", "b")) == [RUN]
     assert identity.verify_messages([RUN], PeerEndpoint("", "a")) == []
-
-
-def test_a_key_may_have_many_addresses() -> None:
-    identity = make_identity("a")
-    assert identity.add_node("A", "a")
-    assert identity.add_node("B", "a")
-    assert identity.verify_messages(OF_A, PeerEndpoint("", "a")) == OF_A
 
 
 def test_a_node_announced_without_an_address_owns_the_first_that_it_uses() -> None:

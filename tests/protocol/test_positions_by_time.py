@@ -92,21 +92,6 @@ def test_a_repeated_question_does_not_begin_the_search_anew() -> None:
     assert len(searches(store)) == 1, "only the search itself is dropped"
 
 
-def test_requestors_take_turns() -> None:
-    store = make_store(ME, "YOU")
-    many = [Partition("hello", f"{number}") for number in range(5)]
-    store.receive([question(each) for each in many], 0.0)
-    store.receive([question(address="YOU")], 0.0)
-    found = []
-    for _ in range(3):
-        search = store.answers.positions.next_search()
-        assert search is not None
-        store.answers.positions.advance(search, 5)
-        found.append(search.requestor)
-    assert found == [ME, "YOU", ME]
-    assert [search.requestor for search in searches(store)] == ["YOU", ME, ME, ME, ME, ME]
-
-
 def test_questions_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(position_responder, "QUESTIONS_MAX", 3)
     store = make_store(ME)
@@ -146,28 +131,6 @@ def questions(actions: list[Action]) -> list[str]:
     return [message.store for message in published(actions, wire.GetPosition)]
 
 
-def test_a_partition_begins_where_the_store_says() -> None:
-    consumer = make_consumer("A")
-    actions = consumer.receive([direct_head(99, ME)], 0.0)
-    assert published(actions, wire.GetPosition) == [wire.GetPosition("A", ME, HELLO.address, "hello", TIME)]
-    assert asked(actions) == [], "nothing is fetched before it is known where the partition begins"
-    assert asked(consumer.receive([answer("A", 40)], 0.1)) == [(40, 60)]
-
-
-def test_the_earliest_record_of_all_stores_counts() -> None:
-    consumer = make_consumer("A", "B", "C")
-    assert questions(consumer.receive([head(99)], 0.0)) == ["A", "B", "C"]
-    assert asked(consumer.receive([answer("A", 40), answer("C", HOLDS_NOTHING, 20)], 0.1)) == []
-    assert asked(consumer.receive([answer("B", 30)], 0.1)) == [(30, 70)]
-
-
-def test_without_a_record_of_the_time_a_partition_begins_at_its_end() -> None:
-    consumer = make_consumer("A", "B")
-    consumer.receive([head(99)], 0.0)
-    consumer.receive([answer("A", HOLDS_NOTHING, 60), answer("B", HOLDS_NOTHING, 100)], 0.1)
-    assert sequences(batches(consumer.receive([live(100, 103)], 0.2))) == [100, 101, 102]
-
-
 def test_records_that_arrive_before_the_answer_are_fetched_if_they_are_wanted() -> None:
     consumer = make_consumer("A")
     assert batches(consumer.receive([live(100, 105)], 0.0)) == []
@@ -192,14 +155,6 @@ def test_a_producer_that_joined_later_is_read_from_its_first_record_without_a_qu
     consumer.peer_joined(HELLO.address, 1.0)
     actions = consumer.receive([live(0, 3)], 1.0)
     assert (questions(actions), sequences(batches(actions))) == ([], [0, 1, 2])
-
-
-def test_given_positions_count_before_the_time() -> None:
-    consumer = ConsumerMachine(ME, Config(), {HELLO: 2}, TIME)
-    consumer.start(0.0)
-    consumer.subscribe("hello", 0.0)
-    connect(consumer, "A")
-    assert asked(consumer.receive([head(4)], 0.0)) == [(2, 3)]
 
 
 def test_nothing_begins_before_the_node_has_settled_and_its_peers_have_connected() -> None:

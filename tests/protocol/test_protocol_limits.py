@@ -14,7 +14,6 @@ from dafka.protocol.ordering.fetch_planner import FetchPlanner
 from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING, PATIENCE_ATTEMPTS, GapResolver
 from dafka.protocol.ordering.reassembler import IDLE_S, Reassembler
 from dafka.protocol.polling import PendingPeers, RetrySchedule, StorePoll
-from dafka.protocol.presence.subscribers import EarliestResponder
 from dafka.records import SEQUENCE_MAX, Partition, RecordBatch
 from dafka.wire import Command
 from tests.protocol.helpers import HELLO, contents, run
@@ -65,33 +64,12 @@ def test_answers_count_until_the_position_moves() -> None:
     assert made.answered_partitions() == []
 
 
-def test_before_it_has_settled_nothing_is_answered() -> None:
-    made = GapResolver()
-    made.record_subscription(store("S"), "ME")
-    made.add_answer(answer("S", 5), 0)
-    assert (made.answered_partitions(), made.take_newly_answered()) == ([], [])
-    made.node_settled()
-    assert made.answered_partitions() == [A]
-
-
 @pytest.mark.parametrize("topic", ["", "ME"])
 def test_neither_the_own_address_nor_an_empty_one_is_a_store(topic: str) -> None:
     assert resolver(topic).stores == set()
     other = wire.Subscription(Command.RECORD, "S")
     made = resolver()
     made.record_subscription(other, "ME")
-    assert made.stores == set()
-
-
-def test_a_node_that_leaves_and_returns_counts_as_a_store_again() -> None:
-    made = resolver("S")
-    made.add_node("S")
-    made.remove_node("S")
-    assert made.stores == set()
-    made.add_node("S")
-    assert made.stores == {"S"}
-    made.record_subscription(store("S", active=False), "ME")
-    made.add_node("S")
     assert made.stores == set()
 
 
@@ -166,63 +144,6 @@ def test_a_page_is_not_repeated_while_other_answers_arrive_for_a_limited_time() 
     assert plan.attempts(A) == 1
 
 
-def test_partitions_that_have_proven_themselves_have_as_much_room_again() -> None:
-    plan = planner(partitions_max=1)
-    proven = []
-    for address in "WXYZ":
-        cursor = missing(5)
-        cursor.add_batch(run(0, 1), 2**20)
-        proven.append((Partition("hello", address), cursor))
-    assert plan.plan_fetch(A, missing(5), 0.0) == (0, 5)
-    assert plan.plan_fetch(B, missing(5), 0.0) is None, "not proven: it waits"
-    assert [plan.plan_fetch(partition, cursor, 0.0) for partition, cursor in proven] == [(1, 4), None, None, None]
-    assert plan.active_partitions() == [A, proven[0][0]]
-    assert plan.next_waiting() is None
-    plan.mark_complete(A)
-    assert plan.next_waiting() is None
-    plan.mark_complete(proven[0][0])
-    assert plan.next_waiting() == B
-
-
-def test_pages_of_all_partitions_share_the_records_in_flight() -> None:
-    plan = planner(page_bytes_max=1000, page_records_max=60)
-    for partition in (A, B):
-        plan.record_size(partition, 20, 2)
-    assert plan.plan_fetch(A, missing(500), 0.0) == (0, 60)
-    assert plan.plan_fetch(B, missing(500), 0.0) == (0, 30)
-    plan.record_size(C, 50, 1)
-    assert plan.plan_fetch(C, missing(500), 0.0) == (0, 20 // 3), "bytes are shared, too"
-    plan.forget_partition(C)
-    plan.forget_partition(A)
-    assert plan.plan_fetch(A, missing(500), 0.0) == (0, 10), "its size is forgotten: a first page"
-
-
-def test_dropped_records_move_a_page_back_and_never_forward() -> None:
-    plan, cursor = planner(), missing(100)
-    assert plan.plan_fetch(A, cursor, 0.0) == (0, 10)
-    plan.record_dropped(A, 50)
-    plan.record_dropped(B, 0)
-    assert plan.plan_fetch(A, cursor, 0.0) is None
-    plan.record_dropped(A, 3)
-    assert plan.plan_fetch(A, cursor, 0.0) == (3, 10)
-
-
-def test_a_forgotten_partition_leaves_nothing_behind() -> None:
-    made = Reassembler("ME", FetchConfig(), unproven_max=1)
-    made.follow_partition(A, 0, since=0.0)
-    assert not made.has_capacity()
-    made.record_known_end(A, 20)
-    made.add_batch(run(5, 9, A))
-    assert len(made.due_fetches(0.0)) == 1
-    made.record_known_end(A, 30)
-    made.forget_partition(A)
-    assert made.has_capacity()
-    assert made.ahead_bytes == 0
-    assert made.due_fetches(0.1) == []
-    assert made.tick(1e6) == []
-    assert made.deadline() == float("inf")
-
-
 def test_idle_partitions_are_forgotten_only_if_there_are_many() -> None:
     made = Reassembler("ME", FetchConfig(), unproven_max=4)
     for number, partition in enumerate((A, B, C)):
@@ -284,16 +205,6 @@ def test_partitions_take_turns_when_one_has_many_records(monkeypatch: pytest.Mon
     assert taken == [run(0, 3, A), run(0, 9, B), run(3, 6, A), run(6, 9, A)]
 
 
-def test_dropping_returns_the_memory_of_what_waited() -> None:
-    buffer = BatchBuffer()
-    for partition, first, end in ((A, 0, 2), (B, 0, 1), (A, 2, 3), (Partition("other", "A"), 0, 9)):
-        buffer.add_batch(run(first, end, partition))
-    assert buffer.drop_partition(A) == run(0, 2, A).memory_bytes + run(2, 3, A).memory_bytes
-    assert buffer.drop_partition(A) == 0
-    assert buffer.drop_topic("hello") == run(0, 1, B).memory_bytes
-    assert buffer.first_sequences() == {Partition("other", "A"): 0}
-
-
 # Polls, schedules, rates
 
 
@@ -314,31 +225,6 @@ def test_a_poll_repeats_its_question_with_growing_waits() -> None:
     assert poll.retry_due == 101.0
     poll.record_asked(100.0, 0.25)
     assert poll.retry_due == 100.25
-
-
-def test_a_poll_ends_with_its_answers_or_its_patience() -> None:
-    poll = StorePoll(patience_s=10.0, retry_s=1.0, quiet_s=2.0)
-    poll.restart_patience(5.0)
-    assert poll.patience_until == 15.0
-    assert poll.is_answered([], 0.0, is_pending=False)
-    assert not poll.is_answered([], 0.0, is_pending=True)
-    assert not poll.is_answered(["S"], 14.9, is_pending=False)
-    assert poll.is_answered(["S"], 15.0, is_pending=True)
-    poll.add_answer("S")
-    assert poll.is_answered(["S"], 0.0, is_pending=False)
-    poll.question = 1
-    assert poll.unanswered(["S"]) == ["S"]
-    poll.add_answer("S", 2)
-    poll.add_answer("S", 0)
-    assert poll.has_answered("S", 2)
-    assert not poll.has_answered("S", 3)
-    poll.forget_answers("S")
-    assert not poll.has_answered("S", 0)
-    poll.restart_quiet(1.0)
-    poll.restart_quiet(0.0)
-    assert poll.quiet_until == 3.0
-    assert not poll.is_quiet(2.9)
-    assert poll.is_quiet(3.0)
 
 
 def test_a_schedule_beyond_its_limit_drops_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -369,11 +255,3 @@ def test_a_node_is_pending_until_it_connects() -> None:
     pending.remove_node("A")
     pending.add_node("A")
     assert pending.addresses == {"A", "B"}
-
-
-def test_only_a_node_that_understands_it_is_told_the_earliest_record() -> None:
-    responder = EarliestResponder(10)
-    fetch = wire.Fetch("P", "C", "t", 3, 9)
-    assert responder.answer(fetch, "ME", 7, 6) is None
-    responder.record_subscription(wire.Subscription(Command.DIRECT_EARLIEST, "C"))
-    assert responder.answer(fetch, "ME", 7, 6) == wire.DirectEarliest("C", "ME", "P", "t", 7, 6)

@@ -19,7 +19,6 @@ from dafka.protocol import (
     SurveyMachine,
 )
 from dafka.protocol.actions import Subscribe
-from dafka.protocol.machines.head_intervals import GrowingInterval
 from dafka.protocol.presence import subscribers
 from dafka.wire import Command
 from tests.protocol.helpers import HELLO, contents, events, head, live, next_batch, published, subscription
@@ -53,36 +52,8 @@ def head_times(producer: ProducerMachine, until: float) -> list[float]:
     return times
 
 
-def test_an_interval_grows_to_its_limit_and_begins_anew() -> None:
-    interval = GrowingInterval(1.0, 10.0, short_count=3)
-    assert [interval.next_wait_s() for _ in range(8)] == [1, 1, 1, 2, 4, 8, 10, 10]
-    interval.restart()
-    assert [interval.next_wait_s() for _ in range(4)] == [1, 1, 1, 2]
-    assert GrowingInterval(5.0, 1.0).shortest_s == 5.0
-    assert [GrowingInterval(5.0, 1.0).next_wait_s() for _ in range(3)] == [5, 5, 5]
-
-
 def test_heads_that_say_nothing_new_become_rare() -> None:
     assert head_times(make_producer(), LONG_S) == pytest.approx(GROWING)
-
-
-def test_a_new_record_is_announced_as_soon_as_ever() -> None:
-    producer = make_producer()
-    head_times(producer, 100.0)
-    producer.publish(next_batch(producer, contents(1, 2)), 100.0)
-    acknowledge(producer, 1, "S1", "S2", now=100.0)
-    assert head_times(producer, 300.0) == pytest.approx([100 + each for each in GROWING])
-
-
-def test_records_do_not_delay_a_head() -> None:
-    producer = make_producer()
-    times = []
-    for number in range(1, 50):
-        now = number / 10
-        times += head_times(producer, now)
-        producer.publish(next_batch(producer, contents(number, number + 1)), now)
-        acknowledge(producer, number, "S1", "S2", now=now)
-    assert times == pytest.approx([1, 2, 3, 4])
 
 
 @pytest.mark.parametrize(
@@ -105,23 +76,6 @@ def test_heads_are_regular_until_every_connected_store_has_everything(
     assert len(head_times(producer, 250.0)) <= 8
 
 
-def test_heads_are_regular_while_too_few_stores_are_connected() -> None:
-    producer = make_producer(min_stores=2)
-    producer.receive_subscriptions(subscription(Command.CONSUMER_HELLO, "S2", active=False), 49.0)
-    producer.publish(next_batch(producer, contents(1, 2)), 50.0)
-    acknowledge(producer, 1, "S1", now=50.0)
-    assert len(head_times(producer, 150.0)) >= 99
-
-
-def test_a_store_that_has_left_is_not_waited_for() -> None:
-    producer = make_producer()
-    producer.publish(next_batch(producer, contents(1, 2)), 50.0)
-    acknowledge(producer, 1, "S1", now=50.0)
-    head_times(producer, 60.0)
-    producer.receive_subscriptions(subscription(Command.CONSUMER_HELLO, "S2", active=False), 60.0)
-    assert len(head_times(producer, 160.0)) <= 8
-
-
 def test_a_new_subscriber_is_sent_heads_from_the_beginning() -> None:
     producer = make_producer()
     head_times(producer, 100.0)
@@ -136,13 +90,6 @@ def test_heads_are_regular_while_somebody_needs_them() -> None:
     assert head_times(producer, 100.0) == pytest.approx(list(range(1, 101)))
     is_needed = False
     assert len(head_times(producer, 200.0)) <= 8
-
-
-def test_the_interval_is_regular_if_the_settings_say_so() -> None:
-    producer = make_producer(head_interval_ms=2000, head_interval_max_ms=2000)
-    assert head_times(producer, 100.0) == pytest.approx(list(range(2, 101, 2)))
-    producer = make_producer(head_interval_ms=60_000)
-    assert head_times(producer, 300.0) == pytest.approx([60, 120, 180, 240, 300])
 
 
 # Who needs them

@@ -82,24 +82,6 @@ def test_a_page_that_stalls_is_never_lost(silence: float) -> None:
     assert len(responder.unanswered) == (1 if silence >= 4.0 else 0)
 
 
-def test_silence_is_reported_once_after_three_attempts() -> None:
-    reassembler = make_reassembler(5)
-    told: list[tuple[float, FetchUnanswered]] = []
-    now = 0.0
-    for _ in range(8):
-        assert len(reassembler.due_fetches(now)) == 1
-        now = reassembler.deadline()
-        told += [(now, event) for event in reassembler.tick(now)]
-    assert told == [(3.5, FetchUnanswered(HELLO, 0, 3))]
-
-
-def test_silence_is_not_reported_while_no_fetches_are_sent() -> None:
-    reassembler = make_reassembler(5)
-    reassembler.due_fetches(0.0)
-    assert [event for _ in range(8) for event in reassembler.tick(reassembler.deadline())] == []
-    assert [(fetch.sequence, fetch.count) for fetch in reassembler.due_fetches(60.0)] == [(0, 5)]
-
-
 def test_every_partition_gets_its_turn_when_no_node_answers() -> None:
     partitions = [Partition("hello", f"P{index}") for index in range(7)]
     reassembler = Reassembler(ME, FetchConfig(partitions_max=2))
@@ -124,48 +106,12 @@ def test_a_new_peer_that_answers_fetches_is_asked_at_once(topic: str, count: int
     assert len(reassembler.due_fetches(0.1)) == count
 
 
-def test_dropped_batches_are_fetched_later() -> None:
-    reassembler = make_reassembler()
-    reassembler.drop_batch(run(0, 5))
-    assert [(fetch.sequence, fetch.count) for fetch in reassembler.due_fetches(0.0)] == [(0, 5)]
-
-
-def test_the_dropped_rest_of_a_page_is_fetched_at_once() -> None:
-    reassembler = make_reassembler(100)
-    reassembler.due_fetches(0.0)
-    reassembler.add_batch(run(0, 40))
-    reassembler.drop_batch(run(40, 100))
-    assert [(fetch.sequence, fetch.count) for fetch in reassembler.due_fetches(0.1)] == [(40, 60)]
-
-
-def test_only_what_was_dropped_is_fetched_again() -> None:
-    reassembler = make_reassembler(100)
-    reassembler.due_fetches(0.0)
-    reassembler.drop_batch(run(40, 60))
-    assert [(fetch.sequence, fetch.count) for fetch in reassembler.due_fetches(0.1)] == [(40, 60)]
-
-
 def test_dropped_duplicates_are_not_fetched() -> None:
     reassembler = make_reassembler(100)
     reassembler.due_fetches(0.0)
     reassembler.add_batch(run(0, 40))
     reassembler.drop_batch(run(0, 40))
     assert reassembler.due_fetches(0.1) == []
-
-
-def test_records_ahead_in_all_partitions_share_one_limit() -> None:
-    other = Partition("hello", "OTHER")
-    reassembler = make_reassembler(ahead_bytes_max=run(1, 9).memory_bytes + 1)
-    reassembler.follow_partition(other, 0)
-    reassembler.add_batch(run(1, 9))
-    reassembler.add_batch(run(1, 9, other))
-    assert (reassembler.cursors[HELLO].ahead_bytes, reassembler.cursors[other].ahead_bytes) == (
-        run(1, 9).memory_bytes,
-        0,
-    )
-    reassembler.forget_partition(HELLO)
-    reassembler.add_batch(run(1, 9, other))
-    assert reassembler.cursors[other].ahead_bytes == run(1, 9).memory_bytes
 
 
 def test_a_partition_that_is_known_to_have_more_is_fetched_by_whole_pages() -> None:

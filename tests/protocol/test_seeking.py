@@ -75,17 +75,6 @@ class Consumer:
         self.act(self.machine.resume(selected, self.now))
 
 
-def test_records_before_a_position_in_the_future_are_left_out() -> None:
-    consumer = Consumer()
-    consumer.receive(head(99))
-    consumer.seek(HELLO, 110)
-    assert consumer.take_all() == {}
-    consumer.receive(live(100, 108))
-    assert consumer.take_all() == {}
-    consumer.receive(live(108, 115))
-    assert consumer.take_all() == {HELLO: [*range(110, 115)]}
-
-
 def test_an_unknown_partition_begins_where_it_was_sought_and_the_heads_are_asked_for() -> None:
     consumer = Consumer(offset_reset="latest")
     actions = consumer.delivery.seek(HELLO, 95, 5.0)
@@ -110,24 +99,6 @@ def test_a_paused_partition_is_neither_received_nor_fetched(selected: Partition 
     assert consumer.machine.reassembler.cursors[HELLO].known_end == 80
     consumer.resume(selected)
     assert consumer.take_all() == {HELLO: [*range(10, 80)]}
-
-
-def test_a_paused_topic_pauses_partitions_that_come_later() -> None:
-    consumer = Consumer()
-    consumer.pause("hello")
-    consumer.receive(head(9), live(0, 5, OTHER))
-    assert consumer.take_all() == {}
-    consumer.resume("hello")
-    assert consumer.take_all() == {HELLO: [*range(10)], OTHER: [*range(5)]}
-
-
-def test_a_paused_partition_does_not_fill_the_buffer() -> None:
-    consumer = Consumer(buffer_bytes_max=2000)
-    consumer.receive(head(99))
-    consumer.pause(HELLO)
-    assert consumer.machine.capacity.buffered_bytes == 0
-    consumer.receive(live(0, 100, OTHER))
-    assert consumer.take_all() == {OTHER: [*range(100)]}
 
 
 def test_a_bounded_read_ends_and_leaves_the_rest() -> None:

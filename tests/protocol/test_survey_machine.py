@@ -16,7 +16,7 @@ from dafka.protocol import (
     PeerLeft,
     SurveyMachine,
 )
-from dafka.protocol.actions import Action, Subscribe
+from dafka.protocol.actions import Action
 from dafka.protocol.observer import node_table, poll_schedule, survey_machine
 from dafka.protocol.observer.cluster_survey import HolderView, NodeState
 from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING
@@ -113,12 +113,6 @@ class Census:
         return next(each for each in self.partition(partition).holders if each.store == store)
 
 
-def test_it_subscribes_to_heads_and_to_nothing_for_other_nodes() -> None:
-    machine = SurveyMachine(ME, Config())
-    assert machine.start(0.0) == [Subscribe(b"H"), Subscribe(b"T" + ME.encode())]
-    assert machine.listening_prefixes() == [b"E" + ME.encode(), b"T" + ME.encode(), b"P" + ME.encode()]
-
-
 def test_it_sends_only_questions() -> None:
     play = Census()
     play.join(STORE, "store")
@@ -144,53 +138,12 @@ def test_a_role_is_inferred_from_subscriptions(role: str, shown: str) -> None:
     assert (node.roles, node.state) == ((shown,), NodeState.UP)
 
 
-def test_subscriptions_may_come_before_the_beacon() -> None:
-    play = Census()
-    for command in COMMANDS["store"]:
-        play.machine.receive_subscriptions(subscription(command, STORE), play.now)
-    assert play.machine.survey(play.now).nodes == ()
-    play.join(STORE)
-    assert play.machine.stores == {STORE: PeerEndpoint("tcp://10.0.0.1:7000")}
-
-
 def test_a_head_shows_a_producer() -> None:
     play = Census()
     play.join(PRODUCER.address)
     play.hear(0)
     (node,) = play.machine.survey(play.now).nodes
     assert (node.roles, node.state) == (("producer",), NodeState.UP)
-
-
-def test_a_store_is_asked_for_heads_and_its_lag_is_reported() -> None:
-    play = Census()
-    play.join(STORE, "store")
-    play.join(PRODUCER.address, "producer")
-    asked = play.begin()
-    assert published(asked, wire.GetHeads) == []
-    play.tell(STORE, asked, {})
-    play.hear(99)
-    assert play.holder() == HolderView(STORE, None, None)
-    asked = play.wait(poll_schedule.ASK_S)
-    assert published(asked, wire.GetHeads) == [wire.GetHeads("orders", ME)]
-    play.tell(STORE, asked, {PRODUCER: 60})
-    assert play.holder() == HolderView(STORE, 60, 40)
-    assert play.partition() == PartitionView(PRODUCER, True, 100, (HolderView(STORE, 60, 40),))
-    assert not play.is_complete
-    assert play.wait(1.0) == []
-    assert play.is_complete
-
-
-def test_records_announced_after_a_stores_answer_are_no_lag() -> None:
-    play = Census()
-    play.join(STORE, "store")
-    play.join(PRODUCER.address, "producer")
-    play.hear(99)
-    play.tell(STORE, play.begin(), {PRODUCER: 100})
-    play.hear(19_999)
-    assert play.partition().end_sequence == 20_000
-    assert play.holder() == HolderView(STORE, 100, 0)
-    play.tell(STORE, play.machine.begin_round(play.now), {PRODUCER: 15_000})
-    assert play.holder() == HolderView(STORE, 15_000, 5000)
 
 
 @pytest.mark.parametrize("is_answered", [True, False])
@@ -255,26 +208,6 @@ def test_a_libdafka_store_is_recognized_and_asked_for_all_topics() -> None:
         assert {message.subject for message in published(asked, wire.GetHeads)} == subjects
         nodes = {node.address: node.lists_topics for node in play.machine.survey(play.now).nodes}
         assert nodes["READER"] is (None if subjects else False)
-
-
-def test_a_store_that_holds_nothing_lags_by_everything() -> None:
-    play = Census()
-    play.join(STORE, "store")
-    play.join(PRODUCER.address, "producer")
-    play.hear(99)
-    play.tell(STORE, play.begin(), {})
-    assert play.holder() == HolderView(STORE, 0, 100)
-
-
-def test_a_store_is_asked_again_for_a_partition_that_was_unknown() -> None:
-    play = Census(topics=["orders"])
-    play.join(STORE, "store")
-    play.join(PRODUCER.address, "producer")
-    play.tell(STORE, play.begin(), {})
-    play.hear(99)
-    assert play.holder() == HolderView(STORE, None, None)
-    play.tell(STORE, play.wait(poll_schedule.ASK_S), {PRODUCER: 100})
-    assert play.holder() == HolderView(STORE, 100, 0)
 
 
 def test_without_the_producer_stores_are_compared_with_each_other() -> None:

@@ -60,15 +60,6 @@ def test_a_store_lists_its_topics_once_each_in_pages_of_limited_size() -> None:
         assert all(sum(map(len, encode(page, dialect))) <= MESSAGE_BYTES_MAX for dialect in Dialect)
 
 
-def test_an_empty_store_says_so() -> None:
-    assert ask(make_store()) == [wire.DirectTopics(ME, STORE, "", (), 0, 0)]
-
-
-def test_a_list_continues_after_a_topic_that_is_unknown() -> None:
-    (page,) = ask(make_store(["a", "c"]), "b")
-    assert (page.subjects, page.remaining) == (("c",), 0)
-
-
 def test_a_new_topic_is_listed_at_once() -> None:
     store = make_store(["a"])
     assert ask(store)[0].subjects == ("a",)
@@ -82,11 +73,6 @@ def test_only_a_node_that_subscribes_gets_an_answer() -> None:
     store = make_store(["a"])
     assert ask(store, address="STRANGER") == []
     assert ask(store, address=ME) != []
-
-
-def test_a_store_does_not_answer_for_another_one() -> None:
-    store = make_store(["a"])
-    assert published(store.receive([wire.GetTopics("STORE2", ME, "")], 1.0), wire.DirectTopics) == []
 
 
 def test_questions_beyond_the_limit_are_discarded() -> None:
@@ -158,16 +144,6 @@ def test_an_observer_learns_all_topics_and_their_partitions(drop: int) -> None:
     (node,) = survey.nodes
     assert (node.lists_topics, node.topics_held, node.partitions_held) == (True, 40, 80)
     assert [fault for fault in survey.faults(0) if "tower" not in fault] == []
-
-
-def test_a_second_round_lists_again() -> None:
-    play = Play(make_store(["a"]))
-    play.survey()
-    partition = Partition("b", "P")
-    play.store.reassembler.follow_partition(partition, 0, play.now)
-    play.store.records_committed({partition: 1}, play.now)
-    play.survey()
-    assert play.topics == ["a", "b"]
 
 
 def test_named_topics_need_no_list() -> None:

@@ -16,8 +16,8 @@ from dafka.protocol import (
     ResetPosition,
     StoreMachine,
 )
-from dafka.protocol.actions import Action, Append, Notify
-from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING, PATIENCE_ATTEMPTS
+from dafka.protocol.actions import Action, Append
+from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING
 from dafka.records import Partition
 from dafka.wire import Command
 from tests.protocol.helpers import (
@@ -74,17 +74,6 @@ def unrecoverable(actions: list[Action]) -> list[RecordsUnrecoverable]:
     return [event for event in events(actions) if isinstance(event, RecordsUnrecoverable)]
 
 
-def wait_unanswered(machine: ConsumerMachine | StoreMachine, attempts: int) -> list[Action]:
-    """Leave `count` FETCHes unanswered, and return the actions."""
-    actions: list[Action] = []
-    sent = 0
-    while sent < attempts:
-        new = machine.tick(machine.deadline())
-        sent += len(asked(new))
-        actions += new
-    return actions
-
-
 # Consumers
 
 
@@ -99,70 +88,12 @@ def test_records_are_unrecoverable_when_every_store_says_so_erratum_26() -> None
     assert asked(consumer.receive([head(199)], 0.4)) == []
 
 
-def test_records_kept_ahead_follow_unrecoverable_ones() -> None:
-    consumer = make_consumer("A")
-    consumer.receive([live(150, 160)], 0.2)
-    actions = consumer.receive([earliest(150)], 0.2)
-    assert unrecoverable(actions) == [RecordsUnrecoverable(HELLO, 0, 150)]
-    assert [event.event if isinstance(event, Notify) else event for event in actions].index(
-        RecordsUnrecoverable(HELLO, 0, 150)
-    ) == 0, "the program is notified before it gets the records that follow"
-    assert sequences(batches(actions)) == [*range(150, 160)]
-
-
-def test_records_that_a_store_sends_are_not_unrecoverable() -> None:
-    consumer = make_consumer("A", "B")
-    consumer.receive([earliest(100, "A")], 0.2)
-    assert sequences(batches(consumer.receive([direct(0, 100, ME)], 0.3))) == [*range(100)]
-    assert unrecoverable(wait_unanswered(consumer, 2 * PATIENCE_ATTEMPTS)) == []
-
-
-def test_a_silent_store_is_waited_for() -> None:
-    consumer = make_consumer("A", "LIBDAFKA")
-    assert unrecoverable(consumer.receive([earliest(100, "A")], 0.2)) == []
-    actions: list[Action] = []
-    for _ in range(PATIENCE_ATTEMPTS - 1):
-        assert unrecoverable(actions) == []
-        actions = wait_unanswered(consumer, 1)
-        actions += consumer.receive([earliest(100, "A")], consumer.deadline() - 0.1)
-    assert unrecoverable(wait_unanswered(consumer, 1)) == [RecordsUnrecoverable(HELLO, 0, 100)]
-
-
-def test_a_connected_producer_is_waited_for() -> None:
-    consumer = make_consumer("A")
-    consumer.peer_joined(HELLO.address, 0.1)
-    assert unrecoverable(consumer.receive([earliest(100, "A")], 0.2)) == []
-    actions = consumer.receive([earliest(150, HELLO.address, unrecoverable_end=0)], 0.2)
-    assert unrecoverable(actions) == [RecordsUnrecoverable(HELLO, 0, 100)]
-
-
-@pytest.mark.parametrize("leave", ["unsubscribed", "silent"])
-def test_a_node_that_has_left_is_not_waited_for(leave: str) -> None:
-    consumer = make_consumer("A", "B")
-    consumer.receive([earliest(100, "A")], 0.2)
-    if leave == "unsubscribed":
-        consumer.receive_subscriptions(subscription(HELLO_TO_STORE, "B", active=False), 0.3)
-    else:
-        consumer.peer_left("B", 0.3)
-    assert unrecoverable(consumer.tick(consumer.deadline())) == [RecordsUnrecoverable(HELLO, 0, 100)]
-
-
 def test_a_store_that_is_found_again_counts_although_its_connection_never_ended() -> None:
     consumer = make_consumer("A")
     consumer.peer_left("A", 0.2)
     consumer.peer_joined("A", 0.3)
     assert consumer.reassembler.gap_resolver.stores == {"A"}
     assert unrecoverable(consumer.receive([earliest(100, "A")], 0.4)) == [RecordsUnrecoverable(HELLO, 0, 100)]
-
-
-def test_nothing_is_given_up_before_the_node_has_settled() -> None:
-    consumer = ConsumerMachine(ME, Config().with_consumer(offset_reset="earliest"))
-    consumer.start(0.0)
-    consumer.subscribe("hello", 0.0)
-    consumer.receive_subscriptions(subscription(HELLO_TO_STORE, "A"), 0.0)
-    consumer.receive([head(199)], 0.1)
-    assert unrecoverable(consumer.receive([earliest(100)], 0.2)) == []
-    assert unrecoverable(consumer.node_settled(0.3)) == [RecordsUnrecoverable(HELLO, 0, 100)]
 
 
 @pytest.mark.parametrize(
@@ -177,30 +108,6 @@ def test_answers_to_no_fetch_are_discarded(message: wire.DirectEarliest, reason:
     consumer = make_consumer("A")
     assert unrecoverable(consumer.receive([message], 0.2)) == []
     assert consumer.discarded == {reason: 1}
-
-
-def test_an_outdated_answer_is_ignored() -> None:
-    consumer = make_consumer("A")
-    consumer.receive([direct(0, 150, ME)], 0.2)
-    assert unrecoverable(consumer.receive([earliest(100)], 0.3)) == []
-    assert sequences(batches(consumer.receive([direct(150, 200, ME)], 0.4))) == [*range(150, 200)]
-
-
-def test_a_partition_that_is_empty_now_continues_at_its_end() -> None:
-    consumer = make_consumer("A")
-    assert unrecoverable(consumer.receive([earliest(200)], 0.2)) == [RecordsUnrecoverable(HELLO, 0, 200)]
-    assert sequences(batches(consumer.receive([live(200, 203)], 0.3))) == [200, 201, 202]
-
-
-def test_unsubscribing_forgets_answers() -> None:
-    consumer = make_consumer("A", "B")
-    consumer.receive([earliest(100, "A")], 0.2)
-    consumer.unsubscribe("hello")
-    assert unrecoverable(tick_once(consumer)) == []
-
-
-def tick_once(consumer: ConsumerMachine) -> list[Action]:
-    return consumer.tick(consumer.deadline())
 
 
 # Answers of stores and producers
@@ -320,10 +227,3 @@ def test_a_store_without_retention_keeps_its_records_and_reports_it_once() -> No
     assert not any(isinstance(action, ResetPosition) for action in actions)
     assert events(store.receive([earliest(100)], 0.3)) == []
     assert store.stored.durable_end(HELLO) == 50
-
-
-def test_an_empty_partition_of_a_store_without_retention_continues() -> None:
-    store = make_store({HELLO: 50}, earliest={HELLO: 50})
-    store.receive_subscriptions(subscription(HELLO_TO_STORE, "A"), 0.0)
-    store.receive([head(199)], 0.1)
-    assert unrecoverable(store.receive([earliest(100)], 0.2)) == [RecordsUnrecoverable(HELLO, 50, 100)]

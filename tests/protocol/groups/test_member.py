@@ -124,15 +124,6 @@ def test_any_two_quorums_overlap_and_no_more_stores_are_needed_than_there_are(ow
     assert Bench(FIRST, stores=5).member.quorum == 5
 
 
-def test_one_store_of_three_confirms_nothing() -> None:
-    bench = Bench(FIRST, stores=2)
-    bench.note(bench.member.start(0.0))
-    bench.confirm(0.1)
-    assert not bench.member.has_lease(0.2)
-    bench.confirm(0.3, "another")
-    assert bench.member.has_lease(0.4)
-
-
 def test_without_a_setting_more_than_half_of_the_stores_seen_must_confirm() -> None:
     bench = Bench(FIRST, stores=0)
     assert bench.member.quorum == 1
@@ -140,15 +131,6 @@ def test_without_a_setting_more_than_half_of_the_stores_seen_must_confirm() -> N
     assert bench.member.quorum == 2
     bench.hear(SECOND, MemberRecord(lease_ms=1000, stores=5, is_full=True), 0.0)
     assert bench.member.quorum == 3
-
-
-def test_a_node_that_joins_again_remembers_how_many_stores_there_are() -> None:
-    bench = Bench(FIRST, stores=0)
-    bench.note(bench.member.record_stores(3, 0.0))
-    settings = GroupSettings(topics=(TOPIC,), lease_s=LEASE_S)
-    next_member = GroupMember("c", settings, bench.view, lambda partition: 0)
-    next_member.record_stores(1, 10.0)
-    assert next_member.quorum == 2
 
 
 def test_a_member_gives_way_when_its_program_has_saved() -> None:
@@ -173,13 +155,6 @@ def test_a_member_gives_way_after_a_while_if_its_program_does_not_save() -> None
     assert bench.member.deadline() <= 1.2
     bench.note(bench.member.tick(1.25))
     assert any(ONE in each.released for each in bench.records)
-
-
-def test_a_member_keeps_what_a_later_one_claims() -> None:
-    bench = Bench(FIRST)
-    bench.hold()
-    assert bench.hear(SECOND, claim_of(SECOND), 0.2) == []
-    assert bench.member.may_hand_out(ONE, 0.3)
 
 
 def test_a_partition_is_taken_in_the_next_epoch_when_the_rival_has_released_it() -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from dafka import wire
 from dafka.config import Config
 from dafka.protocol.actions import Action, Subscribe, Unsubscribe
 from dafka.protocol.groups import GroupReaderMachine, topic_of_group
-from dafka.protocol.groups.records import READ_BACK_RECORDS
 from dafka.protocol.groups.topic_reader import RESTART_S, RETRY_S
 from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING
 from dafka.protocol.presence.peer_limits import ABSURD_SEQUENCE, MANY_PARTITIONS
@@ -112,14 +109,6 @@ def test_a_survey_is_complete_when_all_records_of_its_heads_have_been_read() -> 
     assert reader.surveyed() == 0
     assert sequences(batches(reader.receive([direct(3, 5, ME, MEMBER)], 0.3))) == [3, 4]
     assert reader.surveyed() == 1
-
-
-@pytest.mark.parametrize("end", [READ_BACK_RECORDS, READ_BACK_RECORDS + 1, 10_000])
-def test_an_unknown_member_is_read_from_shortly_before_the_end(end: int) -> None:
-    reader = make_reader("A")
-    assert asked(reader.receive([head(end - 1)], 0.1))[0][0] == end - READ_BACK_RECORDS
-    reader.receive([head(end + 50)], 0.2)
-    assert reader.ends() == {"MEMBER": end + 51}
 
 
 def test_acks_of_watched_members_show_new_records() -> None:
