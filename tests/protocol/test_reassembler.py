@@ -8,6 +8,8 @@ import pytest
 from dafka import wire
 from dafka.config import FetchConfig
 from dafka.protocol import FetchUnanswered
+from dafka.protocol.ordering.cursor import Cursor
+from dafka.protocol.ordering.fetch_planner import FetchPlanner
 from dafka.protocol.ordering.reassembler import Reassembler
 from dafka.records import Partition, RecordBatch
 from dafka.wire import Command
@@ -122,3 +124,141 @@ def test_a_partition_that_is_known_to_have_more_is_fetched_by_whole_pages() -> N
     reassembler.add_batch(run(0, 4))
     assert reassembler.due_fetches(0.1) == [], "the rest may not exist"
     assert reassembler.cursors[HELLO].known_end == 4
+
+
+# Pages
+
+
+A, B, C = (Partition("hello", address) for address in "ABC")
+ROOM = 2**20
+
+
+def make_planner(
+    page_records_first: int = 10, page_records_max: int = 100, page_bytes_max: int = 1000, partitions_max: int = 16
+) -> FetchPlanner:
+    """Return a planner that repeats FETCHes after 0.5, 1, 2, 4 and then every 5 seconds."""
+    return FetchPlanner(
+        FetchConfig(
+            page_records_first=page_records_first,
+            page_records_max=page_records_max,
+            page_bytes_max=page_bytes_max,
+            partitions_max=partitions_max,
+        )
+    )
+
+
+def missing(end: int, first: int = 0) -> Cursor:
+    cursor = Cursor(first)
+    cursor.record_known_end(end)
+    return cursor
+
+
+def arrive(cursor: Cursor, first: int, end: int) -> None:
+    cursor.add_batch(run(first, end), ROOM)
+
+
+def test_a_page_without_a_known_end_is_whole() -> None:
+    planner, cursor = make_planner(), missing(9, first=8)
+    planner.open_end(A)
+    assert planner.plan_fetch(A, cursor, 0.0) == (8, 10)
+    arrive(cursor, 8, 12)
+    assert planner.plan_fetch(A, cursor, 0.1) is None
+    cursor.record_known_end(14)
+    assert planner.plan_fetch(A, cursor, 0.2) == (12, 2)
+
+
+def test_partitions_that_nobody_answers_give_their_places_to_others() -> None:
+    planner = make_planner(partitions_max=2)
+    proven = missing(20)
+    arrive(proven, 0, 1)
+    for each in (A, B):
+        assert planner.plan_fetch(each, proven, 0.0) is not None
+    planner.expire_pages(10.0)
+    for each in (A, B):
+        planner.plan_fetch(each, proven, 10.0)
+    assert planner.plan_fetch(C, missing(5), 10.1) == (0, 5)
+    planner.mark_complete(C)
+    assert planner.next_waiting() in {A, B}
+
+
+def test_the_rate_of_some_partitions_is_limited() -> None:
+    planner, cursor = make_planner(), missing(1000)
+    planner.limit_rate({A}.__contains__, 1000)
+    planner.record_size(A, 10, 1)
+    assert planner.plan_fetch(A, cursor, 0.0) == (0, 25)
+    assert planner.plan_fetch(A, cursor, 0.0) is None, "the first page has not arrived"
+    arrive(cursor, 0, 25)
+    assert planner.plan_fetch(A, cursor, 0.0) == (25, 25)
+    arrive(cursor, 25, 50)
+    assert planner.plan_fetch(A, cursor, 0.1) is None, "a second allows for a hundred records"
+    assert planner.expire_pages(0.6) == [A]
+    assert planner.attempts(A) == 0
+    assert planner.plan_fetch(A, cursor, 0.6) == (50, 25)
+    planner.record_size(B, 10, 1)
+    assert planner.plan_fetch(B, missing(1000), 0.6) == (0, 50)
+
+
+def test_a_partition_that_is_held_back_gives_its_place_to_another_one() -> None:
+    planner, cursor = make_planner(partitions_max=1), missing(1000)
+    planner.limit_rate({A}.__contains__, 100)
+    planner.record_size(A, 10, 1)
+    for first in (0, 2):
+        assert planner.plan_fetch(A, cursor, 0.0) == (first, 2)
+        arrive(cursor, first, first + 2)
+    assert planner.plan_fetch(A, cursor, 0.0) is None
+    assert planner.plan_fetch(B, missing(5), 0.0) == (0, 5)
+    planner.mark_complete(B)
+    assert planner.next_waiting() == A
+    assert planner.plan_fetch(A, cursor, 1.0) == (4, 2)
+
+
+@pytest.mark.parametrize(("record_bytes", "count"), [(1, 100), (20, 50), (300, 3), (5000, 1)])
+def test_later_pages_have_as_many_records_as_fit(record_bytes: int, count: int) -> None:
+    planner = make_planner()
+    planner.record_size(A, record_bytes * 7, 7)
+    assert planner.plan_fetch(A, missing(1000), 0.0) == (0, count)
+
+
+def test_a_page_that_was_not_fetched_again_does_not_count_as_unanswered() -> None:
+    planner, cursor = make_planner(), missing(1000)
+    planner.plan_fetch(A, cursor, 0.0)
+    now = 0.0
+    for _ in range(5):
+        now = planner.deadline()
+        planner.expire_pages(now)
+    assert planner.attempts(A) == 1
+    assert planner.plan_fetch(A, cursor, now + 0.9) == (0, 10)
+    assert planner.expire_pages(now + 1.0) == []
+    assert planner.expire_pages(now + 1.9) == [A]
+
+
+def test_a_partition_with_records_does_not_take_the_turn_of_the_first_in_the_queue() -> None:
+    """B, without records so far, gets the turn of A, whose FETCH no node answers."""
+    planner = make_planner(partitions_max=1)
+    known, unknown = missing(5), missing(5)
+    arrive(known, 0, 2)
+    assert known.is_proven
+    planner.plan_fetch(A, known, 0.0)
+    planner.plan_fetch(B, unknown, 0.0)
+    now = planner.deadline()
+    assert planner.expire_pages(now) == [A]
+    assert planner.plan_fetch(A, known, now) is None
+    assert planner.next_waiting() == B
+
+
+def test_a_partition_with_records_is_fetched_beside_one_without() -> None:
+    planner = make_planner(partitions_max=1)
+    known = missing(5)
+    arrive(known, 0, 2)
+    planner.plan_fetch(B, missing(5), 0.0)
+    planner.plan_fetch(C, missing(5), 0.0)
+    assert planner.plan_fetch(A, known, 0.0) is not None
+    assert planner.active_partitions() == [B, A]
+
+
+def test_allow_refetch_does_not_fetch_an_arriving_page_again() -> None:
+    planner, cursor = make_planner(), missing(1000)
+    planner.plan_fetch(A, cursor, 0.0)
+    arrive(cursor, 0, 1)
+    planner.allow_refetch(A, cursor, 0.0)
+    assert planner.plan_fetch(A, cursor, 0.1) is None
