@@ -137,11 +137,6 @@ def test_control_batches_are_left_out() -> None:
     assert encode_message_set(batch, 1, bytes_max=BYTES_MAX) == b""
 
 
-def test_several_messages_and_sets() -> None:
-    data = message(b"a") + message(zlib.compress(message(b"b") + message(b"c"), wbits=31), attributes=1) + message(b"d")
-    assert decode_message_set(data, bytes_max=BYTES_MAX).values == [b"a", b"b", b"c", b"d"]
-
-
 GZIPPED = zlib.compress(message(b"b"), wbits=31)
 
 

@@ -10,7 +10,6 @@ import pytest
 
 from dafka.batches import (
     HEADER_BYTES,
-    SPAN_MAX,
     Compression,
     check_crc,
     compression_of,
@@ -173,12 +172,6 @@ def test_compacted_records_come_back_at_their_sequences(seed: int) -> None:
         assert list(part) == [record for record in records if first <= record.sequence < end]
         if len(part):
             assert [record for each in part.encoded for record in decode_records(HERE, each)] == list(part)
-
-
-def test_a_compacted_batch_spans_a_limited_number_of_sequences() -> None:
-    records = RecordBatch.removed(HERE, 0, 2 * SPAN_MAX + 5)
-    spans = [read_header(each).end_offset - read_header(each).base_offset for each in encode_records(records)]
-    assert spans == [SPAN_MAX, SPAN_MAX, 5]
 
 
 def test_malformed_and_too_large_compacted_batches_are_refused() -> None:

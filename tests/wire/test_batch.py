@@ -9,11 +9,10 @@ from dafka.wire import (
     Dialect,
     Record,
     RecordRun,
-    StoreHello,
     batch,
     encode,
 )
-from dafka.wire.batch import EncodedRun, iter_frames
+from dafka.wire.batch import EncodedRun
 
 PARTITION = Partition("t", "P")
 
@@ -27,18 +26,6 @@ def test_a_run_does_not_continue_in_the_next_batch() -> None:
     decoder = BatchDecoder()
     assert decoder.decode(BatchEncoder(Dialect.RFC46).encode([run(0, 2)])) == [run(0, 2)]
     assert decoder.decode(BatchEncoder(Dialect.RFC46).encode([run(2, 2)])) == [run(2, 2)]
-
-
-def test_an_empty_run_is_encoded_as_no_message() -> None:
-    assert BatchEncoder(Dialect.RFC46).encode([run(5, 0)]) == []
-
-
-def test_topics_that_libdafka_would_truncate_are_left_out_and_counted() -> None:
-    encoder = BatchEncoder(Dialect.LIBDAFKA)
-    cut = RecordRun(RecordBatch(Partition("a\0b", "P"), 0, [b"0"]))
-    encoded = encoder.encode([cut, StoreHello("C\0", "S"), run(0, 1)])
-    assert BatchDecoder().decode(encoded) == [run(0, 1)]
-    assert encoder.discarded == {"subject": 1, "consumer": 1}
 
 
 def test_a_peer_that_invents_partitions_does_not_grow_the_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,20 +47,6 @@ def test_a_peer_that_invents_partitions_does_not_grow_the_decoder(monkeypatch: p
 
 
 # Runs gathered by the transport
-
-
-def test_a_gathered_run_is_joined_with_records_before_and_after_it() -> None:
-    before, gathered, after = BatchEncoder(Dialect.RFC46).encode([run(0, 1), run(1, 3), run(4, 1)])
-    for drained in ([before, gathered, after], [*iter_frames([before]), gathered, *iter_frames([after])]):
-        assert BatchDecoder().decode(drained) == [run(0, 5)]
-    assert gathered == EncodedRun(b"Mt", b"\xaa\xa5M\1\1P\1t", 1, [b"1", b"2", b"3"])
-
-
-def test_a_gathered_run_after_a_gap_is_separate() -> None:
-    assert BatchDecoder().decode(BatchEncoder(Dialect.LIBDAFKA).encode([run(0, 2), run(3, 2)])) == [
-        run(0, 2),
-        run(3, 2),
-    ]
 
 
 def test_a_gathered_run_with_a_malformed_header_is_counted_by_message() -> None:

@@ -71,11 +71,6 @@ def test_partitions_and_requestors_have_runs_of_their_own() -> None:
     assert [run.requestor for run in runs] == [None, None, "C" * 32, "D" * 32]
 
 
-def test_a_gap_ends_a_run() -> None:
-    runs, _ = decode(*[published(batch_of(*each)) for each in ((0, 5), (6, 8), (8, 9), (0, 5))])
-    assert ranges(runs) == [(HERE, 0, 5), (HERE, 6, 9), (HERE, 0, 5)]
-
-
 def test_a_compressed_batch_is_alone() -> None:
     plain, compressed = batch_of(0, 10), encode_batch(10, [b"x" * 500], timestamps=7, compression=Compression.GZIP)
     after = encode_batch(11, [b"y"], timestamps=7)
@@ -112,15 +107,6 @@ def test_values_are_read_from_kept_batches_when_they_are_needed(monkeypatch: pyt
     assert joined.values[3:5] == VALUES[3:5]
     with pytest.raises(AttributeError):
         joined.values.missing  # noqa: B018
-
-
-def test_records_with_more_than_a_value_are_read_at_once() -> None:
-    data = encode_batch(0, [b"v", None], keys=[None, b"k"], headers=[(), (("h", b"1"),)], timestamps=[1, 2])
-    (run,), _ = decode(published(data), keeps_encoded=True)
-    assert list(run.batch.values) == [b"v", None]
-    assert list(run.batch.keys or ()) == [None, b"k"]
-    assert list(run.batch.headers or ()) == [(), (("h", b"1"),)]
-    assert list(run.batch.timestamps or ()) == [1, 2]
 
 
 def test_few_compressed_batches_are_unpacked_at_a_time() -> None:

@@ -59,20 +59,6 @@ def test_a_pulse_in_bytes() -> None:
     assert Pulse.decode(PULSE) == pulse
 
 
-def test_times_of_a_pulse_that_are_too_long_become_the_longest() -> None:
-    pulse = Pulse.decode(Pulse(TOWER, 2**32 + 5, {}, 2**40).encode())
-    assert (pulse.interval_ms, pulse.pause_ms) == (2**32 - 1, 2**32 - 1)
-
-
-def test_a_pulse_need_not_tell_its_pause() -> None:
-    assert Pulse.decode([PULSE[0], PULSE[1][:-4]]) == Pulse(TOWER, 1333, {Role.PRODUCER: 5})
-
-
-def test_a_directory_without_nodes_has_one_page() -> None:
-    (page,) = encode_pages(UUID, TOWER, {}, [], 1000)
-    assert decode_page(page) == DirectoryPage(UUID, TOWER, 0, True, {}, ())
-
-
 def test_pages_are_limited_in_size_and_only_the_last_one_is_marked() -> None:
     entry = NODE.encode()
     pages = [decode_page(page) for page in encode_pages(UUID, TOWER, {}, [entry] * 5, 2 * len(entry))]

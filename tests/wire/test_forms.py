@@ -69,11 +69,6 @@ def test_records_come_back_from_the_contents_of_single_ones(seed: int) -> None:
             assert other.timestamp == (record.timestamp if content.startswith(ENVELOPE_MAGIC) else None)
 
 
-@pytest.mark.parametrize("content", [ENVELOPE_MAGIC, ENVELOPE_MAGIC + b"x", ENVELOPE_MAGIC + bytes(61)])
-def test_what_only_begins_like_an_envelope_is_a_value(content: bytes) -> None:
-    assert [record.value for record in unwrap_records(HERE, 7, [content, b"y"])] == [content, b"y"]
-
-
 def test_an_envelope_of_two_records_is_a_value() -> None:
     envelope = bytearray(wrap_records(RecordBatch(HERE, 7, [None]))[0])
     two = ENVELOPE_MAGIC + encode_two()

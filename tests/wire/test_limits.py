@@ -14,11 +14,9 @@ from dafka.wire import (
     BatchEncoder,
     ConsumerHello,
     Dialect,
-    Head,
     Message,
     Record,
     RecordRun,
-    StoreHello,
     batch,
     codec,
     decode,
@@ -68,13 +66,6 @@ def test_malformed_strings_are_rejected_at_their_offset(data: bytes, offset: int
     assert caught.value.offset - 1 >= offset
 
 
-def test_strings_end_where_the_next_field_begins() -> None:
-    reader = FrameReader(b"\0\0\0\3\0\0\0\1a\0\0\0\0\0\0\0\2bc\7")
-    assert reader.read_strings("subjects") == ("a", "", "bc")
-    assert reader.read_number_1("next") == 7
-    reader.expect_end()
-
-
 # The batch decoder
 
 
@@ -83,26 +74,6 @@ def test_an_empty_gathered_run_of_a_known_partition_is_no_message() -> None:
     assert decoder.decode([record(0)]) == [run(0, 1)]
     assert decoder.decode([EncodedRun(b"Mt", b"\xaa\xa5M\1\1P\1t", 1, [])]) == []
     assert decoder.discarded == {}
-
-
-@pytest.mark.parametrize("dialect", Dialect)
-def test_a_known_header_with_another_number_of_frames_is_counted(dialect: Dialect) -> None:
-    decoder = BatchDecoder()
-    good = record(0, dialect=dialect)
-    assert decoder.decode([good]) == [run(0, 1)]
-    assert decoder.decode([[*good, b"more"]]) == []
-    assert decoder.discarded == ({"frames": 1} if dialect is Dialect.RFC46 else {"signature": 1})
-    assert decoder.decode([record(1, dialect=dialect)]) == [run(1, 1)], "the next message is decoded"
-
-
-def test_the_decoder_names_the_dialects_that_it_has_read() -> None:
-    decoder = BatchDecoder()
-    decoder.decode([[b"Mt", b"\xaa\xa5M\2"]])
-    assert decoder.dialects == set()
-    decoder.decode([record(0, dialect=Dialect.LIBDAFKA)])
-    assert decoder.dialects == {Dialect.LIBDAFKA}
-    decoder.decode([encode(Head("P", "t", 3), Dialect.RFC46)])
-    assert decoder.dialects == {Dialect.LIBDAFKA, Dialect.RFC46}
 
 
 class SlowDecodes:
@@ -131,13 +102,6 @@ def test_headers_are_remembered_up_to_the_limit_and_then_all_forgotten(monkeypat
     assert slow.count == 5, "the fourth header made room for itself and three others"
 
 
-def test_as_many_interleaved_answers_as_the_limit_are_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch, "OPEN_RUNS_MAX", 3)
-    starts = [0, 100, 200]
-    interleaved = [record(start + step) for step in range(3) for start in starts]
-    assert BatchDecoder().decode(interleaved) == [run(start, 3) for start in starts]
-
-
 def test_one_answer_more_than_the_limit_closes_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch, "OPEN_RUNS_MAX", 3)
     messages = [record(sequence) for sequence in (0, 100, 200, 300, 101, 201, 301, 1)]
@@ -158,13 +122,6 @@ def test_a_run_of_two_records_must_end_at_the_largest_sequence(first_sequence: i
     encoder = BatchEncoder(Dialect.RFC46)
     assert bool(encoder.encode([run(first_sequence, 2)])) is is_written
     assert encoder.discarded == ({} if is_written else {"sequence": 1})
-
-
-def test_a_message_that_cannot_be_written_does_not_end_the_batch() -> None:
-    encoder = BatchEncoder(Dialect.LIBDAFKA)
-    encoded = encoder.encode([StoreHello("a\0", "S"), StoreHello("C", "S"), StoreHello("b\0", "S")])
-    assert encoded == [encode(StoreHello("C", "S"), Dialect.LIBDAFKA)]
-    assert encoder.discarded == {"consumer": 2}
 
 
 @pytest.mark.parametrize(("partition", "is_named"), [("A", True), ("A/1", True), ("A1", False), ("B", False)])
