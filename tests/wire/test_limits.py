@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Sequence
 
 import pytest
@@ -112,6 +113,37 @@ def test_a_gathered_run_continues_an_earlier_run_after_another_one() -> None:
     gathered = EncodedRun(b"Mt", b"\xaa\xa5M\1\1P\1t", 2, [b"2", b"3"])
     decoder = BatchDecoder()
     assert decoder.decode([record(0), record(1), record(9), gathered, record(4)]) == [run(0, 5), run(9, 1)]
+
+
+def test_a_run_does_not_continue_in_the_next_batch() -> None:
+    decoder = BatchDecoder()
+    assert decoder.decode(BatchEncoder(Dialect.RFC46).encode([run(0, 2)])) == [run(0, 2)]
+    assert decoder.decode(BatchEncoder(Dialect.RFC46).encode([run(2, 2)])) == [run(2, 2)]
+
+
+def test_a_peer_that_invents_partitions_does_not_grow_the_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch, "HEADERS_MAX", 100)
+    decoder = BatchDecoder()
+
+    def invent(first: int) -> int:
+        for number in range(first, first + 1000):
+            decoder.decode([encode(Record(f"{number:032X}", "t", number, b"%d" % number), Dialect.RFC46)])
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        before = invent(0)
+        after = invent(1000)
+    finally:
+        tracemalloc.stop()
+    assert after - before < 100_000
+
+
+def test_a_gathered_run_with_a_malformed_header_is_counted_by_message() -> None:
+    decoder = BatchDecoder()
+    malformed = EncodedRun(b"Mt", b"\xaa\xa5M\2\1P\1t", 0, [b"0", b"1"])
+    assert decoder.decode([malformed, EncodedRun(None, b"M", 0, [b"0"]), EncodedRun(b"Mt", b"", 0, [])]) == []
+    assert decoder.discarded == {"version": 3}
 
 
 # The batch encoder
