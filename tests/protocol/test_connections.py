@@ -37,6 +37,15 @@ def test_two_peers_at_one_endpoint_have_one_connection() -> None:
     assert not manager.remove_peer(A), "there is nothing left to end"
 
 
+def test_a_peer_that_waits_in_the_queue_has_no_connection_to_end() -> None:
+    manager = make_manager(A, connecting_max=1)
+    manager.add_peer(B)
+    assert manager.begin_connecting(B, 0.0) is None
+    assert not manager.remove_peer(B)
+    assert manager.next_queued(100.0) is None
+    assert manager.remove_peer(A)
+
+
 def test_a_new_peer_takes_the_place_of_one_that_has_not_answered_in_time() -> None:
     manager = make_manager(A, B, connecting_max=2)
     manager.add_peer(C)

@@ -259,6 +259,21 @@ def take(delivery: DeliveryBuffer, records_max: int | None = None) -> RecordBatc
     return None if taken is None else delivery.hand_over(taken[0], records_max)
 
 
+def test_a_run_is_handed_over_in_parts_and_no_record_twice() -> None:
+    delivery, machine = make_delivery(10)
+    for first, count in ((5, 4), (9, 4), (13, 2)):
+        assert delivery.waiting_positions() == {PARTITION: first}
+        batch = take(delivery, 4)
+        assert batch is not None
+        assert (batch.first_sequence, list(batch.values)) == (
+            first,
+            [b"%d" % number for number in range(first, first + count)],
+        )
+        assert delivery.positions == {PARTITION: first + count}
+    assert take(delivery, 4) is None
+    assert (delivery.records, delivery.waiting_positions(), machine.capacity.buffered_bytes) == (10, {}, 0)
+
+
 @pytest.mark.parametrize("records_max", [3, 1])
 def test_after_a_part_the_rest_can_be_taken_record_by_record(records_max: int) -> None:
     delivery, _ = make_delivery(5)

@@ -214,6 +214,18 @@ def test_a_fetch_of_four_billion_records_is_one_limited_range() -> None:
     assert len(responder) == 1
 
 
+def test_requestors_take_turns() -> None:
+    responder = make_responder(10)
+    for requestor in "ABC":
+        responder.add_fetch(fetch(0, 10, requestor))
+    turns = ""
+    for sent in (3, 3, 3, 6, 6, 6):
+        request = take(responder)
+        turns += request.requestor
+        complete(responder, request, sent)
+    assert turns == "ABCABC"
+
+
 def test_a_full_responder_drops_new_fetches_but_extends_its_ranges() -> None:
     responder = make_responder(2)
     assert responder.add_fetch(fetch(0, 10, "A"))

@@ -90,6 +90,13 @@ def test_records_that_come_later_keep_a_partition() -> None:
     assert store.silent_partitions(10 * AFTER_S) == [HELLO]
 
 
+def test_nothing_of_a_forgotten_partition_is_asked_for_when_its_producer_leaves() -> None:
+    store = make_store()
+    forget(store, AFTER_S)
+    store.peer_joined("PRODUCER", AFTER_S)
+    assert published(store.peer_left("PRODUCER", AFTER_S), wire.GetHeads) == []
+
+
 def test_while_too_many_producers_are_connected_to_tell_them_apart_all_partitions_are_kept() -> None:
     store = make_store(config=CONFIG.with_node(peers_max=1))
     store.receive_subscriptions(subscription(Command.ACK, "ANOTHER"), 0.0)
@@ -109,6 +116,15 @@ def test_partitions_that_must_be_kept_do_not_hold_up_others(obstacle: str) -> No
             store.receive([head(9, name)], 0.0)
     store.receive([head(4, names[0])], 1.0)
     assert store.silent_partitions(10 * AFTER_S) == [names[0]]
+
+
+def test_the_signs_of_a_partition_are_forgotten_with_it() -> None:
+    ended = EndedPartitions(CONFIG, lambda _: False, {})
+    ended.start(1.0)
+    ended.record_heard(HELLO, 5.0)
+    assert ended.heard_at(HELLO) == 5.0
+    ended.remove(HELLO)
+    assert ended.heard_at(HELLO) == 1.0
 
 
 def test_a_partition_whose_end_is_not_known_has_not_ended() -> None:

@@ -7,9 +7,9 @@ import pytest
 from dafka import wire
 from dafka.config import Config
 from dafka.protocol import Incomplete, ReaderMachine
-from dafka.protocol.actions import Action
+from dafka.protocol.actions import Action, Subscribe, Unsubscribe
 from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING, STORES_MAX
-from dafka.protocol.ordering.held_end import PATIENCE_S, QUIET_S
+from dafka.protocol.ordering.held_end import PATIENCE_S, PROBE_S, QUIET_S
 from dafka.records import Partition
 from dafka.wire import Command
 from tests.protocol.helpers import HELLO, asked, batches, direct, direct_head, published, sequences, subscription
@@ -42,6 +42,15 @@ def nothing(store: str = "A", requestor: str = ME, partition: Partition = HELLO)
 
 def questions(actions: list[Action]) -> list[wire.Fetch]:
     return published(actions, wire.Fetch)
+
+
+def test_it_fetches_the_first_record_and_subscribes_to_acks() -> None:
+    reader = make_reader("A")
+    assert Subscribe(b"KPRODUCER") in (actions := reader.held_ends.add_partition(HELLO, 0.1))
+    assert questions(actions) == [QUESTION]
+    assert reader.held_ends.remove_partition(HELLO) == [Unsubscribe(b"KPRODUCER")]
+    reader.tick(10.0)
+    assert reader.deadline() == float("inf"), "there is nothing left to ask"
 
 
 QUESTION = wire.Fetch(HELLO.address, ME, "hello", 0, 1)
@@ -118,6 +127,14 @@ def test_the_question_is_repeated_for_a_peer_that_has_just_connected() -> None:
     assert questions(reader.receive_subscriptions(subscription(Command.FETCH), 0.2)) == [QUESTION]
     assert questions(reader.receive([wire.StoreHello(ME, "A")], 0.2)) == [QUESTION]
     assert questions(reader.receive_subscriptions(subscription(Command.HEAD), 0.2)) == []
+
+
+def test_an_unanswered_question_is_repeated() -> None:
+    reader = make_reader("A")
+    reader.held_ends.add_partition(HELLO, 0.1)
+    assert reader.deadline() == 0.1 + PROBE_S
+    assert questions(reader.tick(0.1 + PROBE_S)) == [QUESTION]
+    assert questions(reader.tick(0.2 + PROBE_S)) == []
 
 
 def test_answers_to_other_nodes_are_ignored() -> None:

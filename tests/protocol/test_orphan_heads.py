@@ -117,6 +117,14 @@ def test_the_leaving_of_a_producer_is_told_to_libdafka_stores() -> None:
     assert heads(store, 10.0, 10.0 + ORPHAN_PAUSE_S + 0.1) == ANNOUNCED
 
 
+def test_records_that_become_durable_after_their_producer_left_are_announced() -> None:
+    store = make_store(FOREIGN)
+    late = Partition("hello", "LATE")
+    store.receive([wire.Head("LATE", "hello", 2)], 10.0)
+    store.records_committed({late: 3}, 10.0)
+    assert heads(store, 10.0, 14.0) == [wire.Head("LATE", "hello", 2)]
+
+
 def test_dropped_records_are_not_announced() -> None:
     store = make_store(FOREIGN, retention=1)
     store.receive([lagging()], 10.0)

@@ -79,6 +79,18 @@ def test_neither_the_own_address_nor_an_empty_one_is_a_store(topic: str) -> None
     assert made.stores == set()
 
 
+def test_a_node_that_leaves_and_returns_counts_as_a_store_again() -> None:
+    made = resolver("S")
+    made.add_node("S")
+    made.remove_node("S")
+    assert made.stores == set()
+    made.add_node("S")
+    assert made.stores == {"S"}
+    made.record_subscription(store("S", active=False), "ME")
+    made.add_node("S")
+    assert made.stores == set()
+
+
 def test_stores_answers_and_nodes_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gap_resolver, "STORES_MAX", 2)
     assert resolver("S", "T", "U").stores == {"S", "T"}
@@ -148,6 +160,19 @@ def test_a_page_is_not_repeated_while_other_answers_arrive_for_a_limited_time() 
     assert plan.expire_pages(1.99) == []
     assert plan.expire_pages(2.0) == [A], "patience ends after retry_max_ms"
     assert plan.attempts(A) == 1
+
+
+def test_pages_of_all_partitions_share_the_records_in_flight() -> None:
+    plan = planner(page_bytes_max=1000, page_records_max=60)
+    for partition in (A, B):
+        plan.record_size(partition, 20, 2)
+    assert plan.plan_fetch(A, missing(500), 0.0) == (0, 60)
+    assert plan.plan_fetch(B, missing(500), 0.0) == (0, 30)
+    plan.record_size(C, 50, 1)
+    assert plan.plan_fetch(C, missing(500), 0.0) == (0, 20 // 3), "bytes are shared, too"
+    plan.forget_partition(C)
+    plan.forget_partition(A)
+    assert plan.plan_fetch(A, missing(500), 0.0) == (0, 10), "its size is forgotten: a first page"
 
 
 def test_idle_partitions_are_forgotten_only_if_there_are_many() -> None:

@@ -219,6 +219,26 @@ def test_later_pages_have_as_many_records_as_fit(record_bytes: int, count: int) 
     assert planner.plan_fetch(A, missing(1000), 0.0) == (0, count)
 
 
+def test_progress_resets_attempts_and_moves_the_deadline() -> None:
+    planner, cursor = make_planner(), missing(1000)
+    planner.plan_fetch(A, cursor, 0.0)
+    for now in (0.5, 1.5):
+        assert planner.expire_pages(now) == [A]
+        planner.plan_fetch(A, cursor, now)
+    arrive(cursor, 0, 2)
+    assert planner.plan_fetch(A, cursor, 2.0) is None
+    assert planner.attempts(A) == 0
+    assert planner.deadline() == 2.5
+    arrive(cursor, 2, 3)
+    assert planner.plan_fetch(A, cursor, 2.25) is None
+    assert planner.expire_pages(2.7) == []
+    assert planner.deadline() == 2.75
+    assert planner.expire_pages(2.75) == [A]
+    assert planner.plan_fetch(A, cursor, 2.75) == (3, 10)
+    assert planner.expire_pages(3.7) == []
+    assert planner.expire_pages(3.75) == [A]
+
+
 def test_a_page_that_was_not_fetched_again_does_not_count_as_unanswered() -> None:
     planner, cursor = make_planner(), missing(1000)
     planner.plan_fetch(A, cursor, 0.0)
@@ -230,6 +250,25 @@ def test_a_page_that_was_not_fetched_again_does_not_count_as_unanswered() -> Non
     assert planner.plan_fetch(A, cursor, now + 0.9) == (0, 10)
     assert planner.expire_pages(now + 1.0) == []
     assert planner.expire_pages(now + 1.9) == [A]
+
+
+def test_an_unanswered_partition_goes_to_the_end_of_the_queue() -> None:
+    planner = make_planner(partitions_max=1)
+    cursors = {partition: missing(5) for partition in (A, B, C)}
+    turns, now = [], 0.0
+    for partition in (A, B, C):
+        planner.plan_fetch(partition, cursors[partition], now)
+    turns += planner.active_partitions()
+    for _ in range(5):
+        now = planner.deadline()
+        (expired,) = planner.expire_pages(now)
+        assert planner.plan_fetch(expired, cursors[expired], now) is None
+        following = planner.next_waiting()
+        assert following is not None
+        assert planner.plan_fetch(following, cursors[following], now) == (0, 5)
+        turns += planner.active_partitions()
+    assert turns == [A, B, C, A, B, C]
+    assert planner.attempts(A) == 2
 
 
 def test_a_partition_with_records_does_not_take_the_turn_of_the_first_in_the_queue() -> None:

@@ -210,6 +210,17 @@ def test_a_libdafka_store_is_recognized_and_asked_for_all_topics() -> None:
         assert nodes["READER"] is (None if subjects else False)
 
 
+def test_a_store_is_asked_again_for_a_partition_that_was_unknown() -> None:
+    play = Census(topics=["orders"])
+    play.join(STORE, "store")
+    play.join(PRODUCER.address, "producer")
+    play.tell(STORE, play.begin(), {})
+    play.hear(99)
+    assert play.holder() == HolderView(STORE, None, None)
+    play.tell(STORE, play.wait(poll_schedule.ASK_S), {PRODUCER: 100})
+    assert play.holder() == HolderView(STORE, 100, 0)
+
+
 def test_without_the_producer_stores_are_compared_with_each_other() -> None:
     play = Census(topics=["orders"])
     play.join(STORE, "store")

@@ -74,6 +74,10 @@ def unrecoverable(actions: list[Action]) -> list[RecordsUnrecoverable]:
     return [event for event in events(actions) if isinstance(event, RecordsUnrecoverable)]
 
 
+def tick_once(consumer: ConsumerMachine) -> list[Action]:
+    return consumer.tick(consumer.deadline())
+
+
 # Consumers
 
 
@@ -108,6 +112,13 @@ def test_answers_to_no_fetch_are_discarded(message: wire.DirectEarliest, reason:
     consumer = make_consumer("A")
     assert unrecoverable(consumer.receive([message], 0.2)) == []
     assert consumer.discarded == {reason: 1}
+
+
+def test_unsubscribing_forgets_answers() -> None:
+    consumer = make_consumer("A", "B")
+    consumer.receive([earliest(100, "A")], 0.2)
+    consumer.unsubscribe("hello")
+    assert unrecoverable(tick_once(consumer)) == []
 
 
 # Answers of stores and producers
