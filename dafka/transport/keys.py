@@ -172,6 +172,7 @@ def key_files(path: Path) -> Iterator[Path]:
 def _read_keys(path: Path) -> dict[str, str]:
     keys: dict[str, str] = {}
     try:
+        path.stat()
         files = list(key_files(path))
     except OSError as error:
         raise _unreadable(path, error) from None
