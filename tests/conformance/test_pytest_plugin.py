@@ -2,185 +2,155 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
 import tomllib
-from importlib import import_module
 from pathlib import Path
 from xml.etree import ElementTree
 
-import attrs
 import pytest
 
+from dafka_conformance import pytest_plugin
+from tests.conformance.sample_targets import ATTACHED, DEAF, ENDED
+
+pytest_plugins = ["pytester"]
+pytestmark = pytest.mark.usefixtures("restored_globals")
+
 ROOT = Path(__file__).parents[2]
-PLUGIN = "dafka_conformance.pytest_plugin"
 TIMEOUT_S = 110
 RFC46 = "dafka-conformance::store.acknowledges[rfc46]"
 LIBDAFKA = "dafka-conformance::store.acknowledges[libdafka]"
-DEAF = """
-name = "deaf"
-dialects = ["rfc46"]
-
-[store]
-command = ["{python}", "-c", "import time; time.sleep(100)", "{sub}", "{pub}"]
-"""
-ATTACHED = """
-name = "remote"
-dialects = ["rfc46"]
-
-[producer.attach]
-sub = "tcp://127.0.0.1:1"
-pub = "tcp://127.0.0.1:2"
-topic = "orders"
-"""
+ONE = ("--dafka-scenario", "store.acknowledges")
 
 
-@attrs.frozen
 class Project:
     """A project with one test, in which pytest runs with the named plugins only."""
 
-    folder: Path
+    def __init__(self, pytester: pytest.Pytester) -> None:
+        self._pytester = pytester
+        self.folder = pytester.path
+        self.configuration = "[pytest]\nfilterwarnings = error\naddopts = --strict-markers --strict-config\n"
 
-    def pytest(self, *arguments: str, plugins: tuple[str, ...] = (PLUGIN,)) -> subprocess.CompletedProcess[str]:
-        options = [part for plugin in plugins for part in ("-p", plugin)]
-        return subprocess.run(
-            [sys.executable, "-W", "error", "-m", "pytest", "-p", "no:cacheprovider", *options, *arguments],
-            cwd=self.folder,
-            env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "", "COLUMNS": "120"},
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
+    def pytest(self, *arguments: str, plugins: tuple[object, ...] = ()) -> pytest.RunResult:
+        """Run pytest in this process."""
+        (self.folder / "pytest.ini").write_text(self.configuration)
+        return self._pytester.runpytest_inprocess(
+            "-p", "no:cacheprovider", *arguments, plugins=[pytest_plugin, *plugins]
         )
 
-    def usage_error(self, *arguments: str) -> str:
-        """Return the line of pytest's usage error."""
-        done = self.pytest(*arguments)
-        assert done.returncode == pytest.ExitCode.USAGE_ERROR, done.stdout
-        assert "INTERNALERROR" not in done.stdout
-        (line,) = done.stderr.strip().splitlines()
-        return line.removeprefix("ERROR: ")
+    def collected(self, *arguments: str) -> list[str]:
+        """Return the names of the tests that are collected."""
+        done = self.pytest("--collect-only", "-q", *arguments)
+        assert done.ret == 0, done.outlines + done.errlines
+        return [line for line in done.outlines if "::" in line]
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Project:
-    (tmp_path / "pytest.ini").write_text(
-        "[pytest]\nfilterwarnings = error\naddopts = --strict-markers --strict-config\n"
-    )
-    (tmp_path / "test_own.py").write_text("def test_own() -> None:\n    pass\n")
-    (tmp_path / "deaf.toml").write_text(DEAF)
-    (tmp_path / "attached.toml").write_text(ATTACHED)
-    return Project(tmp_path)
-
-
-def collected(done: subprocess.CompletedProcess[str]) -> list[str]:
-    assert done.returncode == 0, done.stdout + done.stderr
-    return [line for line in done.stdout.splitlines() if "::" in line]
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Project:
+    for name, value in {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "", "COLUMNS": "120"}.items():
+        monkeypatch.setenv(name, value)
+    files = {"deaf.toml": DEAF, "ended.toml": ENDED, "attached.toml": ATTACHED, "test_own.py": "def test_own(): pass\n"}
+    for name, text in files.items():
+        (pytester.path / name).write_text(text)
+    return Project(pytester)
 
 
 def test_plugin_is_loaded_only_on_request() -> None:
     entry_points = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["entry-points"]
     assert "pytest11" not in entry_points
-    assert import_module(PLUGIN).pytest_addoption
 
 
-def test_without_a_target_nothing_is_added_or_imported(project: Project) -> None:
-    (project.folder / "test_own.py").write_text(
+def test_without_a_target_nothing_is_added_or_imported(tmp_path: Path) -> None:
+    (tmp_path / "test_own.py").write_text(
         "import sys\n\ndef test_own():\n    assert not {'trio', 'zmq', 'rich', 'dafka'} & set(sys.modules)\n"
     )
-    done = project.pytest()
-    assert done.returncode == 0, done.stdout
-    assert "1 passed" in done.stdout
+    options = ("-W", "error", "-m", "pytest", "-p", "no:cacheprovider", "-p", pytest_plugin.__name__)
+    done = subprocess.run(
+        [sys.executable, *options],
+        cwd=tmp_path,
+        env={"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert (done.returncode, "1 passed" in done.stdout) == (0, True), done.stdout
 
 
-@pytest.mark.parametrize("plugins", [(PLUGIN,), (PLUGIN, "pytest_trio.plugin")], ids=["alone", "pytest-trio"])
+@pytest.mark.parametrize("plugins", [(), ("pytest_trio.plugin",)], ids=["alone", "pytest-trio"])
 def test_scenarios_run_beside_the_projects_own_tests(project: Project, plugins: tuple[str, ...]) -> None:
-    if len(plugins) > 1:
-        with (project.folder / "pytest.ini").open("a") as file:
-            file.write("trio_mode = true\n")
-    options = ("--dafka-target", "embedded", "--dafka-scenario", "store.acknowledges", "-v", "--junitxml=out.xml")
-    done = project.pytest(*options, plugins=plugins)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert re.findall(r"^(\S+) PASSED", done.stdout, re.MULTILINE) == ["test_own.py::test_own", RFC46, LIBDAFKA]
-    assert "collected 3 items" in done.stdout
+    if plugins:
+        project.configuration += "trio_mode = true\n"
+    done = project.pytest("--dafka-target", "embedded", *ONE, "-v", "--junitxml=out.xml", plugins=plugins)
+    text = "\n".join(done.outlines)
+    assert done.ret == 0, text
+    assert re.findall(r"^(\S+) PASSED", text, re.MULTILINE) == ["test_own.py::test_own", RFC46, LIBDAFKA]
+    assert "collected 3 items" in text
     assert ElementTree.parse(project.folder / "out.xml").getroot()[0].get("tests") == "3"
 
 
 def test_violation_shows_findings_and_exchange(project: Project) -> None:
-    options = ("--dafka-target", "deaf.toml", "--dafka-patience", "0.1", "-rf")
-    done = project.pytest(*options, "--dafka-scenario", "store.acknowledges")
-    assert done.returncode == pytest.ExitCode.TESTS_FAILED
-    assert "1 failed, 1 passed" in done.stdout
-    assert "store.acknowledges in rfc46" in done.stdout
-    assert "beacon.interval (SHALL, Node Discovery and Presence): A node sends beacons to the tower" in done.stdout
-    assert "    no beacon of the store arrived within 0.8 s" in done.stdout
-    assert re.search(r"^ +0\.\d{3}  ·  the store starts$", done.stdout, re.MULTILINE)
-    assert f"FAILED {RFC46}" in done.stdout
-    assert "Traceback" not in done.stdout + done.stderr
+    done = project.pytest("--dafka-target", "deaf.toml", "--dafka-patience", "0.1", "-rf", *ONE)
+    assert done.ret == pytest.ExitCode.TESTS_FAILED
+    text = "\n".join(done.outlines)
+    for part in (
+        "1 failed, 1 passed",
+        "store.acknowledges in rfc46",
+        "beacon.interval (SHALL, Node Discovery and Presence): A node sends beacons to the tower",
+        "    no beacon of the store arrived within 0.8 s",
+        f"FAILED {RFC46}",
+    ):
+        assert part in text
+    assert re.search(r"^ +0\.\d{3}  ·  the store starts$", text, re.MULTILINE)
+    assert "Traceback" not in text
 
 
 def test_target_that_cannot_be_run_fails_with_the_reason(project: Project) -> None:
-    (project.folder / "deaf.toml").write_text(
-        DEAF.replace("import time; time.sleep(100)", "raise SystemExit('no disk')")
-    )
-    done = project.pytest("--dafka-target", "deaf.toml", "--dafka-scenario", "store.acknowledges")
-    assert done.returncode == pytest.ExitCode.TESTS_FAILED
-    assert "exit status 1: no disk" in done.stdout
+    done = project.pytest("--dafka-target", "ended.toml", *ONE)
+    assert done.ret == pytest.ExitCode.TESTS_FAILED
+    assert "exit status 1: no license" in done.stdout.str()
 
 
 def test_missing_role_or_ability_is_skipped(project: Project) -> None:
-    options = ("--dafka-target", "attached.toml", "--dafka-scenario", "*.grammar.publish.01", "-rs")
-    done = project.pytest(*options, "--dafka-scenario", "store.acknowledges")
-    assert done.returncode == 0, done.stdout
-    assert "1 passed, 2 skipped" in done.stdout
-    assert "remote has no store" in done.stdout
-    assert "remote has no way to give it records to publish" in done.stdout
+    done = project.pytest("--dafka-target", "attached.toml", "--dafka-scenario", "*.grammar.publish.01", "-rs", *ONE)
+    assert done.ret == 0
+    for part in ("1 passed, 2 skipped", "remote has no store", "remote has no way to give it records to publish"):
+        assert part in done.stdout.str()
 
 
 def test_options_select_roles_dialects_and_scenarios(project: Project) -> None:
-    options = ("--collect-only", "-q", "--dafka-target", "embedded")
-    names = collected(project.pytest(*options))
+    embedded = ("--dafka-target", "embedded")
+    names = project.collected(*embedded)
     assert {name.partition("::")[2].partition(".")[0] for name in names} >= {"store", "consumer", "producer"}
-    names = collected(project.pytest(*options, "--dafka-role", "consumer", "--dafka-dialect", "libdafka"))
+    names = project.collected(*embedded, "--dafka-role", "consumer", "--dafka-dialect", "libdafka")
     assert all(re.fullmatch(r"dafka-conformance::consumer\..*\[libdafka\]", name) for name in names[1:])
     assert len(names) > 100
-    names = collected(project.pytest(*options, "--dafka-scenario", "store.acknowledges", "-k", "rfc46"))
-    assert names == [RFC46]
-    names = collected(project.pytest(*options, "--dafka-scenario", "store.acknowledges", "-m", "dafka_conformance"))
-    assert names == [RFC46, LIBDAFKA]
-    names = collected(project.pytest(*options, "-k", "not dafka-conformance"))
-    assert names == ["test_own.py::test_own"]
+    assert project.collected(*embedded, *ONE, "-k", "rfc46") == [RFC46]
+    assert project.collected(*embedded, *ONE, "-m", "dafka_conformance") == [RFC46, LIBDAFKA]
+    assert project.collected(*embedded, "-k", "not dafka-conformance") == ["test_own.py::test_own"]
 
 
 def test_target_in_the_configuration_is_ignored_if_tests_are_named(project: Project) -> None:
-    with (project.folder / "pytest.ini").open("a") as file:
-        file.write("dafka_target = embedded\n")
-    options = ("--collect-only", "-q", "--dafka-scenario", "store.acknowledges")
-    assert collected(project.pytest(*options)) == ["test_own.py::test_own", RFC46, LIBDAFKA]
-    assert collected(project.pytest(*options, "test_own.py")) == ["test_own.py::test_own"]
+    project.configuration += "dafka_target = embedded\n"
+    assert project.collected(*ONE) == ["test_own.py::test_own", RFC46, LIBDAFKA]
+    assert project.collected(*ONE, "test_own.py") == ["test_own.py::test_own"]
 
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
         ("--dafka-target nosuch", "unknown target 'nosuch': expected dafka, embedded, libdafka, "),
-        ("--dafka-target nosuch.toml", "cannot read the target file nosuch.toml: No such file or directory"),
-        ("--dafka-target libdafka", "libdafka needs the folder of dafka_towerd"),
         ("--dafka-target libdafka --dafka-set bin", "--dafka-set: expected NAME=VALUE, not 'bin'"),
-        (
-            "--dafka-target embedded --dafka-role king",
-            "--dafka-role: expected tower or producer or consumer or ",
-        ),
+        ("--dafka-target embedded --dafka-role king", "--dafka-role: expected tower or producer or consumer or "),
         ("--dafka-target embedded --dafka-dialect x", "--dafka-dialect: expected rfc46 or libdafka, not 'x'"),
         ("--dafka-target deaf.toml --dafka-dialect libdafka", "deaf cannot send the dialect libdafka: expected rfc46"),
-        (
-            "--dafka-target embedded --dafka-scenario x.*",
-            "no scenario matches 'x.*'; run dafka-conformance list to see all",
-        ),
+        ("--dafka-target embedded --dafka-scenario x.*", "no scenario matches 'x.*'; run dafka-conformance list to"),
         ("--dafka-target embedded --dafka-patience 0", "--dafka-patience: expected a factor from 0.1 to 100, not 0"),
     ],
 )
 def test_wrong_option_is_a_usage_error(project: Project, options: str, sentence: str) -> None:
-    assert project.usage_error(*options.split()).startswith(sentence)
+    done = project.pytest(*options.split())
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    (line,) = [line for line in done.errlines if line]
+    assert line.startswith(f"ERROR: {sentence}")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from random import Random
+from typing import Any, TypeAlias
 
 import attrs
 import pytest
@@ -22,18 +24,30 @@ from dafka_conformance.repeats import StallMonitor
 from dafka_conformance.report.findings import group_failures
 from dafka_conformance.runner import run
 from dafka_conformance.scenario import Scenario
-from dafka_conformance.targets import Ability, Node, Request, TargetError
+from dafka_conformance.targets import Ability, Node, Request, Target, TargetError
 from dafka_conformance.targets.embedded import EmbeddedTarget
 from dafka_conformance.testbed.testbed import Testbed
 
-RFC46 = [Dialect.RFC46]
+Play: TypeAlias = Callable[[Testbed], Awaitable[None]]
+Stall: TypeAlias = Callable[[bool], None]
 
 
 async def passes(testbed: Testbed) -> None:
     await trio.lowlevel.checkpoint()
 
 
-def scenario(name: str, play: Callable[[Testbed], Awaitable[None]] = passes, **options: object) -> Scenario:
+async def hangs(testbed: Testbed) -> None:
+    await trio.sleep_forever()
+
+
+def violates(clause: str) -> Play:
+    async def fail(testbed: Testbed) -> None:
+        testbed.require_clause(clause, False, "a fault")
+
+    return fail
+
+
+def scenario(name: str, play: Play = passes, **options: object) -> Scenario:
     role = next(role for role in Role if role.title == name.partition(".")[0])
     made = Scenario(name, "A title.", role, ("ack.sent", "ack.no-gap"), play)
     return attrs.evolve(made, **options)  # type: ignore[arg-type]
@@ -43,17 +57,116 @@ def catalog(*scenarios: Scenario) -> Catalog:
     return Catalog(Grammar.load(), Clauses.load(), {each.name: each for each in scenarios})
 
 
+async def play(*scenarios: Scenario, target: Target | None = None, **options: Any) -> Run:
+    """Run scenarios in one dialect, on the embedded roles if no target is given."""
+    return await run(catalog(*scenarios), target or EmbeddedTarget(), dialects=[Dialect.RFC46], **options)
+
+
+def outcomes(finished: Run) -> list[str]:
+    return [result.outcome.value for result in finished.results]
+
+
+@pytest.fixture(autouse=True)
+def stall(monkeypatch: pytest.MonkeyPatch) -> Stall:
+    """Return the function that says whether the machine has stalled; without a call it never has."""
+
+    def set_stalled(has_stalled: bool) -> None:
+        monkeypatch.setattr(StallMonitor, "has_stalled_since", lambda _self, _begin: has_stalled)
+
+    set_stalled(False)
+    return set_stalled
+
+
+# Outcomes
+
+
+async def fails_in_a_nursery(testbed: Testbed) -> None:
+    async with trio.open_nursery():
+        testbed.require_clause("ack.no-gap", False, "a fault")
+
+
+async def crashes(testbed: Testbed) -> None:
+    async with trio.open_nursery():
+        raise ValueError("zip() argument 2 is shorter")
+
+
+async def observes(testbed: Testbed) -> None:
+    testbed.check_clause("subscription.consumer.ack", False, "it does not")
+
+
+async def sees_the_target_die(testbed: Testbed) -> None:
+    assert testbed.node is not None
+    testbed.node.exit_reason = "exit status 3: out of luck"
+    testbed.node.ended.set()
+    await testbed.expect("ACK", "ack.no-gap")
+
+
+UNTESTED = Verdict.NOT_TESTED, "its scenarios failed before its checks"
+CRASHED = Verdict.NOT_TESTED, "the suite itself failed in store.a"
+FULFILLED, VIOLATED = (Verdict.CONFORMS, ""), (Verdict.VIOLATES, "")
+
+
+@pytest.mark.parametrize(
+    ("name", "played", "outcome", "sent", "no_gap"),
+    [
+        ("store.a", passes, Outcome.PASSED, FULFILLED, FULFILLED),
+        ("consumer.a", observes, Outcome.PASSED, FULFILLED, FULFILLED),
+        ("store.a", violates("ack.no-gap"), Outcome.FAILED, UNTESTED, VIOLATED),
+        ("store.a", fails_in_a_nursery, Outcome.FAILED, UNTESTED, VIOLATED),
+        ("store.a", sees_the_target_die, Outcome.FAILED, UNTESTED, VIOLATED),
+        ("store.a", crashes, Outcome.ERROR, CRASHED, CRASHED),
+    ],
+)
+async def test_scenario_decides_on_its_clauses(
+    name: str, played: Play, outcome: Outcome, sent: tuple[Verdict, str], no_gap: tuple[Verdict, str]
+) -> None:
+    finished = await play(scenario(name, played))
+    (result,) = finished.results
+    assert (result.outcome, finished.conforms) == (outcome, outcome is Outcome.PASSED)
+    verdicts = {each.clause.id: (each.verdict, each.reason) for each in finished.verdicts}
+    assert (verdicts["ack.sent"], verdicts["ack.no-gap"]) == (sent, no_gap)
+    assert verdicts["fetch.sent"][0] is Verdict.NOT_TESTED
+    if played is crashes:
+        assert result.reason.startswith("ValueError: zip() argument 2 is shorter (test_runner.py:")
+    if played is sees_the_target_die:
+        assert "the store ended by itself: exit status 3: out of luck" in result.checks[-1].message
+
+
+async def test_reading_that_holds_is_the_default() -> None:
+    finished = await play(scenario("store.a", clauses=("ack.cumulative",)))
+    assert [each.reading for each in finished.verdicts if each.clause.id == "ack.cumulative"] == ["cumulative"]
+
+
+async def test_scenario_that_hangs_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_runner, "SCENARIO_TIMEOUT_S", 0.5)
+    finished = await play(scenario("store.a", hangs))
+    assert [check.message for check in finished.results[0].checks if not check.holds] == [
+        "the scenario did not end within 0.5 s"
+    ]
+
+
+# Targets
+
+
 class CountingTarget(EmbeddedTarget):
     """A target that counts its starts, and how many nodes run at once."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.prepared_count = 0
         self.starts_target = 0
         self.running = 0
         self.running_max = 0
 
     @asynccontextmanager
+    async def prepared(self) -> AsyncIterator[None]:
+        self.prepared_count += 1
+        yield
+        assert self.running == 0
+
+    @asynccontextmanager
     async def start(self, request: Request) -> AsyncIterator[Node]:
+        assert self.prepared_count == 1
         self.starts_target += 1
         self.running += 1
         self.running_max = max(self.running, self.running_max)
@@ -64,91 +177,36 @@ class CountingTarget(EmbeddedTarget):
             self.running -= 1
 
 
-async def test_passed_scenario_conforms_to_all_its_clauses() -> None:
-    finished = await run(catalog(scenario("store.a")), EmbeddedTarget(), dialects=RFC46)
-    assert finished.conforms
-    assert [result.outcome for result in finished.results] == [Outcome.PASSED]
-    verdicts = {verdict.clause.id: verdict.verdict for verdict in finished.verdicts}
-    assert verdicts["ack.sent"] is verdicts["ack.no-gap"] is Verdict.CONFORMS
-    assert verdicts["fetch.sent"] is Verdict.NOT_TESTED
-
-
-async def test_target_is_prepared_once_around_all_its_nodes() -> None:
-    seen: list[str] = []
-
-    class PreparedTarget(EmbeddedTarget):
-        @asynccontextmanager
-        async def prepared(self) -> AsyncIterator[None]:
-            seen.append("prepared")
-            yield
-            seen.append("over")
-
-    async def notes(testbed: Testbed) -> None:
-        assert testbed.node is not None
-        seen.append("node")
-
-    await run(catalog(scenario("store.a", notes), scenario("store.b", notes)), PreparedTarget(), dialects=RFC46)
-    assert seen == ["prepared", "node", "node", "over"]
-
-
-async def test_failed_scenario_violates_the_failed_clause_only() -> None:
-    async def fails(testbed: Testbed) -> None:
-        testbed.require_clause("ack.no-gap", False, "a fault")
-
-    finished = await run(catalog(scenario("store.a", fails)), EmbeddedTarget(), dialects=RFC46)
-    assert not finished.conforms
-    verdicts = {verdict.clause.id: verdict for verdict in finished.verdicts}
-    assert verdicts["ack.no-gap"].verdict is Verdict.VIOLATES
-    assert (verdicts["ack.sent"].verdict, verdicts["ack.sent"].reason) == (
-        Verdict.NOT_TESTED,
-        "its scenarios failed before its checks",
-    )
-
-
-async def test_optional_clause_does_not_fail_a_scenario() -> None:
-    async def observes(testbed: Testbed) -> None:
-        testbed.check_clause("subscription.consumer.ack", False, "it does not")
-
-    finished = await run(catalog(scenario("consumer.a", observes)), EmbeddedTarget(), dialects=RFC46)
-    assert finished.conforms
-    assert finished.results[0].outcome is Outcome.PASSED
-
-
-async def test_reading_that_holds_is_the_default() -> None:
-    finished = await run(catalog(scenario("store.a", clauses=("ack.cumulative",))), EmbeddedTarget(), dialects=RFC46)
-    (verdict,) = [verdict for verdict in finished.verdicts if verdict.clause.id == "ack.cumulative"]
-    assert verdict.reading == "cumulative"
-
-
-async def test_scenarios_share_a_target_until_one_fails() -> None:
-    async def fails(testbed: Testbed) -> None:
-        testbed.require_clause("ack.sent", False, "a fault")
-
-    target = CountingTarget()
-    shared = [scenario(f"store.{name}", fails if name == "c" else passes, shares_target=True) for name in "abcdef"]
-    finished = await run(catalog(*shared), target, dialects=RFC46)
-    assert [result.outcome.value for result in finished.results] == ["passed"] * 2 + ["failed"] + ["passed"] * 3
-    assert target.starts_target == 2
-
-
-async def test_other_scenarios_have_their_own_targets_up_to_the_limit() -> None:
-    target = CountingTarget()
-    await run(catalog(*[scenario(f"store.{number}") for number in range(6)]), target, dialects=RFC46, jobs=2)
-    assert (target.starts_target, target.running_max) == (6, 2)
-
-
-async def test_scenarios_that_run_alone() -> None:
-    target = CountingTarget()
-    alone: list[int] = []
+@pytest.mark.parametrize("seed", range(3))
+async def test_each_scenario_runs_once_on_no_more_targets_than_needed(seed: int) -> None:
+    """Those that share a target do so until one fails; the others have their own, and some run alone."""
+    random, target = Random(seed), CountingTarget()
+    heard: Counter[str] = Counter()
+    running_with_heavy: set[int] = set()
 
     async def looks(testbed: Testbed) -> None:
         await trio.lowlevel.checkpoint()
-        alone.append(target.running)
+        running_with_heavy.add(target.running)
 
-    scenarios = [scenario("store.heavy", looks, runs_alone=True), *[scenario(f"store.{number}") for number in range(4)]]
-    await run(catalog(*scenarios), target, dialects=RFC46)
-    assert alone == [1]
-    assert target.running_max > 1
+    failing = {f"store.{number}" for number in range(8) if random.random() < 0.3}
+    shared = [f"store.{number}" for number in range(8) if random.random() < 0.5]
+    scenarios = [
+        scenario(name, violates("ack.sent") if name in failing else passes, shares_target=name in shared)
+        for name in (f"store.{number}" for number in range(8))
+    ]
+    listener = ProgressListener(
+        lambda name, dialect: heard.update([f"{name} {dialect.value}"]), lambda result: heard.update([result.scenario])
+    )
+    heavy = scenario("store.heavy", looks, runs_alone=True)
+    finished = await play(heavy, *scenarios, target=target, jobs=2, listener=listener)
+    names = [*(each.name for each in scenarios), heavy.name]
+    assert [(each.scenario, each.outcome) for each in finished.results] == [
+        (name, Outcome.FAILED if name in failing else Outcome.PASSED) for name in names
+    ]
+    starts_for_shared = 1 + len(failing & set(shared[:-1])) if shared else 0
+    assert target.starts_target == starts_for_shared + len(names) - len(shared)
+    assert (target.running_max, running_with_heavy) == (2, {1})
+    assert heard == Counter([*names, *(f"{name} rfc46" for name in names)])
 
 
 def test_groups_are_bounded() -> None:
@@ -181,21 +239,19 @@ async def test_missing_ability_is_skipped_with_a_reason() -> None:
 
 
 class BrokenTarget(EmbeddedTarget):
-    """A target that cannot be started."""
+    """A target that cannot be started, or not again."""
+
+    def __init__(self, starts: int = 0) -> None:
+        super().__init__()
+        self.starts = starts
 
     @asynccontextmanager
     async def start(self, request: Request) -> AsyncIterator[Node]:
-        await trio.lowlevel.checkpoint()
-        raise TargetError("there is no such program")
-        yield
-
-
-async def test_target_that_cannot_be_started_is_broken_and_does_not_conform() -> None:
-    finished = await run(catalog(scenario("store.a"), scenario("store.b")), BrokenTarget(), dialects=RFC46)
-    assert [(result.outcome, result.reason) for result in finished.results] == [
-        (Outcome.BROKEN, "there is no such program")
-    ] * 2
-    assert not finished.conforms
+        self.starts -= 1
+        if self.starts < 0:
+            raise TargetError("there is no such program")
+        async with super().start(request) as node:
+            yield node
 
 
 class EndedNode(Node):
@@ -225,26 +281,20 @@ class DyingTarget(EmbeddedTarget):
         yield EndedNode()
 
 
-async def test_target_that_dies_fails_the_scenario_with_its_exit_reason() -> None:
-    async def needs_it(testbed: Testbed) -> None:
-        assert testbed.node is not None
-        testbed.node.exit_reason = "exit status 3: out of luck"
-        testbed.node.ended.set()
-        await testbed.expect("ACK", "ack.sent")
-
-    finished = await run(catalog(scenario("store.a", needs_it)), EmbeddedTarget(), dialects=RFC46)
-    (result,) = finished.results
-    assert result.outcome is Outcome.FAILED
-    assert "the store ended by itself: exit status 3: out of luck" in [check.message for check in result.checks][-1]
-
-
-async def test_target_that_ends_at_once_is_broken_and_its_other_scenarios_are_skipped() -> None:
-    names = [f"store.{number}" for number in range(BROKEN_COUNT + 2)]
-    finished = await run(catalog(*map(scenario, names)), DyingTarget(), dialects=RFC46, jobs=1)
-    reasons = Counter((result.outcome, result.reason) for result in finished.results)
-    ended = "the store ended by itself before its first beacon: exit status 3: out of luck"
-    assert reasons == {
-        (Outcome.BROKEN, ended): BROKEN_COUNT,
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [
+        (BrokenTarget(), "there is no such program"),
+        (DyingTarget(), "the store ended by itself before its first beacon: exit status 3: out of luck"),
+    ],
+)
+async def test_target_that_does_not_run_is_broken_and_its_other_scenarios_are_skipped(
+    target: Target, reason: str
+) -> None:
+    scenarios = [scenario(f"store.{number}") for number in range(BROKEN_COUNT + 2)]
+    finished = await play(*scenarios, target=target, jobs=1)
+    assert Counter((result.outcome, result.reason) for result in finished.results) == {
+        (Outcome.BROKEN, reason): BROKEN_COUNT,
         (Outcome.SKIPPED, f"the store could not be run in {BROKEN_COUNT} scenarios"): 2,
     }
     (failure,) = group_failures(finished)
@@ -252,155 +302,10 @@ async def test_target_that_ends_at_once_is_broken_and_its_other_scenarios_are_sk
     assert not finished.conforms
 
 
-@pytest.mark.parametrize(("is_stalled", "is_passed"), [(True, True), (False, False)])
-async def test_scenario_that_fails_during_a_stall_is_repeated(
-    is_stalled: bool, is_passed: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    attempts = 0
-    repeated = []
-
-    async def fail_at_first(testbed: Testbed) -> None:
-        nonlocal attempts
-        await trio.lowlevel.checkpoint()
-        attempts += 1
-        monkeypatch.setattr(StallMonitor, "has_stalled_since", lambda _self, _begin: is_stalled and attempts == 1)
-        testbed.check_clause("ack.sent", attempts > 1, "no ACK arrived")
-
-    listener = ProgressListener(repeated=lambda result: repeated.append(result.outcome))
-    finished = await run(
-        catalog(scenario("store.a", fail_at_first)), EmbeddedTarget(), dialects=RFC46, listener=listener
-    )
-    assert [result.outcome is Outcome.PASSED for result in finished.results] == [is_passed]
-    assert finished.conforms == is_passed
-    assert len(repeated) == attempts - 1 == int(is_stalled)
-
-
-async def test_violation_that_is_certain_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    attempts: Counter[str] = Counter()
-
-    def failing(name: str) -> Scenario:
-        async def fail(testbed: Testbed) -> None:
-            await trio.lowlevel.checkpoint()
-            attempts[name] += 1
-            monkeypatch.setattr(StallMonitor, "has_stalled_since", lambda _self, _begin: name == "store.b")
-            testbed.check_clause("ack.sent", False, "no ACK arrived")
-
-        return scenario(name, fail)
-
-    both = catalog(failing("store.a"), failing("store.b"))
-    finished = await run(both, EmbeddedTarget(), dialects=RFC46, jobs=1)
-    assert attempts == {"store.a": 1, "store.b": 1}
-    assert [result.outcome for result in finished.results] == [Outcome.FAILED] * 2
-
-
-async def test_listener_hears_of_every_scenario() -> None:
-    progress: list[str] = []
-    listener = ProgressListener(
-        lambda name, dialect: progress.append(f"{name} {dialect.value}"),
-        lambda result: progress.append(result.scenario),
-    )
-    await run(catalog(scenario("store.a")), EmbeddedTarget(), dialects=RFC46, listener=listener)
-    assert progress == ["store.a rfc46", "store.a"]
-
-
-def test_selection() -> None:
-    scenarios = catalog(scenario("store.a"), scenario("store.b", dialects=(Dialect.LIBDAFKA,)), scenario("consumer.a"))
-
-    def names(roles: Iterable[Role] = tuple(Role), dialect: Dialect | None = None, *patterns: str) -> list[str]:
-        return [each.name for each in scenarios.select(roles, dialect, patterns)]
-
-    assert names() == ["store.a", "store.b", "consumer.a"]
-    assert names([Role.STORE]) == ["store.a", "store.b"]
-    assert names(tuple(Role), Dialect.RFC46) == ["store.a", "consumer.a"]
-    assert names(tuple(Role), None, "*.a") == ["store.a", "consumer.a"]
-    with pytest.raises(UnknownScenarioError, match="there is no scenario store"):
-        scenarios.get("store.c")
-
-
-def test_catalog_tests_every_clause_and_no_unknown_one() -> None:
-    whole = Catalog.load()
-    named = {clause for each in whole.scenarios.values() for clause in each.clauses}
-    assert named <= {clause.id for clause in whole.clauses}
-    assert len(whole.scenarios) > 500
-
-
-async def test_exception_in_a_scenario_is_its_result() -> None:
-    async def crashes(testbed: Testbed) -> None:
-        async with trio.open_nursery():
-            raise ValueError("zip() argument 2 is shorter")
-
-    finished = await run(catalog(scenario("store.a", crashes), scenario("store.b")), EmbeddedTarget(), dialects=RFC46)
-    crashed, passed = finished.results
-    assert (crashed.outcome, passed.outcome) == (Outcome.ERROR, Outcome.PASSED)
-    assert crashed.reason.startswith("ValueError: zip() argument 2 is shorter (test_runner.py:")
-    assert not finished.conforms
-
-
-class LineTarget(EmbeddedTarget):
-    """A target whose input and output are lines."""
-
-    def carries(self, role: Role, content: bytes) -> bool:
-        return b"\n" not in content
-
-
-@pytest.mark.parametrize("is_batch", [False, True])
-async def test_value_that_the_output_of_a_target_cannot_carry_is_a_fault_of_the_scenario(is_batch: bool) -> None:
-    """No line of the output could be that value, so that every target would seem to have lost a record."""
-
-    async def sends(testbed: Testbed) -> None:
-        producer = await testbed.add_peer("P")
-        await testbed.wait_subscribed(producer, "RECORD", producer.topic)
-        if is_batch:
-            producer.send_batch(0, [BatchRecord(b"two\nlines", b"key")])
-        else:
-            producer.partition.add(0, b"two\nlines")
-            await producer.send_records([0])
-
-    for target, outcome in ((EmbeddedTarget(), Outcome.PASSED), (LineTarget(), Outcome.ERROR)):
-        finished = await run(catalog(scenario("consumer.a", sends)), target, dialects=RFC46)
-        (result,) = finished.results
-        assert result.outcome is outcome
-    assert result.reason.startswith("UncarriedError: the target's output cannot carry the value b'two\\nlines'")
-    assert not [check for check in result.checks if not check.holds], "no verdict on the target"
-
-
-async def test_value_that_the_input_of_a_target_cannot_carry_is_a_fault_of_the_scenario() -> None:
-    async def feeds(testbed: Testbed) -> None:
-        await testbed.feed([b"one line", b"two\nlines"])
-
-    finished = await run(catalog(scenario("producer.a", feeds)), LineTarget(), dialects=RFC46)
-    (result,) = finished.results
-    assert result.outcome is Outcome.ERROR
-    assert result.reason.startswith("UncarriedError: the target's input cannot carry the value b'two\\nlines'")
-
-
-async def test_store_is_sent_any_value() -> None:
-    async def sends(testbed: Testbed) -> None:
-        producer = await testbed.add_peer("P")
-        await testbed.wait_subscribed(producer, "RECORD", producer.topic)
-        producer.partition.add(0, b"two\nlines")
-        await producer.send_records([0])
-
-    finished = await run(catalog(scenario("store.a", sends)), LineTarget(), dialects=RFC46)
-    assert [result.outcome for result in finished.results] == [Outcome.PASSED]
-
-
-async def test_clause_whose_scenario_crashed_is_not_tested() -> None:
-    async def crashes(testbed: Testbed) -> None:
-        raise KeyError("no such peer")
-
-    finished = await run(catalog(scenario("store.a", crashes)), EmbeddedTarget(), dialects=RFC46)
-    (verdict,) = [verdict for verdict in finished.verdicts if verdict.clause.id == "ack.sent"]
-    assert (verdict.verdict, verdict.reason) == (Verdict.NOT_TESTED, "the suite itself failed in store.a")
-
-
-async def test_unmet_requirement_in_a_nursery_is_a_failure() -> None:
-    async def fails(testbed: Testbed) -> None:
-        async with trio.open_nursery():
-            testbed.require_clause("ack.sent", False, "a fault")
-
-    finished = await run(catalog(scenario("store.a", fails)), EmbeddedTarget(), dialects=RFC46)
-    assert finished.results[0].outcome is Outcome.FAILED
+async def test_target_that_has_run_once_may_run_again() -> None:
+    scenarios = [scenario(f"store.{number}") for number in range(BROKEN_COUNT + 2)]
+    finished = await play(*scenarios, target=BrokenTarget(starts=1), jobs=1)
+    assert Counter(outcomes(finished)) == Counter(passed=1, broken=BROKEN_COUNT + 1)
 
 
 @pytest.mark.parametrize("when", ["at the start", "during the scenario", "at the end"])
@@ -428,119 +333,173 @@ async def test_exception_around_a_target_spoils_its_scenario_only(when: str) -> 
             await trio.sleep_forever()
 
     target = CrashingTarget()
-    scenarios = [scenario(f"store.{name}", waits, shares_target=True) for name in "abc"]
-    finished = await run(catalog(*scenarios), target, dialects=RFC46, jobs=1)
+    finished = await play(*(scenario(f"store.{name}", waits, shares_target=True) for name in "abc"), target=target)
     spoiled = 2 if when == "at the end" else 0
-    assert [result.outcome.value for result in finished.results] == [
-        "error" if number == spoiled else "passed" for number in range(3)
-    ]
+    assert outcomes(finished) == ["error" if number == spoiled else "passed" for number in range(3)]
     assert f"OSError: crashed {when}" in finished.results[spoiled].reason
 
 
-@pytest.mark.parametrize("fail_fast", [False, True])
-async def test_role_whose_messages_are_malformed_is_left_early_if_asked(fail_fast: bool) -> None:
-    async def malformed(testbed: Testbed) -> None:
-        testbed.require_clause("topic.ACK", False, "a fault")
+class LineTarget(EmbeddedTarget):
+    """A target whose input and output are lines."""
 
-    scenarios = [scenario(f"store.{name}", malformed) for name in "abcde"] + [scenario("consumer.a")]
-    finished = await run(catalog(*scenarios), EmbeddedTarget(), dialects=RFC46, jobs=1, fail_fast=fail_fast)
-    outcomes = Counter(result.outcome.value for result in finished.results)
-    assert outcomes == ({"failed": 3, "skipped": 2, "passed": 1} if fail_fast else {"failed": 5, "passed": 1})
-    reasons = {result.reason for result in finished.results if result.outcome is Outcome.SKIPPED}
-    assert reasons == ({"3 scenarios in a row violated topic.ACK"} if fail_fast else set())
+    def carries(self, role: Role, content: bytes) -> bool:
+        return b"\n" not in content
 
 
-async def test_different_faults_and_faults_of_behavior_do_not_end_a_role_early() -> None:
-    def violates(clause: str) -> Callable[[Testbed], Awaitable[None]]:
-        async def fails(testbed: Testbed) -> None:
-            testbed.require_clause(clause, False, "a fault")
-
-        return fails
-
-    scenarios = [scenario(f"store.{name}", violates("ack.sent")) for name in "abcd"]
-    faults = ["FETCH", "HEAD", "FETCH", "HEAD"]
-    shared = [
-        scenario(f"consumer.{number}", violates(f"topic.{name}"), shares_target=True)
-        for number, name in enumerate(faults)
-    ]
-    finished = await run(catalog(*scenarios, *shared), EmbeddedTarget(), dialects=RFC46, jobs=1, fail_fast=True)
-    assert {result.outcome for result in finished.results} == {Outcome.FAILED}
+async def sends_lines(testbed: Testbed) -> None:
+    producer = await testbed.add_peer("P")
+    await testbed.wait_subscribed(producer, "RECORD", producer.topic)
+    producer.partition.add(0, b"two\nlines")
+    await producer.send_records([0])
 
 
-async def hangs(_testbed: Testbed) -> None:
-    await trio.sleep_forever()
+async def sends_a_batch_of_lines(testbed: Testbed) -> None:
+    producer = await testbed.add_peer("P")
+    await testbed.wait_subscribed(producer, "RECORD", producer.topic)
+    producer.send_batch(0, [BatchRecord(b"two\nlines", b"key")])
 
 
-async def interrupted(doubtful: bool, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Return a run that is interrupted after a failure, during a stall or not."""
-    scope = trio.CancelScope()
-
-    async def fails(testbed: Testbed) -> None:
-        testbed.require_clause("ack.sent", False, "a fault")
-
-    monkeypatch.setattr(StallMonitor, "has_stalled_since", lambda _self, _begin: doubtful)
-    scenarios = [scenario("store.a", fails), scenario("store.b", hangs)]
-    listener = ProgressListener(finished=lambda _result: scope.cancel())
-    return await run(catalog(*scenarios), EmbeddedTarget(), dialects=RFC46, jobs=2, listener=listener, scope=scope)
+async def feeds_lines(testbed: Testbed) -> None:
+    await testbed.feed([b"one line", b"two\nlines"])
 
 
-@pytest.mark.parametrize(("doubtful", "outcomes"), [(False, ["failed", "skipped"]), (True, ["skipped", "skipped"])])
-async def test_interrupted_run_has_what_it_found_without_a_stall(
-    doubtful: bool, outcomes: list[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("target", "name", "played", "direction"),
+    [
+        (EmbeddedTarget(), "consumer.a", sends_lines, ""),
+        (LineTarget(), "consumer.a", sends_lines, "output"),
+        (EmbeddedTarget(), "consumer.a", sends_a_batch_of_lines, ""),
+        (LineTarget(), "consumer.a", sends_a_batch_of_lines, "output"),
+        (LineTarget(), "producer.a", feeds_lines, "input"),
+        (LineTarget(), "store.a", sends_lines, ""),
+    ],
+)
+async def test_value_that_a_target_cannot_carry_is_a_fault_of_the_scenario(
+    target: Target, name: str, played: Play, direction: str
 ) -> None:
-    finished = await interrupted(doubtful, monkeypatch)
-    assert [result.outcome.value for result in finished.results] == outcomes
+    """No line of the output could be that value, so that every target would seem to have lost a record."""
+    (result,) = (await play(scenario(name, played), target=target)).results
+    assert result.outcome is (Outcome.ERROR if direction else Outcome.PASSED)
+    if direction:
+        assert f"UncarriedError: the target's {direction} cannot carry the value b'two\\nlines'" in result.reason
+    assert not [check for check in result.checks if not check.holds], "no verdict on the target"
+
+
+# What is repeated, or left out
+
+
+@pytest.mark.parametrize(
+    ("attempts", "conforms"),
+    [
+        ([(False, "ack.sent")], False),
+        ([(True, "ack.sent"), (False, "")], True),
+        ([(True, "ack.sent"), (True, "")], True),
+        ([(True, "ack.sent"), (False, "ack.sent")], False),
+        ([(True, "ack.sent"), (True, "ack.sent")], False),
+        ([(True, "ack.sent"), (True, "ack.no-gap"), (True, "")], True),
+        ([(True, "ack.sent"), (True, "ack.no-gap"), (True, "fetch.sent")], False),
+    ],
+)
+async def test_scenario_that_fails_during_a_stall_is_repeated(
+    attempts: list[tuple[bool, str]], conforms: bool, stall: Stall
+) -> None:
+    """Each attempt is whether the machine stalls, and the clause that is violated then."""
+    waiting = list(attempts)
+    repeated: list[Outcome] = []
+
+    async def attempt(testbed: Testbed) -> None:
+        await trio.lowlevel.checkpoint()
+        is_stalled, clause = waiting.pop(0)
+        stall(is_stalled)
+        if clause:
+            testbed.check_clause(clause, False, "a fault")
+
+    listener = ProgressListener(repeated=lambda result: repeated.append(result.outcome))
+    finished = await play(scenario("store.a", attempt), listener=listener)
+    assert (waiting, finished.conforms) == ([], conforms)
+    assert repeated == [Outcome.FAILED if clause else Outcome.PASSED for _, clause in attempts[1:]]
+
+
+async def test_violation_that_another_scenario_has_shown_is_not_repeated(stall: Stall) -> None:
+    attempts: Counter[str] = Counter()
+
+    def failing(name: str) -> Scenario:
+        async def fail(testbed: Testbed) -> None:
+            await trio.lowlevel.checkpoint()
+            attempts[name] += 1
+            stall(name == "store.b")
+            testbed.check_clause("ack.sent", False, "no ACK arrived")
+
+        return scenario(name, fail)
+
+    finished = await play(failing("store.a"), failing("store.b"), jobs=1)
+    assert attempts == {"store.a": 1, "store.b": 1}
+    assert outcomes(finished) == ["failed", "failed"]
+
+
+@pytest.mark.parametrize(
+    ("role", "clauses", "fail_fast", "failed_count"),
+    [
+        ("store", ["topic.ACK"] * 5, True, 3),
+        ("store", ["topic.ACK"] * 5, False, 5),
+        ("store", ["ack.sent"] * 5, True, 5),
+        ("consumer", ["topic.FETCH", "topic.HEAD", "topic.FETCH", "topic.HEAD"], True, 4),
+    ],
+)
+@pytest.mark.parametrize("shares_target", [False, True])
+async def test_role_whose_messages_are_malformed_is_left_early_if_asked(
+    role: str, clauses: list[str], fail_fast: bool, failed_count: int, shares_target: bool
+) -> None:
+    """Different faults, and faults of behavior, do not end a role early."""
+    failing = [
+        scenario(f"{role}.{number}", violates(clause), shares_target=shares_target)
+        for number, clause in enumerate(clauses)
+    ]
+    finished = await play(*failing, scenario("tower.a"), jobs=1, fail_fast=fail_fast)
+    assert Counter(outcomes(finished)) == Counter(failed=failed_count, skipped=len(clauses) - failed_count, passed=1)
+    reasons = {result.reason for result in finished.results if result.outcome is Outcome.SKIPPED}
+    assert reasons <= {f"3 scenarios in a row violated {clauses[0]}"}
+
+
+@pytest.mark.parametrize(("is_stalled", "expected"), [(False, ["failed", "skipped"]), (True, ["skipped", "skipped"])])
+async def test_interrupted_run_has_what_it_found_without_a_stall(
+    is_stalled: bool, expected: list[str], stall: Stall
+) -> None:
+    scope = trio.CancelScope()
+    stall(is_stalled)
+    listener = ProgressListener(finished=lambda _result: scope.cancel())
+    scenarios = scenario("store.a", violates("ack.sent")), scenario("store.b", hangs)
+    finished = await play(*scenarios, jobs=2, listener=listener, scope=scope)
+    assert outcomes(finished) == expected
     skipped = [result.reason for result in finished.results if result.outcome is Outcome.SKIPPED]
     assert set(skipped) == {"the run was interrupted"}
     assert not finished.is_complete
     assert not finished.conforms
 
 
-async def test_run_that_is_interrupted_before_a_repeat_is_not_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_run_that_is_interrupted_during_a_repeat_is_not_complete(stall: Stall) -> None:
     scope = trio.CancelScope()
-    attempts = 0
+    attempts: list[Testbed] = []
 
     async def fails_and_hangs(testbed: Testbed) -> None:
-        nonlocal attempts
-        attempts += 1
-        if attempts > 1:
+        attempts.append(testbed)
+        if len(attempts) > 1:
             scope.cancel()
             await trio.sleep_forever()
         testbed.require_clause("ack.sent", False, "a fault")
 
-    monkeypatch.setattr(StallMonitor, "has_stalled_since", lambda _self, _begin: True)
-    one = catalog(scenario("store.a", fails_and_hangs))
-    finished = await run(one, EmbeddedTarget(), dialects=RFC46, scope=scope)
+    stall(True)
+    finished = await play(scenario("store.a", fails_and_hangs), scope=scope)
     assert [(result.outcome, result.reason) for result in finished.results] == [
         (Outcome.SKIPPED, "the run was interrupted")
     ]
     assert not finished.is_complete
 
 
-async def test_scenario_that_fails_in_stalls_only_is_repeated_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    attempts = 0
-
-    async def fails_twice(testbed: Testbed) -> None:
-        nonlocal attempts
-        await trio.lowlevel.checkpoint()
-        attempts += 1
-        testbed.check_clause("ack.sent" if attempts == 1 else "ack.no-gap", attempts > 2, "a fault")
-
-    monkeypatch.setattr(StallMonitor, "has_stalled_since", lambda _self, _begin: True)
-    finished = await run(catalog(scenario("store.a", fails_twice)), EmbeddedTarget(), dialects=RFC46)
-    assert attempts == 3
-    assert finished.conforms
-
-
-async def test_scenario_that_hangs_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_runner, "SCENARIO_TIMEOUT_S", 1.0)
-    finished = await run(catalog(scenario("store.a", hangs)), EmbeddedTarget(), dialects=RFC46)
-    assert [check.message for check in finished.results[0].checks if not check.holds] == [
-        "the scenario did not end within 1 s"
-    ]
-
-
-async def test_stall_does_not_count_to_a_time_limit(mock_clock: trio.testing.MockClock) -> None:
+async def test_stall_does_not_count_to_a_time_limit(
+    mock_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
     stalls = StallMonitor()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stalls.run)
@@ -558,3 +517,26 @@ async def test_stall_does_not_count_to_a_time_limit(mock_clock: trio.testing.Moc
         assert 9.0 < trio.current_time() - begin <= 10.5
         assert not stalls.has_stalled_since(begin)
         nursery.cancel_scope.cancel()
+
+
+# The catalog
+
+
+def test_selection() -> None:
+    scenarios = catalog(scenario("store.a"), scenario("store.b", dialects=(Dialect.LIBDAFKA,)), scenario("consumer.a"))
+    for selected, names in (
+        (scenarios.select(Role, None, ()), ["store.a", "store.b", "consumer.a"]),
+        (scenarios.select([Role.STORE], None, ()), ["store.a", "store.b"]),
+        (scenarios.select(Role, Dialect.RFC46, ()), ["store.a", "consumer.a"]),
+        (scenarios.select(Role, None, ["*.a"]), ["store.a", "consumer.a"]),
+    ):
+        assert [each.name for each in selected] == names
+    with pytest.raises(UnknownScenarioError, match="there is no scenario store"):
+        scenarios.get("store.c")
+
+
+def test_catalog_tests_no_unknown_clause() -> None:
+    whole = Catalog.load()
+    named = {clause for each in whole.scenarios.values() for clause in each.clauses}
+    assert named <= {clause.id for clause in whole.clauses}
+    assert len(whole.scenarios) > 500
