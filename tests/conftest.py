@@ -71,7 +71,6 @@ SPARK_IN_SHORT = (
     "tests/spark/test_read_batch.py::*",
     "tests/spark/test_read_broker.py::*",
     "tests/spark/test_stream.py::test_a_query_continues_from_its_checkpoint*",
-    "tests/spark/test_stream.py::test_windows_with_a_watermark*",
     "tests/spark/test_write.py::test_each_task_publishes_to_a_partition_of_its_own*",
     "tests/spark/test_write.py::test_a_stream_publishes_each_micro_batch*",
 )

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import pytest
 import trio
 
 from dafka.spark.portal import open_portal
@@ -18,40 +17,29 @@ from tests.spark.stores import A, batch, fill
 
 HANG_S = 100
 
-FOLLOWING_STORES = """
+PROGRAM = """
+import sys
 from pyspark.sql.streaming.datasource import ReadAllAvailable
+from dafka import Config
+from dafka.spark.cluster_source import BlockingReader
 from dafka.spark.schema import default_columns
 from dafka.spark.store_source import StoreStreamReader
 
-reader = StoreStreamReader({"path": sys.argv[1], "startingOffsets": "earliest"}, default_columns({}))
-end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
-"""
-
-READING_A_TASK = (
-    FOLLOWING_STORES
-    + """
-[task] = reader.partitions({}, end)
-batches = reader.read(task)
+of_stores = StoreStreamReader({"path": sys.argv[1], "startingOffsets": "earliest"}, default_columns({}))
+[task] = of_stores.partitions({}, of_stores.latestOffset(of_stores.initialOffset(), ReadAllAvailable()))
+batches = of_stores.read(task)
 next(batches)
-"""
+of_a_cluster = BlockingReader(
+    Config().with_beacon(tower_sub="tcp://127.0.0.1:9", tower_pub="tcp://127.0.0.1:9"), ["orders"]
 )
-
-FOLLOWING_A_CLUSTER = """
-from dafka import Config
-from dafka.spark.cluster_source import BlockingReader
-
-config = Config().with_beacon(tower_sub="tcp://127.0.0.1:9", tower_pub="tcp://127.0.0.1:9")
-reader = BlockingReader(config, ["orders"])
-reader.ends()
+of_a_cluster.ends()
+print("done")
 """
 
 
-@pytest.mark.parametrize(
-    "program", [FOLLOWING_STORES, READING_A_TASK, FOLLOWING_A_CLUSTER], ids=["stores", "task", "cluster"]
-)
-def test_the_interpreter_ends_though_a_reader_is_not_stopped(tmp_path: Path, program: str) -> None:
+def test_the_interpreter_ends_though_readers_are_not_stopped(tmp_path: Path) -> None:
     fill(f"filelog:{tmp_path / 'orders'}", batch("orders", A, 0, 10))
-    command = [sys.executable, "-c", f"import sys\n{program}\nprint('done')\n", str(tmp_path / "orders")]
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path / "orders")]
     ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=HANG_S)
     assert (ended.returncode, ended.stdout) == (0, "done\n"), ended.stderr
 
