@@ -107,10 +107,6 @@ def _begin_at_zero(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ConsumerMachine, "peer_joined", joined)
 
 
-def _own_address(machine: ConsumerMachine, _: Any) -> str:
-    return machine.address
-
-
 ALL_OWN = (Command.DIRECT_RECORD, Command.DIRECT_HEAD, Command.STORE_HELLO)
 mutant = mutants_of("consumer")
 
@@ -141,13 +137,6 @@ MUTANTS: list[Mutant] = [
     ),
     mutant("asks-for-no-heads", "get-heads", "get-heads.sent", "no GET-HEADS arrived", _silent_about(wire.GetHeads)),
     mutant(
-        "asks-for-heads-of-itself",
-        "get-heads",
-        "topic.GET-HEADS",
-        "the topic frame of GET-HEADS is C, not the topic",
-        _publishing(wire.GetHeads, subject=_own_address),
-    ),
-    mutant(
         "sends-no-hello",
         "grammar.join-consumer.39",
         "consumer-hello.sent",
@@ -155,25 +144,11 @@ MUTANTS: list[Mutant] = [
         _silent_about(wire.ConsumerHello),
     ),
     mutant(
-        "hello-without-topics",
-        "hello",
-        "consumer-hello.not-empty",
-        "CONSUMER-HELLO has no topic",
-        _publishing(wire.ConsumerHello, subjects=lambda _machine, _message: ()),
-    ),
-    mutant(
         "hello-with-another-topic",
         "hello",
         "consumer-hello.subjects",
         "CONSUMER-HELLO has elsewhere, but",
         _publishing(wire.ConsumerHello, subjects=lambda _machine, _message: ("elsewhere",)),
-    ),
-    mutant(
-        "fetches-under-its-own-address",
-        "gap",
-        "topic.FETCH",
-        "the topic frame of FETCH is C, which is not a partition's address",
-        _publishing(wire.Fetch, partition=_own_address),
     ),
     mutant(
         "fetches-in-the-partition's-name",

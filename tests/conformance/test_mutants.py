@@ -18,7 +18,7 @@ CONCURRENT_MUTANTS = 8
 TIMEOUT_S = 280
 """A mutant in a process of its own may take this long on a busy machine; it is tried twice."""
 
-SHORT_EVERY = 5
+SHORT_EVERY = 8
 """`make test` runs one in this many mutants, none of them a process; `make test-long` runs the others."""
 
 SHORT = {name for name, mutant in run_mutant.MUTANTS.items() if mutant.target is None}

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from dafka_conformance.catalog import Catalog
-from dafka_conformance.model import Dialect, Role, Run
+from dafka_conformance.model import Dialect, Run
 from dafka_conformance.runner import run
-from dafka_conformance.targets.embedded import EmbeddedTarget
+from tests.conformance.sample_targets import LineTarget
 
 TIMEOUT_S = 900
 SAMPLE_EVERY = 10
@@ -77,14 +77,6 @@ def test_embedded_roles_conform_and_every_clause_is_tested(
         and Dialect(spoken) in clauses.get(clause["id"]).dialects
     }
     assert untested == set()
-
-
-class LineTarget(EmbeddedTarget):
-    """The embedded roles, as if their input and output were lines."""
-
-    def carries(self, role: Role, content: bytes) -> bool:
-        """Return whether a record fits a line."""
-        return b"\n" not in content
 
 
 @pytest.mark.timeout(TIMEOUT_S)

@@ -27,6 +27,7 @@ from dafka_conformance.scenario import Scenario
 from dafka_conformance.targets import Ability, Node, Request, Target, TargetError
 from dafka_conformance.targets.embedded import EmbeddedTarget
 from dafka_conformance.testbed.testbed import Testbed
+from tests.conformance.sample_targets import LineTarget
 
 Play: TypeAlias = Callable[[Testbed], Awaitable[None]]
 Stall: TypeAlias = Callable[[bool], None]
@@ -337,13 +338,6 @@ async def test_exception_around_a_target_spoils_its_scenario_only(when: str) -> 
     spoiled = 2 if when == "at the end" else 0
     assert outcomes(finished) == ["error" if number == spoiled else "passed" for number in range(3)]
     assert f"OSError: crashed {when}" in finished.results[spoiled].reason
-
-
-class LineTarget(EmbeddedTarget):
-    """A target whose input and output are lines."""
-
-    def carries(self, role: Role, content: bytes) -> bool:
-        return b"\n" not in content
 
 
 async def sends_lines(testbed: Testbed) -> None:
