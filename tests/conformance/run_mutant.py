@@ -1,6 +1,6 @@
 """Runs the scenario of a mutant; `python -m tests.conformance.run_mutant NAME` prints the result.
 
-A mutation changes the whole process, so each mutant runs in its own process, and several can run at once.
+A mutation changes the whole process, which therefore runs one mutant at a time, and undoes each.
 """
 
 from __future__ import annotations

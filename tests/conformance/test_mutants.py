@@ -29,11 +29,9 @@ Outcomes: TypeAlias = dict[str, Future[run_mutant.Outcome]]
 
 @pytest.fixture(scope="module")
 def outcomes(request: pytest.FixtureRequest) -> Iterator[Outcomes]:
-    """Run the mutants of the selected tests, several at a time, each in its own process."""
+    """Run the mutants of the selected tests, several at a time, in forks of this process."""
     asked = [item.callspec.params.get("name") for item in request.session.items if hasattr(item, "callspec")]
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([run_mutant.__name__])
-    with ProcessPoolExecutor(CONCURRENT_MUTANTS, context, max_tasks_per_child=1) as pool:
+    with ProcessPoolExecutor(CONCURRENT_MUTANTS, multiprocessing.get_context("fork")) as pool:
         yield {name: pool.submit(run_mutant.run_mutant, name) for name in asked if name in run_mutant.MUTANTS}
         pool.shutdown(cancel_futures=True)
 
