@@ -70,7 +70,9 @@ async def test_embedded_nodes_exchange_records(make_request: Requests, dialect: 
 
 
 async def test_command_nodes_exchange_records(make_request: Requests) -> None:
-    await publish_and_consume(open_target("dafka", {}), make_request, Dialect.LIBDAFKA, b"--a\xffb c")
+    target = open_target("dafka", {})
+    async with target.prepared():
+        await publish_and_consume(target, make_request, Dialect.LIBDAFKA, b"--a\xffb c")
 
 
 async def test_embedded_block_ends_at_once_despite_missing_acks(make_request: Requests) -> None:

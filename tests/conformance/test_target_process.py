@@ -12,6 +12,7 @@ from dafka_conformance.model import Dialect, Role
 from dafka_conformance.targets import Ability, Delivery, Node, Request, Reset, Target, TargetError, open_target
 
 MIB = 2**20
+MANY = 10_000
 
 
 class MakeTarget(Protocol):
@@ -72,13 +73,13 @@ async def exit_reason(node: Node) -> str:
     return node.exit_reason
 
 
-async def test_producer_accepts_100_000_records(make_target: MakeTarget, tmp_path: Path) -> None:
+async def test_producer_accepts_many_records(make_target: MakeTarget, tmp_path: Path) -> None:
     script = """
         data = sys.stdin.buffer.read()
         open(os.path.dirname(__file__) + "/got", "wb").write(data)
     """
     target = await make_target(tmp_path, "producer", script, 'input = "<{content}>"')
-    contents = [b"%d" % number for number in range(100_000)]
+    contents = [b"%d" % number for number in range(MANY)]
     async with target.start(request(tmp_path, Role.PRODUCER)) as node:
         with trio.fail_after(60):
             await node.feed(contents[:1])
@@ -100,9 +101,9 @@ async def test_producer_that_ended_accepts_no_more(make_target: MakeTarget, tmp_
 
 
 @pytest.mark.parametrize("terminal", ["true", "false"])
-async def test_consumer_prints_100_000(make_target: MakeTarget, tmp_path: Path, terminal: str) -> None:
+async def test_consumer_prints_many_lines(make_target: MakeTarget, tmp_path: Path, terminal: str) -> None:
     script = """
-        for number in range(100_000):
+        for number in range(10_000):
             print(sys.argv[3], "AB", number, f"content {number}")
         sys.stdout.flush()
         assert sys.stdout.isatty() == (sys.argv[4] == "true")
@@ -111,9 +112,9 @@ async def test_consumer_prints_100_000(make_target: MakeTarget, tmp_path: Path, 
     settings = f'output = "{{topic}} {{address}} {{sequence}} {{content}}"\nterminal = {terminal}'
     target = await make_target(tmp_path, "consumer", script, settings, f'"{{topic}}", "{terminal}"')
     async with target.start(request(tmp_path, Role.CONSUMER)) as node:
-        found = await collect(node, 100_000)
+        found = await collect(node, MANY)
         assert not node.ended.is_set()
-    assert found == [Delivery(b"content %d" % number, b"orders", b"AB", number) for number in range(100_000)]
+    assert found == [Delivery(b"content %d" % number, b"orders", b"AB", number) for number in range(MANY)]
 
 
 async def test_terminal_makes_a_buffering_program_print(make_target: MakeTarget, tmp_path: Path) -> None:
@@ -123,10 +124,10 @@ async def test_terminal_makes_a_buffering_program_print(make_target: MakeTarget,
         assert await collect(node, 1) == [Delivery(b"a\tb")]
 
 
-async def test_line_of_64_mib(make_target: MakeTarget, tmp_path: Path) -> None:
+async def test_line_of_16_mib(make_target: MakeTarget, tmp_path: Path) -> None:
     script = """
         line = b"x" * 2**20
-        for _ in range(64):
+        for _ in range(16):
             sys.stdout.buffer.write(line)
         sys.stdout.buffer.write(b"\\nlast")
     """
@@ -134,7 +135,7 @@ async def test_line_of_64_mib(make_target: MakeTarget, tmp_path: Path) -> None:
     async with target.start(request(tmp_path, Role.CONSUMER)) as node:
         found = await collect(node, 2)
         assert await exit_reason(node) == "exit status 0"
-    assert found == [Delivery(b"x" * 64 * MIB), Delivery(b"last")]
+    assert found == [Delivery(b"x" * 16 * MIB), Delivery(b"last")]
 
 
 async def test_lines_that_are_not_records_are_in_the_exit_reason(make_target: MakeTarget, tmp_path: Path) -> None:
