@@ -4,18 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from dafka_conformance.model import (
-    Check,
-    Clause,
-    Dialect,
-    Event,
-    Kind,
-    Level,
-    Outcome,
-    Role,
-    Run,
-    ScenarioResult,
-)
+from dafka_conformance.model import Check, Clause, Dialect, Event, Kind, Level, Outcome, Role, Run, ScenarioResult
 from dafka_conformance.verdicts import judge_clauses
 
 DIALECTS = (Dialect.RFC46, Dialect.LIBDAFKA)

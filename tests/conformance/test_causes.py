@@ -6,18 +6,7 @@ import attrs
 import pytest
 
 from dafka_conformance.causes import attribute_causes, attribute_missing
-from dafka_conformance.model import (
-    Check,
-    Dialect,
-    Event,
-    Kind,
-    Layer,
-    Outcome,
-    Role,
-    Run,
-    ScenarioResult,
-    Verdict,
-)
+from dafka_conformance.model import Check, Dialect, Event, Kind, Layer, Outcome, Role, Run, ScenarioResult, Verdict
 from dafka_conformance.report.findings import group_failures
 from dafka_conformance.verdicts import judge_clauses
 from tests.conformance.run_mutant import CATALOG
@@ -38,45 +27,51 @@ def test_layers(layer: Layer, clauses: str) -> None:
         assert CATALOG.clauses.get(clause).layer is layer, clause
 
 
-def attributed(*failed: str) -> list[str]:
-    found = [Check(clause, False, event=event) for event, clause in enumerate(failed)]
-    checks = attribute_causes(found, CATALOG.clauses)
-    return [check.because for check in checks]
+OPTIONAL, DUPLICATE = "subscription.consumer.ack", "nodes.duplicate-record"
 
 
-def test_finding_of_a_lower_layer_explains_later_ones() -> None:
-    assert attributed("topic.RECORD", "fetch.count", "record.kept-until-ack") == ["", "topic.RECORD", "topic.RECORD"]
+@pytest.mark.parametrize(
+    ("clauses", "causes"),
+    [
+        (["topic.RECORD", "fetch.count", "record.kept-until-ack"], ["", "topic.RECORD", "topic.RECORD"]),
+        (["fetch.count", "topic.RECORD", "topic.HEAD"], ["", "", ""]),
+        (["sequence.increment", "topic.RECORD", "fetch.count"], ["", "", "topic.RECORD"]),
+        ([OPTIONAL, "ack.sent"], ["", ""]),
+    ],
+)
+def test_finding_of_the_lowest_layer_explains_later_ones_of_higher_layers(
+    clauses: list[str], causes: list[str]
+) -> None:
+    assert not CATALOG.clauses.get(OPTIONAL).level.is_binding
+    found = [Check(clause, False, event=event) for event, clause in enumerate(clauses)]
+    assert [check.because for check in attribute_causes(found, CATALOG.clauses)] == causes
 
 
-def test_earlier_findings_and_those_of_the_same_layer_stand_for_themselves() -> None:
-    assert attributed("fetch.count", "topic.RECORD", "topic.HEAD") == ["", "", ""]
-    assert attributed("topic.RECORD", "topic.HEAD") == ["", ""]
+@pytest.mark.parametrize(
+    ("clauses", "tested", "causes"),
+    [
+        (["grammar.traffic", "topic.FETCH", "signature.value"], [], ["signature.value", "signature.value", ""]),
+        (["fetch.count", "direct-record.checked"], [], ["", "fetch.count"]),
+        (["direct-record.content", DUPLICATE], [DUPLICATE], [DUPLICATE, ""]),
+    ],
+)
+def test_findings_about_one_message_follow_from_one_of_them(
+    clauses: list[str], tested: list[str], causes: list[str]
+) -> None:
+    """That is the one of the lowest layer, then the one that the scenario tests, then the first one."""
+    found = [Check(clause, False, event=0) for clause in clauses]
+    assert [check.because for check in attribute_causes(found, CATALOG.clauses, tested)] == causes
 
 
-def test_findings_about_one_message_follow_from_that_of_the_lowest_layer() -> None:
-    found = [Check(clause, False, event=0) for clause in ("grammar.traffic", "topic.FETCH", "signature.value")]
-    checks = attribute_causes(found, CATALOG.clauses)
-    assert [check.because for check in checks] == ["signature.value", "signature.value", ""]
-
-
-def test_message_that_another_one_should_have_been_is_no_cause() -> None:
-    found = [Check("topic.FETCH", False, event=0, missing="FETCH"), Check("fetch.sent", False, event=0)]
+@pytest.mark.parametrize(
+    "found",
+    [
+        [Check("topic.FETCH", False, event=0, missing="FETCH"), Check("fetch.sent", False, event=0)],
+        [Check("subscriber.connects", False, "it ended by itself"), Check("robust.malformed", False)],
+    ],
+)
+def test_missing_message_explains_nothing(found: list[Check]) -> None:
     assert [check.because for check in attribute_causes(found, CATALOG.clauses)] == ["", ""]
-
-
-def test_lowest_layer_is_the_cause() -> None:
-    assert attributed("sequence.increment", "topic.RECORD", "fetch.count") == ["", "", "topic.RECORD"]
-
-
-def test_missing_message_explains_nothing() -> None:
-    missing = [Check("subscriber.connects", False, "it ended by itself"), Check("robust.malformed", False)]
-    assert [check.because for check in attribute_causes(missing, CATALOG.clauses)] == ["", ""]
-
-
-def test_finding_about_an_optional_clause_explains_nothing() -> None:
-    optional = "subscription.consumer.ack"
-    assert not CATALOG.clauses.get(optional).level.is_binding
-    assert attributed(optional, "ack.sent") == ["", ""]
 
 
 def result(scenario: str, *checks: Check) -> ScenarioResult:
@@ -159,14 +154,3 @@ def test_missing_message_does_not_explain_as_many_findings_or_other_messages() -
     assert causes_of(results) == ["", ""]
     results = [missed(f"store.{number}", "direct-record.sent") for number in range(4)]
     assert causes_of([*results, missed("store.c", "ack.durable", "DIRECT-HEAD")])[4:] == [""]
-
-
-def test_second_finding_about_the_same_message_follows_from_the_first() -> None:
-    found = [Check(clause, False, event=0) for clause in ("fetch.count", "direct-record.checked")]
-    assert [check.because for check in attribute_causes(found, CATALOG.clauses)] == ["", "fetch.count"]
-
-
-def test_second_finding_about_the_same_message_is_the_cause_if_the_scenario_tests_it() -> None:
-    checks = [Check(clause, False, event=0) for clause in ("direct-record.content", "nodes.duplicate-record")]
-    found = attribute_causes(checks, CATALOG.clauses, ["nodes.duplicate-record"])
-    assert [check.because for check in found] == ["nodes.duplicate-record", ""]
