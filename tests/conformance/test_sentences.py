@@ -30,10 +30,7 @@ def sentences_of(right_side: str, *more: str) -> list[str]:
         ("*( P:A )", ["P:A", "P:A P:A", "P:A P:A P:A P:A P:A"]),
         ("1*2( P:A )", ["P:A", "P:A P:A"]),
         ("3( P:A )", []),
-        (
-            "1*2( P:A / S:B )",
-            ["P:A", "S:B", "P:A S:B", "S:B P:A", "P:A P:A", "S:B S:B"],
-        ),
+        ("1*2( P:A / S:B )", ["P:A", "S:B", "P:A S:B", "S:B P:A", "P:A P:A", "S:B S:B"]),
         ("1*2( P:A / S:B / C:C )", ["P:A", "S:B", "C:C", "P:A S:B", "C:C P:A"]),
     ],
 )

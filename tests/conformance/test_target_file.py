@@ -47,18 +47,12 @@ def open_text(folder: Path, text: str, **variables: str) -> Target:
         (HEAD + CONSUMER + 'output = "{topic}{content}"\n', "expected a space, or something else, between"),
         (HEAD + CONSUMER + 'output = "{content} {topic}"\n', "expected {content} as the last placeholder"),
         (HEAD + CONSUMER + 'output = "{number} {content}"\n', "expected each of {topic}, "),
-        (
-            HEAD + '[consumer]\ncommand = ["{python}", "{sub}", "{pub}", "-{reset}"]\n',
-            "{reset} as a whole argument",
-        ),
+        (HEAD + '[consumer]\ncommand = ["{python}", "{sub}", "{pub}", "-{reset}"]\n', "{reset} as a whole argument"),
         (HEAD + '[producer]\ncommand = ["{python}", "{sub}", "{pub}"]\ninput = "x"\n', "expected {content} once"),
         (HEAD + '[store.attach]\nsub = "tcp://h:1"\n', r"\[store.attach\] pub is missing"),
         (HEAD + '[store.attach]\nsub = "h:1"\npub = "h:2"\n', "sub: expected an endpoint such as tcp://"),
         (HEAD + '[store.attach]\nsub = "tcp://h:1"\npub = "tcp://h:2"\ntopic = "t"\n', "unknown key 'topic'"),
-        (
-            HEAD + 'variables = { sub = "x" }\n' + STORE,
-            "expected a name of letters and digits that is not yet a placeholder",
-        ),
+        (HEAD + 'variables = { sub = "x" }\n' + STORE, "expected a name of letters and digits that is not yet a"),
         (
             HEAD + 'variables = { bin = "the folder of things" }\n' + STORE,
             "mine needs the folder of things: set it with --set bin=",

@@ -42,11 +42,7 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
     ("memory:", {}, "path memory:: a storage in another process's memory cannot be read"),
     ("", {}, "option path: expected a store, a folder or pattern of stores"),
     ("store.db", {"subscribe": "trades"}, "option subscribe: no store has a topic 'trades'; the stores hold 'orders'"),
-    (
-        "store.db",
-        {"subscribe": "a", "subscribePattern": "b"},
-        "option subscribePattern: expected this or subscribe, not both",
-    ),
+    ("store.db", {"subscribe": "a", "subscribePattern": "b"}, "option subscribePattern: expected this or subscribe"),
     ("store.db", {"subscribePattern": "("}, "option subscribePattern: expected a regular expression, not '('"),
     (
         "store.db",
@@ -66,11 +62,7 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("store.db", {"startingOffsets": "{"}, 'option startingOffsets: expected "earliest", "latest", or JSON such as'),
     ("store.db", {"startingOffsets": {"orders": {A: "4"}}}, f"orders/{A}: expected a whole number, -2 for earliest"),
-    (
-        "store.db",
-        {"startingTimestamp": "yesterday"},
-        "option startingTimestamp: expected a whole number from 0 to 2**63 - 1",
-    ),
+    ("store.db", {"startingTimestamp": "yesterday"}, "option startingTimestamp: expected a whole number from 0 to"),
     (
         "store.db",
         {"startingTimestamp": 5, "startingOffsets": "earliest"},
@@ -94,17 +86,9 @@ CASES_OF_ONE_MODE: list[tuple[str, dict[str, Any], str]] = [
         {"endingTimestamp": 5, "endingOffsets": "latest"},
         "option endingTimestamp: expected this or endingOffsets",
     ),
-    (
-        "batch",
-        {"maxOffsetsPerTrigger": 5},
-        "option maxoffsetspertrigger: there is no such option for reading stores",
-    ),
+    ("batch", {"maxOffsetsPerTrigger": 5}, "option maxoffsetspertrigger: there is no such option for reading stores"),
     ("batch", {"pushFilters": "maybe"}, "option pushFilters: expected true or false, not 'maybe'"),
-    (
-        "stream",
-        {"maxOffsetsPerTrigger": 2**63},
-        "option maxOffsetsPerTrigger: expected a whole number from 1 to 2**63 - 1, not",
-    ),
+    ("stream", {"maxOffsetsPerTrigger": 2**63}, "option maxOffsetsPerTrigger: expected a whole number from 1 to 2**63"),
     ("stream", {"endingOffsets": "latest"}, "option endingoffsets: there is no such option for following stores"),
 ]
 

@@ -326,20 +326,11 @@ def test_a_missing_tower_or_store_is_reported_in_time(cluster: RunningCluster) -
     [
         ({"subscribe": ""}, "option subscribe: expected topics separated by commas, not ''"),
         ({"subscribe": "a,,b"}, "option subscribe: expected topics separated by commas, not 'a,,b'"),
-        (
-            {"subscribePattern": "o.*"},
-            "option subscribePattern: a running cluster cannot list its topics; name them with subscribe",
-        ),
+        ({"subscribePattern": "o.*"}, "option subscribePattern: a running cluster cannot list its topics; name them"),
         ({"endingOffsets": "latest"}, "option endingOffsets: a stream has no end; read stores at a path instead"),
-        (
-            {"startingOffsets": '{"other": {"A": 1}}'},
-            "option startingOffsets: the topic 'other' is not among those of the option subscribe",
-        ),
+        ({"startingOffsets": '{"other": {"A": 1}}'}, "option startingOffsets: the topic 'other' is not among those of"),
         ({"startingOffsets": '{"orders": '}, "option startingOffsets: expected"),
-        (
-            {"maxOffsetsPerTrigger": 0},
-            "option maxOffsetsPerTrigger: expected a whole number from 1 to 2**63 - 1, not '0'",
-        ),
+        ({"maxOffsetsPerTrigger": 0}, "option maxOffsetsPerTrigger: expected a whole number from 1 to 2**63 - 1, not"),
         ({"failOnDataLoss": "maybe"}, "option failOnDataLoss: expected true or false, not 'maybe'"),
         ({"towers": "tcp://a:1"}, "option towers: expected HOST, HOST:SUB_PORT or HOST:SUB_PORT:PUB_PORT"),
         ({"subscrib": "orders"}, "option subscrib: there is no such option for reading a running cluster"),

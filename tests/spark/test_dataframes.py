@@ -104,10 +104,7 @@ def test_names_of_views_are_valid_and_unique() -> None:
     [
         ({"into": "data"}, "into: expected a schema to decode values with"),
         ({"writer_schemas": [{}]}, "writer_schemas: expected a schema to decode values with"),
-        (
-            {"columns": ["offsets"]},
-            "columns: expected some of topic, partition, offset, timestamp, timestampType, ",
-        ),
+        ({"columns": ["offsets"]}, "columns: expected some of topic, partition, offset, timestamp, timestampType, "),
         ({"columns": "offset"}, "columns: expected some of"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
+from random import Random
 
 import attrs
 import pyarrow as pa
@@ -14,7 +15,7 @@ import trio.testing
 
 from dafka import Config, Store, open_producer, serve_store
 from dafka.errors import DiscoveryError
-from dafka.records import Partition
+from dafka.records import Partition, Record
 from dafka.roles import Reader
 from dafka.spark import publishing
 from dafka.spark.errors import InputChangedError, PublishingError, RowError
@@ -28,6 +29,7 @@ from tests.spark.stores import read_records, read_store
 from tests.waiting import wait_until
 
 ONE_TOPIC = RowColumns(0, None, "t")
+WHOLE = RowColumns(0, None, "t", key=1, headers=2, timestamp=3)
 TASK = ("test", 0)
 PARTITION = Partition("t", derive_address(*TASK, "t"))
 
@@ -130,14 +132,6 @@ class RecordingProducer:
         return self
 
 
-async def test_rows_are_stored_when_it_returns(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
-    async with one_store(path) as cluster:
-        done = await publish(rows(contents(0, 1000)), ONE_TOPIC, cluster.config, TASK)
-        assert await read_store(path) == {PARTITION: contents(0, 1000)}
-    assert done == PublishResult(1000, frozenset("t"), 0)
-
-
 @pytest.mark.parametrize(
     ("topics_by_task", "error"),
     [
@@ -167,15 +161,6 @@ async def test_no_rows_need_no_cluster() -> None:
     assert await publish(iter(()), ONE_TOPIC, Config(), TASK) == PublishResult()
 
 
-async def test_a_retry_after_success_publishes_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
-    async with one_store(path) as cluster:
-        await publish(rows(contents(0, 1000)), ONE_TOPIC, cluster.config, TASK)
-        done = await publish(rows(contents(0, 1000)), ONE_TOPIC, cluster.config, TASK)
-        assert await read_store(path) == {PARTITION: contents(0, 1000)}
-    assert done == PublishResult(1000, frozenset("t"), 1000)
-
-
 async def test_a_retry_continues_after_the_stored_records(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
     async with one_store(path) as cluster:
@@ -187,6 +172,59 @@ async def test_a_retry_continues_after_the_stored_records(tmp_path: Path) -> Non
     assert done == PublishResult(1000, frozenset("t"), 300)
 
 
+def make_rows(seed: int) -> list[dict[str, object]]:
+    """Return rows in which one column differs from row to row: the value, the key, a header or the timestamp."""
+    random, found = Random(seed), []
+    for number in range(400):
+        row: dict[str, object] = {"value": None, "key": b"k", "headers": None, "timestamp": 5000}
+        changes: list[dict[str, object]] = [
+            {"value": b"%d" % number},
+            {"key": b"%d" % number},
+            {"headers": [{"key": "n", "value": b"%d" % number}, {"key": "n", "value": None}]},
+            {"timestamp": 1000 * number},
+            {},
+        ]
+        found.append(row | random.choice(changes))
+    return found
+
+
+def whole_rows(found: Sequence[dict[str, object]], size: int = 70) -> Iterator[pa.RecordBatch]:
+    schema = arrow_schema(["value", "key", "headers", "timestamp"])
+    for start in range(0, len(found), size):
+        yield pa.RecordBatch.from_pylist(found[start : start + size], schema)
+
+
+def as_rows(records: Sequence[Record]) -> list[str]:
+    """Return stored records as rows, each as a text that sorts."""
+    return [
+        repr(
+            {
+                "value": each.value,
+                "key": each.key,
+                "headers": [{"key": name, "value": value} for name, value in each.headers] or None,
+                "timestamp": each.timestamp * 1000,
+            }
+        )
+        for each in records
+    ]
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_each_row_is_published_once_whatever_an_earlier_attempt_stored(tmp_path: Path, seed: int) -> None:
+    """The earlier attempt had the first rows, or all, in this order or in another one."""
+    path, random, whole = tmp_path / "s.db", Random(seed), make_rows(seed)
+    earlier = whole[: random.choice([0, 1, 250, 400])]
+    if seed % 2:
+        random.shuffle(earlier)
+    async with one_store(path) as cluster:
+        await publish(whole_rows(earlier), WHOLE, cluster.config, TASK)
+        done = await publish(whole_rows(whole, size=random.randint(50, 400)), WHOLE, cluster.config, TASK)
+        stored = as_rows((await read_records(path))[PARTITION])
+    assert done == PublishResult(400, frozenset("t"), len(earlier))
+    assert stored[: len(earlier)] == [repr(row) for row in earlier]
+    assert sorted(stored) == sorted(repr(row) for row in whole)
+
+
 async def test_a_retry_in_the_libdafka_dialect_whose_acks_do_not_name_a_store(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
     config = Config().with_node(wire="libdafka")
@@ -196,28 +234,17 @@ async def test_a_retry_in_the_libdafka_dialect_whose_acks_do_not_name_a_store(tm
         assert await read_store(path) == {PARTITION: contents(0, 500)}
 
 
-async def test_rows_in_another_order_are_published_exactly_once(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
-    values = [*contents(0, 500), b"twice", b"twice", b"thrice", b"thrice", b"thrice"]
-    async with one_store(path) as cluster:
-        store = cluster.store
-        assert store is not None
-        first = [*values[100:200], b"twice", b"thrice", b"thrice"]
-        await publish_part(cluster.config, first, lambda: store.statistics().records_stored == len(first))
-        await publish(rows(values[::-1]), ONE_TOPIC, cluster.config, TASK)
-        stored = await read_store(path)
-    assert stored[PARTITION][: len(first)] == first
-    assert sorted(stored[PARTITION]) == sorted(values)
-
-
-@pytest.mark.parametrize("again", [contents(0, 200), [*contents(0, 100), b"x", *contents(101, 400)]])
-async def test_changed_rows_are_an_error(tmp_path: Path, again: list[bytes]) -> None:
+@pytest.mark.parametrize("change", [{}, {"value": b""}, {"key": b"other"}, {"headers": []}, {"timestamp": 1_000_000}])
+async def test_changed_rows_are_an_error(tmp_path: Path, change: dict[str, object]) -> None:
+    """One row has changed, or has gone."""
+    whole = make_rows(0)
+    row = next(row for row in whole if row["headers"] is not None)
     async with one_store(tmp_path / "s.db") as cluster:
-        await publish(rows(contents(0, 300)), ONE_TOPIC, cluster.config, TASK)
-        with pytest.raises(
-            InputChangedError, match=r"topic t: an earlier attempt .* has published 300 .* deterministic"
-        ):
-            await publish(rows(again), ONE_TOPIC, cluster.config, TASK)
+        await publish(whole_rows(whole), WHOLE, cluster.config, TASK)
+        again = [each | change if each is row else each for each in whole if change or each is not row]
+        expected = r"topic t: an earlier attempt .* has published 400 .* deterministic"
+        with pytest.raises(InputChangedError, match=expected):
+            await publish(whole_rows(again), WHOLE, cluster.config, TASK)
 
 
 async def test_a_second_store_with_fewer_records_is_filled(tmp_path: Path) -> None:
@@ -354,76 +381,8 @@ async def test_an_attempt_fails_while_another_is_idle(tmp_path: Path) -> None:
         await twin.wait_stored()
 
 
-WHOLE = RowColumns(0, None, "t", key=1, headers=2, timestamp=3)
-
-
-def whole_rows(
-    numbers: Sequence[int], size: int = 100, change: Callable[[dict[str, object]], object] | None = None
-) -> Iterator[pa.RecordBatch]:
-    """Yield rows in which only one column differs from row to row: the key, a header or the timestamp."""
-    for start in range(0, len(numbers), size):
-        found = []
-        for number in numbers[start : start + size]:
-            row: dict[str, object] = {"value": None, "key": b"k", "headers": None, "timestamp": 5000}
-            if number % 3 == 0:
-                row["key"] = b"%d" % number
-            elif number % 3 == 1:
-                row["headers"] = [{"key": "n", "value": b"%d" % number}, {"key": "n", "value": None}]
-            else:
-                row["timestamp"] = 1000 * number
-            found.append(row)
-            if change is not None:
-                change(row)
-        yield pa.RecordBatch.from_pylist(found, arrow_schema(["value", "key", "headers", "timestamp"]))
-
-
-async def test_whole_rows_are_stored(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
-    async with one_store(path) as cluster:
-        assert await publish(whole_rows(range(6)), WHOLE, cluster.config, TASK) == PublishResult(6, frozenset("t"), 0)
-        stored = (await read_records(path))[PARTITION]
-    assert [(each.value, each.key, each.headers, each.timestamp) for each in stored] == [
-        (None, b"0", (), 5),
-        (None, b"k", (("n", b"1"), ("n", None)), 5),
-        (None, b"k", (), 2),
-        (None, b"3", (), 5),
-        (None, b"k", (("n", b"4"), ("n", None)), 5),
-        (None, b"k", (), 5),
-    ]
-
-
-@pytest.mark.parametrize("again", [range(100, 300), range(299, 99, -1)], ids=["same order", "other order"])
-async def test_a_retry_compares_keys_headers_and_timestamps(tmp_path: Path, again: range) -> None:
-    path = tmp_path / "s.db"
-    async with one_store(path) as cluster:
-        await publish(whole_rows(range(100, 200)), WHOLE, cluster.config, TASK)
-        done = await publish(whole_rows(again), WHOLE, cluster.config, TASK)
-        stored = (await read_records(path))[PARTITION]
-    assert len({(each.key, each.headers, each.timestamp) for each in stored}) == len(stored) == 200
-    assert done == PublishResult(200, frozenset("t"), 100)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda row: row.update(key=b"other"),
-        lambda row: row.update(headers=[{"key": "n", "value": None}]),
-        lambda row: row.update(timestamp=1_000_000),
-        lambda row: row.update(value=b""),
-    ],
-    ids=["key", "headers", "timestamp", "value"],
-)
-async def test_rows_with_other_keys_headers_or_timestamps_are_an_error(
-    tmp_path: Path, change: Callable[[dict[str, object]], object]
-) -> None:
-    async with one_store(tmp_path / "s.db") as cluster:
-        await publish(whole_rows(range(30)), WHOLE, cluster.config, TASK)
-        with pytest.raises(InputChangedError):
-            await publish(whole_rows(range(30), change=change), WHOLE, cluster.config, TASK)
-
-
 async def test_null_timestamps_and_topics_are_refused() -> None:
-    (batch,) = whole_rows([0], change=lambda row: row.update(timestamp=None))
+    (batch,) = whole_rows([{**make_rows(0)[0], "timestamp": None}])
     with pytest.raises(RowError, match="column timestamp: expected a time in each row, not null"):
         list(WHOLE.split_by_topic(batch))
     batch = pa.record_batch({"topic": pa.array(["a", None]), "value": pa.array([b"1", b"2"])})

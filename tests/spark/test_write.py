@@ -203,11 +203,7 @@ def test_overwrite_is_refused(spark: SparkSession, written: Written) -> None:
         ({"topic": "t"}, StructType([StructField("value", LongType())]), "column value: expected binary or string, n"),
         ({}, KEYED, "column partition: expected only the columns value, topic, key, headers, timestamp; select"),
         ({}, StructType([*VALUES, StructField("topic", LongType())]), "column topic: expected string, not bigint"),
-        (
-            {"topic": "t"},
-            StructType([*VALUES, StructField("key", LongType())]),
-            "column key: expected binary or string",
-        ),
+        ({"topic": "t"}, StructType([*VALUES, StructField("key", LongType())]), "column key: expected binary or"),
         (
             {"topic": "t"},
             StructType([*VALUES, StructField("timestamp", LongType())]),
@@ -221,11 +217,7 @@ def test_overwrite_is_refused(spark: SparkSession, written: Written) -> None:
         ({"topic": "t" * 256}, VALUES, "topic: expected at most 255 bytes, not 256"),
         ({"topic": "t", "minStores": "0"}, VALUES, "option minStores: expected a whole number from 1 to .*, not '0'"),
         ({"topic": "t", "minStores": "2", "wire": "libdafka"}, VALUES, "option minStores: above 1 it needs wire rfc46"),
-        (
-            {"topic": "t", "ackTimeout": "1s"},
-            VALUES,
-            "option ackTimeout: expected a whole number from 1 to .*, not '1s'",
-        ),
+        ({"topic": "t", "ackTimeout": "1s"}, VALUES, "option ackTimeout: expected a whole number from 1 to .*, not"),
         ({"topic": "t", "writeID2": "x"}, VALUES, "option writeID2: .* writing; did you mean writeId?"),
     ],
 )
