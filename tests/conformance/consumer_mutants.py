@@ -128,13 +128,6 @@ MUTANTS: list[Mutant] = [
         "no subscription for RECORD",
         _of_topic(Command.HEAD),
     ),
-    mutant(
-        "lacks-subscription-head",
-        "subscriptions",
-        "subscription.consumer.head",
-        "no subscription for HEAD",
-        _of_topic(Command.RECORD),
-    ),
     mutant("asks-for-no-heads", "get-heads", "get-heads.sent", "no GET-HEADS arrived", _silent_about(wire.GetHeads)),
     mutant(
         "sends-no-hello",
@@ -149,13 +142,6 @@ MUTANTS: list[Mutant] = [
         "consumer-hello.subjects",
         "CONSUMER-HELLO has elsewhere, but",
         _publishing(wire.ConsumerHello, subjects=lambda _machine, _message: ("elsewhere",)),
-    ),
-    mutant(
-        "fetches-in-the-partition's-name",
-        "gap",
-        "fetch.address",
-        "the address of FETCH is P, not the sender's own",
-        _publishing(wire.Fetch, address=lambda _, message: message.partition),
     ),
     mutant("delivers-twice", "live", "delivery.once", "were delivered more", _acting(_deliver_twice)),
     mutant("delivers-backwards", "live", "delivery.in-order", "delivered,", _acting(_deliver_backwards)),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import attrs
 import pytest
@@ -16,26 +15,26 @@ from dafka.protocol.presence.subscribers import SubscriberSet
 from dafka.records import NO_TIMESTAMP, RecordBatch
 from dafka.storage import made_at
 from dafka.wire import Command
-from tests.conformance.mutants import Mutant
+from tests.conformance.mutants import mutants_of
 
 Patch = pytest.MonkeyPatch
 
 
-def change_answers(change: Callable[[wire.DirectPosition], wire.DirectPosition], patch: Patch) -> None:
+def answer_with(**changes: object) -> Callable[[Patch], None]:
     """Change every answer of the store."""
     complete = PositionResponder.complete
 
     def complete_changed(self: PositionResponder, search: PositionSearch, found: int | None) -> wire.DirectPosition:
-        return change(complete(self, search, found))
+        return attrs.evolve(complete(self, search, found), **changes)  # type: ignore[arg-type]
 
-    patch.setattr(PositionResponder, "complete", complete_changed)
+    return lambda patch: patch.setattr(PositionResponder, "complete", complete_changed)
 
 
 def answer_by_time_of_storing(patch: Patch) -> None:
     patch.setattr(made_at, "_find_made_at", lambda batch, _: batch.first_sequence)
 
 
-def skip_records_without_timestamp(patch: Patch) -> None:
+def skip_untimed_records(patch: Patch) -> None:
     find = made_at._find_made_at
 
     def find_timestamped(batch: RecordBatch, time_ms: int) -> int | None:
@@ -45,7 +44,7 @@ def skip_records_without_timestamp(patch: Patch) -> None:
     patch.setattr(made_at, "_find_made_at", find_timestamped)
 
 
-def subscribe_with_another_address(patch: Patch) -> None:
+def hear_others(patch: Patch) -> None:
     start = StoreMachine.start
     own = Command.GET_POSITION.value
 
@@ -67,54 +66,16 @@ def answer_everybody(patch: Patch) -> None:
     patch.setattr(SubscriberSet, "__contains__", takes)
 
 
-def answer(**changes: object) -> Callable[[wire.DirectPosition], wire.DirectPosition]:
-    return lambda message: attrs.evolve(message, **changes)  # type: ignore[arg-type]
-
+mutant = mutants_of("store")
 
 MUTANTS = [
-    Mutant(
-        "store-finds-by-time-of-storing", "store.positions", "position.first", "the sequence", answer_by_time_of_storing
+    mutant("finds-by-time-of-storing", "positions", "position.first", "the sequence", answer_by_time_of_storing),
+    mutant(
+        "answers-about-another-time", "positions", "position.answered", "no DIRECT-POSITION of", answer_with(time=1)
     ),
-    Mutant(
-        "store-answers-about-another-time",
-        "store.positions",
-        "position.answered",
-        "no DIRECT-POSITION of the partition and the time",
-        partial(change_answers, answer(time=1)),
-    ),
-    Mutant(
-        "store-subscribes-to-questions-of-others",
-        "store.positions",
-        "subscription.store.get-position",
-        "but not with its own address",
-        subscribe_with_another_address,
-    ),
-    Mutant(
-        "store-skips-records-without-timestamp",
-        "store.positions-stored",
-        "position.stored",
-        "expected 0 and 10",
-        skip_records_without_timestamp,
-    ),
-    Mutant(
-        "store-forgets-its-end",
-        "store.positions-stored",
-        "position.none",
-        "and the end 0 for records that were just stored",
-        partial(change_answers, answer(end=0)),
-    ),
-    Mutant(
-        "store-holds-the-unknown",
-        "store.positions-unknown",
-        "position.unknown",
-        "the answer is the sequence 0",
-        partial(change_answers, answer(sequence=0)),
-    ),
-    Mutant(
-        "store-answers-everybody",
-        "store.positions-subscribers",
-        "position.subscribers-only",
-        "was sent to C2",
-        answer_everybody,
-    ),
+    mutant("hears-others", "positions", "subscription.store.get-position", "but not with its own", hear_others),
+    mutant("skips-untimed-records", "positions-stored", "position.stored", "expected 0 and 10", skip_untimed_records),
+    mutant("forgets-its-end", "positions-stored", "position.none", "and the end 0 for", answer_with(end=0)),
+    mutant("holds-the-unknown", "positions-unknown", "position.unknown", "the sequence 0", answer_with(sequence=0)),
+    mutant("answers-everybody", "positions-subscribers", "position.subscribers-only", "sent to C2", answer_everybody),
 ]

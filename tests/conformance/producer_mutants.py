@@ -136,13 +136,6 @@ MUTANTS: list[Mutant] = [
         partial(forget_subscription, Command.ACK),
     ),
     mutant(
-        "no-fetch-subscription",
-        "subscriptions",
-        "subscription.producer.fetch",
-        "no subscription for FETCH",
-        partial(forget_subscription, Command.FETCH),
-    ),
-    mutant(
         "no-get-heads-subscription",
         "heads",
         "direct-head.producer",

@@ -6,8 +6,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from dafka import Partition
 from tests.roles.helpers import contents
 from tests.spark.cluster import RunningCluster, cluster
@@ -89,23 +87,6 @@ def test_times_of_planning_move_watermarks(spark: SparkSession, cluster: Running
             query.stop()
     assert [(row["partition"], row["count"]) for row in rows] == [(producer.partition.address, 10)]
     assert before - 1 <= rows[0]["window"]["start"].timestamp() <= time.time()
-
-
-def test_mistakes_are_one_sentence(spark: SparkSession, cluster: RunningCluster) -> None:
-    from pyspark.errors import PySparkException
-
-    def run(**options: str) -> None:
-        frame = spark.readStream.format("dafka").options(**{"towers": cluster.towers, **options}).load()
-        query = start_query(frame.writeStream.format("noop").start)
-        try:
-            query.processAllAvailable()
-        finally:
-            query.stop()
-
-    with pytest.raises(PySparkException, match="option subscribePattern: a running cluster cannot list its topics"):
-        run(subscribePattern="o.*")
-    with pytest.raises(PySparkException, match=r"no tower answered at tcp://127\.0\.0\.1:1 within 0\.2 s"):
-        run(towers="127.0.0.1:2:1", subscribe="orders", discoveryTimeout="200")
 
 
 def wait_rows(query: StreamingQuery, count: int) -> list[Any]:
