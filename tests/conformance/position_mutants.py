@@ -70,9 +70,7 @@ mutant = mutants_of("store")
 
 MUTANTS = [
     mutant("finds-by-time-of-storing", "positions", "position.first", "the sequence", answer_by_time_of_storing),
-    mutant(
-        "answers-about-another-time", "positions", "position.answered", "no DIRECT-POSITION of", answer_with(time=1)
-    ),
+    mutant("answers-about-another-time", "positions", "position.answered", "no DIRECT-POSITION", answer_with(time=1)),
     mutant("hears-others", "positions", "subscription.store.get-position", "but not with its own", hear_others),
     mutant("skips-untimed-records", "positions-stored", "position.stored", "expected 0 and 10", skip_untimed_records),
     mutant("forgets-its-end", "positions-stored", "position.none", "and the end 0 for", answer_with(end=0)),
