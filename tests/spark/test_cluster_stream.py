@@ -1,4 +1,4 @@
-"""Following a running cluster in Spark: checkpoints, watermarks, and a driver that is killed."""
+"""Following a running cluster in Spark: checkpoints and watermarks. `test_cluster_reader` needs no Spark."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from dafka import Partition
 from tests.roles.helpers import contents
 from tests.spark.cluster import RunningCluster, cluster
-from tests.spark.cluster_query import RECORDS_PER_TRIGGER, follow_cluster, read_sink, run_program, wait_batches
 from tests.spark.queries import HANG_S, start_query
 
 if TYPE_CHECKING:
@@ -17,6 +16,34 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 __all__ = ["cluster"]
+
+
+RECORDS_PER_TRIGGER = 300
+
+
+def follow_cluster(
+    spark: SparkSession, towers: str, folder: Path, records_max: int = RECORDS_PER_TRIGGER, **trigger: Any
+) -> StreamingQuery:
+    """Start the query; its checkpoint and its files are under `folder`."""
+    frame = (
+        spark.readStream.format("dafka")
+        .option("towers", towers)
+        .option("subscribe", "orders")
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", str(records_max))
+        .load()
+    )
+    writer = frame.writeStream.format("parquet").option("checkpointLocation", f"{folder}/checkpoint")
+    writer = writer.trigger(**trigger) if trigger else writer
+    return start_query(lambda: writer.start(f"{folder}/sink"))
+
+
+def read_sink(spark: SparkSession, folder: Path) -> dict[str, list[tuple[int, bytes]]]:
+    """Return the offsets and contents that the query has written, in order, by partition."""
+    found: dict[str, list[tuple[int, bytes]]] = {}
+    for row in spark.read.parquet(f"{folder}/sink").select("partition", "offset", "value").collect():
+        found.setdefault(row["partition"], []).append((row["offset"], bytes(row["value"])))
+    return {partition: sorted(records) for partition, records in found.items()}
 
 
 def expected(partition: Partition, count: int) -> dict[str, list[tuple[int, bytes]]]:
@@ -43,22 +70,6 @@ def test_a_query_follows_the_cluster_and_continues_after_a_stop(
         assert again.awaitTermination(HANG_S)
         found = read_sink(spark, tmp_path)
         assert found == {**expected(producer.partition, 2 * RECORDS_PER_TRIGGER + 150), **expected(new, 10)}
-
-
-def test_a_killed_driver_neither_loses_nor_repeats_records(
-    spark: SparkSession, cluster: RunningCluster, tmp_path: Path
-) -> None:
-    count = 30 * RECORDS_PER_TRIGGER
-    with cluster.producer() as producer:
-        cluster.send(producer, count)
-        with run_program(cluster.towers, tmp_path) as process:
-            wait_batches(process, 2, tmp_path / "log")
-        batches_started = len([each for each in (tmp_path / "checkpoint" / "offsets").iterdir() if each.name.isdigit()])
-        assert 2 <= batches_started < 30, "the program was killed too early or too late"
-        new = cluster.publish(100)
-        query = follow_cluster(spark, cluster.towers, tmp_path, 10 * count, availableNow=True)
-        assert query.awaitTermination(HANG_S)
-        assert read_sink(spark, tmp_path) == {**expected(producer.partition, count), **expected(new, 100)}
 
 
 def test_times_of_planning_move_watermarks(spark: SparkSession, cluster: RunningCluster) -> None:
