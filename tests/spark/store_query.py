@@ -1,9 +1,9 @@
 """A query from a store to Parquet files, as a program that `store_crash_loop` kills.
 
-    python -m tests.spark.store_query follow|finish|batch STORE FOLDER
+    python -m tests.spark.store_query follow|finish STORE FOLDER
 
 `follow` runs until it is killed, and reports each completed micro-batch. `finish` reads to the end, and reports what
-the sink holds. `batch` reads the store once. Tasks are tried up to four times.
+the sink holds. Tasks are tried up to four times.
 """
 
 from __future__ import annotations
@@ -15,19 +15,12 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions
 
 from dafka.spark.session import make_session
+from tests.spark import fixtures
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-SETTINGS = {
-    "spark.ui.enabled": "false",
-    "spark.sql.shuffle.partitions": "1",
-    "spark.driver.memory": "768m",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.log.level": "ERROR",
-}
+SETTINGS = {**fixtures.SETTINGS, "spark.sql.shuffle.partitions": "1", "spark.log.level": "ERROR"}
 
 
 def report(**event: Any) -> None:
@@ -51,7 +44,7 @@ def count(frame: DataFrame) -> dict[str, dict[str, Any]]:
     return {row["partition"]: row.asDict() for row in rows.collect()}
 
 
-def failed_tasks(spark: SparkSession, group: str | None = None) -> int:
+def failed_tasks(spark: SparkSession, group: str) -> int:
     """Return how many tasks failed; the jobs of a streaming query are a group with the id of its run."""
     tracker = spark.sparkContext.statusTracker()
     stages = (
@@ -67,10 +60,6 @@ def _stages(tracker: Any, job: int) -> list[int]:
 
 def main(what: str, store: str, folder: str) -> None:
     spark = make_session("killed", "local[2,4]", SETTINGS)
-    if what == "batch":
-        report(event="reading")
-        report(event="done", found=count(digest(spark.read.format("dafka").load(store))), failed=failed_tasks(spark))
-        return
     stream = spark.readStream.format("dafka").option("startingOffsets", "earliest").load(store)
     writing = digest(stream).writeStream.option("checkpointLocation", f"{folder}/checkpoint")
     if what == "follow":

@@ -166,26 +166,27 @@ def test_errors_of_spark_are_one_sentence(
 
 
 @pytest.mark.usefixtures("restored_arguments")
-def test_errors_of_the_script_have_their_traceback(
-    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("text", "last"),
+    [
+        ("def f():\n    return nothing\nf()", "NameError: name 'nothing' is not defined"),
+        (
+            "from pyspark.sql.functions import udf\n"
+            "spark.range(1).select(udf(lambda n: 1 // 0, 'int')('id')).collect()",
+            "ZeroDivisionError: integer division or modulo by zero",
+        ),
+    ],
+    ids=["in the script", "in a worker"],
+)
+def test_errors_of_functions_have_the_traceback_of_python(
+    spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str], text: str, last: str
 ) -> None:
-    assert run_script(spark, tmp_path / "script.py", "def f():\n    return nothing\nf()") == 1
-    first, second, *_, last = capsys.readouterr().err.splitlines()
-    assert first == "Traceback (most recent call last):"
-    assert f'File "{tmp_path}/script.py", line 3' in second
-    assert last == "NameError: name 'nothing' is not defined"
-
-
-@pytest.mark.usefixtures("restored_arguments")
-def test_a_function_that_fails_in_a_worker_has_its_traceback(
-    spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    text = "from pyspark.sql.functions import udf\nspark.range(1).select(udf(lambda n: 1 // 0, 'int')('id')).collect()"
     assert run_script(spark, tmp_path / "script.py", text) == 1
     lines = capfd.readouterr().err.splitlines()
-    assert "Traceback (most recent call last):" in lines
-    assert lines[-1] == "ZeroDivisionError: integer division or modulo by zero"
+    start = lines.index("Traceback (most recent call last):")
+    assert lines[-1] == last
     assert not any(line.startswith("\tat ") for line in lines)
+    assert "nothing" not in text or f'File "{tmp_path}/script.py", line 3' in lines[start + 1]
 
 
 @pytest.mark.usefixtures("restored_arguments")

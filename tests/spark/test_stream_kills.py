@@ -20,4 +20,4 @@ async def test_a_query_that_is_killed_twice_writes_each_record_exactly_once(tmp_
 @pytest.mark.long
 @pytest.mark.timeout(400)
 async def test_a_worker_killed_in_a_micro_batch_neither_loses_nor_repeats_records(tmp_path: Path) -> None:
-    await play_worker_kill("finish", tmp_path / "finish")
+    await play_worker_kill(tmp_path / "finish")
