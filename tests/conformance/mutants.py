@@ -8,7 +8,9 @@ from typing import Any, TypeAlias
 import attrs
 import pytest
 
+from dafka.protocol.actions import Action, Subscribe
 from dafka.protocol.presence.connections import ConnectionManager
+from dafka.wire import Command, subscription_prefix
 from dafka.wire.primitives import FrameReader
 from dafka_conformance.model import Dialect
 from dafka_conformance.targets.base import Target
@@ -54,6 +56,26 @@ def mutants_of(role: str) -> Callable[..., Mutant]:
         return Mutant(f"{role}-{name}", f"{role}.{scenario}", *more, **options)
 
     return make
+
+
+def change_start(machine: type[Any], change: Callable[[list[Action]], list[Action]]) -> Apply:
+    """Change the actions with which a machine starts."""
+
+    def apply(patch: pytest.MonkeyPatch) -> None:
+        start = machine.start
+        patch.setattr(machine, "start", lambda self, now: change(start(self, now)))
+
+    return apply
+
+
+def forget_subscription(machine: type[Any], command: Command) -> Apply:
+    """Start without the subscription to a command."""
+    prefix = subscription_prefix(command)
+
+    def without(actions: list[Action]) -> list[Action]:
+        return [each for each in actions if not (isinstance(each, Subscribe) and each.prefix.startswith(prefix))]
+
+    return change_start(machine, without)
 
 
 def accept_any(field: str, patch: pytest.MonkeyPatch) -> None:

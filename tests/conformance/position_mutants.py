@@ -15,7 +15,7 @@ from dafka.protocol.presence.subscribers import SubscriberSet
 from dafka.records import NO_TIMESTAMP, RecordBatch
 from dafka.storage import made_at
 from dafka.wire import Command
-from tests.conformance.mutants import mutants_of
+from tests.conformance.mutants import change_start, mutants_of
 
 Patch = pytest.MonkeyPatch
 
@@ -44,17 +44,13 @@ def skip_untimed_records(patch: Patch) -> None:
     patch.setattr(made_at, "_find_made_at", find_timestamped)
 
 
-def hear_others(patch: Patch) -> None:
-    start = StoreMachine.start
+def hear_others(actions: list[Action]) -> list[Action]:
+    """Subscribe to the questions to another store."""
     own = Command.GET_POSITION.value
-
-    def start_wrong(self: StoreMachine, now: float) -> list[Action]:
-        return [
-            Subscribe(own + b"STORE") if isinstance(each, Subscribe) and each.prefix.startswith(own) else each
-            for each in start(self, now)
-        ]
-
-    patch.setattr(StoreMachine, "start", start_wrong)
+    return [
+        Subscribe(own + b"STORE") if isinstance(each, Subscribe) and each.prefix.startswith(own) else each
+        for each in actions
+    ]
 
 
 def answer_everybody(patch: Patch) -> None:
@@ -66,12 +62,13 @@ def answer_everybody(patch: Patch) -> None:
     patch.setattr(SubscriberSet, "__contains__", takes)
 
 
+HEAR_OTHERS = change_start(StoreMachine, hear_others)
 mutant = mutants_of("store")
 
 MUTANTS = [
     mutant("finds-by-time-of-storing", "positions", "position.first", "the sequence", answer_by_time_of_storing),
     mutant("answers-about-another-time", "positions", "position.answered", "no DIRECT-POSITION", answer_with(time=1)),
-    mutant("hears-others", "positions", "subscription.store.get-position", "but not with its own", hear_others),
+    mutant("hears-others", "positions", "subscription.store.get-position", "but not with", HEAR_OTHERS),
     mutant("skips-untimed-records", "positions-stored", "position.stored", "expected 0 and 10", skip_untimed_records),
     mutant("forgets-its-end", "positions-stored", "position.none", "and the end 0 for", answer_with(end=0)),
     mutant("holds-the-unknown", "positions-unknown", "position.unknown", "the sequence 0", answer_with(sequence=0)),

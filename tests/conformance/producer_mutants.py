@@ -12,13 +12,13 @@ import pytest
 from dafka import wire
 from dafka.config import ProducerConfig
 from dafka.protocol import ProducerMachine
-from dafka.protocol.actions import Action, Subscribe
+from dafka.protocol.actions import Action
 from dafka.protocol.machines.head_intervals import HeadSchedule
 from dafka.protocol.ordering.buffers import RetransmitBuffer
 from dafka.records import Partition, RecordBatch
 from dafka.roles import producer as producer_role
 from dafka.wire import Command, batch
-from tests.conformance.mutants import Mutant, mutants_of
+from tests.conformance.mutants import Mutant, forget_subscription, mutants_of
 
 Patch = pytest.MonkeyPatch
 Runs = Callable[[wire.RecordRun, Sequence[Sequence[bytes]]], Sequence[Sequence[bytes]]]
@@ -76,19 +76,6 @@ def same_address(patch: Patch) -> None:
 # What is kept, and what is answered
 
 
-def forget_subscription(command: Command, patch: Patch) -> None:
-    start = ProducerMachine.start
-
-    def start_without(self: ProducerMachine, now: float) -> list[Action]:
-        return [
-            each
-            for each in start(self, now)
-            if not (isinstance(each, Subscribe) and each.prefix.startswith(command.value))
-        ]
-
-    patch.setattr(ProducerMachine, "start", start_without)
-
-
 def keep_last_ten(patch: Patch, kept: int = KEPT) -> None:
     push = RetransmitBuffer.push
 
@@ -133,14 +120,14 @@ MUTANTS: list[Mutant] = [
         "subscriptions",
         "subscription.producer.ack",
         "no subscription for ACK",
-        partial(forget_subscription, Command.ACK),
+        forget_subscription(ProducerMachine, Command.ACK),
     ),
     mutant(
         "no-get-heads-subscription",
         "heads",
         "direct-head.producer",
         "no subscription at C for GET-HEADS",
-        partial(forget_subscription, Command.GET_HEADS),
+        forget_subscription(ProducerMachine, Command.GET_HEADS),
     ),
     mutant("keeps-last-ten", "kept-until-ack", "record.kept-until-ack", "record 0, fetched, was not", keep_last_ten),
     mutant(

@@ -21,7 +21,14 @@ from dafka.storage.sqlite import SqliteStorage
 from dafka.wire import Command, batch, codec
 from dafka_conformance.model import Dialect
 from tests.conformance.mutant_process import process_target
-from tests.conformance.mutants import Mutant, accept_any, drop_silent_peers, mutants_of
+from tests.conformance.mutants import (
+    Mutant,
+    accept_any,
+    change_start,
+    drop_silent_peers,
+    forget_subscription,
+    mutants_of,
+)
 
 STALLS_AT = 100_000
 
@@ -44,20 +51,6 @@ def answer_without_last(patch: Patch) -> None:
         return messages if run.requestor is None else messages[:-1]
 
     patch.setattr(batch, "_encode_run", encode_some)
-
-
-def forget_subscription(command: Command, patch: Patch) -> None:
-    start = StoreMachine.start
-
-    def start_without(self: StoreMachine, now: float) -> list[Action]:
-        actions = start(self, now)
-        return [
-            each
-            for each in actions
-            if not (isinstance(each, Subscribe) and each.prefix.startswith(wire.subscription_prefix(command)))
-        ]
-
-    patch.setattr(StoreMachine, "start", start_without)
 
 
 def tell_one_head(patch: Patch) -> None:
@@ -94,43 +87,43 @@ def overwrite(patch: Patch) -> None:
     patch.setattr(SqliteStorage, "read", read_last)
 
 
-def ask_once(patch: Patch) -> None:
-    patch.setattr(FetchPlanner, "expire_pages", lambda self, now: [])
-    patch.setattr(FetchPlanner, "deadline", lambda self: float("inf"))
-    patch.setattr(FetchPlanner, "allow_refetch", lambda self, partition, cursor: None)
+def plan_with(change: Callable[[Partition, tuple[int, int]], tuple[int, int] | None]) -> Callable[[Patch], None]:
+    """Plan other requests for pages."""
+
+    def apply(patch: Patch) -> None:
+        plan = FetchPlanner.plan_fetch
+
+        def plan_changed(
+            self: FetchPlanner, partition: Partition, cursor: Cursor, now: float
+        ) -> tuple[int, int] | None:
+            planned = plan(self, partition, cursor, now)
+            return planned and change(partition, planned)
+
+        patch.setattr(FetchPlanner, "plan_fetch", plan_changed)
+
+    return apply
 
 
-def stall(patch: Patch) -> None:
-    plan = FetchPlanner.plan_fetch
-
-    def plan_some(self: FetchPlanner, partition: Partition, cursor: Cursor, now: float) -> tuple[int, int] | None:
-        planned = plan(self, partition, cursor, now)
-        return None if planned is None or planned[0] >= STALLS_AT else planned
-
-    patch.setattr(FetchPlanner, "plan_fetch", plan_some)
-
-
-def ask_for_next(patch: Patch) -> None:
-    plan = FetchPlanner.plan_fetch
-
-    def plan_next(self: FetchPlanner, partition: Partition, cursor: Cursor, now: float) -> tuple[int, int] | None:
-        planned = plan(self, partition, cursor, now)
-        return planned and (planned[0] + 1, planned[1])
-
-    patch.setattr(FetchPlanner, "plan_fetch", plan_next)
+def ask_for_one_gap(patch: Patch) -> None:
+    asked: dict[Partition, int] = {}
+    plan_with(lambda partition, page: page if asked.setdefault(partition, page[0]) == page[0] else None)(patch)
 
 
 def take_others_answers(patch: Patch) -> None:
-    start, receive = StoreMachine.start, StoreMachine._receive_run
-
-    def start_with_all(self: StoreMachine, now: float) -> list[Action]:
-        return [*start(self, now), Subscribe(wire.subscription_prefix(Command.DIRECT_RECORD))]
+    receive = StoreMachine._receive_run
 
     def receive_all(self: StoreMachine, run: wire.RecordRun, now: float) -> list[Action]:
         return receive(self, attrs.evolve(run, requestor=run.requestor and self.address), now)
 
-    patch.setattr(StoreMachine, "start", start_with_all)
+    everything = Subscribe(wire.subscription_prefix(Command.DIRECT_RECORD))
+    change_start(StoreMachine, lambda actions: [*actions, everything])(patch)
     patch.setattr(StoreMachine, "_receive_run", receive_all)
+
+
+def ask_once(patch: Patch) -> None:
+    patch.setattr(FetchPlanner, "expire_pages", lambda self, now: [])
+    patch.setattr(FetchPlanner, "deadline", lambda self: float("inf"))
+    patch.setattr(FetchPlanner, "allow_refetch", lambda self, partition, cursor: None)
 
 
 def send_no_hello(patch: Patch) -> None:
@@ -185,17 +178,6 @@ def answer_any_subject(patch: Patch) -> None:
     patch.setattr(StoreAnswers, "receive_fetch", receive_corrected)
 
 
-def ask_for_one_gap(patch: Patch) -> None:
-    plan = FetchPlanner.plan_fetch
-    asked: dict[Partition, int] = {}
-
-    def plan_first(self: FetchPlanner, partition: Partition, cursor: Cursor, now: float) -> tuple[int, int] | None:
-        planned = plan(self, partition, cursor, now)
-        return planned if planned and asked.setdefault(partition, planned[0]) == planned[0] else None
-
-    patch.setattr(FetchPlanner, "plan_fetch", plan_first)
-
-
 def start_anew(patch: Patch) -> None:
     begin = StoreMachine.__init__
 
@@ -234,6 +216,8 @@ def nothing(patch: Patch) -> None:
     """Change nothing: the target itself is broken."""
 
 
+STALL = plan_with(lambda _, page: page if page[0] < STALLS_AT else None)
+ASK_FOR_NEXT = plan_with(lambda _, page: (page[0] + 1, page[1]))
 mutant = mutants_of("store")
 
 MUTANTS: list[Mutant] = [
@@ -252,7 +236,7 @@ MUTANTS: list[Mutant] = [
             "subscriptions",
             f"subscription.store.{command.name.lower().replace('_', '-')}",
             f"the store has no subscription for {command.name.replace('_', '-')}",
-            partial(forget_subscription, command),
+            forget_subscription(StoreMachine, command),
         )
         for command in (Command.HEAD, Command.GET_HEADS, Command.FETCH, Command.CONSUMER_HELLO)
     ],
@@ -270,8 +254,8 @@ MUTANTS: list[Mutant] = [
     mutant("tells-head-beyond-gap", "gap", "direct-head.last-offset", "DIRECT-HEAD", tell_head_beyond_gap),
     mutant("overwrites", "duplicates", "nodes.duplicate-record", "record 0 was overwritten by", overwrite),
     mutant("asks-once", "fetch-repeated", "fetch.repeated", "was sent 1 times, then no more", ask_once),
-    mutant("stalls", "catch-up", "fetch.pages", "were fetched and acknowledged, then no more", stall),
-    mutant("asks-for-next", "gap", "fetch.sequence", "with 4, expected 3, the first missing", ask_for_next),
+    mutant("stalls", "catch-up", "fetch.pages", "were fetched and acknowledged, then no", STALL),
+    mutant("asks-for-next", "gap", "fetch.sequence", "with 4, expected 3, the first", ASK_FOR_NEXT),
     mutant("takes-others-answers", "others-answers", "direct-record.requestor", "another store,", take_others_answers),
     mutant("closes-one-gap", "gaps", "fetch.sent", "ACK of 19 for P1, after 0..2, 5..6", ask_for_one_gap),
     mutant("starts-anew", "resumes", "ack.sent", "3 for P1, which continued after the store's", start_anew),
