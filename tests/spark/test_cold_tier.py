@@ -25,13 +25,14 @@ from tests.spark.stores import TIME, A, B, batch, whole_batch
 LIMITS = "local_retention_bytes=900&cold_segment_bytes=500&cold_interval_ms=3600000"
 
 
-@pytest.fixture(params=["sqlite:{}/store.db", "filelog:{}/log"])
-def path(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+@pytest.fixture(scope="module", params=["sqlite:{}/store.db", "filelog:{}/log"])
+def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The path of a store with records in both tiers; the URL names none, because the store knows its tier."""
-    hot: str = request.param.format(tmp_path)
+    folder = tmp_path_factory.mktemp("cold")
+    hot: str = request.param.format(folder)
 
     async def fill() -> None:
-        async with open_storage(f"tiered:{hot}?cold=file://{tmp_path}/bucket&{LIMITS}") as storage:
+        async with open_storage(f"tiered:{hot}?cold=file://{folder}/bucket&{LIMITS}") as storage:
             assert isinstance(storage, TieredStorage)
             for start in range(0, 600, 50):
                 await storage.append(
@@ -59,13 +60,13 @@ def test_both_tiers_are_read_as_one(path: str) -> None:
     assert found.combine_chunks().equals(pa.Table.from_batches(expected).combine_chunks())
 
 
-def test_duckdb_reads_the_same_from_the_objects(path: str, tmp_path: Path) -> None:
+def test_duckdb_reads_the_same_from_the_objects(path: str) -> None:
     found = read(path).to_pylist()
     for address, cold_end in trio.run(cold_ends, path).items():
         rows = [row for row in found if row["partition"] == address and row["offset"] < cold_end]
         expected = len(rows), sum(row["offset"] for row in rows), sum(len(row["value"] or b"") for row in rows)
         query = f"""
-            SELECT count(*), sum("offset"), sum(octet_length(value)) FROM '{tmp_path}/bucket/**/*.parquet'
+            SELECT count(*), sum("offset"), sum(octet_length(value)) FROM '{Path(path).parent}/bucket/**/*.parquet'
             WHERE partition = '{address}'
         """
         assert duckdb.execute(query).fetchall() == [expected]

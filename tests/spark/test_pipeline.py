@@ -41,15 +41,11 @@ def test_the_pipeline_agrees_with_pandas(spark: SparkSession, pipeline: ModuleTy
     assert [table.row_count for table in pipeline.to_tables(results)] == [4, 5]
 
 
-def test_a_different_number_is_detected(pipeline: ModuleType) -> None:
-    flights = pipeline.load(1000)
-    expected = pipeline.expected_carriers(flights)
-    assert pipeline.compare(expected.copy(), expected) == "equal to pandas"
-    assert pipeline.compare(expected.assign(delay=expected["delay"] + 1), expected) == "DIFFERENT"
-    assert pipeline.compare(expected[1:].reset_index(drop=True), expected) == "DIFFERENT"
-
-
-def test_all_records_are_loaded(pipeline: ModuleType) -> None:
+def test_all_records_are_loaded_and_a_different_number_is_detected(pipeline: ModuleType) -> None:
     flights = pipeline.load()
     assert len(flights) == 336_776
     assert flights["scheduled"].is_monotonic_increasing
+    expected = pipeline.expected_carriers(flights[:1000])
+    assert pipeline.compare(expected.copy(), expected) == "equal to pandas"
+    assert pipeline.compare(expected.assign(delay=expected["delay"] + 1), expected) == "DIFFERENT"
+    assert pipeline.compare(expected[1:].reset_index(drop=True), expected) == "DIFFERENT"
