@@ -18,6 +18,7 @@ from dafka.batches import (
     encode_batch,
     encode_records,
     read_header,
+    with_base_offset,
 )
 from dafka.errors import BatchError
 from dafka.records import Partition, Record, RecordBatch
@@ -48,6 +49,10 @@ def change_batches(change: Callable[[bytes], bytes], patch: Patch) -> None:
 
 def flip_crc(data: bytes) -> bytes:
     return data[:CRC_AT] + bytes([data[CRC_AT] ^ 1]) + data[CRC_AT + 1 :]
+
+
+def shift_base_offset(data: bytes) -> bytes:
+    return with_base_offset(data, int.from_bytes(data[:8], "big") + 1)
 
 
 def change_frames(change: Callable[[Frames], Frames], patch: Patch) -> None:
@@ -283,6 +288,13 @@ MUTANTS = [
         ("answers-with-both", "batch-fetched", "batch.no-record", "had subscribed to DIRECT-RECORD-BATCH", answer_both),
         ("batches-to-all", "batch-fetched", "batch.subscribers-only", "subscribed to everything", send_batches_to_all),
         ("sends-only-batches", "batch-fetched", "batch.subscribers-only", "got no DIRECT-RECORDs", send_only_batches),
+        (
+            "batches-one-too-far",
+            "batch-fetched",
+            "batch.base-offset",
+            "the base offset is wrong",
+            partial(change_batches, shift_base_offset),
+        ),
         ("batches-with-wrong-crc", "batch-fetched", "batch.crc", "the CRC of the", partial(change_batches, flip_crc)),
         (
             "batches-as-libdafka",

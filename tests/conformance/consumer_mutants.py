@@ -17,20 +17,19 @@ from dafka.protocol.machines.node import Node
 from dafka.protocol.ordering.cursor import Cursor
 from dafka.records import RecordBatch
 from dafka.wire import Command
-from tests.conformance.mutants import Mutant, accept_any, mutants_of
+from tests.conformance.mutants import Mutant, accept_any, lacking_subscriptions, mutants_of
 
 Apply = Callable[[pytest.MonkeyPatch], None]
 Actions = list[Action]
 
 
-def _own(*commands: Command) -> Apply:
-    """Subscribe only to these of the messages that are addressed to the consumer."""
-    return lambda monkeypatch: monkeypatch.setattr(consumer, "OWN_COMMANDS", commands)
+def _without_subscription(command: Command) -> Apply:
+    def apply(monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in ("OWN_COMMANDS", "_TOPIC_COMMANDS"):
+            others = tuple(each for each in getattr(consumer, name) if each is not command)
+            monkeypatch.setattr(consumer, name, others)
 
-
-def _of_topic(*commands: Command) -> Apply:
-    """Subscribe only to these of the messages for its topic."""
-    return lambda monkeypatch: monkeypatch.setattr(consumer, "_TOPIC_COMMANDS", commands)
+    return apply
 
 
 def _acting(change: Callable[[ConsumerMachine, Action], Iterable[Action]]) -> Apply:
@@ -107,26 +106,20 @@ def _begin_at_zero(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ConsumerMachine, "peer_joined", joined)
 
 
-ALL_OWN = (Command.DIRECT_RECORD, Command.DIRECT_HEAD, Command.STORE_HELLO)
 mutant = mutants_of("consumer")
 
 MUTANTS: list[Mutant] = [
-    *(
-        mutant(
-            f"lacks-subscription-{command.name.lower()}",
-            "subscriptions",
-            f"subscription.consumer.{name.lower()}",
-            f"no subscription for {name}",
-            _own(*(each for each in ALL_OWN if each is not command)),
-        )
-        for command, name in zip(ALL_OWN, ("DIRECT-RECORD", "DIRECT-HEAD", "STORE-HELLO"), strict=True)
+    *lacking_subscriptions(
+        "consumer",
+        _without_subscription,
+        *(Command.RECORD, Command.HEAD, Command.DIRECT_RECORD, Command.DIRECT_HEAD, Command.STORE_HELLO),
     ),
     mutant(
-        "lacks-subscription-record",
-        "subscriptions",
-        "subscription.consumer.record",
-        "no subscription for RECORD",
-        _of_topic(Command.HEAD),
+        "asks-for-heads-of-itself",
+        "get-heads",
+        "topic.GET-HEADS",
+        "the topic frame of GET-HEADS is C, not the topic",
+        _publishing(wire.GetHeads, subject=lambda machine, _message: machine.address),
     ),
     mutant("asks-for-no-heads", "get-heads", "get-heads.sent", "no GET-HEADS arrived", _silent_about(wire.GetHeads)),
     mutant(

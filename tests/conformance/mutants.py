@@ -78,6 +78,21 @@ def forget_subscription(machine: type[Any], command: Command) -> Apply:
     return change_start(machine, without)
 
 
+def lacking_subscriptions(role: str, forget: Callable[[Command], Apply], *commands: Command) -> list[Mutant]:
+    """Return a mutant for each of these commands, which a role must subscribe to; `forget` makes it lack one."""
+    names = {command: command.name.replace("_", "-") for command in commands}
+    return [
+        Mutant(
+            f"{role}-lacks-subscription-{name.lower()}",
+            f"{role}.subscriptions",
+            f"subscription.{role}.{name.lower()}",
+            f"no subscription for {name}",
+            forget(command),
+        )
+        for command, name in names.items()
+    ]
+
+
 def accept_any(field: str, patch: pytest.MonkeyPatch) -> None:
     """Read a literal field without checking its value."""
     literal = FrameReader.expect_bytes

@@ -18,7 +18,7 @@ from dafka.protocol.ordering.buffers import RetransmitBuffer
 from dafka.records import Partition, RecordBatch
 from dafka.roles import producer as producer_role
 from dafka.wire import Command, batch
-from tests.conformance.mutants import Mutant, forget_subscription, mutants_of
+from tests.conformance.mutants import Mutant, forget_subscription, lacking_subscriptions, mutants_of
 
 Patch = pytest.MonkeyPatch
 Runs = Callable[[wire.RecordRun, Sequence[Sequence[bytes]]], Sequence[Sequence[bytes]]]
@@ -115,13 +115,7 @@ MUTANTS: list[Mutant] = [
     mutant("first-offset-1", "records", "sequence.first", "the offset 1, expected 0", first_offset_one),
     mutant("cuts-contents", "contents", "record.command", "has the content", partial(encode_with, cut_at_nul)),
     mutant("same-partition", "two", "partition.single-writer", "has the same address", same_address),
-    mutant(
-        "no-ack-subscription",
-        "subscriptions",
-        "subscription.producer.ack",
-        "no subscription for ACK",
-        forget_subscription(ProducerMachine, Command.ACK),
-    ),
+    *lacking_subscriptions("producer", partial(forget_subscription, ProducerMachine), Command.ACK, Command.FETCH),
     mutant(
         "no-get-heads-subscription",
         "heads",

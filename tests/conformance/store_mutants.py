@@ -27,6 +27,7 @@ from tests.conformance.mutants import (
     change_start,
     drop_silent_peers,
     forget_subscription,
+    lacking_subscriptions,
     mutants_of,
 )
 
@@ -230,16 +231,11 @@ MUTANTS: list[Mutant] = [
         target=partial(process_target, "acks-before-durable"),
     ),
     mutant("acks-one-too-high", "acknowledges", "ack.no-gap", "10, but only", acknowledge_one_more),
-    *[
-        mutant(
-            f"forgets-{command.name.lower().replace('_', '-')}-subscription",
-            "subscriptions",
-            f"subscription.store.{command.name.lower().replace('_', '-')}",
-            f"the store has no subscription for {command.name.replace('_', '-')}",
-            forget_subscription(StoreMachine, command),
-        )
-        for command in (Command.HEAD, Command.GET_HEADS, Command.FETCH, Command.CONSUMER_HELLO)
-    ],
+    *lacking_subscriptions(
+        "store",
+        partial(forget_subscription, StoreMachine),
+        *(Command.HEAD, Command.GET_HEADS, Command.FETCH, Command.CONSUMER_HELLO),
+    ),
     mutant("answers-without-last", "answers", "direct-record.sent", "no DIRECT-RECORD 5 arrived", answer_without_last),
     mutant("answers-any-subject", "other-subject", "subject.exact", "should not have", answer_any_subject),
     mutant(

@@ -202,7 +202,7 @@ def as_rows(records: Sequence[Record]) -> list[str]:
                 "value": each.value,
                 "key": each.key,
                 "headers": [{"key": name, "value": value} for name, value in each.headers] or None,
-                "timestamp": each.timestamp * 1000,
+                "timestamp": (each.timestamp or 0) * 1000,
             }
         )
         for each in records
