@@ -39,6 +39,12 @@ SETTINGS = {
 }
 
 
+@pytest.fixture(params=["sqlite", "filelog"])
+def scheme(request: pytest.FixtureRequest) -> str:
+    """The scheme of a store's URL, for tests of both kinds of stores."""
+    return str(request.param)
+
+
 @pytest.fixture(scope="session")
 def java() -> None:
     """Skip a test if there is no Java that Spark can run on, and say what to install."""

@@ -120,11 +120,6 @@ def _positions(rows: list[dict[str, Any]]) -> list[tuple[str, str, int, bytes]]:
     return [(row["topic"], row["partition"], row["offset"], row["value"]) for row in rows]
 
 
-@pytest.fixture(params=["sqlite", "filelog"])
-def scheme(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 @pytest.fixture
 def query(tmp_path: Path) -> Query:
     (tmp_path / "stores").mkdir()
