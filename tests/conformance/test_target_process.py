@@ -138,19 +138,13 @@ MUCH = 'sys.stdout.write("o" * 500_000)\nsys.stderr.write("e" * 500_000)\nsys.ex
     ids=["a line of 16 MiB", "lines that are no records", "the end of standard error", "much output"],
 )
 async def test_exit_reason_and_what_was_printed_before(
-    make_target: MakeTarget,
-    tmp_path: Path,
-    role: Role,
-    script: str,
-    settings: str,
-    reason: str,
-    deliveries: list[bytes],
+    make_target: MakeTarget, tmp_path: Path, role: Role, script: str, settings: str, reason: str, printed: list[bytes]
 ) -> None:
     target = await make_target(tmp_path, role.title, script, settings, '"x"')
     async with target.start(request(tmp_path, role)) as node:
-        found = await collect(node, len(deliveries))
+        found = await collect(node, len(printed))
         assert re.fullmatch(reason, await exit_reason(node))
-    assert [each.content for each in found] == deliveries
+    assert [each.content for each in found] == printed
 
 
 async def test_reset_files_environment_and_folder(make_target: MakeTarget, tmp_path: Path) -> None:
