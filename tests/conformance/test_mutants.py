@@ -29,9 +29,11 @@ Outcomes: TypeAlias = dict[str, Future[run_mutant.Outcome]]
 
 @pytest.fixture(scope="module")
 def outcomes(request: pytest.FixtureRequest) -> Iterator[Outcomes]:
-    """Run the mutants of the selected tests, several at a time, in forks of this process."""
+    """Run the mutants of the selected tests, several at a time, in forks of a process that has loaded the modules."""
     asked = [item.callspec.params.get("name") for item in request.session.items if hasattr(item, "callspec")]
-    with ProcessPoolExecutor(CONCURRENT_MUTANTS, multiprocessing.get_context("fork")) as pool:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([run_mutant.__name__])
+    with ProcessPoolExecutor(CONCURRENT_MUTANTS, context) as pool:
         yield {name: pool.submit(run_mutant.run_mutant, name) for name in asked if name in run_mutant.MUTANTS}
         pool.shutdown(cancel_futures=True)
 
