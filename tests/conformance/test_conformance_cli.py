@@ -259,7 +259,7 @@ def wait_for(mark: str, count: int) -> None:
     deadline = time.monotonic() + DEADLINE_S
     while len(marked(mark)) < count:
         assert time.monotonic() < deadline, f"there are {len(marked(mark))} processes, expected {count}"
-        time.sleep(0.05)
+        time.sleep(0.01)
 
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
