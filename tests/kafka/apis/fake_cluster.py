@@ -24,10 +24,13 @@ from dafka.broker.log.appending import ClientAppender
 from dafka.broker.log.durable_waits import DurableWaits
 from dafka.broker.log.waiters import LogWaiters
 from dafka.errors import NotLeaderError
-from dafka.kafka.apis.shared.registry import RequestContext
+from dafka.kafka.apis.produce import begin_produce
+from dafka.kafka.apis.shared.registry import HANDLERS, RequestContext
+from dafka.kafka.protocol.apis import REQUESTS, RESPONSES
 from dafka.kafka.protocol.constants import ApiKey
-from dafka.kafka.protocol.frames import RequestHeader
+from dafka.kafka.protocol.frames import RequestHeader, decode_response, encode_response
 from dafka.kafka.server.kafka_server import KafkaServer
+from tests.kafka.apis.door import build, plain
 
 OWN, SECOND, THIRD = "b" * 32, "c" * 32, "a" * 32
 """The addresses of the brokers 0, 1 and 2."""
@@ -207,6 +210,16 @@ class FakeCluster:
         """Return a client that sends a request."""
         header = RequestHeader(api, version, 1, "test")
         return RequestContext(self.listener, header, "127.0.0.1", ENDPOINT, "127.0.0.1")
+
+    async def ask(self, api: ApiKey, version: int, **values: Any) -> Any:
+        """Handle a request, and return the response; both are plain values."""
+        context, request = self.client(api, version), cast(Any, build(REQUESTS[api], values))
+        if api is ApiKey.PRODUCE:
+            response = await (await begin_produce(context, request))()
+        else:
+            response = await HANDLERS[api](context, request)
+        assert response is not None
+        return plain(decode_response(encode_response(context.header, response)[4:], RESPONSES[api], version))
 
 
 def refuse_transaction(_log: Log, _transactional_id: str, _producer: Producer) -> ErrorCode:
