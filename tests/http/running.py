@@ -143,11 +143,12 @@ class SharedWeb(RunningWeb):
         """Call an asynchronous function in the broker's thread."""
         return self.portal.call(function, *arguments)
 
-    def create(self, topic: str, log_count: int = 1, **settings: str) -> str:
+    def create(self, topic: str, log_count: int = 1, replica_count: int = 1, **settings: str) -> str:
         """Create a topic. Underscores in names of settings stand for dots."""
         document = {
             "name": topic,
             "log_count": log_count,
+            "replica_count": replica_count,
             "settings": {name.replace("_", "."): value for name, value in settings.items()},
         }
         answer = self.ask("POST", "/topics", document=document)
@@ -158,10 +159,7 @@ class SharedWeb(RunningWeb):
 @contextmanager
 def run_web(storage: str = "memory:", config: Config | None = None) -> Iterator[SharedWeb]:
     """Run a broker as `open_web` does, in a thread of its own."""
-    with (
-        start_blocking_portal("trio") as portal,
-        portal.wrap_async_context_manager(open_web(storage, config)) as web,
-    ):
+    with start_blocking_portal("trio") as portal, portal.wrap_async_context_manager(open_web(storage, config)) as web:
         yield SharedWeb(web.broker, web.config, portal=portal)
 
 
@@ -181,6 +179,13 @@ async def open_webs(count: int, config: Config | None = None) -> AsyncIterator[l
                 await trio.sleep(0.02)
         yield webs
         nursery.cancel_scope.cancel()
+
+
+@contextmanager
+def run_webs(count: int, config: Config | None = None) -> Iterator[list[SharedWeb]]:
+    """Run brokers as `open_webs` does, in a thread of their own."""
+    with start_blocking_portal("trio") as portal, portal.wrap_async_context_manager(open_webs(count, config)) as webs:
+        yield [SharedWeb(each.broker, each.config, each.scope, portal=portal) for each in webs]
 
 
 async def _serve_in_scope(

@@ -16,7 +16,8 @@ from dafka.broker.access.permissions import Permission, Permissions
 from dafka.broker.access.users_file import User, write_users
 from dafka.http.server.principal import EVERYTHING
 from tests.http.forwarding.pair import open_pair
-from tests.http.running import SharedWeb, open_webs, run_web
+from tests.http.running import SharedWeb, run_web, run_webs
+from tests.waiting import poll_until
 
 PASSWORD = "right"
 KINDS = [each.value for each in Permission]
@@ -104,7 +105,7 @@ def run_secured(folder: Path, config: Config | None = None) -> Iterator[tuple[Sh
 @contextmanager
 def run_forwarding(folder: Path) -> Iterator[tuple[SharedWeb, Account]]:
     """Run two brokers with an account in a thread. The first one forwards: the second one leads the topic `orders`."""
-    account, config = _create_with_secret(folder)
+    account, config = create_with_secret(folder)
     with (
         start_blocking_portal("trio") as portal,
         portal.wrap_async_context_manager(open_pair(config=config, stay_alive=False)) as pair,
@@ -116,13 +117,33 @@ def run_forwarding(folder: Path) -> Iterator[tuple[SharedWeb, Account]]:
 @contextmanager
 def run_cluster(folder: Path, count: int) -> Iterator[Account]:
     """Run the brokers of a cluster with an account in a thread."""
-    account, config = _create_with_secret(folder)
-    with start_blocking_portal("trio") as portal, portal.wrap_async_context_manager(open_webs(count, config)) as webs:
-        account.webs = [SharedWeb(each.broker, each.config, portal=portal) for each in webs]
+    account, config = create_with_secret(folder)
+    with run_webs(count, config.with_broker(heartbeat_ms=50)) as account.webs:
         yield account
 
 
-def _create_with_secret(folder: Path) -> tuple[Account, Config]:
+@contextmanager
+def run_beside_leader(folder: Path) -> Iterator[tuple[SharedWeb, Account]]:
+    """Run two brokers of a cluster with an account in a thread: yield the second one. See `lead_elsewhere`."""
+    with run_cluster(folder, 2) as account:
+        first, second = sorted(account.webs, key=lambda web: web.broker.node.brokers.own.number)
+        assert first.broker.node.brokers.own.number == 0
+        yield second, account
+
+
+def lead_elsewhere(web: SharedWeb, topic: str, root: Mapping[str, Any]) -> None:
+    """Have the first broker of a cluster lead the only log of a topic."""
+
+    def is_led_elsewhere() -> bool:
+        return bool(web.ask("GET", f"/topics/{topic}", **root).document["logs"][0]["leader"] == 0)
+
+    if not is_led_elsewhere():
+        web.ask("PUT", f"/topics/{topic}/logs/0/replicas", document={"replicas": [0]}, **root)
+        poll_until(is_led_elsewhere)
+
+
+def create_with_secret(folder: Path) -> tuple[Account, Config]:
+    """Return an account, and the configuration of brokers that know it and trust each other."""
     account, secret = Account.create(folder / "users"), folder / "secret"
     secret.write_text("s" * 32)
     return account, Config().with_clients(users=str(account.path)).with_broker(secret_file=str(secret))

@@ -1,132 +1,121 @@
-"""Several brokers as operators see them: who leads and keeps which log, leader epochs, and draining."""
+"""Several brokers as operators see them: who leads and keeps which log, leader epochs, moves, and draining."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import pytest
 import trio
 
 from dafka import Config
-from tests.http.running import DEADLINE_S, RunningWeb, open_webs
+from tests.http.running import DEADLINE_S, RunningWeb, SharedWeb, open_webs, run_webs
 from tests.http.websocket.clients import open_client
+from tests.waiting import poll_until
 
 FAST = Config().with_broker(heartbeat_ms=50, leader_timeout_ms=4000)
 
 
-async def create(webs: list[RunningWeb], topic: str, log_count: int, **fields: Any) -> None:
+@pytest.fixture(scope="module")
+def webs() -> Iterator[Sequence[SharedWeb]]:
+    """Three brokers of one cluster."""
+    with run_webs(3, FAST) as running:
+        yield running
+
+
+def know_leaders(webs: Sequence[RunningWeb], topic: str, log_count: int) -> bool:
+    """Return whether all brokers know who leads each log of a topic."""
+    logs = [web.broker.node.find_log(topic, number) for web in webs for number in range(log_count)]
+    return all(log is not None and log.leadership.leader for log in logs)
+
+
+def create(webs: Sequence[SharedWeb], topic: str, log_count: int, **fields: Any) -> None:
     """Create a topic, and wait until all brokers know who leads its logs."""
-    document = {"name": topic, "log_count": log_count, **fields}
-    answer = await webs[0].request("POST", "/topics", document=document)
+    answer = webs[0].ask("POST", "/topics", document={"name": topic, "log_count": log_count, **fields})
     assert answer.status == 201, answer.body
-    with trio.fail_after(DEADLINE_S):
-        for web in webs:
-            broker = web.broker.node
-            for number in range(log_count):
-                while (log := broker.find_log(topic, number)) is None or not log.leadership.leader:  # noqa: ASYNC110
-                    await trio.sleep(0.02)
+    poll_until(lambda: know_leaders(webs, topic, log_count))
 
 
 def number_of(web: RunningWeb) -> int:
     return web.broker.node.brokers.own.number
 
 
-async def test_every_broker_lists_all_of_them() -> None:
-    async with open_webs(3, FAST) as webs:
-        await create(webs, "orders", 6)
-        lists = [(await web.get("/brokers")).document["brokers"] for web in webs]
-        for web, found in zip(webs, lists, strict=True):
-            assert [each["number"] for each in found] == [0, 1, 2]
-            assert [each["number"] for each in found if each["is_self"]] == [number_of(web)]
-            assert {each["http_url"] for each in found} == {other.broker.url for other in webs}
-            assert all(each["is_alive"] and not each["is_draining"] for each in found)
-        assert {tuple(each["logs_led"] for each in found) for found in lists} == {
-            tuple(each["logs_led"] for each in lists[0])
-        }
+def test_every_broker_says_the_same(webs: Sequence[SharedWeb]) -> None:
+    create(webs, "orders", 4)
+    for number in range(4):
+        answer = webs[0].ask("POST", f"/topics/orders/records?log={number}", b"x" * (number + 1))
+        assert answer.status == 200, answer.body
+    described = [web.ask("GET", "/topics/orders").document["logs"] for web in webs]
+    for web, logs in zip(webs, described, strict=True):
+        assert [each["end_offset"] for each in logs] == [1, 1, 1, 1]
+        assert all(sorted(each["replicas"]) == [0, 1, 2] for each in logs)
+        assert all(each["leader"] in each["in_sync"] for each in logs)
+        assert [each["leader"] for each in logs] == [each["leader"] for each in described[0]]
+        (listed,) = web.ask("GET", "/topics?prefix=orders").document["topics"]
+        assert (listed["record_count"], listed["end_offset"]) == (4, 4)
+        brokers = web.ask("GET", "/brokers").document["brokers"]
+        assert [each["number"] for each in brokers] == [0, 1, 2]
+        assert [each["number"] for each in brokers if each["is_self"]] == [number_of(web)]
+        assert {each["http_url"] for each in brokers} == {other.broker.url for other in webs}
+        assert all(each["is_alive"] and not each["is_draining"] for each in brokers)
+    epochs = [web.ask("GET", "/topics/orders/epochs").document["logs"] for web in webs]
+    assert epochs[0] == epochs[1] == epochs[2]
+    (epoch,) = epochs[0][0]["epochs"]
+    assert (epoch["epoch"], epoch["start_offset"], epoch["parent_epoch"]) == (0, 0, None)
+    assert (epoch["flags"], sorted(epoch["replicas"])) == (["first", "latest"], [0, 1, 2])
 
 
-async def test_topic_is_described_alike_by_all_brokers() -> None:
-    async with open_webs(3, FAST) as webs:
-        await create(webs, "orders", 4)
-        for number in range(4):
-            answer = await webs[0].request("POST", f"/topics/orders/records?log={number}", b"x" * (number + 1))
-            assert answer.status == 200, answer.body
-        described = [(await web.get("/topics/orders")).document["logs"] for web in webs]
-        for logs in described:
-            assert [each["end_offset"] for each in logs] == [1, 1, 1, 1]
-            assert all(sorted(each["replicas"]) == [0, 1, 2] for each in logs)
-            assert all(each["leader"] in each["in_sync"] for each in logs)
-        assert [each["leader"] for each in described[0]] == [each["leader"] for each in described[1]]
-        for web in webs:
-            (listed,) = (await web.get("/topics")).document["topics"]
-            assert (listed["record_count"], listed["end_offset"]) == (4, 4)
+def test_fewer_replicas_than_brokers(webs: Sequence[SharedWeb]) -> None:
+    create(webs, "few", 3, replica_count=1)
+    logs = webs[1].ask("GET", "/topics/few").document["logs"]
+    assert [each["replicas"] for each in logs] == [[each["leader"]] for each in logs]
+    for number in range(3):
+        target = f"/topics/few/records?log={number}"
+        assert webs[2].ask("POST", target, b"v").status == 200
+        (line,) = webs[0].ask("GET", target).body.splitlines()
+        assert json.loads(line)["value"] == "v"
 
 
-async def test_fewer_replicas_than_brokers() -> None:
-    async with open_webs(3, FAST) as webs:
-        await create(webs, "orders", 3, replica_count=1)
-        logs = (await webs[1].get("/topics/orders")).document["logs"]
-        assert [each["replicas"] for each in logs] == [[each["leader"]] for each in logs]
-        for number in range(3):
-            target = f"/topics/orders/records?log={number}"
-            assert (await webs[2].request("POST", target, b"v")).status == 200
-            (line,) = (await webs[0].get(target)).body.splitlines()
-            assert json.loads(line)["value"] == "v"
+def test_any_broker_drains_any_other_one(webs: Sequence[SharedWeb]) -> None:
+    for web in webs:
+        own = web.broker.node.brokers
+        for action, is_draining in (("drain", True), ("undrain", False)):
+            answer = webs[0].ask("POST", f"/brokers/{number_of(web)}/{action}")
+            assert (answer.status, answer.document["is_draining"], own.own.is_draining) == (
+                200,
+                is_draining,
+                is_draining,
+            )
+    answer = webs[0].ask("POST", "/brokers/7/drain")
+    assert (answer.status, answer.code) == (404, "broker_not_found")
+    assert "the cluster has 0, 1, 2" in answer.document["error"]["message"]
 
 
-async def test_first_epoch_begins_with_the_first_leader() -> None:
-    async with open_webs(2, FAST) as webs:
-        await create(webs, "orders", 2)
-        await webs[0].request("POST", "/topics/orders/records?log=0", b"v")
-        found = [(await web.get("/topics/orders/epochs")).document["logs"] for web in webs]
-        assert found[0] == found[1]
-        (epoch,) = found[0][0]["epochs"]
-        assert (epoch["epoch"], epoch["start_offset"], epoch["parent_epoch"]) == (0, 0, None)
-        assert epoch["flags"] == ["first", "latest"]
-        assert sorted(epoch["replicas"]) == [0, 1]
-
-
-async def test_any_broker_drains_any_other_one() -> None:
-    async with open_webs(2, FAST) as webs:
-        for number in (0, 1):
-            answer = await webs[0].request("POST", f"/brokers/{number}/drain")
-            assert (answer.status, answer.document["is_draining"]) == (200, True), answer.body
-            drained = next(web for web in webs if number_of(web) == number)
-            assert drained.broker.node.brokers.own.is_draining
-            answer = await webs[0].request("POST", f"/brokers/{number}/undrain")
-            assert not drained.broker.node.brokers.own.is_draining
-        answer = await webs[0].request("POST", "/brokers/7/drain")
-        assert (answer.status, answer.code) == (404, "broker_not_found")
-        assert "the cluster has 0, 1" in answer.document["error"]["message"]
-
-
-async def moves(web: RunningWeb, topic: str) -> list[dict[str, Any]]:
+def moves(web: SharedWeb, topic: str) -> list[dict[str, Any]]:
     """Return the logs of a topic that are getting other replicas."""
-    return [each for each in (await web.get("/moves")).document["moves"] if each["topic"] == topic]
+    return [each for each in web.ask("GET", "/moves").document["moves"] if each["topic"] == topic]
 
 
-async def test_logs_that_move_are_listed_with_the_reason() -> None:
-    async with open_webs(3, FAST) as webs:
-        await create(webs, "orders", 1, replica_count=1)
-        assert not await moves(webs[0], "orders")
-        address = webs[0].broker.node.logs("orders")[0].leadership.leader
-        kept = next(number_of(web) for web in webs if web.broker.node.address == address)
-        wanted = next(number_of(web) for web in webs if number_of(web) != kept)
-        answer = await webs[0].request("PUT", "/topics/orders/logs/0/replicas", document={"replicas": [wanted]})
-        assert answer.status < 300
-        (move,) = await moves(webs[0], "orders")
-        assert move["log"] == 0
-        assert move["reason"] == "an operator has named the brokers that keep it"
-        with trio.fail_after(DEADLINE_S):
-            while await moves(webs[0], "orders"):  # noqa: ASYNC110
-                await trio.sleep(0.1)
-        assert webs[0].broker.node.logs("orders")[0].leadership.replicas != (address,)
+def test_logs_that_move_are_listed_with_the_reason(webs: Sequence[SharedWeb]) -> None:
+    create(webs, "moving", 1, replica_count=1)
+    assert not moves(webs[0], "moving")
+    (log,) = webs[0].ask("GET", "/topics/moving").document["logs"]
+    wanted = (log["leader"] + 1) % 3
+    answer = webs[0].ask("PUT", "/topics/moving/logs/0/replicas", document={"replicas": [wanted]})
+    assert answer.status < 300
+    (move,) = moves(webs[0], "moving")
+    assert (move["log"], move["reason"]) == (0, "an operator has named the brokers that keep it")
+    poll_until(lambda: not moves(webs[0], "moving"))
+    assert webs[0].ask("GET", "/topics/moving").document["logs"][0]["replicas"] == [wanted]
 
 
 async def test_streams_go_on_when_the_leader_dies() -> None:
-    config = FAST.with_broker(leader_timeout_ms=500, replicas=3)
-    async with open_webs(3, config) as webs:
-        await create(webs, "orders", 1)
+    async with open_webs(3, FAST.with_broker(leader_timeout_ms=500, replicas=3)) as webs:
+        await webs[0].request("POST", "/topics", document={"name": "orders"})
+        with trio.fail_after(DEADLINE_S):
+            while not know_leaders(webs, "orders", 1):  # noqa: ASYNC110
+                await trio.sleep(0.02)
         leader = next(web for web in webs if web.broker.node.logs("orders")[0].leadership.is_led)
         others = [web for web in webs if web is not leader]
         async with open_client(others[0]) as subscriber, open_client(others[1]) as publisher:

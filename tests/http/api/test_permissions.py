@@ -19,7 +19,8 @@ from dafka.http.api import ROUTES
 from dafka.http.api.openapi import describe_api
 from dafka.http.server.principal import EVERYTHING
 from tests.http.api.events import EventSource
-from tests.http.running import DEADLINE_S, Answer, SharedWeb
+from tests.http.api.test_openapi import check_answer
+from tests.http.running import DEADLINE_S, Answer, RunningWeb, SharedWeb
 from tests.http.secured import (
     ANYBODY,
     PASSWORD,
@@ -27,8 +28,10 @@ from tests.http.secured import (
     Account,
     Grant,
     Needs,
+    lead_elsewhere,
     only,
     renamed,
+    run_beside_leader,
     run_cluster,
     run_secured,
     without_one,
@@ -57,12 +60,15 @@ class Use:
     sent: dict[str, Any] = attrs.field(factory=dict)
     status: int = 200
 
-    def ask(self, web: SharedWeb, names: dict[str, str] | None = None, method: str = "", **headers: Any) -> Answer:
+    def ask(self, web: RunningWeb, names: dict[str, str] | None = None, method: str = "", **headers: Any) -> Answer:
         """Send the request, or one about other names."""
         own, _, path = self.endpoint.partition(" ")
         path = path.replace("...", "").format(topic=TOPIC, group=GROUP, path="none", log=0, number=0)
         target, sent = renamed(path + self.target, names or {}), renamed(self.sent, names or {})
-        return web.ask(method or own, target, **sent, **headers)
+        answer = web.ask(method or own, target, **sent, **headers)
+        if not method:
+            check_answer(own, self.endpoint.partition(" ")[2], answer)
+        return answer
 
 
 USES = [
@@ -127,10 +133,11 @@ def test_every_route_is_in_the_table_and_described_like_it() -> None:
 
 def restore(web: SharedWeb, root: dict[str, Any]) -> None:
     """Make the topic and the groups as they were."""
-    web.ask("POST", "/topics", document={"name": TOPIC}, **root)
+    web.ask("POST", "/brokers/0/undrain", **root)
+    web.ask("POST", "/topics", document={"name": TOPIC, "replica_count": 1}, **root)
+    lead_elsewhere(web, TOPIC, root)
     web.ask("DELETE", "/topics/fresh", **root)
     web.ask("PATCH", f"/topics/{TOPIC}", document={"settings": {"retention.ms": None}}, **root)
-    web.ask("POST", "/brokers/0/undrain", **root)
     for group in (GROUP, OTHER_GROUP):
         answer = web.ask("PUT", f"/groups/{group}/offsets", document={"topic": TOPIC, "offsets": {"0": 0}}, **root)
         assert answer.status == 200, answer.body
@@ -144,9 +151,11 @@ def state_of(web: SharedWeb, root: dict[str, Any]) -> list[bytes]:
     ]
 
 
-@pytest.fixture(scope="module")
-def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SharedWeb, Account]]:
-    with run_secured(tmp_path_factory.mktemp("users")) as (web, account):
+@pytest.fixture(scope="module", params=[run_secured, run_beside_leader], ids=["leading", "forwarding"])
+def secured(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[SharedWeb, Account]]:
+    with request.param(tmp_path_factory.mktemp("users")) as (web, account):
         restore(web, account.root)
         yield web, account
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote
 
@@ -12,11 +13,37 @@ import attrs
 import pytest
 import trio
 
+from dafka import Config
 from dafka.broker.core.log.partitioner import log_of_key
 from tests.http.api.events import EventSource
-from tests.http.running import DEADLINE_S, Answer, SharedWeb
+from tests.http.running import DEADLINE_S, Answer, SharedWeb, run_web, run_webs
+from tests.http.secured import lead_elsewhere
 
 LINES = "application/x-ndjson"
+
+
+@contextmanager
+def run_beside_leader() -> Iterator[SharedWeb]:
+    """Run two brokers of a cluster: yield the second one, which forwards what concerns the first one."""
+    with run_webs(2, Config().with_broker(heartbeat_ms=50)) as webs:
+        yield max(webs, key=lambda web: web.broker.node.brokers.own.number)
+
+
+@pytest.fixture(scope="module", params=[run_web, run_beside_leader], ids=["leading", "forwarding"])
+def served(request: pytest.FixtureRequest) -> Iterator[SharedWeb]:
+    """A broker that is asked about logs that it leads, or about those of another one."""
+    with request.param() as running:
+        yield running
+
+
+@pytest.fixture
+def topic(served: SharedWeb, name: str) -> str:
+    """A new topic with one log, which the first broker leads."""
+    served.create(name)
+    lead_elsewhere(served, name, {})
+    return name
+
+
 TIMES = [1000, 1003, 1001, 1005, 1005, 1009]
 
 
@@ -72,10 +99,10 @@ def lines_of(answer: Answer) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("start", [0, 2])
-def test_a_range_of_a_log_is_what_the_log_holds(web: SharedWeb, topic: str, start: int) -> None:
-    model = publish(web, topic, 1)
+def test_a_range_of_a_log_is_what_the_log_holds(served: SharedWeb, topic: str, start: int) -> None:
+    model = publish(served, topic, 1)
     if start:
-        assert web.ask("DELETE", f"/topics/{topic}/records?before={start}").document == {
+        assert served.ask("DELETE", f"/topics/{topic}/records?before={start}").document == {
             "log": 0,
             "start_offset": start,
         }
@@ -85,7 +112,7 @@ def test_a_range_of_a_log_is_what_the_log_holds(web: SharedWeb, topic: str, star
     for begin in positions:
         for end, limit in [(None, 1000), (None, 2), *((each, 1000) for each in positions[::2])]:
             query = f"from={begin}&limit={limit}" + (f"&to={end}" if end else "")
-            answer = web.ask("GET", f"/topics/{topic}/records?{query}")
+            answer = served.ask("GET", f"/topics/{topic}/records?{query}")
             expected = model.read([0], begin, end, limit)
             if expected is None:
                 assert (answer.status, answer.code) == (400, "offset_out_of_range"), query
@@ -93,10 +120,10 @@ def test_a_range_of_a_log_is_what_the_log_holds(web: SharedWeb, topic: str, star
                 assert lines_of(answer) == expected, query
 
 
-def test_a_range_of_several_logs_is_what_the_logs_hold(web: SharedWeb, name: str) -> None:
-    topic = web.create(name, 3)
-    model = publish(web, topic, 3)
-    web.ask("DELETE", f"/topics/{topic}/records?log=1&before=4")
+def test_a_range_of_several_logs_is_what_the_logs_hold(served: SharedWeb, name: str) -> None:
+    topic = served.create(name, 3)
+    model = publish(served, topic, 3)
+    served.ask("DELETE", f"/topics/{topic}/records?log=1&before=4")
     model.starts[1] = 4
     ranges = [("earliest", None), ("time:1001", "time:1005"), ("offsets:0=5,1=0", "offsets:2=3,1=6"), ("latest", None)]
     for begin, end in ranges:
@@ -109,7 +136,7 @@ def test_a_range_of_several_logs_is_what_the_logs_hold(web: SharedWeb, name: str
                     + (f"&to={end}" if end else "")
                     + (f"&log={log}" if log is not None else "")
                 )
-                found = lines_of(web.ask("GET", f"/topics/{topic}/records?{query}"))
+                found = lines_of(served.ask("GET", f"/topics/{topic}/records?{query}"))
                 assert found == model.read([0, 1, 2] if log is None else [log], begin, end, limit), query
     for target, code in (
         ("records?from=1", "bad_request"),
@@ -118,28 +145,34 @@ def test_a_range_of_several_logs_is_what_the_logs_hold(web: SharedWeb, name: str
         ("records?log=0&from=offsets:1=0", "log_not_found"),
         ("records?from=offsets:0=7", "offset_out_of_range"),
     ):
-        assert web.ask("GET", f"/topics/{topic}/{target}").code == code
-    assert web.ask("DELETE", f"/topics/{topic}/records?before=1").code == "bad_request"
-    assert web.ask("DELETE", f"/topics/{topic}/records?log=3&before=1").code == "log_not_found"
-    assert web.ask("DELETE", f"/topics/{topic}/records?log=0&before=7").code == "offset_out_of_range"
-    assert web.ask("DELETE", f"/topics/{topic}/records?log=0").code == "bad_request"
+        assert served.ask("GET", f"/topics/{topic}/{target}").code == code
+    assert served.ask("DELETE", f"/topics/{topic}/records?before=1").code == "bad_request"
+    assert served.ask("DELETE", f"/topics/{topic}/records?log=3&before=1").code == "log_not_found"
+    assert served.ask("DELETE", f"/topics/{topic}/records?log=0&before=7").code == "offset_out_of_range"
+    assert served.ask("DELETE", f"/topics/{topic}/records?log=0").code == "bad_request"
     for before, start in (("time:1003", 1), ("1", 1), ("0", 1), ("latest", 6)):
-        answer = web.ask("DELETE", f"/topics/{topic}/records?log=0&before={before}")
+        answer = served.ask("DELETE", f"/topics/{topic}/records?log=0&before={before}")
         assert answer.document == {"log": 0, "start_offset": start}
-    assert lines_of(web.ask("GET", f"/topics/{topic}/records?log=0")) == []
+    assert lines_of(served.ask("GET", f"/topics/{topic}/records?log=0")) == []
 
 
-def test_offsets_are_those_of_the_logs(web: SharedWeb, name: str) -> None:
-    topic = web.create(name, 2)
-    model = publish(web, topic, 2)
-    web.ask("DELETE", f"/topics/{topic}/records?log=1&before=3")
+def test_offsets_are_those_of_the_logs(served: SharedWeb, name: str) -> None:
+    topic = served.create(name, 2)
+    model = publish(served, topic, 2)
+    served.ask("DELETE", f"/topics/{topic}/records?log=1&before=3")
     model.starts[1] = 3
     bounds = [{"log": log, "start_offset": model.starts[log], "end_offset": len(TIMES)} for log in (0, 1)]
-    assert web.ask("GET", f"/topics/{topic}/offsets").document == {"offsets": bounds}
+    assert served.ask("GET", f"/topics/{topic}/offsets").document == {"offsets": bounds}
     for time in ("0", "1001", "1005", "1010", "1970-01-01T00:00:01.003Z"):
         milliseconds = "1003" if "Z" in time else time
         expected = [{**each, "offset": model.position(f"time:{milliseconds}", each["log"])} for each in bounds]
-        assert web.ask("GET", f"/topics/{topic}/offsets?time={time}").document == {"offsets": expected}
+        assert served.ask("GET", f"/topics/{topic}/offsets?time={time}").document == {"offsets": expected}
+
+
+def test_topics_are_described_with_the_sizes_of_their_logs(web: SharedWeb, name: str) -> None:
+    topic = web.create(name, 2)
+    publish(web, topic, 2)
+    web.ask("DELETE", f"/topics/{topic}/records?log=1&before=3")
     described = web.ask("GET", f"/topics/{topic}?times=true").document
     assert described["record_count"] == 9
     assert [(each["start_offset"], each["end_offset"], each["last_timestamp"]) for each in described["logs"]] == [
@@ -154,34 +187,39 @@ def test_offsets_are_those_of_the_logs(web: SharedWeb, name: str) -> None:
     assert listed["bytes"] == 9 * len("0-0")
 
 
-def test_positions_of_groups_are_what_they_have_committed(web: SharedWeb, topic: str, name: str) -> None:
-    publish(web, topic, 1)
+def test_positions_of_groups_are_what_they_have_committed(served: SharedWeb, topic: str, name: str) -> None:
+    publish(served, topic, 1)
     target = f"/topics/{topic}/records"
-    assert len(lines_of(web.ask("GET", f"{target}?from=group:{name}"))) == 6, "it has committed nothing"
+    assert len(lines_of(served.ask("GET", f"{target}?from=group:{name}"))) == 6, "it has committed nothing"
     for offset in (4, 0, 6):
         commit = {"topic": topic, "offsets": {"0": offset}}
-        group = web.ask("PUT", f"/groups/{name}/offsets", document=commit).document
+        group = served.ask("PUT", f"/groups/{name}/offsets", document=commit).document
         assert [(each["offset"], each["end_offset"], each["lag"]) for each in group["offsets"]] == [
             (offset, 6, 6 - offset)
         ]
         assert (group["lag"], group["state"], group["members"]) == (6 - offset, "Empty", [])
-        found = lines_of(web.ask("GET", f"{target}?from=group:{name}"))
+        found = lines_of(served.ask("GET", f"{target}?from=group:{name}"))
         assert [each["offset"] for each in found] == [*range(offset, 6)]
-        found = lines_of(web.ask("GET", f"{target}?to=group:{name}"))
+        found = lines_of(served.ask("GET", f"{target}?to=group:{name}"))
         assert [each["offset"] for each in found] == [*range(offset)]
-    web.ask("PUT", f"/groups/{name}/offsets", document={"topic": topic, "offsets": {"0": 1}})
-    web.ask("DELETE", f"{target}?before=3")
-    assert len(lines_of(web.ask("GET", f"{target}?from=group:{name}"))) == 3
-    web.ask("DELETE", f"/topics/{topic}")
-    web.create(topic)
-    publish(web, topic, 1)
-    assert len(lines_of(web.ask("GET", f"{target}?from=group:{name}"))) == 6, "the offsets are deleted with the topic"
+    served.ask("PUT", f"/groups/{name}/offsets", document={"topic": topic, "offsets": {"0": 1}})
+    served.ask("DELETE", f"{target}?before=3")
+    assert len(lines_of(served.ask("GET", f"{target}?from=group:{name}"))) == 3
 
 
-def test_a_reset_is_to_where_its_position_is(web: SharedWeb, topic: str, name: str) -> None:
-    publish(web, topic, 1)
+def test_offsets_of_groups_are_deleted_with_the_topic(web: SharedWeb, name: str) -> None:
+    for _ in range(2):
+        web.create(name)
+        publish(web, name, 1)
+        assert len(lines_of(web.ask("GET", f"/topics/{name}/records?from=group:{name}"))) == 6
+        web.ask("PUT", f"/groups/{name}/offsets", document={"topic": name, "offsets": {"0": 1}})
+        web.ask("DELETE", f"/topics/{name}")
+
+
+def test_a_reset_is_to_where_its_position_is(served: SharedWeb, topic: str, name: str) -> None:
+    publish(served, topic, 1)
     other = f"other.{name}"
-    web.ask("PUT", f"/groups/{other}/offsets", document={"topic": topic, "offsets": {"0": 5}})
+    served.ask("PUT", f"/groups/{other}/offsets", document={"topic": topic, "offsets": {"0": 5}})
     resets: list[tuple[Any, int]] = [
         ("earliest", 0),
         ("latest", 6),
@@ -191,7 +229,7 @@ def test_a_reset_is_to_where_its_position_is(web: SharedWeb, topic: str, name: s
         ({"offset": 2}, 2),
     ]
     for to, offset in resets:
-        answer = web.ask("PUT", f"/groups/{name}/offsets", document={"topic": topic, "to": to})
+        answer = served.ask("PUT", f"/groups/{name}/offsets", document={"topic": topic, "to": to})
         assert [each["offset"] for each in answer.document["offsets"]] == [offset], to
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"topic": topic}, "bad_request"),
@@ -204,11 +242,11 @@ def test_a_reset_is_to_where_its_position_is(web: SharedWeb, topic: str, name: s
         ({"topic": f"no.{topic}", "to": "earliest"}, "topic_not_found"),
     ]
     for document, code in wrong:
-        assert web.ask("PUT", f"/groups/{name}/offsets", document=document).code == code, document
-    assert web.ask("GET", f"/groups/{name}").document["offsets"][0]["offset"] == 2
-    assert web.ask("DELETE", f"/groups/{name}").status == 204
-    assert web.ask("DELETE", f"/groups/{name}").code == "group_not_found"
-    assert web.ask("GET", f"/groups/{name}").code == "group_not_found"
+        assert served.ask("PUT", f"/groups/{name}/offsets", document=document).code == code, document
+    assert served.ask("GET", f"/groups/{name}").document["offsets"][0]["offset"] == 2
+    assert served.ask("DELETE", f"/groups/{name}").status == 204
+    assert served.ask("DELETE", f"/groups/{name}").code == "group_not_found"
+    assert served.ask("GET", f"/groups/{name}").code == "group_not_found"
 
 
 @pytest.mark.parametrize("kind", ["topics", "groups"])
@@ -222,7 +260,8 @@ def test_pages_have_all_names_once_and_in_order(web: SharedWeb, name: str, kind:
         names = [f"{name}{each}" for each in ("a", "b c", "b/d", "bé", "z")]
         for each in reversed(names):
             document = {"topic": name, "to": "latest"}
-            assert web.ask("PUT", f"/groups/{quote(each, safe='')}/offsets", document=document).status == 200
+            answer = web.ask("PUT", f"/groups/{quote(each, safe='')}/offsets", document=document)
+            assert answer.status == 200, answer.body
     field, count = {"topics": ("name", "topic_count"), "groups": ("group", "group_count")}[kind]
 
     def pages(query: str) -> Iterator[dict[str, Any]]:
@@ -243,32 +282,32 @@ def test_pages_have_all_names_once_and_in_order(web: SharedWeb, name: str, kind:
     assert [each[field] for each in after[kind]] == names[1:] if kind == "groups" else names[2:]
 
 
-def test_keys_and_logs_choose_where_records_go(web: SharedWeb, name: str) -> None:
-    topic = web.create(name, 3)
+def test_keys_and_logs_choose_where_records_go(served: SharedWeb, name: str) -> None:
+    topic = served.create(name, 3)
     for key in ("anne", "bob", "carl", "ä"):
-        (found,) = web.ask("POST", f"/topics/{topic}/records?key={quote(key)}", b"x").document["offsets"]
+        (found,) = served.ask("POST", f"/topics/{topic}/records?key={quote(key)}", b"x").document["offsets"]
         assert found["log"] == log_of_key(key.encode(), 3)
-    assert {web.ask("POST", f"/topics/{topic}/records", b"x").document["offsets"][0]["log"] for _ in range(3)} == {
+    assert {served.ask("POST", f"/topics/{topic}/records", b"x").document["offsets"][0]["log"] for _ in range(3)} == {
         0,
         1,
         2,
     }
-    (found,) = web.ask("POST", f"/topics/{topic}/records?key=anne&log=2", b"x").document["offsets"]
+    (found,) = served.ask("POST", f"/topics/{topic}/records?key=anne&log=2", b"x").document["offsets"]
     assert found["log"] == 2
     for content_type in (LINES, "application/vnd.kafka.json.v2+json", "application/vnd.kafka.binary.v2+json"):
-        answer = web.ask("POST", f"/topics/{topic}/records?key=a", b'{"value": "x"}', Content_Type=content_type)
+        answer = served.ask("POST", f"/topics/{topic}/records?key=a", b'{"value": "x"}', Content_Type=content_type)
         assert answer.code == "bad_request"
-    assert web.ask("POST", f"/topics/{topic}/records?log=3", b"x").code == "log_not_found"
+    assert served.ask("POST", f"/topics/{topic}/records?log=3", b"x").code == "log_not_found"
     body = "\n".join(json.dumps({"key": each, "value": each}) for each in ("anne", "bob", "anne", "carl")).encode()
-    offsets = web.ask("POST", f"/topics/{topic}/records", body, Content_Type=LINES).document["offsets"]
+    offsets = served.ask("POST", f"/topics/{topic}/records", body, Content_Type=LINES).document["offsets"]
     keys = ["anne", "bob", "anne", "carl"]
     expected = Counter(log_of_key(key.encode(), 3) for key in keys)
     assert {each["log"]: each["count"] for each in offsets} == expected
 
 
-async def test_a_stream_begins_after_the_last_event_and_has_each_record_once(web: SharedWeb, name: str) -> None:
-    topic = await trio.to_thread.run_sync(web.create, name, 2)
-    model = await trio.to_thread.run_sync(publish, web, topic, 2)
+async def test_a_stream_begins_after_the_last_event_and_has_each_record_once(served: SharedWeb, name: str) -> None:
+    topic = await trio.to_thread.run_sync(served.create, name, 2)
+    model = await trio.to_thread.run_sync(publish, served, topic, 2)
     target = f"/topics/{topic}/records"
     source = EventSource()
     for begin, last, expected in (
@@ -279,10 +318,10 @@ async def test_a_stream_begins_after_the_last_event_and_has_each_record_once(web
     ):
         source = EventSource(last)
         with trio.fail_after(DEADLINE_S):
-            async with source.connect(web, f"{target}?from={begin}&limit=1&to=earliest") as stream:
+            async with source.connect(served, f"{target}?from={begin}&limit=1&to=earliest") as stream:
                 await source.read(stream, 12 - sum(expected))
         assert source.values() == [each["value"] for log in (0, 1) for each in model.logs[log][expected[log] :]]
         assert source.last_event_id == "0=6,1=6"
     for last in ("0=7", "7=0", "x", "0=-1", ""):
-        answer = await web.get(target, Accept="text/event-stream", Last_Event_ID=last)
+        answer = await served.get(target, Accept="text/event-stream", Last_Event_ID=last)
         assert answer.status in {400, 404}, last

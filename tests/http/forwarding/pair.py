@@ -10,7 +10,6 @@ import attrs
 import trio
 
 from dafka import Config
-from dafka.broker.core.coordination.state_records import COORDINATORS_TOPIC
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
 from tests.http.running import RunningWeb, open_web
@@ -24,7 +23,7 @@ class Leaderships:
     def __init__(self, *webs: RunningWeb) -> None:
         self.webs = webs
         self._moved = trio.Event()
-        for number, web in enumerate(webs):
+        for web in webs:
             broker: Any = web.broker.node
             broker.replicator.led_logs.wait_leadership = self._wait
             for other_number, other in enumerate(webs):
@@ -33,7 +32,6 @@ class Leaderships:
                     address = own.address
                     broker.brokers.record_registration(attrs.evolve(own, number=other_number))
                     broker.brokers.record_heartbeat(address, float("inf"))
-            assert number >= 0
             broker.brokers.check_alive(trio.current_time())
 
     async def _wait(self, _log: Log) -> None:
@@ -81,10 +79,3 @@ async def open_pair(
         for number in range(log_count):
             pair.lead(number, second)
         yield pair
-
-
-def coordinate_elsewhere(pair: Pair) -> None:
-    """Make the second broker the coordinator of all groups."""
-    other = pair.second.broker.node.address
-    for log in pair.first.broker.node.log_table.logs(COORDINATORS_TOPIC):
-        log.leadership = LeaderAndIsr(other, 1, is_led=False)

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from urllib.parse import quote
 
 import pytest
 import trio
 import trio.testing
 
-from dafka import Config
 from dafka.batches import encode_batch
-from dafka.broker.access.credentials import DEFAULT_ITERATIONS, MECHANISMS, derive_credential
-from dafka.broker.access.permissions import Permissions
-from dafka.broker.access.users_file import User, write_users
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.brokers import BrokerRegistration
@@ -27,8 +22,9 @@ from dafka.http.forwarding.remote_reads import RemoteRead, RemoteReads
 from dafka.http.server.errors import WebError
 from dafka.http.server.http_server import HttpServer
 from tests.broker.core.entries import epoch_end
-from tests.http.forwarding.pair import TOPIC, Pair, coordinate_elsewhere, log_of, open_pair
+from tests.http.forwarding.pair import TOPIC, Pair, log_of, open_pair
 from tests.http.running import RunningWeb
+from tests.http.secured import create_with_secret
 from tests.http.websocket.clients import open_client
 
 DEADLINE_S = 60
@@ -51,38 +47,6 @@ async def publish(pair: Pair, *values: str, log: int = 0) -> list[dict[str, int]
     assert answer.status == 200, answer.body
     found: list[dict[str, int]] = answer.document["offsets"]
     return found
-
-
-async def test_http_clients_publish_and_read_at_a_broker_that_does_not_lead() -> None:
-    async with open_pair() as pair:
-        assert await publish(pair, "a", "b") == [{"log": 0, "offset": 0, "count": 2}]
-        assert await publish(pair, "c") == [{"log": 0, "offset": 2, "count": 1}]
-        assert log_of(pair.second).high_watermark == 3
-        assert log_of(pair.first).high_watermark == 0
-        assert values_in((await pair.first.get(f"/topics/{TOPIC}/records")).body) == ["a", "b", "c"]
-        assert values_in((await pair.first.get(f"/topics/{TOPIC}/records?from=1&limit=1")).body) == ["b"]
-        assert (await pair.first.get(f"/topics/{TOPIC}/records?from=9")).code == "offset_out_of_range"
-        assert values_in((await pair.first.get(f"/topics/{TOPIC}/records?from=latest")).body) == []
-
-
-async def test_offsets_and_times_come_from_the_leader() -> None:
-    async with open_pair() as pair, open_client(pair.first) as client:
-        records = [{"value": f"{number}", "timestamp": 1000 + number} for number in range(4)]
-        await client.ask("publish", topic=TOPIC, records=records)
-        found = (await pair.first.get(f"/topics/{TOPIC}/offsets?time=1002")).document["offsets"]
-        assert found == [{"log": 0, "start_offset": 0, "end_offset": 4, "offset": 2}]
-        assert values_in((await pair.first.get(f"/topics/{TOPIC}/records?from=time:1003")).body) == ["3"]
-        described = await client.ask("describe", topic=TOPIC)
-        assert described["logs"] == [{"log": 0, "start_offset": 0, "end_offset": 4}]
-
-
-async def test_records_are_deleted_at_the_leader() -> None:
-    async with open_pair() as pair:
-        await publish(pair, "a", "b", "c")
-        answer = await pair.first.request("DELETE", f"/topics/{TOPIC}/records?before=2")
-        assert answer.document == {"log": 0, "start_offset": 2}
-        assert log_of(pair.second).index.start_offset == 2
-        assert values_in((await pair.first.get(f"/topics/{TOPIC}/records")).body) == ["c"]
 
 
 async def test_one_subscription_gets_records_of_logs_with_different_leaders() -> None:
@@ -114,23 +78,6 @@ async def test_waiting_clients_get_records_when_they_come(monkeypatch: pytest.Mo
         nursery.start_soon(publish_later)
         answer = await pair.first.get(f"/topics/{TOPIC}/records?wait_ms=30000")
         assert values_in(answer.body) == ["a"]
-
-
-async def test_events_stream_from_the_leader() -> None:
-    async with open_pair() as pair:
-        await publish(pair, "a")
-        head = f"GET /topics/{TOPIC}/records HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n"
-        with trio.fail_after(DEADLINE_S):
-            stream = await trio.open_tcp_stream("127.0.0.1", pair.first.port)
-            async with stream:
-                await stream.send_all(head.encode())
-                received = b""
-                while b'"value":"a"' not in received:
-                    received += await stream.receive_some()
-                await publish(pair, "b")
-                while b'"value":"b"' not in received:
-                    received += await stream.receive_some()
-        assert b"id: 0=2" in received
 
 
 async def test_subscription_goes_on_at_the_next_leader_and_at_this_broker() -> None:
@@ -287,15 +234,11 @@ async def test_credentials_that_a_client_makes_up_are_refused() -> None:
         assert answer.headers["WWW-Authenticate"].startswith("Dafka-Broker ")
 
 
-async def test_clients_use_up_no_connections_between_brokers(users: Path, tmp_path: Path) -> None:
-    secret = tmp_path / "secret"
-    secret.write_text("s" * 32)
-    config = Config().with_clients(users=str(users)).with_broker(secret_file=str(secret))
-    config = config.with_http(connections_max=60)
-    async with open_pair(config=config) as pair:
+async def test_clients_use_up_no_connections_between_brokers(tmp_path: Path) -> None:
+    account, config = create_with_secret(tmp_path)
+    async with open_pair(config=config.with_http(connections_max=60)) as pair:
         quotas = web_of(pair.second).quotas
-        writer = {"Authorization": "Basic d3JpdGVyOnB3"}
-        assert (await pair.first.request("POST", f"/topics/{TOPIC}/records", b"a", **writer)).status == 200
+        assert (await pair.first.request("POST", f"/topics/{TOPIC}/records", b"a", **account.root)).status == 200
         peak = 0
 
         async def watch() -> None:
@@ -308,11 +251,11 @@ async def test_clients_use_up_no_connections_between_brokers(users: Path, tmp_pa
             watching.start_soon(watch)
             async with trio.open_nursery() as nursery:
                 for _ in range(50):
-                    nursery.start_soon(get_often, pair, "/topics?sizes=true", 2, writer)
+                    nursery.start_soon(get_often, pair, "/topics?sizes=true", 2, account.root)
             watching.cancel_scope.cancel()
         assert CONNECTIONS_MAX <= peak <= 3 * CONNECTIONS_MAX, "the limit, and those that are being closed"
         assert quotas.refused == 0
-        assert (await pair.first.request("POST", f"/topics/{TOPIC}/records", b"a", **writer)).status == 200
+        assert (await pair.first.request("POST", f"/topics/{TOPIC}/records", b"a", **account.root)).status == 200
 
 
 async def get_often(pair: Pair, target: str, count: int, headers: dict[str, str]) -> None:
@@ -320,71 +263,12 @@ async def get_often(pair: Pair, target: str, count: int, headers: dict[str, str]
         assert (await pair.first.get(target, **headers)).status == 200
 
 
-@pytest.fixture
-def users(tmp_path: Path) -> Path:
-    path = tmp_path / "users.toml"
-    credentials = {each: derive_credential(each, "pw", DEFAULT_ITERATIONS) for each in MECHANISMS}
-    everyone = {
-        "writer": User("writer", credentials, Permissions(write=("*",))),
-        "reader": User("reader", credentials, Permissions(read=("*",))),
-    }
-    write_users(path, everyone)
-    return path
-
-
-async def test_permissions_are_those_of_the_user_at_the_first_broker(users: Path, tmp_path: Path) -> None:
-    secret = tmp_path / "secret"
-    secret.write_text("s" * 32)
-    config = Config().with_clients(users=str(users)).with_broker(secret_file=str(secret))
-    async with open_pair(config=config) as pair:
-        writer, reader = "Basic d3JpdGVyOnB3", "Basic cmVhZGVyOnB3"
-        target = f"/topics/{TOPIC}/records"
-        assert (await pair.first.request("POST", target, b"a", Authorization=writer)).status == 200
-        assert (await pair.first.request("POST", target, b"a", Authorization=reader)).code == "forbidden"
-        assert values_in((await pair.first.get(target, Authorization=reader)).body) == ["a"]
-        assert (await pair.first.get(target)).code == "unauthenticated"
-        # A session of a browser ends at the first broker, and its requests are forwarded nevertheless.
-        answer = await pair.first.request("POST", "/session", document={"user": "reader", "password": "pw"})
-        cookie = answer.headers["Set-Cookie"].partition(";")[0]
-        assert values_in((await pair.first.get(target, Cookie=cookie)).body) == ["a"]
-
-
-async def test_brokers_with_different_secrets_do_not_trust_each_other(
-    users: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_brokers_without_secrets_do_not_trust_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither can prove that it is a broker."""
     monkeypatch.setattr("dafka.http.forwarding.remote_appends.LEADER_WAIT_S", 0.3)
-    async with open_pair(config=Config().with_clients(users=str(users))) as pair:
-        # Neither broker has a secret, so that none can prove that it is one.
-        answer = await pair.first.request("POST", f"/topics/{TOPIC}/records", b"a", Authorization="Basic d3JpdGVyOnB3")
+    account, config = create_with_secret(tmp_path)
+    async with open_pair(config=config.with_broker(secret_file="")) as pair:
+        answer = await pair.first.request("POST", f"/topics/{TOPIC}/records", b"a", **account.root)
         assert answer.code == "leader_unavailable"
         assert "secret_file" in answer.document["error"]["message"]
         assert log_of(pair.second).high_watermark == 0
-
-
-async def test_groups_are_reached_at_the_broker_that_coordinates_them() -> None:
-    async with open_pair() as pair, open_client(pair.first) as client:
-        await publish(pair, "a", "b", "c")
-        here = {"topic": TOPIC, "offsets": {"0": 1}}
-        assert (await pair.first.request("PUT", "/groups/here/offsets", document=here)).status == 200
-        coordinate_elsewhere(pair)
-        assert (await client.ask("commit", group="e/b", topic=TOPIC, offsets={"0": 2}))["type"] == "committed"
-        latest = {"topic": TOPIC, "to": "latest"}
-        assert (await pair.first.request("PUT", "/groups/e%2Fa/offsets", document=latest)).document["lag"] == 0
-        found = await pair.second.broker.broker.groups.fetch_offsets("e/b")
-        assert [each.offset for each in found.values()] == [2]
-        described = (await pair.first.get("/groups/e%2Fb")).document
-        assert (described["group"], described["lag"], described["offsets"][0]["offset"]) == ("e/b", 1, 2)
-        assert values_in((await pair.first.get(f"/topics/{TOPIC}/records?from=group:e%2Fb")).body) == ["c"]
-        assert (await pair.first.get("/groups/nothing")).code == "group_not_found"
-        listed = []
-        target = "/groups?limit=1"
-        while True:
-            page = (await pair.first.get(target)).document
-            listed += [each["group"] for each in page["groups"]]
-            assert page["group_count"] == 3
-            if page["next"] is None:
-                break
-            target = f"/groups?limit=1&after={quote(page['next'], safe='')}"
-        assert listed == ["e/a", "e/b", "here"]
-        assert (await pair.first.request("DELETE", "/groups/e%2Fa")).status == 204
-        assert (await pair.first.request("DELETE", "/groups/e%2Fa")).code == "group_not_found"
