@@ -37,13 +37,13 @@ COLOURS = 128
 
 TOPICS = ("clicks", "orders", "payments", "sensor.humidity", "sensor.temperature")
 
-PICTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "overview-light": ("", "Overview", {"viewport": WIDE, "color_scheme": "light"}),
-    "overview-dark": ("", "Overview", {"viewport": WIDE, "color_scheme": "dark"}),
-    "records": ("topics/orders", "orders", {"viewport": WIDE}),
-    "group": ("groups/billing", "billing", {"viewport": WIDE}),
+PICTURES = {
+    "overview-light": ("", "Overview", "light"),
+    "overview-dark": ("", "Overview", "dark"),
+    "records": ("topics/orders", "orders", "light"),
+    "group": ("groups/billing", "billing", "light"),
 }
-"""The path, the heading and the window of each picture."""
+"""The path, the heading and the colours of each picture."""
 
 
 def sample_record(topic: str, number: int) -> dict[str, Any]:
@@ -115,8 +115,8 @@ def main(arguments: list[str]) -> None:
     folder = Path(arguments[0]) if arguments else FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     with busy_broker() as broker, open_browser() as browser:
-        for name, (path, heading, options) in PICTURES.items():
-            with open_window(browser, broker.url, **options) as window:
+        for name, (path, heading, theme) in PICTURES.items():
+            with open_window(browser, broker.url) as window, window.emulating(viewport=WIDE, theme=theme):
                 window.open(path, heading)
                 if name == "records":
                     window.page.get_by_role("row").nth(3).click()

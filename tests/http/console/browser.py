@@ -99,6 +99,21 @@ class Window:
             for each in found["violations"]
         ]
 
+    @contextmanager
+    def emulating(self, *, viewport: dict[str, int] = WIDE, theme: str | None = None) -> Iterator[None]:
+        """Give the window another size, or say that its user wants other colours, during the block."""
+        self.page.set_viewport_size(viewport)
+        self.page.emulate_media(color_scheme=theme)
+        try:
+            yield
+        finally:
+            self.page.set_viewport_size(WIDE)
+            self.page.emulate_media(color_scheme="null")
+
+    def forgive(self, *texts: str) -> None:
+        """Forget complaints that have one of these texts in them."""
+        self.complaints = [each for each in self.complaints if not any(text in each for text in texts)]
+
     def is_too_wide(self) -> bool:
         """Return whether the page has to be scrolled sideways."""
         return bool(self.page.evaluate("document.documentElement.scrollWidth > window.innerWidth"))
@@ -114,31 +129,21 @@ _SHARED: dict[tuple[int, str], Window] = {}
 
 
 @contextmanager
-def open_window(browser: Any, url: str, *, is_shared: bool = True, **options: Any) -> Iterator[Window]:
+def open_window(browser: Any, url: str, *, is_shared: bool = True) -> Iterator[Window]:
     """Open a window with the console of a broker during the block. It must stay calm.
 
-    A window without options of its own is shared by the tests of a browser.
+    A window that is shared goes on from the test before, with another page.
     """
-    if options or not is_shared:
-        context = browser.new_context(**{"viewport": WIDE, **options})
-        try:
-            window = Window(context, url)
-            yield window
-            window.assert_calm()
-        finally:
-            context.close()
-        return
     place = id(browser), url
-    if place in _SHARED:
-        window = _SHARED.pop(place)
-    else:
-        window = Window(browser.new_context(viewport=WIDE, reduced_motion="reduce"), url)
+    window = _SHARED.pop(place, None) if is_shared else None
+    window = window or Window(browser.new_context(viewport=WIDE, reduced_motion="reduce"), url)
     try:
         yield window
         window.assert_calm()
-        window.open("nowhere", "No such page")
-        window.assert_calm()
-        _SHARED[place] = window
+        if is_shared:
+            window.open("nowhere", "No such page")
+            window.assert_calm()
+            _SHARED[place] = window
     finally:
         if place not in _SHARED:
             window.page.context.close()

@@ -1,115 +1,62 @@
-"""A broker that listens to HTTP in a process of its own, which can be stopped and started again."""
+"""A broker whose console is shown."""
 
 from __future__ import annotations
 
-import base64
-import http.client
 import json
-import subprocess
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from tests.ports import free_port
+import attrs
 
-START_S = 60
-REQUEST_S = 60
+from dafka import Config
+from tests.http.running import SharedWeb, run_web
 
 
+@attrs.frozen
 class ServedBroker:
-    """A broker with a tower, run by `dafka up`.
+    """A broker in a thread of its own."""
 
-    Args:
-        folder: The folder of its storage.
-        arguments: Further arguments of the command.
-        joined: A running broker whose cluster it joins; None for a cluster of its own.
+    web: SharedWeb
 
-    Attributes:
-        url: Where its console is.
-        tower_options: The options of commands whose nodes belong to its cluster.
-    """
-
-    def __init__(self, folder: Path, arguments: Iterable[str] = (), joined: ServedBroker | None = None) -> None:
-        self._port = free_port()
-        self._kafka_port = free_port()
-        self.url = f"http://127.0.0.1:{self._port}/"
-        sub, pub = f"tcp://127.0.0.1:{free_port()}", f"tcp://127.0.0.1:{free_port()}"
-        self.tower_options: list[str] = (
-            ["--tower-sub", sub, "--tower-pub", pub] if joined is None else joined.tower_options
-        )
-        self._command = [
-            *(sys.executable, "-m", "dafka", "up" if joined is None else "broker"),
-            *("--http", f"127.0.0.1:{self._port}", "--kafka", f"127.0.0.1:{self._kafka_port}"),
-            *(("--sub", sub, "--pub", pub) if joined is None else self.tower_options),
-            *("--storage", f"filelog:{folder}"),
-            *arguments,
-        ]
-        self._process: subprocess.Popen[str] | None = None
+    @property
+    def url(self) -> str:
+        """Where its console is."""
+        return f"{self.web.broker.url}/"
 
     @property
     def bootstrap_servers(self) -> str:
         """Where clients of Kafka connect."""
-        return f"127.0.0.1:{self._kafka_port}"
+        return self.web.broker.bootstrap_servers
 
-    def start(self) -> None:
-        """Start the broker, and wait until it listens."""
-        self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True)
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.startswith("HTTP"):
-                return
-        raise AssertionError("the broker has not started")
+    @property
+    def tower_options(self) -> list[str]:
+        """The options of commands whose nodes belong to its cluster."""
+        beacon = self.web.config.beacon
+        return ["--tower-sub", beacon.tower_sub[0], "--tower-pub", beacon.tower_pub[0]]
 
-    def stop(self) -> None:
-        """Stop the broker."""
-        if self._process is not None:
-            self._process.terminate()
-            assert self._process.stdout is not None
-            self._process.stdout.read()
-            self._process.stdout.close()
-            self._process.wait(START_S)
-            self._process = None
-
-    def request(
-        self, method: str, path: str, body: object = None, *, lines: bool = False, headers: Mapping[str, str] = {}
-    ) -> Any:
+    def request(self, method: str, path: str, document: object = None, **headers: Any) -> Any:
         """Send a request, and return the document in the answer."""
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=REQUEST_S)
-        kind = "application/x-ndjson" if lines else "application/json"
-        content = body if isinstance(body, (bytes, type(None))) else json.dumps(body).encode()
-        try:
-            connection.request(method, path, content, {"Content-Type": kind, **headers})
-            answer = connection.getresponse()
-            received = answer.read()
-        finally:
-            connection.close()
-        assert answer.status < 300, (answer.status, received)
-        return json.loads(received) if received else None
+        answer = self.web.ask(method, path, document=document, **headers)
+        assert answer.status < 300, (answer.status, answer.body)
+        return answer.document if answer.body else None
 
-    def create_topic(self, name: str, log_count: int = 1) -> None:
+    def create_topic(self, name: str, log_count: int = 1, **headers: Any) -> None:
         """Create a topic."""
-        self.request("POST", "/topics", {"name": name, "log_count": log_count})
+        self.request("POST", "/topics", {"name": name, "log_count": log_count}, **headers)
 
-    def publish(self, topic: str, records: Iterable[Mapping[str, object]]) -> None:
+    def publish(self, topic: str, records: Iterable[Mapping[str, object]], **headers: Any) -> None:
         """Publish records, as the API has them."""
         body = "\n".join(json.dumps(each) for each in records).encode()
-        self.request("POST", f"/topics/{quote(topic, safe='')}/records", body, lines=True)
-
-
-def basic(user: str, password: str) -> dict[str, str]:
-    """Return the header of Basic authentication."""
-    return {"Authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
+        target = f"/topics/{quote(topic, safe='')}/records"
+        answer = self.web.ask("POST", target, body, Content_Type="application/x-ndjson", **headers)
+        assert answer.status == 200, answer.body
 
 
 @contextmanager
-def serve_broker(folder: Path, arguments: Iterable[str] = ()) -> Iterator[ServedBroker]:
+def serve_broker(folder: Path, config: Config | None = None) -> Iterator[ServedBroker]:
     """Run a broker during the block."""
-    broker = ServedBroker(folder, arguments)
-    broker.start()
-    try:
-        yield broker
-    finally:
-        broker.stop()
+    with run_web(f"filelog:{folder}", config) as web:
+        yield ServedBroker(web)

@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
-from tests.cli.harness import wait_for
 from tests.http.console.browser import open_window
 from tests.http.console.served import ServedBroker
+from tests.http.running import run_webs
+from tests.waiting import poll_until
 
 
 @pytest.fixture(scope="module")
-def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[ServedBroker]]:
+def brokers() -> Iterator[list[ServedBroker]]:
     """Two brokers of one cluster."""
-    with ExitStack() as stack:
-        first = ServedBroker(tmp_path_factory.mktemp("first"))
-        first.start()
-        stack.callback(first.stop)
-        second = ServedBroker(tmp_path_factory.mktemp("second"), joined=first)
-        second.start()
-        stack.callback(second.stop)
-        first.request("POST", "/topics", {"name": "orders", "log_count": 2})
-        yield [first, second]
+    with run_webs(2) as webs:
+        found = [ServedBroker(each) for each in webs]
+        found[0].create_topic("orders", 2)
+        yield found
 
 
 def draining(broker: ServedBroker) -> list[bool]:
@@ -47,14 +42,14 @@ def test_a_broker_is_drained_after_a_question(browser: Any, brokers: list[Served
         page.get_by_role("button", name="Drain broker 1").click()
         dialog.get_by_role("button", name="Drain the broker").click()
         page.get_by_role("button", name="Stop draining broker 1").wait_for()
-        wait_for(lambda: draining(brokers[1]) == [False, True] or None, lambda: str(draining(brokers[1])))
+        poll_until(lambda: draining(brokers[1]) == [False, True])
         assert window.find_faults() == []
         page.get_by_role("button", name="Stop draining broker 1").click()
         page.get_by_role("button", name="Drain broker 1").wait_for()
 
 
 def test_a_table_says_what_the_drawing_of_epochs_shows(browser: Any, brokers: list[ServedBroker]) -> None:
-    with open_window(browser, brokers[1].url) as window:
+    with open_window(browser, brokers[0].url) as window:
         window.open("topics/orders/epochs", "orders")
         page = window.page
         page.get_by_role("img", name=re.compile("^Drawing of .*; the table has the same$")).wait_for()

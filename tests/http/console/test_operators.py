@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dafka import Config
 from dafka.broker.access.permissions import Permissions
 from tests.http.console.browser import Window, open_window
-from tests.http.console.served import ServedBroker, basic, serve_broker
+from tests.http.console.served import ServedBroker, serve_broker
+from tests.http.server.test_authentication import basic
 from tests.kafka.server.secured import EVERYTHING, PASSWORD, write_user_file
 
 ACTIONS = ("Create a topic", "Delete records", "Delete", "Change", "Reset offsets", "Verify the storage", "Publish")
@@ -27,14 +28,13 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedBroker]:
     users = folder / "users.json"
     reader = Permissions(read=("orders*",))
     write_user_file(users, ada=EVERYTHING, reader=reader, writer=Permissions(write=("orders*",), groups=("mine",)))
-    with serve_broker(folder / "records", ["--users", str(users)]) as broker:
-        as_ada = basic("ada", PASSWORD)
+    with serve_broker(folder / "records", Config().with_clients(users=str(users))) as broker:
+        ada: dict[str, Any] = {"Authorization": basic("ada", PASSWORD)}
         for topic in ("orders", "secret"):
-            broker.request("POST", "/topics", {"name": topic}, headers=as_ada)
-        broker.request("POST", "/topics/orders/records", b'{"value": "one"}', lines=True, headers=as_ada)
+            broker.create_topic(topic, **ada)
+        broker.publish("orders", [{"value": "one"}], **ada)
         for group in ("mine", "theirs"):
-            body = {"topic": "orders", "to": "earliest"}
-            broker.request("PUT", f"/groups/{group}/offsets", body, headers=as_ada)
+            broker.request("PUT", f"/groups/{group}/offsets", {"topic": "orders", "to": "earliest"}, **ada)
         yield broker
 
 
@@ -134,60 +134,47 @@ def test_the_storage_is_verified(browser: Any, broker: ServedBroker) -> None:
         window.page.get_by_text("No damage.").wait_for()
 
 
-def test_a_user_logs_in_and_out(browser: Any, secured: ServedBroker) -> None:
+PERMITTED: dict[str, dict[str, list[str]]] = {
+    "ada": {"topics/orders/settings": ["Delete records", "Delete", "Change"]},
+    "reader": {"topics/orders": [], "topics/orders/settings": [], "topics/orders/produce": []},
+    "writer": {"topics/orders/produce": ["Publish"], "groups/mine": ["Delete", "Reset offsets"]},
+}
+"""The actions that each user is offered on some pages."""
+
+HIDDEN = ("storage", "settings", "topics/secret", "groups/theirs")
+
+
+def test_users_log_in_are_offered_what_they_may_do_and_log_out(browser: Any, secured: ServedBroker) -> None:
     with open_window(browser, secured.url, is_shared=False) as window:
-        page = window.page
+        page, login = window.page, window.page.get_by_role("heading", level=1, name="Log in to Dafka")
         window.open("topics", "Log in to Dafka")
         assert window.find_faults() == []
         log_in(window, "ada", "wrong")
         page.get_by_role("alert").wait_for()
         assert page.evaluate("document.activeElement.name") == "password"
-        window.complaints = [each for each in window.complaints if "401" not in each]
-        log_in(window, "ada")
-        page.get_by_role("heading", level=1, name="Topics").wait_for()
-        page.get_by_role("link", name="secret").wait_for()
-        page.get_by_text("Connected", exact=True).wait_for()
+        for user, actions in PERMITTED.items():
+            log_in(window, user)
+            page.get_by_text("Connected", exact=True).wait_for()
+            window.open("topics", "Topics")
+            if user == "ada":
+                page.reload()
+            page.get_by_role("link", name="orders").wait_for()
+            is_administrator = user == "ada"
+            assert page.get_by_role("link", name="secret").count() == is_administrator
+            assert page.get_by_role("button", name="Create a topic").count() == is_administrator
+            for name in ("Storage", "Settings"):
+                assert page.get_by_role("link", name=name).count() == is_administrator
+            for path, expected in actions.items():
+                window.open(path)
+                assert sorted(find_actions(window)) == sorted(expected), path
+            assert page.get_by_role("link", name="Records").count() == (user != "writer")
+            for path in HIDDEN if user == "reader" else ():
+                window.open(path)
+                page.get_by_role("alert").first.wait_for()
+            window.open("", "Overview")
+            assert page.get_by_text("Nothing is wrong").count() == is_administrator
+            page.get_by_role("button", name="Log out").click()
+            login.wait_for()
         page.reload()
-        page.get_by_role("link", name="secret").wait_for()
-        page.get_by_role("button", name="Log out").click()
-        page.get_by_role("heading", level=1, name="Log in to Dafka").wait_for()
-        page.reload()
-        page.get_by_role("heading", level=1, name="Log in to Dafka").wait_for()
-
-
-PERMITTED: dict[str, dict[str, list[str]]] = {
-    "reader": {"topics/orders": [], "topics/orders/settings": [], "topics/orders/produce": []},
-    "writer": {"topics/orders/produce": ["Publish"], "groups/mine": ["Delete", "Reset offsets"]},
-    "ada": {"topics/orders/settings": ["Delete records", "Delete", "Change"]},
-}
-
-
-@pytest.mark.parametrize("user", PERMITTED)
-def test_actions_are_offered_to_those_who_may(browser: Any, secured: ServedBroker, user: str) -> None:
-    with open_window(browser, secured.url, is_shared=False) as window:
-        page = window.page
-        window.open("topics", "Log in to Dafka")
-        log_in(window, user)
-        page.get_by_role("link", name="orders").wait_for()
-        is_administrator = user == "ada"
-        assert page.get_by_role("link", name="secret").count() == is_administrator
-        assert page.get_by_role("button", name="Create a topic").count() == is_administrator
-        for name in ("Storage", "Settings"):
-            assert page.get_by_role("link", name=name).count() == is_administrator
-        for path, expected in PERMITTED[user].items():
-            window.open(path)
-            assert sorted(find_actions(window)) == sorted(expected), path
-        assert page.get_by_role("link", name="Records").count() == (user != "writer")
-        window.open("", "Overview")
-        assert page.get_by_text("Nothing is wrong").count() == is_administrator
-
-
-def test_what_a_user_may_not_see_is_explained(browser: Any, secured: ServedBroker, tmp_path: Path) -> None:
-    with open_window(browser, secured.url, is_shared=False) as window:
-        window.open("topics", "Log in to Dafka")
-        log_in(window, "reader")
-        window.page.get_by_role("link", name="orders").wait_for()
-        for path in ("storage", "settings", "topics/secret", "groups/theirs"):
-            window.open(path)
-            window.page.get_by_role("alert").first.wait_for()
-        window.complaints = [each for each in window.complaints if "403" not in each]
+        login.wait_for()
+        window.forgive("401", "403")

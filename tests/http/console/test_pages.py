@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.http.console.browser import PHONE, open_window
+from tests.http.console.browser import PHONE, WIDE, open_window
 from tests.http.console.served import ServedBroker
 
 PAGES = {
@@ -32,22 +32,14 @@ PAGES = {
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.long)])
-def test_axe_finds_nothing_on_any_page(browser: Any, broker: ServedBroker, theme: str) -> None:
-    with open_window(browser, broker.url, color_scheme=theme, reduced_motion="reduce") as window:
+def test_every_page_fits_a_phone_and_axe_finds_nothing_on_it(browser: Any, broker: ServedBroker, theme: str) -> None:
+    with open_window(browser, broker.url) as window:
         faults = {}
         for path, heading in PAGES.items():
-            window.open(path, heading)
-            found = window.find_faults()
-            if found:
-                faults[path] = found
-        assert faults == {}
-
-
-def test_every_page_fits_a_phone(browser: Any, broker: ServedBroker) -> None:
-    with open_window(browser, broker.url, viewport=PHONE) as window:
-        too_wide = []
-        for path, heading in PAGES.items():
-            window.open(path, heading)
-            if window.is_too_wide():
-                too_wide.append(path)
-        assert too_wide == []
+            with window.emulating(viewport=PHONE, theme=theme):
+                window.open(path, heading)
+                is_too_wide = window.is_too_wide()
+                window.page.set_viewport_size(WIDE)
+                window.settle()
+                faults[path] = (is_too_wide, window.find_faults())
+        assert faults == dict.fromkeys(PAGES, (False, []))
