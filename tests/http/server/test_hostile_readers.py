@@ -10,13 +10,21 @@ import trio
 
 from dafka import Config
 from tests.http.running import DEADLINE_S, open_web
+from tests.http.websocket.raw import KEY, TEXT, frame
 
+UPGRADE = (
+    b"GET /ws HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: %b\r\n\r\n" % KEY.encode()
+)
+SUBSCRIBE = b'{"type":"subscribe","id":1,"topic":"large","from":"earliest","credit":1000000}'
 MIB = 2**20
 HOSTILE = 20
 READERS = {
     "lines": b"GET /topics/large/records HTTP/1.1\r\nHost: localhost\r\n\r\n",
     "events": b"GET /topics/large/records HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n",
     "pipelined": b"GET /topics/large/records HTTP/1.1\r\nHost: localhost\r\n\r\n" * 20,
+    "subscriber": UPGRADE + frame(TEXT, SUBSCRIBE),
+    "messages": UPGRADE + frame(TEXT, b'{"type":"describe","id":1,"topic":"large"}') * 500,
     "incomplete body": b"POST /topics/large/records HTTP/1.1\r\nHost: localhost\r\nContent-Length: 900000\r\n\r\nx",
     "too large": b"POST /topics/large/records HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999\r\n\r\nx",
     "endless head": b"GET / HTTP/1.1\r\nX: " + b"x" * 10_000,

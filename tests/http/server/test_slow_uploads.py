@@ -12,16 +12,12 @@ from dafka import Config
 from dafka.kafka.protocol.frames import encode_request
 from dafka.kafka.protocol.messages.connections import ApiVersionsRequest
 from tests.http.running import DEADLINE_S, RunningWeb, open_web
+from tests.http.server.test_hostile_readers import UPGRADE
 
 MIB = 2**20
 COUNT = 40
 SENT = bytes(100_000)
 POST = b"POST /topics/orders/records HTTP/1.1\r\nHost: localhost\r\n"
-UPGRADE = (
-    b"GET /ws HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
-    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n\r\n"
-)
-
 BEGINNINGS = {
     "length": POST + b"Content-Length: %d\r\n\r\n" % (16 * MIB) + SENT,
     "chunks": POST + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n" % (16 * MIB) + SENT,

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
+import signal
 import subprocess
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
-import attrs
 import pytest
 import trio
 
@@ -20,11 +20,11 @@ import dafka.http
 from dafka import Config
 from dafka.broker.access.credentials import create_token
 from dafka.broker.access.permissions import Permissions
-from dafka.broker.access.users_file import read_users, write_users
+from dafka.broker.access.users_file import User, write_users
 from dafka.broker.core.log.partitioner import log_of_key
-from tests.http.running import RunningWeb, open_web
-from tests.http.websocket.broker_process import BrokerProcess
-from tests.kafka.server.secured import write_user_file
+from tests.cli.harness import Dafka, Running
+from tests.http.running import open_web
+from tests.kafka.server.secured import make_credentials
 from tests.ports import free_port
 
 SCRIPTS = Path(__file__).parent / "node"
@@ -52,24 +52,14 @@ def node_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @asynccontextmanager
-async def run_node(
-    folder: Path, scenario: str, url: str, *arguments: str, environment: Mapping[str, str] | None = None
-) -> AsyncIterator[trio.Process]:
-    """Run a scenario during the block."""
-    command = ["node", str(folder / "client.mjs"), scenario, str(MODULE), f"{url}/ws", *arguments]
+async def run_node(folder: Path, url: str, *scenarios: str) -> AsyncIterator[Lines]:
+    """Run scenarios in a process during the block."""
+    command = ["node", str(folder / "client.mjs"), str(MODULE), f"{url}/ws", *scenarios]
     async with trio.open_nursery() as nursery:
-        process = await nursery.start(
-            partial(
-                trio.run_process,
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                env={**os.environ, **(environment or {})},
-                check=False,
-            )
-        )
+        run = partial(trio.run_process, command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, check=False)
+        process = await nursery.start(run)
         with trio.fail_after(DEADLINE_S):
-            yield process
+            yield Lines(process)
         process.kill()
 
 
@@ -89,97 +79,79 @@ class Lines:
         line, _, self._received = self._received.partition(b"\n")
         return json.loads(line)
 
-
-async def run(
-    folder: Path, scenario: str, web: RunningWeb, *arguments: str, count: int = 1, **environment: str
-) -> list[Any]:
-    """Run a scenario, and return the values that it prints."""
-    async with run_node(folder, scenario, web.broker.url, *arguments, environment=environment) as process:
-        lines = Lines(process)
-        return [await lines.next() for _ in range(count)]
+    async def send(self, line: str) -> None:
+        assert self._process.stdin is not None
+        await self._process.stdin.send_all(f"{line}\n".encode())
 
 
-async def test_records_are_published_to_the_logs_of_their_keys_and_read(node_folder: Path) -> None:
+async def test_records_are_published_and_read_and_what_is_wrong_is_told(node_folder: Path) -> None:
     async with open_web() as web:
         await web.broker.node.create_topic("orders", 3).wait()
-        published, found = await run(node_folder, "roundtrip", web, "orders", "100", count=2)
-        keys = [f"k{number}" for number in range(100)]
-        assert [log for log, _ in published] == [log_of_key(key.encode(), 3) for key in keys]
-        by_log: dict[int, list[int]] = {}
-        for log, offset, _, _ in found:
-            by_log.setdefault(log, []).append(offset)
-        assert all(offsets == [*range(len(offsets))] for offsets in by_log.values())
-        assert {(key, value) for *_, key, value in found} == {(f"k{n}", f"{n} ä") for n in range(100)}
-
-
-async def test_topic_is_created(node_folder: Path) -> None:
-    async with open_web() as web:
-        published, _ = await run(node_folder, "roundtrip", web, "new", "2", count=2)
-        assert published == [[0, 0], [0, 1]]
-
-
-async def test_records_behind_refused_ones_are_published(node_folder: Path) -> None:
-    async with open_web() as web:
-        assert await run(node_folder, "refused", web, "orders") == [[0, 1, "too_large", 2, "bad_request", 3]]
-
-
-async def test_credit_is_granted_by_hand(node_folder: Path) -> None:
-    async with open_web() as web:
-        await run(node_folder, "roundtrip", web, "orders", "10", count=2)
-        (found,) = await run(node_folder, "credit", web, "orders")
-        assert found == [[0, ["2 ä", "3 ä", "4 ä"], 5], [0, ["5 ä", "6 ä"], 7]]
-
-
-async def test_resources_commits_and_errors(node_folder: Path) -> None:
-    async with open_web() as web:
-        await run(node_folder, "roundtrip", web, "orders", "3", count=2)
-        described, viewed, error = await run(node_folder, "rest", web, "orders", count=3)
-        assert described == [{"log": 0, "start_offset": 0, "end_offset": 3}]
-        assert viewed == [[200, "orders"]]
-        assert error == {"error": "topic_not_found"}
-        found = await web.broker.broker.groups.fetch_offsets("group")
-        assert [each.offset for each in found.values()] == [1]
+        scenarios = ("roundtrip:orders:100", "roundtrip:new:10", "credit:new", "rest:new", "refused:others")
+        async with run_node(node_folder, web.broker.url, *scenarios) as lines:
+            published, found = await lines.next(), await lines.next()
+            keys = [f"k{number}" for number in range(100)]
+            assert [log for log, _ in published] == [log_of_key(key.encode(), 3) for key in keys]
+            for log in range(3):
+                offsets = [offset for number, offset, *_ in found if number == log]
+                assert offsets == [*range(len(offsets))]
+            assert {(key, value) for *_, key, value in found} == {(f"k{n}", f"{n} ä") for n in range(100)}
+            created, _ = await lines.next(), await lines.next()
+            assert created == [[0, number] for number in range(10)], "the topic is created"
+            assert await lines.next() == [[0, ["2 ä", "3 ä", "4 ä"], 5], [0, ["5 ä", "6 ä"], 7]], "credit by hand"
+            assert await lines.next() == [{"log": 0, "start_offset": 0, "end_offset": 10}]
+            assert await lines.next() == [[200, "new"]]
+            assert await lines.next() == {"error": "topic_not_found"}
+            groups = await web.broker.broker.groups.fetch_offsets("group")
+            assert [each.offset for each in groups.values()] == [1]
+            assert await lines.next() == [0, 1, "too_large", 2, "bad_request", 3], "others behind them are published"
 
 
 async def test_login(node_folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "users"
-    write_user_file(path, ada=Permissions(write=("orders",)))
-    users = read_users(path)
     secret, token = create_token()
-    write_users(path, {"ada": attrs.evolve(users["ada"], tokens=(token,))})
+    write_users(path, {"ada": User("ada", make_credentials(), Permissions(write=("orders",)), (token,))})
     async with open_web(config=Config().with_clients(users=str(path))) as web:
-        assert await run(node_folder, "login", web, "orders", DAFKA_TOKEN=secret) == ["published"]
-        assert await run(node_folder, "login", web, "orders", DAFKA_TOKEN="x", count=2) == ["unauthenticated"] * 2
-        assert await run(node_folder, "login", web, "orders", count=2) == ["unauthenticated"] * 2
+        scenarios = [f"login:orders:{each}" for each in (secret, "x", "")]
+        async with run_node(node_folder, web.broker.url, *scenarios) as lines:
+            found = [await lines.next() for _ in scenarios]
+            assert found == [["published", ""], ["unauthenticated"] * 2, ["unauthenticated"] * 2]
 
 
-@pytest.mark.parametrize("storage", ["filelog:{}/log", "sqlite:{}/broker.db"], ids=["filelog", "sqlite"])
-async def test_broker_that_is_killed_while_records_flow(node_folder: Path, tmp_path: Path, storage: str) -> None:
+async def test_broker_that_is_killed_while_records_flow(node_folder: Path, tmp_path: Path, dafka: Dafka) -> None:
     """Each record is stored once, and the subscriber gets each of them once, in order."""
-    port = free_port()
-    broker = BrokerProcess(storage.format(tmp_path), port)
-    url = f"http://127.0.0.1:{port}"
-    try:
-        await trio.to_thread.run_sync(broker.start)
-        async with AsyncExitStack() as stack:
-            publisher = await stack.enter_async_context(run_node(node_folder, "count", url, "orders"))
-            published = Lines(publisher)
-            assert await published.next() == "begun"
-            subscriber = await stack.enter_async_context(run_node(node_folder, "follow", url, "orders"))
-            followed = Lines(subscriber)
+    address = f"127.0.0.1:{free_port()}"
+
+    def start() -> Running:
+        up = dafka.start_up("--http", address, "--storage", f"filelog:{tmp_path}/log")
+        up.wait_output(3)
+        return up
+
+    async def wait_further() -> None:
+        """Wait until further records are stored."""
+        stored = await trio.to_thread.run_sync(count_records, address)
+        while await trio.to_thread.run_sync(count_records, address) < stored + 300:
+            pass
+
+    up = start()
+    url = f"http://{address}"
+    async with run_node(node_folder, url, "count:orders") as published:
+        assert await published.next() == "begun"
+        async with run_node(node_folder, url, "follow:orders") as followed:
             assert await followed.next() == "following"
-            for _ in range(3):
-                await trio.sleep(0.7)
-                broker.kill()
-                await trio.to_thread.run_sync(broker.start)
-            await trio.sleep(1)
-            assert publisher.stdin is not None
-            assert subscriber.stdin is not None
-            await publisher.stdin.send_all(b"stop\n")
+            for _ in range(2):
+                await wait_further()
+                up.end(signal.SIGKILL)
+                up = start()
+            await wait_further()
+            await published.send("stop")
             count = await published.next()
-            await subscriber.stdin.send_all(b"%d\n" % count)
-            found = await followed.next()
-        assert count > 1000
-        assert found == [[number, f"{number}"] for number in range(count)]
-    finally:
-        broker.kill()
+            await followed.send(f"{count}")
+            assert await followed.next() == [[number, f"{number}"] for number in range(count)]
+    assert count > 900
+
+
+def count_records(address: str) -> int:
+    """Return how many records the topic has."""
+    with urlopen(f"http://{address}/topics/orders", timeout=DEADLINE_S) as answer:
+        return int(json.loads(answer.read())["record_count"])

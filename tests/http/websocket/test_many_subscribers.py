@@ -1,28 +1,24 @@
-"""A thousand subscribers of one topic, of which one does not read: nobody else waits for it, and nothing is lost."""
+"""Many subscribers of one topic, of which one does not read: nobody else waits for it, and nothing is lost."""
 
 from __future__ import annotations
 
 import json
 import re
-import resource
 import tracemalloc
 from contextlib import AsyncExitStack
 
-import pytest
 import trio
 
 from tests.http.running import RunningWeb, open_web
 from tests.http.websocket.clients import open_client
 from tests.http.websocket.raw import TEXT, RawClient, frame, open_raw
 
-SUBSCRIBERS = 1000
-OPEN_FILES = 2 * SUBSCRIBERS + 500
-OPEN_FILES_MAX = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+SUBSCRIBERS = 100
 ROUNDS = 20
 ROUND_RECORDS = 100
 RECORDS = ROUNDS * ROUND_RECORDS
-MEMORY_MAX = 96 * 2**20
-DEADLINE_S = 240
+MEMORY_MAX = 16 * 2**20
+DEADLINE_S = 100
 
 _PLACE = re.compile(rb'"offset":(\d+),"next_offset":(\d+)')
 
@@ -34,8 +30,8 @@ class Follower:
         self._client = client
         self.next_offset = 0
 
-    async def subscribe(self, credit: int = 10**6) -> None:
-        message = {"type": "subscribe", "id": 1, "topic": "orders", "from": "earliest", "credit": credit}
+    async def subscribe(self) -> None:
+        message = {"type": "subscribe", "id": 1, "topic": "orders", "from": "earliest", "credit": 10**6}
         await self._client.send(frame(TEXT, json.dumps(message).encode()))
 
     async def take(self, end: int) -> None:
@@ -56,21 +52,13 @@ async def publish(web: RunningWeb) -> None:
             await publisher.publish("orders", *(f"{number} {'x' * 100}" for _ in range(ROUND_RECORDS)))
 
 
-@pytest.mark.timeout(2 * DEADLINE_S)
-@pytest.mark.skipif(
-    0 <= OPEN_FILES_MAX < OPEN_FILES, reason=f"{OPEN_FILES} open files are needed, not {OPEN_FILES_MAX}"
-)
 async def test_slow_subscriber_holds_up_nobody() -> None:
-    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < OPEN_FILES:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES, OPEN_FILES_MAX))
     with trio.fail_after(DEADLINE_S):
         async with open_web() as web, AsyncExitStack() as stack:
             await web.broker.node.create_topic("orders").wait()
-            followers = []
-            for _ in range(SUBSCRIBERS):
-                client = await stack.enter_async_context(open_raw(web))
-                followers.append(Follower(client))
-                await followers[-1].subscribe()
+            followers = [Follower(await stack.enter_async_context(open_raw(web))) for _ in range(SUBSCRIBERS)]
+            for each in followers:
+                await each.subscribe()
             slow, *others = followers
             tracemalloc.start()
             try:

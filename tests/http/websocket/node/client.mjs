@@ -1,17 +1,17 @@
-// Runs one scenario with the JavaScript client, and prints what it sees as lines of JSON.
+// Runs scenarios with the JavaScript client, and prints what they see as lines of JSON. Each argument is the name of a
+// scenario and its arguments, with a colon before each.
 import { pathToFileURL } from "node:url";
 import WebSocket from "ws";
 
-const [, , scenario, module, url, ...given] = process.argv;
+const [, , module, url, ...given] = process.argv;
 const { DafkaClient } = await import(pathToFileURL(module));
-const credentials = process.env.DAFKA_TOKEN ? { token: process.env.DAFKA_TOKEN } : {};
 const print = (value) => process.stdout.write(`${JSON.stringify(value)}\n`);
 /** Exit when everything is printed. */
 const end = () => {
   client.close();
   process.stdout.write("", () => process.exit(0));
 };
-const client = new DafkaClient({ url, WebSocket, ...credentials });
+const client = new DafkaClient({ url, WebSocket });
 
 const scenarios = {
   /** Publish records, and read them again. */
@@ -114,18 +114,22 @@ const scenarios = {
     for await (const _ of client.subscribe("none", { onError: ({ code }) => errors.push(code) })) errors.push("record");
   },
 
-  /** Say which error ends the client. */
-  async login(topic) {
-    const error = new Promise((resolve) => client.addEventListener("error", ({ detail }) => resolve(detail.code)));
-    const published = client.publish(topic, { value: "a" }).then(() => "published", ({ code }) => code);
-    print(await published);
-    if ((await published) !== "published") print(await error);
+  /** Publish a record as a user with a token, and say which error ends the client. */
+  async login(topic, token) {
+    const own = new DafkaClient({ url, WebSocket, ...(token ? { token } : {}) });
+    const error = new Promise((resolve) => own.addEventListener("error", ({ detail }) => resolve(detail.code)));
+    const published = own.publish(topic, { value: "a" }).then(() => "published", ({ code }) => code);
+    print([await published, (await published) === "published" ? "" : await error]);
+    own.close();
   },
 };
 
-try {
-  await scenarios[scenario](...given);
-} catch (error) {
-  print({ error: error.code ?? String(error) });
+for (const each of given) {
+  const [scenario, ...parts] = each.split(":");
+  try {
+    await scenarios[scenario](...parts);
+  } catch (error) {
+    print({ error: error.code ?? String(error) });
+  }
 }
 end();
