@@ -1,4 +1,7 @@
-"""Clients of Kafka in a common shape: each writes records to a topic, and reads a number of records from its start."""
+"""Clients of Kafka in a common shape: each writes records to a topic, and reads a number of records from its start.
+
+Clients are imported where they are used: the matrix of clients runs them in environments of their own.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,6 @@ import time
 import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
-
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from confluent_kafka import Consumer, Producer
 
 DEADLINE_S = 60
 
@@ -45,6 +45,8 @@ class Confluent:
 
     def write(self, servers: str, topic: str, messages: Sequence[Message], compression: str) -> list[int]:
         """See `Client.write`."""
+        from confluent_kafka import Producer
+
         offsets: list[int] = []
 
         def delivered(error: Any, message: Any) -> None:
@@ -69,10 +71,12 @@ class Confluent:
 
     def read(self, servers: str, topic: str, count: int, group: str | None = None) -> list[Message]:
         """See `Client.read`."""
+        from confluent_kafka import Consumer
+
         consumer = Consumer(
             {
                 "bootstrap.servers": servers,
-                "group.id": group or "confluent",
+                "group.id": group or f"confluent-{time.time_ns()}",
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
             }
@@ -105,6 +109,7 @@ class AioKafka:
 
     def write(self, servers: str, topic: str, messages: Sequence[Message], compression: str) -> list[int]:
         """See `Client.write`."""
+        from aiokafka import AIOKafkaProducer
 
         async def write() -> list[int]:
             kind = None if compression == "none" else compression
@@ -127,6 +132,7 @@ class AioKafka:
 
     def read(self, servers: str, topic: str, count: int, group: str | None = None) -> list[Message]:
         """See `Client.read`."""
+        from aiokafka import AIOKafkaConsumer
 
         async def read() -> list[Message]:
             consumer = AIOKafkaConsumer(
@@ -203,3 +209,11 @@ def import_kafka() -> Any:
         warnings.simplefilter("ignore")
         import kafka
     return kafka
+
+
+CLIENTS: dict[str, Client] = {
+    "confluent-kafka": Confluent(),
+    "idempotent confluent-kafka": Confluent(enable_idempotence=True),
+    "aiokafka": AioKafka(),
+    "kafka-python": KafkaPython(),
+}

@@ -5,19 +5,17 @@ What ends a test is what the producers have done. Seeds are fixed, but the momen
 
 from __future__ import annotations
 
-import asyncio
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaProducer
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from tests.kafka.server.broker_process import BrokerProcess, open_broker_process
+from tests.cli.harness import FREE, Dafka, Running
 from tests.kafka.server.clients import Confluent
 from tests.kafka.server.cutting_proxy import CuttingProxy, cut_connections
 from tests.kafka.server.test_transactions import read_committed
@@ -25,31 +23,51 @@ from tests.ports import free_port
 
 DEADLINE_S = 240
 TRANSACTION_RECORDS = 5
+STORAGES = ["filelog:{}/log", "sqlite:{}/broker.db"]
 
 QUICK = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 100, "retry.backoff.ms": 20, "linger.ms": 1}
 
-STORAGES = {"filelog": "filelog:{}/log", "sqlite": "sqlite:{}/broker.db"}
 
+class Chaos:
+    """A broker behind a proxy that cuts connections. It is killed and started again when counts reach targets.
 
-@pytest.fixture(params=list(STORAGES.values()), ids=list(STORAGES))
-def storage(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return str(request.param).format(tmp_path)
+    Attributes:
+        proxy: The proxy, where clients find the broker.
+        targets: The counts at which the broker is killed.
+    """
+
+    def __init__(self, dafka: Dafka, storage: str, proxy: CuttingProxy, port: int, targets: list[int]) -> None:
+        self.proxy = proxy
+        self.targets = targets
+        self._dafka = dafka
+        self._arguments = ("--kafka", f"127.0.0.1:{port}", "--storage", storage.format(dafka.folder))
+        self._running = self._start()
+
+    @property
+    def servers(self) -> str:
+        """Where clients find the broker."""
+        return f"127.0.0.1:{self.proxy.port}"
+
+    def disturb(self, count: int) -> None:
+        """Kill the broker and start it again if a count has reached the next target."""
+        if self.targets and count >= self.targets[0]:
+            self.targets.pop(0)
+            self._running.end(signal.SIGKILL)
+            self._running = self._start()
+
+    def _start(self) -> Running:
+        environment = {"DAFKA_KAFKA_ADVERTISED_LISTENER": self.servers}
+        up = self._dafka.start("up", "--sub", FREE, "--pub", FREE, *self._arguments, environment=environment)
+        up.wait_output(3)
+        return up
 
 
 @contextmanager
-def open_chaos(storage: str, seed: int) -> Iterator[tuple[BrokerProcess, CuttingProxy, str]]:
-    """Run a broker behind a proxy, and yield both and where clients find the proxy."""
+def open_chaos(dafka: Dafka, storage: str, count: int, kills: int, seed: int) -> Iterator[Chaos]:
+    """Run a broker behind a proxy. It is to be killed some times until there is this count."""
     port = free_port()
-    with cut_connections(port, seed) as proxy, open_broker_process(storage, port, proxy.port) as broker:
-        yield broker, proxy, f"127.0.0.1:{proxy.port}"
-
-
-def kill_at(broker: BrokerProcess, count: int, targets: list[int]) -> None:
-    """Kill the broker and start it again if a count has reached the next target."""
-    if targets and count >= targets[0]:
-        targets.pop(0)
-        broker.kill()
-        broker.start()
+    with cut_connections(port, seed) as proxy:
+        yield Chaos(dafka, storage, proxy, port, [count * (each + 1) // (kills + 1) for each in range(kills)])
 
 
 def check_once(servers: str, records: int) -> None:
@@ -58,10 +76,10 @@ def check_once(servers: str, records: int) -> None:
     assert found == list(range(records)), [number for number, count in Counter(found).items() if count > 1][:10]
 
 
-def produce_idempotently(storage: str, records: int, kills: int, seed: int) -> None:
-    with open_chaos(storage, seed) as (broker, proxy, servers):
+def produce_idempotently(dafka: Dafka, storage: str, records: int, kills: int, seed: int) -> None:
+    with open_chaos(dafka, storage, records, kills, seed) as chaos:
         producer = Producer(
-            {"bootstrap.servers": servers, "enable.idempotence": True, "batch.num.messages": 10, **QUICK}
+            {"bootstrap.servers": chaos.servers, "enable.idempotence": True, "batch.num.messages": 10, **QUICK}
         )
         acknowledged: list[int] = []
 
@@ -69,48 +87,18 @@ def produce_idempotently(storage: str, records: int, kills: int, seed: int) -> N
             assert error is None, error
             acknowledged.append(int(message.value()))
 
-        targets = [records * (each + 1) // (kills + 1) for each in range(kills)]
         for number in range(records):
             producer.produce("orders", b"%d" % number, on_delivery=delivered)
         deadline = time.monotonic() + DEADLINE_S
         while len(acknowledged) < records:
             assert time.monotonic() < deadline, len(acknowledged)
             producer.poll(0.01)
-            kill_at(broker, len(acknowledged), targets)
-        assert proxy.cuts
-        assert not targets
-        proxy.is_cutting = False
+            chaos.disturb(len(acknowledged))
+        assert chaos.proxy.cuts
+        assert not chaos.targets
+        chaos.proxy.is_cutting = False
         assert sorted(acknowledged) == list(range(records))
-        check_once(servers, records)
-
-
-def produce_with_aiokafka(storage: str, records: int, kills: int, seed: int) -> None:
-    with open_chaos(storage, seed) as (broker, proxy, servers):
-        targets = [records * (each + 1) // (kills + 1) for each in range(kills)]
-
-        async def produce() -> None:
-            producer = AIOKafkaProducer(
-                bootstrap_servers=servers,
-                enable_idempotence=True,
-                max_batch_size=300,
-                retry_backoff_ms=20,
-                request_timeout_ms=DEADLINE_S * 1000,
-            )
-            await producer.start()
-            acknowledged = 0
-            for first in range(0, records, 100):
-                futures = [await producer.send("orders", b"%d" % number) for number in range(first, first + 100)]
-                for future in futures:
-                    await future
-                    acknowledged += 1
-                await asyncio.to_thread(kill_at, broker, acknowledged, targets)
-            proxy.is_cutting = False
-            await producer.stop()
-
-        asyncio.run(asyncio.wait_for(produce(), DEADLINE_S))
-        assert proxy.cuts
-        assert not targets
-        check_once(servers, records)
+        check_once(chaos.servers, records)
 
 
 class TransactionalClient:
@@ -187,42 +175,38 @@ class TransactionalClient:
         self._producer = self._open()
 
 
-def write_transactions(storage: str, transactions: int, kills: int, seed: int) -> None:
-    with open_chaos(storage, seed) as (broker, proxy, servers):
-        targets = [transactions * (each + 1) // (kills + 1) for each in range(kills)]
-        client = TransactionalClient(servers, lambda ended: kill_at(broker, ended, targets))
-        client.run(lambda: len(client.ended) >= transactions and proxy.cuts > 0)
-        assert not targets
-        proxy.is_cutting = False
+def write_transactions(dafka: Dafka, storage: str, transactions: int, kills: int, seed: int) -> None:
+    with open_chaos(dafka, storage, transactions, kills, seed) as chaos:
+        client = TransactionalClient(chaos.servers, chaos.disturb)
+        client.run(lambda: len(client.ended) >= transactions and chaos.proxy.cuts > 0)
+        assert not chaos.targets
+        chaos.proxy.is_cutting = False
         committed = [number for number, is_committed in client.ended.items() if is_committed]
         assert len(committed) > transactions // 3
-        found = Counter(read_committed(servers, "orders", len(committed) * TRANSACTION_RECORDS, "check"))
+        found = Counter(read_committed(chaos.servers, "orders", len(committed) * TRANSACTION_RECORDS, "check"))
         assert set(found.values()) == {1}
         seen = Counter(int(value.partition(b"-")[0]) for value in found)
         assert set(seen.values()) == {TRANSACTION_RECORDS}
         assert set(committed) <= set(seen) <= set(committed) | client.unknown
 
 
-def test_idempotent_producer_writes_each_record_once(tmp_path: Path) -> None:
-    produce_idempotently(STORAGES["filelog"].format(tmp_path), 300, 1, seed=1)
+def test_idempotent_producer_writes_each_record_once(dafka: Dafka) -> None:
+    produce_idempotently(dafka, STORAGES[0], 300, 1, seed=1)
 
 
-def test_transactions_are_atomic(tmp_path: Path) -> None:
-    write_transactions(STORAGES["filelog"].format(tmp_path), 6, 1, seed=3)
+def test_transactions_are_atomic(dafka: Dafka) -> None:
+    write_transactions(dafka, STORAGES[0], 6, 1, seed=3)
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("storage", STORAGES, ids=["filelog", "sqlite"])
 @pytest.mark.parametrize("seed", range(3))
-def test_idempotent_producer_writes_each_record_once_at_length(storage: str, seed: int) -> None:
-    produce_idempotently(storage, 60_000, 12, seed)
+def test_idempotent_producer_writes_each_record_once_at_length(dafka: Dafka, storage: str, seed: int) -> None:
+    produce_idempotently(dafka, storage, 60_000, 12, seed)
 
 
 @pytest.mark.long
-def test_idempotent_producer_of_aiokafka_writes_each_record_once_at_length(storage: str) -> None:
-    produce_with_aiokafka(storage, 10_000, 8, seed=5)
-
-
-@pytest.mark.long
+@pytest.mark.parametrize("storage", STORAGES, ids=["filelog", "sqlite"])
 @pytest.mark.parametrize("seed", range(3))
-def test_transactions_are_atomic_at_length(storage: str, seed: int) -> None:
-    write_transactions(storage, 400, 10, seed)
+def test_transactions_are_atomic_at_length(dafka: Dafka, storage: str, seed: int) -> None:
+    write_transactions(dafka, storage, 400, 10, seed)

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import signal
 import socket
 import struct
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
+from contextlib import ExitStack, suppress
 
 import psutil
 import pytest
@@ -18,6 +13,7 @@ import pytest
 from dafka.kafka.protocol.frames import encode_request
 from dafka.kafka.protocol.messages.connections import ApiVersionsRequest
 from dafka.transport import raise_descriptors_max
+from tests.cli.harness import FREE, Dafka
 from tests.kafka.protocol.hostile import hostile_frames
 from tests.kafka.server.clients import Confluent, Message
 
@@ -34,23 +30,6 @@ QUESTION = encode_request(ApiVersionsRequest(), 0, int.from_bytes(CORRELATION, "
 ANSWER_S = 60.0
 HOSTILE_S = 0.2
 """How long a hostile client waits for an answer; the broker gives none while it waits for the rest of a frame."""
-
-
-@contextmanager
-def run_process(folder: Path) -> Iterator[tuple[psutil.Process, str]]:
-    """Run `dafka up --kafka` in a process of its own, whose memory can be measured."""
-    command = [sys.executable, "-m", "dafka", "up", "--kafka", "0", "--storage", f"filelog:{folder}/log"]
-    ports = ["--sub", "tcp://127.0.0.1:*", "--pub", "tcp://127.0.0.1:*"]
-    environment = {"DAFKA_KAFKA_RECEIVING_BYTES_MAX": str(RECEIVING_BYTES_MAX), "PATH": "/usr/bin:/bin"}
-    with subprocess.Popen([*command, *ports], stdout=subprocess.PIPE, text=True, env=environment) as process:
-        try:
-            assert process.stdout is not None
-            lines = [process.stdout.readline() for _ in range(3)]
-            yield psutil.Process(process.pid), lines[2].split()[-1]
-            assert process.poll() is None, "the broker has ended"
-        finally:
-            process.send_signal(signal.SIGINT)
-            process.wait(60)
 
 
 def connect(servers: str) -> socket.socket:
@@ -94,10 +73,14 @@ def send_hostile_frames(servers: str, seed: int, count: int) -> None:
     [(100, 150), pytest.param(5000, 40_000, marks=[pytest.mark.long, pytest.mark.timeout(1800)])],
 )
 def test_honest_clients_are_served_beside_idle_connections_and_hostile_frames(
-    tmp_path: Path, idle: int, frames: int
+    dafka: Dafka, idle: int, frames: int
 ) -> None:
     raise_descriptors_max()
-    with run_process(tmp_path) as (process, servers), ExitStack() as stack:
+    environment = {"DAFKA_KAFKA_RECEIVING_BYTES_MAX": str(RECEIVING_BYTES_MAX)}
+    arguments = ("up", "--sub", FREE, "--pub", FREE, "--kafka", "0", "--storage", f"filelog:{dafka.folder}/log")
+    up = dafka.start(*arguments, environment=environment)
+    servers, process = up.wait_output(3)[2].split()[-1], psutil.Process(up.process.pid)
+    with ExitStack() as stack:
         Confluent().write(servers, "warm", [Message(b"x")], "none")
         before = process.memory_info().rss
         connections = [stack.enter_context(connect(servers)) for _ in range(idle)]
@@ -126,3 +109,4 @@ def test_honest_clients_are_served_beside_idle_connections_and_hostile_frames(
         print(f"{frames} hostile frames let the memory grow by {grown / MIB:.1f} MiB; honest clients: {rounds} rounds")
         assert grown < GROWTH_BYTES_MAX
         assert all(is_answered(each) for each in connections)
+    assert up.process.poll() is None, up.errors

@@ -228,12 +228,6 @@ def _parse_header(pair: bytes) -> tuple[str, bytes | None]:
     return name.decode(), None if value == b"NULL" else value
 
 
-_PYTHON_DRIVERS = {
-    "confluent": "with_confluent_kafka",
-    "aiokafka": "with_aiokafka",
-    "kafka-python": "with_kafka_python",
-}
-
 PROGRAMS: dict[str, Program] = {"dafka": Native(), "kcat": Kcat(), "kcat-librdkafka-2.16": Kcat("confluent-kafka-2.16")}
 """All programs by name."""
 
@@ -246,5 +240,5 @@ for _name in (*PYTHON_PACKAGES, *NODE_PACKAGES):
         )
         PROGRAMS[_name] = Driven(_name, ("java", "-cp", _archives, str(DRIVERS / "WithJava.java")))
     else:
-        _module = next(module for prefix, module in _PYTHON_DRIVERS.items() if _name.startswith(prefix))
-        PROGRAMS[_name] = Driven(_name, ("{}/bin/python", "-m", f"tests.kafka.server.matrix.drivers.{_module}"))
+        _driver = ("-m", "tests.kafka.server.matrix.drivers.with_python", _name.rpartition("-")[0])
+        PROGRAMS[_name] = Driven(_name, ("{}/bin/python", *_driver))
