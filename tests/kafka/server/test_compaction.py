@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from dafka import Config
@@ -28,13 +28,11 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(request.param).format(tmp_path)
 
 
-def compacting(**settings: Any) -> Config:
-    return Config().with_store(compaction_interval_ms=20, compaction_rate_bytes=0, **settings)
+COMPACTING = Config().with_store(compaction_interval_ms=20, compaction_rate_bytes=0)
 
 
-def create_topic(servers: str, name: str, **settings: str) -> None:
+def create_topic(servers: str, name: str) -> None:
     config = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
-    config.update({setting.replace("_", "."): value for setting, value in settings.items()})
     admin = AdminClient({"bootstrap.servers": servers})
     admin.create_topics([NewTopic(name, 1, config=config)])[name].result(DEADLINE_S)
 
@@ -49,13 +47,12 @@ def write_all(servers: str, topic: str, count: int) -> None:
         Confluent().write(servers, topic, make_messages(first, KEYS), "none")
 
 
-def read_all(servers: str, topic: str, isolation: str = "read_committed") -> dict[int, tuple[bytes, bytes | None]]:
+def read_all(servers: str, topic: str) -> dict[int, tuple[bytes, bytes | None]]:
     """Return the records up to the end of the topic, by their offsets."""
     consumer = Consumer(
         {
             "bootstrap.servers": servers,
             "group.id": "all",
-            "isolation.level": isolation,
             "enable.partition.eof": True,
             "auto.offset.reset": "error",
         }
@@ -81,7 +78,7 @@ def last_values(found: dict[int, tuple[bytes, bytes | None]]) -> dict[bytes, byt
 
 def test_clients_read_the_last_record_of_each_key_at_its_offset(storage: str) -> None:
     count = 8 * KEYS
-    with run_broker(storage, compacting()) as broker:
+    with run_broker(storage, COMPACTING) as broker:
         servers = broker.bootstrap_servers
         create_topic(servers, "prices")
         write_all(servers, "prices", count)
@@ -100,49 +97,7 @@ def test_clients_read_the_last_record_of_each_key_at_its_offset(storage: str) ->
         # Further records get the next offsets.
         assert Confluent().write(servers, "prices", [Message(b"more", b"key 1")], "none") == [count]
     if storage != "memory:":
-        with run_broker(storage, compacting()) as broker:
+        with run_broker(storage, COMPACTING) as broker:
             again = read_all(broker.bootstrap_servers, "prices")
             assert again[count] == (b"key 1", b"more")
             assert set(again) <= {*found, count}
-
-
-def test_records_of_aborted_transactions_do_not_count_and_open_ones_stay(storage: str) -> None:
-    with run_broker(storage, compacting()) as broker:
-        servers = broker.bootstrap_servers
-        create_topic(servers, "prices")
-        write_all(servers, "prices", 4 * KEYS)
-        producer = Producer({"bootstrap.servers": servers, "transactional.id": "t"})
-        producer.init_transactions(DEADLINE_S)
-        for number in range(6):
-            producer.begin_transaction()
-            for key in range(KEYS // 2):
-                producer.produce("prices", b"%d of %d" % (key, number), b"key %d" % key)
-            producer.flush(DEADLINE_S)
-            if number % 2:
-                producer.abort_transaction(DEADLINE_S)
-            else:
-                producer.commit_transaction(DEADLINE_S)
-        expected = {b"key %d" % (n % KEYS): b"%d" % n for n in range(3 * KEYS, 4 * KEYS)}
-        expected.update({b"key %d" % key: b"%d of 4" % key for key in range(KEYS // 2)})
-        write_all(servers, "other", KEYS)
-
-        def is_compacted() -> bool:
-            found = read_all(servers, "prices", "read_uncommitted")
-            return sum((value or b"").endswith(b"of 0") for _, value in found.values()) == 0
-
-        poll_until(is_compacted)
-        assert last_values(read_all(servers, "prices")) == expected
-        opened = Producer({"bootstrap.servers": servers, "transactional.id": "open"})
-        opened.init_transactions(DEADLINE_S)
-        opened.begin_transaction()
-        opened.produce("prices", b"open", b"key 3")
-        opened.flush(DEADLINE_S)
-        for number in range(10):
-            Confluent().write(servers, "prices", [Message(b"later %d" % number, b"key 5")], "none")
-        time.sleep(0.2)
-        uncommitted = read_all(servers, "prices", "read_uncommitted")
-        assert sum((value or b"").startswith(b"later") for _, value in uncommitted.values()) == 10
-        assert last_values(read_all(servers, "prices")) == expected
-        opened.commit_transaction(DEADLINE_S)
-        poll_until(lambda: last_values(read_all(servers, "prices"))[b"key 5"] == b"later 9")
-        assert last_values(read_all(servers, "prices"))[b"key 3"] == b"open"
