@@ -13,7 +13,7 @@ import json
 import re
 import sys
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,8 @@ import click
 from dafka.kafka.apis import SERVED
 from dafka.kafka.protocol.apis import ADVERTISED, REQUESTS, RESPONSES
 from dafka.kafka.protocol.constants import ApiKey
-from dafka.kafka.protocol.tables import NIL, Field, Kind, Message, Struct, Versions, fields_of
-from tests.kafka.protocol.layouts import snake
+from dafka.kafka.protocol.tables import NIL, Message, Struct, Versions, fields_of
+from tests.kafka.protocol.layouts import Item, Layout, our_layout, published_layout, snake
 
 FOREIGN_NAMES = {"ListConfigResources": "ListClientMetricsResources"}
 """Names of APIs in Kafka before 4.1, where they differ."""
@@ -92,88 +92,59 @@ def compare(message: type[Message], description: Mapping[str, Any]) -> Compariso
     """Compare a table with Kafka's description of the message."""
     theirs = Versions.parse(description["validVersions"])
     first, last = max(message.VERSIONS.first, theirs.first), min(message.VERSIONS.last, theirs.last)
-    versions = range(first, last + 1)
-    differences = []
-    if description["apiKey"] != message.API_KEY:
-        differences.append(f"the API's key is {description['apiKey']} in Kafka, {int(message.API_KEY)} in dafka")
     flexible = Versions.parse(description["flexibleVersions"])
-    differences += _differ(
-        "", "flexible", {each: (flexible.has(each), message.FLEXIBLE.has(each)) for each in versions}
-    )
     common = {each["name"]: each["fields"] for each in description.get("commonStructs", [])}
-    differences += _compare_fields("", message, description["fields"], common, versions)
+    found: dict[tuple[str, str], dict[int, tuple[Any, Any]]] = {}
+    for version in range(first, last + 1):
+        aspects = {("", "flexible"): (flexible.has(version), message.FLEXIBLE.has(version))}
+        layouts = published_layout(description["fields"], version, common), our_layout(message, version)
+        aspects.update(_compare_layouts("", *layouts))
+        for aspect, values in aspects.items():
+            found.setdefault(aspect, {})[version] = values
+    differences = [line for (label, aspect), values in found.items() for line in _differ(label, aspect, values)]
+    if description["apiKey"] != message.API_KEY:
+        differences.insert(0, f"the API's key is {description['apiKey']} in Kafka, {int(message.API_KEY)} in dafka")
+    differences += _compare_defaults("", message, description["fields"], common)
     return Comparison(message.__name__, Versions(first, last), differences)
 
 
-def _compare_fields(
+def _compare_layouts(path: str, theirs: Layout, ours: Layout) -> Iterator[tuple[tuple[str, str], tuple[Any, Any]]]:
+    """Yield the label and the aspect of what can differ in a version, with Kafka's value and ours."""
+    pairs = [({each.name: each for each in layout}) for layout in (theirs, ours)]
+    plain = [[each.name for each in layout if each.tag is None] for layout in (theirs, ours)]
+    common = [[each for each in names if each in plain[1 - side]] for side, names in enumerate(plain)]
+    yield (path, "order"), (", ".join(common[0]), ", ".join(common[1]))
+    for name in {**pairs[0], **pairs[1]}:
+        label = f"{path}{name}"
+        one, other = (each.get(name) for each in pairs)
+        yield (label, "exists"), (one is not None, other is not None)
+        if one is None or other is None:
+            continue
+        yield (label, "type"), (_type_of(one), _type_of(other))
+        yield (label, "nullable"), (one.is_nullable, other.is_nullable)
+        yield (label, "tag"), (one.tag, other.tag)
+        yield from _compare_layouts(f"{label}.", one.items, other.items)
+
+
+def _compare_defaults(
     path: str,
     table: type[Struct],
     described: Sequence[Mapping[str, Any]],
     common: Mapping[str, Sequence[Mapping[str, Any]]],
-    versions: Iterable[int],
-) -> list[str]:
-    """Return the differences between a table and the fields that Kafka describes.
-
-    Args:
-        path: The names of the fields that lead to the table, with a dot after each.
-        table: The table.
-        described: Kafka's fields.
-        common: The structs that Kafka's fields refer to by name.
-        versions: The versions to compare.
-
-    Returns:
-        The differences, a line each.
-    """
+) -> Iterator[str]:
     ours = {each.name: each for each in fields_of(table)}
-    theirs = {snake(each["name"]): each for each in described}
-    found: list[str] = []
-    orders: dict[int, tuple[str, str]] = {}
-    for version in versions:
-        both = [name for name in ours if name in theirs]
-        in_kafka = [each for each in theirs if each in ours and _has(theirs[each], "versions", version)]
-        plain = [name for name in in_kafka if not _has(theirs[name], "taggedVersions", version)]
-        orders[version] = (", ".join(plain), ", ".join(sorted(plain, key=both.index)))
-    found += _differ(path, "order", orders)
-    for name in [*theirs, *(each for each in ours if each not in theirs)]:
-        label = f"{path}{name}"
-        if name not in ours:
-            present = [each for each in versions if _has(theirs[name], "versions", each)]
-            found += _differ(label, "exists", dict.fromkeys(present, (True, False)))
-        elif name not in theirs:
-            present = [each for each in versions if ours[name].versions.has(each)]
-            found += _differ(label, "exists", dict.fromkeys(present, (False, True)))
-        else:
-            found += _compare_field(label, ours[name], theirs[name], common, versions)
-    return found
-
-
-def _compare_field(
-    label: str,
-    ours: Field,
-    theirs: Mapping[str, Any],
-    common: Mapping[str, Sequence[Mapping[str, Any]]],
-    versions: Iterable[int],
-) -> list[str]:
-    exists = {each: (_has(theirs, "versions", each), ours.versions.has(each)) for each in versions}
-    present = [each for each, pair in exists.items() if pair == (True, True)]
-    found = _differ(label, "exists", exists)
-    found += _differ(label, "type", dict.fromkeys(present, (_type_of(theirs), _our_type(ours))))
-    found += _differ(
-        label,
-        "nullable",
-        {each: (_has(theirs, "nullableVersions", each), _may_be_null(ours, each)) for each in present},
-    )
-    tags = {each: theirs.get("tag") if _has(theirs, "taggedVersions", each) else None for each in present}
-    found += _differ(label, "tag", {each: (tag, ours.tag) for each, tag in tags.items()})
-    default = _default_of(theirs)
-    if not ours.is_required and default is not None and default != (ours.default,):
-        found.append(
-            f"`{label}`: default: {_text_of_default(default[0])} in Kafka, {_text_of_default(ours.default)} in dafka"
-        )
-    inner = theirs.get("fields") or common.get(theirs["type"].removeprefix("[]"))
-    if ours.struct is not None and inner is not None:
-        found += _compare_fields(f"{label}.", ours.struct, inner, common, present)
-    return found
+    for theirs in described:
+        field = ours.get(snake(theirs["name"]))
+        if field is None:
+            continue
+        label = f"{path}{field.name}"
+        default = _default_of(theirs)
+        if not field.is_required and default is not None and default != (field.default,):
+            texts = json.dumps(default[0], default=str), json.dumps(field.default, default=str)
+            yield f"`{label}`: default: {texts[0]} in Kafka, {texts[1]} in dafka"
+        inner = theirs.get("fields") or common.get(theirs["type"].removeprefix("[]"))
+        if field.struct is not None and inner is not None:
+            yield from _compare_defaults(f"{label}.", field.struct, inner, common)
 
 
 def _differ(label: str, aspect: str, values: Mapping[int, tuple[Any, Any]]) -> list[str]:
@@ -192,45 +163,21 @@ def _text(value: Any) -> str:
     return {True: "yes", False: "no", None: "none"}[value] if isinstance(value, bool | None) else str(value)
 
 
-def _text_of_default(value: Any) -> str:
-    return json.dumps(value, default=str)
-
-
-def _has(described: Mapping[str, Any], key: str, version: int) -> bool:
-    return key in described and Versions.parse(described[key].strip()).has(version)
-
-
-_KINDS = {kind.name.lower() for kind in Kind} - {"struct", "boolean"} | {"bool"}
-
-
-def _type_of(described: Mapping[str, Any]) -> str:
-    base = described["type"].removeprefix("[]")
-    kind = base if base in _KINDS else "struct"
-    return f"[]{kind}" if described["type"].startswith("[]") else kind
-
-
-def _our_type(ours: Field) -> str:
-    kind = "bool" if ours.kind is Kind.BOOLEAN else ours.kind.name.lower()
-    return f"[]{kind}" if ours.is_array else kind
-
-
-def _may_be_null(ours: Field, version: int) -> bool:
-    """Return whether a field may be null on the wire. A tagged struct is None if it is absent."""
-    is_tagged_struct = ours.tag is not None and ours.struct is not None and not ours.is_array
-    return ours.nullable.has(version) and not is_tagged_struct
+def _type_of(item: Item) -> str:
+    return f"[]{item.kind}" if item.is_array else item.kind
 
 
 def _default_of(described: Mapping[str, Any]) -> tuple[Any] | None:
     """Return the default of a field in a tuple; None if it is a struct, whose fields have the defaults."""
-    kind, text = _type_of(described), str(described.get("default", ""))
+    kind, text = described["type"], str(described.get("default", ""))
     if text == "null":
         return (None,)
-    if kind == "struct":
-        return None
-    empty = {"bool": text.lower() == "true", "uuid": NIL, "bytes": b"", "records": b"", "string": text}
     if kind.startswith("[]"):
         return ([],)
-    return (empty[kind] if kind in empty else int(text or "0", 0),)
+    values = {"bool": text.lower() == "true", "uuid": NIL, "bytes": b"", "records": b"", "string": text}
+    if kind in values:
+        return (values[kind],)
+    return (int(text or "0", 0),) if kind.startswith(("int", "uint")) else None
 
 
 def compare_all(descriptions: Mapping[str, Mapping[str, Any]]) -> dict[ApiKey, tuple[Comparison, Comparison]]:
