@@ -3,33 +3,13 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 
 import trio
 from confluent_kafka import Consumer
 
 from dafka.broker.core.groups.subscriptions import read_assignment
-from tests.http.running import DEADLINE_S, RunningWeb, open_web
-
-
-@contextmanager
-def open_consumer(web: RunningWeb) -> Iterator[Consumer]:
-    """Open a consumer of the group `billing` that reads `orders`."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": web.broker.bootstrap_servers,
-            "group.id": "billing",
-            "client.id": "shop",
-            "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,
-        }
-    )
-    try:
-        consumer.subscribe(["orders"])
-        yield consumer
-    finally:
-        consumer.close()
+from tests.http.running import DEADLINE_S, open_web
 
 
 async def test_a_group_shows_its_members_their_logs_and_its_lag() -> None:
@@ -38,7 +18,10 @@ async def test_a_group_shows_its_members_their_logs_and_its_lag() -> None:
         for log in (0, 0, 0, 1):
             assert (await web.request("POST", f"/topics/orders/records?log={log}", b"x")).status == 200
         with trio.fail_after(DEADLINE_S):
-            with open_consumer(web) as consumer:
+            settings = {"bootstrap.servers": web.broker.bootstrap_servers, "group.id": "billing", "client.id": "shop"}
+            consumer = Consumer({**settings, "auto.offset.reset": "earliest", "enable.auto.commit": False})
+            consumer.subscribe(["orders"])
+            with closing(consumer):
                 read = 0
                 while read < 4:
                     message = await trio.to_thread.run_sync(consumer.poll, 0.1)
@@ -68,19 +51,6 @@ async def test_a_group_shows_its_members_their_logs_and_its_lag() -> None:
             assert (await web.request("PUT", "/groups/other/offsets", document=copied)).document["lag"] == 5
             assert (await web.request("DELETE", "/groups/billing")).status == 204
             assert (await web.get("/groups/billing")).code == "group_not_found"
-
-
-async def test_a_consumer_goes_on_where_its_group_was_set() -> None:
-    async with open_web() as web:
-        for value in (b"a", b"b", b"c"):
-            await web.request("POST", "/topics/orders/records", value)
-        commit = {"topic": "orders", "offsets": {"0": 2}}
-        assert (await web.request("PUT", "/groups/billing/offsets", document=commit)).status == 200
-        with trio.fail_after(DEADLINE_S), open_consumer(web) as consumer:
-            message = None
-            while message is None:
-                message = await trio.to_thread.run_sync(consumer.poll, 0.1)
-            assert message.value() == b"c"
 
 
 def assignment(*topics: tuple[bytes, tuple[int, ...]]) -> bytes:

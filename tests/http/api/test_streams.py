@@ -17,7 +17,6 @@ from dafka import Config
 from dafka.http.api import streams
 from tests.cli.harness import Dafka
 from tests.http.api.events import EventSource
-from tests.http.brokers import STORAGES
 from tests.http.running import DEADLINE_S, RunningWeb, open_web
 
 LINES = "application/x-ndjson"
@@ -29,28 +28,6 @@ async def publish(web: RunningWeb, topic: str, values: range, log: int | None = 
     query = "" if log is None else f"?log={log}"
     answer = await web.request("POST", f"/topics/{topic}/records{query}", body, Content_Type=LINES)
     assert answer.status == 200, answer
-
-
-async def test_events_go_on_after_a_restart_without_gap_or_duplicate(tmp_path: Path) -> None:
-    source, url = EventSource(), f"filelog:{tmp_path}/log"
-    with trio.fail_after(DEADLINE_S):
-        async with open_web(url) as web:
-            await web.request("POST", "/topics", document={"name": "orders", "log_count": 3})
-            async with source.connect(web, "/topics/orders/records?from=latest") as stream:
-                while source.last_event_id is None:
-                    source.take((await stream.receive_some()).decode().partition("\n\n")[0])
-            assert source.last_event_id == "0=0,1=0,2=0"
-            await publish(web, "orders", range(10), log=1)  # while nobody is connected
-            async with source.connect(web, "/topics/orders/records?from=latest") as stream:
-                await source.read(stream, 7)
-            await publish(web, "orders", range(10, 20), log=0)
-        del source.records[7:]
-        source.last_event_id = "0=0,1=7,2=0"
-        async with open_web(url) as web, source.connect(web, "/topics/orders/records?from=latest") as stream:
-            await source.read(stream, 20)
-            await publish(web, "orders", range(20, 30), log=2)
-            await source.read(stream, 30)
-    assert source.values() == [f"{value}" for value in (*range(10, 20), *range(10), *range(20, 30))]
 
 
 def test_events_go_on_after_a_broker_was_killed(tmp_path: Path, dafka: Dafka) -> None:
@@ -181,17 +158,6 @@ async def test_waiting_ends_when_the_client_has_gone() -> None:
             await stream.aclose()
             while len(web.broker.web.quotas):
                 await trio.lowlevel.checkpoint()
-
-
-@pytest.mark.parametrize("storage", STORAGES[1:])
-async def test_what_is_published_over_http_survives_a_restart(storage: str, tmp_path: Path) -> None:
-    url = storage.format(tmp_path)
-    async with open_web(url) as web:
-        assert (await web.request("POST", "/topics/orders/records?key=anne", b"\xff\x00")).status == 200
-    async with open_web(url) as web:
-        (line,) = (await web.get("/topics/orders/records")).body.splitlines()
-        record = json.loads(line)
-        assert (record["key"], record["value_base64"]) == ("anne", "/wA=")
 
 
 async def test_kafka_rest_says_what_has_become_of_each_record() -> None:

@@ -119,30 +119,17 @@ async def test_requests_that_come_at_once_are_answered_in_their_order(web: Share
 
 
 TARGETS = [
-    "/topics/%",
-    "/topics/%zz",
     "/topics/%ff",
-    "/topics/%c0%af",
-    "/topics/%00",
     "/topics/orders%00.txt",
     "/topics/" + "x" * 10_000,
     "/topics/..",
-    "/topics/%2e%2e",
     "/topics/%2e%2e%2f%2e%2e%2fetc%2fpasswd",
-    "/console/../serve.py",
-    "/console/..%2fserve.py",
-    "/console/%2e%2e/%2e%2e/serve.py",
-    "/console//etc/passwd",
-    "/console/%2fetc%2fpasswd",
-    "/console/..%5c..%5cserve.py",
-    "/console/",
-    "/console",
+    *(f"/console/{each}" for each in ("../serve.py", "..%2fserve.py", "%2e%2e/%2e%2e/serve.py", "..%5c..%5cserve.py")),
+    *(f"/console{each}" for each in ("", "/", "//etc/passwd", "/%2fetc%2fpasswd")),
     "//topics",
     "/topics//records",
     "/topics/a%2Frecords",
     "/topics/%0d%0aSet-Cookie:%20a=b",
-    "/groups/%0d%0a",
-    "/topics/%F0%9F%92%A9",
     "/topics/<script>",
     "/topics/orders;a=b",
     "/Topics",
@@ -186,35 +173,15 @@ def test_a_parameter_of_another_form_is_refused(web: SharedWeb, topic: str, targ
 
 
 DOCUMENTS = [
-    b"",
-    b"{",
-    b"[]",
-    b"null",
-    b'"text"',
-    b"NaN",
-    b'{"name": NaN}',
-    b'{"name": Infinity}',
-    b'{"name": "a", "log_count": 1e400}',
-    b'{"name": "a", "log_count": 1.5}',
-    b'{"name": "a", "log_count": true}',
-    b'{"name": "a", "log_count": 0}',
-    b'{"name": "a", "log_count": 10001}',
-    b'{"name": "a", "log_count": ' + b"9" * 5000 + b"}",
-    b'{"name": "\\ud800"}',
-    b'{"name": "a\xff"}',
-    b'{"name": "a\\u0000"}',
-    b'{"name": ""}',
-    b'{"name": ".."}',
-    b'{"name": "<script>"}',
+    *(b"", b"{", b"[]", b"null", b"NaN", b"[" * 100_000, b'{"name":' * 50_000, b"\xff\xfe{\x00}\x00"),
+    *(b'{"name": "a", "log_count": %b}' % each for each in (b"1.5", b"true", b"0", b"10001", b"9" * 5000)),
+    *(b'{"name": "%b"}' % each for each in (b"\\ud800", b"a\xff", b"a\\u0000", b"", b"..", b"<script>")),
     b'{"name": "a", "more": 1}',
     b'{"name": "a", "settings": {"retention.ms": 5}}',
     b'{"name": "a", "settings": {"__proto__": "x"}}',
     b'{"log_count": 1}',
-    b"[" * 100_000,
-    b'{"name":' * 50_000,
-    b"\xef\xbb\xbf{}",
-    b"\xff\xfe{\x00}\x00",
 ]
+"""Documents that are no topic. The tests of documents have more that are no JSON."""
 
 
 def test_a_document_of_another_form_is_refused(web: SharedWeb) -> None:
@@ -225,25 +192,12 @@ def test_a_document_of_another_form_is_refused(web: SharedWeb) -> None:
 
 
 LINES = [
-    b"",
-    b"\n\n",
-    b"{}",
-    b"[1]",
-    b'{"value": 1}',
+    *(b"", b"\n\n", b"{}", b"[1]", b'{"value": 1}', b'{"value": "a\xff"}', b'{"value_base64": "?"}'),
     b'{"value": "a"}\n{"value": ',
     b'{"value": "a"}{"value": "b"}',
-    b'{"value": "a\xff"}',
-    b'{"value": "\\ud800"}',
-    b'{"value_base64": "?"}',
-    b'{"value": "a", "value_base64": "YQ=="}',
-    b'{"value": "a", "timestamp": NaN}',
-    b'{"value": "a", "timestamp": -1}',
-    b'{"value": "a", "timestamp": 1e20}',
-    b'{"value": "a", "headers": {"a": "b"}}',
-    b'{"value": "a", "headers": [["a"]]}',
-    b'{"value": "a", "nonsense": 1}',
     b'{"value": "a", "headers": ' + b"[" * 50_000,
 ]
+"""Lines that are no records. The tests of records have more."""
 
 
 def test_records_of_another_form_are_refused_and_none_of_them_is_published(web: SharedWeb, name: str) -> None:
@@ -328,10 +282,6 @@ async def _receive_until(stream: trio.abc.ReceiveStream, end: bytes) -> bytes:
     while end not in received:
         received += await stream.receive_some()
     return received
-
-
-async def test_a_client_that_has_nothing_else_to_send_is_answered(web: SharedWeb) -> None:
-    assert status_of(await web.exchange(head(target="/topics"), eof=True)) == 200
 
 
 async def test_connections_are_limited_and_silent_ones_give_way() -> None:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import signal
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import attrs
 import pytest
 import trio
-from websockets.exceptions import ConnectionClosed
 from websockets.trio.client import connect
 from websockets.typing import Origin, Subprotocol
 
@@ -211,22 +209,3 @@ async def test_idle_connections_last_and_subscriptions_resume_after_a_restart(tm
             await client.subscribe("orders", {"offset": 2})
             assert await client.values(1) == ["2"]
             await client.publish("orders", "3")
-
-
-async def test_a_restart_of_the_proxy_ends_its_connections(tmp_path: Path) -> None:
-    async with open_web() as web, AsyncExitStack() as stack:
-        proxy = await stack.enter_async_context(open_proxy(tmp_path / "nginx", web))
-        client = await stack.enter_async_context(open_websocket(proxy))
-        await client.publish("orders", "0")
-        proxy.process.send_signal(signal.SIGTERM)
-        with trio.fail_after(DEADLINE_S), pytest.raises(ConnectionClosed):
-            await client.connection.recv()
-
-
-async def test_large_bodies_pass_the_proxy(tmp_path: Path) -> None:
-    lines = b"".join(b'{"value": "%s"}\n' % (b"x" * 1000) for _ in range(10_000))
-    async with open_web(f"filelog:{tmp_path}/log") as web, open_proxy(tmp_path / "nginx", web) as proxy:
-        target = "/topics/orders/records"
-        answer = await proxy.exchange("POST", target, lines, "Content-Type: application/x-ndjson")
-        offsets = json.loads(answer.partition(b"\r\n\r\n")[2])["offsets"]
-        assert sum(each["count"] for each in offsets) == 10_000
