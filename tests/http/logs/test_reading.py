@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -150,32 +152,34 @@ async def test_deleting_the_topic_ends_the_wait() -> None:
             await LocalLogs(broker).read(log, 0)
 
 
-async def test_positions(storage: str) -> None:
-    async with open_broker_service(storage) as broker:
+async def test_positions() -> None:
+    """The tests of routes have more about those of one log."""
+    async with open_broker_service() as broker:
         broker.node.create_topic("orders", 2)
         for time_ms in (1000, 2000, 3000):
             log = await publish(broker, f"{time_ms}", time_ms=time_ms)
         await broker.node.deletion.delete_before(log, Offset(1))
-        first, second = find_logs(broker, "orders")
+        logs = find_logs(broker, "orders")
 
-        async def found(position: Position) -> tuple[int, int]:
-            offsets = await find_offsets(LocalLogs(broker), GroupAccess(broker), [first, second], position)
-            return offsets[first], offsets[second]
+        async def found(position: Position) -> list[int]:
+            offsets = await find_offsets(LocalLogs(broker), GroupAccess(broker), logs, position)
+            return [offsets[each] for each in logs]
 
-        assert await found("earliest") == (1, 0)
-        assert await found("latest") == (3, 0)
-        assert await found(FromTime(0)) == (1, 0)
-        assert await found(FromTime(2001)) == (2, 0)
-        assert await found(FromTime(3001)) == (3, 0)
-        assert await found(FromOffsets({0: 2})) == (2, 0)
-        assert await found(FromOffsets({0: 0, 1: 0})) == (1, 0)
-        assert await found(FromGroup("g", "latest")) == (3, 0)
-        assert await found(FromGroup("g", "earliest")) == (1, 0)
-        place = TopicPartition("orders", 0)
-        commit = CommitRequest(group_id="g", offsets={place: OffsetToCommit(2, -1, "")})
+        positions: list[tuple[Position, list[int]]] = [
+            ("earliest", [1, 0]),
+            ("latest", [3, 0]),
+            (FromTime(0), [1, 0]),
+            (FromTime(2001), [2, 0]),
+            (FromTime(3001), [3, 0]),
+            (FromOffsets({0: 2}), [2, 0]),
+            (FromOffsets({0: 0, 1: 0}), [1, 0]),
+            (FromGroup("g", "latest"), [3, 0]),
+            (FromGroup("g", "earliest"), [1, 0]),
+        ]
+        assert [await found(position) for position, _ in positions] == [offsets for _, offsets in positions]
+        commit = CommitRequest(group_id="g", offsets={TopicPartition("orders", 0): OffsetToCommit(2, -1, "")})
         await broker.groups.commit_offsets(commit)
-        assert await found(FromGroup("g", "latest")) == (2, 0)
-        assert await find_offsets(LocalLogs(broker), GroupAccess(broker), [first], FromOffset(2)) == {first: 2}
+        assert await found(FromGroup("g", "latest")) == [2, 0]
         wrong: list[tuple[Position, str]] = [
             (FromOffset(2), "bad_request"),
             (FromOffsets({0: 4}), "offset_out_of_range"),
@@ -187,65 +191,42 @@ async def test_positions(storage: str) -> None:
             assert caught.value.code == code
 
 
-@pytest.mark.parametrize(
-    ("value", "text", "position"),
-    [
-        ("earliest", "earliest", "earliest"),
-        ("latest", "latest", "latest"),
-        ({"offset": 5}, "5", FromOffset(5)),
-        ({"time": 5}, "time:5", FromTime(5)),
-        ({"time": "1970-01-01T00:00:01Z"}, "time:1970-01-01T00:00:01Z", FromTime(1000)),
-        ({"time": "1970-01-01T01:00:01+01:00"}, "time:1970-01-01T01:00:01+01:00", FromTime(1000)),
-        ({"time": "1970-01-01"}, "time:1970-01-01", FromTime(0)),
-        ({"group": "a:b"}, "group:a:b", FromGroup("a:b", "earliest")),
-    ],
-)
-def test_position_is_parsed(value: object, text: str, position: Position) -> None:
-    assert parse_position(value) == position
-    assert parse_position_text(text) == position
+PARSED: list[tuple[object, str, Position]] = [
+    ("earliest", "earliest", "earliest"),
+    ("latest", "latest", "latest"),
+    ({"offset": 5}, "5", FromOffset(5)),
+    ({"time": 5}, "time:5", FromTime(5)),
+    ({"time": "1970-01-01T00:00:01Z"}, "time:1970-01-01T00:00:01Z", FromTime(1000)),
+    ({"time": "1970-01-01T01:00:01+01:00"}, "time:1970-01-01T01:00:01+01:00", FromTime(1000)),
+    ({"time": "1970-01-01"}, "time:1970-01-01", FromTime(0)),
+    ({"group": "a:b"}, "group:a:b", FromGroup("a:b", "earliest")),
+]
 
 
-def test_position_in_json_can_say_more() -> None:
+def test_positions_are_parsed() -> None:
+    for value, text, position in PARSED:
+        assert parse_position(value) == parse_position_text(text) == position
     assert parse_position({"offsets": {"0": 5, "12": 0}}) == FromOffsets({0: 5, 12: 0})
     assert parse_position({"group": "g", "otherwise": "latest"}) == FromGroup("g", "latest")
 
 
+NO_POSITIONS: list[object] = [
+    *(None, 5, "5", "first", [], {}),
+    *({"offset": each} for each in (-1, 1.0, True, 2**53)),
+    {"offset": 1, "time": 1},
+    *({"offsets": each} for each in ([], {"a": 1}, {"²": 1}, {"0": "1"}, {"9" * 5000: 1})),
+    *({"time": each} for each in ("yesterday", -1, None, "0001-01-01T00:00:00+23:59")),
+    {"group": 5},
+    *({"group": "g", "otherwise": each} for each in ("now", [])),
+]
+NO_TEXTS = ["", "first", "-1", "1.5", "²", "9" * 5000, "time:", "time:x", "group:", "offset:5"]
+
+
 @pytest.mark.parametrize(
-    "value",
-    [
-        None,
-        5,
-        "5",
-        "first",
-        [],
-        {},
-        {"offset": -1},
-        {"offset": 1.0},
-        {"offset": True},
-        {"offset": 2**53},
-        {"offset": 1, "time": 1},
-        {"offsets": []},
-        {"offsets": {"a": 1}},
-        {"offsets": {"²": 1}},
-        {"offsets": {"0": "1"}},
-        {"offsets": {"9" * 5000: 1}},
-        {"time": "yesterday"},
-        {"time": -1},
-        {"time": None},
-        {"time": "0001-01-01T00:00:00+23:59"},
-        {"group": 5},
-        {"group": "g", "otherwise": "now"},
-        {"group": "g", "otherwise": []},
-    ],
+    ("parse", "values"), [(parse_position, NO_POSITIONS), (parse_position_text, NO_TEXTS)], ids=["JSON", "text"]
 )
-def test_what_is_no_position_is_refused(value: object) -> None:
-    with pytest.raises(WebError) as caught:
-        parse_position(value)
-    assert caught.value.code == "bad_request"
-
-
-@pytest.mark.parametrize("text", ["", "first", "-1", "1.5", "²", "9" * 5000, "time:", "time:x", "group:", "offset:5"])
-def test_text_that_is_no_position_is_refused(text: str) -> None:
-    with pytest.raises(WebError) as caught:
-        parse_position_text(text)
-    assert caught.value.code == "bad_request"
+def test_what_is_no_position_is_refused(parse: Callable[[Any], Position], values: list[object]) -> None:
+    for value in values:
+        with pytest.raises(WebError) as caught:
+            parse(value)
+        assert caught.value.code == "bad_request", value
