@@ -80,8 +80,8 @@ PLAIN = encode_batch(0, [b"a"], timestamps=5)
 NUMBERED: dict[str, Any] = {"timestamps": 5, "producer_id": 5, "producer_epoch": 0}
 NO_BATCHES = [
     *(b"", b"garbage", PLAIN[:-1], PLAIN[:-1] + b"x"),
-    encode_batch(0, [b"a"], **NUMBERED, base_sequence=0, is_transactional=True),
     encode_batch(0, [b"a"], **NUMBERED, is_control=True),
+    encode_batch(0, [b"a"], **NUMBERED, base_sequence=0, is_transactional=True),
 ]
 
 
@@ -110,6 +110,7 @@ async def test_what_is_wrong_is_refused_and_none_of_it_is_published() -> None:
             with pytest.raises(WebError) as caught:
                 await publisher.begin_batches("orders", 0, data, "127.0.0.1")
             assert caught.value.code == "bad_request"
+        assert caught.value.message == "expected record batches that belong to no transaction"
         assert [log.high_watermark for log in find_logs(broker, "orders")] == [0, 1]
         await publisher.publish("orders", texts("small"))
         assert sum(log.high_watermark for log in find_logs(broker, "orders")) == 2

@@ -14,30 +14,13 @@ from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.topic_partition import TopicPartition
 from dafka.kafka.server.fetch_sessions import FetchSessions, LogProgress
 
-A, B, C = (TopicPartition("orders", number) for number in range(3))
+A, B = (TopicPartition("orders", number) for number in range(2))
 EMPTY = LogProgress(0, 0, 0)
 
 
-def open_sessions(**limits: int) -> FetchSessions[int]:
+def open_sessions() -> FetchSessions[int]:
     ids = count(1)
-    return FetchSessions(lambda: next(ids), **limits)
-
-
-def quiet(*logs: TopicPartition, end: int = 0) -> list[tuple[TopicPartition, LogProgress, bool]]:
-    return [(log, LogProgress(end, end, 0), False) for log in logs]
-
-
-def test_session_goes_on_with_what_has_changed() -> None:
-    sessions = open_sessions()
-    first = sessions.begin(0, 0, {A: 0, B: 0}, [], 0)
-    assert (first.error_code, first.session_id, dict(first.wanted)) == (ErrorCode.NONE, 1, {A: 0, B: 0})
-    assert first.select_news(quiet(A, B)) == [A, B]
-    second = sessions.begin(1, 1, {B: 7, C: 0}, [A], 0)
-    assert (second.error_code, second.session_id, dict(second.wanted)) == (ErrorCode.NONE, 1, {B: 7, C: 0})
-    assert second.select_news(quiet(B, C)) == [C]
-    third = sessions.begin(1, 2, {}, [], 0)
-    assert dict(third.wanted) == {B: 7, C: 0}
-    assert third.select_news(quiet(B, C)) == []
+    return FetchSessions(lambda: next(ids))
 
 
 def test_epochs_begin_again_with_1() -> None:
@@ -52,13 +35,8 @@ def test_answer_to_a_request_whose_session_has_ended_meanwhile() -> None:
     sessions = open_sessions()
     first = sessions.begin(0, 0, {A: 0}, [], 0)
     sessions.begin(1, -1, {A: 0}, [], 0)
-    assert first.select_news(quiet(A)) == [A]
+    assert first.select_news([(A, EMPTY, False)]) == [A]
     assert sessions.begin(0, 0, {A: 0}, [], 0).session_id == 2
-
-
-def test_session_is_replaced_when_it_has_been_idle_for_long_enough() -> None:
-    sessions = open_sessions(sessions_max=1, idle_ms=100)
-    assert [sessions.begin(0, 0, {A: 0}, [], time_ms).session_id for time_ms in (0, 99, 100)] == [1, 0, 2]
 
 
 def test_answer_to_a_request_brings_back_no_log_that_a_later_one_has_forgotten() -> None:

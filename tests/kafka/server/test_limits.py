@@ -131,10 +131,11 @@ def fill(client: Client, topic: str, count: int, size: int) -> None:
         client.ask(ApiKey.PRODUCE, 7, acks=-1, timeout_ms=60_000, topic_data=[{"name": topic, "partition_data": data}])
 
 
-def test_client_that_reads_nothing_bounds_what_the_broker_does_for_it() -> None:
-    """Others read meanwhile. The client is not disconnected, and reads everything in the end."""
+@pytest.mark.parametrize("is_patient", [True, False])
+def test_client_that_reads_nothing_bounds_what_the_broker_does_for_it(is_patient: bool) -> None:
+    """Others read meanwhile. It reads everything in the end, if the broker is so patient, or is disconnected."""
     count = 200
-    with run(send_ms=LONG_MS) as door, door.connect() as client, door.connect() as other:
+    with run(send_ms=LONG_MS if is_patient else 200) as door, door.connect() as client, door.connect() as other:
         fill(client, "large", 3, 100_000)
         part = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 10**9}
         asked = {"max_wait_ms": 0, "min_bytes": 0, "topics": [{"topic": "large", "partitions": [part]}]}
@@ -142,6 +143,9 @@ def test_client_that_reads_nothing_bounds_what_the_broker_does_for_it() -> None:
         for _ in range(count):
             client.send(ApiKey.FETCH, 4, **asked)
         answers, counters = server_of(door).answers, server_of(door).counters
+        if not is_patient:
+            poll_until(lambda: counters.disconnected["slow reader"] == 1 and answers.taken_bytes == 0)
+            return
         poll_until(lambda: answers.taken_bytes > UNSENT_BYTES_MAX)
         assert is_served(other)
         assert answers.taken_bytes <= UNSENT_BYTES_MAX + size + 4
@@ -162,17 +166,6 @@ def test_client_that_reads_no_small_answers_is_bounded_by_their_number() -> None
         answers = server_of(door).answers
         assert answers.taken_bytes <= (UNANSWERED_MAX + 2) * 1000
         assert server_of(door).counters.requests[ApiKey.API_VERSIONS] < sent
-
-
-def test_client_that_reads_nothing_is_disconnected_in_the_end() -> None:
-    with run(send_ms=200) as door, door.connect() as client:
-        fill(client, "large", 3, 100_000)
-        part = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 10**9}
-        asked = {"max_wait_ms": 0, "min_bytes": 0, "topics": [{"topic": "large", "partitions": [part]}]}
-        for _ in range(200):
-            client.send(ApiKey.FETCH, 4, **asked)
-        poll_until(lambda: server_of(door).counters.disconnected["slow reader"] == 1)
-        poll_until(lambda: server_of(door).answers.taken_bytes == 0)
 
 
 def test_broken_requests_end_only_their_own_connection(door: Door) -> None:
