@@ -19,20 +19,14 @@ from websockets.trio.client import connect
 
 from dafka import Config
 from dafka.batches import encode_batch
+from dafka.kafka.protocol.apis import REQUESTS
+from dafka.kafka.protocol.constants import ApiKey
 from dafka.kafka.protocol.frames import FrameSplitter, decode_response, encode_request
 from dafka.kafka.protocol.messages.connections import ApiVersionsRequest
-from dafka.kafka.protocol.messages.logs import (
-    FetchPartition,
-    FetchRequest,
-    FetchTopic,
-    PartitionProduceData,
-    ProduceRequest,
-    ProduceResponse,
-    TopicProduceData,
-)
-from dafka.kafka.protocol.messages.membership import JoinGroupRequest, JoinGroupRequestProtocol
+from dafka.kafka.protocol.messages.logs import ProduceResponse
 from tests.http.running import RunningWeb, open_web, read_all
 from tests.http.websocket.clients import open_client
+from tests.kafka.apis.door import build
 from tests.kafka.server.secured import Authority
 
 TOPIC = "stopped"
@@ -90,11 +84,10 @@ async def produce(requests: Requests) -> None:
     """Publish over Kafka's protocol."""
 
     def make(number: int, value: str) -> bytes:
-        data = [PartitionProduceData(index=0, records=encode_batch(0, [value.encode()], timestamps=1000))]
-        topics = [TopicProduceData(name=TOPIC, partition_data=data)]
-        return encode_request(
-            ProduceRequest(acks=-1, timeout_ms=60_000, topic_data=topics), PRODUCE_VERSION, number, ""
-        )
+        data = [{"index": 0, "records": encode_batch(0, [value.encode()], timestamps=1000)}]
+        topics = [{"name": TOPIC, "partition_data": data}]
+        request = build(REQUESTS[ApiKey.PRODUCE], {"acks": -1, "timeout_ms": 60_000, "topic_data": topics})
+        return encode_request(request, PRODUCE_VERSION, number, "")
 
     async def receive() -> None:
         splitter, numbers = FrameSplitter(2**20), count()
@@ -202,17 +195,16 @@ async def test_what_is_stored_is_answered_and_nothing_else(tmp_path: Path, seed:
 async def test_waits_for_what_others_do_end_at_once(tmp_path: Path) -> None:
     """The broker would wait for ten minutes, if each request were to be answered."""
     config = Config().with_node(grace_ms=1_200_000).with_kafka(rebalance_delay_ms=600_000)
-    fetched = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
-    fetch = FetchRequest(max_wait_ms=600_000, min_bytes=1, topics=[FetchTopic(topic=TOPIC, partitions=[fetched])])
-    protocols = [JoinGroupRequestProtocol(name="range", metadata=b"")]
-    join = JoinGroupRequest(
-        group_id="group",
-        member_id="",
-        session_timeout_ms=60_000,
-        rebalance_timeout_ms=600_000,
-        protocol_type="consumer",
-        protocols=protocols,
-    )
+    parts = [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1000}]
+    fetch = {"max_wait_ms": 600_000, "min_bytes": 1, "topics": [{"topic": TOPIC, "partitions": parts}]}
+    join = {
+        "group_id": "group",
+        "member_id": "",
+        "session_timeout_ms": 60_000,
+        "rebalance_timeout_ms": 600_000,
+        "protocol_type": "consumer",
+        "protocols": [{"name": "range", "metadata": b""}],
+    }
     target = f"/topics/{TOPIC}/records?wait_ms=60000&from=latest"
     streams = []
     with trio.fail_after(DEADLINE_S):
@@ -220,8 +212,8 @@ async def test_waits_for_what_others_do_end_at_once(tmp_path: Path) -> None:
             await web.broker.node.create_topic(TOPIC, 1).wait()
             kafka = int(web.broker.bootstrap_servers.split(":")[1])
             for port, request in (
-                (kafka, encode_request(fetch, 11, 0, "")),
-                (kafka, encode_request(join, 0, 0, "")),
+                (kafka, encode_request(build(REQUESTS[ApiKey.FETCH], fetch), 11, 0, "")),
+                (kafka, encode_request(build(REQUESTS[ApiKey.JOIN_GROUP], join), 0, 0, "")),
                 (web.port, f"GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()),
                 (web.port, f"GET {target} HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n".encode()),
                 (web.port, b"POST /topics/a/records HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\npart"),

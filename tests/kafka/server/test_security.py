@@ -6,6 +6,7 @@ import datetime
 import ssl
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from dafka import Config
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.kafka.protocol.constants import ApiKey
-from dafka.kafka.protocol.frames import encode_request, encode_token
+from dafka.kafka.protocol.frames import encode_request
 from dafka.kafka.protocol.messages.connections import ApiVersionsRequest
 from dafka.kafka.server.sasl import LOGIN_BYTES_MAX, LOGIN_REQUESTS_MAX
 from dafka.testing import RunningKafka
@@ -104,14 +105,11 @@ def test_others_are_refused(plain: Door, encrypted: RunningKafka, authority: Aut
             Confluent().write(servers, "refused", login)
 
 
-def test_clients_refuse_an_expired_certificate(authority: Authority, tmp_path: Path) -> None:
+def test_certificates_must_be_valid_and_those_of_clients_too(authority: Authority, tmp_path: Path) -> None:
     past = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
-    certificate = authority.issue("127.0.0.1", not_after=past)
-    with run_secured(tmp_path, tls_certificate=str(certificate)) as running, pytest.raises(RefusedError):
+    expired = authority.issue("127.0.0.1", not_after=past)
+    with run_secured(tmp_path, tls_certificate=str(expired)) as running, pytest.raises(RefusedError):
         Confluent().write(running.bootstrap_servers, "refused", Login(authority=authority.path))
-
-
-def test_clients_need_a_certificate_if_an_authority_is_set(authority: Authority, tmp_path: Path) -> None:
     settings = {"tls_certificate": str(authority.issue("127.0.0.1")), "tls_client_ca": str(authority.path)}
     own = authority.issue("client")
     with run_secured(tmp_path, **settings) as running:
@@ -120,35 +118,19 @@ def test_clients_need_a_certificate_if_an_authority_is_set(authority: Authority,
             Confluent().write(running.bootstrap_servers, "topic", Login(authority=authority.path))
 
 
-def test_client_without_tls_is_disconnected_by_a_listener_with_tls(encrypted: RunningKafka) -> None:
-    with Client(encrypted.bootstrap_servers) as client:
-        client.socket.sendall(VERSIONS)
-        while client.receive() is not None:  # an alert of TLS, which is no frame
-            pass
-
-
-def test_client_with_tls_is_disconnected_by_a_listener_without(plain: Door, authority: Authority) -> None:
-    context = ssl.create_default_context(cafile=str(authority.path))
-    with plain.connect() as client, pytest.raises((ssl.SSLError, OSError)):
-        context.wrap_socket(client.socket, server_hostname="127.0.0.1")
-
-
-def test_failed_login_is_explained_before_the_connection_ends(plain: Door) -> None:
+def test_what_fails_is_explained_before_the_connection_ends(plain: Door) -> None:
     with plain.connect() as client:
         assert client.ask(ApiKey.SASL_HANDSHAKE, 1, mechanism="PLAIN")["error_code"] == ErrorCode.NONE
         answer = client.ask(ApiKey.SASL_AUTHENTICATE, 2, auth_bytes=b"\0\0")
         assert answer["error_code"] == ErrorCode.SASL_AUTHENTICATION_FAILED
         assert answer["error_message"] == "authentication failed: unknown user or wrong password"
         assert client.receive() is None
-
-
-@pytest.mark.parametrize("version", [0, 1])
-def test_unknown_mechanism_is_answered_with_the_known_ones(plain: Door, version: int) -> None:
-    with plain.connect() as client:
-        answer = client.ask(ApiKey.SASL_HANDSHAKE, version, mechanism="GSSAPI")
-        assert answer["error_code"] == ErrorCode.UNSUPPORTED_SASL_MECHANISM
-        assert sorted(answer["mechanisms"]) == sorted(MECHANISMS)
-        assert client.receive() is None
+    for version in (0, 1):
+        with plain.connect() as client:
+            answer = client.ask(ApiKey.SASL_HANDSHAKE, version, mechanism="GSSAPI")
+            assert answer["error_code"] == ErrorCode.UNSUPPORTED_SASL_MECHANISM
+            assert sorted(answer["mechanisms"]) == sorted(MECHANISMS)
+            assert client.receive() is None
 
 
 def test_clients_that_do_not_authenticate_have_few_requests(tmp_path: Path) -> None:
@@ -183,27 +165,16 @@ def test_clients_that_do_not_authenticate_have_small_requests(plain: Door) -> No
         assert client.receive() is not None
 
 
-def test_tokens_without_headers_are_requests_too(tmp_path: Path) -> None:
-    config = Config().with_clients(login_ms=600_000)
-    with open_door(config, users=tmp_path / "users") as door, door.connect() as client:
-        client.ask(ApiKey.SASL_HANDSHAKE, 0, mechanism="PLAIN")
-        client.socket.sendall(encode_token(f"\0root\0{PASSWORD}".encode()))
-        assert client.receive() == b""
-        assert client.ask(ApiKey.METADATA, 1, topics=[])["topics"] == []
-
-
-@pytest.mark.parametrize("is_encrypted", [False, True], ids=["sasl", "tls"])
-def test_silent_client_is_disconnected_and_others_stay(users: Path, authority: Authority, is_encrypted: bool) -> None:
-    settings = {"tls_certificate": str(authority.issue("127.0.0.1"))} if is_encrypted else {"users": str(users)}
-    with run_secured(users.parent, login_ms=1000, **settings) as running:
-        if is_encrypted:
-            with Client(running.bootstrap_servers) as silent:
-                assert silent.receive() is None
-            return
-        with Client(running.bootstrap_servers).log_in("alice") as client:
-            with Client(running.bootstrap_servers) as silent:
-                assert silent.receive() is None  # a later connection has run out of time
-            assert client.ask(ApiKey.METADATA, 1, topics=[])["topics"] == []
+def test_silent_clients_are_disconnected_and_others_stay(users: Path, authority: Authority) -> None:
+    settings: list[dict[str, Any]] = [{"tls_certificate": str(authority.issue("127.0.0.1"))}, {"users": str(users)}]
+    for each in settings:
+        with run_secured(users.parent, login_ms=1000, **each) as running, ExitStack() as stack:
+            early = None
+            if "users" in each:
+                early = stack.enter_context(Client(running.bootstrap_servers).log_in("alice"))
+            silent = stack.enter_context(Client(running.bootstrap_servers))
+            assert silent.receive() is None
+            assert early is None or early.ask(ApiKey.METADATA, 1, topics=[])["topics"] == []
 
 
 def test_renewed_certificate_is_used_without_a_restart(tmp_path: Path) -> None:
