@@ -74,7 +74,7 @@ async def test_leader_describes_its_replicas(cluster: FakeCluster) -> None:
 
 
 async def test_other_brokers_take_living_replicas_for_those_in_sync(cluster: FakeCluster) -> None:
-    cluster.follow(SECOND, epoch=7)
+    cluster.follow(SECOND, epoch=7, in_sync=(SECOND,))
     found = await partition_of(cluster)
     assert leader_in(found) == (NONE, 1, 7)
     assert (found["replica_nodes"], found["isr_nodes"]) == ([0, 1], [0, 1])
