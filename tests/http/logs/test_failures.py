@@ -355,7 +355,8 @@ async def test_a_forwarded_request_is_not_forwarded_again(autojump_clock: trio.t
 
 
 async def test_offsets_of_a_group_elsewhere_are_those_of_the_topic() -> None:
-    offsets = [{"topic": topic, "log": log, "offset": 10 * log + 1} for topic in ("orders", "other") for log in (0, 1)]
+    places = [("orders", 0, 1), ("other", 0, 5), ("orders", 1, 11), ("other", 2, 7)]
+    offsets = [{"topic": topic, "log": log, "offset": offset} for topic, log, offset in places]
     coordinator = Coordinator("other", [{"offsets": offsets}])
     assert await coordinator.access().fetch_offsets("g", "orders") == {0: 1, 1: 11}
     assert await Coordinator("other", [NOT_FOUND]).access().fetch_offsets("g", "orders") == {}

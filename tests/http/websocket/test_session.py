@@ -289,6 +289,8 @@ async def test_id_of_a_subscription_cannot_be_used_twice(web: SharedWeb, name: s
         assert (await client.ask("watch", path="/topics", interval_ms=500, id=5))["code"] == "conflict"
         await client.ask("unsubscribe", id=5)
         await client.subscribe(name, id=5)
+        await client.ask("watch", path="/session", interval_ms=500, id=6)
+        assert (await client.ask("subscribe", topic=name, from_="latest", credit=0, id=6))["code"] == "conflict"
 
 
 async def test_subscriptions_and_watches_are_limited() -> None:
