@@ -7,12 +7,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-import trio
 
 from dafka import Config
-from tests.http.running import DEADLINE_S, RunningWeb, SharedWeb, open_webs, run_webs
+from tests.http.running import RunningWeb, SharedWeb, open_webs, run_webs
 from tests.http.websocket.clients import open_client
-from tests.waiting import poll_until
+from tests.waiting import poll_until, wait_until
 
 FAST = Config().with_broker(heartbeat_ms=50, leader_timeout_ms=4000)
 
@@ -30,10 +29,16 @@ def know_leaders(webs: Sequence[RunningWeb], topic: str, log_count: int) -> bool
     return all(log is not None and log.leadership.leader for log in logs)
 
 
-def create(webs: Sequence[SharedWeb], topic: str, log_count: int, **fields: Any) -> None:
+async def create(webs: Sequence[RunningWeb], topic: str, log_count: int) -> None:
     """Create a topic, and wait until all brokers know who leads its logs."""
-    answer = webs[0].ask("POST", "/topics", document={"name": topic, "log_count": log_count, **fields})
+    answer = await webs[0].request("POST", "/topics", document={"name": topic, "log_count": log_count})
     assert answer.status == 201, answer.body
+    await wait_until(lambda: know_leaders(webs, topic, log_count))
+
+
+def create_shared(webs: Sequence[SharedWeb], topic: str, log_count: int, replica_count: int = 3) -> None:
+    """Create a topic at brokers in a thread, as `create` does."""
+    webs[0].create(topic, log_count, replica_count)
     poll_until(lambda: know_leaders(webs, topic, log_count))
 
 
@@ -42,7 +47,7 @@ def number_of(web: RunningWeb) -> int:
 
 
 def test_every_broker_says_the_same(webs: Sequence[SharedWeb]) -> None:
-    create(webs, "orders", 4)
+    create_shared(webs, "orders", 4)
     for number in range(4):
         answer = webs[0].ask("POST", f"/topics/orders/records?log={number}", b"x" * (number + 1))
         assert answer.status == 200, answer.body
@@ -67,7 +72,7 @@ def test_every_broker_says_the_same(webs: Sequence[SharedWeb]) -> None:
 
 
 def test_fewer_replicas_than_brokers(webs: Sequence[SharedWeb]) -> None:
-    create(webs, "few", 3, replica_count=1)
+    create_shared(webs, "few", 3, replica_count=1)
     logs = webs[1].ask("GET", "/topics/few").document["logs"]
     assert [each["replicas"] for each in logs] == [[each["leader"]] for each in logs]
     for number in range(3):
@@ -98,7 +103,7 @@ def moves(web: SharedWeb, topic: str) -> list[dict[str, Any]]:
 
 
 def test_logs_that_move_are_listed_with_the_reason(webs: Sequence[SharedWeb]) -> None:
-    create(webs, "moving", 1, replica_count=1)
+    create_shared(webs, "moving", 1, replica_count=1)
     assert not moves(webs[0], "moving")
     (log,) = webs[0].ask("GET", "/topics/moving").document["logs"]
     wanted = (log["leader"] + 1) % 3
@@ -112,10 +117,7 @@ def test_logs_that_move_are_listed_with_the_reason(webs: Sequence[SharedWeb]) ->
 
 async def test_streams_go_on_when_the_leader_dies() -> None:
     async with open_webs(3, FAST.with_broker(leader_timeout_ms=500, replicas=3)) as webs:
-        await webs[0].request("POST", "/topics", document={"name": "orders"})
-        with trio.fail_after(DEADLINE_S):
-            while not know_leaders(webs, "orders", 1):  # noqa: ASYNC110
-                await trio.sleep(0.02)
+        await create(webs, "orders", 1)
         leader = next(web for web in webs if web.broker.node.logs("orders")[0].leadership.is_led)
         others = [web for web in webs if web is not leader]
         async with open_client(others[0]) as subscriber, open_client(others[1]) as publisher:

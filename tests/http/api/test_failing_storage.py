@@ -21,7 +21,7 @@ from dafka.kafka.protocol.constants import ApiKey
 from tests.http.api import test_permissions as routes
 from tests.http.running import RunningWeb, open_web
 from tests.http.websocket import test_permissions as messages
-from tests.http.websocket.clients import open_client
+from tests.http.websocket.clients import BINARY, open_client
 from tests.kafka.apis import test_authorization as kafka
 from tests.kafka.apis.door import Client
 
@@ -146,7 +146,7 @@ async def use_route(web: RunningWeb, use: routes.Use) -> tuple[object, bool]:
 
 
 async def use_message(web: RunningWeb, use: messages.Use) -> tuple[object, bool]:
-    async with open_client(web, messages.BINARY) as client:
+    async with open_client(web, BINARY) as client:
         _, problem = await messages.ask(client, use, {TOPIC: "described"} if use.kind == "describe" else {})
         return use.kind, problem.partition(":")[0] in {"storage_failed", "conflict"}
 

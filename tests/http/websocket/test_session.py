@@ -218,7 +218,9 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"type": "describe", "topic": "none"}, "topic_not_found", "there is no topic 'none'"),
     ({"type": "authenticate"}, "bad_request", "authenticate: expected token, or user and password"),
     ({"type": "nothing"}, "bad_request", "type: expected one of authenticate, publish"),
-    *(({"type": each}, "bad_request", "type: expected one of") for each in (5, None, [])),
+    ({"type": 5}, "bad_request", "type: expected one of"),
+    ({"type": None}, "bad_request", "type: expected one of"),
+    ({"type": []}, "bad_request", "type: expected one of"),
     ({}, "bad_request", "type: expected one of"),
 ]
 

@@ -29,6 +29,7 @@ from dafka.kafka.apis.shared.registry import HANDLERS, RequestContext
 from dafka.kafka.protocol.apis import REQUESTS, RESPONSES
 from dafka.kafka.protocol.constants import ApiKey
 from dafka.kafka.protocol.frames import RequestHeader, decode_response, encode_response
+from dafka.kafka.protocol.tables import Response
 from dafka.kafka.server.kafka_server import KafkaServer
 from tests.kafka.apis.door import build, plain
 
@@ -214,6 +215,7 @@ class FakeCluster:
     async def ask(self, api: ApiKey, version: int, **values: Any) -> Any:
         """Handle a request, and return the response; both are plain values."""
         context, request = self.client(api, version), cast(Any, build(REQUESTS[api], values))
+        response: Response | None
         if api is ApiKey.PRODUCE:
             response = await (await begin_produce(context, request))()
         else:

@@ -147,8 +147,8 @@ async def read(
     part = {"partition": 0, "fetch_offset": offset, "partition_max_bytes": 1000, **others}
     topics = [{"topic": "t", "partitions": [part]}]
     found = await cluster.ask(ApiKey.FETCH, version, max_wait_ms=wait_ms, min_bytes=1, topics=topics, rack_id=rack)
-    (part,) = found["responses"][0]["partitions"]
-    return part
+    read_part: Part = found["responses"][0]["partitions"][0]
+    return read_part
 
 
 async def test_readers_of_the_leader_get_records(cluster: FakeCluster) -> None:
@@ -247,7 +247,7 @@ async def list_offset(cluster: FakeCluster, timestamp: int, epoch: int = -1, ver
     parts = [{"partition_index": 0, "current_leader_epoch": epoch, "timestamp": timestamp}]
     topics = [{"name": "t", "partitions": parts}]
     found = await cluster.ask(ApiKey.LIST_OFFSETS, version, replica_id=-1, topics=topics)
-    (part,) = found["topics"][0]["partitions"]
+    part: Part = found["topics"][0]["partitions"][0]
     return part
 
 

@@ -46,17 +46,12 @@ async def create(
         (3, [], ("new", 2, 3, [])),
         (-1, [(1, [1, 0]), (0, [2, 1])], ("new", 2, 0, [(THIRD, SECOND), (SECOND, OWN)])),
         *((factor, [], BAD_FACTOR) for factor in (0, -2, 4)),
-        *(
-            (-1, assigned, BAD_ASSIGNMENT)
-            for assigned in (
-                [(0, [])],
-                [(0, [1, 1])],
-                [(0, [1, 7])],
-                [(0, [0]), (1, [0, 1])],
-                [(0, [0]), (2, [1])],
-                [(0, [0]), (0, [1])],
-            )
-        ),
+        (-1, [(0, [])], BAD_ASSIGNMENT),
+        (-1, [(0, [1, 1])], BAD_ASSIGNMENT),
+        (-1, [(0, [1, 7])], BAD_ASSIGNMENT),
+        (-1, [(0, [0]), (1, [0, 1])], BAD_ASSIGNMENT),
+        (-1, [(0, [0]), (2, [1])], BAD_ASSIGNMENT),
+        (-1, [(0, [0]), (0, [1])], BAD_ASSIGNMENT),
     ],
 )
 async def test_topics_get_the_replicas_that_are_asked_for_or_an_error(

@@ -28,10 +28,6 @@ DEADLINE_S = 60
 RACKS = ("one", "two", "three")
 
 
-QUICK = {"heartbeat_ms": 100, "leader_timeout_ms": 2000, "preferred_leader_after_ms": 2000}
-"""Settings of `[broker]` with which other brokers take over sooner than by default."""
-
-
 @attrs.frozen
 class RunningCluster:
     """Brokers in another thread. Their numbers are those of their racks."""
@@ -64,7 +60,9 @@ async def open_brokers(folder: Path) -> AsyncIterator[list[ServingBroker]]:
         brokers: list[ServingBroker] = []
         for number, rack in enumerate(RACKS):
             config = cluster.config.with_store(storage=f"filelog:{folder}/{rack}").with_kafka(listen="127.0.0.1:0")
-            config = config.with_broker(**QUICK, number=number, rack=rack)
+            config = config.with_broker(
+                heartbeat_ms=100, leader_timeout_ms=2000, preferred_leader_after_ms=2000, number=number, rack=rack
+            )
             brokers.append(await nursery.start(serve_listeners, config))
         yield brokers
         nursery.cancel_scope.cancel()
