@@ -210,14 +210,17 @@ def test_positions_are_parsed() -> None:
     assert parse_position({"group": "g", "otherwise": "latest"}) == FromGroup("g", "latest")
 
 
+NO_OFFSETS: list[object] = [[], {"a": 1}, {"²": 1}, {"0": "1"}, {"9" * 5000: 1}]
+NO_TIMES: list[object] = ["yesterday", -1, None, "0001-01-01T00:00:00+23:59"]
 NO_POSITIONS: list[object] = [
     *(None, 5, "5", "first", [], {}),
     *({"offset": each} for each in (-1, 1.0, True, 2**53)),
+    *({"offsets": each} for each in NO_OFFSETS),
+    *({"time": each} for each in NO_TIMES),
     {"offset": 1, "time": 1},
-    *({"offsets": each} for each in ([], {"a": 1}, {"²": 1}, {"0": "1"}, {"9" * 5000: 1})),
-    *({"time": each} for each in ("yesterday", -1, None, "0001-01-01T00:00:00+23:59")),
     {"group": 5},
-    *({"group": "g", "otherwise": each} for each in ("now", [])),
+    {"group": "g", "otherwise": "now"},
+    {"group": "g", "otherwise": []},
 ]
 NO_TEXTS = ["", "first", "-1", "1.5", "²", "9" * 5000, "time:", "time:x", "group:", "offset:5"]
 
