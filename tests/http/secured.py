@@ -118,7 +118,7 @@ def run_forwarding(folder: Path) -> Iterator[tuple[SharedWeb, Account]]:
 def run_cluster(folder: Path, count: int) -> Iterator[Account]:
     """Run the brokers of a cluster with an account in a thread."""
     account, config = create_with_secret(folder)
-    with run_webs(count, config.with_broker(heartbeat_ms=50)) as account.webs:
+    with run_webs(count, config.with_broker(heartbeat_ms=200)) as account.webs:
         yield account
 
 

@@ -33,6 +33,13 @@ class EventSource:
             await stream.send_all("\r\n".join([*lines, "", ""]).encode())
             yield stream
 
+    async def wait_begun(self, stream: trio.SocketStream) -> None:
+        """Wait until the broker has said where the events begin. There are no records before it."""
+        while self.last_event_id is None:
+            data = await stream.receive_some()
+            assert data, "the stream has ended"
+            self.take(data.decode().partition("\n\n")[0])
+
     async def read(self, stream: trio.SocketStream, count: int) -> None:
         """Read events until there are this many records."""
         received = b""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,12 @@ def operation_of(route: Route) -> dict[str, Any]:
     return found
 
 
+@functools.cache
+def make_validator(schema: str) -> jsonschema.Draft202012Validator:
+    """Return what validates documents of a schema, which is in JSON."""
+    return jsonschema.Draft202012Validator({**json.loads(schema), "components": API["components"]})
+
+
 def check_answer(method: str, path: str, answer: Answer) -> None:
     """Check an answer against the description: its status, its type, and every line or document in it."""
     path = path.replace("...", "")
@@ -39,7 +46,7 @@ def check_answer(method: str, path: str, answer: Answer) -> None:
     assert schema is not None, f"{method} {path} has answered {content_type}"
     if "json" not in content_type:
         return
-    validator = jsonschema.Draft202012Validator({**schema["schema"], "components": API["components"]})
+    validator = make_validator(json.dumps(schema["schema"]))
     lines = answer.body.splitlines() if content_type == "application/x-ndjson" else [answer.body]
     for line in lines:
         validator.validate(json.loads(line))

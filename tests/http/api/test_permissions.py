@@ -160,6 +160,14 @@ def secured(
         yield web, account
 
 
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SharedWeb, Account]]:
+    """A broker that has no others beside it."""
+    with run_secured(tmp_path_factory.mktemp("users")) as (web, account):
+        restore(web, account.root)
+        yield web, account
+
+
 @contextmanager
 def permitted(account: Account, permissions: Permissions) -> Iterator[dict[str, Any]]:
     """Give the user permissions during the block. Yields the headers with its token."""
@@ -209,8 +217,8 @@ def test_a_route_is_closed_without_one_of_its_permissions(secured: tuple[SharedW
     assert state_of(web, account.root) == before
 
 
-def test_lists_have_what_the_user_may_see(secured: tuple[SharedWeb, Account]) -> None:
-    web, account = secured
+def test_lists_have_what_the_user_may_see(alone: tuple[SharedWeb, Account]) -> None:
+    web, account = alone
     names = ["seen.admin", "seen.read", "seen.write", "unseen.a", "unseen.b"]
     for name in names:
         assert web.ask("POST", "/topics", document={"name": name, "log_count": 2}, **account.root).status == 201
@@ -253,8 +261,8 @@ def test_lists_have_what_the_user_may_see(secured: tuple[SharedWeb, Account]) ->
     web.ask("DELETE", "/groups/mixed", **account.root)
 
 
-def test_a_connection_that_stays_open_has_the_permissions_of_now(secured: tuple[SharedWeb, Account]) -> None:
-    web, account = secured
+def test_a_connection_that_stays_open_has_the_permissions_of_now(alone: tuple[SharedWeb, Account]) -> None:
+    web, account = alone
     connection = http.client.HTTPConnection("127.0.0.1", web.port, timeout=DEADLINE_S)
 
     def status() -> int:
@@ -281,15 +289,16 @@ def test_a_connection_that_stays_open_has_the_permissions_of_now(secured: tuple[
     [(Account.remove, "unauthenticated"), (Account.revoke_token, "unauthenticated"), (None, "forbidden")],
 )
 async def test_a_stream_ends_when_its_user_may_not_read_any_more(
-    secured: tuple[SharedWeb, Account], end: Callable[[Account], None] | None, code: str, log_count: int
+    alone: tuple[SharedWeb, Account], end: Callable[[Account], None] | None, code: str, log_count: int
 ) -> None:
-    web, account = secured
+    web, account = alone
     account.permit(EVERYTHING)
     topic, target = f"stream.{log_count}.{code}", f"/topics/stream.{log_count}.{code}/records"
     await web.request("POST", "/topics", document={"name": topic, "log_count": log_count}, **account.root)
     source = EventSource()
     with trio.fail_after(DEADLINE_S):
         async with source.connect(web, f"{target}?from=latest", **account.bearer) as stream:
+            await source.wait_begun(stream)
             await web.request("POST", target, b"before", **account.root)
             await source.read(stream, 1)
             if end is None:

@@ -134,19 +134,15 @@ async def test_a_message_is_refused_without_one_of_its_permissions(
     assert after == before
 
 
-def revoke_token(account: Account) -> None:
-    account.revoke_token()
-
-
-def remove(account: Account) -> None:
-    account.remove()
-
-
 def permit_nothing(account: Account) -> None:
     account.permit(Permissions())
 
 
-ENDS = [(revoke_token, "unauthenticated"), (remove, "unauthenticated"), (permit_nothing, "forbidden")]
+ENDS = [
+    (Account.revoke_token, "unauthenticated"),
+    (Account.remove, "unauthenticated"),
+    (permit_nothing, "forbidden"),
+]
 
 
 @pytest.mark.parametrize(("end", "code"), ENDS)
