@@ -40,14 +40,14 @@ class Deadlines(Generic[Key]):
         """Return the earliest deadline; None if there is none."""
         while self._heap:
             at_ms, _, key = self._heap[0]
-            if self._queued.get(key) == at_ms:
-                deadline_ms = self._deadlines.get(key)
-                if deadline_ms == at_ms:
-                    return at_ms
+            deadline_ms, is_queued = self._deadlines.get(key), self._queued.get(key) == at_ms
+            if is_queued and deadline_ms == at_ms:
+                return at_ms
+            heapq.heappop(self._heap)
+            if is_queued:
                 del self._queued[key]
                 if deadline_ms is not None:
-                    self._push(key, deadline_ms)
-            heapq.heappop(self._heap)
+                    self._push(key, deadline_ms)  # it may replace the heap
         return None
 
     def pop_due(self, now_ms: int) -> Key | None:

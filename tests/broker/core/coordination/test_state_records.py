@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from dafka.broker.core.coordination import deadlines as deadlines_module
 from dafka.broker.core.coordination.deadlines import Deadlines
 from dafka.broker.core.coordination.state_records import GROUPS_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, StateRecord
 from dafka.broker.core.error_codes import ErrorCode
@@ -121,7 +122,12 @@ def test_state_that_contradicts_itself_is_refused() -> None:
             restore(record._replace(value=value))
 
 
-def test_the_earliest_deadline_comes_first_and_exactly_when_it_is_due() -> None:
+@pytest.mark.parametrize("superseded_max", [deadlines_module.SUPERSEDED_MAX, 0, -100])
+def test_the_earliest_deadline_comes_first_and_exactly_when_it_is_due(
+    superseded_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when obsolete entries are removed now and then, or each time."""
+    monkeypatch.setattr(deadlines_module, "SUPERSEDED_MAX", superseded_max)
     for seed in range(50):
         draw = random.Random(seed)
         deadlines, expected = Deadlines[int](), dict[int, int]()
