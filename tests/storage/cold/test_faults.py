@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from dafka.errors import StorageBusyError, StorageCorruptError
+from dafka.records import Partition
 from dafka.storage import RetentionPolicy, read_range
 from dafka.storage.cold import ColdOptions, object_store, opening
 from dafka.storage.cold.object_store import ObjectStore, ObjectStoreError
@@ -17,6 +18,8 @@ from dafka.storage.cold.opening import connect
 from dafka.storage.tools.verify import verify_storage
 from tests.storage.cold.faults import Fault, FaultyStore, fail
 from tests.storage.cold.stores import A, B, Faults, batch, no_fault, open_tiered, read_all
+
+OTHER = Partition("payments", "A")
 
 
 @pytest.fixture(autouse=True)
@@ -55,16 +58,20 @@ def failing(operation: str, suffix: str = "") -> Fault:
     return fault
 
 
-def cut_upload(operation: str, name: str) -> Callable[[bytes], bytes] | None:
-    """Store all but the end of an object."""
-    return (lambda data: data[:-9]) if operation == "write" and name.endswith("parquet") else None
+def changing_upload(end: bytes) -> Fault:
+    """Return the fault that an object is stored with another end."""
+
+    def fault(operation: str, name: str) -> Callable[[bytes], bytes] | None:
+        return (lambda data: data[:-9] + end) if operation == "write" and name.endswith("parquet") else None
+
+    return fault
 
 
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
         *((failing(each), "failed") for each in ("write", "after write", "read", "replace", "list")),
-        (cut_upload, "were written, and"),
+        *((changing_upload(end), "were written, and") for end in (b"", bytes(9))),
         (failing("after replace"), ""),
     ],
 )
@@ -132,6 +139,53 @@ async def test_an_object_that_is_damaged_is_an_error_and_never_wrong_records(tmp
         with pytest.raises(StorageCorruptError, match="there is no such file"):
             await storage.read(A, 10, 1)
         assert await storage.read(A, 20, 1) is not None
+
+
+async def test_records_are_read_anew_after_a_search_for_damage(tmp_path: Path) -> None:
+    async with open_tiered(tmp_path) as storage:
+        await storage.append([batch(A, 0, 50)])
+        await storage.move_due()
+        assert await read_all(storage, A) == expected(50)
+        assert storage.tier_statistics().cached_bytes
+        damaged = find_objects(tmp_path)[1]
+        damaged.write_bytes(bytes(damaged.stat().st_size))
+        assert await read_all(storage, A) == expected(50)
+        assert await storage.find_damage() == []
+        with pytest.raises(StorageCorruptError, match="sequences 10 to 19 are damaged"):
+            await read_all(storage, A)
+
+
+async def test_retention_that_fails_halfway_leaves_no_gap_between_the_tiers(faults: Faults, tmp_path: Path) -> None:
+    def fault(found: str, name: str) -> None:
+        if found == "replace":
+            fail(found, name)
+
+    async with open_tiered(tmp_path) as storage:
+        await storage.append([batch(A, 0, 50)])
+        await storage.move_due()
+        faults.fault = fault
+        with pytest.raises(ObjectStoreError, match="failed"):
+            await storage.apply_retention(RetentionPolicy(records_max=3))
+        assert await read_all(storage, A) == expected(50)
+        faults.fault = no_fault
+        assert await storage.find_damage() == []
+        assert await storage.apply_retention(RetentionPolicy(records_max=3)) == {A: 47}
+        assert await read_all(storage, A) == expected(50, 47)
+
+
+async def test_records_of_a_topic_that_is_compacted_meanwhile_stay_hot(faults: Faults, tmp_path: Path) -> None:
+    async with open_tiered(tmp_path) as storage:
+
+        def fault(found: str, name: str) -> None:
+            if found == "after write":
+                storage.offloader.hot_topics.add(A.topic)
+
+        await storage.append([batch(A, 0, 50), batch(OTHER, 0, 50)])
+        faults.fault = fault
+        assert await storage.move_due() == 4
+        assert (storage.cold_end(A), storage.cold_end(OTHER)) == (0, 40)
+        assert await read_all(storage, A) == expected(50)
+        assert len(find_objects(tmp_path)) == 4
 
 
 async def test_answers_that_differ_each_time_are_a_failure_and_no_damage(faults: Faults, tmp_path: Path) -> None:

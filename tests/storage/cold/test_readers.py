@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import confluent_kafka
+import pytest
 import trio
 
 from dafka.batches import check_crc, encode_batch
@@ -15,7 +16,7 @@ from dafka.roles import Store, serve_store
 from dafka.storage import CompactsPartitions, open_storage
 from dafka.storage.cold.tiered import TieredStorage
 from dafka.testing import kafka, open_cluster
-from tests.storage.cold.stores import A, B, open_tiered
+from tests.storage.cold.stores import TIME, A, B, batch, open_tiered
 from tests.waiting import wait_until
 
 COUNT = 2000
@@ -152,3 +153,26 @@ async def test_topics_that_are_compacted_stay_hot(tmp_path: Path) -> None:
         storage.offloader.hot_topics.clear()
         assert await storage.move_due() > 0
         assert await storage.find_compactable(A, 0) is None
+
+
+@pytest.mark.parametrize("question", ["time", "partition", "partitions", "records", "damage"])
+async def test_the_first_question_to_a_reader_is_answered_with_what_was_moved_meanwhile(
+    question: str, tmp_path: Path
+) -> None:
+    hot = f"sqlite:{tmp_path}/store.db"
+    async with open_tiered(tmp_path, hot) as storage, open_tiered(tmp_path, hot, read_only=True) as reader:
+        await storage.append([batch(A, 0, 50)])
+        assert await storage.move_due() == 4
+        match question:
+            case "time":
+                assert await reader.find_sequence_by_time(A, TIME + 15) == 15
+            case "partition":
+                assert await reader.find_partition(A) == await storage.find_partition(A)
+            case "partitions":
+                assert await reader.partitions() == await storage.partitions()
+            case "records":
+                found = await reader.read(A, 15, 1)
+                assert found is not None
+                assert [*found.values] == [*batch(A, 15, 16).values]
+            case "damage":
+                assert await reader.find_damage() == []
