@@ -13,6 +13,7 @@ from dafka.batches import check_crc, encode_batch
 from dafka.broker.connections.memory import Memory
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
+from dafka.broker.core.positions import Offset
 from dafka.http.logs.local_logs import LocalLogs
 from dafka.http.logs.log_access import ReadRecords, find_logs
 from dafka.http.websocket.shared_reads import KEPT_S, SharedReads, join_lines
@@ -105,9 +106,16 @@ async def test_a_part_is_read_once_for_all_who_want_it_at_a_time(autojump_clock:
     await read(0)
     await read(1)
     assert counted.count == 5
+    log.index.start_offset = Offset(1)
+    await read(1)
+    assert counted.count == 5
+    log.index.start_offset = Offset(2)
+    await read(1)
+    assert counted.count == 6, "the record was deleted meanwhile"
+    log.index.start_offset = Offset(1)
     log.is_gone = True
     await read(1)
-    assert counted.count == 6
+    assert counted.count == 7
     assert pool.taken_bytes > 0
     found.clear()
     kept.clear()

@@ -13,6 +13,7 @@ from dafka.batches.message_sets import decode_message_set
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.kafka.protocol.constants import ApiKey
 from tests.kafka.apis.door import Client, Door, open_door
+from tests.waiting import poll_until
 
 UNKNOWN, OUT_OF_RANGE = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OFFSET_OUT_OF_RANGE
 TIMES = (1000, 3000, 2000, 4000, 4000)
@@ -248,3 +249,18 @@ def test_ends_of_leader_epochs(client: Client) -> None:
             expected,
             (UNKNOWN, -1, -1),
         ]
+
+
+@pytest.mark.parametrize("isolation", [UNCOMMITTED, COMMITTED])
+@pytest.mark.parametrize("version", [3, 4])
+@pytest.mark.parametrize("offset", [START, STABLE, LAST, LAST + 1])
+def test_a_fetch_gives_all_its_memory_back(
+    door: Door, client: Client, offset: int, version: int, isolation: int
+) -> None:
+    assert door.broker.kafka is not None
+    answers = door.broker.kafka.answers
+    part = {"partition": 0, "fetch_offset": offset, "partition_max_bytes": 10**6}
+    asked = {"max_wait_ms": 0, "min_bytes": 0, "max_bytes": 10**6, "isolation_level": isolation}
+    for _ in range(3):
+        client.ask(ApiKey.FETCH, version, **asked, topics=[{"topic": "t", "partitions": [part]}])
+        poll_until(lambda: answers.taken_bytes == 0)
