@@ -9,9 +9,12 @@ import pytest
 import trio
 
 from dafka import Config, Consumer, Store, open_reader
+from dafka.errors import StorageError
 from dafka.protocol import RecordsCompacted
-from dafka.records import ProducerRecord, Record
+from dafka.records import Partition, ProducerRecord, Record
+from dafka.roles.compactor import CLEAN_ENDS, Compactor
 from dafka.roles.statistics import TopicCounts
+from dafka.storage import open_storage
 from dafka.testing import Cluster, open_cluster
 from tests.roles.helpers import DEADLINE_S, open_store, wait_event
 from tests.waiting import wait_until
@@ -142,3 +145,23 @@ async def test_other_topics_are_not_compacted_and_plain_nodes_get_empty_records_
             assert [record.sequence for record in found] == list(range(COUNT))
             assert last_values(record for record in found if record.key is not None) == EXPECTED
             assert {record.value for record in found if record.key is None} == {b""}
+
+
+async def test_a_clean_end_that_cannot_be_saved_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the process would skip records that it compacts again after its next start."""
+    partition = Partition("prices", "A")
+    async with open_storage("memory:") as storage:
+        compactor = Compactor(storage, Config().store, lambda _: None)
+        await compactor.save_clean_end(partition, 3)
+
+        async def fail(*_: object) -> None:
+            raise StorageError("disk full")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(storage, "save_positions", fail)
+            with pytest.raises(StorageError, match="disk full"):
+                await compactor.save_clean_end(partition, 9)
+        assert await compactor.clean_end(partition) == 3
+        await compactor.save_clean_end(partition, 9)
+        assert await compactor.clean_end(partition) == 9
+        assert await storage.load_positions(CLEAN_ENDS) == {partition: 9}

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import trio
 from trio.testing import MockClock
 
 from dafka.broker.core.positions import RecordSequence
-from dafka.errors import NotLeaderError
+from dafka.broker.log.index_reader import read_tail
+from dafka.broker.replication import leader as leader_module
+from dafka.errors import NotLeaderError, StorageError
 from tests.broker.replication.virtual_cluster import PATIENCE_S, batch, open_virtual_cluster, wait_for
 
 
@@ -213,6 +217,38 @@ async def test_all_brokers_stop_and_start_again(autojump_clock: MockClock) -> No
             leader = await cluster.wait_leader("ABC", "orders", number)
             assert await cluster.read(leader, number=number) == [b"%d" % each for each in range(number + 1)]
             assert await cluster.append(leader, b"more", number=number) == number + 1
+
+
+async def test_divergent_records_that_could_not_be_read_are_merged_later(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = 0
+
+    async def read_tail_later(*arguments: Any) -> list[Any]:
+        nonlocal failures
+        if failures < 2:
+            failures += 1
+            raise StorageError("the disk cannot be read")
+        return await read_tail(*arguments)
+
+    monkeypatch.setattr(leader_module, "read_tail", read_tail_later)
+    async with open_virtual_cluster() as cluster:
+        await cluster.start("A", "B")
+        await cluster.create("orders", "AB", settings={"availability": "branch"})
+        await wait_for(lambda: cluster.in_sync() == "AB")
+        cluster.cut("A", "B")
+        await wait_for(lambda: all(cluster.log(each).leadership.is_led for each in "AB"))
+        for each in "AB":
+            await cluster.append(each, each.encode())
+        cluster.heal()
+        await wait_for(lambda: failures > 0)
+        for name in "CD":  # each one that comes makes the leader look again
+            await cluster.start(name)
+            await trio.sleep(1)
+        leader = await cluster.wait_leader("AB")
+        await wait_for(lambda: cluster.log(leader).high_watermark == 2)
+        assert failures == 2
+        assert sorted(await cluster.read(leader)) == [b"A", b"B"]
 
 
 async def test_a_new_leader_appends_nothing_before_it_has_all_records(autojump_clock: MockClock) -> None:

@@ -11,6 +11,7 @@ from trio.testing import MockClock
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata.replica_placement import Reason
 from dafka.broker.core.partition_address import INDEX_TOPIC
+from dafka.broker.core.replication.replica import Replica
 from dafka.broker.replication.preferred_leader import PreferredLeaderElections
 from dafka.errors import ConfigError
 from tests.broker.replication.virtual_cluster import VirtualCluster, open_virtual_cluster, wait_for
@@ -104,6 +105,41 @@ async def test_named_brokers_keep_a_log_until_one_of_them_dies(autojump_clock: M
         await cluster.stop("B")
         await wait_for(lambda: cluster.replicas() == "ACD" and cluster.in_sync() == "ACD")
         assert not cluster.brokers["A"].log_table.topics["orders"].assignments
+
+
+async def test_logs_whose_brokers_are_named_do_not_move_to_one_that_comes(autojump_clock: MockClock) -> None:
+    """Also if they are named when the logs have them already, so that nothing else changes."""
+    async with open_virtual_cluster() as cluster:
+        first, *_ = await cluster.start("A", "B", "C", **QUICK)
+        await first.create_topic("orders", 8).wait()
+        await wait_for(lambda: all(cluster.in_sync("orders", number) == "ABC" for number in range(8)))
+        await trio.sleep(5)
+        for number in range(4):
+            first.change_replicas(cluster.log("A", "orders", number), [each * 32 for each in "ABC"])
+        await cluster.start("D", **QUICK)
+        moved: set[int] = set()
+        while len(moved) < 2 or not any("D" in each for each in kept(cluster, "orders", 8)):
+            moved |= {number for number in range(8) if "D" in cluster.replicas("orders", number)}
+            assert moved <= {4, 5, 6, 7}
+            await trio.sleep(0.05)
+        await trio.sleep(20)
+        assert kept(cluster, "orders", 4) == ["ABC"] * 4
+
+
+async def test_named_brokers_replace_others_only_when_they_are_in_sync(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_virtual_cluster() as cluster:
+        first, *_ = await cluster.start("A", "B", "C", **QUICK)
+        await cluster.create("orders", "AB")
+        assert cluster.leader() == "A"
+        first.change_replicas(cluster.log("A"), ["A" * 32, "C" * 32])
+        with monkeypatch.context() as patched:
+            patched.setattr(Replica, "in_sync", lambda _self, **_: ("A" * 32, "B" * 32))
+            await wait_for(lambda: cluster.replicas() == "ABC")
+            await trio.sleep(10)
+            assert cluster.replicas() == "ABC"
+        await wait_for(lambda: cluster.replicas() == "AC")
 
 
 @pytest.mark.parametrize("named", [["A", "A"], ["A", "Z"], ["Z"]])
