@@ -8,11 +8,13 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from dafka.broker.core.positions import RecordSequence
+from dafka.broker.core.log.log import Log
+from dafka.broker.core.positions import Offset, RecordSequence
 from dafka.broker.log.index_reader import read_tail
 from dafka.broker.replication import leader as leader_module
+from dafka.broker.replication.leader import LedLogs
 from dafka.errors import NotLeaderError, StorageError
-from tests.broker.replication.virtual_cluster import PATIENCE_S, batch, open_virtual_cluster, wait_for
+from tests.broker.replication.virtual_cluster import PATIENCE_S, Disk, batch, open_virtual_cluster, wait_for
 
 
 async def test_a_log_goes_on_when_its_leader_stops_and_all_keep_it_when_it_is_back(autojump_clock: MockClock) -> None:
@@ -143,6 +145,33 @@ async def test_followers_in_a_rack_let_clients_read_what_is_committed(autojump_c
         await wait_for(lambda: all(cluster.log(each).high_watermark == 4 for each in "ABC"))
         for each in "ABC":
             assert await cluster.read(each) == [b"a", b"b", b"c", b"lost"]
+
+
+async def test_a_follower_shows_no_offset_before_it_can_give_the_record(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its disk is slower than the leader's commits. A reader that waited at a later offset would not be woken up."""
+    beyond: list[tuple[int, int]] = []
+    show, read = LedLogs._show_high_watermark, Disk.read
+
+    def check(self: LedLogs, state: Log, offset: Offset) -> None:
+        beyond.extend([(offset, state.index.end_offset)] if offset > state.index.end_offset else [])
+        show(self, state, offset)
+
+    async def read_slowly(self: Disk, *arguments: Any, **options: Any) -> Any:
+        found = await read(self, *arguments, **options)
+        await trio.sleep(0.02)
+        return found
+
+    monkeypatch.setattr(LedLogs, "_show_high_watermark", check)
+    monkeypatch.setattr(Disk, "read", read_slowly)
+    async with open_virtual_cluster() as cluster:
+        await cluster.start("A", "B", "C", rack="r")
+        await cluster.create("orders", "ABC")
+        for number in range(50):
+            await cluster.append("A", b"%d" % number)
+        await wait_for(lambda: all(cluster.log(each).high_watermark == 50 for each in "ABC"))
+    assert not beyond
 
 
 async def test_without_racks_clients_read_from_leaders_only(autojump_clock: MockClock) -> None:
