@@ -6,8 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+import trio
 
+from dafka.cli.selection import SelectedRecords, Selection
+from dafka.testing import open_cluster
 from tests.cli.harness import Dafka, Ended
+from tests.roles.helpers import DEADLINE_S
 
 
 def numbers(first: int, end: int) -> bytes:
@@ -111,3 +115,23 @@ def test_mistakes_with_groups(cluster: Dafka) -> None:
     missing = cluster.node("group", "describe", "missing")
     assert missing.status == 2
     assert "group 'missing': there is no such group in the cluster" in missing.errors
+
+
+async def test_only_records_that_are_printed_count_as_received() -> None:
+    """A consumer that saves its positions gets the others later."""
+    async with open_cluster() as cluster:
+        async with cluster.producer("orders") as one, cluster.producer("orders") as other:
+            for producer in (one, other):
+                await producer.send_many([b"%d" % number for number in range(20)])
+                await producer.wait_acknowledged()
+            printed, hidden = one.partition, other.partition
+        async with cluster.consumer(["orders"]) as consumer:
+            records = SelectedRecords(
+                consumer, Selection(partitions=(printed.address,)).includes, {printed: 20, hidden: 20}
+            )
+            with trio.fail_after(DEADLINE_S):
+                while consumer.positions().get(printed, 0) < 15 and (found := await records.next_batch(5)) is not None:
+                    assert found.partition == printed
+                    assert len(found) <= 5
+                    assert consumer.positions().get(printed) == found.end_sequence
+            assert not consumer.positions().get(hidden)

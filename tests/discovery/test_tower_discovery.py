@@ -8,13 +8,15 @@ from functools import partial
 import pytest
 import trio
 import zmq
+from trio.testing import MockClock
 
 from dafka.config import Config
 from dafka.discovery import Advertisement, Discovery, DiscoveryEvent, Settled, open_discovery
-from dafka.discovery.tower import TowerDiscovery
+from dafka.discovery.tower import TowerDiscovery, _BeaconClient
 from dafka.endpoints import PeerEndpoint
 from dafka.errors import DiscoveryError
 from dafka.protocol import PeerJoined, PeerLeft, TowersHeard, TowersSilent
+from dafka.protocol.presence.beacons import BeaconAction, BeaconMachine
 from dafka.records import new_address
 from dafka.roles import Tower, serve_tower
 from dafka.testing import check_discovery
@@ -281,6 +283,30 @@ async def test_cancelled_discovery_closes_its_sockets() -> None:
             async with running(Node(7001), config=config_of(tower)):
                 pass
         await wait_until(lambda: len(os.listdir("/proc/self/fd")) <= before)
+
+
+async def test_a_deadline_that_becomes_earlier_wakes_the_discovery_up(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    due, ticked = trio.current_time() + 1000, list[float]()
+
+    def tick(_self: BeaconMachine, now: float) -> list[BeaconAction]:
+        nonlocal due
+        ticked.append(now)
+        due = now + 1000
+        return []
+
+    monkeypatch.setattr(BeaconMachine, "deadline", lambda _: due)
+    monkeypatch.setattr(BeaconMachine, "tick", tick)
+    client = _BeaconClient(Advertisement(new_address(), "", 1), Config(), [], lambda _: None)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(client.keep_time)
+        await trio.sleep(1)
+        expected = due = trio.current_time() + 10
+        client._act([])
+        await trio.sleep(20)
+        nursery.cancel_scope.cancel()
+    assert ticked == [pytest.approx(expected)]
 
 
 def test_tower_takes_no_argument() -> None:

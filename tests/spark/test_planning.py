@@ -169,6 +169,20 @@ def test_requested_offsets_that_are_not_stored(
     assert found == {name: nearest}
 
 
+@pytest.mark.parametrize(("requested", "end"), [(EARLIEST, 10), (0, 10), (9, 10), (10, 10), (15, 15), (LATEST, 20)])
+def test_an_end_before_the_earliest_record_loses_nothing(requested: int, end: int) -> None:
+    name = "orders", "A"
+    for fail in (True, False):
+        found = resolve_offsets(
+            "endingOffsets",
+            RequestedOffsets(LATEST, {name: requested}),
+            {name: stored(10, 20)},
+            is_start=False,
+            fail_on_data_loss=fail,
+        )
+        assert found == {name: end}
+
+
 def test_a_requested_partition_that_no_store_has() -> None:
     offsets = RequestedOffsets(EARLIEST, {("orders", "B"): 3})
     with pytest.raises(ConfigError, match="option endingOffsets: none of the stores has the partition orders/B"):

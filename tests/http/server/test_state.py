@@ -58,6 +58,7 @@ async def test_the_observer_ends_when_nobody_asks(monkeypatch: pytest.MonkeyPatc
         await wait_answer(lambda: web.get("/nodes"), lambda found: found["is_complete"])
         with trio.fail_after(DEADLINE_S):
             await ended.wait()
+        assert not (await web.get("/nodes")).document["is_complete"], "what was found before is out of date"
         await wait_answer(lambda: web.get("/nodes"), lambda found: found["is_complete"])
 
 
