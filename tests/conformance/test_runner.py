@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from itertools import product
 from random import Random
 from typing import Any, TypeAlias
 
@@ -18,8 +19,15 @@ from dafka_conformance.catalog import Catalog, UnknownScenarioError
 from dafka_conformance.clauses import Clauses
 from dafka_conformance.grammar import Grammar
 from dafka_conformance.grammar.record_batches import BatchRecord
-from dafka_conformance.group_runner import BROKEN_COUNT, GROUP_SCENARIOS_MAX, ProgressListener, group_scenarios
-from dafka_conformance.model import Dialect, Outcome, Role, Run, Verdict
+from dafka_conformance.group_runner import (
+    BROKEN_COUNT,
+    GROUP_SCENARIOS_MAX,
+    SPOILED_COUNT,
+    ProgressListener,
+    Spoiled,
+    group_scenarios,
+)
+from dafka_conformance.model import Check, Dialect, Outcome, Role, Run, ScenarioResult, Verdict
 from dafka_conformance.repeats import StallMonitor
 from dafka_conformance.report.findings import group_failures
 from dafka_conformance.runner import run
@@ -511,6 +519,21 @@ async def test_stall_does_not_count_to_a_time_limit(
         assert 9.0 < trio.current_time() - begin <= 10.5
         assert not stalls.has_stalled_since(begin)
         nursery.cancel_scope.cancel()
+
+
+def test_a_role_is_spoiled_only_by_scenarios_in_a_row_that_violate_the_same_clause() -> None:
+    clauses = Clauses.load()
+    for causes in product(["", "topic.ACK", "topic.HEAD"], repeat=SPOILED_COUNT + 1):
+        spoiled = Spoiled(clauses, is_enabled=True)
+        for number, cause in enumerate(causes, 1):
+            checks = (Check(cause, False),) if cause else ()
+            outcome = Outcome.FAILED if cause else Outcome.PASSED
+            spoiled.note(ScenarioResult("store.a", "A title.", Role.STORE, Dialect.RFC46, (), outcome, checks))
+            last = causes[max(number - SPOILED_COUNT, 0) : number]
+            is_spoiled = bool(cause) and number >= SPOILED_COUNT and set(last) == {cause}
+            expected = f"{SPOILED_COUNT} scenarios in a row violated {cause}" if is_spoiled else ""
+            assert spoiled.reason(Role.STORE, Dialect.RFC46) == expected, causes
+            assert not spoiled.reason(Role.CONSUMER, Dialect.RFC46)
 
 
 # The catalog

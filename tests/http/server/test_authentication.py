@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 import trio
 
+from dafka.broker.access import credentials
 from dafka.broker.access.credentials import MECHANISMS, Token, create_token, derive_credential
 from dafka.broker.access.logins import Logins
 from dafka.broker.access.permissions import Permissions
@@ -47,6 +49,16 @@ class Clock:
 
     def __call__(self) -> float:
         return self.time
+
+
+@attrs.frozen
+class FixedTime:
+    """Stands for the module `time`, at a time in seconds since 1970."""
+
+    now: float
+
+    def time(self) -> float:
+        return self.now
 
 
 class Door:
@@ -174,6 +186,24 @@ async def test_a_password_is_hashed_once_and_counts_until_it_changes(door: Door)
     assert (door.authenticator.logins, door.authenticator.failed_logins) == (2, 2)
     await door.outcome(Authorization=f"Bearer {door.token}")
     assert door.authenticator.logins == 3
+
+
+@pytest.mark.parametrize(("until_ms", "is_valid"), [(-1, True), (0, False), (1, False)])
+async def test_a_token_counts_until_it_expires_also_on_a_connection_that_stays_open(
+    until_ms: int, is_valid: bool, door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expires_at_ms = 2**42
+    secret, token = create_token(expires_at_ms)
+    door.write(attrs.evolve(door.ada, tokens=(token,)))
+    principal = await door.identify(Authorization=f"Bearer {secret}")
+    principal.check_valid()
+    monkeypatch.setattr(credentials, "time", FixedTime((expires_at_ms + until_ms) / 1000))
+    assert (await door.outcome(Authorization=f"Bearer {secret}") == "ada") == is_valid
+    if is_valid:
+        principal.check_valid()
+    else:
+        with pytest.raises(WebError, match="does not count any more"):
+            principal.check_valid()
 
 
 Change = Callable[[Door], None]
