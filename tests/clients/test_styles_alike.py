@@ -21,9 +21,9 @@ FUNCTIONS = ["open_consumer", "open_observer", "open_producer", "open_reader", "
 INTERNAL = {
     "EventFeed": {"log", "rename", "put", "end", "log_unanswered", "wait_event", "kept_event"},
     "Range": {"next_sequences"},
-    "Store": {"act", "report_opened", "run"},
+    "Store": {"act", "peers", "report_opened", "run"},
     "Tower": {"run"},
-}
+} | {name: {"peers"} for name in ("Consumer", "Observer", "Producer", "Reader")}
 """What the classes for Trio have for other parts of dafka."""
 
 OWN = {blocking: {"close"}, dafka.asyncio: {"aclose"}}
