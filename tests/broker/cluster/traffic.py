@@ -93,9 +93,9 @@ def find_problems(traffic: Traffic, logs: list[Records]) -> list[str]:
         wrong = {
             "lost": sorted(acknowledged.keys() - counts.keys()),
             "never sent": sorted(number for number in counts if number >= traffic.sent[log]),
+            "doubled": sorted(number for number, count in counts.items() if count > 1),
         }
-        if not traffic.can_diverge:  # otherwise a producer may have sent records to both sides of a split
-            wrong["doubled"] = sorted(number for number, count in counts.items() if count > 1)
+        if not traffic.can_diverge:
             offsets = {number: offset for offset, number in records}
             told = {number: offset for number, offset in acknowledged.items() if offset is not None}
             wrong["moved"] = sorted(each for each in told if offsets.get(each, told[each]) != told[each])
