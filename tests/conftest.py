@@ -34,6 +34,7 @@ hypothesis.settings.load_profile("same")
 # These start first, then the others by name. If a long module came last, the other workers would wait for it.
 LONGEST_FIRST = (
     "one Spark session",
+    "one Chromium",
     "another Spark session",
     "tests/conformance/test_own_roles.py",
     "tests/conformance/test_mutants.py",
