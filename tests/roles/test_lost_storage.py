@@ -15,6 +15,7 @@ from dafka.exceptions import unwrap_group
 from dafka.protocol import StorageLost
 from dafka.storage import open_storage
 from dafka.storage.memory import MemoryStorage
+from dafka.storage.sqlite.storage import SqliteStorage
 from dafka.testing import Cluster, open_cluster
 from tests.roles.helpers import DEADLINE_S, contents, open_store, wait_event
 from tests.waiting import wait_until
@@ -117,3 +118,26 @@ async def test_a_loss_that_retention_notices_ends_the_store(monkeypatch: pytest.
         await producer.send(b"0")
         with trio.fail_after(DEADLINE_S), pytest.raises(StorageLostError, match="the storage was removed"):
             await serve_store(config)
+
+
+async def test_a_loss_that_two_tasks_notice_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    running: set[str] = set()
+
+    def fail_together(call: str) -> Callable[..., Awaitable[None]]:
+        async def fail(*_: object) -> None:
+            running.add(call)
+            with trio.CancelScope(shield=True):
+                await wait_until(lambda: len(running) == 2)
+            raise StorageLostError("the storage was removed")
+
+        return fail
+
+    for call in ("append", "check_not_removed"):
+        monkeypatch.setattr(SqliteStorage, call, fail_together(call))
+    async with open_cluster(storage=None) as cluster:
+        with trio.CancelScope() as scope:
+            async with cluster.producer("hello") as producer:
+                await producer.send(b"0")
+                with pytest.raises(StorageLostError, match="the storage was removed"):
+                    await serve_store(cluster.config.with_store(storage=f"sqlite:{tmp_path}/store"))
+                scope.cancel()
