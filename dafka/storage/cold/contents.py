@@ -96,8 +96,8 @@ class ColdContents:
         return {partition: found for ranges in self._ranges.values() for partition, found in ranges.items()}
 
     def replace(self, removed: Collection[Segment], added: Sequence[Segment]) -> None:
-        """Remove segments, and add others."""
-        gone = set(removed)
+        """Remove segments, and add others, which may be there already."""
+        gone = {*removed, *added}
         changed: dict[Partition, list[Segment]] = {}
         for segment in (*removed, *added):
             if segment.partition not in changed:

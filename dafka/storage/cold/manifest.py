@@ -84,7 +84,8 @@ class Manifest:
         """Return the next version, by a change with a random mark.
 
         The objects of its chunks that this version does not have must be written before its root. `deleted` has names
-        in `dropped` whose objects have been deleted.
+        in `dropped` whose objects have been deleted. A segment that is added again, because the answer to its change
+        was lost, is there once.
         """
         gone = set(removed)
         kept, rest, dissolved = [], [], []
@@ -94,7 +95,7 @@ class Manifest:
             else:
                 dissolved.append(chunk.name)
                 rest += [segment for segment in chunk.segments if segment not in gone]
-        rest += [segment for segment in self.latest if segment not in gone]
+        rest += [segment for segment in self.latest if segment not in gone and segment not in added]
         rest += added
         while len(rest) >= 2 * CHUNK_SEGMENTS:
             kept.append(Chunk.of(rest[:CHUNK_SEGMENTS]))

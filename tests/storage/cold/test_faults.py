@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from itertools import combinations_with_replacement
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,10 @@ import trio
 
 from dafka.errors import StorageBusyError, StorageCorruptError
 from dafka.records import Partition
-from dafka.storage import RetentionPolicy, read_range
+from dafka.storage import RetentionPolicy, open_storage, read_range
 from dafka.storage.cold import ColdOptions, object_store, opening
 from dafka.storage.cold.object_store import ObjectStore, ObjectStoreError
+from dafka.storage.cold.offloader import Offloader
 from dafka.storage.cold.opening import connect
 from dafka.storage.tools.verify import verify_storage
 from tests.storage.cold.faults import Fault, FaultyStore, fail
@@ -290,3 +292,57 @@ async def test_an_object_that_cannot_be_deleted_is_deleted_later(faults: Faults,
         faults.fault = no_fault
         await storage.move_due()
         assert len(find_objects(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("earliest_sequence", [10, 15, 40, 45])
+async def test_a_change_whose_answer_is_lost_can_be_repeated(
+    earliest_sequence: int, faults: Faults, tmp_path: Path
+) -> None:
+    async with open_tiered(tmp_path) as storage:
+        await storage.append([batch(A, 0, 50)])
+        await storage.move_due()
+        is_lost = False
+
+        def lose_answer(operation: str, name: str) -> None:
+            nonlocal is_lost
+            is_lost = is_lost or operation == "after replace"
+            if is_lost:
+                fail(operation, name)
+
+        faults.fault = lose_answer
+        with pytest.raises(ObjectStoreError):
+            await storage.trim(A, earliest_sequence)
+        faults.fault = no_fault
+        await storage.trim(A, earliest_sequence)
+        info = (await storage.partitions())[A]
+        assert (info.count, info.content_bytes) == (50 - earliest_sequence, 5000 - 100 * earliest_sequence)
+        assert await read_all(storage, A) == expected(50, earliest_sequence)
+        assert sum(each.count for each in storage._manifest_store.manifest.segments()) == max(40 - earliest_sequence, 0)
+
+
+async def test_a_hot_storage_goes_on_where_the_cold_tier_ends(tmp_path: Path) -> None:
+    """Whichever records it has: it is an older copy, or a process ended before it dropped what was moved."""
+    async with open_tiered(tmp_path, local_retention_bytes=0, cold_segment_bytes=500) as storage:
+        await storage.append([batch(A, 0, 5)])
+        assert await storage.move_due() == 1
+        for earliest, end in combinations_with_replacement(range(8), 2):
+            async with open_storage("memory:") as hot:
+                await hot.append([batch(A, 0, end)] if end else [])
+                await hot.trim(A, earliest)
+                await Offloader(hot, storage._manifest_store, storage._object_store, storage.options).finish_moves()
+                info = (await hot.partitions())[A]
+                assert (info.earliest_sequence, info.end_sequence) == (max(earliest, 5), max(end, 5))
+
+
+async def test_segments_go_when_records_behind_them_are_missing(tmp_path: Path) -> None:
+    """The hot storage was used by itself meanwhile, and has dropped records that were not moved."""
+    async with open_tiered(tmp_path) as storage:
+        await storage.append([batch(A, 0, 50)])
+        assert await storage.move_due() == 4
+        await storage.hot.append([batch(A, 50, 90)])
+        await storage.hot.trim(A, 50)
+        assert await storage.move_due() == 3
+        assert storage.cold_end(A) == 80
+        assert (await storage.partitions())[A].earliest_sequence == 50
+        assert await read_all(storage, A) == expected(90, 50)
+        assert len(find_objects(tmp_path)) == 3
