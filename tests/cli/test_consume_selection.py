@@ -9,9 +9,10 @@ import pytest
 import trio
 
 from dafka.cli.selection import SelectedRecords, Selection
-from dafka.testing import open_cluster
+from dafka.testing import Cluster, open_cluster
 from tests.cli.harness import Dafka, Ended
 from tests.roles.helpers import DEADLINE_S
+from tests.waiting import wait_until
 
 
 def numbers(first: int, end: int) -> bytes:
@@ -89,6 +90,23 @@ def test_records_of_other_partitions_do_not_count_as_received(cluster: Dafka, pa
     check_printed(consume("--partition", partition, "--count", "10"), numbers(0, 10))
     check_printed(consume(), numbers(10, 50), numbers(100, 150))
     check_printed(consume(), b"")
+
+
+async def test_other_partitions_are_paused_at_their_first_record(dafka_cluster: Cluster) -> None:
+    """Otherwise their records would come again and again."""
+    async with dafka_cluster.producer("two") as chosen, dafka_cluster.producer("two") as other:
+        for producer in (chosen, other):
+            await producer.send(b"0")
+            await producer.wait_stored()
+        async with dafka_cluster.consumer(["two"]) as consumer, trio.open_nursery() as nursery:
+            records = await Selection(partitions=(chosen.partition.address,)).begin(consumer)
+            batch = await records.next_batch()
+            assert batch is not None
+            assert batch.partition == chosen.partition
+            nursery.start_soon(records.next_batch)
+            await wait_until(lambda: consumer.paused == {other.partition})
+            assert consumer.lag() == {chosen.partition: 0, other.partition: 1}
+            nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("options", [["--exit-at-end"], ["--since", "2h"]])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from dafka import Config, Partition, Producer, ProducerRecord
-from dafka.errors import ConfigError, DiscoveryError, UnansweredError
+from dafka import Config, Partition, Producer, ProducerRecord, RecordBatch
+from dafka.errors import ConfigError, DiscoveryError, StorageError, UnansweredError
+from dafka.storage.memory import MemoryStorage
 from dafka.testing import Cluster, open_cluster
 from tests.roles.helpers import DEADLINE_S, contents, receive, receive_partition
 from tests.roles.libdafka_store import open_libdafka_store
@@ -33,9 +34,9 @@ def minute(number: float) -> datetime:
 
 
 @asynccontextmanager
-async def producing(cluster: Cluster, *minutes: float) -> AsyncIterator[Producer]:
-    """Open a producer of `hello` whose records are stored."""
-    async with cluster.producer("hello") as producer:
+async def producing(cluster: Cluster, *minutes: float, topic: str = "hello") -> AsyncIterator[Producer]:
+    """Open a producer whose records are stored."""
+    async with cluster.producer(topic) as producer:
         await producer.send_many(timed(*minutes))
         await producer.wait_stored()
         yield producer
@@ -71,7 +72,12 @@ async def test_given_and_saved_positions_come_before_the_time(tmp_path: Path) ->
 
 
 async def test_seeking_a_time_back_and_forth() -> None:
-    async with open_cluster() as cluster, producing(cluster, *range(20)), cluster.consumer(["hello"]) as consumer:
+    async with (
+        open_cluster() as cluster,
+        producing(cluster, *range(20)),
+        producing(cluster, *range(30), topic="later"),
+        cluster.consumer(["hello"]) as consumer,
+    ):
         await receive_partition(consumer, 0, 20)
         for time, first in ((15, 15), (3.5, 4), (0, 0), (19, 19)):
             await consumer.seek_time(minute(time))
@@ -80,6 +86,31 @@ async def test_seeking_a_time_back_and_forth() -> None:
         ends = await consumer.ends()
         with trio.fail_after(DEADLINE_S):
             assert [batch async for batch in consumer.batches(until=ends)] == []
+        consumer.subscribe("later")
+        await receive_partition(consumer, 20, 30)
+
+
+async def test_seeking_a_time_leads_to_the_first_record_of_a_partition_that_is_not_stored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    append, is_full = MemoryStorage.append, True
+
+    async def refuse_or_append(self: MemoryStorage, batches: Sequence[RecordBatch]) -> None:
+        if is_full:
+            raise StorageError("the disk is full")
+        await append(self, batches)
+
+    monkeypatch.setattr(MemoryStorage, "append", refuse_or_append)
+    async with (
+        open_cluster(Config().with_store(retry_ms=20)) as cluster,
+        cluster.producer("hello") as producer,
+        cluster.consumer(["hello"]) as consumer,
+    ):
+        await producer.send_many(timed(*range(10)))
+        await receive_partition(consumer, 0, 10)
+        await consumer.seek_time(minute(8))
+        await receive_partition(consumer, 0, 10)
+        is_full = False
 
 
 async def test_without_a_store_opening_fails() -> None:
