@@ -14,6 +14,8 @@ import trio
 
 from dafka import Config, events
 from dafka.errors import StorageLostError
+from dafka.records import new_address
+from dafka.roles.producer import RUN_RECORDS_MAX
 from tests.clients.each_style import EachStyle
 from tests.clients.styles import DEADLINE_S
 from tests.roles.helpers import contents
@@ -104,6 +106,21 @@ class EachHostedStyle(EachStyle):
             async with self.style.opened("open_consumer", ["hello"], config) as consumer:
                 found = [(await self.style.call(consumer.next_record)).value for _ in range(3)]
             assert found == [b"1", b"2", b"3"]
+
+        self.style.run(program)
+
+    @pytest.mark.parametrize("reason", ["a spool", "an address", "many records"])
+    def test_what_could_fail_or_wait_is_not_handed_over(self, reason: str, config: Config, tmp_path: Path) -> None:
+        changed = config.with_producer(spool=f"sqlite:{tmp_path}/spool.db") if reason == "a spool" else config
+        address = new_address() if reason == "an address" else None
+        count = RUN_RECORDS_MAX + 1 if reason == "many records" else 1
+
+        async def program() -> None:
+            async with self.style.opened("open_producer", "hello", changed, address=address) as producer:
+                go_on = hold(producer)
+                with pytest.raises(TimeoutError):
+                    await self.style.call_within(0.01, producer.send_many, [b"1"] * count)
+                go_on()
 
         self.style.run(program)
 
