@@ -147,3 +147,13 @@ async def test_records_and_acks_under_another_nodes_address_are_discarded(keys: 
             await producer.wait_stored()
             assert store.statistics().records_stored == 21
         nursery.cancel_scope.cancel()
+
+
+async def test_a_node_of_unknown_address_cannot_take_the_receivers(keys: Keys) -> None:
+    async with open_cluster(keys.config("tower"), storage=None) as cluster, trio.open_nursery() as nursery:
+        mesh = await nursery.start(open_insider, keys, cluster.config, new_address())
+        discovery = f"static:tcp://127.0.0.1:{mesh.port} {keys.pairs['other'].public}"
+        async with open_store(keys.config("store", cluster.config.with_node(discovery=discovery))) as store:
+            await publish(mesh, wire.Head(store.address, "t", 1000))
+            await wait_until(lambda: store.statistics().discarded.get(WRONG_SENDER) == 1)
+        nursery.cancel_scope.cancel()
