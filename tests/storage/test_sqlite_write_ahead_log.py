@@ -3,6 +3,7 @@
 # ruff: noqa: ASYNC221, ASYNC240  (short programs and file sizes in tests)
 from __future__ import annotations
 
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -222,3 +223,18 @@ async def test_reader_in_the_process_of_the_writer_keeps_its_locks(path: Path) -
         assert (info.earliest_sequence, info.end_sequence) == (0, 2)
         assert info == (await storage.partitions())[PARTITION]
         assert isinstance(info, PartitionInfo)
+
+
+async def test_a_reader_changes_no_file_of_a_killed_writer(path: Path, tmp_path: Path) -> None:
+    """The log has records that are not in the database yet. A writer moves them when it closes."""
+    left = tmp_path / "left"
+    left.mkdir()
+    names = path.name, f"{path.name}-wal"
+    async with open_storage(f"sqlite:{path}") as storage:
+        await append(storage, path, 0, 3)
+        for name in names:
+            shutil.copy(path.with_name(name), left)
+    before = {name: (left / name).read_bytes() for name in names}
+    async with open_storage(f"sqlite:{left}/{path.name}", read_only=True) as reader:
+        assert (await reader.partitions())[PARTITION].count == 3
+    assert {name: (left / name).read_bytes() for name in names} == before
