@@ -59,6 +59,22 @@ async def test_latest_receives_the_records_published_in_its_block_and_none_befor
             await receive_partition(consumer, first, first + 10)
 
 
+async def test_latest_gives_subscriptions_time_to_arrive_after_it_has_settled(
+    dafka_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settled_at = 0.0
+    wait_settled = Consumer.wait_settled
+
+    async def note_time(self: Consumer) -> None:
+        nonlocal settled_at
+        await wait_settled(self)
+        settled_at = trio.current_time()
+
+    monkeypatch.setattr(Consumer, "wait_settled", note_time)
+    async with dafka_cluster.consumer(["hello"], latest(dafka_cluster)):
+        assert trio.current_time() - settled_at >= 0.5
+
+
 async def test_latest_loses_nothing_while_a_producer_is_publishing(dafka_cluster: Cluster, producer: Producer) -> None:
     async def produce() -> None:
         for first in range(100, 10_000, 10):
