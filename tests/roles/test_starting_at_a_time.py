@@ -12,6 +12,7 @@ import trio
 
 from dafka import Config, Partition, Producer, ProducerRecord, RecordBatch
 from dafka.errors import ConfigError, DiscoveryError, StorageError, UnansweredError
+from dafka.roles import open_reader
 from dafka.storage.memory import MemoryStorage
 from dafka.testing import Cluster, open_cluster
 from tests.roles.helpers import DEADLINE_S, contents, receive, receive_partition
@@ -132,6 +133,21 @@ async def test_stores_of_libdafka_cannot_find_records_by_time() -> None:
             async with cluster.consumer(["hello"], start=timedelta(hours=2)):
                 pass
         assert store.unreadable == []
+
+
+async def test_a_store_that_does_not_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def find_never(*_: object) -> None:
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(MemoryStorage, "find_sequence_by_time", find_never)
+    async with (
+        open_cluster() as cluster,
+        producing(cluster, *range(10)),
+        open_reader(["hello"], cluster.config) as reader,
+    ):
+        with pytest.raises(UnansweredError, match=r"not every store answered within 0\.1 s where") as caught:
+            await reader.positions_at(minute(8), 0.1)
+        assert caught.value.stores == 1
 
 
 @pytest.mark.parametrize(
