@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
-from dafka import Config, Store, wire
+from dafka import Config, Store, roles, wire
 from dafka.cli.daemons import serve_store_with_restarts
+from dafka.errors import AddressInUseError
 from dafka.events import PartitionReplaced
 from dafka.records import Partition
 from dafka.roles import open_producer
+from dafka.roles.sockets import NodeSockets, open_sockets
 from dafka.storage import open_storage
 from dafka.testing import Cluster, open_cluster
 from tests.roles.helpers import DEADLINE_S, contents, wait_event
@@ -150,3 +153,35 @@ async def test_waiting_for_stores_ends_although_the_partition_was_replaced_twice
                 assert len(nursery.child_tasks) == 1
                 assert producer.statistics().unacknowledged == 1
                 receive_ack(0)
+
+
+async def test_the_new_partition_has_the_same_port_once_that_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system may free a port later than its socket is closed."""
+    path, attempts = tmp_path / "store.db", 0
+    async with open_cluster(QUICK, storage=None) as cluster, open_restarting_store(cluster, path):
+        async with cluster.producer("hello") as other:
+            endpoint = other.endpoint
+        config = cluster.config.with_node(bind=endpoint)
+        async with cluster.producer("hello", config) as producer:
+            await producer.send(b"0")
+            await producer.wait_stored()
+
+            @asynccontextmanager
+            async def fail_at_first(*arguments: Any) -> AsyncIterator[NodeSockets]:
+                nonlocal attempts
+                attempts += 1
+                if attempts <= 50:
+                    raise AddressInUseError(endpoint)
+                async with open_sockets(*arguments) as sockets:
+                    yield sockets
+
+            monkeypatch.setattr(roles.producer, "open_sockets", fail_at_first)
+            monkeypatch.setattr(roles.producer, "REBIND_S", 0)
+            remove(path)
+            await producer.send(b"1")
+            with trio.fail_after(DEADLINE_S):
+                await producer.wait_stored()
+            assert producer.statistics().partitions_replaced == 1
+            assert producer.endpoint == endpoint
