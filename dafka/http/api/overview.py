@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
 
+import trio
 from msgspec import UNSET, UnsetType
 
 from dafka.http.api.brokers import find_broker_problems
@@ -72,12 +72,12 @@ async def describe_overview(request: Request) -> Overview:
     Only users with the permission `admin` for `*` get `storage` and `problems`.
     """
     web, broker = request.web, request.broker
-    node, activity, time_ms = broker.node, request.web.throughput, now_ms()
+    node, activity, time_ms, now_s = broker.node, request.web.throughput, now_ms(), trio.current_time()
     statistics = node.store.statistics()
-    if activity.is_due(time_ms):
+    if activity.is_due(now_s):
         records_out = sum(each.counters.consumed.total() for each in broker.listeners)
         bytes_out = sum(each.counters.sent_bytes for each in broker.listeners)
-        activity.add(Totals(statistics.records_stored, statistics.bytes_stored, records_out, bytes_out), time_ms)
+        activity.add(Totals(statistics.records_stored, statistics.bytes_stored, records_out, bytes_out), now_s, time_ms)
     usage = await web.storage_meter.measure() if request.principal.permissions.is_administrator else None
     return Overview(
         time=time_ms,
@@ -144,7 +144,7 @@ def find_survey_problems(survey: ClusterSurvey, own_address: str) -> Iterator[st
         if not tower.is_heard:
             yield tower.refusal or f"no message from the tower at {tower.endpoint}"
     for node in survey.nodes:
-        fault = node.fault(time.time())
+        fault = node.fault(survey.time)
         if fault and "store" in node.roles:
             yield f"the store at {node.endpoint} {fault}"
         elif node.state is NodeState.UNCONNECTED and not node.roles:

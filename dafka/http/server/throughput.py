@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import Annotated, NamedTuple
 
 from dafka.http.server.documents import Count, Document, doc
 
-INTERVAL_MS = 900
-"""The minimum interval of samples. Clients that ask more often share one."""
+INTERVAL_S = 0.9
+"""The minimum interval of samples, in seconds. Clients that ask more often share one."""
 
-GAP_MS = 15_000
+GAP_S = 15.0
 """A larger interval between samples gives no rate: no client asked in between."""
 
 SAMPLES_MAX = 300
@@ -36,26 +37,26 @@ class Rates(Document):
 
 
 class Throughput:
-    """The rates of the last minutes, measured while clients ask for them."""
+    """The rates of the last minutes, measured while clients ask for them. Intervals are of a clock that never jumps."""
 
     def __init__(self) -> None:
         self._samples: deque[Rates] = deque(maxlen=SAMPLES_MAX)
-        self._time: int | None = None
+        self._sampled_at_s = -math.inf
         self._totals = Totals(0, 0, 0, 0)
 
-    def is_due(self, time_ms: int) -> bool:
+    def is_due(self, now_s: float) -> bool:
         """Return whether the counters must be sampled again."""
-        return self._time is None or not 0 <= time_ms - self._time < INTERVAL_MS
+        return now_s - self._sampled_at_s >= INTERVAL_S
 
-    def add(self, totals: Totals, time_ms: int) -> None:
-        """Add a sample of the counters."""
-        elapsed_ms = 0 if self._time is None else time_ms - self._time
-        if not 0 < elapsed_ms <= GAP_MS:
+    def add(self, totals: Totals, now_s: float, time_ms: int) -> None:
+        """Add a sample of the counters, with the time of the wall clock that is shown."""
+        elapsed_s = now_s - self._sampled_at_s
+        if elapsed_s > GAP_S:
             self._samples.clear()
         else:
-            rates = [(new - old) * 1000 / elapsed_ms for new, old in zip(totals, self._totals, strict=True)]
+            rates = [(new - old) / elapsed_s for new, old in zip(totals, self._totals, strict=True)]
             self._samples.append(Rates(time_ms, *(round(each, 1) for each in rates)))
-        self._time, self._totals = time_ms, totals
+        self._sampled_at_s, self._totals = now_s, totals
 
     @property
     def newest(self) -> Rates | None:

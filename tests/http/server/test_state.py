@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from dafka import Config, open_producer, serve_store
-from dafka.http.server.throughput import GAP_MS, INTERVAL_MS, SAMPLES_MAX, Throughput, Totals
+from dafka.http.server.throughput import GAP_S, INTERVAL_S, SAMPLES_MAX, Throughput, Totals
 from dafka.roles import Observer, open_observer
 from tests.http.polling import publish, wait_answer
 from tests.http.running import open_web
@@ -20,26 +20,27 @@ from tests.http.running import open_web
 DEADLINE_S = 60
 
 
-def test_rates_are_the_difference_of_two_readings() -> None:
+def test_rates_are_the_difference_of_two_readings_whatever_the_wall_clock_shows() -> None:
     activity = Throughput()
-    assert activity.is_due(0)
-    activity.add(Totals(100, 1000, 10, 50), 5000)
+    assert activity.is_due(5.0)
+    activity.add(Totals(100, 1000, 10, 50), 5.0, 10**12)
     assert activity.newest is None
-    assert not activity.is_due(5000 + INTERVAL_MS - 1)
-    assert activity.is_due(5000 + INTERVAL_MS)
-    activity.add(Totals(300, 2000, 10, 90), 7000)
+    assert not activity.is_due(5.0 + INTERVAL_S * 0.9)
+    assert activity.is_due(5.0 + INTERVAL_S)
+    activity.add(Totals(300, 2000, 10, 90), 7.0, 10**12 - 3600_000)
     assert activity.newest is not None
-    assert msgspec.structs.astuple(activity.newest) == (7000, 100.0, 500.0, 0.0, 20.0)
+    assert msgspec.structs.astuple(activity.newest) == (10**12 - 3600_000, 100.0, 500.0, 0.0, 20.0)
 
 
 def test_rates_begin_again_after_a_time_without_questions_and_are_limited() -> None:
     activity = Throughput()
     for number in range(SAMPLES_MAX + 10):
-        activity.add(Totals(number, 0, 0, 0), number * 1000)
+        activity.add(Totals(number, 0, 0, 0), number, number)
     assert len(activity.history()) == SAMPLES_MAX
-    activity.add(Totals(9999, 0, 0, 0), activity.history()[-1].time + GAP_MS + 1)
-    assert activity.history() == []
-    activity.add(Totals(0, 0, 0, 0), 0)  # the clock was set back
+    last = SAMPLES_MAX + 9
+    activity.add(Totals(9999, 0, 0, 0), last + GAP_S, last)
+    assert len(activity.history()) == SAMPLES_MAX
+    activity.add(Totals(9999, 0, 0, 0), last + 2.001 * GAP_S, last)
     assert activity.history() == []
 
 
