@@ -24,6 +24,7 @@ VOCABULARY = {
     "internal_topics",
     "durable_files",
     "watched_files",
+    "steady_clock",
 }
 FORMATS = VOCABULARY | {"batches", "wire"}
 PROTOCOL = FORMATS | {"protocol"}

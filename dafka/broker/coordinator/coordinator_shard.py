@@ -26,7 +26,7 @@ from dafka.broker.core.transactions.coordinator import TransactionCoordinator
 from dafka.broker.log.durable_waits import DURABLE_S, DurableWaits
 from dafka.broker.replication.leases import LeaderLeases
 from dafka.errors import DafkaError, StorageError
-from dafka.storage.plugin_helpers import now_ms
+from dafka.steady_clock import steady_now_ms
 
 Step: TypeAlias = Action | Callable[[], None]
 """An action, or a function to call after all earlier writes are durable."""
@@ -111,7 +111,7 @@ class CoordinatorShard:
                 if record is not None:
                     owner = self.transactions if record.topic == TRANSACTIONS_TOPIC else self.groups
                     owner.restore(record)
-            self.groups.start(now_ms())
+            self.groups.start(steady_now_ms())
             self.loaded.set()
             self.execute(self.groups.delete_topics(self._deleted_ids))
             self.execute(self.transactions.start())
@@ -197,10 +197,10 @@ class CoordinatorShard:
             self._changed = trio.Event()
             deadlines = (self.groups.next_deadline_ms(), self.transactions.next_deadline_ms())
             due = min((each for each in deadlines if each is not None), default=None)
-            wait_s = float("inf") if due is None else max(due - now_ms(), 0) / 1000
+            wait_s = float("inf") if due is None else max(due - steady_now_ms(), 0) / 1000
             with trio.move_on_after(wait_s):
                 await self._changed.wait()
-            time_ms = now_ms()
+            time_ms = steady_now_ms()
             actions = self.groups.advance(time_ms) + self.transactions.advance(time_ms)
             if actions:
                 self.execute(actions)

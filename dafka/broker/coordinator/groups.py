@@ -43,7 +43,7 @@ from dafka.broker.core.replication.records import EpochEnd
 from dafka.broker.core.tables import BrokerTables
 from dafka.broker.core.topic_partition import TopicPartition
 from dafka.broker.log.durable_waits import DURABLE_S
-from dafka.storage.plugin_helpers import now_ms
+from dafka.steady_clock import steady_now_ms
 
 _NOT_COMMITTED = FetchedOffset(-1, -1, "", ErrorCode.NONE)
 
@@ -68,7 +68,7 @@ class GroupCoordinators:
         try:
             shard = self._coordinators.find(request.group_id)
             result: JoinResult = await shard.ask(
-                lambda token: shard.groups.join_group(token, request, now_ms()),
+                lambda token: shard.groups.join_group(token, request, steady_now_ms()),
                 wait_s=DURABLE_S + max(request.rebalance_timeout_ms, 0) / 1000,
             )
         except CoordinatorError as error:
@@ -80,7 +80,7 @@ class GroupCoordinators:
         try:
             shard = self._coordinators.find(request.group_id)
             result: SyncResult = await shard.ask(
-                lambda token: shard.groups.sync_group(token, request, now_ms()), wait_s=DURABLE_S + SYNC_S
+                lambda token: shard.groups.sync_group(token, request, steady_now_ms()), wait_s=DURABLE_S + SYNC_S
             )
         except CoordinatorError as error:
             return SyncResult(error.error_code)
@@ -92,7 +92,7 @@ class GroupCoordinators:
         """Extend the session of a member."""
         try:
             shard = self._coordinators.find(group_id)
-            error = shard.groups.heartbeat(group_id, generation_id, member_id, group_instance_id, now_ms())
+            error = shard.groups.heartbeat(group_id, generation_id, member_id, group_instance_id, steady_now_ms())
             await shard.wait_committed()
         except CoordinatorError as lost:
             return lost.error_code
@@ -103,7 +103,7 @@ class GroupCoordinators:
         try:
             shard = self._coordinators.find(group_id)
             result: LeaveResult = await shard.ask(
-                lambda token: shard.groups.leave_group(token, group_id, leaving, now_ms())
+                lambda token: shard.groups.leave_group(token, group_id, leaving, steady_now_ms())
             )
         except CoordinatorError as error:
             return LeaveResult(error.error_code)
@@ -114,7 +114,7 @@ class GroupCoordinators:
         try:
             shard = self._coordinators.find(request.group_id)
             errors: dict[TopicPartition, ErrorCode] = await shard.ask(
-                lambda token: shard.groups.commit_offsets(token, self._name_topics(request), now_ms())
+                lambda token: shard.groups.commit_offsets(token, self._name_topics(request), steady_now_ms())
             )
         except CoordinatorError as error:
             return dict.fromkeys(request.offsets, error.error_code)
@@ -132,7 +132,9 @@ class GroupCoordinators:
                 return dict.fromkeys(request.offsets, refused)
             named = self._name_topics(request)
             errors: dict[TopicPartition, ErrorCode] = await shard.ask(
-                lambda token: shard.groups.commit_transaction_offsets(token, named, producer.producer_id, now_ms())
+                lambda token: shard.groups.commit_transaction_offsets(
+                    token, named, producer.producer_id, steady_now_ms()
+                )
             )
         except CoordinatorError as error:
             return dict.fromkeys(request.offsets, error.error_code)

@@ -41,7 +41,7 @@ from dafka.broker.log.waiters import LogWaiters
 from dafka.broker.log.writer import LogWriter
 from dafka.broker.replication.leader import LedLogs
 from dafka.errors import NotLeaderError
-from dafka.storage.plugin_helpers import now_ms
+from dafka.steady_clock import steady_now_ms
 
 RETRY_S = 1.0
 """The time to wait for an answer before a message is sent again."""
@@ -118,7 +118,7 @@ class TransactionParticipants:
         async with trio.open_nursery() as nursery:
             for participant in _participants_of(ending.partitions, ending.groups):
                 nursery.start_soon(self._end_at, shard, participant, ending)
-        shard.execute(shard.transactions.markers_written(ending.transactional_id, now_ms()))
+        shard.execute(shard.transactions.markers_written(ending.transactional_id, steady_now_ms()))
 
     def check_log(self, log: Log, transactional_id: str, producer: Producer) -> ErrorCode:
         """Check a transactional batch for a log that this broker leads. Return an error code, or NONE.

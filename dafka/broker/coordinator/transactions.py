@@ -20,7 +20,7 @@ from dafka.broker.core.topic_partition import TopicPartition
 from dafka.broker.core.transactions.coordinator import InitProducerResult
 from dafka.broker.core.transactions.transaction import Transaction
 from dafka.broker.interbroker.messenger import BrokerMessenger, Message
-from dafka.storage.plugin_helpers import now_ms
+from dafka.steady_clock import steady_now_ms
 
 ID_WAIT_S = 1.0
 """The time to wait for a producer id from another broker."""
@@ -74,7 +74,7 @@ class TransactionCoordinators:
             shard = self._coordinators.any() if transactional_id is None else self._coordinators.find(transactional_id)
             result: InitProducerResult = await shard.ask(
                 lambda token: shard.transactions.init_producer_id(
-                    token, transactional_id, transaction_timeout_ms, expected, now_ms()
+                    token, transactional_id, transaction_timeout_ms, expected, steady_now_ms()
                 )
             )
         except CoordinatorError as error:
@@ -89,7 +89,7 @@ class TransactionCoordinators:
         return await self._ask(
             transactional_id,
             lambda shard, token: self._begin(
-                shard.transactions.add_partitions(token, transactional_id, producer, logs, now_ms()),
+                shard.transactions.add_partitions(token, transactional_id, producer, logs, steady_now_ms()),
                 lambda: self._participants.begin(shard, producer, logs=logs),
             ),
         )
@@ -99,7 +99,7 @@ class TransactionCoordinators:
         return await self._ask(
             transactional_id,
             lambda shard, token: self._begin(
-                shard.transactions.add_offsets(token, transactional_id, producer, group_id, now_ms()),
+                shard.transactions.add_offsets(token, transactional_id, producer, group_id, steady_now_ms()),
                 lambda: self._participants.begin(shard, producer, groups=[group_id]),
             ),
         )
@@ -109,7 +109,7 @@ class TransactionCoordinators:
         return await self._ask(
             transactional_id,
             lambda shard, token: shard.transactions.end_transaction(
-                token, transactional_id, producer, is_commit, now_ms()
+                token, transactional_id, producer, is_commit, steady_now_ms()
             ),
         )
 
@@ -159,7 +159,7 @@ class TransactionCoordinators:
         """Send a producer id to another broker, once its allocation is durable."""
         for shard in self._coordinators.served()[:1]:
             steps = list[Step]()
-            for action in shard.transactions.init_producer_id(None, None, 0, None, now_ms()):
+            for action in shard.transactions.init_producer_id(None, None, 0, None, steady_now_ms()):
                 if isinstance(action, Answer):
                     assert isinstance(action.result, InitProducerResult)
                     given = IdGiven(message.request, action.result.producer.producer_id)

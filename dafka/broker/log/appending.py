@@ -35,7 +35,7 @@ from dafka.errors import (
     TopicDeletedError,
 )
 from dafka.records import RecordBatch
-from dafka.storage.plugin_helpers import now_ms
+from dafka.steady_clock import steady_now_ms
 
 Batch: TypeAlias = tuple[BatchHeader, bytes | memoryview]
 """The header of a record batch, and the record batch."""
@@ -233,7 +233,7 @@ class ClientAppender:
             return self._find_duplicate(log, duplicate_of.position, header)
         sequence = self._writer.next_sequence(log)
         appended = self._append(log, batches, records)
-        log.producers.add_batch(header, sequence, now_ms())
+        log.producers.add_batch(header, sequence, steady_now_ms())
         return appended
 
     def _check_replicas(self, log: Log) -> None:
@@ -261,7 +261,7 @@ class ClientAppender:
         if check.error_code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and log.is_replicated:
             # The missing batch can still arrive: librdkafka sends batches to a new leader before it repeats those that
             # the former leader has not answered. If it got an error for the gap, it would send all as new records.
-            if not producers.is_lasting_gap(header, now_ms()):
+            if not producers.is_lasting_gap(header, steady_now_ms()):
                 raise AppendRefusedError(ErrorCode.NOT_ENOUGH_REPLICAS, "records before these are missing: try again")
             if availability_of(self._log_table.topics[log.topic]) != MAJORITY:
                 return None
