@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 
+import pytest
 import trio
 from trio.testing import MockClock
 
@@ -180,6 +182,22 @@ async def test_members_stay_in_their_group_when_another_broker_coordinates_it(au
         assert await beat(joined.member_id) is ErrorCode.NONE
         assert await beat("stranger") is ErrorCode.UNKNOWN_MEMBER_ID
         assert await coordinator.groups.heartbeat("g", 1, joined.member_id, None) is ErrorCode.NOT_COORDINATOR
+
+
+async def test_members_stay_in_their_group_when_the_wall_clock_is_set(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_brokers("A") as brokers:
+        groups = brokers.coordinator_of("g").groups
+        joined = await groups.join_group(join("g"))
+        read = time.time_ns
+        for jump_ns in (10**14, -(10**14), 2 * 10**14):
+            monkeypatch.setattr(time, "time_ns", lambda jump_ns=jump_ns: read() + jump_ns)
+            for _ in range(2):
+                assert await groups.heartbeat("g", joined.generation_id, joined.member_id, None) in {
+                    ErrorCode.NONE,
+                    ErrorCode.REBALANCE_IN_PROGRESS,
+                }
 
 
 async def test_transaction_ends_in_the_logs_and_groups_of_all_brokers(autojump_clock: MockClock) -> None:
