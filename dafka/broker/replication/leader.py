@@ -169,6 +169,8 @@ class LedLogs:
             if epoch_count != self._epoch_counts.get(log.name):
                 self._epoch_counts[log.name] = epoch_count
                 state.divergences = replica.epoch_tree.divergences(EpochEnd(epoch, OFFSET_MAX))
+        if not is_led and not is_readable:
+            self._follow_later(log)  # the high watermark does not move if nothing is appended
         if found != state.leadership:
             if is_led and not state.leadership.is_led:
                 self.merge_later([log])

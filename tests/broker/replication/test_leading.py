@@ -174,6 +174,23 @@ async def test_a_follower_shows_no_offset_before_it_can_give_the_record(
     assert not beyond
 
 
+async def test_followers_in_a_rack_let_clients_read_while_nothing_is_appended(autojump_clock: MockClock) -> None:
+    """Otherwise a leader would go on sending clients to followers that refuse them."""
+    async with open_virtual_cluster() as cluster:
+        await cluster.start("A", "B", "C", rack="r")
+        await cluster.create("orders", "ABC")
+        await wait_for(lambda: all(cluster.log(each).leadership.is_follower_readable for each in "ABC"))
+        await cluster.append("A", b"a")
+        await wait_for(lambda: all(cluster.log(each).high_watermark == 1 for each in "ABC"))
+        cluster.cut("A", "BC")
+        leader = await cluster.wait_leader("BC")
+        cluster.heal()
+        await wait_for(lambda: cluster.in_sync() == "ABC")
+        await wait_for(lambda: all(cluster.log(each).leadership.is_follower_readable for each in "ABC"))
+        assert [await cluster.read(each) for each in "ABC"] == [[b"a"]] * 3
+        assert cluster.leader() == leader
+
+
 async def test_without_racks_clients_read_from_leaders_only(autojump_clock: MockClock) -> None:
     async with open_virtual_cluster() as cluster:
         await cluster.start("A", "B", "C")
