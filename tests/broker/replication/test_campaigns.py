@@ -11,6 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from dafka.broker.core.log.log import Log
+from dafka.broker.core.partition_address import parse_address
 from dafka.broker.log.writer import LogWriter
 from dafka.errors import NotLeaderError, OutcomeUnknownError, StorageError, TopicDeletedError
 from tests.broker.replication.virtual_cluster import VirtualCluster, batch, open_virtual_cluster, wait_for
@@ -33,8 +34,9 @@ class Expected:
 class Campaign:
     """What happens to a cluster. Topics are changed while all running brokers hear each other and can write."""
 
-    def __init__(self, cluster: VirtualCluster, seed: int, nursery: trio.Nursery) -> None:
+    def __init__(self, cluster: VirtualCluster, seed: int, nursery: trio.Nursery, rack: str) -> None:
         self.cluster = cluster
+        self.rack = rack
         self.draw = random.Random(seed)
         self.nursery = nursery
         self.topics: dict[str, Expected] = {}
@@ -94,7 +96,7 @@ class Campaign:
     async def start(self) -> None:
         for name in sorted(set(BROKERS) - set(self.cluster.brokers)):
             self.cluster.disks[name].is_full = False
-            await self.cluster.start(name, are_cut=True)
+            await self.cluster.start(name, are_cut=True, rack=self.rack)
 
     async def cut(self) -> None:
         name = self.draw.choice(BROKERS)
@@ -114,7 +116,10 @@ class Campaign:
             self.cluster.disks[name].is_full = True
 
     async def check(self) -> None:
-        """Check that every broker has the topics that exist, whose logs have what was acknowledged where it was."""
+        """Check that every broker has the topics that exist, and their logs what was acknowledged, where it was.
+
+        The logs also have what any broker stores of them. In racks, every broker gives clients the same records.
+        """
         await self.start()
         await self.heal()
         await trio.sleep(5)
@@ -127,20 +132,36 @@ class Campaign:
         for topic, expected in self.topics.items():
             for number in range(LOGS):
                 await wait_for(lambda topic=topic, number=number: cluster.in_sync(topic, number) == BROKERS)  # type: ignore[misc]
-                found = await cluster.read(cluster.leader(topic, number), topic, number)
+                leader = cluster.leader(topic, number)
+                found = await cluster.read(leader, topic, number)
                 assert len(set(found)) == len(found)
                 assert expected.sent.issuperset(found)
                 for value, offset in expected.acknowledged[number].items():
                     assert found[offset] == value
+                for name in BROKERS:
+                    assert set(await self.stored(name, topic, number)) <= set(found)
+                    if self.rack and name != leader:
+                        assert cluster.log(name, topic, number).leadership.is_follower_readable
+                        assert await cluster.read(name, topic, number) == found
+
+    async def stored(self, name: str, topic: str, number: int) -> list[bytes]:
+        """Return the records of a log that a broker stores."""
+        storage, values = self.cluster.brokers[name].storage, list[bytes]()
+        for partition, end in storage.ends(topic).items():
+            address = parse_address(partition.address)
+            if address is not None and address.log == number:
+                found = await storage.storage.read(partition, 0, end)
+                values += [] if found is None else found.values
+        return values
 
 
-@pytest.mark.parametrize("seed", [0, 3, 5])
+@pytest.mark.parametrize(("seed", "rack"), [(0, ""), (3, "r"), (5, "r")])
 async def test_acknowledged_records_of_the_newest_topics_stay_where_they_are(
-    autojump_clock: MockClock, seed: int
+    autojump_clock: MockClock, seed: int, rack: str
 ) -> None:
     async with open_virtual_cluster() as cluster, trio.open_nursery() as nursery:
-        await cluster.start(*BROKERS)
-        campaign = Campaign(cluster, seed, nursery)
+        await cluster.start(*BROKERS, rack=rack)
+        campaign = Campaign(cluster, seed, nursery, rack)
         for _ in range(4):
             await campaign.change_topic()
             for _ in range(STEPS // 4):

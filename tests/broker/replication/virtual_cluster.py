@@ -54,6 +54,7 @@ class Disk(MemoryStorage):
 
     async def read(self, partition: Partition, *arguments: Any, **options: Any) -> Any:
         """See `Storage.read`. It notes the partition."""
+        await trio.sleep(LATENCY_S)
         self.were_read.add(partition)
         return await super().read(partition, *arguments, **options)
 
