@@ -9,6 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from dafka.broker.core.log.log import Log
+from dafka.broker.core.partition_address import INDEX_TOPIC
 from dafka.broker.core.positions import Offset, RecordSequence
 from dafka.broker.log.index_reader import read_tail
 from dafka.broker.replication import leader as leader_module
@@ -312,3 +313,21 @@ async def test_a_new_leader_appends_nothing_before_it_has_all_records(autojump_c
         assert await cluster.append(leader, b"c") == 2
         await wait_for(lambda: cluster.in_sync() == "BC")
         assert await cluster.read(leader) == [b"a", b"b", b"c"]
+
+
+async def test_a_leader_that_cannot_read_the_log_yet_leads_later(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster() as cluster:
+        await cluster.start("A", "B", "C")
+        await cluster.create("orders", "ABC")
+        await cluster.append("A", b"a")
+        await wait_for(lambda: cluster.in_sync() == "ABC")
+        for each in "BC":
+            cluster.disks[each].unreadable = INDEX_TOPIC
+        await cluster.stop("A")
+        await wait_for(lambda: any(cluster.replicated(each).replica.led_epoch is not None for each in "BC"))
+        await trio.sleep(0.1)
+        assert cluster.leader() == ""
+        for each in "BC":
+            cluster.disks[each].unreadable = ""
+        leader = await cluster.wait_leader("BC")
+        assert await cluster.append(leader, b"b") == 1

@@ -50,12 +50,15 @@ class Disk(MemoryStorage):
         super().__init__()
         self.identity = name * 32
         self.is_full = False
+        self.unreadable: str = ""
         self.were_read: set[Partition] = set()
 
     async def read(self, partition: Partition, *arguments: Any, **options: Any) -> Any:
         """See `Storage.read`. It notes the partition."""
         await trio.sleep(LATENCY_S)
         self.were_read.add(partition)
+        if partition.topic == self.unreadable:
+            raise StorageError("the disk cannot be read")
         return await super().read(partition, *arguments, **options)
 
     async def append(self, batches: Sequence[RecordBatch]) -> None:
