@@ -9,8 +9,8 @@ import trio
 from trio.testing import MockClock
 
 from dafka.broker.core.log.log import Log
-from dafka.broker.core.partition_address import INDEX_TOPIC
 from dafka.broker.core.positions import Offset, RecordSequence
+from dafka.broker.core.replication.replicated_logs import ReplicatedLog
 from dafka.broker.log.index_reader import read_tail
 from dafka.broker.replication import leader as leader_module
 from dafka.broker.replication.leader import LedLogs
@@ -322,12 +322,53 @@ async def test_a_leader_that_cannot_read_the_log_yet_leads_later(autojump_clock:
         await cluster.append("A", b"a")
         await wait_for(lambda: cluster.in_sync() == "ABC")
         for each in "BC":
-            cluster.disks[each].unreadable = INDEX_TOPIC
+            cluster.disks[each].unreadable.add(cluster.log("A").index_partition)
         await cluster.stop("A")
         await wait_for(lambda: any(cluster.replicated(each).replica.led_epoch is not None for each in "BC"))
         await trio.sleep(0.1)
         assert cluster.leader() == ""
         for each in "BC":
-            cluster.disks[each].unreadable = ""
+            cluster.disks[each].unreadable.clear()
         leader = await cluster.wait_leader("BC")
         assert await cluster.append(leader, b"b") == 1
+
+
+async def test_a_leader_merges_what_it_had_stored_before_it_led(autojump_clock: MockClock) -> None:
+    """The others cannot read what A could not commit, so A itself appends that when it leads again."""
+    async with open_virtual_cluster() as cluster:
+        await cluster.start("A", "B", "C", preferred_leader_after_ms=500)
+        await cluster.create("orders", "ABC")
+        await cluster.append("A", b"a")
+        await wait_for(lambda: cluster.in_sync() == "ABC")
+        cluster.cut("A", "BC")
+        await cluster.brokers["A"].writer.append(cluster.log("A"), batch(b"lost")).durable.wait()
+        former = cluster.log("A").index_partition
+        await cluster.append(await cluster.wait_leader("BC"), b"b")
+        for each in "BC":
+            cluster.disks[each].unreadable.add(former)
+        cluster.heal()
+        await cluster.wait_leader("A")
+        await wait_for(lambda: cluster.log("A").high_watermark == 3)
+        assert await cluster.read("A") == [b"a", b"b", b"lost"]
+
+
+async def test_logs_are_merged_that_have_divergent_records_while_others_are_merged(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_virtual_cluster() as cluster:
+        (broker,) = await cluster.start("A")
+        await cluster.start("B")
+        await cluster.create("orders", "AB", "AB")
+        led_logs, merged = broker.replicator.led_logs, list[int]()
+        await trio.sleep(3)
+
+        async def merge(log: ReplicatedLog, _state: Log) -> None:
+            await trio.sleep(1)
+            merged.append(log.number)
+
+        monkeypatch.setattr(led_logs, "_merge_log", merge)
+        for number in (0, 1, 0):
+            led_logs.merge_later([cluster.replicated("A", "orders", number)])
+            await trio.sleep(0.4)
+        await trio.sleep(3)
+        assert merged == [0, 1, 0]

@@ -142,6 +142,26 @@ async def test_named_brokers_replace_others_only_when_they_are_in_sync(
         await wait_for(lambda: cluster.replicas() == "AC")
 
 
+async def test_a_replaced_broker_keeps_a_log_until_enough_others_are_known_to_have_it(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_virtual_cluster() as cluster:
+        await cluster.start("A", "B", "C", "D", **QUICK)
+        await cluster.brokers["A"].create_topic("orders", 1).wait()
+        await wait_for(lambda: len(cluster.in_sync()) == 3)
+        replaced = cluster.leader()
+        await cluster.append(replaced, b"a")
+        await cluster.stop(replaced)
+        await wait_for(lambda: len(cluster.in_sync()) == 3 and replaced not in cluster.in_sync())
+        others = sorted({*"ABCD"} - {replaced, cluster.leader()})
+        await cluster.stop(*others)
+        (again,) = await cluster.start(replaced, **QUICK)
+        await trio.sleep(10)
+        assert again.storage.ends("orders"), "the leader alone has told that it has the records"
+        await cluster.start(*others, **QUICK)
+        await wait_for(lambda: not again.storage.ends("orders"))
+
+
 @pytest.mark.parametrize("named", [["A", "A"], ["A", "Z"], ["Z"]])
 async def test_named_replicas_are_different_brokers_of_the_cluster(autojump_clock: MockClock, named: list[str]) -> None:
     async with open_virtual_cluster() as cluster:

@@ -53,6 +53,8 @@ async def test_appends_that_wait_end_when_their_topic_is_deleted(autojump_clock:
         await delete(cluster, "A")
         with trio.fail_after(PATIENCE_S), suppress(TopicDeletedError, NotLeaderError):  # or it was in time
             await appended.wait_offset()
+        with trio.fail_after(PATIENCE_S):
+            await cluster.brokers["A"].replicator.led_logs.wait_leadership(log)
         with pytest.raises(NotLeaderError):
             writer.append(log, batch(b"y"))
         topic = await cluster.brokers["A"].replicator.deleted_topics.receive()

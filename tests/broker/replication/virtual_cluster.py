@@ -50,14 +50,15 @@ class Disk(MemoryStorage):
         super().__init__()
         self.identity = name * 32
         self.is_full = False
-        self.unreadable: str = ""
+        self.unreadable: set[Partition] = set()
+        self.read_s = LATENCY_S
         self.were_read: set[Partition] = set()
 
     async def read(self, partition: Partition, *arguments: Any, **options: Any) -> Any:
         """See `Storage.read`. It notes the partition."""
-        await trio.sleep(LATENCY_S)
+        await trio.sleep(self.read_s)
         self.were_read.add(partition)
-        if partition.topic == self.unreadable:
+        if partition in self.unreadable:
             raise StorageError("the disk cannot be read")
         return await super().read(partition, *arguments, **options)
 
