@@ -1,4 +1,4 @@
-"""Deleting records and topics of a broker while native producers go on."""
+"""Deleting records and topics: while native producers go on, and when and where the records are dropped."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 import trio
-from trio.testing import wait_all_tasks_blocked
+from trio.testing import MockClock, wait_all_tasks_blocked
 
+from dafka.broker.core.partition_address import INDEX_TOPIC
 from dafka.broker.core.positions import Offset
+from dafka.errors import TopicDeletedError
 from dafka.records import Partition, RecordBatch
 from dafka.storage import open_storage
 from tests.broker.nodes.test_broker import log_of, open_broker, read_all, values_of, wait_end
+from tests.broker.replication.virtual_cluster import open_virtual_cluster, wait_for
 
 
 @pytest.fixture
@@ -89,3 +92,55 @@ async def test_topic_is_created_again_by_a_producer_that_goes_on(storage: str) -
         assert after is not None
         assert after.topic_id != before.topic_id
         assert values_of(await read_all(broker, log)) == [b"10", b"11"]
+
+
+async def test_records_of_a_deleted_topic_are_dropped_when_the_deletion_is_durable(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster() as cluster, trio.open_nursery() as nursery:
+        (broker,) = await cluster.start("A")
+        await cluster.create("orders", "A")
+        await cluster.append("A", b"x")
+        disk, own = cluster.disks["A"], cluster.log("A").leader_partition
+        disk.is_full = True
+        nursery.start_soon(broker.delete_topic, "orders")
+        await trio.sleep(3)
+        assert own in await disk.partitions()
+        disk.is_full = False
+        await wait_for(lambda: not broker.storage.ends("orders"))
+
+
+async def test_records_are_not_deleted_from_a_topic_that_is_deleted_meanwhile(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster() as cluster, trio.open_nursery() as nursery:
+        (broker,) = await cluster.start("A")
+        await cluster.create("orders", "A")
+        await cluster.append("A", b"x", b"y")
+        nursery.start_soon(broker.delete_topic, "orders")
+        with pytest.raises(TopicDeletedError):
+            await broker.deletion.delete_before(cluster.log("A"), Offset(1))
+
+
+async def test_records_before_the_start_of_a_log_are_dropped_at_all_replicas(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster() as cluster:
+        await cluster.start("A", "B", "C", store_retention_interval_ms=1000)
+        await cluster.create("orders", "ABC")
+        await cluster.append("A", *[b"%d" % number for number in range(10)])
+        former = cluster.log("A").leader_partition
+        await wait_for(lambda: cluster.in_sync() == "ABC")
+        await cluster.stop("A")
+        leader = await cluster.wait_leader("BC")
+        for number in range(10, 20):
+            await cluster.append(leader, b"%d" % number)
+        log = cluster.log(leader)
+        unreadable = cluster.disks["B" if leader == "C" else "C"].unreadable
+        unreadable.add(log.index_partition)
+        await cluster.brokers[leader].deletion.delete_before(log, Offset(13))
+        later = log.leader_partition
+        await trio.sleep(3)
+        unreadable.clear()
+        await wait_for(lambda: cluster.earliest("B", former, later) == cluster.earliest("C", former, later) == [10, 3])
+        await cluster.start("A", store_retention_interval_ms=1000)
+        await wait_for(lambda: cluster.in_sync() == "ABC" and cluster.earliest("A", former, later)[1] == 3)
+        await cluster.stop(leader)
+        leader = await cluster.wait_leader("ABC".replace(leader, ""))
+        assert cluster.log(leader).index.start_offset == 13
+        assert await cluster.read(leader, offset=13) == [b"%d" % number for number in range(13, 20)]
+        assert cluster.brokers[leader].storage.ends(INDEX_TOPIC)

@@ -8,9 +8,16 @@ import trio
 
 from dafka import Config
 from dafka.batches import check_crc, encode_batch
+from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.log.offset_assigner import REWRITE_ENTRIES
+from dafka.broker.core.metadata.topics import Topic
+from dafka.broker.log.stages import AssignOffsets
+from dafka.broker.log.waiters import LogWaiters
 from dafka.broker.node import BrokerNode
 from dafka.broker.startup import serve_broker
+from dafka.errors import StorageError
+from dafka.records import Partition, RecordBatch
+from dafka.roles.commit_pipeline import Commit
 from dafka.storage import open_storage
 from dafka.testing.cluster import open_cluster
 from tests.broker.nodes.test_broker import DEADLINE_S, encode, log_of, open_broker, read_all
@@ -46,3 +53,17 @@ async def test_rewritten_index_is_trimmed_and_read_back(tmp_path: Path) -> None:
         assert log.high_watermark == COUNT + 2
         assert len(await read_all(again, log, COUNT)) == 2
         nursery.cancel_scope.cancel()
+
+
+def test_stored_records_get_their_offsets_in_the_write_after_one_that_failed() -> None:
+    log_table = LogTable("here")
+    log_table.add_topic(Topic("orders", "1D", 1))
+    stage, (log,) = AssignOffsets(log_table, LogWaiters()), log_table.logs("orders")
+    stage.assign_later(log, RecordBatch(Partition("orders", "producer"), 0, [b"a", b"b"]))
+    stage.prepare(Commit())
+    stage.failed(Commit(), StorageError("no space left on the disk"))
+    assert stage.has_work()
+    assert log.index.end_offset == 0
+    stage.prepare(Commit())
+    stage.done(Commit())
+    assert log.index.end_offset == 2

@@ -151,7 +151,7 @@ class Campaign:
             address = parse_address(partition.address)
             if address is not None and address.log == number:
                 found = await storage.storage.read(partition, 0, end)
-                values += [] if found is None else found.values
+                values += [] if found is None else [each or b"" for each in found.values]
         return values
 
 

@@ -77,6 +77,24 @@ async def test_nothing_is_committed_or_led_without_a_majority(autojump_clock: Mo
         assert cluster.log("A").leadership.presumed_leader == ""
 
 
+async def test_records_that_become_durable_when_another_broker_leads_are_appended_again(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_virtual_cluster() as cluster:
+        await cluster.start("A", "B", "C")
+        await cluster.create("orders", "ABC")
+        await cluster.append("A", b"a")
+        cluster.cut("A", "BC")
+        cluster.disks["A"].append_s = 60
+        cluster.brokers["A"].writer.append(cluster.log("A"), batch(b"late"))
+        leader = await cluster.wait_leader("BC")
+        await wait_for(lambda: cluster.replicated("A").replica.led_epoch is None)
+        cluster.disks["A"].append_s = 0
+        cluster.heal()
+        await wait_for(lambda: cluster.in_sync() == "ABC" and cluster.log(leader).high_watermark == 2)
+        assert await cluster.read(leader) == [b"a", b"late"]
+
+
 async def test_a_batch_of_an_idempotent_producer_is_not_appended_again_from_another_epoch(
     autojump_clock: MockClock,
 ) -> None:

@@ -6,8 +6,6 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from dafka.broker.core.partition_address import INDEX_TOPIC
-from dafka.broker.core.positions import Offset
 from dafka.broker.core.replication.checkpoints import CHECKPOINTS_TOPIC, decode_checkpoint
 from dafka.broker.core.replication.records import BRANCHES_TOPIC, EpochStart, decode_control, key_of
 from dafka.broker.replication.checkpoints import WRITE_S
@@ -137,27 +135,3 @@ async def test_a_vote_outlives_its_broker(autojump_clock: MockClock) -> None:
         leader = await cluster.wait_leader("ABC")
         assert cluster.log(leader).leadership.epoch > 0
         assert await cluster.append(leader, b"b") == 1
-
-
-async def test_records_before_the_start_of_a_log_are_dropped_at_all_replicas(autojump_clock: MockClock) -> None:
-    async with open_virtual_cluster() as cluster:
-        await cluster.start("A", "B", "C", store_retention_interval_ms=1000)
-        await cluster.create("orders", "ABC")
-        await cluster.append("A", *[b"%d" % number for number in range(10)])
-        former = cluster.log("A").leader_partition
-        await wait_for(lambda: cluster.in_sync() == "ABC")
-        await cluster.stop("A")
-        leader = await cluster.wait_leader("BC")
-        for number in range(10, 20):
-            await cluster.append(leader, b"%d" % number)
-        log = cluster.log(leader)
-        await cluster.brokers[leader].deletion.delete_before(log, Offset(13))
-        later = log.leader_partition
-        await wait_for(lambda: cluster.earliest("B", former, later) == cluster.earliest("C", former, later) == [10, 3])
-        await cluster.start("A", store_retention_interval_ms=1000)
-        await wait_for(lambda: cluster.in_sync() == "ABC" and cluster.earliest("A", former, later)[1] == 3)
-        await cluster.stop(leader)
-        leader = await cluster.wait_leader("ABC".replace(leader, ""))
-        assert cluster.log(leader).index.start_offset == 13
-        assert await cluster.read(leader, offset=13) == [b"%d" % number for number in range(13, 20)]
-        assert cluster.brokers[leader].storage.ends(INDEX_TOPIC)

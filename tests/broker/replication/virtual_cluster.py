@@ -51,12 +51,12 @@ class Disk(MemoryStorage):
         self.identity = name * 32
         self.is_full = False
         self.unreadable: set[Partition] = set()
-        self.read_s = LATENCY_S
+        self.append_s = LATENCY_S
         self.were_read: set[Partition] = set()
 
     async def read(self, partition: Partition, *arguments: Any, **options: Any) -> Any:
         """See `Storage.read`. It notes the partition."""
-        await trio.sleep(self.read_s)
+        await trio.sleep(LATENCY_S)
         self.were_read.add(partition)
         if partition in self.unreadable:
             raise StorageError("the disk cannot be read")
@@ -64,7 +64,7 @@ class Disk(MemoryStorage):
 
     async def append(self, batches: Sequence[RecordBatch]) -> None:
         """See `Storage.append`."""
-        await trio.sleep(LATENCY_S)
+        await trio.sleep(self.append_s)
         if self.is_full:
             raise StorageError("no space left on the disk")
         await super().append(batches)
