@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import attrs
 import pytest
 import trio
 
@@ -22,9 +23,14 @@ from dafka.broker.core.coordination.state_records import (
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.coordinator import CommitRequest, OffsetToCommit
 from dafka.broker.core.log.log import Log
+from dafka.broker.core.log.producer_state import Producer
+from dafka.broker.core.positions import Offset
 from dafka.broker.core.topic_partition import TopicPartition
+from dafka.broker.log.retention import RecordDeletion
+from dafka.broker.log.writer import PendingAppend
 from dafka.broker.node import BrokerNode
 from dafka.broker.startup import serve_broker
+from dafka.errors import StorageError
 from dafka.testing.cluster import open_cluster
 from tests.http.brokers import STORAGES, open_broker_service
 
@@ -65,8 +71,9 @@ async def test_coordinators_that_may_have_been_replaced_tell_no_offsets(
         assert log is not None
         with monkeypatch.context() as patch:
             patch.setattr(broker.node.leases, "holds_lease", lambda asked: asked is not log)
-            with pytest.raises(CoordinatorError, match="COORDINATOR_LOAD_IN_PROGRESS"):
-                await broker.groups.fetch_offsets("g")
+            for read in (broker.groups.fetch_offsets, broker.transactions.describe_transaction):
+                with pytest.raises(CoordinatorError, match="COORDINATOR_LOAD_IN_PROGRESS"):
+                    await read("g")
             described = await broker.groups.describe_groups(["g"])
             assert described["g"].error_code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         assert (await broker.groups.fetch_offsets("g"))[PLACE].offset == 7
@@ -120,6 +127,10 @@ async def test_groups_are_not_listed_in_part_while_the_storage_fails(monkeypatch
                 await read()
         described = await broker.groups.describe_groups(NAMES)
         assert {each for each in NAMES if described[each].error_code} == {each for each in NAMES if shard_of(each) == 7}
+        name = next(each for each in NAMES if shard_of(each) == 7)
+        assert await broker.groups.heartbeat(name, 0, "member", None) is code
+        found = await broker.groups.commit_transaction_offsets(commit(name, 2), name, Producer(1, 0))
+        assert found == {PLACE: code}, "a refusal tells of state, too"
         code = ErrorCode.NOT_COORDINATOR
         assert len(await broker.groups.list_groups()) == sum(shard_of(each) != 7 for each in NAMES)
 
@@ -133,12 +144,21 @@ async def test_logs_are_rewritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         others = [group for group in GROUPS if shard_of(group) == shard_of("g")]
         for group in others:
             await broker.groups.commit_offsets(commit(group, 7))
+        delete_before, failures = RecordDeletion.delete_before, [StorageError("the disk fails once")]
+
+        async def delete(deletion: RecordDeletion, log: Log, offset: Offset) -> None:
+            if failures:
+                raise failures.pop()
+            await delete_before(deletion, log, offset)
+
+        monkeypatch.setattr(RecordDeletion, "delete_before", delete)
         for offset in range(200):
             await broker.groups.commit_offsets(commit("g", offset))
         with trio.fail_after(30):
             while log.index.end_offset - log.index.start_offset > 60:  # noqa: ASYNC110
                 await trio.sleep(0.01)
         assert log.index.end_offset > 200
+        assert not failures
     async with open_broker_service(url) as broker:
         assert (await broker.groups.fetch_offsets("g"))[PLACE].offset == 199
         for group in others:
@@ -159,6 +179,23 @@ async def test_records_of_a_deposed_leader_do_not_count() -> None:
         loaded = CoordinatorLog(log, broker.writer, broker.reader, broker.deletion)
         await loaded.load()
         assert loaded.values == {b"a": b"5", b"b": b"0", b"c": b"5"}
+
+
+async def test_a_new_leader_reads_what_is_committed_together_with_its_mark(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_broker("memory:") as broker:
+        (log,) = await broker.ensure_internal_topic("$test", 1)
+        log.leadership = attrs.evolve(log.leadership, epoch=5)
+        wait = PendingAppend.wait_offset
+
+        async def wait_longer(appended: PendingAppend) -> Offset:
+            monkeypatch.setattr(PendingAppend, "wait_offset", wait)
+            await append(broker, log, [StateRecord("", b"a", b"5")], epoch=5)
+            return await wait(appended)
+
+        monkeypatch.setattr(PendingAppend, "wait_offset", wait_longer)
+        loaded = CoordinatorLog(log, broker.writer, broker.reader, broker.deletion)
+        await loaded.load()
+        assert loaded.values[b"a"] == b"5"
 
 
 async def test_many_commits_share_a_write() -> None:

@@ -85,6 +85,8 @@ async def test_a_partition_with_many_obsolete_records_is_rewritten_and_trimmed_w
     assert info.earliest_sequence == 0
     state.put([(b"kept", b"last")])
     state.begin_write(1000)  # this write fails
+    await state.trim(storage)
+    assert await storage.find_partition(partition) == info
     assert await write((b"other", b"2")) == 3, "the two changes, and the value that the first one has left, again"
     rewritten = state.end_sequence - 2
     await state.trim(storage)

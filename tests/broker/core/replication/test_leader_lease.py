@@ -31,13 +31,13 @@ class Learn(NamedTuple):
 
 STEPS = st.one_of(
     st.builds(Begin, st.sampled_from([False, False, False, True])),
-    st.builds(Answer, st.sampled_from("bc"), st.integers(-1, 6), st.integers(-1, 2)),
+    st.builds(Answer, st.sampled_from("bc"), st.integers(-1, 3), st.integers(-1, 1)),
     st.builds(Learn, st.sampled_from("bc"), st.integers(0, 2)),
 )
 
 
 @settings(max_examples=60)
-@given(st.lists(STEPS, max_size=30))
+@given(st.lists(STEPS, min_size=10, max_size=30))
 def test_a_broker_is_heard_since_the_last_round_began_that_it_has_answered_and_whose_answer_is_known(
     steps: list[Begin | Answer | Learn],
 ) -> None:
