@@ -6,8 +6,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import trio
 
-from dafka.broker.coordinator.groups import follow_divergences, name_epoch
+from dafka.broker.coordinator.groups import GroupCoordinators, follow_divergences, name_epoch
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.coordinator import FetchedOffset, OffsetToCommit
 from dafka.broker.core.metadata.topics import Topic
@@ -78,3 +79,23 @@ def test_positions_get_the_epoch_of_the_branch_that_clients_read() -> None:
     assert name_epoch(during_the_split, PLACE, OffsetToCommit(120)).leader_epoch == 1024
     assert name_epoch(tables, PLACE, OffsetToCommit(120, 1024)).leader_epoch == 1024
     assert name_epoch(make_tables(*ROWS, availability="majority"), PLACE, OffsetToCommit(120)).leader_epoch == -1
+
+
+@pytest.mark.parametrize(
+    ("current", "deleted", "is_told"),
+    [("T", "", True), ("U", "", False), ("U", "T", False), ("", "T", False), ("", "", True)],
+)
+async def test_a_position_counts_only_in_the_topic_for_which_it_was_committed(
+    current: str, deleted: str, *, is_told: bool
+) -> None:
+    tables = make_tables(availability="majority")
+    tables.log_table.find_client_topic = lambda name: Topic(name, current, 1) if current else None
+    tables.topics = SimpleNamespace(deleted_ids={deleted})
+    position = fetched(7, -1)._replace(topic_id="T")
+    groups = SimpleNamespace(fetch_offsets=lambda *_, **_options: {PLACE: position})
+    shard = SimpleNamespace(groups=groups, wait_committed=trio.lowlevel.checkpoint, check_lease=lambda: None)
+    coordinators: Any = SimpleNamespace(find=lambda _group: shard)
+    participants: Any = None
+    found = GroupCoordinators(tables, coordinators, participants)
+    assert (await found.fetch_offsets("g", [PLACE]))[PLACE].offset == (7 if is_told else -1)
+    assert (PLACE in await found.fetch_offsets("g")) == is_told

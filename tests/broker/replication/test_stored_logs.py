@@ -114,6 +114,21 @@ async def test_epoch_starts_stay_at_their_leaders_until_the_topic_is_deleted(aut
         await wait_for(lambda: not any(cluster.brokers[name].storage.state(BRANCHES_TOPIC) for name in "ABC"))
 
 
+async def test_a_broker_leads_when_the_start_of_its_epoch_is_durable(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster() as cluster:
+        await cluster.start("A", "B", "C")
+        await cluster.create("orders", "ABC")
+        await wait_for(lambda: cluster.in_sync() == "ABC")
+        for each in "BC":
+            cluster.disks[each].append_s = 1
+        await cluster.stop("A")
+        leader = await cluster.wait_leader("BC")
+        found = await cluster.stored(leader, Partition(BRANCHES_TOPIC, leader * 32))
+        records = [decode_control(each) for each in found if each]
+        started = [each.leader_epoch.epoch for each in records if isinstance(each, EpochStart)]
+        assert cluster.log(leader).leadership.epoch in started
+
+
 async def test_a_vote_outlives_its_broker(autojump_clock: MockClock) -> None:
     """A leader that has voted for another one, and restarts, does not lead its former epoch."""
     async with open_virtual_cluster() as cluster:

@@ -34,6 +34,7 @@ from dafka.records import Partition, RecordBatch
 from dafka.roles.events import EventFeed
 from dafka.roles.sockets import NodeSockets
 from dafka.storage.memory import MemoryStorage
+from dafka.storage.opening import read_range
 from dafka.wire.commands import decode_subscription
 from tests.simulation.network import topic_frame
 
@@ -326,6 +327,12 @@ class VirtualCluster:
         """Append records at a broker, and wait until they are committed. Return the offset of the first one."""
         with trio.fail_after(PATIENCE_S):
             return await self.brokers[name].writer.append(self.log(name, topic, number), batch(*values)).wait_offset()
+
+    async def stored(self, name: str, partition: Partition) -> list[bytes]:
+        """Return the records of a partition that a broker stores."""
+        info = await self.disks[name].find_partition(partition)
+        ends = (0, 0) if info is None else (info.earliest_sequence, info.end_sequence)
+        return [value or b"" async for data in read_range(self.disks[name], partition, *ends) for value in data.values]
 
     async def read(self, name: str, topic: str = "orders", number: int = 0, offset: int = 0) -> list[bytes]:
         """Return the records that clients can read at a broker."""

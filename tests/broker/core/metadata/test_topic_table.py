@@ -108,6 +108,10 @@ def test_native_partitions_go_on_after_the_last_deletion() -> None:
     old, new = Topic("orders", "1D"), Topic("orders", "2D")
     learn(table, [Deletion(new, {"P": 9}), Deletion(old, {"P": 4, "Q": 2})])
     assert table.producer_starts == {Partition("orders", "P"): 9, Partition("orders", "Q"): 2}
+    assert len(table.take_deletions()) == 2
+    more = Deletion(new, {"P": 9, "Q": 3})
+    learn(table, [Deletion(new, {"P": 8}), more])
+    assert table.take_deletions() == [more], "its records are dropped, too"
 
 
 def test_epochs_of_deleted_topics_are_the_largest_that_any_broker_knew() -> None:
