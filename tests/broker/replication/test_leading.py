@@ -44,6 +44,23 @@ async def test_a_log_goes_on_when_its_leader_stops_and_all_keep_it_when_it_is_ba
         assert await cluster.read(cluster.leader()) == [b"a", b"b", b"c"], "whoever leads next has all"
 
 
+@pytest.mark.parametrize(("sender", "receiver"), ["AB", "BA"])
+async def test_a_follower_gets_and_acknowledges_what_was_lost_on_the_way(
+    autojump_clock: MockClock, sender: str, receiver: str
+) -> None:
+    async with open_virtual_cluster() as cluster:
+        await cluster.start("A", "B", leader_timeout_ms=10_000)
+        await cluster.create("orders", "AB")
+        await wait_for(lambda: cluster.in_sync() == "AB")
+        cluster.cut(sender, receiver, is_one_way=True)
+        appended = cluster.brokers["A"].writer.append(cluster.log("A"), batch(b"a"))
+        await appended.durable.wait()
+        await trio.sleep(1)
+        cluster.down.clear()  # the connection was not lost
+        with trio.fail_after(5):
+            assert await appended.wait_offset() == 0
+
+
 async def test_only_the_leader_takes_records_and_others_name_it(autojump_clock: MockClock) -> None:
     async with open_virtual_cluster() as cluster:
         await cluster.start("A", "B")
