@@ -33,6 +33,9 @@ IN_SYNC_S = 5.0
 PLACED_RECORDS = 100_000
 """How many records of a producer partition get offsets in one batch when a broker begins to lead a log."""
 
+READ_AGAIN_S = 1.0
+"""Seconds after which records are read again that could not be read."""
+
 HELD_S = 0.2
 """Seconds between two checks whether a new leader still leads, while it waits for records before its epoch."""
 
@@ -249,7 +252,12 @@ class LedLogs:
                 if scanned_until >= end:
                     state.backfill.pop(address, None)
                     continue
-                batch = await self._storage.storage.read(partition, scanned_until, PLACED_RECORDS)
+                try:
+                    batch = await self._storage.storage.read(partition, scanned_until, PLACED_RECORDS)
+                except StorageError as error:
+                    _LOGGER.warning("cannot give the records of %s their offsets yet: %s", partition, error)
+                    await trio.sleep(READ_AGAIN_S)
+                    continue
                 if batch is None:
                     state.backfill[address] = RecordSequence(end)
                 elif self._log_table.leads(state):

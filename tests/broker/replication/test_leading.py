@@ -15,6 +15,7 @@ from dafka.broker.log.index_reader import read_tail
 from dafka.broker.replication import leader as leader_module
 from dafka.broker.replication.leader import LedLogs
 from dafka.errors import NotLeaderError, StorageError
+from dafka.records import Partition, RecordBatch
 from tests.broker.replication.virtual_cluster import PATIENCE_S, Disk, batch, open_virtual_cluster, wait_for
 
 
@@ -366,6 +367,25 @@ async def test_a_leader_that_cannot_read_the_log_yet_leads_later(autojump_clock:
             cluster.disks[each].unreadable.clear()
         leader = await cluster.wait_leader("BC")
         assert await cluster.append(leader, b"b") == 1
+
+
+async def test_records_of_producers_that_cannot_be_read_yet_get_their_offsets_later(autojump_clock: MockClock) -> None:
+    native = Partition("orders", "D" * 32)
+    async with open_virtual_cluster() as cluster:
+        await cluster.start("A", "B", "C")
+        await cluster.create("orders", "ABC")
+        await cluster.stop("A", "B", "C")
+        for each in cluster.disks.values():
+            await each.append([RecordBatch(native, 0, [b"n"], timestamps=[1])])
+            each.unreadable.add(native)
+        await cluster.start("A", "B", "C")
+        leader = await cluster.wait_leader("ABC")
+        await trio.sleep(5)
+        assert cluster.log(leader).high_watermark == 0
+        for each in cluster.disks.values():
+            each.unreadable.clear()
+        await wait_for(lambda: cluster.leader() != "" and cluster.log(cluster.leader()).high_watermark == 1)
+        assert await cluster.read(cluster.leader()) == [b"n"]
 
 
 async def test_a_leader_merges_what_it_had_stored_before_it_led(autojump_clock: MockClock) -> None:
