@@ -23,8 +23,8 @@ class Brokers:
         self._nursery = nursery
         self._scopes: dict[str, trio.CancelScope] = {}
 
-    async def start(self, *names: str) -> None:
-        await self._cluster.start(*names)
+    async def start(self, *names: str, are_cut: bool = False) -> None:
+        await self._cluster.start(*names, are_cut=are_cut)
         async with trio.open_nursery() as nursery:
             for name in names:
                 nursery.start_soon(self._nursery.start, self._run, name)

@@ -24,7 +24,7 @@ from dafka.broker.core.topic_partition import TopicPartition
 from dafka.broker.core.transactions.transaction import TransactionPhase
 from dafka.broker.log.appending import AppendRefusedError
 from tests.broker.coordinator.brokers import Brokers, open_brokers, served
-from tests.broker.replication.virtual_cluster import PATIENCE_S, wait_for
+from tests.broker.replication.virtual_cluster import PATIENCE_S, open_virtual_cluster, wait_for
 
 PLACE = TopicPartition("orders", 0)
 
@@ -273,3 +273,15 @@ async def test_a_decided_transaction_is_completed_by_the_next_coordinator(autoju
         assert log.last_stable_offset == log.high_watermark
         assert log.aborted_between(Offset(0), log.high_watermark) == []
         assert await other.transactions.end_transaction(name, producer, is_commit=True) is ErrorCode.NONE
+
+
+async def test_brokers_that_have_both_made_the_logs_coordinate_those_that_remain(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster() as cluster, trio.open_nursery() as nursery:
+        brokers = Brokers(cluster, nursery)
+        cluster.cut("A", "B")
+        for name in "AB":
+            await brokers.start(name, are_cut=True)
+        cluster.heal()
+        await wait_for(brokers.have_joined)
+        await brokers.wait_committed()
+        nursery.cancel_scope.cancel()
