@@ -48,15 +48,6 @@ class Deadlines(Generic[Key]):
                 del self._queued[key]
                 if deadline_ms is not None:
                     self._push(key, deadline_ms)  # it may replace the heap
-
-            is_queued, deadline_ms = self._queued.get(key) == at_ms, self._deadlines.get(key)
-            if is_queued and deadline_ms == at_ms:
-                return at_ms
-            heapq.heappop(self._heap)  # before `_push`, which can replace the heap
-            if is_queued:
-                del self._queued[key]
-                if deadline_ms is not None:
-                    self._push(key, deadline_ms)
         return None
 
     def pop_due(self, now_ms: int) -> Key | None:

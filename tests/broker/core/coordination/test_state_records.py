@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dafka.broker.core.coordination import deadlines as deadlines_module
-from dafka.broker.core.coordination.deadlines import SUPERSEDED_MAX, Deadlines
+from dafka.broker.core.coordination.deadlines import Deadlines
 from dafka.broker.core.coordination.state_records import GROUPS_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, StateRecord
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.coordinator import FetchedOffset, GroupCoordinator, OffsetToCommit
@@ -128,13 +128,6 @@ def test_the_earliest_deadline_comes_first_and_exactly_when_it_is_due(
 ) -> None:
     """Also when obsolete entries are removed now and then, or each time."""
     monkeypatch.setattr(deadlines_module, "SUPERSEDED_MAX", superseded_max)
-
-
-@pytest.mark.parametrize("superseded_max", [0, SUPERSEDED_MAX])
-def test_the_earliest_deadline_comes_first_and_exactly_when_it_is_due(
-    superseded_max: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("dafka.broker.core.coordination.deadlines.SUPERSEDED_MAX", superseded_max)
     for seed in range(50):
         draw = random.Random(seed)
         deadlines, expected = Deadlines[int](), dict[int, int]()
