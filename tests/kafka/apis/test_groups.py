@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import count
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+import trio
 
 from dafka import Config
 from dafka.batches import encode_batch
 from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.groups.coordinator import CommitRequest
 from dafka.kafka.protocol.constants import ApiKey
 from tests.kafka.apis.door import Client, Door, open_door
+from tests.kafka.apis.fake_cluster import FakeCluster
 
 NONE = ErrorCode.NONE
 UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -314,6 +318,20 @@ def test_transactions_are_of_the_newest_producer(client: Client) -> None:
     assert end(client, name, new) == NONE
 
 
+async def test_clients_say_how_long_offsets_are_kept_in_versions_2_to_4() -> None:
+    cluster, kept = FakeCluster(), list[int | None]()
+
+    async def commit_offsets(asked: CommitRequest) -> dict[Any, Any]:
+        await trio.lowlevel.checkpoint()
+        kept.append(asked.retention_ms)
+        return {}
+
+    cluster.listener.broker.groups = cast(Any, SimpleNamespace(commit_offsets=commit_offsets))
+    for version in range(1, 10):
+        await cluster.ask(ApiKey.OFFSET_COMMIT, version, group_id="g", topics=[], retention_time_ms=5)
+    assert kept == [None, 5, 5, 5, *[None] * 5]
+
+
 @pytest.mark.parametrize("is_committed", [True, False])
 def test_offsets_of_a_transaction_are_committed_with_it(client: Client, is_committed: bool) -> None:
     name, group = new_name(), new_name()
@@ -328,9 +346,12 @@ def test_offsets_of_a_transaction_are_committed_with_it(client: Client, is_commi
     found = client.ask(ApiKey.TXN_OFFSET_COMMIT, 2, **identity, topics=topics)["topics"]
     assert [each["partitions"][0]["error_code"] for each in found] == [UNKNOWN, NONE]
     assert committed(client, group)["t", 0][0] == 1
-    asked = {"group_id": group, "topics": [{"name": "t", "partition_indexes": [0]}], "require_stable": True}
-    (topic,) = client.ask(ApiKey.OFFSET_FETCH, 7, **asked)["topics"]
-    assert topic["partitions"][0]["error_code"] == ErrorCode.UNSTABLE_OFFSET_COMMIT
+    asked = {"group_id": group, "topics": [{"name": "t", "partition_indexes": [0]}]}
+    for version in (7, 8, 9):
+        values = asked if version < 8 else {"groups": [asked]}
+        found = client.ask(ApiKey.OFFSET_FETCH, version, **values, require_stable=True)
+        (topic,) = (found if version < 8 else found["groups"][0])["topics"]
+        assert topic["partitions"][0]["error_code"] == ErrorCode.UNSTABLE_OFFSET_COMMIT
     assert end(client, name, producer, is_committed=is_committed) == NONE
     assert committed(client, group)["t", 0][0] == (8 if is_committed else 1)
 

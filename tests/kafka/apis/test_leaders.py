@@ -40,9 +40,11 @@ def leader_of(part: Part) -> tuple[int, int] | None:
 # Produce
 
 
-async def produce(cluster: FakeCluster, acks: int, timeout_ms: int = 1000) -> tuple[Part, list[Part]]:
-    """Append a record. Return what is said about the log, and the brokers that are named."""
-    parts = [{"index": 0, "records": encode_batch(0, [b"x"], timestamps=1)}]
+async def produce(
+    cluster: FakeCluster, acks: int, timeout_ms: int = 1000, *, count: int = 1
+) -> tuple[Part, list[Part]]:
+    """Append one or more records. Return what is said about the log, and the brokers that are named."""
+    parts = [{"index": 0, "records": encode_batch(0, [b"x"], timestamps=1)}] * count
     data = [{"name": "t", "partition_data": parts}]
     found = await cluster.ask(ApiKey.PRODUCE, 10, acks=acks, timeout_ms=timeout_ms, topic_data=data)
     return found["responses"][0]["partition_responses"][0], found["node_endpoints"]
@@ -101,7 +103,7 @@ async def test_producers_wait_no_longer_than_they_want(cluster: FakeCluster, aut
 
     cluster.broker.appended = wait
     begun = trio.current_time()
-    part, _ = await produce(cluster, ALL, 500)
+    part, _ = await produce(cluster, ALL, 500, count=3)
     assert part["error_code"] == ErrorCode.REQUEST_TIMED_OUT
     assert trio.current_time() - begun == pytest.approx(0.5)
 

@@ -49,11 +49,13 @@ def test_commits_that_come_when_their_client_has_closed_the_connection_are_disca
 
     found = client.ask(ApiKey.OFFSET_COMMIT, 5, **commit(5))
     assert found["topics"][0]["partitions"][0]["error_code"] == ErrorCode.NONE
-    with door.connect() as other:
-        other.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
-        other.send(ApiKey.OFFSET_COMMIT, 5, **commit(3))
-        other.socket.shutdown(socket.SHUT_WR)
-        assert other.receive() is None
+    producer = {"transactional_id": "late", "producer_id": 0, "producer_epoch": 0}
+    for api, others in ((ApiKey.OFFSET_COMMIT, {}), (ApiKey.TXN_OFFSET_COMMIT, producer)):
+        with door.connect() as other:
+            other.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
+            other.send(api, 2, **commit(3), **others)
+            other.socket.shutdown(socket.SHUT_WR)
+            assert other.receive() is None
     (topic,) = client.ask(ApiKey.OFFSET_FETCH, 5, group_id="late", topics=None)["topics"]
     assert topic["partitions"][0]["committed_offset"] == 5
 

@@ -11,13 +11,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from dafka import Config
+from dafka.broker.access.logins import Logins
+from dafka.broker.access.users_file import UsersFile
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.kafka.protocol.constants import ApiKey
-from dafka.kafka.protocol.frames import encode_request
-from dafka.kafka.protocol.messages.connections import ApiVersionsRequest
-from dafka.kafka.server.sasl import LOGIN_BYTES_MAX, LOGIN_REQUESTS_MAX
+from dafka.kafka.protocol.frames import RequestHeader, encode_request
+from dafka.kafka.protocol.messages.connections import ApiVersionsRequest, SaslAuthenticateRequest, SaslHandshakeRequest
+from dafka.kafka.server.sasl import (
+    FAILURE_DELAY_S,
+    LOGIN_BYTES_MAX,
+    LOGIN_REQUESTS_MAX,
+    Authentication,
+    AuthenticationError,
+)
 from dafka.testing import RunningKafka
 from tests.kafka.apis.door import Client, Door, open_door
 from tests.kafka.server.clients import AioKafka, KafkaPython, Message
@@ -131,6 +140,20 @@ def test_what_fails_is_explained_before_the_connection_ends(plain: Door) -> None
             assert answer["error_code"] == ErrorCode.UNSUPPORTED_SASL_MECHANISM
             assert sorted(answer["mechanisms"]) == sorted(MECHANISMS)
             assert client.receive() is None
+
+
+@pytest.mark.parametrize("version", [0, 1])
+async def test_a_wrong_password_is_answered_late(users: Path, autojump_clock: object, version: int) -> None:
+    authentication = Authentication(UsersFile(users), Logins(), "127.0.0.1", allows_plain=True)
+    header = RequestHeader(ApiKey.SASL_HANDSHAKE, version, 1, None)
+    await authentication.answer(header, SaslHandshakeRequest(mechanism="PLAIN"))
+    token, begun = b"\0alice\0wrong", trio.current_time()
+    if authentication.takes_tokens:
+        with pytest.raises(AuthenticationError):
+            await authentication.answer_token(token)
+    else:
+        assert (await authentication.answer(header, SaslAuthenticateRequest(auth_bytes=token)))[1]
+    assert trio.current_time() - begun == pytest.approx(FAILURE_DELAY_S)
 
 
 def test_clients_that_do_not_authenticate_have_few_requests(tmp_path: Path) -> None:
