@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from contextlib import closing
+from random import Random
+from types import SimpleNamespace
+from typing import Any, cast
+from urllib.parse import parse_qsl, urlsplit
 
+import pytest
 import trio
 from confluent_kafka import Consumer
 
+from dafka.broker.access.permissions import Permissions
 from dafka.broker.core.groups.subscriptions import read_assignment
+from dafka.http.api.groups import GroupPage, list_groups
+from dafka.http.server.documents import decode_document, encode_document
+from dafka.http.server.principal import EVERYTHING
 from tests.http.running import DEADLINE_S, open_web
 
 
@@ -72,3 +82,62 @@ def test_assignments_of_other_formats_are_not_understood() -> None:
         struct.pack(">hih1si", 0, 1, 1, b"a", -1),
     ):
         assert read_assignment(wrong) is None
+
+
+class Coordinator:
+    """Stands for the coordinator of some groups."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = names
+
+    async def list_groups(self, _states: Sequence[str]) -> list[Any]:
+        await trio.lowlevel.checkpoint()
+        return [SimpleNamespace(group_id=each) for each in self.names]
+
+    async def describe_groups(self, names: Sequence[str]) -> dict[str, Any]:
+        await trio.lowlevel.checkpoint()
+        return {each: SimpleNamespace(group_id=each, state="Empty", protocol_type="", members=[each]) for each in names}
+
+
+async def get_page(
+    brokers: Sequence[Coordinator], user: Permissions, *, is_forwarded: bool = False, **query: Any
+) -> GroupPage:
+    """Return what the first broker answers, which asks the other ones."""
+
+    async def ask_others(target: str, *, wait_s: float) -> dict[str, Any]:
+        asked = {"after": "", "prefix": "", **dict(parse_qsl(urlsplit(target).query)), "state": None}
+        asked["limit"] = int(asked["limit"])
+        pages = [await get_page([each], EVERYTHING, is_forwarded=True, **asked) for each in brokers[1:]]
+        return {str(number): decode_document(encode_document(each)) for number, each in enumerate(pages)}
+
+    request = SimpleNamespace(
+        broker=SimpleNamespace(groups=brokers[0]),
+        principal=SimpleNamespace(permissions=user),
+        is_forwarded=is_forwarded,
+        query={"prefix": "", "after": "", "state": None, **query},
+        web=SimpleNamespace(other_brokers=SimpleNamespace(get_all=ask_others)),
+    )
+    return await list_groups(cast(Any, request))
+
+
+@pytest.mark.parametrize("user", [EVERYTHING, Permissions(groups=("a*", "b1*"))], ids=["everything", "some"])
+async def test_pages_have_each_group_once_whichever_broker_coordinates_it(
+    user: Permissions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dafka.http.api.groups.PAGE_MAX", 3)  # of the pages that brokers ask each other for
+    for seed in range(50):
+        random = Random(seed)
+        names = random.sample([f"{letter}{number}" for letter in "abc" for number in range(20)], random.randrange(30))
+        brokers = [Coordinator(names[number::3]) for number in range(3)]
+        for prefix in ("", "a", "b1"):
+            expected = sorted(each for each in names if each.startswith(prefix) and user.may_use_group(each))
+            limit, found = random.randrange(1, 12), list[str]()
+            after: str | None = ""
+            while after is not None:
+                page = await get_page(brokers, user, prefix=prefix, limit=limit, after=after)
+                assert page.group_count == len(expected)
+                assert len(page.groups) <= limit
+                found += [each.group for each in page.groups]
+                assert page.next is None or page.next > after
+                after = page.next
+            assert found == expected, seed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
@@ -19,6 +20,7 @@ from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
 from dafka.http.forwarding.broker_client import BrokerError
 from dafka.http.forwarding.broker_link import Reply
 from dafka.http.forwarding.remote_appends import LANES_MAX, Lane, Lanes, RemoteAppend, RemoteAppends
+from dafka.http.forwarding.remote_logs import RemoteLogs
 from dafka.http.logs.log_access import LEADER_WAIT_S
 from dafka.http.server.errors import STATUSES, LeaderMovedError, WebError
 from dafka.records import Partition
@@ -288,6 +290,27 @@ async def test_a_deleted_topic_is_told_and_so_is_a_leader_here(autojump_clock: t
         await appends.run()
         assert await outcome(gone) == "topic_not_found"
     assert ended == [first, second, refused, gone]
+
+
+@pytest.mark.parametrize("script", [[OK], [LOSE_REPLY], *[[each] for each in FOR_GOOD], ["not_leader"] * 10_000])
+async def test_memory_of_records_is_given_back_however_they_end(
+    script: list[str], autojump_clock: trio.testing.MockClock
+) -> None:
+    log, first = make_log(), batch(0)
+    config = SimpleNamespace(store=SimpleNamespace(pending_bytes_max=len(first[1])))
+    broker: Any = SimpleNamespace(node=None, config=config)
+    client: Any = None
+    logs = RemoteLogs(broker, client, append_nowhere)
+    async with trio.open_nursery() as nursery:
+        leader: Any = Leader(nursery, script)
+        logs._leaders = leader
+        await nursery.start(logs.run)
+        for _ in range(3):
+            append = logs.append(log, [first])
+            with trio.fail_after(2 * LEADER_WAIT_S):
+                await logs.wait_capacity()
+            assert append.ended.is_set()
+        nursery.cancel_scope.cancel()
 
 
 def test_lanes_are_used_again_and_limited() -> None:

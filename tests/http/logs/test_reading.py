@@ -177,9 +177,10 @@ async def test_positions() -> None:
             (FromGroup("g", "earliest"), [1, 0]),
         ]
         assert [await found(position) for position, _ in positions] == [offsets for _, offsets in positions]
-        commit = CommitRequest(group_id="g", offsets={TopicPartition("orders", 0): OffsetToCommit(2, -1, "")})
-        await broker.groups.commit_offsets(commit)
-        assert await found(FromGroup("g", "latest")) == [2, 0]
+        for committed, expected in ((2, 2), (0, 1), (3, 3), (4, 3)):  # the log begins at 1 and ends at 3
+            offsets = {TopicPartition("orders", 0): OffsetToCommit(committed, -1, "")}
+            await broker.groups.commit_offsets(CommitRequest(group_id="g", offsets=offsets))
+            assert await found(FromGroup("g", "latest")) == [expected, 0]
         wrong: list[tuple[Position, str]] = [
             (FromOffset(2), "bad_request"),
             (FromOffsets({0: 4}), "offset_out_of_range"),

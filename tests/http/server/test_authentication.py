@@ -206,6 +206,16 @@ async def test_a_token_counts_until_it_expires_also_on_a_connection_that_stays_o
             principal.check_valid()
 
 
+async def test_the_passwords_that_were_used_last_are_not_hashed_again(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dafka.http.server.authentication.VERIFIED_MAX", 2)
+    door.write(*(User(each, door.credentials, door.ada.permissions) for each in ("ada", "bob", "eve")))
+    for name, hashed in zip(("ada", "bob", "ada", "eve", "ada", "eve", "bob"), (1, 2, 2, 3, 3, 3, 4), strict=True):
+        assert (await door.identify(Authorization=basic(name))).user == name
+        assert door.authenticator.logins == hashed, name
+
+
 Change = Callable[[Door], None]
 
 

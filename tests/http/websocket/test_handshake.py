@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -75,14 +76,19 @@ async def test_subprotocol_is_chosen(web: SharedWeb, offered: list[str], chosen:
 
 
 async def test_login_must_come_in_time(tmp_path: Path) -> None:
-    """A client that has logged in before stays when the time of a later one is over."""
+    """A client that has logged in before stays when the time of a later one is over, and when others want its place."""
     users = tmp_path / "users"
     write_user_file(users, ada=Permissions(write=("orders",)))
-    config = Config().with_clients(users=str(users), login_ms=4000)
+    config = Config().with_clients(users=str(users), login_ms=4000).with_http(connections_max=2)
     async with open_web(config=config) as web, open_client(web) as early:
         assert (await early.ask("authenticate", user="ada", password=PASSWORD))["type"] == "authenticated"
         async with open_client(web) as late:
             with trio.fail_after(DEADLINE_S):
                 await late.connection.wait_closed()
             assert late.connection.close_code == 1008
+        async with AsyncExitStack() as stack:
+            for _ in range(3):
+                silent = await stack.enter_async_context(await trio.open_tcp_stream("127.0.0.1", web.port))
+            await silent.send_all(b"GET /topics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert b" 401 " in await silent.receive_some()
         assert await early.publish("orders", "a") == [{"log": 0, "offset": 0, "count": 1}]

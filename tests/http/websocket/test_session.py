@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+import trio
+import trio.testing
 
 from dafka import Config
 from dafka.batches import decode_batch, encode_batch
+from dafka.broker.log.durable_waits import DurableWaits
+from dafka.http.logs.publishing import Publication
 from dafka.http.websocket.binary import RECORDS_HEAD_BYTES, encode_publish
+from dafka.http.websocket.session import Session
 from tests.http.brokers import STORAGES
 from tests.http.running import RunningWeb, SharedWeb, open_web
 from tests.http.websocket.clients import BINARY, open_client
@@ -140,6 +146,44 @@ async def test_publishes_are_answered_in_order(web: SharedWeb, name: str) -> Non
         for number in range(300):
             answer = await client.expect("published", number)
             assert answer["offsets"] == [{"log": 0, "offset": number, "count": 1}]
+
+
+async def test_what_is_durable_is_answered_before_what_is_not_yet() -> None:
+    written: list[list[int]] = []
+
+    class Append:
+        """Stands for records on their way to a disk."""
+
+        log, record_count = SimpleNamespace(number=0), 1
+
+        def __init__(self) -> None:
+            self.durable = trio.Event()
+
+        @property
+        def is_durable(self) -> bool:
+            return self.durable.is_set()
+
+        async def wait_offset(self) -> int:
+            await self.durable.wait()
+            return 7
+
+    async def send_all_texts(texts: list[bytes]) -> None:
+        await trio.lowlevel.checkpoint()
+        written.append([json.loads(each)["id"] for each in texts])
+
+    connection: Any = SimpleNamespace(subprotocol=None, send_all_texts=send_all_texts)
+    request: Any = SimpleNamespace(web=None, broker=SimpleNamespace(config=Config()))
+    session, appends = Session(connection, request), [Append() for _ in range(5)]
+    for number, each in enumerate(appends):
+        session._unanswered.send_nowait((number, Publication(cast(Any, [each]), DurableWaits())))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(session._answer_publishes)
+        for durable, expected in (([0, 1, 3], [[0, 1]]), ([2], [[0, 1], [2, 3]]), ([4], [[0, 1], [2, 3], [4]])):
+            for number in durable:
+                appends[number].durable.set()
+            await trio.testing.wait_all_tasks_blocked()
+            assert written == expected
+        nursery.cancel_scope.cancel()
 
 
 async def test_watched_resource_is_sent_when_it_changes(web: SharedWeb, name: str) -> None:
