@@ -366,14 +366,18 @@ class Connection:
 def _patched(
     wait: Callable[[], Awaitable[Response | None]], patch: ResponsePatch | None
 ) -> Callable[[], Awaitable[Response | None]]:
-    """Return a function that waits for a response, and adds the refused parts to it."""
+    """Return a function that waits for a response, and adds the refused parts to it.
+
+    It raises `ProduceRefusedError` if there is no response, in which the client would learn of them.
+    """
     if patch is None:
         return wait
 
     async def wait_patched() -> Response | None:
         response = await wait()
-        if response is not None:
-            patch(response)
+        if response is None:
+            raise ProduceRefusedError("its user may not write to all of the topics")
+        patch(response)
         return response
 
     return wait_patched

@@ -187,7 +187,7 @@ CALLS = [
         (TRANSACTION, WRITE),
         merged(RECORDS, acks=-1, timeout_ms=10**4, transactional_id=".transaction"),
     ),
-    Call(ApiKey.FETCH, versions(0, 12), (READ,), merged(FETCHED, max_wait_ms=0, min_bytes=0)),
+    Call(ApiKey.FETCH, versions(0, 12), (READ,), merged(FETCHED, max_wait_ms=10**7, min_bytes=1)),
     Call(
         ApiKey.LIST_OFFSETS,
         versions(1, 11),
@@ -500,6 +500,19 @@ def test_what_is_refused_beside_what_is_permitted_affects_only_itself(door: Door
         assert alone == [alone[0]] * 3
         assert need.error not in alone[0]
     assert state_of(door)[0].get(beside.topic) == before
+
+
+def test_refused_records_without_acknowledgement_end_the_connection(door: Door) -> None:
+    (call,) = (each for each in CALLS if each.api is ApiKey.PRODUCE and each.needs == (WRITE,))
+    door.permit(anne=exactly((WRITE,), ("write",), EXISTING))
+    for asked, is_refused in (([EXISTING], False), ([EXISTING, BESIDE], True), ([BESIDE, EXISTING], True)):
+        before = state_of(door)[0]
+        with door.connect("anne") as client:
+            client.send(call.api, 7, **{**call.values(asked), "acks": 0})
+            client.send(ApiKey.API_VERSIONS, 0)
+            assert (client.receive() is None) is is_refused
+        after = state_of(door)[0]
+        assert {name for name in after if after[name] != before[name]} == {EXISTING.topic}
 
 
 def items_in(answer: Values) -> list[Values]:
