@@ -105,7 +105,7 @@ async def get_page(
     """Return what the first broker answers, which asks the other ones."""
 
     async def ask_others(target: str, *, wait_s: float) -> dict[str, Any]:
-        asked = {"after": "", "prefix": "", **dict(parse_qsl(urlsplit(target).query)), "state": None}
+        asked: dict[str, Any] = dict(parse_qsl(urlsplit(target).query))
         asked["limit"] = int(asked["limit"])
         pages = [await get_page([each], EVERYTHING, is_forwarded=True, **asked) for each in brokers[1:]]
         return {str(number): decode_document(encode_document(each)) for number, each in enumerate(pages)}

@@ -14,6 +14,7 @@ from dafka.http.api.nodes import Connection, find_connections
 from dafka.http.api.overview import LAG_MAX, find_survey_problems
 from dafka.http.api.settings import describe_config
 from dafka.http.api.storage import hide_password
+from dafka.http.server.survey_cache import SurveyCache
 from dafka.protocol.observer.cluster_survey import (
     ClusterSurvey,
     HolderView,
@@ -75,7 +76,7 @@ def _node(address: str, role: str, state: NodeState = NodeState.UP) -> NodeView:
     return NodeView(address, f"tcp://host:{address}", (role,), state, 0, 0, ())
 
 
-def test_connections_add_up_the_partitions_of_a_node() -> None:
+async def test_connections_add_up_the_partitions_of_a_node() -> None:
     nodes = (_node("B", "store"), _node("C", "consumer"), _node("O", "observer"), _node("P", "producer"))
     partitions = (
         PartitionView(Partition("one", "P"), True, 9, (HolderView("B", 7, 2), HolderView("X", 9, 0))),
@@ -88,6 +89,11 @@ def test_connections_add_up_the_partitions_of_a_node() -> None:
         Connection("P", "B", "stored", 2, 5),
         Connection("B", "C", "connected", 0, 0),
     ]
+    cache = SurveyCache(Config())
+    assert cache.holders("two", "B") == {}
+    cache._newest = survey
+    assert cache.holders("two", "X") == {"P": [HolderView("B", 6, 3)], "L": [HolderView("B", 9, 0)]}
+    assert cache.holders("one", "B") == {"P": [HolderView("X", 9, 0)]}, "a broker is no other store than itself"
 
 
 def test_problems_are_towers_and_stores_that_are_gone_or_behind() -> None:

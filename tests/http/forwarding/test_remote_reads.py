@@ -49,7 +49,8 @@ async def open_reads(*replies: ReadRecords | Exception) -> AsyncIterator[tuple[R
     leader = Leader([*replies])
     leaders: Any = leader
     async with trio.open_nursery() as nursery:
-        reads = RemoteReads(leaders, nursery.start_soon)
+        start_soon: Any = nursery.start_soon
+        reads = RemoteReads(leaders, start_soon)
         nursery.start_soon(reads.run)
         yield reads, leader
         nursery.cancel_scope.cancel()

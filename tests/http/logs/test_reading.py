@@ -87,6 +87,8 @@ async def test_only_committed_records_are_read(storage: str, bytes_max: int) -> 
         append_in_transaction(broker, log, 2, 0, "committed")
         await publish(broker, "between")
         assert await read_all(broker, log, bytes_max=bytes_max) == [(0, "before")]
+        found = (await LocalLogs(broker).bounds([log]))[log]
+        assert (found.end_offset, found.high_watermark) == (1, 5), "readers that begin at the end miss nothing"
         await end(broker, log, 1, is_commit=False)
         assert await read_all(broker, log, bytes_max=bytes_max) == [(0, "before")]
         append_in_transaction(broker, log, 1, 2, "second try")

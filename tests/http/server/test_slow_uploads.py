@@ -41,6 +41,10 @@ async def test_others_publish_beside_slow_uploads(beginning: bytes) -> None:
                 assert answer.status == 200
         assert not web.broker.web.counters.disconnected
         assert web.broker.web.receiving.taken_bytes <= 2 * COUNT * (len(SENT) + 2**16)
+        await stack.aclose()
+        with trio.fail_after(DEADLINE_S):
+            while web.broker.web.receiving.taken_bytes:  # noqa: ASYNC110
+                await trio.sleep(0.01)
 
 
 async def test_kafka_clients_are_served_beside_slow_uploads() -> None:

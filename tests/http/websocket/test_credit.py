@@ -256,6 +256,16 @@ async def test_one_log_does_not_hold_up_another(autojump_clock: trio.testing.Moc
     assert [each.log for each in logs.sent] == [0, 1, 0, 1]
 
 
+async def test_credit_that_comes_while_a_part_is_sent_skips_nothing(autojump_clock: trio.testing.MockClock) -> None:
+    logs = Logs(1)
+    logs.append(0, [5] * 4 + [TEXT_CONTENT_BYTES] * 3)
+    subscription = logs.subscribe(1)
+    await play(logs, subscription, [(0.015, lambda: subscription.add_credit(100))])
+    check_contiguous(logs)
+    assert [each.records for each in logs.sent[:2]] == [[0], [1, 2, 3]]
+    assert sum(len(each.records) for each in logs.sent) == 7
+
+
 async def test_large_records_come_in_several_messages(autojump_clock: trio.testing.MockClock) -> None:
     logs = Logs(1)
     logs.append(0, [TEXT_CONTENT_BYTES // 2] * 4 + [5] * 3 + [TEXT_CONTENT_BYTES * 2])

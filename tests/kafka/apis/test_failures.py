@@ -80,7 +80,8 @@ async def test_a_storage_that_fails_for_a_log_does_not_affect_others(
 
 
 async def test_a_topic_that_cannot_be_deleted_does_not_affect_others(cluster: FakeCluster) -> None:
-    cluster.listener.broker.delete_topic = failing()
+    broker: Any = cluster.listener.broker
+    broker.delete_topic = failing()
     for names in ([BAD, GOOD], [GOOD, BAD], ["unknown", BAD, GOOD]):
         found = (await cluster.ask(ApiKey.DELETE_TOPICS, 5, topic_names=names, timeout_ms=1000))["responses"]
         errors = {BAD: FAILED, GOOD: NONE, "unknown": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
