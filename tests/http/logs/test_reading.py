@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.producer_state import Marker
 from dafka.broker.core.positions import Offset
 from dafka.broker.core.topic_partition import TopicPartition
+from dafka.http.api.records import delete_records
 from dafka.http.logs.group_access import GroupAccess
 from dafka.http.logs.local_logs import LocalLogs
 from dafka.http.logs.log_access import find_logs
@@ -102,6 +104,18 @@ async def test_only_committed_records_are_read(storage: str, bytes_max: int) -> 
         assert await read_all(broker, log, bytes_max=bytes_max) == expected
         for offset in range(log.high_watermark + 1):
             assert await read_all(broker, log, offset, bytes_max) == [each for each in expected if each[0] >= offset]
+
+
+async def test_everything_is_deleted_up_to_the_end_also_behind_an_open_transaction() -> None:
+    async with open_broker_service() as broker:
+        log = await publish(broker, "before")
+        append_in_transaction(broker, log, 1, 0, "open")
+        await publish(broker, "after")
+        query = {"log": None, "before": "latest"}
+        request: Any = SimpleNamespace(
+            broker=broker, logs=LocalLogs(broker), groups=None, arguments={"topic": "orders"}, query=query
+        )
+        assert (await delete_records(request)).start_offset == log.index.start_offset == 3
 
 
 async def test_reading_is_bounded_by_a_size_and_an_end() -> None:

@@ -15,8 +15,9 @@ from dafka import Config
 from dafka.batches import decode_batch, encode_batch
 from dafka.broker.log.durable_waits import DurableWaits
 from dafka.http.logs.publishing import Publication
+from dafka.http.server.errors import WebError
 from dafka.http.websocket.binary import RECORDS_HEAD_BYTES, encode_publish
-from dafka.http.websocket.session import Session
+from dafka.http.websocket.session import FORWARDED_FACTOR, Session
 from tests.http.brokers import STORAGES
 from tests.http.running import RunningWeb, SharedWeb, open_web
 from tests.http.websocket.clients import BINARY, open_client
@@ -354,6 +355,19 @@ async def test_subscriptions_and_watches_are_limited() -> None:
         await other.subscribe("orders")
         await client.ask("unsubscribe", id=0)
         await client.subscribe("orders", id=3)
+
+
+@pytest.mark.parametrize(("is_forwarded", "count_max"), [(False, 3), (True, 3 * FORWARDED_FACTOR)])
+async def test_a_broker_has_the_subscriptions_of_many_clients(is_forwarded: bool, count_max: int) -> None:
+    config = Config().with_http(subscriptions_max=3)
+    request: Any = SimpleNamespace(web=None, broker=SimpleNamespace(config=config), is_forwarded=is_forwarded)
+    connection: Any = SimpleNamespace(subprotocol=BINARY)
+    session, task = Session(connection, request), cast(Any, None)
+    for number in range(count_max):
+        session._check_id(number)
+        (session._watches if number % 2 else session._subscriptions)[number] = task
+    with pytest.raises(WebError, match=f"at most {count_max} "):
+        session._check_id(count_max)
 
 
 async def test_unsubscribing_is_answered_behind_the_last_records(web: SharedWeb, name: str) -> None:

@@ -135,6 +135,17 @@ async def test_reads_that_are_kept_take_limited_memory(autojump_clock: trio.test
     assert counted.count == 20
 
 
+async def test_each_form_of_the_records_counts_once_as_memory(autojump_clock: trio.testing.MockClock) -> None:
+    counted: Any = CountedReads()
+    pool = Memory(2**30).make_pool(2**29)
+    read = await SharedReads(pool).read(counted, make_log(), 0)
+    for unpack in (read.texts, read.lines, read.events):
+        before = pool.taken_bytes
+        for _ in range(2):
+            await unpack(HOST)
+            assert 1000 < pool.taken_bytes - before < 1500
+
+
 async def test_a_read_that_fails_fails_for_none_but_those_who_wait(autojump_clock: trio.testing.MockClock) -> None:
     counted, log = CountedReads(), make_log()
     access: Any = counted
