@@ -15,7 +15,7 @@ from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.positions import FIRST_SEQUENCE, Offset
-from dafka.errors import StorageError
+from dafka.errors import OutcomeUnknownError, StorageError, TopicDeletedError
 from dafka.kafka.protocol.constants import ApiKey
 from tests.kafka.apis.fake_cluster import FakeCluster
 
@@ -102,3 +102,42 @@ async def test_a_read_ends_in_time_however_often_its_logs_advance(cluster: FakeC
         await cluster.ask(ApiKey.FETCH, 11, max_wait_ms=1000, min_bytes=1, topics=topics)
         nursery.cancel_scope.cancel()
     assert trio.current_time() - begun == pytest.approx(1)
+
+
+async def test_a_topic_that_cannot_be_created_by_asking_is_asked_for_again(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_name: str) -> None:
+        raise StorageError("the disk is broken")
+
+    monkeypatch.setattr(cluster.broker, "create_topic", fail)
+    topics = [{"name": "new"}, {"name": GOOD}]
+    found = await cluster.ask(ApiKey.METADATA, 4, topics=topics, allow_auto_topic_creation=True)
+    assert [each["error_code"] for each in found["topics"]] == [ErrorCode.LEADER_NOT_AVAILABLE, NONE]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (TopicDeletedError("it was deleted"), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (OutcomeUnknownError("the leader has changed"), ErrorCode.REQUEST_TIMED_OUT),
+    ],
+)
+async def test_records_that_are_lost_or_deleted_affect_no_others(
+    cluster: FakeCluster, error: Exception, code: ErrorCode
+) -> None:
+    outcomes: list[Exception | int] = [error, 5]
+
+    async def wait(_all_replicas: bool) -> int:
+        await trio.lowlevel.checkpoint()
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    cluster.broker.appended = wait
+    parts = [{"index": 0, "records": encode_batch(0, [b"x"], timestamps=1)}]
+    data = [{"name": topic, "partition_data": parts} for topic in (BAD, GOOD)]
+    found = await cluster.ask(ApiKey.PRODUCE, 10, acks=-1, timeout_ms=1000, topic_data=data)
+    responses = [each["partition_responses"][0] for each in found["responses"]]
+    assert [(each["error_code"], each["base_offset"]) for each in responses] == [(code, -1), (NONE, 5)]
