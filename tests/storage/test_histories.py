@@ -7,11 +7,11 @@ import random
 import shutil
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from itertools import cycle
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import attrs
 import pytest
@@ -88,7 +88,9 @@ class Clock:
 
 
 class History:
-    """A storage, its model, and what is done to both."""
+    """A storage, its model, and what is done to both: `steps`."""
+
+    steps: ClassVar[Sequence[Callable[[Any, int, int, int], Awaitable[None]]]]
 
     def __init__(self, url: str, folder: Path, clock: Clock, stack: AsyncExitStack) -> None:
         self.url = url
@@ -112,7 +114,7 @@ class History:
         await self.open()
         for number, (kind, *rest) in enumerate(history):
             self.clock.now += (0, 1, 3, 1000, -5)[rest[0] % 5]
-            await STEPS[kind % len(STEPS)](self, *rest)
+            await self.steps[kind % len(self.steps)](self, *rest)
             await self.check(self.storage, number)
             if self.reader is not None and number % 4 == 0:
                 await self.check(self.reader, number)
@@ -461,7 +463,7 @@ class History:
             sequence = step.next_sequence
 
 
-STEPS = [
+History.steps = [
     *[History.append] * 8,
     *[History.append_wrongly, History.trim, History.trim, History.reset, History.delete, History.delete],
     *[History.retain] * 4,

@@ -85,6 +85,14 @@ class ManifestStore:
             await self.load_copy()
             self._copy_state = state
 
+    async def refresh_stale(self) -> None:
+        """Ask the object store, if a newer version may be there. Raise `StorageError` if it cannot be read.
+
+        Before records are dropped: otherwise those that are in the newer version would be back later.
+        """
+        if self.is_stale:
+            await self.refresh()
+
     async def refresh(self) -> None:
         """Take over the manifest of the object store. Raise `StorageFormatError` if it is damaged."""
         try:
@@ -105,8 +113,7 @@ class ManifestStore:
         Raise `StorageBusyError` if another process changes the tier of this store, and `StorageError` if the object
         store or the disk fails. The change may have been made nevertheless, which is found later.
         """
-        if self.is_stale:
-            await self.refresh()
+        await self.refresh_stale()
         after = self.manifest.change(uuid4().hex, added=added, removed=removed, deleted=self._deleted)
         for chunk in after.chunks:
             if chunk.name not in self._chunks:

@@ -80,8 +80,7 @@ class Offloader:
         object store or the hot storage fails. What was not moved stays where it is.
         """
         async with self._manifest_store.lock:
-            if self._manifest_store.is_stale:
-                await self._manifest_store.refresh()
+            await self._manifest_store.refresh_stale()
             await self.finish_moves()
             await self._manifest_store.delete_dropped()
         moved = due_bytes = 0

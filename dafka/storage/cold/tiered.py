@@ -209,6 +209,7 @@ class TieredStorage:
         """See `Storage.trim`. Objects whose records are all dropped are deleted."""
         self._require_writer()
         async with self._manifest_store.lock:
+            await self._manifest_store.refresh_stale()
             await self._trim_cold(partition, earliest_sequence)
             await self.hot.trim(partition, earliest_sequence)
 
@@ -216,6 +217,7 @@ class TieredStorage:
         """See `Storage.reset_to`."""
         self._require_writer()
         async with self._manifest_store.lock:
+            await self._manifest_store.refresh_stale()
             info = await self.hot.find_partition(partition) or PartitionInfo()
             if next_sequence < info.end_sequence:
                 raise StorageSequenceError(
@@ -228,6 +230,7 @@ class TieredStorage:
         """See `Storage.apply_retention`. Both tiers count. The cold tier drops whole segments."""
         self._require_writer()
         async with self._manifest_store.lock:
+            await self._manifest_store.refresh_stale()
             await self.offloader.finish_moves()
             infos = await self.partitions(topic)
             cut_at = None if policy.age_ms is None else now_ms() - policy.age_ms
@@ -297,6 +300,7 @@ class TieredStorage:
         assert isinstance(self.hot, DeletesPartitions)
         self._require_writer()
         async with self._manifest_store.lock:
+            await self._manifest_store.refresh_stale()
             await self._drop_cold(partitions)
             await self.hot.delete_partitions(partitions)
 
@@ -307,7 +311,7 @@ class TieredStorage:
         """
         assert isinstance(self.hot, CompactsPartitions)
         self.offloader.hot_topics.add(partition.topic)
-        if self._contents.find(partition) is not None:
+        if self._manifest_store.is_stale or self._contents.find(partition) is not None:
             await trio.lowlevel.checkpoint()
             return None
         return await self.hot.find_compactable(partition, clean_end)
@@ -318,7 +322,7 @@ class TieredStorage:
         """See `CompactsPartitions.compact`."""
         assert isinstance(self.hot, CompactsPartitions)
         self.offloader.hot_topics.add(partition.topic)
-        if self._contents.find(partition) is not None:
+        if self._manifest_store.is_stale or self._contents.find(partition) is not None:
             await trio.lowlevel.checkpoint()
             return Compacted()
         return await self.hot.compact(partition, end_sequence, find_removed, throttle)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable
 from itertools import combinations_with_replacement
@@ -10,10 +11,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from dafka.errors import StorageBusyError, StorageCorruptError
+from dafka.errors import StorageBusyError, StorageCorruptError, StorageError
 from dafka.records import Partition
-from dafka.storage import RetentionPolicy, open_storage, read_range
-from dafka.storage.cold import ColdOptions, object_store, opening
+from dafka.storage import DeletesPartitions, RetentionPolicy, open_storage, read_range
+from dafka.storage.cold import ColdOptions, manifest_store, object_store, opening
 from dafka.storage.cold.object_store import ObjectStore, ObjectStoreError
 from dafka.storage.cold.offloader import Offloader
 from dafka.storage.cold.opening import connect
@@ -346,3 +347,76 @@ async def test_segments_go_when_records_behind_them_are_missing(tmp_path: Path) 
         assert (await storage.partitions())[A].earliest_sequence == 50
         assert await read_all(storage, A) == expected(90, 50)
         assert len(find_objects(tmp_path)) == 3
+
+
+async def test_an_object_that_is_written_again_is_not_deleted(faults: Faults, tmp_path: Path) -> None:
+    """Its name is that of a deleted one, which is left to be deleted, if the same records are appended again."""
+    is_written = False
+
+    def fault(found: str, name: str) -> None:
+        nonlocal is_written
+        if found == "delete" and not is_written:
+            fail(found, name)
+        if found == "after write" and f"/{A.topic}/{A.address}/" in name and not is_written:
+            is_written = True
+            trio.from_thread.run(storage.trim, B, 5)
+
+    async with open_tiered(tmp_path) as storage:
+        await storage.append([batch(A, 0, 20), batch(B, 0, 50)])
+        await storage.move_due()
+        faults.fault = fault
+        assert isinstance(storage, DeletesPartitions)
+        await storage.delete_partitions([A])
+        await storage.append([batch(A, 0, 20)])
+        assert await storage.move_due() == 1
+        assert is_written
+        assert await read_all(storage, A) == expected(20)
+
+
+async def test_records_that_are_in_both_tiers_are_read_without_the_object_store(
+    faults: Faults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_tiered(tmp_path) as storage:
+        await storage.append([batch(A, 0, 20)])
+
+        async def fail_to_trim(*_arguments: object) -> None:
+            raise StorageError("the disk is full")
+
+        monkeypatch.setattr(storage.hot, "trim", fail_to_trim)
+        await storage.move_due()
+        assert storage.cold_end(A) == 10
+        faults.fault = fail
+        assert await read_all(storage, A) == expected(20)
+
+
+async def test_a_hot_storage_that_was_restored_continues_behind_the_cold_tier(tmp_path: Path) -> None:
+    database, hot = tmp_path / "store.db", f"sqlite:{tmp_path}/store.db"
+    async with open_tiered(tmp_path, hot) as storage:
+        await storage.append([batch(A, 0, 50)])
+    saved = database.read_bytes()
+    async with open_tiered(tmp_path, hot) as storage:
+        await storage.append([batch(A, 50, 100)])
+        await storage.move_due()
+        end = storage.cold_end(A)
+    database.write_bytes(saved)
+    async with open_tiered(tmp_path, hot) as storage:
+        assert (await storage.partitions())[A].end_sequence == end == 90
+        await storage.append([batch(A, 90, 95)])
+        assert await read_all(storage, A) == expected(95)
+
+
+async def test_a_reader_tries_again_to_read_a_copy_that_could_not_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail_to_read(path: str) -> bytes:
+        raise OSError(errno.EMFILE, "Too many open files", path)
+
+    hot = f"sqlite:{tmp_path}/store.db"
+    async with open_tiered(tmp_path, hot) as storage, open_tiered(tmp_path, hot, read_only=True) as reader:
+        await storage.append([batch(A, 0, 50)])
+        await storage.move_due()
+        with monkeypatch.context() as patch:
+            patch.setattr(manifest_store, "read_file", fail_to_read)
+            with pytest.raises(StorageError, match="Too many open files"):
+                await reader.partitions()
+        assert await read_all(reader, A) == expected(50)
