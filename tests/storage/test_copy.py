@@ -20,6 +20,7 @@ ORDERS = Partition("orders", "A")
 BILLS = Partition("bills", "B")
 SKIPPED = Partition("skipped", "C")
 TRIMMED = Partition("orders", "D")
+EARLIER = Partition("earlier", "E")
 
 
 def batch(first_sequence: int, end_sequence: int, partition: Partition = ORDERS, size: int = 0) -> RecordBatch:
@@ -247,11 +248,12 @@ async def test_records_between_target_and_source_are_missing(end: int) -> None:
 @pytest.mark.parametrize("source_end", [3, 10])
 async def test_a_different_record_in_the_target(held: RecordBatch, what: str, source_end: int) -> None:
     whole = attrs.evolve(batch(0, source_end), timestamps=[7] * source_end)
-    source = await memory(batch(0, 3, BILLS), whole)
+    source = await memory(batch(0, 3, BILLS), batch(7, 9, EARLIER), whole)
     target = await memory(held)
+    await target.reset_to(EARLIER, 5)
     with pytest.raises(RecordsDifferError, match=f"^orders/A: sequence 2 has another {what} in the target"):
         await copy_storage(source, target)
-    assert list(await target.partitions()) == [ORDERS]
+    assert {each: info.end_sequence for each, info in (await target.partitions()).items()} == {ORDERS: 3, EARLIER: 5}
 
 
 async def test_a_target_that_holds_more_is_not_changed() -> None:

@@ -136,12 +136,12 @@ async def test_lines_are_appended_many_at_a_time() -> None:
             await super().append(batches)
 
     lines = [
-        {"topic": topic, "partition": "A", "sequence": sequence, "value": "x" * 100}
-        for sequence in range(10_000)
+        {"topic": topic, "partition": "A", "sequence": sequence, "value": "x", "key": "x" * 1000}
+        for sequence in range(1000)
         for topic in ("a", "b")
     ]
     storage = Counting()
-    assert (await import_lines(storage, lists(*lines))).records == 20_000
+    assert (await import_lines(storage, lists(*lines))).records == 2000
     assert 2 <= storage.appends <= 6
 
 

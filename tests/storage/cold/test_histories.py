@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import trio
 
-from dafka.storage import RetentionPolicy
-from dafka.storage.cold import manifest
+from dafka.storage import DeletesPartitions, RetentionPolicy
+from dafka.storage.cold import manifest, object_store
 from dafka.storage.cold.object_store import ObjectStoreError, RetryingObjectStore
 from dafka.storage.cold.segments import partition_folder
 from dafka.storage.cold.tiered import TieredStorage
@@ -23,56 +23,59 @@ from tests.storage.test_histories import PARTITIONS, URLS, Clock, History
 
 SEEDS = 6
 STEPS_EACH = 30
-MOMENTS = 12
-"""The number of moments, before and after requests, at which one step of a history can be disturbed."""
+AFTER_REPLACE, BEFORE_TRIM = "after replace", "before trim"
+MOMENTS = [*range(12), *[AFTER_REPLACE] * 6, *[BEFORE_TRIM] * 3]
+"""The moments at which a step of a history can be disturbed: 0 is before its first request, 1 after it, and so on."""
 
 
 class Requests:
-    """Stands between a storage and its object store: `disturb` runs once, before or after a request.
+    """Stands between a storage and its object store: `disturb` runs once, at one of `MOMENTS`.
 
     Dropping what was moved from the hot storage counts as a request that never fails.
     """
 
     def __init__(self) -> None:
-        self._left = 0
+        self.end()
+
+    def end(self) -> None:
+        """Let all requests succeed."""
+        self._passed = 0
+        self._moment: int | str = 0
         self._disturb: Callable[[], Awaitable[None]] | None = None
-        self.is_down = False
+        self._is_down = False
 
-    def set(self, moment: int, disturb: Callable[[], Awaitable[None]] | None) -> None:
-        """Let `disturb` run at a moment: 0 is before the next request, 1 after it, and so on; None ends all faults.
+    def set(self, number: int, disturb: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Choose a moment by any number. Requests fail from then on, if nothing else is to be done."""
+        self.end()
+        self._moment, self._disturb = MOMENTS[number % len(MOMENTS)], disturb or self._fail
 
-        From `MOMENTS` on, it is after the manifest was replaced.
-        """
-        self._left, self._disturb, self.is_down = moment, disturb, False
-
-    async def fail(self) -> None:
-        """Fail from now on."""
-        self.is_down = True
+    async def _fail(self) -> None:
+        self._is_down = True
 
     def patch(self, patch: pytest.MonkeyPatch) -> None:
         """Take the place of the requests of all object stores."""
         for name in ("read", "read_range", "write", "replace", "delete", "list"):
             patch.setattr(RetryingObjectStore, name, self.disturbed(getattr(RetryingObjectStore, name)))
 
-    def disturbed(
-        self, request: Callable[..., Awaitable[Any]], *, can_fail: bool = True
-    ) -> Callable[..., Awaitable[Any]]:
+    def disturbed(self, request: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        """Return a request that can be disturbed."""
+        name = request.__name__
+
         async def ask(*arguments: Any) -> Any:
-            await self._pass(can_fail)
+            await self._pass(f"before {name}")
             try:
                 return await request(*arguments)
             finally:
-                await self._pass(can_fail, is_replaced=request.__name__ == "replace")
+                await self._pass(f"after {name}")
 
         return ask
 
-    async def _pass(self, can_fail: bool, *, is_replaced: bool = False) -> None:
-        if self._disturb is not None and (is_replaced if self._left >= MOMENTS else self._left == 0):
+    async def _pass(self, moment: str) -> None:
+        if self._disturb is not None and self._moment in (self._passed, moment):
             disturb, self._disturb = self._disturb, None
             await disturb()
-        if self._left < MOMENTS:
-            self._left -= 1
-        if self.is_down and can_fail:
+        self._passed += 1
+        if self._is_down and not moment.endswith("trim"):
             raise ObjectStoreError("the object store is down")
 
 
@@ -84,7 +87,7 @@ class ColdHistory(History):
 
     async def open(self) -> None:
         await super().open()
-        vars(self.storage.hot)["trim"] = self.requests.disturbed(self.storage.hot.trim, can_fail=False)
+        vars(self.storage.hot)["trim"] = self.requests.disturbed(self.storage.hot.trim)
 
     async def append_due(self, a: int, b: int, c: int) -> None:
         """Append records of which some are due."""
@@ -93,36 +96,63 @@ class ColdHistory(History):
     async def move_while_requests_fail(self, a: int, b: int, c: int) -> None:
         """Nothing is lost, and nothing is there twice, whichever request fails or whose answer is lost."""
         await self.append_due(a, b, c)
-        self.requests.set(b % (2 * MOMENTS), self.requests.fail)
+        self.requests.set(b)
         with suppress(ObjectStoreError):
             await self.storage.move_due()
-        self.requests.set(0, None)
+        self.requests.end()
         if c % 2:
             await (self.trim, self.reset, self.delete, self.retain)[c // 2 % 4](a, b, c)
 
     async def change_while_requests_fail(self, a: int, b: int, c: int) -> None:
         """A change that fails has no effect, and can be repeated."""
-        change = (self.storage.trim, self.storage.reset_to)[b % 2]
+        await self.append_due(a, b, c)
+        await self.storage.move_due()
         partition = PARTITIONS[a % 3]
-        sequence = max(self.end(partition) - (c % 60 if b % 2 == 0 else 0), 0)
-        self.requests.set(c % 5, self.requests.fail)
-        try:
-            if b % 3:
-                await change(partition, sequence)
+        end = self.end(partition)
+        sequence = max(end - c % 60, 0) if b % 3 == 0 else end + c % 2
+
+        async def change() -> None:
+            if b % 3 == 0:
+                await self.storage.trim(partition, sequence)
+            elif b % 3 == 1:
+                await self.storage.reset_to(partition, sequence)
             else:
+                assert isinstance(self.storage, DeletesPartitions)
                 await self.storage.delete_partitions([partition])
+
+        self.requests.set(c // 60 % 6)
+        try:
+            await change()
         except ObjectStoreError:
-            self.requests.set(0, None)
+            self.requests.end()
             await self.check(self.storage, b)
-        self.requests.set(0, None)
+            await change()
+        self.requests.end()
         if b % 3 == 0:
-            await self.storage.delete_partitions([partition])
-            self.model.logs.pop(partition, None)
-        elif partition in self.model.logs:
-            await change(partition, sequence)
             self.model.logs[partition].drop_before(sequence)
+        elif b % 3 == 1:
+            self.model.logs[partition].reset(sequence)
         else:
-            await self.reset(a, 0, 0)
+            del self.model.logs[partition]
+
+    async def read_while_dropped(self, a: int, b: int, c: int) -> None:
+        """A reader of records that are dropped meanwhile gets them or none, but no error."""
+        await self.append_due(a, b, c)
+        await self.storage.move_due()
+        partition = PARTITIONS[a % 3]
+        log = self.model.logs[partition]
+        expected = log.between(0, log.end)
+
+        async def drop() -> None:
+            await self.storage.trim(partition, log.end)
+
+        self.storage.reader.forget()
+        self.requests.set(c % 4, drop)
+        found = await self.storage.read(partition, log.earliest, 1000, with_times=True)
+        self.requests.end()
+        assert found is None or [*found] == expected[: len(found)]
+        await drop()
+        log.drop_before(log.end)
 
     async def retain(self, a: int, b: int, c: int) -> None:
         """Drop what a policy does not keep: everything, while it depends on objects whose commit was not answered."""
@@ -152,9 +182,9 @@ class ColdHistory(History):
                 await self.check(self.storage, c)
 
         async with trio.open_nursery() as nursery:
-            self.requests.set(c % (MOMENTS + 4), disturb)
+            self.requests.set(c, disturb)
             await self.storage.move_due()
-            self.requests.set(0, None)
+            self.requests.end()
 
     async def read_meanwhile(self, a: int, b: int, c: int) -> None:
         """Readers of this and another process see the same records at every moment of a move."""
@@ -192,7 +222,7 @@ ColdHistory.steps = [
     *[ColdHistory.move_while_requests_fail] * 4,
     *[ColdHistory.change_while_requests_fail] * 2,
     *[ColdHistory.move_and_change] * 4,
-    *[ColdHistory.read_meanwhile, ColdHistory.move, ColdHistory.move],
+    *[ColdHistory.read_meanwhile, ColdHistory.read_while_dropped, ColdHistory.move, ColdHistory.move],
 ]
 
 
@@ -211,6 +241,7 @@ def test_nothing_is_lost_or_there_twice_whatever_happens_during_a_move(kind: str
         with pytest.MonkeyPatch.context() as patch, quickly():
             patch.setattr(time, "time_ns", clock.time_ns)
             patch.setattr(manifest, "CHUNK_SEGMENTS", 2)
+            patch.setattr(object_store, "FIRST_PAUSE_S", 0)
             requests.patch(patch)
             folder = Path(tempfile.mkdtemp(dir=tmp_path, prefix=f"seed {seed} "))
             trio.run(play, URLS[kind], folder, clock, seed, requests)
