@@ -231,7 +231,8 @@ class MemoryStorage:
         await trio.lowlevel.checkpoint()
         done = Compacted()
         sequence = 0
-        while (log := self._logs.get(partition)) is not None and log.runs:
+        log = self._logs.get(partition)
+        while log is not None and log.runs and self._logs.get(partition) is log:  # not deleted, nor begun again
             number = bisect_right(log.runs, sequence, key=lambda run: run.end_sequence)
             if number == len(log.runs) or log.runs[number].first_sequence >= end_sequence:
                 break

@@ -315,8 +315,10 @@ class History:
         """Change a partition while it is compacted: only chosen records that were there before are removed."""
         partition = PARTITIONS[a % 3]
         assert isinstance(self.storage, CompactsPartitions)
-        if self.url.startswith("tiered:") or partition not in self.model.logs:
+        if self.url.startswith("tiered:"):
             return
+        for number in range(3):
+            await self.append(a, b + number, c + number)
         log = self.model.logs[partition]
         end = log.end
         left = b % 2
@@ -504,7 +506,8 @@ History.steps = [
     *[History.append] * 8,
     *[History.append_wrongly, History.trim, History.trim, History.reset, History.delete, History.delete],
     *[History.retain] * 4,
-    *[History.compact, History.compact, History.compact_and_change, History.move, History.move],
+    *[History.compact, History.compact, History.move, History.move],
+    *[History.compact_and_change] * 4,
     *[History.save_positions, History.restart, History.restart, History.restart, History.flush],
 ]
 

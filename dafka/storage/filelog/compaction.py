@@ -61,6 +61,7 @@ class SegmentCompaction:
         self._reader = reader
         self._log = log
         self._base = base
+        self._earliest = log.head.earliest
         self._find_removed = find_removed
         self._path = temporary_path(log.log_path(base))
         self._fd = -1
@@ -91,7 +92,8 @@ class SegmentCompaction:
         """Replace the segment with the temporary file. Must not be called during another change of the file log."""
         log, base = self._log, self._base
         is_there = writer.find_log(log.partition) is log and base in log.list_bases() and base != log.head.base
-        if not self._done.records_removed or not is_there:
+        is_whole = log.head.earliest <= max(self._earliest, base)
+        if not self._done.records_removed or not is_there or not is_whole:
             return Compacted(self._done.bytes_read)
         seed = log.segment_seed(base)
         rows = b"".join([row.encode(seed) for row in self._rows])
@@ -152,12 +154,12 @@ class SegmentCompaction:
             self._waiting.append(attrs.evolve(left, encoded=()))
             if self._is_much_waiting():
                 self._write_waiting()
+        self._add_rows(left)
         self._content_bytes += left.content_bytes
-        self._add_rows(records.end_sequence)
 
     def _not_dropped(self, records: RecordBatch) -> RecordBatch:
-        """Return the records that retention has not dropped."""
-        return records.between(self._log.head.earliest, records.end_sequence)
+        """Return the records that retention had not dropped at the start. `finish` gives up if it has dropped more."""
+        return records.between(self._earliest, records.end_sequence)
 
     def _is_much_waiting(self) -> bool:
         waiting = self._waiting
@@ -186,12 +188,13 @@ class SegmentCompaction:
             run += 1
         return self._runs[run].stored_at
 
-    def _add_rows(self, end_sequence: int) -> None:
-        """Add rows for the records up to a sequence; records that were stored at the same time share one."""
-        while self._run < len(self._runs) and self._runs[self._run].end_sequence <= end_sequence:
+    def _add_rows(self, left: RecordBatch) -> None:
+        """Add rows for the records of a block; records that were stored at the same time share one."""
+        while self._run < len(self._runs) and self._runs[self._run].end_sequence <= left.end_sequence:
             run = self._runs[self._run]
             self._run += 1
-            row = StoredRow(run.end_sequence, run.stored_at, self._content_bytes)
+            before = left.between(left.first_sequence, run.end_sequence)
+            row = StoredRow(run.end_sequence, run.stored_at, self._content_bytes + before.content_bytes)
             if self._rows and self._rows[-1].stored_at == row.stored_at:
                 self._rows[-1] = row
             else:

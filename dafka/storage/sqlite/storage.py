@@ -108,6 +108,8 @@ class SqliteStorage:
         self._write_lock = trio.Lock()  # held until the rows in memory match the database again
         self._known_rows: dict[Partition, PartitionRow] = {}
         self._topics: dict[str, dict[Partition, PartitionInfo]] = {}
+        self._compacting: set[Partition] = set()
+        """The partitions that are being compacted, and were not deleted meanwhile."""
         self._connections = ExitStack()
         self._writer: sqlite3.Connection | None = None
 
@@ -199,6 +201,7 @@ class SqliteStorage:
             rows = {each: self._known_rows[each] for each in partitions if each in self._known_rows}
             await self._run_transaction(lambda writer: delete_partitions(writer, rows.values()))
             for partition in rows:
+                self._compacting.discard(partition)
                 del self._known_rows[partition]
                 del self._topics[partition.topic][partition]
                 if not self._topics[partition.topic]:
@@ -220,7 +223,8 @@ class SqliteStorage:
         self._require_writer()
         await trio.lowlevel.checkpoint()
         done, sequence, steps = Compacted(), 0, 0
-        while (row := self._known_rows.get(partition)) is not None:
+        self._compacting.add(partition)
+        while (row := self._known_rows.get(partition)) is not None and partition in self._compacting:
             sequence = max(sequence, row.info.earliest_sequence)
             count = min(end_sequence, row.info.end_sequence - 1) - sequence
             try:
@@ -241,6 +245,7 @@ class SqliteStorage:
             done = done.plus(Compacted(batch.content_bytes))
             await throttle(batch.content_bytes)
             sequence = batch.end_sequence
+        self._compacting.discard(partition)
         if steps:
             await self._checkpoint()
         return done
@@ -248,7 +253,7 @@ class SqliteStorage:
     async def _delete_records(self, partition: Partition, sequences: list[int]) -> Compacted:
         async with self._write_lock:
             row = self._known_rows.get(partition)
-            if row is None:
+            if row is None or partition not in self._compacting:
                 return Compacted()
             kept = [each for each in sequences if each >= row.info.earliest_sequence]
             if not kept:

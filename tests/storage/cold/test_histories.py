@@ -165,13 +165,14 @@ class ColdHistory(History):
 
     async def move_and_change(self, a: int, b: int, c: int) -> None:
         """Change a partition at any moment of a move."""
-        change = (self.append, self.trim, self.reset, self.delete)[b % 4]
+        is_late = MOMENTS[c % len(MOMENTS)] == BEFORE_TRIM  # only appends do not wait then
+        change = (self.append, self.trim, self.reset, self.delete)[0 if is_late else b % 4]
         await self.append_due(a, b, c)
         lock = self.storage._manifest_store.lock
         done = trio.Event()
 
         async def run() -> None:
-            await change(a, c, b // 4)
+            await change(a, 3 if is_late else c, b // 4)
             done.set()
 
         async def disturb() -> None:
@@ -234,6 +235,17 @@ async def play(url: str, folder: Path, clock: Clock, seed: int, requests: Reques
         await history.play([tuple(draw.randrange(9999) for _ in range(4)) for _ in range(STEPS_EACH)])
 
 
+def in_any_order(draw: random.Random) -> Callable[..., Awaitable[Any]]:
+    """Return what runs a function in this thread, sometimes after some other tasks have run functions."""
+
+    async def run_sync(function: Callable[..., Any], *arguments: Any, **_options: Any) -> Any:
+        for _ in range(draw.choice((1, 1, 1, 8))):
+            await trio.lowlevel.checkpoint()
+        return function(*arguments)
+
+    return run_sync
+
+
 @pytest.mark.parametrize("kind", ["tiered", "tiered file log"])
 def test_nothing_is_lost_or_there_twice_whatever_happens_during_a_move(kind: str, tmp_path: Path) -> None:
     for seed in range(SEEDS):
@@ -242,6 +254,7 @@ def test_nothing_is_lost_or_there_twice_whatever_happens_during_a_move(kind: str
             patch.setattr(time, "time_ns", clock.time_ns)
             patch.setattr(manifest, "CHUNK_SEGMENTS", 2)
             patch.setattr(object_store, "FIRST_PAUSE_S", 0)
+            patch.setattr(trio.to_thread, "run_sync", in_any_order(random.Random(seed)))
             requests.patch(patch)
             folder = Path(tempfile.mkdtemp(dir=tmp_path, prefix=f"seed {seed} "))
             trio.run(play, URLS[kind], folder, clock, seed, requests)
