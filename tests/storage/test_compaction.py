@@ -12,7 +12,7 @@ import trio
 
 from dafka.errors import StorageCorruptError, StorageUnsupportedError
 from dafka.records import Partition, Record, RecordBatch
-from dafka.storage import CompactsPartitions, Storage, open_storage, read_range
+from dafka.storage import CompactsPartitions, DeletesPartitions, Storage, open_storage, read_range
 from dafka.storage.compaction import CompactionPolicy, LatestKeys, Pass, choose, compact_partition
 from dafka.storage.plugin_helpers import now_ms
 from dafka.storage.tools.copy import copy_storage
@@ -191,3 +191,28 @@ def test_a_pass_removes_what_is_superseded_and_old_tombstones_up_to_its_end() ->
                 for at, key, value, stored_at in zip(range(5, 8), keys, values, (10, 19, 20), strict=True)
             ]
             assert [*choose(batch, latest, 20, end)] == expected, (keys, values, end)
+
+
+async def test_a_partition_that_begins_again_during_a_compaction_is_not_compacted(tmp_path: Path) -> None:
+    partition = Partition("orders", "A")
+    is_deleted = False
+
+    async def begin_again(_count: int) -> None:
+        nonlocal is_deleted
+        if not is_deleted:
+            is_deleted = True
+            assert isinstance(storage, DeletesPartitions)
+            await storage.delete_partitions([partition])
+            await append(b"new")
+
+    async def append(value: bytes) -> None:
+        for first in (0, 2, 4):
+            await storage.append([RecordBatch(partition, first, [value, value])])
+
+    async with open_storage(f"filelog:{tmp_path}/log?segment_bytes=1&fsync=never") as storage:
+        assert isinstance(storage, CompactsPartitions)
+        await append(b"old")
+        done = await storage.compact(partition, 5, lambda batch: b"\1" + bytes(len(batch) - 1), begin_again)
+        assert (is_deleted, done.records_removed) == (True, 0)
+        values = [value async for batch in read_range(storage, partition, 0, 6) for value in batch.values]
+        assert values == [b"new"] * 6

@@ -135,7 +135,9 @@ class LogWriter:
         del self._logs[log.partition.topic][log.partition]
         log.head, log.bases = Head(), ()
         log.forget_tail()
-        self._vacant[log.partition] = log
+        vacant = PartitionLog(log.partition, self.topics_folder)  # another object, for compactions that go on
+        vacant.slot = log.slot
+        self._vacant[log.partition] = vacant
         self._pending_slots.discard(log)
         self._write_slot(log, VACANT)
         self.syncer.sync_written([], [remove_folders(log.folder, self.topics_folder)])
