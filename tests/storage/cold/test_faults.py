@@ -420,3 +420,14 @@ async def test_a_reader_tries_again_to_read_a_copy_that_could_not_be_read(
             with pytest.raises(StorageError, match="Too many open files"):
                 await reader.partitions()
         assert await read_all(reader, A) == expected(50)
+
+
+async def test_a_manifest_that_is_gone_is_an_error_and_no_empty_cold_tier(tmp_path: Path) -> None:
+    hot = f"sqlite:{tmp_path}/store.db"
+    async with open_tiered(tmp_path, hot) as storage:
+        await storage.append([batch(A, 0, 50)])
+        await storage.move_due()
+        (tmp_path / "bucket" / storage.identity / "manifest.json").unlink()
+    with pytest.raises(StorageError, match="the manifest of the cold tier is gone"):
+        async with open_tiered(tmp_path, hot):
+            pass
