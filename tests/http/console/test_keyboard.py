@@ -43,6 +43,7 @@ def test_the_console_is_used_without_a_mouse(browser: Any, broker: ServedBroker)
         page.get_by_role("heading", level=1, name="Topics").wait_for()
         page.wait_for_timeout(0)
         assert focused(window) == "Topics", "the heading of a new page has the focus"
+        page.get_by_label("Filter topics by name").wait_for()
         press("/")
         assert focused(window) == "Filter topics by name"
         page.keyboard.type("orders")
