@@ -65,6 +65,18 @@ TOGETHER = {
     "one Chromium": ("tests/http/console/*",),
 }
 
+# Rooms that only compute, without sockets or threads: one worker for each folder, since starting one costs more than
+# most of their modules.
+COMPUTING = (
+    "tests/batches/",
+    "tests/broker/core/",
+    "tests/config/",
+    "tests/http1/",
+    "tests/kafka/protocol/",
+    "tests/protocol/",
+    "tests/wire/",
+)
+
 # What `make test` runs of the tests that start Spark: every example of its page, batches, a stream that continues, and
 # writing. The others are long: Spark takes a third of all processor time.
 SPARK_IN_SHORT = (
@@ -97,8 +109,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def unit_of(nodeid: str) -> str:
-    """Return what runs as one unit: the module's path, or a name in `TOGETHER`."""
+    """Return what runs as one unit: the module's path, its folder if that only computes, or a name in `TOGETHER`."""
     path = nodeid.partition("::")[0]
+    if path.startswith(COMPUTING):
+        return path.rpartition("/")[0]
     together = (name for name, patterns in TOGETHER.items() if any(fnmatchcase(path, pattern) for pattern in patterns))
     return next(together, path)
 

@@ -2,7 +2,7 @@
 
 All tests are collected once. Each module then runs in a process forked from this one, which has everything imported: a
 module cannot disturb the next one, and the workers share the memory of what they import. Modules that share something
-expensive run as one unit. What a worker leaves behind is killed with it.
+expensive, or only compute, run as one unit. What a worker leaves behind is killed with it.
 """
 
 from __future__ import annotations
