@@ -29,7 +29,7 @@ from dafka.transport import (
 from dafka.transport.connector import EVENT_HEADING, MESSAGE_BYTES_MAX, RETRY_S, Outcome, decode_handshake
 from dafka.transport.keys import AuthorizedKeys
 from tests.transport.scripted_monitor import ScriptedSocket
-from tests.waiting import DEADLINE_S
+from tests.waiting import DEADLINE_S, wait_until
 
 PEER, OTHER = "tcp://10.0.0.1:1", "tcp://10.0.0.2:1"
 MADE = (zmq.EVENT_HANDSHAKE_SUCCEEDED, 0)
@@ -241,6 +241,7 @@ async def test_listening_takes_the_messages_of_its_prefixes_up_to_the_largest_si
                 largest = [b"a", b"x" * MESSAGE_BYTES_MAX]
                 publisher.send_many([[b"c", b"no"], [b"b", b"yes"], largest, [b"a", b"last"]])
                 await done.wait()
+                await wait_until(lambda: bool(connected))
                 assert (received, connected) == ([[b"b", b"yes"], largest, [b"a", b"last"]], [peer.endpoint])
                 publisher.send_many([[b"a", b"x" * (MESSAGE_BYTES_MAX + 1)]])
                 while [b"\0a"] not in await publisher.receive_many():  # its connection is ended
