@@ -329,8 +329,7 @@ def open_subscriber(mesh: Mesh, *prefixes: bytes) -> Iterator[zmq.Socket[bytes]]
 
 
 async def wait(received: list[bytes], frame: bytes) -> None:
-    while frame not in received:  # noqa: ASYNC110
-        await trio.sleep(0.01)
+    await wait_until(lambda: frame in received)
 
 
 async def test_a_peer_with_too_many_subscriptions_is_disconnected_and_others_are_served() -> None:
@@ -338,10 +337,8 @@ async def test_a_peer_with_too_many_subscriptions_is_disconnected_and_others_are
         with open_subscriber(mesh, b"Mhonest") as honest:
             await wait(received, b"\1Mhonest")
             with open_subscriber(mesh, *(b"M" + b"x" * 200 + b"%d" % number for number in range(2000))):
-                while not mesh.publisher.discarded["connection ended: too many subscriptions"]:  # noqa: ASYNC110
-                    await trio.sleep(0.01)
+                await wait_until(lambda: bool(mesh.publisher.discarded["connection ended: too many subscriptions"]))
                 mesh.publisher.send_many([[b"Mhonest", b"served"]])
-                while not honest.poll(0):  # noqa: ASYNC110
-                    await trio.sleep(0.01)
+                await wait_until(lambda: bool(honest.poll(0)))
                 assert honest.recv_multipart() == [b"Mhonest", b"served"]
             assert received.count(b"\1Mhonest") == 1

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Awaitable
+from functools import partial
 from pathlib import Path
 from random import Random
 from urllib.request import Request, urlopen
@@ -110,7 +111,7 @@ class TestProcesses:
             async def restart_and_move() -> None:
                 for broker in (second, third):
                     await cluster.set_draining(broker, is_draining=True)
-                    await cluster.wait_until(lambda: not keeps_logs(first, broker), f"{broker.name} keeps logs")  # noqa: B023
+                    await cluster.wait_until(partial(has_no_logs, first, broker), f"{broker.name} keeps logs")
                     await broker.node.terminate(READY_S)
                     await cluster.start(broker)
                     await cluster.set_draining(broker, is_draining=False)
@@ -143,9 +144,9 @@ class TestProcesses:
             await cluster.wait_until(is_heard, f"the other brokers do not hear {first} yet", CUT_S / 2)
 
 
-def keeps_logs(asked: BrokerNode, broker: BrokerNode) -> bool:
+def has_no_logs(asked: BrokerNode, broker: BrokerNode) -> bool:
     found = find_replicas(asked.servers, TOPIC)
-    return not found or any(broker.number in brokers for brokers in found.values())
+    return bool(found) and all(broker.number not in brokers for brokers in found.values())
 
 
 async def prefer(cluster: ProcessCluster, asked: BrokerNode, kept: dict[int, list[int]]) -> None:

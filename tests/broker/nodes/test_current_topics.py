@@ -14,6 +14,7 @@ from dafka.kafka.apis.shared.registry import HANDLERS
 from dafka.kafka.protocol.constants import ApiKey
 from dafka.kafka.protocol.messages.cluster import MetadataRequestTopic
 from tests.http.running import open_web
+from tests.waiting import wait_until
 
 DEADLINE_S = 60
 
@@ -43,8 +44,7 @@ async def test_no_request_of_http_changes_topics_before_all_changes_are_known(mo
             async with trio.open_nursery() as nursery:
                 for method, target, options in REQUESTS:
                     nursery.start_soon(partial(web.request, method, target, **options))
-                while waiting < len(REQUESTS):  # noqa: ASYNC110
-                    await trio.sleep(0.01)
+                await wait_until(lambda: waiting == len(REQUESTS))
                 assert node.topics == before
                 are_known.set()
         assert node.topics.keys() == {"new", "changed", "published"}

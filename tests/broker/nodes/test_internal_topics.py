@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import attrs
-import trio
 
 from dafka import Config
 from dafka.records import Partition, RecordBatch
 from dafka.storage import open_storage
-from tests.broker.nodes.test_broker import DEADLINE_S, STORAGES, encode, open_broker, read_all, wait_end
+from tests.broker.nodes.test_broker import STORAGES, encode, open_broker, read_all, wait_end
+from tests.waiting import wait_until
 
 TOPIC = "$state"
 
@@ -27,9 +27,7 @@ async def test_internal_topic_keeps_its_records_and_is_hidden(tmp_path: Path) ->
         for log in (logs[1], *broker.logs("orders")):
             assert await broker.writer.append(log, encode([b"1", b"2", b"3"])).wait_offset() == 0
         (orders,) = broker.logs("orders")
-        with trio.fail_after(DEADLINE_S):
-            while orders.index.start_offset < 2:  # noqa: ASYNC110
-                await trio.sleep(0.01)
+        await wait_until(lambda: orders.index.start_offset >= 2)
         assert [record.value for record in await read_all(broker, logs[1])] == [b"1", b"2", b"3"]
         assert TOPIC not in broker.inventory.topics_without_logs()
     async with open_broker(url, config) as (_, broker):

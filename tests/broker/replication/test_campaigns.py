@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from itertools import count
 
 import attrs
@@ -111,6 +112,9 @@ class Campaign:
         brokers = self.cluster.brokers.values()
         await wait_for(lambda: all(len(each.brokers.living()) == len(brokers) for each in brokers))
 
+    def is_in_sync(self, topic: str, number: int) -> bool:
+        return self.cluster.in_sync(topic, number) == BROKERS
+
     async def fill(self) -> None:
         for name in self.draw.sample(sorted(self.cluster.brokers), min(1, len(self.cluster.brokers))):
             self.cluster.disks[name].is_full = True
@@ -131,7 +135,7 @@ class Campaign:
             assert not any(broker.storage.ends(each) for each in TOPICS if each not in self.topics), "records are left"
         for topic, expected in self.topics.items():
             for number in range(LOGS):
-                await wait_for(lambda topic=topic, number=number: cluster.in_sync(topic, number) == BROKERS)  # type: ignore[misc]
+                await wait_for(partial(self.is_in_sync, topic, number))
                 leader = cluster.leader(topic, number)
                 found = await cluster.read(leader, topic, number)
                 assert len(set(found)) == len(found)

@@ -24,6 +24,7 @@ from tests.http.websocket import test_permissions as messages
 from tests.http.websocket.clients import BINARY, open_client
 from tests.kafka.apis import test_authorization as kafka
 from tests.kafka.apis.door import Client
+from tests.waiting import wait_until
 
 TOPIC, GROUP = routes.TOPIC, routes.GROUP
 ANSWER_S = 20
@@ -105,9 +106,7 @@ async def open_disk(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Runn
         with monkeypatch.context() as patch:
             patch.setattr(storage, "append", append_or_fail)
             yield web, is_full
-        with trio.fail_after(ANSWER_S):
-            while not web.broker.node.storage.can_write:  # noqa: ASYNC110 (nothing else tells)
-                await trio.sleep(0.02)
+        await wait_until(lambda: web.broker.node.storage.can_write, deadline_s=ANSWER_S)
         answers = [
             await web.request("POST", f"/topics/{TOPIC}/records", b"a"),
             await web.request("PUT", f"/groups/{GROUP}/offsets", document=commit),

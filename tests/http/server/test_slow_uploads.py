@@ -13,6 +13,7 @@ from dafka.kafka.protocol.frames import encode_request
 from dafka.kafka.protocol.messages.connections import ApiVersionsRequest
 from tests.http.running import DEADLINE_S, RunningWeb, open_web
 from tests.http.server.test_hostile_readers import UPGRADE
+from tests.waiting import wait_until
 
 MIB = 2**20
 COUNT = 40
@@ -42,9 +43,8 @@ async def test_others_publish_beside_slow_uploads(beginning: bytes) -> None:
         assert not web.broker.web.counters.disconnected
         assert web.broker.web.receiving.taken_bytes <= 2 * COUNT * (len(SENT) + 2**16)
         await stack.aclose()
-        with trio.fail_after(DEADLINE_S):
-            while web.broker.web.receiving.taken_bytes:  # noqa: ASYNC110
-                await trio.sleep(0.01)
+        receiving = web.broker.web.receiving
+        await wait_until(lambda: not receiving.taken_bytes)
 
 
 async def test_kafka_clients_are_served_beside_slow_uploads() -> None:
@@ -57,8 +57,7 @@ async def test_kafka_clients_are_served_beside_slow_uploads() -> None:
             stream = await stack.enter_async_context(await trio.open_tcp_stream(host, int(port)))
             await stream.send_all((16 * MIB).to_bytes(4, "big") + SENT)
         with trio.fail_after(DEADLINE_S):
-            while kafka.receiving.taken_bytes < COUNT * len(SENT):  # noqa: ASYNC110
-                await trio.sleep(0.01)
+            await wait_until(lambda: kafka.receiving.taken_bytes >= COUNT * len(SENT))
             stream = await stack.enter_async_context(await trio.open_tcp_stream(host, int(port)))
             request = encode_request(ApiVersionsRequest(), 0, 1)[4:] + bytes(MIB)
             await stream.send_all(len(request).to_bytes(4, "big") + request)
@@ -69,6 +68,5 @@ async def test_kafka_clients_are_served_beside_slow_uploads() -> None:
 
 async def _wait_for_uploads(web: RunningWeb) -> None:
     assert web.broker.web is not None
-    with trio.fail_after(DEADLINE_S):
-        while web.broker.web.receiving.taken_bytes < COUNT * len(SENT):  # noqa: ASYNC110
-            await trio.sleep(0.01)
+    receiving = web.broker.web.receiving
+    await wait_until(lambda: receiving.taken_bytes >= COUNT * len(SENT))

@@ -29,6 +29,7 @@ from tests.http.websocket.raw import (
     handshake,
     open_raw,
 )
+from tests.waiting import wait_until
 
 DEADLINE_S = 60
 PROTOCOL_ERROR, INVALID_DATA, TOO_BIG = 1002, 1007, 1009
@@ -206,8 +207,8 @@ async def test_large_messages_wait_for_room_and_must_come_in_time() -> None:
     async with open_web(config=config) as web, open_raw(web) as slow, open_raw(web) as other:
         await slow.send(frame(TEXT, b" " * 500_000)[:100_000])
         assert web.broker.web is not None
-        while not web.broker.web.receiving.taken_bytes:  # noqa: ASYNC110
-            await trio.sleep(0.01)
+        receiving = web.broker.web.receiving
+        await wait_until(lambda: bool(receiving.taken_bytes))
         await other.send(frame(TEXT, b" " * 100_000 + PING_MESSAGE))
         assert await slow.receive_close() == 0
         assert await other.receive() == (FINAL | TEXT, b'{"type":"pong","id":1}')
@@ -226,9 +227,8 @@ async def test_half_open_connection_gives_everything_back() -> None:
                 await client.receive()
                 await client.stream.send_eof()
                 assert await client.receive_close() in {0, 1006}
-        with trio.fail_after(DEADLINE_S):
-            while len(web.broker.web.quotas):  # noqa: ASYNC110
-                await trio.sleep(0.01)
+        quotas = web.broker.web.quotas
+        await wait_until(lambda: not len(quotas))
         assert not web.broker.node.watchers
 
 
@@ -240,9 +240,8 @@ async def test_connection_that_is_cut_anywhere_is_forgotten(data: bytes) -> None
                 await client.send(data[:size])
         assert await is_serving(web)
         assert web.broker.web is not None
-        with trio.fail_after(DEADLINE_S):
-            while len(web.broker.web.quotas):  # noqa: ASYNC110
-                await trio.sleep(0.01)
+        quotas = web.broker.web.quotas
+        await wait_until(lambda: not len(quotas))
 
 
 async def test_close_right_behind_the_handshake_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:

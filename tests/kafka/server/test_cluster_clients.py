@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -146,9 +147,12 @@ def test_consumers_read_what_is_committed_in_their_rack(cluster: RunningCluster,
         assert read_committed(cluster.servers, topic, rack, len(expected)) == expected
         return [each for each in range(3) if consumed(each) > before[each]]
 
+    def is_served_by(number: int, rack: str) -> bool:
+        return serving(rack) == [number]
+
     # While a replica does not seem alive, or in sync, the leader serves its rack.
     for number, rack in enumerate(RACKS):
-        poll_until(lambda number=number, rack=rack: serving(rack) == [number])  # type: ignore[misc]
+        poll_until(partial(is_served_by, number, rack))
 
 
 def append(servers: str, topic: str) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -163,7 +163,7 @@ class Model:
                 assert decode_checkpoint(encode_checkpoint(checkpoint)) == checkpoint
                 assert checkpoint.is_met("orders", self.stored.__getitem__)
                 lacking = self.stored | {Partition("orders", each): end - 1 for each, end in needed.items()}
-                assert not needed or not checkpoint.is_met("orders", lambda each, ends=lacking: ends.get(each, 0))  # type: ignore[misc]
+                assert not needed or not checkpoint.is_met("orders", lacking.__getitem__)
 
     def restart(self) -> None:
         """Restore the log from its checkpoints, and read the index records behind them."""
