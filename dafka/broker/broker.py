@@ -37,7 +37,7 @@ from dafka.broker.node import BrokerNode
 from dafka.broker.replication.preferred_leader import PreferredLeaderElections
 from dafka.broker.startup import serve_broker
 from dafka.config import Config
-from dafka.storage.plugin_helpers import now_ms
+from dafka.steady_clock import steady_now_ms
 
 _EXPIRY_INTERVAL_S = 600.0
 
@@ -162,7 +162,7 @@ class Broker:
         while True:
             await trio.sleep(_EXPIRY_INTERVAL_S)
             for log in self.node.log_table.all_logs():
-                log.producers.expire(now_ms())
+                log.producers.expire(steady_now_ms())
 
 
 @asynccontextmanager

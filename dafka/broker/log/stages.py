@@ -13,7 +13,7 @@ from dafka.broker.local_state import LocalState
 from dafka.broker.log.waiters import LogWaiters
 from dafka.records import RecordBatch
 from dafka.roles.commit_pipeline import Commit, CommitStage
-from dafka.storage.plugin_helpers import now_ms
+from dafka.steady_clock import steady_now_ms
 
 
 class AssignOffsets(CommitStage):
@@ -38,7 +38,7 @@ class AssignOffsets(CommitStage):
     def prepare(self, commit: Commit) -> None:
         """Add the index records."""
         self._planned, self._backfill = self._backfill, []
-        self._plan = self._assigner.plan(commit.batches, now_ms(), self._planned)
+        self._plan = self._assigner.plan(commit.batches, steady_now_ms(), self._planned)
         commit.added += self._plan.index_records
 
     def done(self, commit: Commit) -> None:
@@ -77,7 +77,7 @@ class WriteLocalState(CommitStage):
 
     def prepare(self, commit: Commit) -> None:
         """Add the changed state."""
-        commit.added += self._state.begin_write(now_ms())
+        commit.added += self._state.begin_write(steady_now_ms())
 
     def done(self, commit: Commit) -> None:
         """Record that the state is durable."""

@@ -20,7 +20,7 @@ from dafka.errors import NotLeaderError, TopicDeletedError
 from dafka.protocol.actions import Action
 from dafka.records import BATCH_BYTES_LIMIT, Partition, RecordBatch
 from dafka.roles.arguments import check_sizes
-from dafka.storage.plugin_helpers import now_ms
+from dafka.steady_clock import steady_now_ms
 
 
 @attrs.frozen(eq=False)
@@ -174,7 +174,7 @@ class LogWriter:
         it is durable on this broker. Raise `NotLeaderError` if this broker does not lead the log.
         """
         _check_led(log)
-        time_ms, producers = now_ms(), log.producers
+        time_ms, producers = steady_now_ms(), log.producers
         first = producers.open_transactions.get(marker.producer_id)
         position = self.next_sequence(log)
         entry = MarkerEntry(
