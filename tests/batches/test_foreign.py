@@ -61,7 +61,7 @@ def test_a_log_of_ours_is_read_by_others(compression: Compression, reader: type[
 @pytest.mark.parametrize("builder", [DefaultRecordBatchBuilder, AioBuilder])
 @pytest.mark.parametrize("name", NAMES)
 def test_batches_of_others_are_read(name: str, builder: type[Any]) -> None:
-    """Each shape is compressed in one way, and those of many records in each way."""
+    """Small shapes are tried with one compression each, and shapes of many records with every compression."""
     records = SHAPES[name]
     is_large = len(records.values) >= 300
     for compression in COMPRESSIONS if is_large else [COMPRESSIONS[NAMES.index(name) % len(COMPRESSIONS)]]:

@@ -79,7 +79,7 @@ def forget_subscription(machine: type[Any], command: Command) -> Apply:
 
 
 def lacking_subscriptions(role: str, forget: Callable[[Command], Apply], *commands: Command) -> list[Mutant]:
-    """Return a mutant for each of these commands, which a role must subscribe to; `forget` makes it lack one."""
+    """Return a mutant for each of these commands. It does not subscribe to that command; `forget` removes it."""
     names = {command: command.name.replace("_", "-") for command in commands}
     return [
         Mutant(

@@ -188,7 +188,7 @@ class CountingTarget(EmbeddedTarget):
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_each_scenario_runs_once_on_no_more_targets_than_needed(seed: int) -> None:
-    """Those that share a target do so until one fails; the others have their own, and some run alone."""
+    """Scenarios that may share a target use it until one fails. Others get their own, and some run alone."""
     random, target = Random(seed), CountingTarget()
     heard: Counter[str] = Counter()
     running_with_heavy: set[int] = set()

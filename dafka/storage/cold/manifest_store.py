@@ -88,7 +88,7 @@ class ManifestStore:
     async def refresh_stale(self) -> None:
         """Ask the object store, if a newer version may be there. Raise `StorageError` if it cannot be read.
 
-        Before records are dropped: otherwise those that are in the newer version would be back later.
+        Called before records are dropped: the newer version may hold some of them, which would be back with it.
         """
         if self.is_stale:
             await self.refresh()

@@ -71,7 +71,7 @@ class Traffic:
             self.failed.append(f"{left} records are not acknowledged")
 
     def stop(self) -> None:
-        """Send no more."""
+        """Stop sending."""
         self._is_stopped = True
 
     def is_more_acknowledged(self, before: list[int]) -> bool:

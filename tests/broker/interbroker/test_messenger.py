@@ -75,7 +75,7 @@ class Network:
 
 
 def test_messages_arrive_in_order_and_once_whatever_restarts_meanwhile() -> None:
-    """Those for an earlier incarnation may be missing; without restarts, all arrive. So do those that come later."""
+    """Messages to a former process of a broker may be lost. All arrive without restarts, or after the last one."""
     for seed in range(150):
         draw, network, names = random.Random(seed), Network("a", "b", "c"), ["a", "b", "c"]
         sent: defaultdict[tuple[str, str], list[int]] = defaultdict(list)

@@ -67,7 +67,7 @@ class Campaign:
         await wait_for(self.agree)
 
     def agree(self) -> bool:
-        """Return whether all running brokers have the same topics: those that exist."""
+        """Return whether all running brokers have the topics that exist, and no others."""
         found = [{name: each.find_topic(name) for name in each.topics} for each in self.cluster.brokers.values()]
         return found[0].keys() == self.topics.keys() and all(each == found[0] for each in found)
 

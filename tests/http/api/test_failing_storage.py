@@ -1,6 +1,6 @@
 """On a storage that takes nothing, such as a full disk, every request that waits for something durable is answered.
 
-The requests are those of the tables of permissions, at all doors.
+The requests of the tables of permissions are sent: of Kafka, HTTP and WebSocket.
 """
 
 from __future__ import annotations

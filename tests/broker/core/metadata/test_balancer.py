@@ -118,12 +118,12 @@ class Cluster:
             self.died_at.pop(each, None)
 
     def run(self, seconds: int) -> None:
-        """Let time pass."""
+        """Advance the clock."""
         for _ in range(seconds):
             self.step()
 
     def rest(self) -> None:
-        """Let time pass until nothing has changed for a minute and a half."""
+        """Advance the clock until nothing has changed for a minute and a half."""
         changed_at = self.now
         while self.now < changed_at + 90:
             changed_at = self.now if self.step() else changed_at

@@ -136,7 +136,7 @@ def parse_s(text: str) -> float:
 
 @attrs.define(slots=False)
 class BrokerScript:
-    """One run of a scenario: the commands that scenarios of logs and those of topics share."""
+    """One run of a scenario, with the commands that all scenarios have: those of logs, and those of topics."""
 
     world: Any
 

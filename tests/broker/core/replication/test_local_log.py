@@ -113,7 +113,7 @@ class Model:
         return run
 
     def end_open_run(self, index: Index, needed: dict[Partition, int]) -> None:
-        """Let the open run end before the next entry, which says how long it was."""
+        """End the open run before the next entry, which states its length."""
         if index.open_run is not None:
             partition, count = index.partition(index.open_run.address), self.draw.randint(1, 3)
             self.sequences[partition] = index.open_run.first_sequence + count
