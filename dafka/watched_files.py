@@ -57,7 +57,10 @@ class WatchedFiles(Generic[Value]):
         self.value = read()
 
     def refresh(self) -> bool:
-        """Read the files again if they may have changed. Return whether the value is another one.
+        """Read the files again if they may have changed.
+
+        Returns:
+            Whether the value is another one.
 
         Raises:
             ConfigError: The files have changed and cannot be read; once for each change.

@@ -206,11 +206,11 @@ async def test_repeated_batches_are_known_when_the_wall_clock_is_set(
     data = encode_batch(0, [b"once"], timestamps=1000, producer_id=7, producer_epoch=0, base_sequence=0)
     async with open_orders() as brokers:
         broker, log = led_log(brokers)
-        assert await broker.appender.append(log, [(check_crc(data), data)], None).wait_offset() == 0
+        assert await broker.appender.append(log, [(check_crc(data), data)], "").wait_offset() == 0
         read = time.time_ns
         monkeypatch.setattr(time, "time_ns", lambda: read() + 10**15)
         await trio.sleep(1000)  # producers that have sent nothing for a day are forgotten every ten minutes
-        assert await broker.appender.append(log, [(check_crc(data), data)], None).wait_offset() == 0
+        assert await broker.appender.append(log, [(check_crc(data), data)], "").wait_offset() == 0
         assert log.index.end_offset == 1
 
 
