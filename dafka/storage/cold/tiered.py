@@ -106,12 +106,14 @@ class TieredStorage:
         return await self._read_cold(segment, first_sequence, count, bytes_max, with_times=with_times)
 
     async def find_sequence_by_time(self, partition: Partition, stored_at: int) -> int:
-        """See `Storage.find_sequence_by_time`."""
+        """See `Storage.find_sequence_by_time`. It is searched again if records were moved meanwhile."""
         found = await self._find_visible(partition, await self.hot.find_partition(partition))
-        segment = None if found is None else found.find_by_time(stored_at)
-        if found is None or segment is None:
+        while (segment := None if found is None else found.find_by_time(stored_at)) is None:
             sequence = await self.hot.find_sequence_by_time(partition, stored_at)
-            return sequence if found is None else max(sequence, found.end)
+            before, found = found, await self._find_visible(partition, await self.hot.find_partition(partition))
+            is_moved = found is not None and (before is None or found.end != before.end)
+            if not is_moved:
+                return sequence if before is None else max(sequence, before.end)
         if stored_at <= segment.first_at:
             return segment.start
         return max(await self.reader.find_sequence_by_time(segment, stored_at), segment.start)

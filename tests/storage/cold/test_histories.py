@@ -246,7 +246,6 @@ def in_any_order(draw: random.Random) -> Callable[..., Awaitable[Any]]:
     return run_sync
 
 
-@pytest.mark.long  # in some orders of the threads, a search by time finds a later record
 @pytest.mark.parametrize("kind", ["tiered", "tiered file log"])
 def test_nothing_is_lost_or_there_twice_whatever_happens_during_a_move(kind: str, tmp_path: Path) -> None:
     for seed in range(SEEDS):
