@@ -27,9 +27,9 @@ from dafka.protocol.machines.stored_partitions import StoredPartitions
 from dafka.records import Partition, RecordBatch
 from dafka.roles.sockets import NodeSockets, open_sockets
 from dafka.roles.store import describe_held
+from dafka.steady_clock import steady_now_ms
 from dafka.storage import KeepsRecordBatches, PartitionInfo, Storage, open_storage
 from dafka.storage.opening import read_range, read_ranges
-from dafka.storage.plugin_helpers import now_ms
 from dafka.wire import Role
 
 _COUNTED_RECORDS = 10**6
@@ -123,8 +123,8 @@ async def _assign_missing_offsets(
     unordered = [each for each in unordered if each[0].topic in led]
     for partition, first_sequence in sorted(unordered, key=lambda each: stored[each[0]].earliest_stored_at or 0):
         async for batch in _batches_to_order(storage, log_table, partition, first_sequence, ends[partition]):
-            plan = assigner.plan([batch], now_ms())
-            await storage.append([*plan.index_records, *state.begin_write(now_ms())])
+            plan = assigner.plan([batch], steady_now_ms())
+            await storage.append([*plan.index_records, *state.begin_write(steady_now_ms())])
             assigner.commit(plan)
             state.write_done()
     for log in log_table.all_logs():

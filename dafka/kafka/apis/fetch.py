@@ -35,7 +35,7 @@ from dafka.kafka.protocol.messages.logs import (
 from dafka.kafka.server.cluster_view import NO_NODE
 from dafka.kafka.server.counters import count_records
 from dafka.kafka.server.fetch_sessions import LogProgress, SessionFetch
-from dafka.storage.plugin_helpers import now_ms
+from dafka.steady_clock import steady_now_ms
 
 RESPONSE_BYTES_MAX = 50 * 2**20
 """The maximum size of a response in bytes, unless a single batch is larger."""
@@ -136,7 +136,7 @@ def _begin_session(context: RequestContext, request: FetchRequest) -> SessionFet
         TopicPartition(topic.topic, each) for topic in request.forgotten_topics_data for each in topic.partitions
     ]
     sessions = context.server.fetch_sessions
-    return sessions.begin(request.session_id, request.session_epoch, changed, forgotten, now_ms())
+    return sessions.begin(request.session_id, request.session_epoch, changed, forgotten, steady_now_ms())
 
 
 def _is_urgent(part: PartitionData) -> bool:

@@ -45,7 +45,7 @@ from dafka.kafka.protocol.messages.transactions import (
     TopicResponse,
     TransactionState,
 )
-from dafka.storage.plugin_helpers import now_ms
+from dafka.steady_clock import steady_now_ms
 
 
 def _authorize_producer(user: Permissions, _context: RequestContext, request: InitProducerIdRequest) -> Decision:
@@ -204,7 +204,7 @@ async def list_transactions(context: RequestContext, request: ListTransactionsRe
         found = await context.broker.transactions.list_transactions()
     except CoordinatorError as error:
         return ListTransactionsResponse(error_code=error.error_code, unknown_state_filters=[], transaction_states=[])
-    time_ms = now_ms()
+    time_ms = steady_now_ms()
     known = {phase.value for phase in TransactionPhase}
     states = [
         ListedTransactionState(
