@@ -19,7 +19,7 @@ from tests.mutation.scope import Room, git, lines_changed_since, read_rooms
 
 
 def main() -> int:
-    """Run mutants; return 1 if one survives that is not known."""
+    """Run mutants; return 1 if one survives that is not known, or if there are untested lines."""
     options = _parse()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     changed = lines_changed_since(_base(options.since)) if options.since else None
@@ -28,6 +28,8 @@ def main() -> int:
     with copy_of_repository() as tree:
         rooms = [room for room in read_rooms(tree) if not options.room or room.name in options.room]
         chosen = {room: _choose(tree, room, changed, options.file) for room in rooms}
+        if options.untested:
+            return 1 if sum(_list_untested(tree, room, own, options.jobs) for room, own in chosen.items()) else 0
         mutants = [mutant for each in chosen.values() for mutant in each]
         if options.sample is not None and options.sample < len(mutants):
             mutants = random.Random(options.seed).sample(mutants, options.sample)
@@ -50,6 +52,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=2, help="processes (default: 2)")
     parser.add_argument("--again", action="store_true", help="also run mutants whose results are known")
     parser.add_argument("--alive", action="store_true", help="run those again that survived, with the tests of today")
+    parser.add_argument("--untested", action="store_true", help="only list the lines that no test of their room runs")
     parser.add_argument("--page", action="store_true", help="write the page of results; fail below the aim")
     return parser.parse_args()
 
@@ -86,6 +89,18 @@ def _run(tree: Path, room: Room, mutants: list[Mutant], options: argparse.Namesp
         tests = build_map(tree, room, set(sources), options.jobs, _say)
         found += run_mutants(tree, unknown, tests, options.jobs, _say)
     return found
+
+
+def _list_untested(tree: Path, room: Room, mutants: list[Mutant], jobs: int) -> int:
+    """List the lines of mutants that no test of a room runs, and return how many there are."""
+    sources = {file: read(tree, file).splitlines() for file in {mutant.file for mutant in mutants}}
+    if not sources:
+        return 0
+    tests = build_map(tree, room, set(sources), jobs, _say)
+    lines = sorted({(mutant.file, mutant.line) for mutant in mutants if not tests.runs(mutant)})
+    for file, line in lines:
+        _say(f"{file}:{line} {sources[file][line - 1].strip()}")
+    return len(lines)
 
 
 def _conclude(results: list[Result]) -> int:

@@ -24,7 +24,7 @@ from tests.mutation.mutants import Mutant, changed_lines, digest, read
 from tests.mutation.overlay import copy_of_tree, enter_overlay, preload
 from tests.mutation.scope import Room
 
-TESTS_S = 40.0
+TESTS_S = 60.0
 """The tests of one mutant together take this long at most; the slowest are left out."""
 
 FIRST_TESTS = 60
@@ -121,6 +121,12 @@ class Map:
         # The tests of definitions are few, and the only ones that notice some mutants: the limit is not for them.
         others = {name: duration_s for name, duration_s in found.items() if name not in definitions}
         return [*_within(TESTS_S, others), *sorted(definitions, key=self._durations.__getitem__)]
+
+    def runs(self, mutant: Mutant) -> bool:
+        """Return whether a test runs a mutant's lines, or importing the file does."""
+        return mutant.is_definition or any(
+            module.tests_of(mutant.file, mutant.line, mutant.line_end) for module in self._modules
+        )
 
     def rounds(self, mutant: Mutant) -> list[Round]:
         """Return the rounds of a mutant's tests, each with the seconds that it takes."""

@@ -12,7 +12,7 @@ from tests.mutation.coverage_map import ModuleMap
 from tests.mutation.mutants import Mutant, changed_lines, mutants_of, read
 from tests.mutation.operators import OWN
 from tests.mutation.report import describe_sample, score
-from tests.mutation.runner import Map, Result, in_rounds
+from tests.mutation.runner import TESTS_S, Map, Result, in_rounds
 from tests.mutation.scope import ROOT, read_rooms
 from tests.mutation.survivors import Survivor, read_survivors
 
@@ -85,11 +85,15 @@ def test_a_mutant_runs_the_tests_of_its_line_the_fastest_first() -> None:
     assert tests.tests_of(Mutant("f.py", 3, 3, "g", "NumberReplacer", 0)) == ["m::fast", "m::slow"]
     assert tests.tests_of(Mutant("f.py", 9, 9, "g", "NumberReplacer", 0)) == ["m::fast", "m::other", "m::slow"]
     assert tests.tests_of(Mutant("g.py", 3, 3, "g", "NumberReplacer", 0)) == []
+    lines = [Mutant("f.py", line, line, "g", "NumberReplacer", 0) for line in (3, 4, 9)]
+    assert [tests.runs(each) for each in (*lines, definition)] == [True, True, False, True]
 
 
 def test_the_tests_of_definitions_run_however_long_the_others_take() -> None:
     definitions = "tests/test_docs.py::test"
-    module = ModuleMap({"m::slow": 20.0, "m::slower": 30.0, definitions: 9.0}, {}, {"f.py": {3: [0, 1, 2], 4: [0, 1]}})
+    module = ModuleMap(
+        {"m::slow": TESTS_S / 2, "m::slower": TESTS_S, definitions: 9.0}, {}, {"f.py": {3: [0, 1, 2], 4: [0, 1]}}
+    )
     tests = Map([module])
     assert tests.tests_of(Mutant("f.py", 3, 3, "g", "NumberReplacer", 0)) == ["m::slow", definitions]
     assert tests.tests_of(Mutant("f.py", 4, 4, "g", "NumberReplacer", 0)) == ["m::slow"]
