@@ -1,243 +1,187 @@
+"""The consumer's machine: where it begins, what it fetches and delivers, and what it reports."""
+
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 
 from dafka import wire
 from dafka.config import Config
-from dafka.protocol import (
-    ConsumerMachine,
-    DeliveryBuffer,
-    FetchUnanswered,
-    PartitionSilent,
-)
-from dafka.protocol.actions import Action, Deliver, Publish, Subscribe, Unsubscribe
-from dafka.protocol.events import PartitionHeard
-from dafka.protocol.polling import RETRY_WAITS_S
+from dafka.protocol import ConsumerMachine, DeliveryBuffer
+from dafka.protocol.actions import Publish
 from dafka.records import Partition, RecordBatch
-from dafka.wire import Command
-from tests.protocol.helpers import (
-    HELLO,
-    asked,
-    batches,
-    direct,
-    direct_head,
-    events,
-    head,
-    live,
-    published,
-    sequences,
-    subscription,
-)
+from tests.protocol.scripts import play, scripts_of
 
-ME = "CONSUMER"
-
-
-def make_consumer(
-    *topics: str, positions: dict[Partition, int] | None = None, config: Config | None = None, **settings: Any
-) -> ConsumerMachine:
-    """Return a consumer that begins at `earliest`, with these settings of its section."""
-    config = (config or Config()).with_consumer(**{"offset_reset": "earliest", **settings})
-    consumer = ConsumerMachine(ME, config, positions)
-    consumer.start(0.0)
-    for topic in topics or ("hello",):
-        consumer.subscribe(topic, 0.0)
-    return consumer
-
-
-def delivered(actions: list[Action]) -> list[int]:
-    return sequences(batches(actions))
-
-
-def receive(consumer: ConsumerMachine, *messages: wire.BatchedMessage, now: float = 0.1) -> list[int]:
-    return delivered(consumer.receive(messages, now))
-
-
-def test_subscribe_follows_a_topic_and_asks_for_its_heads() -> None:
-    consumer = make_consumer()
-    heads = Publish(wire.GetHeads("world", ME))
-    assert consumer.subscribe("world", 0.0) == [Subscribe(b"Mworld"), Subscribe(b"Hworld"), heads]
-    assert consumer.subscribe("world", 0.0) == []
-
-
-def test_a_peer_that_now_hears_get_heads_is_asked_but_only_once_a_second() -> None:
-    consumer = make_consumer("hello", "world")
-    for other in ("hello2", "other"):
-        assert consumer.receive_subscriptions(subscription(Command.GET_HEADS, other), 0.5) == []
-    assert consumer.receive_subscriptions(subscription(Command.GET_HEADS, "hello", active=False), 0.5) == []
-    newcomer = subscription(Command.GET_HEADS)
-    assert published(consumer.receive_subscriptions(newcomer, 0.5), wire.GetHeads) == []
-    assert consumer.deadline() == 1.0
-    assert published(consumer.receive_subscriptions(newcomer, 0.6), wire.GetHeads) == []
-    consumer.unsubscribe("world")
-    assert published(consumer.tick(1.0), wire.GetHeads) == [wire.GetHeads("hello", ME)]
-    assert published(consumer.tick(1.1), wire.GetHeads) == []
-    assert published(consumer.receive_subscriptions(newcomer, 5.0), wire.GetHeads) == [wire.GetHeads("hello", ME)]
-
-
-def test_get_heads_is_repeated_twice_because_an_answer_may_be_lost() -> None:
-    consumer = make_consumer()
-    assert consumer.deadline() == RETRY_WAITS_S[0]
-    times = [0.5 * half for half in range(1, 200)]
-    asked_at = [time for time in times if published(consumer.tick(time), wire.GetHeads)]
-    assert asked_at == [RETRY_WAITS_S[0], sum(RETRY_WAITS_S)]
-    consumer.subscribe("world", 200.0)
-    consumer.unsubscribe("world")
-    assert published(consumer.tick(200.0 + sum(RETRY_WAITS_S)), wire.GetHeads) == [], "it was given up"
-
-
-def test_a_store_is_greeted_with_the_topics() -> None:
-    consumer = make_consumer("hello", "world")
-    hello = Publish(wire.ConsumerHello("STORE", ME, ("hello", "world")))
-    assert consumer.receive([wire.StoreHello(ME, "STORE")], 0.1) == [hello]
-    assert consumer.receive_subscriptions(subscription(Command.CONSUMER_HELLO, "STORE"), 0.1) == [hello]
-    assert consumer.receive_subscriptions(subscription(Command.CONSUMER_HELLO), 0.1) == []
-    assert consumer.receive([wire.StoreHello("CONSUMER2", "STORE")], 0.1) == []
-    for topic in ("hello", "world"):
-        consumer.unsubscribe(topic)
-    assert consumer.receive([wire.StoreHello(ME, "STORE")], 0.1) == []
-    assert consumer.receive_subscriptions(subscription(Command.CONSUMER_HELLO, "STORE"), 0.1) == []
-
-
-@pytest.mark.parametrize("message", [head(6), direct_head(6, ME)])
-def test_earliest_fetches_up_to_a_head(message: wire.BatchedMessage) -> None:
-    assert asked(make_consumer().receive([message], 0.1)) == [(0, 7)]
-
-
-def test_latest_begins_with_the_record_after_the_first_sign_erratum_15() -> None:
-    consumer = make_consumer(offset_reset="latest")
-    assert consumer.receive([head(6)], 0.1) == []
-    assert receive(consumer, live(7, 9)) == [7, 8]
-    other = Partition("hello", "OTHER")
-    assert receive(consumer, live(3, 5, other)) == [3, 4]
-
-
-def test_latest_takes_a_producer_that_joined_after_settling_from_0_erratum_15() -> None:
-    consumer = make_consumer(offset_reset="latest")
-    consumer.node_settled(0.2)
-    consumer.peer_joined("PRODUCER", 0.3)
-    assert asked(consumer.receive([live(5, 7)], 0.4)) == [(0, 5)]
-
-
-def test_a_producer_that_was_there_before_is_not_new_when_it_comes_back() -> None:
-    consumer = make_consumer(offset_reset="latest")
-    consumer.peer_joined("PRODUCER", 0.1)
-    consumer.node_settled(0.2)
-    consumer.peer_joined("PRODUCER", 0.3)
-    consumer.peer_left("PRODUCER", 4.0)
-    consumer.peer_joined("PRODUCER", 5.0)
-    assert receive(consumer, live(5, 7)) == [5, 6]
-
-
-@pytest.mark.parametrize("offset_reset", ["latest", "earliest"])
-def test_a_position_comes_before_everything(offset_reset: str) -> None:
-    consumer = make_consumer(positions={HELLO: 3}, offset_reset=offset_reset)
-    consumer.node_settled(0.0)
-    consumer.peer_joined("PRODUCER", 0.1)
-    assert asked(consumer.receive([head(6)], 0.2)) == [(3, 4)]
-    assert receive(consumer, direct(0, 5, ME)) == [3, 4]
-
-
-def test_if_the_program_is_behind_live_records_are_dropped_and_fetched_later() -> None:
-    consumer = make_consumer(buffer_bytes_max=100)
-    assert receive(consumer, live(0, 3)) == [0, 1, 2]
-    consumer.records_buffered(100)
-    assert consumer.receive([live(3, 6), head(7)], 0.2) == []
-    assert published(consumer.tick(60.0), wire.Fetch) == []
-    assert asked(consumer.records_taken(50, 60.1)) == []
-    assert asked(consumer.records_taken(1, 60.1)) == [(3, 5)]
-    assert receive(consumer, direct(3, 8, ME)) == [3, 4, 5, 6, 7]
-
-
-def test_one_wake_up_brings_little_more_than_the_buffer_takes() -> None:
-    consumer = make_consumer(buffer_bytes_max=200)
-    actions = consumer.receive([live(0, 1), live(1, 2), live(2, 3), live(3, 4)], 0.1)
-    delivered = [action.batch for action in actions if isinstance(action, Deliver)]
-    assert [batch.first_sequence for batch in delivered] == [0, 1]
-    consumer.records_buffered(sum(batch.memory_bytes for batch in delivered))
-    assert asked(consumer.records_taken(100, 60.0)) == [(2, 2)]
-
-
-def test_records_fetched_before_the_pause_have_the_half_that_live_records_leave() -> None:
-    consumer = make_consumer(buffer_bytes_max=100)
-    consumer.receive([head(9)], 0.1)
-    consumer.records_buffered(99)
-    assert receive(consumer, live(0, 1)) == []
-    assert receive(consumer, direct(0, 4, ME)) == [0, 1, 2, 3]
-    consumer.records_buffered(1)
-    assert receive(consumer, direct(4, 10, ME)) == []
-    assert asked(consumer.records_taken(100, 0.2)) == [(4, 6)]
-
-
-def test_a_paused_fetch_is_not_reported_as_unanswered() -> None:
-    consumer = make_consumer(buffer_bytes_max=100)
-    consumer.receive([head(9)], 0.1)
-    consumer.records_buffered(200)
-    told = []
-    for _ in range(10):
-        told += events(consumer.tick(consumer.deadline()))
-    assert [event for event in told if isinstance(event, FetchUnanswered)] == []
-
-
-def test_an_unanswered_fetch_is_reported_and_repeated() -> None:
-    consumer = make_consumer()
-    consumer.receive([head(9)], 0.0)
-    actions = [action for now in (0.5, 1.5, 3.5) for action in consumer.tick(now)]
-    assert asked(actions) == [(0, 10)] * 3
-    assert events(actions) == [FetchUnanswered(HELLO, 0, 3)]
+SCRIPTS = """
+# A topic is subscribed to once, and its heads are asked for
+consumer subscribe=hello
+subscribe world => +RECORD world, +HEAD world, GET-HEADS world
+subscribe world
+# A peer that now hears GET-HEADS is asked, but only once a second
+consumer offset_reset=earliest subscribe=hello,world
+0.5 +GET-HEADS hello2 & +GET-HEADS other & -GET-HEADS hello
+until 1.1
+1.2 +GET-HEADS => GET-HEADS hello, GET-HEADS world
+1.3 +GET-HEADS
+unsubscribe world => -RECORD world, -HEAD world
+until 3 => GET-HEADS hello at 2.2
+5 +GET-HEADS => GET-HEADS hello
+# GET-HEADS is repeated twice, because an answer may be lost, unless the topic is given up
+consumer offset_reset=earliest subscribe=hello
+until 199 => GET-HEADS hello at 5 35
+200 subscribe world => +RECORD world, +HEAD world, GET-HEADS world
+unsubscribe world => -RECORD world, -HEAD world
+until 400
+# A store is greeted with the topics
+consumer offset_reset=earliest subscribe=hello,world
+0.1 < STORE-HELLO from=STORE => CONSUMER-HELLO hello,world to=STORE
++CONSUMER-HELLO STORE => CONSUMER-HELLO hello,world to=STORE
++CONSUMER-HELLO
+< STORE-HELLO to=ME2 from=STORE
+unsubscribe hello => -RECORD hello, -HEAD hello
+unsubscribe world => -RECORD world, -HEAD world
+< STORE-HELLO from=STORE
++CONSUMER-HELLO STORE
+# `earliest` fetches up to a head
+consumer offset_reset=earliest subscribe=hello
+0.1 < HEAD 6 => FETCH 0:7
+< DIRECT-HEAD OTHER 6 => FETCH OTHER 0:7
+# `latest` begins with the record after the first sign (erratum 15)
+consumer subscribe=hello
+0.1 < HEAD 6
+< RECORD 7:9 => deliver 7:9
+< RECORD OTHER 3:5 => deliver OTHER 3:5
+# `latest` takes a producer that joined after settling from 0 (erratum 15)
+consumer subscribe=hello
+0.2 node_settled
+0.3 peer_joined PRODUCER
+0.4 < RECORD 5:7 => FETCH 0:5
+# A producer that was there before is not new when it comes back
+consumer subscribe=hello
+0.1 peer_joined PRODUCER
+0.2 node_settled
+0.3 peer_joined PRODUCER
+4 peer_left PRODUCER
+5 peer_joined PRODUCER
+5.1 < RECORD 5:7 => deliver 5:7
+# A position comes before `latest`
+consumer PRODUCER=3 subscribe=hello settled
+0.1 peer_joined PRODUCER
+0.2 < HEAD 6 => FETCH 3:7
+< DIRECT-RECORD 0:5 => deliver 3:5
+# A position comes before `earliest`
+consumer PRODUCER=3 offset_reset=earliest subscribe=hello settled
+0.1 < HEAD 6 => FETCH 3:7
+# If the program is behind, live records are dropped and fetched later
+consumer offset_reset=earliest buffer_bytes_max=100 subscribe=hello
+0.1 < RECORD 0:3 => deliver 0:3
+records_buffered 100
+0.2 < RECORD 3:6 & HEAD 7
+until 60 => GET-HEADS hello at 5 35, PartitionSilent 7.3 at 7.5
+60.1 records_taken 50
+records_taken 1 => FETCH 3:8
+< DIRECT-RECORD 3:8 => deliver 3:8
+# One wake-up brings little more than the buffer takes
+consumer offset_reset=earliest buffer_bytes_max=200 subscribe=hello
+0.1 < RECORD 0:1 & RECORD 1:2 & RECORD 2:3 & RECORD 3:4 => deliver 0:1, deliver 1:2
+records_buffered 130
+60 records_taken 100 => FETCH 2:4
+# Records fetched before the pause have the half that live records leave
+consumer offset_reset=earliest buffer_bytes_max=100 subscribe=hello
+0.1 < HEAD 9 => FETCH 0:10
+records_buffered 99
+< RECORD 0:1
+< DIRECT-RECORD 0:4 => deliver 0:4
+records_buffered 1
+< DIRECT-RECORD 4:10
+0.2 records_taken 100 => FETCH 4:10
+# A paused FETCH is not reported as unanswered
+consumer offset_reset=earliest buffer_bytes_max=100 subscribe=hello
+0.1 < HEAD 9 => FETCH 0:10
+records_buffered 200
+until 100 => GET-HEADS hello at 5 35
+# An unanswered FETCH is reported, repeated, and sent to a node that connects
+consumer offset_reset=earliest subscribe=hello
+< HEAD 9 => FETCH 0:10
+until 3.6 => FETCH 0:10 at 0.5 1.5 3.5, FetchUnanswered 0 3 at 3.5
++FETCH => FETCH 0:10
+# A silent producer is reported once, and so is its return
+consumer offset_reset=earliest silence_ms=2000 subscribe=hello
+0.5 < RECORD 0:3 => deliver 0:3
+until 8.9 => PartitionSilent 2.5 at 3, GET-HEADS hello at 5
+9 < HEAD 2 => PartitionHeard
+9.1 < HEAD 2
+# The silence of a lost producer is no surprise
+consumer offset_reset=earliest silence_ms=2000 subscribe=hello
+0.5 < RECORD 0:3 => deliver 0:3
+1 peer_left PRODUCER => GET-HEADS hello
+until 100 => GET-HEADS hello at 6 36
+# Stores are asked for the last records of a producer that has left
+consumer offset_reset=earliest subscribe=hello
+0.5 < RECORD 0:3 => deliver 0:3
+5 peer_left PRODUCER => GET-HEADS hello
+10 peer_left PRODUCER
+11 < RECORD 3:5 => deliver 3:5
+15 peer_left ANOTHER
+peer_left PRODUCER => GET-HEADS hello
+# A store's answers do not speak for the producer
+consumer offset_reset=earliest silence_ms=2000 subscribe=hello
+0.5 < DIRECT-HEAD 2 & DIRECT-RECORD 0:3 => deliver 0:3
+until 100 => GET-HEADS hello at 5 35
+# Unsubscribing forgets a topic
+consumer offset_reset=earliest subscribe=hello,world
+0.1 < HEAD 9 & RECORD world/PRODUCER 0:2 => deliver world/PRODUCER 0:2, FETCH 0:10
+unsubscribe hello => -RECORD hello, -HEAD hello
+unsubscribe hello
+topics => = world=1
+0.2 < RECORD 0:3 & HEAD 9 & DIRECT-RECORD 0:3 => discarded 2 (another topic), discarded 3 (not asked for)
+until 60 => GET-HEADS world at 5 35, PartitionSilent world/PRODUCER 7.4 at 7.5
+60.1 < RECORD world/PRODUCER 2:4 => PartitionHeard world/PRODUCER, deliver world/PRODUCER 2:4
+# A head of a producer that has left is no sign of life
+consumer offset_reset=earliest subscribe=hello
+peer_joined PRODUCER
+1 < HEAD 2 & DIRECT-RECORD 0:3 => deliver 0:3
+until 100 => GET-HEADS hello at 5 35, PartitionSilent 6.5 at 7.5
+# A producer of which only its heads are known is not missed while other nodes are there (erratum 32)
+consumer offset_reset=earliest subscribe=hello
+peer_joined OTHER
+1 < HEAD 2 & DIRECT-RECORD 0:3 => deliver 0:3
+until 100 => GET-HEADS hello at 5 35
+# A producer that spoke for long may be silent for long (erratum 33)
+consumer offset_reset=earliest subscribe=hello
+peer_joined PRODUCER
+< RECORD 0:1 => deliver 0:1
+1 < HEAD 0
+2 < HEAD 0
+4 < HEAD 0
+8 < HEAD 0
+16 < HEAD 0
+until 32 => GET-HEADS hello at 16
+< HEAD 0
+until 62 => GET-HEADS hello at 46
+< HEAD 0
+until 92
+< HEAD 0
+until 400 => PartitionSilent 64 at 156
+< HEAD 0 => PartitionHeard
+until 1000 => PartitionSilent 63.5 at 463.5
+# A producer that spoke a moment ago is reported after the silence
+consumer offset_reset=earliest subscribe=hello
+peer_joined PRODUCER
+< RECORD 0:1 => deliver 0:1
+0.5 < HEAD 0
+1 < HEAD 0
+1.5 < HEAD 0
+until 500 => GET-HEADS hello at 5 35, PartitionSilent 6 at 7.5
+< HEAD 0 => PartitionHeard
+until 1000 => PartitionSilent 5 at 505
+"""
 
 
-def test_unanswered_fetches_are_sent_to_a_node_that_connects() -> None:
-    consumer = make_consumer()
-    consumer.receive([head(9)], 0.0)
-    assert asked(consumer.receive_subscriptions(subscription(Command.FETCH), 0.1)) == [(0, 10)]
-
-
-def test_a_silent_producer_is_reported_once_and_so_is_its_return() -> None:
-    consumer = make_consumer(silence_ms=2000)
-    receive(consumer, live(0, 3), now=0.5)
-    told = []
-    for _ in range(6):
-        told += [(consumer.deadline(), *events(consumer.tick(consumer.deadline())))]
-    assert [row for row in told if len(row) > 1] == [(3.0, PartitionSilent(HELLO, 2.5))]
-    assert events(consumer.receive([head(2)], 9.0)) == [PartitionHeard(HELLO)]
-    assert events(consumer.receive([head(2)], 9.1)) == []
-
-
-def test_the_silence_of_a_lost_producer_is_no_surprise() -> None:
-    consumer = make_consumer(silence_ms=2000)
-    receive(consumer, live(0, 3), now=0.5)
-    consumer.peer_left("PRODUCER", 1.0)
-    assert events(consumer.tick(100.0)) == []
-
-
-def test_stores_are_asked_for_the_last_records_of_a_producer_that_has_left() -> None:
-    consumer = make_consumer()
-    receive(consumer, live(0, 3), now=0.5)
-    heads = wire.GetHeads("hello", ME)
-    assert published(consumer.peer_left("PRODUCER", 5.0), wire.GetHeads) == [heads]
-    assert published(consumer.peer_left("PRODUCER", 10.0), wire.GetHeads) == [], "it has left already"
-    receive(consumer, live(3, 5), now=11.0)
-    assert published(consumer.peer_left("ANOTHER", 15.0), wire.GetHeads) == []
-    assert published(consumer.peer_left("PRODUCER", 15.0), wire.GetHeads) == [heads]
-
-
-def test_a_stores_answers_do_not_speak_for_the_producer() -> None:
-    consumer = make_consumer(silence_ms=2000)
-    consumer.receive([direct_head(5, ME), direct(0, 3, ME)], 0.5)
-    assert [event for event in events(consumer.tick(100.0)) if isinstance(event, PartitionSilent)] == []
-
-
-def test_unsubscribe_forgets_a_topic() -> None:
-    consumer = make_consumer("hello", "world")
-    consumer.receive([head(9), live(0, 2, Partition("world", "PRODUCER"))], 0.1)
-    assert consumer.unsubscribe("hello") == [Unsubscribe(b"Mhello"), Unsubscribe(b"Hhello")]
-    assert consumer.unsubscribe("hello") == []
-    assert list(consumer.topics) == ["world"]
-    assert consumer.receive([live(0, 3), head(9), direct(0, 3, ME)], 0.2) == []
-    assert asked(consumer.tick(60.0)) == []
-    assert receive(consumer, live(2, 4, Partition("world", "PRODUCER"))) == [2, 3]
+@scripts_of(SCRIPTS)
+def test_consumer(script: Sequence[str]) -> None:
+    play(script)
 
 
 # Handing records to a program

@@ -11,9 +11,20 @@ from dafka import wire
 from dafka.config import Config
 from dafka.protocol import ConsumerMachine, StoreMachine
 from dafka.protocol.actions import Action
-from dafka.protocol.answering.announced_heads import PARTITIONS_MAX, ROUND_S, WALK_S, HeadRounds
+from dafka.protocol.answering import announced_heads
+from dafka.protocol.answering.announced_heads import (
+    ORPHAN_HEADS_MAX,
+    ORPHAN_INTERVAL_S,
+    ORPHAN_PAUSE_S,
+    ORPHANS_MAX,
+    PARTITIONS_MAX,
+    ROUND_S,
+    WALK_S,
+    HeadRounds,
+    OrphanHeads,
+)
 from dafka.protocol.machines import head_exchange
-from dafka.protocol.polling import LASTING_INTERVAL_S, RETRY_WAITS_S
+from dafka.protocol.polling import LASTING_INTERVAL_S
 from dafka.records import Partition
 from dafka.wire import Command
 from tests.protocol.helpers import HELLO, asked, direct_head, published, subscription
@@ -65,16 +76,6 @@ def many(count: int) -> dict[Partition, int]:
 # Stores of this project
 
 
-def test_a_store_found_again_while_its_connection_lasts_gets_every_head_erratum_28() -> None:
-    store = make_store({HELLO: 5})
-    connect_store(store)
-    run_timer(store, 0.0, 45.0)
-    store.peer_left(NEIGHBOUR, 45.0)
-    actions = store.peer_joined(NEIGHBOUR, 46.0)
-    assert told(actions) == [(HELLO, 4)]
-    assert published(actions, wire.GetHeads) == [wire.GetHeads("", ME)]
-
-
 def test_stores_tell_each_other_all_heads_again_and_again_erratum_28() -> None:
     ends = many(2 * PARTITIONS_MAX + 50)
     store = make_store(ends)
@@ -86,14 +87,6 @@ def test_stores_tell_each_other_all_heads_again_and_again_erratum_28() -> None:
         assert set(told(without_times(rounds))) == expected
         for time, _ in rounds:
             assert len(told(action for at, action in rounds if at == time)) <= PARTITIONS_MAX
-
-
-def test_a_partition_without_records_is_not_told() -> None:
-    store = make_store({HELLO: 5})
-    connect_store(store)
-    run_timer(store, 0.0, 40.0)
-    store.records_trimmed({HELLO: 5})
-    assert told(without_times(run_timer(store, 40.0, 100.0))) == []
 
 
 @pytest.mark.parametrize("count", [1, 1000, 20_000])
@@ -128,27 +121,7 @@ def test_a_round_has_fewer_partitions_if_there_are_many_stores(stores: int, coun
     assert len(rounds.take_due(rounds.deadline(), list(many(300)), stores)) == count
 
 
-def test_the_heads_of_refused_partitions_are_asked_for_when_there_is_room() -> None:
-    store = StoreMachine(ME, Config().with_node(partitions_unproven_max=1), {})
-    store.start(0.0)
-    store.receive([direct_head(3, ME), wire.DirectHead(ME, "LATE", "hello", 2)], 0.0)
-    assert published(without_times(run_timer(store, 0.0, 50.0)), wire.GetHeads) == []
-    store.reassembler.forget_partition(HELLO)
-    asked_for = published(without_times(run_timer(store, 50.0, 500.0)), wire.GetHeads)
-    assert asked_for == [wire.GetHeads("hello", ME)] * len(RETRY_WAITS_S)
-
-
 # Producers that leave
-
-
-def test_what_a_store_holds_of_a_producer_that_left_is_announced_erratum_28() -> None:
-    """A node that did not hear of the producer, and is connected to this store only, learns of its partition."""
-    store = make_store({HELLO: 5})
-    store.receive_subscriptions(subscription(Command.DIRECT_HEAD, "CONSUMER"), 0.0)
-    store.peer_joined(HELLO.address, 0.0)
-    assert told(store.peer_left(HELLO.address, 1.0), "CONSUMER") == [(HELLO, 4)]
-    repeated = run_timer(store, 1.0, 100.0)
-    assert told(without_times(repeated), "CONSUMER") == [(HELLO, 4)] * len(RETRY_WAITS_S)
 
 
 def test_many_producers_that_leave_at_once_are_not_all_announced() -> None:
@@ -237,3 +210,32 @@ def test_a_consumer_asks_its_stores_in_turn_from_time_to_time_erratum_28() -> No
     assert 600 / LASTING_INTERVAL_S / SLOWEST - 1 <= len(hellos) <= 600 / LASTING_INTERVAL_S / 0.75 + 1
     consumer.unsubscribe("hello")
     assert not published(without_times(run_timer(consumer, 600.0, 1200.0)), wire.ConsumerHello)
+
+
+# Heads for libdafka stores
+
+
+def test_few_heads_are_sent_at_a_time() -> None:
+    waiting = OrphanHeads()
+    partitions = [Partition("hello", str(number)) for number in range(2 * ORPHAN_HEADS_MAX + 1)]
+    for partition in partitions:
+        waiting.schedule(partition, 0.0)
+    taken, rounds, now = [], 0, 0.0
+    while (due := waiting.deadline()) < float("inf"):
+        assert rounds == 0 or due == now + ORPHAN_INTERVAL_S
+        assert waiting.take_due(due - 0.001) == []
+        now = due
+        found = waiting.take_due(now)
+        assert 0 < len(found) <= ORPHAN_HEADS_MAX
+        taken += found
+        rounds += 1
+    assert (taken, rounds) == (partitions, 3)
+
+
+def test_a_limited_number_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ORPHANS_MAX > ORPHAN_HEADS_MAX
+    monkeypatch.setattr(announced_heads, "ORPHANS_MAX", 2)
+    waiting = OrphanHeads()
+    for name in "ABC":
+        waiting.schedule(Partition("hello", name), 0.0)
+    assert [partition.address for partition in waiting.take_due(ORPHAN_PAUSE_S)] == ["A", "B"]

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import count
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,7 +20,7 @@ from dafka.protocol.actions import Action, Publish
 from dafka.protocol.machines.producer import FOLLOWED_S
 from dafka.wire import BatchDecoder, BatchEncoder, Command, Dialect, codec
 from dafka.wire.batch import iter_frames
-from tests.protocol.helpers import HELLO, contents, next_batch, published, subscription
+from tests.protocol.helpers import HELLO, contents, next_batch, subscription
 from tests.roles.libdafka_consumer import LibdafkaConsumer
 from tests.roles.libdafka_store import LibdafkaStore
 
@@ -155,56 +154,3 @@ def test_a_consumer_that_joins_in_the_middle_gets_everything_erratum_17(
     cluster.run(cluster.now + 5.0)
     assert cluster.consumer is not None
     assert cluster.consumer.records == {HELLO: contents(0, cluster.producer.next_sequence)}
-
-
-def make_producer(*, is_followed: bool) -> ProducerMachine:
-    """Return a producer with ten records that a store has acknowledged, and with a peer that needs HEADs or without."""
-    producer = ProducerMachine(HELLO, ProducerConfig(head_interval_ms=60_000), 10)
-    producer.watch_listeners(lambda: is_followed)
-    producer.start(0.0)
-    producer.receive_subscriptions(subscription(Command.HEAD, "hello"), 0.0)
-    producer.node_settled(0.0)
-    producer.publish(next_batch(producer, contents(0, 10)), 0.0)
-    producer.receive([wire.Ack(HELLO.address, HELLO.topic, 9)], 0.0)
-    return producer
-
-
-def fetch(first: int, requestor: str = "C") -> wire.Fetch:
-    return wire.Fetch(HELLO.address, requestor, HELLO.topic, first, 1000)
-
-
-def test_a_producer_whose_peers_follow_leaves_at_once() -> None:
-    producer = make_producer(is_followed=True)
-    assert producer.followed_at() < 0.0
-    assert producer.begin_leaving(1.0) == []
-
-
-@pytest.mark.parametrize("first", [0, 9])
-def test_a_peer_that_fetches_is_sent_heads_every_second_until_it_stops(first: int) -> None:
-    producer = make_producer(is_followed=True)
-    producer.receive([fetch(first)], 1.0)
-    assert producer.followed_at() == 1.0 + FOLLOWED_S
-    assert len(published(producer.begin_leaving(1.5), wire.Head)) == 1
-    times = []
-    while (now := producer.deadline()) < producer.followed_at():
-        times += [now] * len(published(producer.tick(now), wire.Head))
-        if now == 3.5:
-            producer.receive([fetch(first)], 3.5)
-    assert times == [2.5, 3.5, 4.5, 5.5, 6.5, 7.5]
-
-
-def test_peers_that_ask_by_themselves_are_not_waited_for() -> None:
-    producer = make_producer(is_followed=True)
-    producer.receive_subscriptions(subscription(Command.DIRECT_EARLIEST, "C"), 1.0)
-    producer.receive([fetch(0)], 1.0)
-    producer.receive([fetch(10, "OTHER")], 1.0)
-    assert producer.followed_at() < 0.0, "all records are published that the other one asks for"
-    producer = make_producer(is_followed=False)
-    producer.receive([fetch(0)], 1.0)
-    assert producer.followed_at() < 0.0
-
-
-def test_a_peer_that_has_just_connected_is_waited_for() -> None:
-    producer = make_producer(is_followed=True)
-    producer.receive_subscriptions(subscription(Command.HEAD, "hello"), 2.0)
-    assert producer.followed_at() == 2.0 + FOLLOWED_S

@@ -2,273 +2,243 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 
-from dafka import wire
-from dafka.config import ProducerConfig
-from dafka.protocol import ProducerMachine, StoresSilent
-from dafka.protocol.actions import Action, Notify, Publish
-from dafka.protocol.events import StoresHeard
 from dafka.protocol.machines import producer as producer_module
-from dafka.wire import Command
-from tests.protocol.helpers import (
-    HELLO,
-    contents,
-    direct_head,
-    events,
-    head,
-    next_batch,
-    published,
-    sequences,
-    subscription,
-)
+from tests.protocol.helpers import run
+from tests.protocol.scripts import Player, play, scripts_of
+
+SCRIPTS = """
+# Records are held back until it is settled, and then published in order (erratum 11)
+producer published=5000
+publish 5000:6000
+until 3
+3.1 +HEAD hello
+3.2 node_settled => RECORD 0:4096, RECORD 4096:5000, RECORD 5000:6000
+3.3 node_settled
+3.4 publish 6000:6001 => RECORD 6000:6001
+# New subscribers to HEADs of its topic are sent one at once (erratum 10)
+producer settled published=3
+0.1 +HEAD => HEAD 2
++HEAD hel => HEAD 2
++HEAD hello & +HEAD => HEAD 2
++HEAD hello2 & +HEAD other & -HEAD hello & +RECORD hello
+# There is no HEAD before the first record
+producer settled
++HEAD
+< GET-HEADS hello from=C
+deadline => = inf
+# GET-HEADS is answered for the exact topic, once for each node (erratum 6)
+producer settled published=3
+0.1 < GET-HEADS hello2 from=C
+< GET-HEADS hello from=C & GET-HEADS hello from=C & GET-HEADS hello from=D => DIRECT-HEAD 2 to=C, DIRECT-HEAD 2 to=D
+# HEADs follow each other at the interval, which records do not put off
+producer settled head_interval_max_ms=1000
+5 publish 0:2 => RECORD 0:2
+< ACK 1 from=STORE
+until 7.2 => HEAD 1 at 6 7
+7.5 publish 2:3 => RECORD 2:3
+< ACK 2 from=STORE
+until 8.2 => HEAD 2 at 8
++HEAD hello => HEAD 2
+until 10 => HEAD 2 at 9.2
+# HEADs that say nothing new become rare, until a subscriber comes (erratum 33)
+producer settled stores=S1,S2 published=1
+< ACK 0 from=S1 & ACK 0 from=S2
+until 192 => HEAD 0 at 1 2 4 8 16 32 62 .. 182
+192.5 +HEAD hello => HEAD 0
+until 205 => HEAD 0 at 193.5 194.5 196.5 200.5
+# HEADs are regular until every connected store has everything
+producer settled stores=S1,S2 published=1
+< ACK 0 from=S1
+until 30 => HEAD 0 at 1 2 .. 30
+publish 1:2 => RECORD 1:2
+< ACK 1 from=S2
+until 60 => HEAD 1 at 31 32 .. 60
+< ACK 1 from=S1
+until 100 => HEAD 1 at 61 62 64 68 76 92
+# HEADs are regular until every connected store has everything, with `min_stores` 0
+producer settled stores=S1,S2 published=1 min_stores=0
+< ACK 0 from=S1
+until 30 => HEAD 0 at 1 2 .. 30
+< ACK 0 from=S2
+until 60 => HEAD 0 at 31 32 34 38 46
+# HEADs are regular until enough stores have everything
+producer settled stores=S1 published=1 min_stores=2
+< ACK 0 from=S1
+until 30 => HEAD 0 at 1 2 .. 30, StoresSilent 1 5 at 5
+# HEADs are regular while somebody needs them
+producer settled listened stores=S1 published=1
+< ACK 0 from=S1
+until 30 => HEAD 0 at 1 2 .. 30
+# Silent stores are reported at the time and not before
+producer head_interval_ms=60000 settled
+1 publish 0:2 => RECORD 0:2
+4 publish 2:3 => RECORD 2:3
+5.9 deadline => = 6
+until 7 => StoresSilent 3 5 at 6
+8 < ACK 0 from=STORE => StoresHeard
+deadline => = 13
+9 < ACK 2 from=STORE
+until 60
+# Records are acknowledged by as many stores as they need
+producer min_stores=2 settled published=5
+0.1 < ACK 0 from=A & ACK 1 from=B & ACK 4 from=C
+acknowledged_end => = 2
+ends_by_store => = A=1 B=2 C=5
+< ACK 3 from=A
+readable_range => = 4:5
+unacknowledged => = 1
+is_all_stored => = False
+< ACK 4 from=A
+is_all_stored => = True
+# A producer has room for records up to a number
+producer unacknowledged_records_max=3 settled published=2
+has_capacity => = True
+publish 2:3 => RECORD 2:3
+has_capacity => = False
+< ACK 0 from=S
+has_capacity => = True
+# A producer has room for records up to a number of bytes
+producer unacknowledged_bytes_max=3 settled published=2
+has_capacity => = True
+publish 2:3 => RECORD 2:3
+has_capacity => = False
+unacknowledged_bytes => = 3
+# A spool holds the contents, so that memory does not limit them
+producer unacknowledged_records_max=3 unacknowledged_bytes_max=5 is_spooled=True published=100
+has_capacity => = True
+retransmit_buffer.content_bytes => = 0
+0.1 node_settled => HEAD 99
+0.2 < FETCH 0:100 from=C
+responder.pending_ranges => = C PRODUCER=0:100
+# Without `min_stores`, no ACK is waited for, and the latest records stay
+producer min_stores=0 unacknowledged_records_max=6 silence_ms=1000
+publish 0:2
+publish 2:4
+has_capacity => = True
+publish 4:6
+has_capacity => = False
+publish 6:8
+0.1 node_settled => RECORD 0:2, RECORD 2:4, RECORD 4:6, RECORD 6:8
+has_capacity => = True
+readable_range => = 2:8
+publish 8:10 => RECORD 8:10
+unacknowledged => = 0
+unacknowledged_bytes => = 0
+readable_range => = 4:10
+until 100 => HEAD 9 at 1.1 2.1 4.1 8.1 16.1 32.1 62.1 92.1
+< ACK 9 from=STORE
+readable_range => = 4:10
+# Without `min_stores`, a resumed producer does not take its records for stored
+producer min_stores=0 next_sequence=10 acknowledged_end=7 is_spooled=True settled
+unacknowledged => = 0
++DIRECT-EARLIEST STORE
+0.3 < FETCH 2:5 from=STORE => DIRECT-EARLIEST 6 to=STORE from=PRODUCER unrecoverable_end=6
+# A resumed partition continues at its next sequence
+producer next_sequence=10 acknowledged_end=7 is_spooled=True
+unacknowledged => = 3
+until 0 => HEAD 9 at 0
+0.1 < FETCH 7:10 from=C
+responder.pending_ranges => = C PRODUCER=7:10
+0.2 node_settled => HEAD 9
+0.3 publish 10:12 => RECORD 10:12
+0.4 < ACK 11 from=STORE
+unacknowledged => = 0
+# A spool is trimmed when it is worth it, or all is stored
+producer is_spooled=True spool_trim_records=10 settled published=20
+0.1 < ACK 8 from=STORE
+begin_spool_trim
+< ACK 9 from=STORE
+begin_spool_trim => = 9
+begin_spool_trim
+earliest_sequence => = 0
+spool_starts_at 9
+readable_range => = 9:20
+< ACK 18 from=STORE
+begin_spool_trim
+< ACK 19 from=STORE
+begin_spool_trim => = 19
+# Without `min_stores`, a spool keeps the latest records
+producer is_spooled=True spool_trim_records=10 min_stores=0 unacknowledged_records_max=20 settled published=20
+begin_spool_trim
+publish 20:40 => RECORD 20:40
+begin_spool_trim => = 20
+# A producer whose peers follow leaves at once (erratum 17)
+producer listened settled published=10 head_interval_ms=60000
+< ACK 9 from=S
+followed_at => = -inf
+1 begin_leaving
+# A peer that fetches is sent HEADs every second until it stops
+producer listened settled published=10 head_interval_ms=60000
+< ACK 9 from=S
+1 < FETCH 9:1000 from=C
+followed_at => = 6
+1.5 begin_leaving => HEAD 9
+until 3.5 => HEAD 9 at 2.5 3.5
+< FETCH 0:1000 from=C
+until 8 => HEAD 9 at 4.5 5.5 6.5 7.5
+followed_at => = 8.5
+# Peers that ask by themselves, or for records to come, are not waited for
+producer listened settled published=10 head_interval_ms=60000
+1 +DIRECT-EARLIEST C
+< FETCH 0:1000 from=C & FETCH 10:20 from=OTHER => discarded 1 (beyond the head)
+followed_at => = -inf
+# A peer that has just connected is waited for
+producer listened settled published=10 head_interval_ms=60000
+2 +HEAD hello => HEAD 9
+followed_at => = 7
+# Without peers that need HEADs, none is waited for
+producer settled published=10
+1 < FETCH 0:1000 from=C
+followed_at => = -inf
+# A new partition takes over what too few stores have
+producer min_stores=2 settled published=10
+< ACK 6 from=OLD
+unstored_from => = 0
+# A new partition takes over what no store has, or is left, with `min_stores` 0
+producer min_stores=0 unacknowledged_records_max=3 settled published=2
+unstored_from => = 0
+publish 2:4 => RECORD 2:4
+publish 4:6 => RECORD 4:6
+< ACK 2 from=OLD
+unstored_from => = 4
+< ACK 20 from=OLD => discarded 1 (beyond the head)
+unstored_from => = 6
+"""
 
 
-def make_producer(
-    records: int = 0,
-    *,
-    is_settled: bool = True,
-    next_sequence: int = 0,
-    acknowledged_end: int = 0,
-    spool_trim_records: int = producer_module.SPOOL_TRIM_RECORDS,
-    is_spooled: bool = False,
-    **settings: Any,
-) -> ProducerMachine:
-    """Return a producer that has published `records` records at time 0."""
-    producer = ProducerMachine(
-        HELLO,
-        ProducerConfig(**settings),
-        100,
-        next_sequence=next_sequence,
-        acknowledged_end=acknowledged_end,
-        is_spooled=is_spooled,
-        spool_trim_records=spool_trim_records,
-    )
-    producer.start(0.0)
-    if is_settled:
-        producer.node_settled(0.0)
-    if records:
-        producer.publish(next_batch(producer, contents(0, records)), 0.0)
-    return producer
+@scripts_of(SCRIPTS)
+def test_producer(script: Sequence[str]) -> None:
+    play(script)
 
 
-def publish(producer: ProducerMachine, count: int, now: float = 0.0) -> list[Action]:
-    first = producer.next_sequence
-    return producer.publish(next_batch(producer, contents(first, first + count)), now)
-
-
-def sent(actions: list[Action]) -> list[int]:
-    runs = published(actions, wire.RecordRun)
-    assert all(run.requestor is None for run in runs)
-    return sequences(run.batch for run in runs)
-
-
-def ack(end: int, store: str = "STORE") -> wire.Ack:
-    return wire.Ack(HELLO.address, HELLO.topic, end - 1, store)
-
-
-def fetch(sequence: int, count: int = 1, requestor: str = "CONSUMER") -> wire.Fetch:
-    return wire.Fetch(HELLO.address, requestor, HELLO.topic, sequence, count)
-
-
-def earliest(sequence: int, unrecoverable_end: int, requestor: str = "CONSUMER") -> wire.DirectEarliest:
-    return wire.DirectEarliest(requestor, HELLO.address, HELLO.address, HELLO.topic, sequence, unrecoverable_end)
-
-
-# Publishing
-
-
-def test_records_are_held_back_until_settled_then_published_in_order_erratum_11() -> None:
-    producer = make_producer(is_settled=False)
-    assert publish(producer, 5000) == publish(producer, 5000) == []
-    assert producer.tick(3.0) == []
-    assert published(producer.receive_subscriptions(subscription(Command.HEAD, "hello"), 0.1), wire.Head) == []
-    assert sent(producer.node_settled(0.2)) == list(range(10_000))
-    assert producer.node_settled(0.3) == []
-    assert sent(publish(producer, 1, 0.4)) == [10_000]
-
-
-@pytest.mark.parametrize(
-    ("subscriptions", "heads"),
-    [
-        (subscription(Command.HEAD), 1),
-        (subscription(Command.HEAD, "hel"), 1),
-        (subscription(Command.HEAD, "hello") + subscription(Command.HEAD), 1),
-        (subscription(Command.HEAD, "hello2"), 0),
-        (subscription(Command.HEAD, "other"), 0),
-        (subscription(Command.HEAD, "hello", active=False), 0),
-        (subscription(Command.RECORD, "hello"), 0),
-    ],
-)
-def test_new_subscribers_are_sent_one_head_at_once_erratum_10(
-    subscriptions: list[wire.Subscription], heads: int
-) -> None:
-    assert make_producer(3).receive_subscriptions(subscriptions, 0.1) == [Publish(head(2))] * heads
-    assert make_producer().receive_subscriptions(subscriptions, 0.1) == [], "there is no record yet"
-
-
-def test_get_heads_is_answered_for_the_exact_topic_erratum_6() -> None:
-    producer = make_producer(3)
-    assert producer.receive([wire.GetHeads("hello2", "CONSUMER")], 0.1) == []
-    answers = published(producer.receive([wire.GetHeads("hello", "CONSUMER")], 0.2), wire.DirectHead)
-    assert answers == [direct_head(2, "CONSUMER")]
-    assert make_producer().receive([wire.GetHeads("hello", "CONSUMER")], 0.0) == []
-
-
-def test_heads_follow_each_other_at_the_interval() -> None:
-    producer = make_producer(head_interval_ms=1000)
-    assert producer.deadline() == float("inf")
-    publish(producer, 2, 5.0)
-    producer.receive([ack(2)], 5.0)
-    assert producer.deadline() == 6.0
-    assert producer.tick(5.9) == []
-    assert producer.tick(6.0) == [Publish(head(1))]
-    assert producer.deadline() == 7.0
-    publish(producer, 1, 6.5)
-    producer.receive([ack(3)], 6.5)
-    assert producer.deadline() == 7.0, "publishing does not put the next HEAD off"
-    assert producer.receive_subscriptions(subscription(Command.HEAD, "hello"), 6.7) == [Publish(head(2))]
-    assert producer.deadline() == 7.7
-
-
-# Stores
-
-
-def test_silent_stores_are_reported_at_the_time_and_not_before() -> None:
-    producer = make_producer(silence_ms=5000, head_interval_ms=60_000)
-    publish(producer, 2, 1.0)
-    publish(producer, 1, 4.0)
-    assert producer.deadline() == 6.0, "later records do not put the report off"
-    assert producer.tick(5.99) == []
-    assert producer.tick(6.0) == [Notify(StoresSilent(3, 5.0))]
-    assert producer.tick(7.0) == []
-    assert producer.receive([ack(1)], 8.0) == [Notify(StoresHeard())]
-    assert producer.deadline() == 13.0
-    assert producer.receive([ack(3)], 9.0) == []
-    assert producer.tick(14.0) == [], "all is acknowledged"
-    publish(producer, 1, 20.0)
-    assert producer.deadline() == 25.0, "silence counts from the first unacknowledged record"
+@pytest.mark.parametrize("setup", ["is_spooled=True", "", "min_stores=0"])
+def test_records_that_wait_for_peers_are_limited(setup: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producer_module, "HELD_RECORDS_MAX", 3)
+    player = Player(f"producer {setup} published=2")
+    assert player.machine.has_capacity()
+    player.machine.publish(run(2, 3), 0.0)
+    assert not player.machine.has_capacity()
+    player.machine.node_settled(0.1)
+    assert player.machine.has_capacity()
 
 
 def test_acks_of_too_many_stores_are_discarded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(producer_module, "STORES_MAX", 2)
-    producer = make_producer(5, min_stores=2)
-    producer.receive([ack(1, "A"), ack(2, "B"), ack(5, "C")], 0.1)
-    assert (producer.acknowledged_end, producer.discarded) == (1, {"too many stores": 1})
-    producer.receive([ack(4, "A")], 0.1)
-    assert producer.acknowledged_end == 2
-    assert producer.readable_range(HELLO) == range(2, 5)
+    player = Player("producer min_stores=2 settled published=5")
+    assert player.play("< ACK 0 from=A & ACK 1 from=B & ACK 4 from=C") == "discarded 1 (too many stores)"
+    assert player.play("acknowledged_end") == "= 1"
+    player.play("< ACK 3 from=A")
+    assert player.play("acknowledged_end") == "= 2"
 
 
-def test_a_fetch_of_dropped_records_is_answered_with_what_is_known_of_them() -> None:
-    producer = make_producer(min_stores=0, unacknowledged_records_max=3)
-    producer.receive_subscriptions(subscription(Command.DIRECT_EARLIEST, "CONSUMER"), 0.0)
-    for _ in range(3):
-        publish(producer, 2)
-    assert producer.receive([fetch(4, 100)], 0.1) == []
-    assert producer.responder.pending_ranges() == {("CONSUMER", HELLO): [range(4, 104)]}
-    assert producer.fetches_received == 1
-    assert producer.receive([fetch(3)], 0.1) == [Publish(earliest(4, 4))]
-    producer.receive([ack(3)], 0.1)
-    assert producer.receive([fetch(2)], 0.1) == [Publish(earliest(4, 0))], "a store has it"
-    assert producer.receive([fetch(3)], 0.1) == [Publish(earliest(4, 4))], "no store has it"
-
-
-# Memory and spools
-
-
-@pytest.mark.parametrize(
-    ("settings", "published_count", "has_capacity"),
-    [
-        ({"unacknowledged_records_max": 3}, 2, True),
-        ({"unacknowledged_records_max": 3}, 3, False),
-        ({"unacknowledged_bytes_max": 3}, 2, True),
-        ({"unacknowledged_bytes_max": 3}, 3, False),
-        ({"unacknowledged_records_max": 3, "is_spooled": True}, 9, True),
-        ({"unacknowledged_records_max": 3, "min_stores": 0}, 9, True),
-    ],
-)
-def test_a_producer_has_room_up_to_its_limits(
-    settings: dict[str, Any], published_count: int, has_capacity: bool
-) -> None:
-    assert make_producer(published_count, **settings).has_capacity() is has_capacity
-
-
-@pytest.mark.parametrize(("held", "has_capacity"), [(2, True), (3, False)])
-@pytest.mark.parametrize("settings", [{"is_spooled": True}, {}, {"min_stores": 0}])
-def test_records_that_wait_for_peers_are_limited(
-    held: int, has_capacity: bool, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(producer_module, "HELD_RECORDS_MAX", 3)
-    producer = make_producer(is_settled=False, **settings)
-    assert publish(producer, held) == []
-    assert producer.has_capacity() is has_capacity
-    producer.node_settled(0.1)
-    assert producer.has_capacity()
-
-
-def test_without_min_stores_no_ack_is_waited_for_and_the_latest_records_stay() -> None:
-    producer = make_producer(is_settled=False, min_stores=0, unacknowledged_records_max=6, silence_ms=1000)
-    for _ in range(3):
-        assert producer.has_capacity()
-        publish(producer, 2)
-    assert not producer.has_capacity(), "no record is dropped before it was published"
-    publish(producer, 2)
-    assert sent(producer.node_settled(0.1)) == list(range(8))
-    assert producer.has_capacity()
-    assert producer.retransmit_buffer.first_sequence == 2
-    publish(producer, 2)
-    assert producer.unacknowledged == 0
-    assert (producer.retransmit_buffer.first_sequence, producer.retransmit_buffer.end_sequence) == (4, 10)
-    assert events(producer.tick(100.0)) == []
-    producer.receive([ack(10)], 100.0)
-    assert producer.retransmit_buffer.first_sequence == 4
-
-
-def test_without_min_stores_a_resumed_producer_does_not_take_its_records_for_stored() -> None:
-    producer = make_producer(min_stores=0, next_sequence=10, acknowledged_end=7, is_spooled=True)
-    assert producer.unacknowledged == 0
-    producer.receive_subscriptions(subscription(Command.DIRECT_EARLIEST, "STORE"), 0.2)
-    told = producer.receive([fetch(2, 3, "STORE")], 0.3)
-    assert published(told, wire.DirectEarliest) == [earliest(6, 6, "STORE")]
-
-
-def test_a_resumed_partition_continues_at_its_next_sequence() -> None:
-    producer = make_producer(is_settled=False, next_sequence=10, acknowledged_end=7, is_spooled=True)
-    assert producer.unacknowledged == 3
-    assert published(producer.tick(producer.deadline()), wire.Head) == [head(9)]
-    producer.receive([fetch(7, 3)], 0.1)
-    assert producer.responder.pending_ranges() == {("CONSUMER", HELLO): [range(7, 10)]}
-    producer.node_settled(0.2)
-    assert sent(publish(producer, 2, 0.3)) == [10, 11]
-    producer.receive([ack(12)], 0.4)
-    assert producer.unacknowledged == 0
-
-
-def test_a_spool_holds_the_contents_so_memory_does_not() -> None:
-    producer = make_producer(is_settled=False, unacknowledged_bytes_max=5, is_spooled=True)
-    assert publish(producer, 100) == []
-    assert (len(producer.retransmit_buffer), producer.has_capacity()) == (0, True)
-    assert published(producer.node_settled(0.1), wire.Head) == [head(99)]
-    assert producer.receive([fetch(0, 100)], 0.2) == []
-    assert len(producer.responder) == 1
-
-
-@pytest.mark.parametrize(("end", "trims_before"), [(9, None), (10, 9), (20, 19)])
-def test_a_spool_is_trimmed_when_it_is_worth_it_or_all_is_stored(end: int, trims_before: int | None) -> None:
-    producer = make_producer(20, is_spooled=True, spool_trim_records=10)
-    producer.receive([ack(end)], 0.1)
-    assert producer.begin_spool_trim() == trims_before
-    assert producer.begin_spool_trim() is None
-    assert producer.earliest_sequence == 0, "until the spool has dropped them"
-    producer.spool_starts_at(7)
-    assert producer.readable_range(HELLO) == range(7, 20)
-
-
-def test_without_min_stores_a_spool_keeps_the_latest_records() -> None:
-    producer = make_producer(20, is_spooled=True, spool_trim_records=10, min_stores=0, unacknowledged_records_max=20)
-    assert producer.begin_spool_trim() is None
-    publish(producer, 20)
-    assert producer.begin_spool_trim() == 20
+def test_heads_become_rare_when_nobody_needs_them_any_more() -> None:
+    player, is_needed = Player("producer settled stores=S published=1"), [True]
+    player.play("< ACK 0 from=S")
+    player.machine.watch_listeners(lambda: is_needed[0])
+    assert player.play("until 30") == "HEAD 0 at 1 2 .. 30"
+    is_needed[0] = False
+    assert player.play("until 60") == "HEAD 0 at 31 32 34 38 46"

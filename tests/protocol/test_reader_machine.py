@@ -1,214 +1,249 @@
+"""The reader's machine: the ends and positions that it finds at stores, and the ranges that it fetches.
+
+A reader asks for the first record of a partition in order to learn where it ends; the answer that a store holds nothing
+is sent after all heads (docs/errata.md, erratum 26).
+"""
+
 from __future__ import annotations
 
-import pytest
+from collections.abc import Sequence
 
-from dafka import wire
-from dafka.config import Config
-from dafka.protocol import ReaderMachine
-from dafka.protocol.actions import Action
-from dafka.protocol.machines.reader import GREETING_INTERVAL_S, PATIENCE_S, REFRESH_INTERVAL_S, SLOW_STORES_S
-from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING
-from dafka.records import Partition
-from dafka.wire import Command
-from tests.protocol.helpers import (
-    HELLO,
-    asked,
-    batches,
-    direct,
-    direct_head,
-    published,
-    sequences,
-    subscription,
-)
+from dafka.protocol.ordering.gap_resolver import STORES_MAX
+from tests.protocol.scripts import Player, play, scripts_of
 
-ME = "READER"
-OTHER = Partition("hello", "OTHER")
+SCRIPTS = """
+# Ends are what stores report as durable
+reader topics=hello
+0.1 < DIRECT-HEAD 9 & ACK OTHER 4 from=STORE & ACK 7 from=STORE & ACK another/A 99 from=STORE
+ends => = PRODUCER=10 OTHER=5
+0.2 < ACK 10 from=STORE & DIRECT-HEAD 99 to=SOMEBODY & HEAD 50
+    => discarded 1 (another requestor), discarded 1 (unexpected command)
+ends => = PRODUCER=11 OTHER=5
+# It is ready when every store has sent its heads, and stays so
+reader topics=hello
+0.1 +CONSUMER-HELLO A => CONSUMER-HELLO hello to=A
++CONSUMER-HELLO B => CONSUMER-HELLO hello to=B
+0.3 < DIRECT-EARLIEST A nothing from=A & DIRECT-EARLIEST B nothing from=A => discarded 1 (not asked for)
+node_settled
+is_ready => = False
+< STORE-HELLO from=B => CONSUMER-HELLO hello to=B, FETCH B 0:1
+0.4 < DIRECT-HEAD 9 & DIRECT-EARLIEST B nothing from=B
+is_ready => = True
+5 +CONSUMER-HELLO C => CONSUMER-HELLO hello to=C
+is_ready => = True
+# A store that reconnects must answer again
+reader topics=hello
+0.1 +CONSUMER-HELLO A => CONSUMER-HELLO hello to=A
+0.2 < DIRECT-EARLIEST A nothing from=A
+0.3 -CONSUMER-HELLO A
+0.4 +CONSUMER-HELLO A => CONSUMER-HELLO hello to=A
+0.5 node_settled
+is_ready => = False
+# A discovered node may be a store until it has connected
+reader topics=hello
+0.1 peer_joined P
++CONSUMER-HELLO A => CONSUMER-HELLO hello to=A
+0.2 < DIRECT-EARLIEST A nothing from=A
+0.4 +ACK P
+is_ready => = False
+0.5 peer_joined Q
+node_settled
+is_ready => = False
+0.6 +ACK Q
+is_ready => = True
+# A silent store is waited for until the patience ends
+reader topics=hello
+0.1 +CONSUMER-HELLO LIBDAFKA => CONSUMER-HELLO hello to=LIBDAFKA
+0.2 node_settled
+until 1.19 => CONSUMER-HELLO hello to=LIBDAFKA at 0.25 0.5 0.75 1
+is_ready => = False
+until 1.2
+is_ready => = True
+until 12 => CONSUMER-HELLO hello to=LIBDAFKA at 1.25 6.25 11.25
+# A store that is known to answer is waited for longer
+reader topics=hello
+0.1 +GET-POSITION SLOW & +CONSUMER-HELLO SLOW => CONSUMER-HELLO hello to=SLOW
+0.2 node_settled
+until 5.1 => CONSUMER-HELLO hello to=SLOW at 0.25 0.5 .. 5
+is_ready => = False
+until 5.25 => CONSUMER-HELLO hello to=SLOW at 5.25
+is_ready => = True
+# A store that is known to answer is not waited for longer if there are no topics
+reader
+0.1 +GET-POSITION SLOW & +CONSUMER-HELLO SLOW
+0.2 node_settled
+until 1.2
+is_ready => = True
+# Without a store it is never ready
+reader topics=hello
+0.2 node_settled
+until 10
+is_ready => = False
+11 +CONSUMER-HELLO A => CONSUMER-HELLO hello to=A
+is_ready => = False
+11.1 < DIRECT-EARLIEST A nothing from=A
+is_ready => = True
+# A ready reader asks all stores again after the refresh interval
+reader topics=hello stores=A
+0.2 node_settled
+< DIRECT-EARLIEST A nothing from=A
+until 20 => CONSUMER-HELLO hello to=A at 0.25 5.25 10.25 15.25
+# Only the records of the range are delivered
+reader
+0.1 fetch_range 5 8 => FETCH 5:8
+0.2 < DIRECT-RECORD 5:7 => deliver 5:7
+position => = 7
+0.3 < DIRECT-RECORD 6:10 & DIRECT-RECORD 20:21 => deliver 7:8
+position => = 8
+forget_range
+0.4 < DIRECT-RECORD 5:8 => discarded 3 (not asked for)
+# A FETCH is repeated as soon as a peer can receive it
+reader
+fetch_range 0 10 => FETCH 0:10
+0.01 +FETCH => FETCH 0:10
+< STORE-HELLO from=STORE => FETCH 0:10
+< STORE-HELLO from=STORE => FETCH 0:10
+until 10 => FETCH 0:10 at 0.51 1.51 3.51 7.51, FetchUnanswered 0 3 at 3.51
+# A full buffer stops fetching
+reader buffer_bytes_max=100
+fetch_range 0 1000 => FETCH 0:1000
+records_buffered 200
+0.1 < DIRECT-RECORD 0:1000
+0.2 records_taken 200 => FETCH 0:1000
+0.3 < DIRECT-RECORD 0:1000 => deliver 0:1000
+# It asks about the positions of partitions
+reader topics=hello
+peer_joined A
++CONSUMER-HELLO A => CONSUMER-HELLO hello to=A
+stores => = 1
+answering_stores => = 0
++GET-POSITION A
+node_settled
+answering_stores => = 1
+query_positions PRODUCER OTHER 17 => GET-POSITION to=A time=17, GET-POSITION OTHER to=A time=17
+0.1 < DIRECT-POSITION 40 from=A time=17 end=100 & DIRECT-POSITION OTHER 5 from=A time=17 end=100
+positions => = PRODUCER=40 OTHER=5
+0.2 query_positions PRODUCER 18 => GET-POSITION to=A time=18
+positions => = OTHER=5
+end_positions_query PRODUCER
+0.3 < DIRECT-POSITION 41 from=A time=18 end=100 => discarded 1 (not asked for)
+positions => = OTHER=5
+peer_left A
+answering_stores => = 0
+# To find where a partition ends, it fetches the first record and subscribes to ACKs, until it is told not to
+reader stores=A settled
+0.1 held_ends.add_partition => +ACK PRODUCER, FETCH 0:1, CONSUMER-HELLO hello to=A
+until 0.7 => FETCH 0:1 at 0.6, CONSUMER-HELLO hello to=A at 0.6
+held_ends.remove_partition => -ACK PRODUCER
+until 10
+# The answer that a store holds nothing is certain at once
+reader stores=A settled
+0.1 held_ends.add_partition => +ACK PRODUCER, FETCH 0:1, CONSUMER-HELLO hello to=A
+held_ends.held_end 1 => = ANSWERS
+0.2 < DIRECT-EARLIEST nothing from=A
+held_ends.held_end 1 => = 0
+# A held end is certain after a quiet time
+reader stores=A settled
+0.1 held_ends.add_partition => +ACK PRODUCER, FETCH 0:1, CONSUMER-HELLO hello to=A
+0.2 < ACK 9 from=A
+held_ends.held_end 1 => = QUIET
+1 < ACK 11 from=A
+1.5 < ACK 11 from=A
+1.99 held_ends.held_end 1 => = QUIET
+2 held_ends.held_end 1 => = 12
+# As many stores as are needed must be connected
+reader wire=rfc46 stores=A settled
+0.1 held_ends.add_partition => +ACK PRODUCER, FETCH 0:1
+< DIRECT-EARLIEST nothing from=A
+100 held_ends.held_end 2 => = STORES
++CONSUMER-HELLO B => FETCH 0:1
+100.1 < DIRECT-EARLIEST nothing from=B
+held_ends.held_end 2 => = 0
+# Nothing is certain before the node has settled
+reader stores=A
+0.1 held_ends.add_partition => +ACK PRODUCER, FETCH 0:1, CONSUMER-HELLO hello to=A
+0.2 < DIRECT-EARLIEST nothing from=A
+50 held_ends.held_end 1 => = STORES
+node_settled => FETCH 0:1, CONSUMER-HELLO hello to=A
+held_ends.held_end 1 => = 0
+# A silent store counts as empty after the patience
+reader wire=rfc46 stores=A,LIBDAFKA settled
+0.1 held_ends.add_partition => +ACK PRODUCER, FETCH 0:1
+0.2 < ACK 9 from=A
+until 2 => FETCH 0:1 at 0.6 1.1 1.6
+held_ends.held_end 1 => = ANSWERS
+deadline => = 2.1
+until 2.1 => FETCH 0:1 at 2.1
+held_ends.held_end 1 => = 10
+# A node that never connects is waited for until the patience ends, or it leaves
+reader stores=A settled
+peer_joined GONE
+0.1 held_ends.add_partition => +ACK PRODUCER, FETCH 0:1, CONSUMER-HELLO hello to=A
+0.2 < DIRECT-EARLIEST nothing from=A
+held_ends.held_end 1 => = ANSWERS
+2.1 held_ends.held_end 1 => = 0
+0.5 peer_left GONE
+held_ends.held_end 1 => = 0
+# The question is repeated for a peer that has just connected
+reader settled
+0.1 held_ends.add_partition => +ACK PRODUCER, FETCH 0:1
+0.2 +CONSUMER-HELLO A => FETCH 0:1, CONSUMER-HELLO hello to=A
++FETCH => FETCH 0:1, CONSUMER-HELLO hello to=A
+< STORE-HELLO from=A => FETCH 0:1, CONSUMER-HELLO hello to=A
++HEAD
+# Answers to others, of producers and of strangers do not count
+reader stores=A settled
+0.1 held_ends.add_partition => +ACK PRODUCER, FETCH 0:1, CONSUMER-HELLO hello to=A
+0.2 < DIRECT-EARLIEST nothing to=SOMEBODY from=A & DIRECT-EARLIEST OTHER nothing from=A & ACK OTHER 9 from=A
+    => discarded 1 (another requestor), discarded 1 (not asked for)
+< ACK hell/PRODUCER 9 from=A & DIRECT-HEAD 9 to=SOMEBODY => discarded 1 (another requestor)
+< DIRECT-EARLIEST nothing from=PRODUCER & DIRECT-EARLIEST nothing from=UNKNOWN
+held_ends.held_end 1 => = ANSWERS
+2.1 held_ends.held_end 1 => = 0
+# The record that answers the question is not delivered
+reader stores=A settled
+0.1 held_ends.add_partition => +ACK PRODUCER, FETCH 0:1, CONSUMER-HELLO hello to=A
+0.2 < DIRECT-RECORD 0:1
+# A head does not name its store, so that the patience must end
+reader wire=libdafka stores=A settled
+0.1 held_ends.add_partition => +ACK PRODUCER, FETCH 0:1, CONSUMER-HELLO hello to=A
+0.2 < DIRECT-HEAD 9
+held_ends.held_end 1 => = ANSWERS
+2.1 held_ends.held_end 1 => = 10
+# Stores that answer are not greeted
+reader stores=A,B settled
++DIRECT-EARLIEST A & +DIRECT-EARLIEST B & -DIRECT-EARLIEST B
+0.1 held_ends.add_partition => +ACK PRODUCER, FETCH 0:1, CONSUMER-HELLO hello to=B
+# No store is greeted in a cluster of RFC 46
+reader wire=rfc46 stores=A settled
+0.1 held_ends.add_partition => +ACK PRODUCER, FETCH 0:1
+# All stores are greeted in one of libdafka
+reader wire=libdafka stores=A settled
++DIRECT-EARLIEST A
+0.1 held_ends.add_partition => +ACK PRODUCER, FETCH 0:1, CONSUMER-HELLO hello to=A
+# A partition of a surveyed topic may be queried and read meanwhile
+reader topics=hello stores=A settled
+0.1 held_ends.add_partition => +ACK PRODUCER, FETCH 0:1, CONSUMER-HELLO hello to=A
+< ACK 9 from=A
+ends => = PRODUCER=10
+0.2 fetch_range 0 10 => FETCH 0:10
+0.3 < DIRECT-RECORD 0:10 => deliver 0:10
+1.1 held_ends.held_end 1 => = 10
+held_ends.remove_partition => -ACK PRODUCER
+forget_range
+"""
 
 
-def make_reader(*topics: str, config: Config | None = None) -> ReaderMachine:
-    reader = ReaderMachine(ME, config or Config(), topics)
-    reader.start(0.0)
-    return reader
+@scripts_of(SCRIPTS)
+def test_reader(script: Sequence[str]) -> None:
+    play(script)
 
 
-def ack(sequence: int, partition: Partition = HELLO) -> wire.Ack:
-    return wire.Ack(partition.address, partition.topic, sequence, "STORE")
-
-
-def heads_sent(store: str) -> wire.DirectEarliest:
-    """Return the answer to the FETCH after the greeting: the store has sent its heads."""
-    return wire.DirectEarliest(ME, store, store, "hello", HOLDS_NOTHING, 0)
-
-
-def dropped_before(sequence: int, store: str = "STORE") -> wire.DirectEarliest:
-    return wire.DirectEarliest(ME, store, HELLO.address, HELLO.topic, sequence, sequence)
-
-
-def connect(reader: ReaderMachine, store: str, now: float = 0.1) -> list[Action]:
-    return reader.receive_subscriptions(subscription(Command.CONSUMER_HELLO, store), now)
-
-
-def greeted(actions: list[Action]) -> list[str]:
-    return [hello.store for hello in published(actions, wire.ConsumerHello)]
-
-
-def delivered(actions: list[Action]) -> list[int]:
-    return sequences(batches(actions))
-
-
-def test_ends_are_what_stores_report_as_durable() -> None:
-    reader = make_reader("hello")
-    reader.receive([direct_head(9, ME), ack(4, OTHER), ack(7), ack(99, Partition("another", "A"))], 0.1)
-    assert reader.ends == {HELLO: 10, OTHER: 5}
-    reader.receive([ack(10), direct_head(99, "SOMEBODY"), wire.Head(HELLO.address, "hello", 50)], 0.2)
-    assert reader.ends == {HELLO: 11, OTHER: 5}
-    assert reader.discarded == {"another requestor": 1, "unexpected command": 1}
-
-
-def test_it_is_ready_when_every_store_has_sent_its_heads() -> None:
-    reader = make_reader("hello")
-    first = connect(reader, "A")
-    assert greeted(first) == ["A"]
-    assert published(first, wire.Fetch) == [], "its heads may be lost, and yet not the answer behind them"
-    connect(reader, "B")
-    reader.receive([heads_sent("A"), wire.DirectEarliest(ME, "A", "B", "hello", HOLDS_NOTHING, 0)], 0.3)
-    reader.node_settled(0.3)
-    assert not reader.is_ready, "B has not answered, whatever A says of it"
-    actions = reader.receive([wire.StoreHello(ME, "B")], 0.3)
-    assert greeted(actions) == ["B"], "only now is it certain that the store receives it"
-    assert published(actions, wire.Fetch) == [wire.Fetch("B", ME, "hello", 0, 1)]
-    reader.receive([direct_head(9, ME), heads_sent("B")], 0.4)
-    assert reader.is_ready
-    connect(reader, "C", 5.0)
-    assert reader.is_ready, "it stays ready"
-
-
-def test_a_store_that_reconnects_must_answer_again() -> None:
-    reader = make_reader("hello")
-    connect(reader, "A")
-    reader.receive([heads_sent("A")], 0.2)
-    reader.receive_subscriptions(subscription(Command.CONSUMER_HELLO, "A", active=False), 0.3)
-    assert greeted(connect(reader, "A", 0.4)) == ["A"]
-    reader.node_settled(0.5)
-    assert not reader.is_ready
-
-
-def test_a_discovered_node_may_be_a_store_until_it_has_connected() -> None:
-    reader = make_reader("hello")
-    reader.peer_joined("P", 0.1)
-    connect(reader, "A")
-    reader.receive([heads_sent("A")], 0.2)
-    reader.receive_subscriptions(subscription(Command.ACK, "P"), 0.4)
-    assert not reader.is_ready, "the node has not settled"
-    reader.peer_joined("Q", 0.5)
-    reader.node_settled(0.5)
-    assert not reader.is_ready
-    reader.receive_subscriptions(subscription(Command.ACK, "Q"), 0.6)
-    assert reader.is_ready
-
-
-def test_a_silent_store_is_waited_for_until_the_patience_ends() -> None:
-    reader = make_reader("hello")
-    connect(reader, "LIBDAFKA", 0.1)
-    reader.node_settled(0.2)
-    again = reader.tick(GREETING_INTERVAL_S)
-    assert greeted(again) == ["LIBDAFKA"]
-    now = 0.2
-    while not reader.is_ready:
-        assert reader.deadline() > now
-        now = reader.deadline()
-        reader.tick(now)
-    assert now == pytest.approx(0.2 + PATIENCE_S)
-
-
-@pytest.mark.parametrize("topics", [["hello"], []])
-def test_a_store_that_is_known_to_answer_is_waited_for_longer_if_there_are_topics(topics: list[str]) -> None:
-    reader = make_reader(*topics)
-    reader.receive_subscriptions(subscription(Command.GET_POSITION, "SLOW"), 0.1)
-    connect(reader, "SLOW", 0.1)
-    reader.node_settled(0.2)
-    reader.tick(0.2 + PATIENCE_S)
-    reader.tick(0.1 + PATIENCE_S + SLOW_STORES_S)
-    assert reader.is_ready is not bool(topics)
-    reader.tick(0.2 + PATIENCE_S + SLOW_STORES_S)
-    assert reader.is_ready
-
-
-def test_without_a_store_it_is_never_ready_and_rarely_ticks() -> None:
-    reader = make_reader("hello")
-    reader.node_settled(0.2)
-    now, ticks = 0.2, 0
-    while now < 10:
-        assert reader.deadline() > now
-        now = reader.deadline()
-        reader.tick(now)
-        ticks += 1
-    assert not reader.is_ready
-    assert ticks < 60
-    connect(reader, "A", 11.0)
-    assert not reader.is_ready
-    reader.receive([heads_sent("A")], 11.1)
-    assert reader.is_ready
-
-
-def test_a_ready_reader_asks_all_stores_again_after_the_refresh_interval() -> None:
-    reader = make_reader("hello")
-    connect(reader, "A")
-    reader.node_settled(0.2)
-    reader.receive([heads_sent("A")], 0.2)
-    assert greeted(reader.tick(GREETING_INTERVAL_S)) == ["A"]
-    assert greeted(reader.tick(0.2 + PATIENCE_S)) == []
-    assert reader.deadline() == GREETING_INTERVAL_S + REFRESH_INTERVAL_S
-    assert greeted(reader.tick(reader.deadline())) == ["A"]
-
-
-def test_only_the_records_of_the_range_are_delivered() -> None:
-    reader = make_reader()
-    assert asked(reader.fetch_range(HELLO, 5, 8, 0.1)) == [(5, 3)]
-    assert delivered(reader.receive([direct(5, 7, ME)], 0.2)) == [5, 6]
-    assert reader.position(HELLO) == 7
-    assert delivered(reader.receive([direct(6, 10, ME), direct(20, 21, ME)], 0.3)) == [7]
-    assert reader.position(HELLO) == 8
-    reader.forget_range(HELLO)
-    assert delivered(reader.receive([direct(5, 8, ME)], 0.4)) == []
-    assert reader.discarded == {"not asked for": 3}
-
-
-def test_a_fetch_is_repeated_as_soon_as_a_peer_can_receive_it() -> None:
-    reader = make_reader()
-    reader.fetch_range(HELLO, 0, 10, 0.0)
-    assert asked(reader.receive_subscriptions(subscription(Command.FETCH), 0.01)) == [(0, 10)]
-    assert asked(reader.tick(10.0)) == [(0, 10)]
-    assert asked(reader.receive([wire.StoreHello(ME, "STORE")], 0.02)) == [(0, 10)]
-    assert greeted(reader.receive([wire.StoreHello(ME, "STORE")], 0.02)) == [], "there is no topic to survey"
-
-
-def test_unrecoverable_records_are_left_out() -> None:
-    reader = make_reader()
-    connect(reader, "STORE")
-    reader.node_settled(0.1)
-    reader.fetch_range(HELLO, 0, 10, 0.2)
-    assert asked(reader.receive([dropped_before(4)], 0.3)) == [(4, 6)]
-    assert reader.position(HELLO) == 4
-    assert delivered(reader.receive([direct(4, 10, ME)], 0.4)) == [*range(4, 10)]
-
-
-def test_the_producer_must_answer_before_records_are_unrecoverable() -> None:
-    reader = make_reader()
-    connect(reader, "STORE")
-    reader.peer_joined(HELLO.address, 0.1)
-    reader.node_settled(0.1)
-    reader.fetch_range(HELLO, 0, 10, 0.2)
-    reader.receive([dropped_before(4)], 0.3)
-    assert reader.position(HELLO) == 0, "the producer may have them"
-    reader.receive([wire.DirectEarliest(ME, HELLO.address, HELLO.address, "hello", 50, 0)], 0.4)
-    assert reader.position(HELLO) == 4
-
-
-def test_a_full_buffer_stops_fetching() -> None:
-    reader = make_reader(config=Config().with_consumer(buffer_bytes_max=100))
-    reader.fetch_range(HELLO, 0, 1000, 0.0)
-    reader.records_buffered(200)
-    assert batches(reader.receive([direct(0, 1000, ME)], 0.1)) == []
-    assert asked(reader.records_taken(200, 0.2)) != []
-    assert delivered(reader.receive([direct(0, 1000, ME)], 0.3)) == [*range(1000)]
+def test_ends_of_invented_stores_take_limited_memory() -> None:
+    reader = Player("reader stores=A settled")
+    reader.play("held_ends.add_partition")
+    for number in range(STORES_MAX + 100):
+        reader.play(f"0.2 < ACK {number} from={number}")
+    (question,) = reader.machine.held_ends._questions.values()
+    assert len(question.ends) == STORES_MAX + 1
+    assert reader.play("3 held_ends.held_end 1") == f"= {STORES_MAX + 100}"

@@ -2,229 +2,215 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-from typing import Any
+from collections.abc import Sequence
 
-import pytest
+from dafka.protocol import RecordsMissing
+from tests.protocol.helpers import HELLO
+from tests.protocol.scripts import play, scripts_of
 
-from dafka import wire
-from dafka.config import Config
-from dafka.protocol import FetchUnanswered, RecordsMissing, StoreMachine
-from dafka.protocol.actions import Action, Append, Publish
-from dafka.protocol.ordering.reassembler import MISSING_FIRST_S, MISSING_INTERVAL_S
-from dafka.protocol.polling import RETRY_WAITS_S
-from dafka.records import Partition
-from dafka.wire import Command
-from tests.protocol.helpers import (
-    HELLO,
-    asked,
-    batches,
-    direct,
-    direct_head,
-    events,
-    head,
-    live,
-    published,
-    run,
-    sequences,
-    subscription,
-)
-
-ME = "STORE"
-OTHER = Partition("hello", "OTHER")
-LONGER = Partition("hello2", "PRODUCER")
-GONE = Partition("other", "GONE")
-
-
-def make_store(ends: dict[Partition, int] | None = None, **settings: Any) -> StoreMachine:
-    store = StoreMachine(ME, Config().with_store(**settings), ends or {})
-    store.start(0.0)
-    return store
-
-
-def receive(store: StoreMachine, *messages: wire.BatchedMessage, now: float = 0.1) -> list[Action]:
-    return store.receive(messages, now)
-
-
-def appended(actions: list[Action]) -> list[int]:
-    return sequences(batches(actions))
-
-
-def acks(actions: list[Action]) -> list[wire.Ack]:
-    return published(actions, wire.Ack)
-
-
-def heads(actions: list[Action]) -> list[wire.DirectHead]:
-    return published(actions, wire.DirectHead)
-
-
-def ack(sequence: int, partition: Partition = HELLO) -> wire.Ack:
-    return wire.Ack(partition.address, partition.topic, sequence, ME)
-
-
-def fetch(sequence: int, count: int = 1) -> wire.Fetch:
-    return wire.Fetch(HELLO.address, "CONSUMER", HELLO.topic, sequence, count)
-
-
-# Records and their ACKs
-
-
-def test_a_restarted_store_continues_where_its_storage_ends() -> None:
-    actions = receive(make_store({HELLO: 5}), live(3, 7), live(9, 10))
-    assert (appended(actions), asked(actions)) == ([5, 6], [(7, 2)])
-    for message in (head(6), direct_head(6, ME)):
-        assert asked(receive(make_store(), message)) == [(0, 7)]
-
-
-def test_durable_records_are_acknowledged_again_erratum_9() -> None:
-    """Their producer repeats them or their HEAD, or connects late."""
-    store = make_store({HELLO: 5, LONGER: 7, OTHER: 9})
-    assert receive(store, live(1, 3)) == [Publish(ack(4))]
-    assert receive(store, head(4)) == [Publish(ack(4))]
-    assert acks(store.receive_subscriptions(subscription(Command.ACK, "PRODUCER"), 0.1)) == [ack(4), ack(6, LONGER)]
-    assert store.receive_subscriptions(subscription(Command.ACK, "PRODUCER", active=False), 0.2) == []
-    assert store.receive_subscriptions(subscription(Command.ACK, "PRO"), 0.2) == []
-    assert acks(receive(store, direct_head(4, ME))) == []
-    assert acks(receive(store, head(5))) == []
-
-
-@pytest.mark.parametrize(
-    ("is_direct", "pending", "is_taken"),
-    [(False, 99, True), (False, 100, False), (True, 199, True), (True, 200, False)],
-)
-def test_records_wait_for_the_disk_up_to_the_limit(is_direct: bool, pending: int, is_taken: bool) -> None:
-    store = make_store(pending_bytes_max=100)
-    store.records_queued(pending)
-    actions = receive(store, direct(0, 2, ME) if is_direct else live(0, 2))
-    assert [each for each in actions if isinstance(each, Append)] == ([Append(run(0, 2))] if is_taken else [])
-    assert asked(store.tick(0.2)) == [], "not while the disk is behind"
-    store.records_unqueued(pending - 99 if pending > 99 else 0)
-    assert asked(store.tick(0.2)) == ([] if is_taken else [(0, 2)])
-
-
-def test_an_unanswered_fetch_is_reported_and_repeated_also_to_a_node_that_connects() -> None:
-    store = make_store()
-    receive(store, head(9), now=0.0)
-    actions = [action for now in (0.5, 1.5, 3.5) for action in store.tick(now)]
-    assert asked(actions) == [(0, 10)] * 3
-    assert events(actions) == [FetchUnanswered(HELLO, 0, 3)]
-    assert asked(store.receive_subscriptions(subscription(Command.FETCH, "PRODUCER"), 3.6)) == [(0, 10)]
-
-
-def test_trimmed_records_are_counted_once() -> None:
-    store = make_store({HELLO: 50})
-    assert [store.records_trimmed({HELLO: end}) for end in (10, 10, 25)] == [10, 0, 15]
-    receive(store, fetch(24))
-    assert store.discarded == {"before the earliest": 1}
-    receive(store, fetch(25))
-    assert store.answers.fetches_received == 1
-    receive(store, fetch(50))
-    assert store.discarded == {"before the earliest": 1, "beyond the head": 1}
-
-
-def test_a_fetch_is_answered_with_durable_records_only() -> None:
-    store = make_store({HELLO: 5})
-    receive(store, live(5, 8), fetch(5, 3))
-    assert store.discarded == {"beyond the head": 1}
-    receive(store, fetch(4, 100))
-    assert store.responder.pending_ranges() == {("CONSUMER", HELLO): [range(4, 104)]}
-    assert store.stored.durable_end(HELLO) == 5
-    assert store.answers.fetches_received == 1
-
-
-# Heads
-
-
-def test_consumers_are_greeted_and_told_the_durable_heads_of_their_topics() -> None:
-    store = make_store({HELLO: 5, OTHER: 9, LONGER: 7})
-    greeting = Publish(wire.StoreHello("CONSUMER", ME))
-    assert store.receive_subscriptions(subscription(Command.STORE_HELLO, "CONSUMER"), 0.1) == [greeting]
-    assert store.receive_subscriptions(subscription(Command.STORE_HELLO), 0.1) == []
-    receive(store, live(5, 8))
-    told = [Publish(direct_head(4, "CONSUMER")), Publish(direct_head(8, "CONSUMER", OTHER))]
-    assert receive(store, wire.ConsumerHello(ME, "CONSUMER", ("hello", "nothing"))) == told
-    assert receive(store, wire.GetHeads("hello", "CONSUMER")) == told, "of the exact topic (erratum 14)"
-
-
-def test_a_store_that_connects_is_told_every_head_and_again_because_they_may_be_lost_erratum_13() -> None:
-    store = make_store({HELLO: 5, LONGER: 7})
-    told = [direct_head(4, "STORE2"), direct_head(6, "STORE2", LONGER)]
-    assert heads(store.receive_subscriptions(subscription(Command.CONSUMER_HELLO, "STORE2"), 0.0)) == told
-    assert store.receive_subscriptions(subscription(Command.CONSUMER_HELLO), 0.0) == []
-    assert heads(store.tick(RETRY_WAITS_S[0])) == told
-    assert heads(store.tick(sum(RETRY_WAITS_S))) == told
-    assert heads(store.tick(1000.0)) == []
-    store.peer_joined("STORE3", 1000.0)
-    assert heads(store.receive_subscriptions(subscription(Command.CONSUMER_HELLO, "STORE3"), 1000.0))
-    store.peer_left("STORE3", 1001.0)
-    assert heads([each for wait in (*RETRY_WAITS_S, 100.0) for each in store.tick(1001.0 + wait)]) == []
-
-
-def test_a_libdafka_store_that_connects_is_asked_for_all_heads_erratum_13() -> None:
-    store = make_store({HELLO: 5})
-    assert store.receive_subscriptions(subscription(Command.GET_HEADS), 0.1) == [Publish(wire.GetHeads("", ME))]
-    assert store.receive_subscriptions(subscription(Command.GET_HEADS, "hello"), 0.1) == []
-
-
-def test_other_stores_are_asked_for_the_records_of_a_producer_that_left_erratum_13() -> None:
-    store = make_store({HELLO: 5, LONGER: 7})
-    assert store.peer_left("CONSUMER", 0.0) == []
-    wanted = published(store.peer_left(HELLO.address, 0.0), wire.GetHeads)
-    assert {each.subject for each in wanted} == {"hello", "hello2"}
-    assert store.deadline() == RETRY_WAITS_S[0]
-    assert published(store.tick(RETRY_WAITS_S[0]), wire.GetHeads) == wanted
-
-
-def test_records_durable_after_their_producer_left_are_announced_to_all_subscribers() -> None:
-    store = make_store()
-    store.receive_subscriptions(subscription(Command.DIRECT_HEAD, "CONSUMER"), 0.0)
-    store.receive_subscriptions(subscription(Command.ACK, HELLO.address), 0.0)
-    receive(store, live(0, 10))
-    assert heads(store.records_committed({HELLO: 5}, 0.1)) == []
-    store.receive_subscriptions(subscription(Command.ACK, HELLO.address, active=False), 0.2)
-    assert heads(store.records_committed({HELLO: 8}, 0.3)) == []
-    assert heads(store.records_committed({HELLO: 10}, 0.4)) == [direct_head(9, "CONSUMER")]
-    store.receive_subscriptions(subscription(Command.DIRECT_HEAD, "CONSUMER", active=False), 0.5)
-    assert heads(store.records_committed({HELLO: 10}, 0.6)) == []
-
-
-# Missing records
-
-
-def reports(store: StoreMachine, begin: float, end: float) -> list[tuple[float, RecordsMissing]]:
-    """Run what is due from one time to another, and return the reports, each with its time."""
-    found: list[tuple[float, RecordsMissing]] = []
-    now = begin
-    while (now := max(store.deadline(), now)) <= end:
-        found += [(now, event) for event in events(store.tick(now)) if isinstance(event, RecordsMissing)]
-    return found
-
-
-def test_missing_records_are_reported_once_a_minute_until_they_come() -> None:
-    store = make_store({HELLO: 10})
-    store.receive([direct_head(99, ME), wire.DirectHead(ME, GONE.address, GONE.topic, 4)], 0.0)
-    assert store.missing.count() == 0
-    times, found = zip(*reports(store, 0.0, 300.0), strict=True)
-    assert set(found) == {RecordsMissing(95, 2, HELLO)}
-    assert 4 <= len(times) <= 5
-    assert times[0] >= MISSING_FIRST_S
-    assert {later - earlier for earlier, later in pairwise(times)} == {MISSING_INTERVAL_S}
-    assert store.missing.count() == 95
-    store.receive([direct(0, 5, ME, GONE)], 300.0)
-    assert {event for _, event in reports(store, 300.0, 400.0)} == {RecordsMissing(90, 1, HELLO)}
-    store.receive([direct(10, 100, ME)], 400.0)
-    assert store.missing.count() == 0
-    assert reports(store, 400.0, 1000.0) == []
-    store.receive([direct_head(199, ME)], 1000.0)
-    assert [event for _, event in reports(store, 1000.0, 1060.0)] == [RecordsMissing(100, 1, HELLO)]
+SCRIPTS = """
+# A restarted store continues where its storage ends
+store PRODUCER=0:5
+0.1 < RECORD 3:7 & RECORD 9:10 => append 5:7, FETCH 7:9
+< HEAD OTHER 6 => FETCH OTHER 0:7
+< DIRECT-HEAD THIRD 6 => FETCH THIRD 0:7
+# Durable records are acknowledged again, whoever repeats them (erratum 9)
+store PRODUCER=0:5 hello2/PRODUCER=0:7 OTHER=0:9
+0.1 < RECORD 1:3 => ACK 4
+< HEAD 4 => ACK 4
+< HEAD 5 => FETCH 5:6
++ACK PRODUCER => ACK 4, ACK hello2/PRODUCER 6
+-ACK PRODUCER
++ACK PRO
+0.2 < DIRECT-HEAD 4
+# Live records wait for the disk up to the limit
+store pending_bytes_max=100
+records_queued 99
+0.1 < RECORD 0:2 => append 0:2
+records_queued 1
+< RECORD OTHER 0:2
+0.2 tick
+records_unqueued 1
+0.3 tick => FETCH OTHER 0:2
+# Fetched records wait for the disk up to twice the limit
+store pending_bytes_max=100
+records_queued 199
+0.1 < DIRECT-RECORD 0:2 => append 0:2
+records_queued 1
+< DIRECT-RECORD OTHER 0:2
+pending_bytes => = 200
+records_unqueued 1
+0.2 tick
+# An unanswered FETCH is reported and repeated, also to a node that connects
+store
+< HEAD 9 => FETCH 0:10
+until 3.5 => FETCH 0:10 at 0.5 1.5 3.5, FetchUnanswered 0 3 at 3.5
+3.6 +FETCH PRODUCER => FETCH 0:10
+# Trimmed records are counted once, and not sent
+store PRODUCER=0:50
+records_trimmed 10 => = 10
+records_trimmed 10 => = 0
+records_trimmed 25 => = 15
+0.1 < FETCH 24:25 from=C => discarded 1 (before the earliest)
+< FETCH 25:26 from=C
+< FETCH 50:51 from=C => discarded 1 (beyond the head)
+answers.fetches_received => = 1
+# A FETCH is answered with durable records only
+store PRODUCER=0:5
+0.1 < RECORD 5:8 & FETCH 5:8 from=C => append 5:8, discarded 1 (beyond the head)
+< FETCH 4:104 from=C
+responder.pending_ranges => = C PRODUCER=4:104
+stored.readable_range => = 0:5
+# Consumers are greeted and told the durable heads of exactly their topics (erratum 14)
+store PRODUCER=0:5 OTHER=0:9 hello2/PRODUCER=0:7
+0.1 +STORE-HELLO CONSUMER => STORE-HELLO to=CONSUMER
++STORE-HELLO
+< RECORD 5:8 => append 5:8
+< CONSUMER-HELLO hello,nothing from=CONSUMER => DIRECT-HEAD 4 to=CONSUMER, DIRECT-HEAD OTHER 8 to=CONSUMER
+0.2 < GET-HEADS hello from=CONSUMER => DIRECT-HEAD 4 to=CONSUMER, DIRECT-HEAD OTHER 8 to=CONSUMER
+# A store that connects is told every head, and again because they may be lost (erratum 13)
+store PRODUCER=0:5 hello2/PRODUCER=0:7
++CONSUMER-HELLO STORE2 => DIRECT-HEAD 4 to=STORE2, DIRECT-HEAD hello2/PRODUCER 6 to=STORE2
++CONSUMER-HELLO
+until 1000 => DIRECT-HEAD 4 to=STORE2 at 5 35, DIRECT-HEAD hello2/PRODUCER 6 to=STORE2 at 5 35
+peer_joined STORE3
++CONSUMER-HELLO STORE3 => DIRECT-HEAD 4 to=STORE3, DIRECT-HEAD hello2/PRODUCER 6 to=STORE3
+1001 peer_left STORE3
+until 1300
+# A libdafka store that connects is asked for all heads (erratum 13)
+store PRODUCER=0:5
+0.1 +GET-HEADS => GET-HEADS *
++GET-HEADS hello
+# Other stores are asked for the records of a producer that left (erratum 13)
+store PRODUCER=0:5 hello2/PRODUCER=0:7
+peer_left CONSUMER
+peer_left PRODUCER => GET-HEADS hello, GET-HEADS hello2
+until 100 => GET-HEADS hello at 5 35, GET-HEADS hello2 at 5 35
+# Records that become durable after their producer left are announced to all subscribers
+store
++DIRECT-HEAD CONSUMER & +ACK PRODUCER
+0.1 < RECORD 0:10 => append 0:10
+records_committed 5 => ACK 4
+0.2 -ACK PRODUCER
+0.3 records_committed 8 => ACK 7
+0.4 records_committed 10 => ACK 9, DIRECT-HEAD 9 to=CONSUMER
+0.5 -DIRECT-HEAD CONSUMER
+0.6 records_committed 10 => ACK 9
+# What a store holds of a producer that left is announced to nodes that did not know it (erratum 28)
+store PRODUCER=0:5
++DIRECT-HEAD CONSUMER
+peer_joined PRODUCER
+1 peer_left PRODUCER => GET-HEADS hello, DIRECT-HEAD 4 to=CONSUMER
+until 100 => GET-HEADS hello at 6 36, DIRECT-HEAD 4 to=CONSUMER at 6 36
+# A store found again while its connection lasts gets every head (erratum 28)
+store PRODUCER=0:5
+peer_joined OTHER
++DIRECT-HEAD OTHER & +CONSUMER-HELLO OTHER => DIRECT-HEAD 4 to=OTHER
+until 45 => DIRECT-HEAD 4 to=OTHER at 5 10.258 22.645 32.082 35 39.978
+peer_left OTHER
+46 peer_joined OTHER => GET-HEADS *, DIRECT-HEAD 4 to=OTHER
+until 100 => GET-HEADS * at 47.026 51.98 66.137, DIRECT-HEAD 4 to=OTHER at 50.18 51 62.629 72.088 79.966 81 90.043
+# A partition without records is not told
+store PRODUCER=0:5
+peer_joined OTHER
++DIRECT-HEAD OTHER & +CONSUMER-HELLO OTHER => DIRECT-HEAD 4 to=OTHER
+until 40 => DIRECT-HEAD 4 to=OTHER at 5 10.258 22.645 32.082 35 39.978
+records_trimmed 5 => = 5
+until 100
+# The heads of refused partitions are asked for when there is room
+store partitions_unproven_max=1
+< DIRECT-HEAD 3 & DIRECT-HEAD LATE 2
+    => StoreFull too many partitions without records 1, FETCH 0:4, discarded 1 (too many partitions without records)
+until 3 => FETCH 0:4 at 0.5 1.5
+reassembler.forget_partition
+until 500 => StoreHasRoom at 4, GET-HEADS hello at 8.5 38.5
+# Missing records are reported once a minute until they come
+store PRODUCER=0:10
+< DIRECT-HEAD 99 & DIRECT-HEAD other/GONE 4 => FETCH 10:100, FETCH other/GONE 0:5
+missing.count => = 0
+until 180
+    => FETCH 10:100 at 0.5 1.5 3.5 7.5 12.5 .. 177.5, FETCH other/GONE 0:5 at 0.5 1.5 3.5 7.5 12.5 .. 177.5,
+       FetchUnanswered 10 3 at 3.5, FetchUnanswered other/GONE 0 3 at 3.5, RecordsMissing 95 2 at 18.5 78.5 138.5
+missing.count => = 95
+< DIRECT-RECORD other/GONE 0:5 => append other/GONE 0:5
+until 250 => FETCH 10:100 at 182.5 187.5 .. 247.5, RecordsMissing 90 1 at 198.5
+< DIRECT-RECORD 10:100 => append 10:100
+missing.count => = 0
+until 1000
+< DIRECT-HEAD 199 => FETCH 100:200
+until 1060
+    => FETCH 100:200 at 1000.5 1001.5 1003.5 1007.5 1012.5 .. 1057.5, FetchUnanswered 100 3 at 1003.5, RecordsMissing
+       100 1 at 1018.5
+# Records that come soon are not reported
+store PRODUCER=0:10
+< DIRECT-HEAD 99 => FETCH 10:100
+until 15 => FETCH 10:100 at 0.5 1.5 3.5 7.5 12.5, FetchUnanswered 10 3 at 3.5
+< DIRECT-RECORD 10:100 => append 10:100
+until 500
+# A libdafka store that lags hears of the rest, once for all its answers (erratum 32)
+store PRODUCER=0:9000 stores=FOREIGN
++DIRECT-EARLIEST OURS & +CONSUMER-HELLO OURS => DIRECT-HEAD 8999 to=OURS
+until 9 => DIRECT-HEAD 8999 to=FOREIGN at 5, DIRECT-HEAD 8999 to=OURS at 5
+10 < DIRECT-HEAD 999 & DIRECT-HEAD 999
+< DIRECT-HEAD 999
+until 14 => HEAD 8999 at 12
+20 < DIRECT-HEAD 999
+until 24 => HEAD 8999 at 22
+30 < DIRECT-HEAD 8999
+until 34
+# Stores that have everything, and those of this project, get no head
+store PRODUCER=0:9000
++DIRECT-EARLIEST OURS & +CONSUMER-HELLO OURS => DIRECT-HEAD 8999 to=OURS
+10 < DIRECT-HEAD 999
+peer_left PRODUCER => GET-HEADS hello
+until 30 => DIRECT-HEAD 8999 to=OURS at 10, GET-HEADS hello at 15
+# A producer that is there speaks for itself
+store PRODUCER=0:9000 stores=FOREIGN
+5 +ACK PRODUCER => ACK 8999
+10 < DIRECT-HEAD 999 & FETCH 1000:2000 from=WRITER
+until 14 => DIRECT-HEAD 8999 to=FOREIGN at 10
+20 -ACK PRODUCER
+< DIRECT-HEAD 999
+20.5 +ACK PRODUCER => ACK 8999
+until 24
+# A broker takes the ACKs of all its partitions
+store hello/B/1=0:9000 hello/C/1=0:9000 hello/D/1=0:9 hello/E/1=0:9 stores=FOREIGN
++ACK B/ & +ACK C/1 & +ACK D & +ACK E/2 => ACK hello/C/1 8999
+until 10
+    => DIRECT-HEAD hello/B/1 8999 to=FOREIGN at 5, DIRECT-HEAD hello/C/1 8999 to=FOREIGN at 5, DIRECT-HEAD hello/D/1 8
+       to=FOREIGN at 5, DIRECT-HEAD hello/E/1 8 to=FOREIGN at 5
+< DIRECT-HEAD hello/B/1 2 & DIRECT-HEAD hello/C/1 2 & DIRECT-HEAD hello/D/1 2 & DIRECT-HEAD hello/E/1 2
+until 14 => HEAD hello/D/1 8 at 12, HEAD hello/E/1 8 at 12
+# The next page is announced to a node that asks for one page (erratum 17), but not to those of this project
+store PRODUCER=0:9000
+10 < FETCH 1000:2000 from=WRITER
+until 14 => HEAD 8999 at 12
+20 < FETCH 8000:9000 from=WRITER
+until 30
++DIRECT-EARLIEST OURS
+< FETCH 0:1000 from=OURS
+until 40
+# The leaving of a producer is told to libdafka stores
+store PRODUCER=0:9000 stores=FOREIGN
+5 peer_joined PRODUCER
+10 peer_left PRODUCER => GET-HEADS hello
+until 14 => DIRECT-HEAD 8999 to=FOREIGN at 10, HEAD 8999 at 12
+# Records that become durable after their producer left are announced to libdafka stores
+store stores=FOREIGN
+10 < HEAD 2 => FETCH 0:3
+records_committed 3 => ACK 2
+until 13 => DIRECT-HEAD 2 to=FOREIGN at 10, FETCH 0:3 at 10.5 11.5, HEAD 2 at 12
+# Dropped records are not announced
+store PRODUCER=0:9000 stores=FOREIGN
+10 < DIRECT-HEAD 999
+records_trimmed 9000 => = 9000
+until 14
+"""
 
 
-def test_records_that_come_soon_are_not_reported() -> None:
-    store = make_store({HELLO: 10})
-    store.receive([direct_head(99, ME)], 0.0)
-    assert reports(store, 0.0, MISSING_FIRST_S) == []
-    store.receive([direct(10, 100, ME)], MISSING_FIRST_S)
-    assert reports(store, MISSING_FIRST_S, 500.0) == []
+@scripts_of(SCRIPTS)
+def test_store(script: Sequence[str]) -> None:
+    play(script)
 
 
 def test_a_report_is_a_sentence() -> None:

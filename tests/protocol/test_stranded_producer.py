@@ -2,231 +2,152 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from random import Random
 
 from dafka import wire
-from dafka.config import ProducerConfig
-from dafka.protocol import ProducerMachine
-from dafka.protocol.machines.stranded_detector import ASKING_S, STRANDED_CHECK_S
+from dafka.protocol.machines.stranded_detector import ASKING_S, STRANDED_CHECK_S, StrandedDetector
 from dafka.wire import Command
-from tests.protocol.helpers import HELLO, contents, next_batch, published, subscription
+from tests.protocol.helpers import HELLO
+from tests.protocol.scripts import Player
+from tests.seeds import each_seed
 
 AFTER_S = 5.0
 
 
-def ack(sequence: int, store: str = "OLD") -> wire.Ack:
-    return wire.Ack(HELLO.address, HELLO.topic, sequence, store)
+class History:
+    """Stores that come, go, ask for records and acknowledge them, and what follows from all that has happened."""
+
+    def __init__(self, seed: int) -> None:
+        self.draw = Random(seed)
+        self.now = 0.0
+        self.ends = {"OLD": self.draw.randrange(9)}
+        self.detector = StrandedDetector(AFTER_S, self.ends, 100)
+        self.connected: set[str] = set()
+        self.discovered: set[str] = set()
+        self.questions: dict[str, list[tuple[float, int]]] = {}
+        """By store, the times of its questions for one and the same record, none long after the one before."""
+        self.held_at = 0.0
+        self.is_stranded = False
+        self.stores = self.draw.sample(["OLD", "NEW", "OTHER"], self.draw.choice((1, 1, 2, 3)))
+        self.wanted = dict.fromkeys(self.stores, 0)
+
+    def step(self) -> None:
+        event, store = self.draw.random(), self.draw.choice(self.stores)
+        if event < 0.06:
+            self.connected ^= {store}
+            is_active = store in self.connected
+            self.detector.record_subscription(wire.Subscription(Command.CONSUMER_HELLO, store, is_active))
+        elif event < 0.1:
+            self.discovered ^= {store}
+            (self.detector.peer_joined if store in self.discovered else self.detector.peer_left)(store)
+        elif event < 0.13:
+            self.wanted[store] = self.draw.randrange(9)
+        elif event < 0.16:
+            end = self.draw.randrange(10)
+            self.ends[store] = max(self.ends.get(store, 0), end)
+            self.detector.record_ack(store, end)
+            if store in self.questions and end > self.questions[store][-1][1]:
+                del self.questions[store]
+        else:
+            self.ask(store, self.wanted[store])
+        self.pass_time(self.draw.choice((0.1, 0.3, 0.6, 0.6, 20.0 if self.draw.random() < 0.1 else 1.0)))
+
+    def ask(self, store: str, sequence: int) -> None:
+        self.detector.record_fetch(wire.Fetch(HELLO.address, store, HELLO.topic, sequence, 10), self.now)
+        if store in self.connected:
+            asked = self.questions.setdefault(store, [])
+            if asked and (asked[-1][1] != sequence or self.now - asked[-1][0] > ASKING_S):
+                asked.clear()
+            asked.append((self.now, sequence))
+            assert self.detector.deadline() <= self.now + STRANDED_CHECK_S, "it looks by itself"
+
+    def pass_time(self, seconds: float) -> None:
+        end = self.now + seconds
+        while (due := self.detector.deadline()) <= end:
+            self.detector.tick(due)
+            self.check(due)
+        self.now = end
+
+    def check(self, now: float) -> None:
+        self.questions = {
+            store: asked
+            for store, asked in self.questions.items()
+            if store in self.connected and now - asked[-1][0] <= ASKING_S
+        }
+        if self.questions:
+            asked_for = min(asked[-1][1] for asked in self.questions.values())
+            others = {store for store in self.discovered if self.ends.get(store, 0) > asked_for} | self.connected
+            if others - self.questions.keys():
+                self.held_at = now
+            began = max(self.held_at, *(asked[0][0] for asked in self.questions.values()))
+            are_repeated = all(asked[-1][0] > asked[0][0] for asked in self.questions.values())
+            self.is_stranded = are_repeated and now - began >= AFTER_S
+        assert self.detector.is_stranded == self.is_stranded
 
 
-def fetch(store: str, sequence: int = 0) -> wire.Fetch:
-    return wire.Fetch(HELLO.address, store, HELLO.topic, sequence, 100)
+@each_seed(60)
+def test_a_producer_is_stranded_when_all_stores_ask_for_what_none_has(seed: int) -> None:
+    history = History(seed)
+    for _ in range(120):
+        history.step()
+        end = history.draw.randrange(10)
+        has_all = all(history.ends.get(store, 0) >= end for store in history.connected)
+        assert history.detector.have_all_stores(end) == has_all
 
 
-def make_producer(stores: Iterable[str] = ("NEW",), stranded_after_s: float = AFTER_S) -> ProducerMachine:
+def is_stranded(producer: Player, begin: int, end: int, *stores: str) -> bool:
+    """Return whether a producer is stranded after stores have asked for its first record each second."""
+    for second in range(begin, end):
+        for store in stores:
+            producer.play(f"{second} < FETCH 0:100 from={store}")
+        producer.play(f"until {second + 0.9}")
+    return bool(producer.machine.is_stranded)
+
+
+def make_producer(*stores: str, stranded_after_s: float = AFTER_S) -> Player:
     """Return a producer of 10 records, of which a store that is gone has acknowledged 8; others are connected."""
-    producer = ProducerMachine(HELLO, ProducerConfig(), 10, stranded_after_s=stranded_after_s)
-    producer.start(0.0)
-    producer.node_settled(0.0)
-    producer.publish(next_batch(producer, contents(0, 10)), 0.0)
-    producer.receive([ack(7)], 0.0)
-    for store in stores:
-        connect(producer, store)
+    producer = Player(f"producer stranded_after_s={stranded_after_s} settled published=10 stores={','.join(stores)}")
+    producer.play("< ACK 7 from=OLD")
     return producer
 
 
-def connect(producer: ProducerMachine, store: str, *, active: bool = True) -> None:
-    producer.receive_subscriptions(subscription(Command.CONSUMER_HELLO, store, active=active), 0.0)
-
-
-def pass_time(producer: ProducerMachine, begin: float, end: float, asking: dict[str, int]) -> None:
-    """Let time pass, in which stores ask for records each second."""
-    now = begin
-    while now < end:
-        producer.receive([fetch(store, sequence) for store, sequence in asking.items()], now)
-        now += 1.0
-        while producer.deadline() <= min(now, end):
-            producer.tick(producer.deadline())
-
-
 def test_a_producer_whose_only_store_began_anew_is_stranded() -> None:
-    producer = make_producer()
-    pass_time(producer, 1.0, 1.0 + AFTER_S - 0.6, {"NEW": 0})
-    assert not producer.is_stranded
-    pass_time(producer, 1.0 + AFTER_S, 8.0, {"NEW": 0})
-    assert producer.is_stranded
-    assert producer.unstored_from == 8
+    producer = make_producer("NEW")
+    assert not is_stranded(producer, 1, 6, "NEW")
+    assert is_stranded(producer, 6, 7, "NEW")
+    assert producer.play("unstored_from") == "= 8"
+    assert not is_stranded(make_producer("NEW", stranded_after_s=0.0), 1, 100, "NEW"), "without a limit it waits"
 
 
-def test_without_a_limit_it_waits() -> None:
-    producer = make_producer(stranded_after_s=0.0)
-    pass_time(producer, 1.0, 100.0, {"NEW": 0})
-    assert not producer.is_stranded
-
-
-def test_another_store_that_does_not_ask_may_help() -> None:
-    producer = make_producer(["NEW", "OTHER"])
-    pass_time(producer, 1.0, 60.0, {"NEW": 0})
-    assert not producer.is_stranded
-    connect(producer, "OTHER", active=False)
-    pass_time(producer, 60.0, 60.0 + AFTER_S - 0.1, {"NEW": 0})
-    assert not producer.is_stranded, "the time without a holder counts from when it left"
-    pass_time(producer, 60.0 + AFTER_S, 70.0, {"NEW": 0})
-    assert producer.is_stranded
+def test_another_store_may_help_until_it_is_gone() -> None:
+    producer = make_producer("NEW", "OTHER")
+    assert not is_stranded(producer, 1, 60, "NEW", "STRANGER")
+    producer.play("-CONSUMER-HELLO OTHER")
+    assert not is_stranded(producer, 60, 64, "NEW"), "the time without a holder counts from when it left"
+    assert is_stranded(producer, 64, 67, "NEW")
 
 
 def test_a_store_that_acknowledged_the_records_may_come_back_while_discovery_knows_it() -> None:
-    producer = make_producer()
-    producer.peer_joined("OLD", 0.0)
-    pass_time(producer, 1.0, 60.0, {"NEW": 0})
-    assert not producer.is_stranded
-    producer.peer_left("OLD", 60.0)
-    pass_time(producer, 60.0, 60.0 + AFTER_S - 0.1, {"NEW": 0})
-    assert not producer.is_stranded
-    pass_time(producer, 60.0 + AFTER_S, 70.0, {"NEW": 0})
-    assert producer.is_stranded
-
-
-def test_an_older_copy_of_the_storage_is_no_holder() -> None:
-    """It has the address of the store that acknowledged the records, and asks for them."""
-    producer = make_producer(["OLD"])
-    producer.peer_joined("OLD", 0.0)
-    pass_time(producer, 1.0, 8.0, {"OLD": 4})
-    assert producer.is_stranded
-
-
-def test_a_store_that_has_less_than_what_is_asked_for_is_no_holder() -> None:
-    producer = make_producer()
-    producer.peer_joined("BEHIND", 0.0)
-    producer.receive([ack(2, "BEHIND")], 0.0)
-    pass_time(producer, 1.0, 8.0, {"NEW": 3})
-    assert producer.is_stranded
-
-
-def test_a_store_that_can_help_one_of_those_that_ask_is_a_holder() -> None:
-    producer = make_producer(["NEW", "OTHER"])
-    producer.peer_joined("BEHIND", 0.0)
-    producer.receive([ack(3, "BEHIND")], 0.0)
-    pass_time(producer, 1.0, 60.0, {"NEW": 0, "OTHER": 6})
-    assert not producer.is_stranded
-
-
-def test_a_producer_without_connected_stores_waits_for_them() -> None:
-    producer = make_producer()
-    pass_time(producer, 1.0, 3.0, {"NEW": 0})
-    connect(producer, "NEW", active=False)
-    pass_time(producer, 3.0, 60.0, {})
-    assert not producer.is_stranded
-
-
-def test_each_store_must_have_repeated_its_question() -> None:
-    producer = make_producer(["NEW", "OTHER"])
-    producer.receive([fetch("OTHER")], 1.0)
-    pass_time(producer, 1.0, 1.0 + ASKING_S, {"NEW": 0})
-    assert not producer.is_stranded
-
-
-def test_a_producer_looks_by_itself_whether_it_is_stranded() -> None:
-    producer = make_producer()
-    producer.tick(1.0)  # sends a HEAD; the next one is due a second later
-    producer.receive([fetch("NEW")], 1.0)
-    assert producer.deadline() <= 1.0 + STRANDED_CHECK_S
-
-
-def test_strangers_do_not_count() -> None:
-    producer = make_producer()
-    pass_time(producer, 1.0, 60.0, {"CONSUMER": 0})
-    assert not producer.is_stranded
-    assert producer.deadline() < float("inf")
-
-
-def test_a_store_that_gets_records_from_elsewhere_is_not_stranded() -> None:
-    producer = make_producer()
-    for second in range(1, 8):
-        pass_time(producer, float(second * 2), second * 2 + 2.0, {"NEW": second})
-    assert not producer.is_stranded
+    producer = make_producer("NEW")
+    producer.play("peer_joined OLD")
+    assert not is_stranded(producer, 1, 60, "NEW")
+    producer.play("peer_left OLD")
+    assert is_stranded(producer, 60, 67, "NEW")
 
 
 def test_an_ack_shows_that_the_store_has_the_records() -> None:
-    producer = make_producer()
-    pass_time(producer, 1.0, 4.0, {"NEW": 0})
-    producer.receive([ack(9, "NEW")], 4.0)
-    pass_time(producer, 20.0, 20.0 + AFTER_S - 0.1, {"NEW": 0})
-    assert not producer.is_stranded
-
-
-def test_a_store_that_has_acknowledged_what_it_asked_for_asks_no_more() -> None:
-    producer = make_producer()
-    pass_time(producer, 1.0, 4.0, {"NEW": 0})
-    producer.receive([ack(9, "NEW")], 4.0)
-    pass_time(producer, 4.0, 60.0, {})
-    assert not producer.is_stranded
-
-
-def test_an_ack_of_earlier_records_changes_nothing() -> None:
-    producer = make_producer()
-    for second in range(1, 8):
-        pass_time(producer, float(second), second + 1.0, {"NEW": 3})
-        producer.receive([ack(2, "NEW")], second + 0.9)
-    assert producer.is_stranded
-
-
-def test_a_question_that_is_not_repeated_does_not_count() -> None:
-    producer = make_producer()
-    producer.receive([fetch("NEW")], 1.0)
-    pass_time(producer, 2.0, 60.0, {})
-    assert not producer.is_stranded
-
-
-def test_a_store_that_has_stopped_asking_may_help() -> None:
-    producer = make_producer(["NEW", "OTHER"], stranded_after_s=ASKING_S + 5)
-    pass_time(producer, 1.0, 3.0, {"NEW": 0, "OTHER": 0})
-    pass_time(producer, 3.0, 100.0, {"NEW": 0})
-    assert not producer.is_stranded
+    producer = make_producer("NEW")
+    is_stranded(producer, 1, 4, "NEW")
+    producer.play("< ACK 9 from=NEW")
+    assert not is_stranded(producer, 4, 60)
 
 
 def test_records_that_no_store_acknowledged_are_unrecoverable_instead() -> None:
     """With `min_stores` 0, a producer drops records that no store has; stores continue after them."""
-    config = ProducerConfig(min_stores=0, unacknowledged_records_max=2)
-    producer = ProducerMachine(HELLO, config, 10, stranded_after_s=AFTER_S)
-    producer.start(0.0)
-    producer.node_settled(0.0)
-    for first in range(10):
-        producer.publish(next_batch(producer, contents(first, first + 1)), 0.0)
-    connect(producer, "NEW")
-    producer.receive_subscriptions(subscription(Command.DIRECT_EARLIEST, "NEW"), 0.0)
-    (answer,) = published(producer.receive([fetch("NEW")], 1.0), wire.DirectEarliest)
-    assert answer.unrecoverable_end == 8
-    pass_time(producer, 1.0, 60.0, {"NEW": 0})
-    assert not producer.is_stranded
-
-
-def test_a_new_partition_takes_over_what_too_few_stores_have() -> None:
-    producer = ProducerMachine(HELLO, ProducerConfig(min_stores=2), 10, stranded_after_s=AFTER_S)
-    producer.start(0.0)
-    producer.node_settled(0.0)
-    producer.publish(next_batch(producer, contents(0, 10)), 0.0)
-    producer.receive([ack(6)], 0.0)
-    assert producer.unstored_from == 0
-
-
-def test_a_new_partition_takes_over_what_is_left_with_min_stores_0() -> None:
-    config = ProducerConfig(min_stores=0, unacknowledged_records_max=2)
-    producer = ProducerMachine(HELLO, config, 10, stranded_after_s=AFTER_S)
-    producer.start(0.0)
-    producer.node_settled(0.0)
-    for first in range(10):
-        producer.publish(next_batch(producer, contents(first, first + 1)), 0.0)
-    assert producer.unstored_from == 8
-    producer.receive([ack(20)], 0.0)
-    assert producer.unstored_from == 10
-
-
-def test_a_new_partition_takes_over_what_no_store_has_with_min_stores_0() -> None:
-    producer = ProducerMachine(HELLO, ProducerConfig(min_stores=0), 10, stranded_after_s=AFTER_S)
-    producer.start(0.0)
-    producer.node_settled(0.0)
-    producer.publish(next_batch(producer, contents(0, 10)), 0.0)
-    assert producer.unstored_from == 0
-    producer.receive([ack(6)], 0.0)
-    assert producer.unstored_from == 7
-    assert [list(batch.values) for batch in producer.retransmit_buffer.batches_from(7)] == [contents(7, 10)]
+    limits = "min_stores=0 unacknowledged_records_max=3"
+    producer = Player(f"producer {limits} stranded_after_s=5.0 settled published=2 stores=NEW")
+    for records in ("2:4", "4:6"):
+        producer.play(f"publish {records}")
+    producer.play("+DIRECT-EARLIEST NEW")
+    assert producer.play("1 < FETCH 0:100 from=NEW") == "DIRECT-EARLIEST 4 to=NEW from=PRODUCER unrecoverable_end=4"
+    assert not is_stranded(producer, 2, 60, "NEW")
