@@ -14,7 +14,8 @@ events, and messages that were discarded; a line without `=>` has no consequence
 
 `<` receives messages, `+` and `-` subscriptions and their ends, `until` ticks whenever the machine wants it, up to a
 time. Everything else is a method or an attribute of the machine, whose arguments are found by their names; `=` shows
-what it returned. The time is that of the line before if there is none. `0:7` are the records 0 to 6. The partition is
+what it returned. The time is that of the line before if there is none. A flag such as `is_ready` is
+shown when it changes. `0:7` are the records 0 to 6. The partition is
 `hello/PRODUCER` if none is named, and the topic `hello` if there is only an address; the machine itself is `ME`, and is
 the `from` of what it sends and the `to` of what it receives if these are missing.
 """
@@ -23,9 +24,10 @@ from __future__ import annotations
 
 import enum
 import inspect
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import attrgetter
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 import pytest
@@ -41,6 +43,8 @@ from dafka.wire import Command
 from tests.protocol.helpers import HELLO, run, sequences
 
 ME = "ME"
+FLAGS = ("is_ready", "is_complete", "is_stranded")
+"""Attributes of machines that are shown when they change."""
 _KINDS: dict[str, Any] = {each.COMMAND.name.replace("_", "-"): each for each in wire.MESSAGES}
 _RECIPIENTS = ("requestor", "store", "consumer")
 _NUMBERS = ("unrecoverable_end", "time", "end", "remaining", "partitions")
@@ -57,7 +61,7 @@ def scripts_of(text: str) -> pytest.MarkDecorator:
 def play(script: Sequence[str]) -> None:
     """Play a script, whose first line is its title, and compare all of what the machine does."""
     title, setup, *lines = script
-    player = Player(setup)
+    player = Player.kinds.get(setup.split()[0], Player)(setup)
     for line in "\n".join(lines).replace("\n  ", " ").splitlines():
         given, _, expected = " ".join(line.split()).partition(" => ")
         done = player.play(given)
@@ -65,7 +69,15 @@ def play(script: Sequence[str]) -> None:
 
 
 class Player:
-    """One machine, made as the first line of a script says, and its inputs."""
+    """One machine, made as the first line of a script says, and its inputs.
+
+    A subclass plays machines of other kinds. Its methods are inputs, too.
+    """
+
+    kinds: ClassVar[dict[str, type[Player]]] = {}
+
+    def __init_subclass__(cls, kinds: Sequence[str]) -> None:
+        Player.kinds |= dict.fromkeys(kinds, cls)
 
     def __init__(self, setup: str) -> None:
         kind, *words = setup.split()
@@ -76,33 +88,38 @@ class Player:
             section, setting = self._find_setting(config, kind, name)
             if section:
                 config = getattr(config, f"with_{section}")(**{setting: _value(value)})
-            elif name in {"settled", "subscribe", "stores", "published", "listened"}:
+            elif name in {"settled", "subscribe", "stores", "published", "listened", "nodes"}:
                 steps.append((name, value))
             elif name[0].islower() and "/" not in name:
                 named[name] = value.split(",") if name == "topics" else _value(value)
             else:
                 ranges[_partition(name)] = _range(value) if ":" in value else range(int(value), int(value))
-        self.machine: Any
+        self.machine: Any = self.make(kind, config, named, ranges)
+        for name, value in steps:
+            self._set_up(name, value)
+        self._flags = self._true_flags()
+
+    def make(self, kind: str, config: Config, named: dict[str, Any], ranges: dict[Partition, range]) -> object:
+        """Return the machine, started at time 0."""
+        machine: ProducerMachine | StoreMachine | ConsumerMachine | ReaderMachine
         if kind == "producer":
-            self.machine = ProducerMachine(HELLO, config.producer, 100, **named)
+            machine = ProducerMachine(HELLO, config.producer, 100, **named)
         elif kind == "store":
             ends = {partition: each.stop for partition, each in ranges.items()}
             starts = {partition: each.start for partition, each in ranges.items() if each.start}
-            self.machine = StoreMachine(ME, config, ends, starts)
+            machine = StoreMachine(ME, config, ends, starts)
         elif kind == "consumer":
-            self.machine = ConsumerMachine(ME, config, {each: held.start for each, held in ranges.items()}, **named)
+            machine = ConsumerMachine(ME, config, {each: held.start for each, held in ranges.items()}, **named)
         else:
-            self.machine = ReaderMachine(ME, config, **named)
-        self.machine.start(0.0)
-        for name, value in steps:
-            self._set_up(name, value)
-        self.machine.discarded.clear()
+            machine = ReaderMachine(ME, config, **named)
+        machine.start(0.0)
+        return machine
 
     @staticmethod
     def _find_setting(config: Config, kind: str, name: str) -> tuple[str, str]:
         """Return the section and the name of a setting: the first section that has it, if none is named."""
         section, _, setting = name.rpartition(".")
-        sections = [section] if section else [kind, "consumer", "fetch", "node"]
+        sections = [section] if section else [kind, "consumer", "fetch", "node", "beacon"]
         return next(((each, setting) for each in sections if hasattr(getattr(config, each, None), setting)), ("", ""))
 
     def _set_up(self, name: str, value: str) -> None:
@@ -125,17 +142,30 @@ class Player:
         if first[0].isdigit():
             self.now, line = float(first), rest
             first, _, rest = line.partition(" ")
-        discarded = self.machine.discarded.copy()
+        discarded = self._discarded()
         done = self._run(float(rest)) if first == "until" else self._result(self._input(first, rest, line))
-        lost = self.machine.discarded - discarded
+        done += self._changed_flags()
+        lost = self._discarded() - discarded
         return ", ".join([*done, *(f"discarded {count} ({reason})" for reason, count in lost.items())])
+
+    def _changed_flags(self) -> list[str]:
+        """Return what has become true or false of the machine."""
+        before, self._flags = self._flags, self._true_flags()
+        ended = [f"not {name}" for name in FLAGS if name in before - self._flags]
+        return ended + [name for name in FLAGS if name in self._flags - before]
+
+    def _true_flags(self) -> set[str]:
+        return {name for name in FLAGS if getattr(self.machine, name, False)}
+
+    def _discarded(self) -> Counter[str]:
+        return Counter(getattr(self.machine, "discarded", ()))
 
     def _input(self, first: str, rest: str, line: str) -> object:
         if first == "<":
             return self.machine.receive([message(each) for each in rest.split(" & ")], self.now)
         if first[0] in "+-":
             return self.machine.receive_subscriptions([_subscription(each) for each in line.split(" & ")], self.now)
-        found = attrgetter(first)(self.machine)
+        found = getattr(self, first) if first in vars(type(self)) else attrgetter(first)(self.machine)
         return found(**self._arguments(found, rest.split())) if callable(found) else found
 
     def _arguments(self, method: Callable[..., object], words: list[str]) -> dict[str, Any]:
@@ -152,6 +182,8 @@ class Player:
             elif name in {"ends", "earliest"}:
                 pairs = [word.rpartition("=") for word in words]
                 found[name] = {_partition(each) if each else HELLO: int(end) for each, _, end in pairs}
+            elif name == "messages":
+                found[name] = [message(each) for each in " ".join(words).split(" & ")]
             elif name == "batch":
                 partition = HELLO if words[0][0].isdigit() else _partition(words.pop(0))
                 found[name] = run(_range(words[0]).start, _range(words[0]).stop, partition)
@@ -164,7 +196,7 @@ class Player:
         times: dict[str, list[float]] = {}
         while (due := self.machine.deadline()) <= until:
             self.now = max(due, self.now)
-            for each in self._result(self.machine.tick(self.now)):
+            for each in self._result(self.machine.tick(self.now)) + self._changed_flags():
                 times.setdefault(each, []).append(self.now)
             assert self.machine.deadline() > self.now, "it spins"
         self.now = until

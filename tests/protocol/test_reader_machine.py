@@ -25,12 +25,9 @@ reader topics=hello
 +CONSUMER-HELLO B => CONSUMER-HELLO hello to=B
 0.3 < DIRECT-EARLIEST A nothing from=A & DIRECT-EARLIEST B nothing from=A => discarded 1 (not asked for)
 node_settled
-is_ready => = False
 < STORE-HELLO from=B => CONSUMER-HELLO hello to=B, FETCH B 0:1
-0.4 < DIRECT-HEAD 9 & DIRECT-EARLIEST B nothing from=B
-is_ready => = True
+0.4 < DIRECT-HEAD 9 & DIRECT-EARLIEST B nothing from=B => is_ready
 5 +CONSUMER-HELLO C => CONSUMER-HELLO hello to=C
-is_ready => = True
 # A store that reconnects must answer again
 reader topics=hello
 0.1 +CONSUMER-HELLO A => CONSUMER-HELLO hello to=A
@@ -38,55 +35,40 @@ reader topics=hello
 0.3 -CONSUMER-HELLO A
 0.4 +CONSUMER-HELLO A => CONSUMER-HELLO hello to=A
 0.5 node_settled
-is_ready => = False
 # A discovered node may be a store until it has connected
 reader topics=hello
 0.1 peer_joined P
 +CONSUMER-HELLO A => CONSUMER-HELLO hello to=A
 0.2 < DIRECT-EARLIEST A nothing from=A
 0.4 +ACK P
-is_ready => = False
 0.5 peer_joined Q
 node_settled
-is_ready => = False
-0.6 +ACK Q
-is_ready => = True
+0.6 +ACK Q => is_ready
 # A silent store is waited for until the patience ends
 reader topics=hello
 0.1 +CONSUMER-HELLO LIBDAFKA => CONSUMER-HELLO hello to=LIBDAFKA
 0.2 node_settled
-until 1.19 => CONSUMER-HELLO hello to=LIBDAFKA at 0.25 0.5 0.75 1
-is_ready => = False
-until 1.2
-is_ready => = True
-until 12 => CONSUMER-HELLO hello to=LIBDAFKA at 1.25 6.25 11.25
+until 12 => CONSUMER-HELLO hello to=LIBDAFKA at 0.25 0.5 .. 1.25 6.25 11.25, is_ready at 1.2
 # A store that is known to answer is waited for longer
 reader topics=hello
 0.1 +GET-POSITION SLOW & +CONSUMER-HELLO SLOW => CONSUMER-HELLO hello to=SLOW
 0.2 node_settled
-until 5.1 => CONSUMER-HELLO hello to=SLOW at 0.25 0.5 .. 5
-is_ready => = False
-until 5.25 => CONSUMER-HELLO hello to=SLOW at 5.25
-is_ready => = True
+until 5.25 => CONSUMER-HELLO hello to=SLOW at 0.25 0.5 .. 5.25, is_ready at 5.25
 # A store that is known to answer is not waited for longer if there are no topics
 reader
 0.1 +GET-POSITION SLOW & +CONSUMER-HELLO SLOW
 0.2 node_settled
-until 1.2
-is_ready => = True
+until 1.2 => is_ready at 1.2
 # Without a store it is never ready
 reader topics=hello
 0.2 node_settled
 until 10
-is_ready => = False
 11 +CONSUMER-HELLO A => CONSUMER-HELLO hello to=A
-is_ready => = False
-11.1 < DIRECT-EARLIEST A nothing from=A
-is_ready => = True
+11.1 < DIRECT-EARLIEST A nothing from=A => is_ready
 # A ready reader asks all stores again after the refresh interval
 reader topics=hello stores=A
 0.2 node_settled
-< DIRECT-EARLIEST A nothing from=A
+< DIRECT-EARLIEST A nothing from=A => is_ready
 until 20 => CONSUMER-HELLO hello to=A at 0.25 5.25 10.25 15.25
 # Only the records of the range are delivered
 reader
@@ -135,7 +117,7 @@ reader stores=A settled
 0.1 held_ends.add_partition => +ACK PRODUCER, FETCH 0:1, CONSUMER-HELLO hello to=A
 until 0.7 => FETCH 0:1 at 0.6, CONSUMER-HELLO hello to=A at 0.6
 held_ends.remove_partition => -ACK PRODUCER
-until 10
+until 10 => is_ready at 1
 # The answer that a store holds nothing is certain at once
 reader stores=A settled
 0.1 held_ends.add_partition => +ACK PRODUCER, FETCH 0:1, CONSUMER-HELLO hello to=A
@@ -170,7 +152,7 @@ held_ends.held_end 1 => = 0
 reader wire=rfc46 stores=A,LIBDAFKA settled
 0.1 held_ends.add_partition => +ACK PRODUCER, FETCH 0:1
 0.2 < ACK 9 from=A
-until 2 => FETCH 0:1 at 0.6 1.1 1.6
+until 2 => FETCH 0:1 at 0.6 1.1 1.6, is_ready at 1
 held_ends.held_end 1 => = ANSWERS
 deadline => = 2.1
 until 2.1 => FETCH 0:1 at 2.1

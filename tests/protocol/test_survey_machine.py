@@ -3,33 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dafka import Config, wire
 from dafka.endpoints import PeerEndpoint
-from dafka.protocol import (
-    PartitionView,
-    PeerJoined,
-    PeerLeft,
-    SurveyMachine,
-)
+from dafka.protocol import PeerJoined, PeerLeft, SurveyMachine
 from dafka.protocol.actions import Action
-from dafka.protocol.observer import node_table, poll_schedule, survey_machine
-from dafka.protocol.observer.cluster_survey import HolderView, NodeState
+from dafka.protocol.observer import survey_machine
+from dafka.protocol.observer.cluster_survey import ClusterSurvey, NodeView, PartitionView
+from dafka.protocol.observer.survey_machine import PAGES_MAX
 from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING
 from dafka.records import Partition
 from dafka.wire import Command, TowerBeacon, decode_subscription
 from tests.protocol.helpers import head, published, subscription
+from tests.protocol.scripts import ME, Player, play, scripts_of, text
 
 VECTORS = Path(__file__).parents[1] / "vectors"
-
-ME = "OBSERVER"
-STORE = "STORE"
-OTHER = "OTHER"
-PRODUCER = Partition("orders", "PRODUCER")
 TOWER = "tcp://127.0.0.1:5557"
 COMMANDS = {
     "store": (
@@ -39,523 +32,451 @@ COMMANDS = {
         Command.DIRECT_EARLIEST,
         Command.GET_TOPICS,
     ),
-    "libdafka store": (Command.CONSUMER_HELLO,),
-    "store writer": (Command.DIRECT_RECORD,),
+    "libdafka-store": (Command.CONSUMER_HELLO,),
+    "writer": (Command.DIRECT_RECORD,),
     "producer": (Command.ACK, Command.FETCH),
     "consumer": (Command.DIRECT_RECORD, Command.DIRECT_HEAD, Command.STORE_HELLO, Command.DIRECT_EARLIEST),
     "observer": (Command.DIRECT_EARLIEST, Command.DIRECT_TOPICS),
 }
 
 
-class Census:
-    """A machine in a simulated cluster. Its stores answer when a test tells them to."""
+class Census(Player, kinds=("observer",)):
+    """An observer of a cluster, whose stores answer when a script says so."""
 
-    def __init__(self, config: Config | None = None, topics: Iterable[str] = ()) -> None:
-        self.machine = SurveyMachine(ME, config or Config(), topics)
-        self.now = 100.0
-        self.machine.start(self.now)
+    def make(self, kind: str, config: Config, named: dict[str, Any], ranges: dict[Partition, range]) -> SurveyMachine:
+        machine = SurveyMachine(ME, config, **named)
+        machine.start(0.0)
+        return machine
 
-    def join(self, address: str, role: str = "", place: str = "tcp://10.0.0.1:7000") -> None:
-        self.machine.record_discovery(PeerJoined(address, PeerEndpoint.parse(place)), self.now)
+    def _set_up(self, name: str, value: str) -> None:
+        for each in value.split(","):
+            address, _, role = each.partition(":")
+            self.join(address, role)
+
+    def join(self, address: str, role: str = "", endpoint: str = "tcp://h:7000", key: str = "") -> None:
+        """Discover a node, which then subscribes as its role does."""
+        self.machine.record_discovery(PeerJoined(address, PeerEndpoint(endpoint, key)), self.now)
         for command in COMMANDS.get(role, ()):
             self.machine.receive_subscriptions(subscription(command, address), self.now)
 
-    def leave(self, address: str, place: str = "tcp://10.0.0.1:7000") -> None:
-        self.machine.record_discovery(PeerLeft(address, PeerEndpoint.parse(place)), self.now)
+    def leave(self, address: str) -> None:
+        self.machine.record_discovery(PeerLeft(address, PeerEndpoint("tcp://h:7000")), self.now)
 
-    def see(self, address: str, tower: str = TOWER, endpoint: str = "tcp://10.0.0.1:7000", key: str = "") -> None:
+    def see(self, address: str, endpoint: str = "tcp://h:7000", key: str = "", tower: str = TOWER) -> None:
         self.machine.node_table.record_beacon(tower, TowerBeacon(address, endpoint, key), self.now)
 
-    def hear(self, sequence: int, partition: Partition = PRODUCER) -> None:
-        self.machine.receive([head(sequence, partition)], self.now)
-
     def begin(self) -> list[Action]:
-        return self.machine.begin_round(self.now) + self.machine.node_settled(self.now)
+        return [*self.machine.begin_round(self.now), *self.machine.node_settled(self.now)]
 
-    def wait(self, seconds: float) -> list[Action]:
-        """Let time pass; return the actions meanwhile."""
-        actions: list[Action] = []
-        end = self.now + seconds
-        while self.machine.deadline() <= end:
-            assert self.machine.deadline() > self.now - 1e-9
-            self.now = max(self.machine.deadline(), self.now)
-            actions += self.machine.tick(self.now)
-        self.now = end
-        return actions
+    def answer(self, store: str, number: int) -> list[Action]:
+        """Let a store answer the last part of a question: it has sent everything else."""
+        answer = wire.DirectEarliest(ME, store, ME, f"{number}", HOLDS_NOTHING, 0)
+        found: list[Action] = self.machine.receive_from_store(store, [answer], self.now)
+        return found
 
-    def tell(self, store: str, actions: Iterable[Action], ends: dict[Partition, int]) -> None:
-        """Let a store answer these questions with the ends of its partitions."""
-        topics = {message.subject for message in published(actions, wire.GetHeads)}
-        answers: list[wire.BatchedMessage] = [
-            wire.DirectHead(ME, partition.address, partition.topic, end - 1)
-            for partition, end in ends.items()
-            if partition.topic in topics
+    def survey(self) -> ClusterSurvey:
+        found: ClusterSurvey = self.machine.survey(self.now)
+        return found
+
+    def nodes(self) -> list[str]:
+        return [node_text(each) for each in self.survey().nodes]
+
+    def sightings(self) -> list[str]:
+        """Return who was seen last when and where, and by which tower from when to when."""
+        found = []
+        for node in self.survey().nodes:
+            reports = [f"{each.tower} {each.endpoint} {each.first_seen}-{each.last_seen}" for each in node.sightings]
+            found.append(f"[{' '.join([node.address, node.endpoint, str(node.last_seen), *reports])}]")
+        return found
+
+    def partitions(self) -> list[str]:
+        return [partition_text(each) for each in self.survey().partitions]
+
+    def topics(self) -> list[str]:
+        flags = [
+            (each, ("subscribed" * each.is_subscribed, "stored" * each.is_stored)) for each in self.survey().topics
         ]
-        if any(question.store == store for question in published(actions, wire.GetTopics)):
-            answers.insert(0, wire.DirectTopics(ME, store, "", (), 0, len(ends)))
-        self.machine.receive_from_store(store, answers, self.now)
-        for fetch in published(actions, wire.Fetch):
-            assert (fetch.partition, fetch.address) == (ME, ME)
-            self.answer(store, fetch.subject)
+        return [" ".join(filter(None, (f"{each.name}:{each.partitions}", *given))) for each, given in flags]
 
-    def answer(self, store: str, subject: str, *, requestor: str = ME, address: str = "") -> None:
-        answer = wire.DirectEarliest(requestor, address or store, ME, subject, HOLDS_NOTHING, 0)
-        self.machine.receive_from_store(store, [answer], self.now)
-
-    @property
-    def is_complete(self) -> bool:
-        return self.machine.is_complete
-
-    def partition(self, partition: Partition = PRODUCER) -> PartitionView:
-        return next(each for each in self.machine.survey(self.now).partitions if each.partition == partition)
-
-    def holder(self, store: str = STORE, partition: Partition = PRODUCER) -> HolderView:
-        return next(each for each in self.partition(partition).holders if each.store == store)
+    def faults(self, lag_max: int) -> list[str]:
+        return [f"{each};" for each in self.survey().faults(lag_max) if "tower" not in each]
 
 
-def test_it_sends_only_questions() -> None:
-    play = Census()
-    play.join(STORE, "store")
-    play.join(PRODUCER.address, "producer")
-    said = play.begin()
-    play.hear(9)
-    said += play.wait(5)
-    play.now += 1
-    said += play.begin() + play.wait(5)
-    asked = published(said, wire.GetTopics) + published(said, wire.GetHeads) + published(said, wire.Fetch)
-    assert len(asked) == len(said)
-    assert {(fetch.partition, fetch.count) for fetch in published(said, wire.Fetch)} == {(ME, 1)}
+def node_text(node: NodeView) -> str:
+    words = [node.address, "+".join(node.roles).replace(" ", "-") or "unknown", node.state.name.lower()]
+    words += [] if node.has_answered is None else ["answered" if node.has_answered else "silent"]
+    words += [] if node.lists_topics is None else ["listed" if node.lists_topics else "unlisted"]
+    held = "" if node.topics_held is None else f" {node.topics_held}/{node.partitions_held}"
+    return f"[{' '.join(words)}{held}]"
 
 
-@pytest.mark.parametrize(
-    ("role", "shown"),
-    [(role, "store" if role == "libdafka store" else role) for role in COMMANDS],
-)
-def test_a_role_is_inferred_from_subscriptions(role: str, shown: str) -> None:
-    play = Census()
-    play.join("NODE", role)
-    (node,) = play.machine.survey(play.now).nodes
-    assert (node.roles, node.state) == ((shown,), NodeState.UP)
+def partition_text(view: PartitionView) -> str:
+    """Return a partition, its end, and by store what it holds and what it misses."""
+    holders = [f"{each.store}={each.end_sequence}-{each.lag}" for each in view.holders]
+    producer = "" if view.has_producer else "without producer "
+    return f"[{' '.join([producer + text(view.partition), str(view.end_sequence), *holders, f'lag {view.lag}'])}]"
 
 
-def test_a_head_shows_a_producer() -> None:
-    play = Census()
-    play.join(PRODUCER.address)
-    play.hear(0)
-    (node,) = play.machine.survey(play.now).nodes
-    assert (node.roles, node.state) == (("producer",), NodeState.UP)
+SCRIPTS = """
+# It sends only questions
+observer nodes=STORE:store,PRODUCER:producer
+begin => GET-TOPICS to=STORE, FETCH 1/ME 0:1, not is_complete
+< HEAD 9
+until 5
+    => GET-TOPICS to=STORE at 0.05 0.55, GET-HEADS hello at 0.05 0.55, FETCH 2/ME 0:1 at 0.05, FETCH 3/ME 0:1 at 0.55,
+       is_complete at 1.5
+6 begin
+    => GET-TOPICS to=STORE, GET-HEADS hello, FETCH 4/ME 0:1, GET-TOPICS to=STORE, GET-HEADS hello, FETCH 5/ME 0:1, not
+       is_complete
+until 11 => GET-TOPICS to=STORE at 6.5, GET-HEADS hello at 6.5, FETCH 6/ME 0:1 at 6.5, is_complete at 7.5
+nodes => = [PRODUCER producer up] [STORE store up silent unlisted]
+# Roles are inferred from subscriptions and heads
+observer nodes=A:store,B:libdafka-store,C:writer,D:producer,E:consumer,F:observer,PRODUCER
+nodes
+    => = [A store up silent unlisted] [B store up] [C store-writer up] [D producer up] [E consumer up] [F observer up]
+       [PRODUCER unknown unconnected]
+< HEAD 0
+nodes
+    => = [A store up silent unlisted] [B store up] [C store-writer up] [D producer up] [E consumer up] [F observer up]
+       [PRODUCER producer up]
+# A last question is asked if producers have published meanwhile, and its answers are waited for
+observer nodes=STORE:store,PRODUCER:producer
+< HEAD 99
+begin => GET-TOPICS to=STORE, GET-HEADS hello, FETCH 1/ME 0:1, not is_complete
+receive_from_store STORE DIRECT-TOPICS from=STORE partitions=1
+receive_from_store STORE DIRECT-HEAD 99
+answer STORE 1
+until 0.5
+< HEAD 1099
+until 1.01 => GET-HEADS hello at 1, FETCH 2/ME 0:1 at 1
+receive_from_store STORE DIRECT-HEAD 1049
+answer STORE 2
+until 1.02 => is_complete at 1.01
+partitions => = [PRODUCER 1100 STORE=1050-50 lag 50]
+nodes => = [PRODUCER producer up] [STORE store up answered listed 0/1]
+# The last question waits a limited time
+observer nodes=STORE:store,PRODUCER:producer
+< HEAD 99
+begin => GET-TOPICS to=STORE, GET-HEADS hello, FETCH 1/ME 0:1, not is_complete
+receive_from_store STORE DIRECT-TOPICS from=STORE partitions=1
+receive_from_store STORE DIRECT-HEAD 99
+answer STORE 1
+until 0.5
+< HEAD 1099
+until 2 => GET-HEADS hello at 1, FETCH 2/ME 0:1 at 1, is_complete at 2
+partitions => = [PRODUCER 1100 STORE=100-0 lag 0]
+# A libdafka store gets a moment for the last question
+observer wire=libdafka nodes=STORE:libdafka-store,PRODUCER:producer
+< HEAD 99
+begin => GET-HEADS *, GET-HEADS hello, FETCH 1/ME 0:1, not is_complete
+until 0.5
+< HEAD 1099
+until 1.5 => GET-HEADS * at 1.5, GET-HEADS hello at 1.5, FETCH 2/ME 0:1 at 1.5
+receive_from_store STORE DIRECT-HEAD 1099
+until 1.75 => is_complete at 1.75
+partitions => = [PRODUCER 1100 STORE=1100-0 lag 0]
+# A libdafka store that was not asked about a topic is not said to hold nothing
+observer wire=libdafka nodes=STORE:libdafka-store,PRODUCER:producer
+begin => GET-HEADS *, FETCH 1/ME 0:1, not is_complete
+< HEAD 99
+partitions => = [PRODUCER 100 STORE=None-None lag None]
+until 0.05 => GET-HEADS * at 0.05, GET-HEADS hello at 0.05, FETCH 2/ME 0:1 at 0.05
+partitions => = [PRODUCER 100 STORE=0-100 lag 100]
+# A libdafka store is recognized, and asked for all topics
+observer nodes=STORE:store,READER:libdafka-store
+begin => GET-TOPICS to=STORE, GET-HEADS *, FETCH 1/ME 0:1, not is_complete
+nodes => = [READER store up] [STORE store up silent unlisted]
+# A libdafka store is not asked in a cluster of RFC 46
+observer wire=rfc46 nodes=READER:libdafka-store
+begin => FETCH 1/ME 0:1, not is_complete
+nodes => = [READER store up unlisted]
+# A store is asked again for a partition that was unknown
+observer topics=hello nodes=STORE:store,PRODUCER:producer
+begin => GET-HEADS hello, FETCH 1/ME 0:1, not is_complete
+answer STORE 1
+< HEAD 99
+partitions => = [PRODUCER 100 STORE=None-None lag None]
+until 0.05 => GET-HEADS hello at 0.05, FETCH 2/ME 0:1 at 0.05
+receive_from_store STORE DIRECT-HEAD 99
+answer STORE 2
+partitions => = [PRODUCER 100 STORE=100-0 lag 0]
+# Without the producer, stores are compared with each other
+observer topics=hello nodes=STORE:store,OTHER:store
+begin => GET-HEADS hello, FETCH 1/ME 0:1, not is_complete
+receive_from_store STORE DIRECT-HEAD 59
+receive_from_store OTHER DIRECT-HEAD 99
+answer STORE 1
+answer OTHER 1
+partitions => = [without producer PRODUCER 100 OTHER=100-0 STORE=60-40 lag 40]
+# Stores are compared with each other before the producer has announced itself
+observer topics=hello nodes=STORE:store,PRODUCER:producer
+begin => GET-HEADS hello, FETCH 1/ME 0:1, not is_complete
+receive_from_store STORE DIRECT-HEAD 59
+answer STORE 1
+partitions => = [PRODUCER 60 STORE=60-0 lag 0]
+< HEAD 99
+partitions => = [PRODUCER 100 STORE=60-None lag None]
+until 0.05 => GET-HEADS hello at 0.05, FETCH 2/ME 0:1 at 0.05
+receive_from_store STORE DIRECT-HEAD 60
+answer STORE 2
+partitions => = [PRODUCER 100 STORE=61-39 lag 39]
+faults 38 => = store STORE is 39 records behind hello/PRODUCER;
+faults 39
+# Only answers of a store to the last question count, and only on its own connection
+observer topics=hello nodes=STORE:store,OTHER:store
+begin => GET-HEADS hello, FETCH 1/ME 0:1, not is_complete
+receive_from_store STORE DIRECT-HEAD 9 to=SOMEBODY & HEAD 9
+    => discarded 1 (another requestor), discarded 1 (unexpected command)
+receive_from_store NOBODY DIRECT-HEAD 9 => discarded 1 (not asked for)
+< DIRECT-HEAD 9 => discarded 1 (unexpected command)
+partitions
+receive_from_store STORE DIRECT-EARLIEST 1/ME nothing to=SOMEBODY from=STORE => discarded 1 (another requestor)
+receive_from_store STORE DIRECT-EARLIEST 1/ME nothing from=OTHER
+answer STORE 0
+nodes => = [OTHER store up silent] [STORE store up silent]
+answer STORE 1
+nodes => = [OTHER store up silent] [STORE store up answered]
+# A silent store is asked after growing waits, and then given up
+observer topics=hello nodes=STORE:store
+begin => GET-HEADS hello, FETCH 1/ME 0:1, not is_complete
+until 1.5 => GET-HEADS hello at 0.25 0.75, FETCH 2/ME 0:1 at 0.25, FETCH 3/ME 0:1 at 0.75, is_complete at 1.5
+faults 0 => = store STORE at tcp://h:7000 has not answered how much it holds;
+# A libdafka store gets time, and is asked for all topics
+observer wire=libdafka nodes=READER:libdafka-store,WRITER:writer,STORE:store
+begin => GET-TOPICS to=STORE, GET-HEADS *, FETCH 1/ME 0:1, not is_complete
+receive_from_store STORE DIRECT-TOPICS from=STORE
+answer STORE 1
+receive_from_store READER DIRECT-HEAD A 9 & DIRECT-HEAD others/B 0
+partitions
+    => = [without producer A 10 READER=10-0 STORE=None-None lag 0] [without producer others/B 1 READER=1-0
+       STORE=None-None lag 0]
+until 1.49
+    => GET-HEADS * at 0.05 0.55, GET-HEADS hello at 0.05 0.55, GET-HEADS others at 0.05 0.55, FETCH 2/ME 0:1 at 0.05,
+       FETCH 3/ME 0:1 at 0.55
+answer STORE 2
+partitions
+    => = [without producer A 10 READER=10-0 STORE=0-10 lag 10] [without producer others/B 1 READER=1-0 STORE=0-1 lag
+       1]
+until 1.51 => is_complete at 1.5
+nodes => = [READER store up] [STORE store up answered 0/0] [WRITER store-writer up]
+# A cluster without nodes is waited for
+observer
+begin => FETCH 1/ME 0:1, not is_complete
+until 1.5 => is_complete at 1.5
+# A node that has not shown its role is waited for
+observer nodes=NODE
+begin => FETCH 1/ME 0:1, not is_complete
+until 1.5 => is_complete at 1.5
+nodes => = [NODE unknown unconnected]
+# A producer without records is waited for
+observer nodes=NODE:producer
+begin => FETCH 1/ME 0:1, not is_complete
+until 1.5 => is_complete at 1.5
+# The first round takes a beacon interval, and later ones a quiet time
+observer interval_ms=700 nodes=NODE:consumer
+begin => FETCH 1/ME 0:1, not is_complete
+until 0.7 => is_complete at 0.7
+begin_round => FETCH 2/ME 0:1, not is_complete
+until 1 => is_complete at 1
+# Topics of consumers and producers are asked for
+observer nodes=STORE:store
+begin => GET-TOPICS to=STORE, FETCH 1/ME 0:1, not is_complete
++RECORD wanted & +HEAD wanted & +GET-HEADS served & +RECORD
+until 0.05 => GET-TOPICS to=STORE at 0.05, GET-HEADS wanted at 0.05, GET-HEADS served at 0.05, FETCH 2/ME 0:1 at 0.05
+topics => = served:0 wanted:0 subscribed
+-RECORD wanted & -HEAD wanted
+topics => = served:0 wanted:0
+# With named topics, others are neither asked for nor shown
+observer wire=libdafka topics=named nodes=STORE:store,PRODUCER:producer
+< HEAD 9
++RECORD hello
+begin => GET-HEADS named, FETCH 1/ME 0:1, not is_complete
+receive_from_store STORE DIRECT-HEAD 9
+topics => = named:0
+partitions
+answer STORE 1
+until 1 => is_complete at 1
+nodes => = [PRODUCER producer up] [STORE store up answered]
+# A silent node is shown, and later forgotten
+observer topics=hello nodes=STORE:store
+see STORE
+begin => GET-HEADS hello, FETCH 1/ME 0:1, not is_complete
+receive_from_store STORE DIRECT-HEAD 59
+answer STORE 1
+4 leave STORE
+nodes => = [STORE store silent]
+partitions => = [without producer PRODUCER None lag None]
+faults 1000 => = store STORE at tcp://h:7000 went silent 4 s ago; no store was found;
+stores => = nothing
+299.9 begin_round => GET-HEADS hello, FETCH 2/ME 0:1
+nodes => = [STORE store silent]
+300 begin_round => GET-HEADS hello, FETCH 3/ME 0:1
+nodes
+# A node that may have ended before the observer started is no fault: towers introduce nodes that have ended
+observer topics=hello nodes=STORE
+see STORE
+3.9 see STORE
+leave STORE
+7.8 begin_round => not is_complete
+nodes => = [STORE unknown unconnected]
+8 begin_round
+nodes
+# A node that never connected, but lived for long, is shown as silent
+observer topics=hello nodes=STORE
+see STORE
+4 see STORE
+8 see STORE
+12 leave STORE
+begin_round => not is_complete
+nodes => = [STORE unknown silent]
+# A store that moved is asked at its new endpoint
+observer topics=hello nodes=STORE:store
+begin => GET-HEADS hello, FETCH 1/ME 0:1, not is_complete
+receive_from_store STORE DIRECT-HEAD 59
+answer STORE 1
+leave STORE
+join STORE store tcp://h:7001
+stores => = STORE=PeerEndpoint tcp://h:7001 nothing
+partitions => = [without producer PRODUCER None STORE=None-None lag None]
+until 0.05 => GET-HEADS hello at 0.05, FETCH 2/ME 0:1 at 0.05
+receive_from_store STORE DIRECT-HEAD 59
+answer STORE 2
+partitions => = [without producer PRODUCER 60 STORE=60-0 lag 0]
+# A node that discovery has not lost is up without beacons
+observer nodes=STORE:store
+1000 nodes => = [STORE store up silent unlisted]
+# A beacon with another key is ignored
+observer
+join STORE store tcp://h:7000 KEY
+stores => = STORE=PeerEndpoint tcp://h:7000 KEY
+1 see STORE tcp://evil:7000 ANOTHER
+sightings => = [STORE tcp://h:7000 0.0]
+2 see STORE tcp://h:7000 KEY
+sightings => = [STORE tcp://h:7000 2.0 tcp://127.0.0.1:5557 tcp://h:7000 2.0-2.0]
+3 see ME
+sightings => = [STORE tcp://h:7000 2.0 tcp://127.0.0.1:5557 tcp://h:7000 2.0-2.0]
+# Faults are described
+observer topics=hello nodes=PRODUCER:producer
+< HEAD 99
+begin => GET-HEADS hello, FETCH 1/ME 0:1, not is_complete
+faults 0 => = no store was found;
+join STORE store
+until 0.05 => GET-HEADS hello at 0.05, FETCH 2/ME 0:1 at 0.05
+receive_from_store STORE DIRECT-HEAD 89
+answer STORE 2
+faults 10
+faults 9 => = store STORE is 10 records behind hello/PRODUCER;
+join NODE
+faults 10
+    => = node NODE at tcp://h:7000 has not connected, although its beacons are heard: nothing else is known about it;
+# A store that lists no topics is a fault, unless topics are named
+observer nodes=STORE:store
+begin => GET-TOPICS to=STORE, FETCH 1/ME 0:1, not is_complete
+answer STORE 1
+nodes => = [STORE store up answered unlisted]
+faults 0 => = store STORE at tcp://h:7000 does not list its topics, so that some may be missing here: name the topics;
+# A stored topic of unknown size is a fault
+observer nodes=STORE:store
+begin => GET-TOPICS to=STORE, FETCH 1/ME 0:1, not is_complete
+receive_from_store STORE DIRECT-TOPICS a from=STORE partitions=1
+faults 0
+    => = store STORE at tcp://h:7000 has not answered how much it holds; topic a is stored, but no store has said how
+       much of it;
+topics => = a:0 stored
+# An empty page ends a list whatever it promises, and a page that was not asked for is discarded
+observer nodes=STORE:store
+begin => GET-TOPICS to=STORE, FETCH 1/ME 0:1, not is_complete
+receive_from_store STORE DIRECT-TOPICS x from=OTHER partitions=1 => discarded 1 (not asked for)
+receive_from_store STORE DIRECT-TOPICS x to=OTHER from=STORE partitions=1 => discarded 1 (another requestor)
+receive_from_store STORE DIRECT-TOPICS x from=STORE after=unasked partitions=1 => discarded 1 (not asked for)
+topics
+receive_from_store STORE DIRECT-TOPICS from=STORE remaining=5 partitions=1
+nodes => = [STORE store up silent listed 5/1]
+"""
 
 
-@pytest.mark.parametrize("is_answered", [True, False])
-def test_a_last_question_is_asked_if_producers_have_published_meanwhile(is_answered: bool) -> None:
-    play = Census()
-    play.join(STORE, "store")
-    play.join(PRODUCER.address, "producer")
-    play.hear(99)
-    play.tell(STORE, play.begin(), {PRODUCER: 100})
-    play.wait(0.5)
-    play.hear(1099)
-    asked = play.wait(0.5)
-    assert len(published(asked, wire.Fetch)) == 1
-    assert not play.is_complete
-    if is_answered:
-        play.tell(STORE, asked, {PRODUCER: 1050})
-        play.wait(0.0)
-    else:
-        assert play.wait(poll_schedule.LAST_S - 0.01) == []
-        assert not play.is_complete
-        play.wait(0.01)
-    assert play.is_complete
-    survey = play.machine.survey(play.now)
-    assert play.holder() == (HolderView(STORE, 1050, 50) if is_answered else HolderView(STORE, 100, 0))
-    assert survey.nodes[1].has_answered
-
-
-def test_a_libdafka_store_gets_a_moment_for_the_last_question() -> None:
-    play = Census(Config().with_node(wire="libdafka"))
-    play.join(STORE, "libdafka store")
-    play.join(PRODUCER.address, "producer")
-    play.hear(99)
-    play.begin()
-    play.wait(0.5)
-    play.hear(1099)
-    asked = play.wait(poll_schedule.PATIENCE_S - 0.5)
-    assert len(published(asked, wire.Fetch)) == 1
-    assert not play.is_complete
-    play.machine.receive_from_store(STORE, [wire.DirectHead(ME, PRODUCER.address, "orders", 1099)], play.now)
-    play.wait(poll_schedule.ASK_AGAIN_S)
-    assert play.is_complete
-    assert play.holder() == HolderView(STORE, 1100, 0)
-
-
-def test_a_libdafka_store_that_was_not_asked_about_a_topic_is_not_said_to_hold_nothing() -> None:
-    play = Census(Config().with_node(wire="libdafka"))
-    play.join(STORE, "libdafka store")
-    play.join(PRODUCER.address, "producer")
-    play.begin()
-    play.hear(99)
-    assert play.holder() == HolderView(STORE, None, None)
-    play.wait(poll_schedule.ASK_S)
-    assert play.holder() == HolderView(STORE, 0, 100)
-
-
-def test_a_libdafka_store_is_recognized_and_asked_for_all_topics() -> None:
-    for config, subjects in (Config(), {""}), (Config().with_node(wire="rfc46"), set()):
-        play = Census(config)
-        play.join(STORE, "store")
-        play.join("READER", "libdafka store")
-        asked = play.begin()
-        assert {message.subject for message in published(asked, wire.GetHeads)} == subjects
-        nodes = {node.address: node.lists_topics for node in play.machine.survey(play.now).nodes}
-        assert nodes["READER"] is (None if subjects else False)
-
-
-def test_a_store_is_asked_again_for_a_partition_that_was_unknown() -> None:
-    play = Census(topics=["orders"])
-    play.join(STORE, "store")
-    play.join(PRODUCER.address, "producer")
-    play.tell(STORE, play.begin(), {})
-    play.hear(99)
-    assert play.holder() == HolderView(STORE, None, None)
-    play.tell(STORE, play.wait(poll_schedule.ASK_S), {PRODUCER: 100})
-    assert play.holder() == HolderView(STORE, 100, 0)
-
-
-def test_without_the_producer_stores_are_compared_with_each_other() -> None:
-    play = Census(topics=["orders"])
-    play.join(STORE, "store")
-    play.join(OTHER, "store")
-    asked = play.begin()
-    play.tell(STORE, asked, {PRODUCER: 60})
-    play.tell(OTHER, asked, {PRODUCER: 100})
-    assert play.partition() == PartitionView(
-        PRODUCER, False, 100, (HolderView(OTHER, 100, 0), HolderView(STORE, 60, 40))
-    )
-    assert play.partition().lag == 40
-
-
-def test_stores_are_compared_with_each_other_before_the_producer_has_announced_itself() -> None:
-    play = Census(topics=["orders"])
-    play.join(STORE, "store")
-    play.join(PRODUCER.address, "producer")
-    play.tell(STORE, play.begin(), {PRODUCER: 60})
-    assert play.holder() == HolderView(STORE, 60, 0)
-    play.hear(99)
-    assert play.holder() == HolderView(STORE, 60, None)
-    play.tell(STORE, play.wait(poll_schedule.ASK_S), {PRODUCER: 61})
-    assert play.holder() == HolderView(STORE, 61, 39)
-
-
-def test_a_head_counts_for_the_store_of_its_connection() -> None:
-    play = Census(topics=["orders"])
-    play.join(STORE, "store")
-    play.begin()
-    other = wire.DirectHead("SOMEBODY", PRODUCER.address, "orders", 9)
-    mine = wire.DirectHead(ME, PRODUCER.address, "orders", 9)
-    play.machine.receive_from_store(STORE, [other], play.now)
-    play.machine.receive_from_store("NOBODY", [mine], play.now)
-    play.machine.receive_from_store(STORE, [head(9)], play.now)
-    play.machine.receive([mine], play.now)
-    assert play.machine.survey(play.now).partitions == ()
-    assert play.machine.discarded == {"another requestor": 1, "not asked for": 1, "unexpected command": 2}
-
-
-def test_only_a_stores_answer_to_the_last_question_counts() -> None:
-    play = Census(topics=["orders"])
-    play.join(STORE, "store")
-    play.join(OTHER, "store")
-    (fetch,) = published(play.begin(), wire.Fetch)
-    play.answer(STORE, fetch.subject, requestor="SOMEBODY")
-    play.answer(STORE, fetch.subject, address=OTHER)
-    play.answer(STORE, "0")
-    play.answer(STORE, "orders")
-    answered = {node.address: node.has_answered for node in play.machine.survey(play.now).nodes}
-    assert answered == {STORE: False, OTHER: False}
-    play.answer(STORE, fetch.subject)
-    answered = {node.address: node.has_answered for node in play.machine.survey(play.now).nodes}
-    assert answered == {STORE: True, OTHER: False}
-
-
-def test_a_silent_store_is_asked_after_growing_waits_and_then_given_up() -> None:
-    play = Census(topics=["orders"])
-    play.join(STORE, "store")
-    play.machine.node_table.tower_heard(TOWER, play.now)
-    play.begin()
-    began = play.now
-    times = []
-    while play.machine.deadline() < float("inf"):
-        play.now = play.machine.deadline()
-        if play.machine.tick(play.now):
-            times.append(round(play.now - began, 2))
-    assert times == [0.25, 0.75]
-    assert play.is_complete
-    assert round(play.now - began, 2) == poll_schedule.PATIENCE_S
-    (fault,) = play.machine.survey(play.now).faults(0)
-    assert fault == "store STORE at tcp://10.0.0.1:7000 has not answered how much it holds"
-
-
-def test_a_libdafka_store_gets_time_and_is_asked_for_all_topics() -> None:
-    play = Census(Config().with_node(wire="libdafka"))
-    play.join("READER", "libdafka store")
-    play.join("WRITER", "store writer")
-    play.join(STORE, "store")
-    asked = play.begin()
-    assert published(asked, wire.GetHeads) == [wire.GetHeads("", ME)]
-    play.tell(STORE, asked, {})
-    orders, others = wire.DirectHead(ME, "A", "orders", 9), wire.DirectHead(ME, "B", "others", 0)
-    play.machine.receive_from_store("READER", [orders, others], play.now)
-    # Our store has answered, but was not asked for these topics by name.
-    assert play.holder(STORE, Partition("orders", "A")) == HolderView(STORE, None, None)
-    asked = play.wait(poll_schedule.PATIENCE_S - 0.01)
-    assert {message.subject for message in published(asked, wire.GetHeads)} == {"", "orders", "others"}
-    play.tell(STORE, asked, {})
-    assert play.holder(STORE, Partition("orders", "A")) == HolderView(STORE, 0, 10)
-    assert not play.is_complete
-    play.wait(0.02)
-    assert play.is_complete
-    survey = play.machine.survey(play.now)
-    assert [each.partition for each in survey.partitions] == [Partition("orders", "A"), Partition("others", "B")]
-    assert [node.has_answered for node in survey.nodes] == [None, True, None]
-    assert [(holder.end_sequence, holder.lag) for holder in survey.partitions[0].holders] == [(10, 0), (0, 10)]
-
-
-def test_a_cluster_without_nodes_is_waited_for() -> None:
-    play = Census()
-    play.begin()
-    play.wait(poll_schedule.PATIENCE_S - 0.01)
-    assert not play.is_complete
-    play.wait(0.01)
-    assert play.is_complete
-
-
-@pytest.mark.parametrize("role", ["", "producer"])
-def test_a_node_that_has_not_shown_its_role_is_waited_for(role: str) -> None:
-    play = Census()
-    play.join("NODE", role)
-    play.begin()
-    play.wait(poll_schedule.PATIENCE_S - 0.01)
-    assert not play.is_complete
-    play.wait(0.01)
-    assert play.is_complete
-    (node,) = play.machine.survey(play.now).nodes
-    assert node.state is (NodeState.UP if role else NodeState.UNCONNECTED)
-
-
-def test_the_first_round_takes_a_beacon_interval_and_later_ones_a_quiet_time() -> None:
-    play = Census(Config().with_beacon(interval_ms=700))
-    play.join("NODE", "consumer")
-    play.begin()
-    for seconds in (0.7, poll_schedule.QUIET_S):
-        play.wait(seconds - 0.01)
-        assert not play.is_complete
-        play.wait(0.01)
-        assert play.is_complete
-        play.machine.begin_round(play.now)
-
-
-def test_topics_of_consumers_and_producers_are_asked_for() -> None:
-    play = Census()
-    play.join(STORE, "store")
-    play.begin()
-    for command, topic in ((Command.RECORD, "wanted"), (Command.HEAD, "wanted"), (Command.GET_HEADS, "served")):
-        play.machine.receive_subscriptions(subscription(command, topic), play.now)
-    play.machine.receive_subscriptions(subscription(Command.RECORD), play.now)
-    asked = published(play.wait(poll_schedule.ASK_S), wire.GetHeads)
-    assert {message.subject for message in asked} == {"wanted", "served"}
-    topics = {topic.name: topic.is_subscribed for topic in play.machine.survey(play.now).topics}
-    assert topics == {"wanted": True, "served": False}
-    for command in (Command.RECORD, Command.HEAD):
-        play.machine.receive_subscriptions(subscription(command, "wanted", active=False), play.now)
-    assert not any(topic.is_subscribed for topic in play.machine.survey(play.now).topics)
-
-
-def test_with_named_topics_others_are_neither_asked_for_nor_shown() -> None:
-    play = Census(Config().with_node(wire="libdafka"), ["named"])
-    play.join(STORE, "store")
-    play.join(PRODUCER.address, "producer")
-    play.hear(9)
-    play.machine.receive_subscriptions(subscription(Command.RECORD, "orders"), play.now)
-    asked = play.begin()
-    assert published(asked, wire.GetHeads) == [wire.GetHeads("named", ME)]
-    play.machine.receive_from_store(STORE, [wire.DirectHead(ME, PRODUCER.address, "orders", 9)], play.now)
-    survey = play.machine.survey(play.now)
-    assert ([topic.name for topic in survey.topics], survey.partitions) == (["named"], ())
-    play.tell(STORE, asked, {})
-    play.wait(1.0)
-    assert play.is_complete
-
-
-def test_a_silent_node_is_shown_and_later_forgotten() -> None:
-    play = Census(topics=["orders"])
-    play.join(STORE, "store")
-    play.see(STORE)
-    play.tell(STORE, play.begin(), {PRODUCER: 60})
-    play.now += 4.0
-    play.leave(STORE)
-    play.machine.node_table.tower_heard(TOWER, play.now)
-    survey = play.machine.survey(play.now)
-    (node,) = survey.nodes
-    assert (node.roles, node.state) == (("store",), NodeState.SILENT)
-    assert play.machine.stores == {}
-    assert play.partition().holders == ()
-    silent = "store STORE at tcp://10.0.0.1:7000 went silent 4 s ago"
-    assert list(survey.faults(1000)) == [silent, "no store was found"]
-    play.now += node_table.FORGET_S - 4.1
-    play.machine.begin_round(play.now)
-    assert len(play.machine.survey(play.now).nodes) == 1
-    play.now += 0.1
-    play.machine.begin_round(play.now)
-    assert play.machine.survey(play.now).nodes == ()
-
-
-def test_a_node_that_may_have_ended_before_the_observer_started_is_no_fault() -> None:
-    """A tower introduces a node for a while after it has ended."""
-    play = Census(topics=["orders"])
-    play.join(STORE)
-    play.see(STORE)
-    play.now += 3.9
-    play.see(STORE)
-    play.leave(STORE)
-    play.now += 3.9
-    play.machine.begin_round(play.now)
-    (node,) = play.machine.survey(play.now).nodes
-    assert node.state is NodeState.UNCONNECTED
-    play.now += 0.2
-    play.machine.begin_round(play.now)
-    assert play.machine.survey(play.now).nodes == ()
-
-
-def test_a_node_that_never_connected_but_lived_for_long_is_shown_as_silent() -> None:
-    play = Census(topics=["orders"])
-    play.join(STORE)
-    for _ in range(3):
-        play.see(STORE)
-        play.now += 4.0
-    play.leave(STORE)
-    play.machine.begin_round(play.now)
-    (node,) = play.machine.survey(play.now).nodes
-    assert node.state is NodeState.SILENT
-
-
-def test_a_store_that_moved_is_asked_at_its_new_endpoint() -> None:
-    play = Census(topics=["orders"])
-    play.join(STORE, "store")
-    play.tell(STORE, play.begin(), {PRODUCER: 60})
-    play.leave(STORE)
-    play.join(STORE, place="tcp://10.0.0.1:7001")
-    assert play.machine.stores == {STORE: PeerEndpoint("tcp://10.0.0.1:7001")}
-    assert play.partition().holders == (HolderView(STORE, None, None),)
-    play.tell(STORE, play.wait(poll_schedule.ASK_S), {PRODUCER: 60})
-    assert play.holder() == HolderView(STORE, 60, 0)
-
-
-def test_a_node_that_discovery_has_not_lost_is_up_without_beacons() -> None:
-    play = Census()
-    play.join(STORE, "store")
-    play.now += 1000.0
-    assert [node.state for node in play.machine.survey(play.now).nodes] == [NodeState.UP]
+@scripts_of(SCRIPTS)
+def test_survey(script: Sequence[str]) -> None:
+    play(script)
 
 
 def test_the_report_of_each_tower_is_kept() -> None:
-    far = "tcp://10.9.9.9:5557"
-    play = Census(Config().with_beacon(tower_pub=(TOWER, far)))
-    play.machine.node_table.tower_heard(TOWER, play.now)
-    play.join(STORE, "store", "tcp://10.0.0.1:7000")
-    play.see(STORE)
-    play.now += 1
-    play.see(STORE)
-    play.see(STORE, far, "tcp://192.0.2.1:7000")
-    play.see(ME)
-    play.machine.node_table.tower_refused(far, "no entry")
-    survey = play.machine.survey(play.now)
-    (node,) = survey.nodes
-    assert node.endpoint == "tcp://10.0.0.1:7000"
-    assert [(each.tower, each.endpoint, each.last_seen - each.first_seen) for each in node.sightings] == [
-        (TOWER, "tcp://10.0.0.1:7000", 1.0),
-        (far, "tcp://192.0.2.1:7000", 0.0),
-    ]
+    far = "tcp://t:2"
+    census = Census("observer")
+    census.machine = SurveyMachine(ME, Config().with_beacon(tower_pub=(TOWER, far)))
+    census.machine.node_table.tower_heard(TOWER, 0.0)
+    census.join("STORE", "store")
+    for now in (0.0, 1.0):
+        census.now = now
+        census.see("STORE")
+    census.see("STORE", "tcp://i:7000", tower=far)
+    census.machine.node_table.tower_refused(far, "no entry")
+    assert census.sightings() == [f"[STORE tcp://h:7000 1.0 {TOWER} tcp://h:7000 0.0-1.0 {far} tcp://i:7000 1.0-1.0]"]
+    survey = census.survey()
     assert [(tower.is_heard, tower.nodes) for tower in survey.towers] == [(True, 1), (False, 1)]
     assert "no entry" in list(survey.faults(0))
     (moved,) = survey.with_time(5000.0).nodes
     assert [(each.first_seen, each.last_seen) for each in moved.sightings] == [(4999.0, 5000.0), (5000.0, 5000.0)]
-    play.now += 3.0
-    assert [tower.is_heard for tower in play.machine.survey(play.now).towers] == [False, False]
+    assert (moved.first_seen, moved.last_seen) == (4999.0, 5000.0)
+    census.now = 4.0
+    assert [tower.is_heard for tower in census.survey().towers] == [False, False]
 
 
-def test_a_beacon_with_another_key_is_ignored() -> None:
-    play = Census()
-    play.join(STORE, "store", "tcp://10.0.0.1:7000 KEY")
-    assert play.machine.stores == {STORE: PeerEndpoint.parse("tcp://10.0.0.1:7000 KEY")}
-    play.now += 1
-    play.see(STORE, endpoint="tcp://10.6.6.6:7000", key="ANOTHER")
-    (node,) = play.machine.survey(play.now).nodes
-    assert (node.endpoint, node.sightings, node.last_seen) == ("tcp://10.0.0.1:7000", (), play.now - 1)
-    play.see(STORE, key="KEY")
-    assert len(play.machine.survey(play.now).nodes[0].sightings) == 1
-
-
-def test_faults_are_described() -> None:
-    play = Census(topics=["orders"])
-    play.machine.node_table.tower_heard(TOWER, play.now)
-    play.join(PRODUCER.address, "producer")
-    play.hear(99)
-    play.begin()
-    assert list(play.machine.survey(play.now).faults(0)) == ["no store was found"]
-    play.join(STORE, "store")
-    play.tell(STORE, play.wait(poll_schedule.ASK_S), {PRODUCER: 90})
-    assert list(play.machine.survey(play.now).faults(10)) == []
-    assert list(play.machine.survey(play.now).faults(9)) == ["store STORE is 10 records behind orders/PRODUCER"]
-    play.join("NODE")
-    (fault,) = play.machine.survey(play.now).faults(10)
-    assert fault.startswith("node NODE at tcp://10.0.0.1:7000 has not connected")
+def announce(census: Census, address: str, *, active: bool = True) -> None:
+    """Subscribe as a store that discovery has not found."""
+    for command in COMMANDS["store"]:
+        census.machine.receive_subscriptions(subscription(command, address, active=active), 0.0)
 
 
 def test_memory_is_bounded_and_limits_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("STORES_MAX", "TOPICS_MAX", "PARTITIONS_MAX"):
-        monkeypatch.setattr(survey_machine, name, {"STORES_MAX": 2, "TOPICS_MAX": 3, "PARTITIONS_MAX": 4}[name])
-    play = Census(Config().with_node(peers_max=5))
-    play.begin()
+    for name, limit in (("STORES_MAX", 2), ("TOPICS_MAX", 3), ("PARTITIONS_MAX", 4)):
+        monkeypatch.setattr(survey_machine, name, limit)
+    census = Census("observer peers_max=5")
+    census.begin()
     for number in range(10):
-        for command in COMMANDS["store"]:
-            play.machine.receive_subscriptions(subscription(command, f"EARLY{number}"), play.now)
-        play.join(f"STORE{number}", "store")
-        play.see(f"STRANGER{number}")
-        play.hear(0, Partition("orders", f"PRODUCER{number}"))
-        play.machine.receive_subscriptions(subscription(Command.RECORD, f"topic{number}"), play.now)
-    survey = play.machine.survey(play.now)
-    assert (len(survey.nodes), len(play.machine.stores)) == (5, 2)
-    assert (len(survey.topics), len(survey.partitions)) == (3, 4)
-    limits = [
-        "only 5 nodes are shown: there are more",
-        "only 2 stores are asked: there are more",
-        "only 3 topics are shown: there are more",
-        "only 4 partitions are shown: there are more",
-    ]
-    assert sorted(survey.limits) == sorted(limits)
-    assert set(limits) <= set(survey.faults(0))
-    play.machine.begin_round(play.now)
-    assert play.machine.survey(play.now).limits == ()
+        announce(census, f"EARLY{number}")
+        census.join(f"STORE{number}", "store")
+        census.see(f"STRANGER{number}")
+        census.machine.receive([head(0, Partition("orders", f"PRODUCER{number}"))], 0.0)
+        census.machine.receive_subscriptions(subscription(Command.RECORD, f"topic{number}"), 0.0)
+    survey = census.survey()
+    assert (len(survey.nodes), len(census.machine.stores), len(survey.topics), len(survey.partitions)) == (5, 2, 3, 4)
+    shown = {
+        f"only {count} {each}: there are more" for count, each in ((5, "nodes are shown"), (2, "stores are asked"))
+    }
+    shown |= {f"only {count} {each} are shown: there are more" for count, each in ((3, "topics"), (4, "partitions"))}
+    assert set(survey.limits) == shown <= set(survey.faults(0))
+    census.machine.begin_round(0.0)
+    assert census.survey().limits == ()
 
 
-def test_few_nodes_that_subscribe_without_a_beacon_are_remembered() -> None:
-    play = Census(Config().with_node(peers_max=3))
+def test_few_nodes_that_subscribe_without_a_beacon_are_remembered_while_they_do() -> None:
+    census = Census("observer peers_max=3")
     for number in range(4):
-        for command in COMMANDS["store"]:
-            play.machine.receive_subscriptions(subscription(command, f"EARLY{number}"), play.now)
-    play.join("EARLY2")
-    play.join("EARLY3")
-    assert [node.roles for node in play.machine.survey(play.now).nodes] == [("store",), ()]
+        announce(census, f"EARLY{number}")
+    census.join("EARLY2")
+    census.join("EARLY3")
+    assert [node.roles for node in census.survey().nodes] == [("store",), ()]
+    census = Census("observer peers_max=1")
+    announce(census, "EARLY")
+    announce(census, "EARLY", active=False)
+    announce(census, "STORE")
+    census.join("STORE")
+    assert set(census.machine.stores) == {"STORE"}
 
 
-def test_subscriptions_without_a_beacon_are_forgotten_when_they_end() -> None:
-    play = Census(Config().with_node(peers_max=1))
-    for active in (True, False):
-        for command in COMMANDS["store"]:
-            play.machine.receive_subscriptions(subscription(command, "EARLY", active=active), play.now)
-    for command in COMMANDS["store"]:
-        play.machine.receive_subscriptions(subscription(command, STORE), play.now)
-    play.join(STORE)
-    assert play.machine.stores == {STORE: PeerEndpoint("tcp://10.0.0.1:7000")}
+def test_a_list_without_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(survey_machine, "TOPICS_MAX", 50)
+    census = Census("observer")
+    census.join("STORE", "store")
+    asked, pages = published(census.begin(), wire.GetTopics), 0
+    while asked:
+        pages += 1
+        page = wire.DirectTopics(ME, "STORE", asked[-1].after, (f"{pages}",), 2**32 - 1, 1)
+        asked = published(census.machine.receive_from_store("STORE", [page], 0.0), wire.GetTopics)
+    assert pages == PAGES_MAX
+    assert len(census.topics()) == 50
+    assert "only 50 topics are shown: there are more" in census.survey().limits
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,7 @@ import pytest
 from dafka import Config, Partition, wire
 from dafka.endpoints import PeerEndpoint
 from dafka.protocol import PeerJoined, StoreMachine, SurveyMachine
-from dafka.protocol.actions import Action
 from dafka.protocol.machines.store_answers import PAGE_BYTES_MAX, SORT_S
-from dafka.protocol.observer import survey_machine
-from dafka.protocol.observer.survey_machine import PAGES_MAX
 from dafka.protocol.presence.peer_limits import TOO_OFTEN
 from dafka.transport.connector import MESSAGE_BYTES_MAX
 from dafka.wire import Command, Dialect, encode
@@ -162,62 +159,3 @@ def test_named_topics_need_no_list() -> None:
     survey = play.machine.survey(play.now)
     assert [topic.name for topic in survey.topics] == ["a"]
     assert survey.nodes[0].lists_topics is None
-
-
-def test_a_store_that_does_not_list_is_a_fault_unless_topics_are_named() -> None:
-    for topics, is_fault in ((), True), (("a",), False):
-        play = Play(make_store(["a"]), topics, lists=False)
-        play.survey()
-        faults = " ".join(play.machine.survey(play.now).faults(0))
-        assert ("does not list its topics, so that some may be missing here: name the topics" in faults) is is_fault
-
-
-def test_a_stored_topic_of_unknown_size_is_a_fault() -> None:
-    play = Play(make_store(["a"]))
-    actions = play.machine.begin_round(play.now) + play.machine.node_settled(play.now)
-    assert published(actions, wire.GetTopics) == [wire.GetTopics(STORE, ME, "")]
-    play.machine.receive_from_store(STORE, [wire.DirectTopics(ME, STORE, "", ("a",), 0, 1)], play.now)
-    faults = list(play.machine.survey(play.now).faults(0))
-    assert "topic a is stored, but no store has said how much of it" in faults
-
-
-def test_a_list_without_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(survey_machine, "TOPICS_MAX", 50)
-    play = Play(make_store())
-    actions: list[Action] = play.machine.begin_round(play.now) + play.machine.node_settled(play.now)
-    asked = published(actions, wire.GetTopics)
-    pages = 0
-    while asked:
-        pages += 1
-        page = wire.DirectTopics(ME, STORE, asked[-1].after, (f"{pages}",), 2**32 - 1, 1)
-        asked = published(play.machine.receive_from_store(STORE, [page], play.now), wire.GetTopics)
-    assert pages == PAGES_MAX
-    assert len(play.topics) == 50
-    assert "only 50 topics are shown: there are more" in play.machine.survey(play.now).limits
-
-
-@pytest.mark.parametrize(
-    "page",
-    [
-        wire.DirectTopics(ME, "OTHER", "", ("x",), 0, 1),
-        wire.DirectTopics("OTHER", STORE, "", ("x",), 0, 1),
-        wire.DirectTopics(ME, STORE, "unasked", ("x",), 0, 1),
-    ],
-)
-def test_a_page_that_was_not_asked_for_is_discarded(page: wire.DirectTopics) -> None:
-    play = Play(make_store())
-    play.machine.begin_round(play.now)
-    play.machine.node_settled(play.now)
-    assert play.machine.receive_from_store(STORE, [page], play.now) == []
-    assert play.topics == []
-    assert play.machine.discarded.total() == 1
-
-
-def test_an_empty_page_ends_a_list_whatever_it_promises() -> None:
-    play = Play(make_store())
-    play.machine.begin_round(play.now)
-    play.machine.node_settled(play.now)
-    page = wire.DirectTopics(ME, STORE, "", (), 5, 1)
-    assert published(play.machine.receive_from_store(STORE, [page], play.now), wire.GetTopics) == []
-    (node,) = play.machine.survey(play.now).nodes
-    assert (node.lists_topics, node.topics_held) == (True, 5)
