@@ -10,9 +10,8 @@ import attrs
 
 from dafka import wire
 from dafka.config import Config
-from dafka.endpoints import ConnectionChange, MessageSource, PeerEndpoint
+from dafka.endpoints import ConnectionChange, PeerEndpoint
 from dafka.protocol import (
-    BeaconMachine,
     CommitQueue,
     ConsumerMachine,
     DeletePartitions,
@@ -28,13 +27,11 @@ from dafka.protocol import (
     Settled,
     StoreMachine,
     SurveyMachine,
-    TowerMachine,
 )
 from dafka.protocol.actions import Action, Append, Deliver, Effect, Publish
-from dafka.protocol.groups import GroupMember, GroupReaderMachine, GroupSettings, GroupView
-from dafka.protocol.groups.records import MemberRecord, Position, encode_member_record
+from dafka.protocol.groups import GroupReaderMachine
 from dafka.records import SEQUENCE_MAX, Partition, RecordBatch
-from dafka.wire import Command, DirectoryEntry, Role
+from dafka.wire import Command
 from tests.protocol.helpers import contents, run
 
 ME = "ME"
@@ -514,139 +511,6 @@ class WholeNodeDriver(Driver):
         assert self.settled <= 1
 
 
-class TowerDriver(Driver):
-    """A tower, with nodes of both forms."""
-
-    def __init__(self, draw: Draw) -> None:
-        super().__init__(draw)
-        self.connected = set(range(4))
-        self.machine = TowerMachine(Config(), "10.0.0.9", self.connected.__contains__, tower_id=b"12345678")
-        self.inputs = [self.hear, self.hear, self.hear, self.subscribe, self.subscribe, self.disconnect]
-
-    def hear(self, now: float) -> None:
-        draw = self.draw
-        number = draw.randrange(4)
-        self.connected.add(number)
-        name, port = draw.choice("ABC"), draw.choice((4001, 4002))
-        beacons = (
-            wire.NodeBeacon(name, "", port).encode(),
-            wire.Registration(
-                name, "h", port, draw.choice(list(Role)), tuple(Role), asks_directory=draw.random() < 0.5
-            ).encode(),
-            [b"rubbish"],
-        )
-        source = MessageSource(draw.choice(("10.0.0.1", "127.0.0.1", "")), "", draw.choice((number, -1)))
-        self.machine.receive([(draw.choice(beacons), source)], now)
-
-    def subscribe(self, now: float) -> None:
-        prefix = self.draw.choice((b"", b"B", b"IA", b"IB", b"I", b"T", b"RP"))
-        self.machine.receive_subscriptions([self.draw.choice((b"\0", b"\1")) + prefix], now)
-
-    def disconnect(self, now: float) -> None:
-        number = self.draw.randrange(4)
-        self.connected.discard(number)
-        self.machine.connection_ended(number, now)
-
-    def tick(self, now: float) -> None:
-        self.machine.tick(now)
-
-    def deadline(self) -> float:
-        return self.machine.deadline()
-
-
-class BeaconDriver(Driver):
-    """The beacon client of a node with two towers of any form."""
-
-    def __init__(self, draw: Draw) -> None:
-        super().__init__(draw)
-        beacon = wire.NodeBeacon(ME, "", 4001)
-        self.machine = BeaconMachine(beacon, Config(), role=draw.choice(list(Role)), towers=2, draw=draw.random)
-        self.settled = 0
-        self.inputs = [self.subscribe, self.subscribe, self.hear, self.hear, self.hear, self.hear]
-        self.machine.start(0.0)
-
-    def subscribe(self, now: float) -> None:
-        frames = [self.draw.choice((b"\0", b"\1")) + prefix for prefix in self.draw.sample((b"A", b"B", b"", b"X"), 2)]
-        self._count(self.machine.tower_subscribed(self.draw.randrange(2), frames, now))
-
-    def hear(self, now: float) -> None:
-        draw = self.draw
-        tower, name = draw.choice((b"tower 01", b"tower 02")), draw.choice(("A", "B", ME))
-        endpoint = draw.choice(("tcp://10.0.0.1:4001", "tcp://127.0.0.1:4001", "tcp://10.0.0.2:4002"))
-        entry = DirectoryEntry(name, endpoint, "", draw.choice(list(Role)))
-        changes = [(draw.random() < 0.6, entry.encode())]
-        numbers = dict.fromkeys(Role, draw.randrange(2))
-        messages = (
-            [wire.WELCOME],
-            wire.TowerBeacon(name, endpoint).encode(),
-            wire.Pulse(tower, draw.choice((100, 1000, 60_000)), numbers, draw.choice((0, 1000, 10**9))).encode(),
-            wire.encode_changes(entry.role, tower, draw.randrange(3), changes),
-            *wire.encode_pages(ME, tower, numbers, [entry.encode()] * 3, draw.choice((50, 1000))),
-            [b"T"],
-        )
-        self._count(self.machine.heard(draw.randrange(2), [draw.choice(messages)], now))
-
-    def tick(self, now: float) -> None:
-        self._count(self.machine.tick(now))
-
-    def deadline(self) -> float:
-        return self.machine.deadline()
-
-    def _count(self, actions: Sequence[object]) -> None:
-        self.settled += sum(isinstance(each, Settled) for each in actions)
-        assert self.settled <= 1, "a node settles once"
-
-
-class MemberDriver(Driver):
-    """A member of a group, with other members whose records it reads."""
-
-    def __init__(self, draw: Draw) -> None:
-        super().__init__(draw)
-        self.view = GroupView()
-        settings = GroupSettings(topics=("hello",), lease_s=10.0, handover_s=2.0, stores=draw.choice((0, 2)))
-        self.machine = member = GroupMember("A", settings, self.view, lambda _: 0)
-        self.ends = dict.fromkeys("ABC", 0)
-        known = PARTITIONS[:4]
-        self.inputs = [
-            self.read,
-            self.read,
-            self.confirm,
-            self.confirm,
-            lambda now: member.record_stores(draw.randrange(4), now),
-            lambda now: member.partitions_known(draw.sample(known, 2), now),
-            lambda now: member.survey_done(draw.randrange(4), now),
-            lambda now: member.handed_out(draw.choice(known), draw.randrange(9), now),
-            lambda now: member.commit({draw.choice(known): draw.randrange(9)}, now),
-        ]
-        member.start(0.0)
-
-    def read(self, now: float) -> None:
-        draw = self.draw
-        name = draw.choice("BC")
-        record = MemberRecord(
-            lease_ms=10_000,
-            topics=("hello",),
-            stores=draw.randrange(4),
-            is_full=draw.random() < 0.5,
-            is_leaving=draw.random() < 0.05,
-            claimed=frozenset(draw.sample(PARTITIONS[:4], 2)),
-            positions={PARTITIONS[0]: Position(draw.randrange(4), draw.randrange(9))},
-            over=frozenset(["B"] if draw.random() < 0.05 else []),
-        )
-        self.view.receive(name, self.ends[name], [encode_member_record(record)], now)
-        self.ends[name] += draw.choice((1, 1, 1, 2))
-        self.machine.view_changed(now)
-
-    def confirm(self, now: float) -> None:
-        self.machine.acknowledged({self.draw.choice("STU"): self.draw.randrange(self.machine.end_sequence + 1)}, now)
-
-    def tick(self, now: float) -> None:
-        self.machine.tick(now)
-
-    def deadline(self) -> float:
-        return self.machine.deadline()
-
-
 DRIVERS: tuple[type[Driver], ...] = (
     ProducerDriver,
     ConsumerDriver,
@@ -655,7 +519,4 @@ DRIVERS: tuple[type[Driver], ...] = (
     GroupReaderDriver,
     SurveyDriver,
     WholeNodeDriver,
-    TowerDriver,
-    BeaconDriver,
-    MemberDriver,
 )

@@ -75,6 +75,8 @@ class Player:
     """
 
     kinds: ClassVar[dict[str, type[Player]]] = {}
+    config = Config()
+    """The configuration without the settings of the script."""
 
     def __init_subclass__(cls, kinds: Sequence[str]) -> None:
         Player.kinds |= dict.fromkeys(kinds, cls)
@@ -82,7 +84,7 @@ class Player:
     def __init__(self, setup: str) -> None:
         kind, *words = setup.split()
         self.now = 0.0
-        config, named, ranges, steps = Config(), dict[str, Any](), dict[Partition, range](), list[tuple[str, str]]()
+        config, named, ranges, steps = self.config, dict[str, Any](), dict[Partition, range](), list[tuple[str, str]]()
         for word in words:
             name, _, value = word.partition("=")
             section, setting = self._find_setting(config, kind, name)

@@ -11,10 +11,8 @@ import pytest
 from dafka import wire
 from dafka.config import FetchConfig
 from dafka.protocol import polling
-from dafka.protocol.ordering import buffers, fetch_planner, gap_resolver
+from dafka.protocol.ordering import buffers, gap_resolver
 from dafka.protocol.ordering.buffers import BatchBuffer, RetransmitBuffer
-from dafka.protocol.ordering.cursor import Cursor
-from dafka.protocol.ordering.fetch_planner import FetchPlanner
 from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING, PATIENCE_ATTEMPTS, GapResolver
 from dafka.protocol.ordering.reassembler import IDLE_S, Reassembler
 from dafka.protocol.polling import LASTING_INTERVAL_S, LastingQuestion, PendingPeers, RetrySchedule, StorePoll
@@ -118,61 +116,6 @@ def test_room_for_answers_is_free_again_when_a_partition_is_forgotten(monkeypatc
 
 
 # Fetching
-
-
-def missing(end: int, first: int = 0) -> Cursor:
-    cursor = Cursor(first)
-    cursor.record_known_end(end)
-    return cursor
-
-
-def planner(**settings_: int) -> FetchPlanner:
-    return FetchPlanner(FetchConfig(**{"page_records_first": 10, "page_records_max": 100, **settings_}))
-
-
-def test_repeated_fetches_for_new_peers_are_limited_each_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch_planner, "RENEWALS_MAX", 2)
-    plan = planner()
-    cursors = {partition: missing(5) for partition in (A, B, C)}
-
-    def refetched(now: float) -> list[Partition]:
-        for partition, cursor in cursors.items():
-            plan.allow_refetch(partition, cursor, now)
-        return [partition for partition, cursor in cursors.items() if plan.plan_fetch(partition, cursor, now)]
-
-    assert refetched(0.0) == [A, B, C]
-    assert refetched(0.1) == [A, B]
-    assert refetched(1.0) == []
-    assert refetched(1.1) == [A, B]
-    assert refetched(2.0) == []
-    assert refetched(2.1) == [A, B]
-
-
-def test_a_page_is_not_repeated_while_other_answers_arrive_for_a_limited_time() -> None:
-    plan, cursor = planner(retry_ms=500, retry_max_ms=2000), missing(100)
-    assert plan.plan_fetch(A, cursor, 0.0) == (0, 10)
-    plan.record_answer(0.4)
-    assert plan.expire_pages(0.5) == []
-    assert plan.deadline() == 0.9
-    for now in (0.8, 1.2, 1.6, 1.9):
-        plan.record_answer(now)
-        assert plan.expire_pages(now) == []
-    assert plan.expire_pages(1.99) == []
-    assert plan.expire_pages(2.0) == [A], "patience ends after retry_max_ms"
-    assert plan.attempts(A) == 1
-
-
-def test_pages_of_all_partitions_share_the_records_in_flight() -> None:
-    plan = planner(page_bytes_max=1000, page_records_max=60)
-    for partition in (A, B):
-        plan.record_size(partition, 20, 2)
-    assert plan.plan_fetch(A, missing(500), 0.0) == (0, 60)
-    assert plan.plan_fetch(B, missing(500), 0.0) == (0, 30)
-    plan.record_size(C, 50, 1)
-    assert plan.plan_fetch(C, missing(500), 0.0) == (0, 20 // 3), "bytes are shared, too"
-    plan.forget_partition(C)
-    plan.forget_partition(A)
-    assert plan.plan_fetch(A, missing(500), 0.0) == (0, 10), "its size is forgotten: a first page"
 
 
 def test_idle_partitions_are_forgotten_only_if_there_are_many() -> None:

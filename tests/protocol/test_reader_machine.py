@@ -157,6 +157,13 @@ held_ends.held_end 1 => = ANSWERS
 deadline => = 2.1
 until 2.1 => FETCH 0:1 at 2.1
 held_ends.held_end 1 => = 10
+# The patience counts from when the node has settled
+reader wire=rfc46 stores=A,SILENT
+held_ends.add_partition => +ACK PRODUCER, FETCH 0:1
+0.2 < ACK 9 from=A
+10 node_settled => FETCH 0:1
+11.9 held_ends.held_end 1 => = ANSWERS
+12 held_ends.held_end 1 => = 10
 # A node that never connects is waited for until the patience ends, or it leaves
 reader stores=A settled
 peer_joined GONE

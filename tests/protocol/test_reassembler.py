@@ -1,19 +1,22 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
 from dafka import wire
-from dafka.config import FetchConfig
+from dafka.config import Config, FetchConfig
 from dafka.protocol import FetchUnanswered
+from dafka.protocol.ordering import fetch_planner
 from dafka.protocol.ordering.cursor import Cursor
 from dafka.protocol.ordering.fetch_planner import FetchPlanner
 from dafka.protocol.ordering.reassembler import Reassembler
 from dafka.records import Partition, RecordBatch
 from dafka.wire import Command
 from tests.protocol.helpers import HELLO, run, sequences, subscription
+from tests.protocol.scripts import Player, play, scripts_of
 
 ME = "CONSUMER"
 
@@ -129,175 +132,208 @@ def test_a_partition_that_is_known_to_have_more_is_fetched_by_whole_pages() -> N
 # Pages
 
 
-A, B, C = (Partition("hello", address) for address in "ABC")
-ROOM = 2**20
+class Planner(Player, kinds=("planner",)):
+    """A planner that repeats FETCHes after 0.5, 1, 2, 4 and then every 5 seconds, and a cursor for each partition."""
+
+    config = Config().with_fetch(page_records_first=10, page_records_max=100, page_bytes_max=1000)
+
+    def make(self, kind: str, config: Config, named: dict[str, Any], ranges: dict[Partition, range]) -> FetchPlanner:
+        self.cursors = {partition: Cursor(each.start) for partition, each in ranges.items()}
+        for partition, each in ranges.items():
+            self.cursors[partition].record_known_end(each.stop)
+        return FetchPlanner(config.fetch)
+
+    def plan(self, partition: Partition) -> str | None:
+        page = self.machine.plan_fetch(partition, self.cursors[partition], self.now)
+        return None if page is None else f"FETCH {page[0]}:{sum(page)}"
+
+    def arrive(self, batch: RecordBatch) -> None:
+        self.cursors[batch.partition].add_batch(batch, 2**20)
+
+    def known_end(self, partition: Partition, end: int) -> None:
+        self.cursors[partition].record_known_end(end)
+
+    def limit(self, partition: Partition, bytes_per_s: int) -> None:
+        self.machine.limit_rate(partition.__eq__, bytes_per_s)
+
+    def refetch(self, partition: Partition) -> None:
+        self.machine.allow_refetch(partition, self.cursors[partition], self.now)
 
 
-def make_planner(
-    page_records_first: int = 10, page_records_max: int = 100, page_bytes_max: int = 1000, partitions_max: int = 16
-) -> FetchPlanner:
-    """Return a planner that repeats FETCHes after 0.5, 1, 2, 4 and then every 5 seconds."""
-    return FetchPlanner(
-        FetchConfig(
-            page_records_first=page_records_first,
-            page_records_max=page_records_max,
-            page_bytes_max=page_bytes_max,
-            partitions_max=partitions_max,
-        )
-    )
+SCRIPTS = """
+# A page without a known end is whole
+planner A=8:9
+open_end A
+plan A => = FETCH 8:18
+arrive A 8:12
+0.1 plan A
+known_end A 14
+plan A => = FETCH 12:14
+# Partitions that nobody answers give their places to others
+planner partitions_max=2 A=0:20 B=0:20 C=0:5
+arrive A 0:1
+arrive B 0:1
+plan A => = FETCH 1:11
+plan B => = FETCH 1:11
+10 expire_pages => = A B
+plan A => = FETCH 1:11
+plan B => = FETCH 1:11
+10.1 plan C => = FETCH 0:5
+mark_complete C
+next_waiting => = A
+# The rate of some partitions is limited
+planner A=0:1000 B=0:1000
+limit A 1000
+record_size A 10 1
+plan A => = FETCH 0:25
+plan A
+arrive A 0:25
+plan A => = FETCH 25:50
+arrive A 25:50
+0.1 plan A
+0.6 expire_pages => = A
+attempts A => = 0
+plan A => = FETCH 50:75
+record_size B 10 1
+plan B => = FETCH 0:50
+# A partition that is held back gives its place to another one
+planner partitions_max=1 A=0:1000 B=0:5
+limit A 100
+record_size A 10 1
+plan A => = FETCH 0:2
+arrive A 0:2
+plan A => = FETCH 2:4
+arrive A 2:4
+plan A
+plan B => = FETCH 0:5
+mark_complete B
+next_waiting => = A
+1 plan A => = FETCH 4:6
+# Later pages have as many records as fit
+planner A=0:1000 B=0:1000 C=0:1000 D=0:1000
+record_size A 7 7
+plan A => = FETCH 0:100
+forget_partition A
+record_size B 140 7
+plan B => = FETCH 0:50
+forget_partition B
+record_size C 2100 7
+plan C => = FETCH 0:3
+forget_partition C
+record_size D 35000 7
+plan D => = FETCH 0:1
+# Progress resets attempts and moves the deadline
+planner A=0:1000
+plan A => = FETCH 0:10
+0.5 expire_pages => = A
+plan A => = FETCH 0:10
+1.5 expire_pages => = A
+plan A => = FETCH 0:10
+attempts A => = 2
+arrive A 0:2
+2 plan A
+attempts A => = 0
+deadline => = 2.5
+arrive A 2:3
+2.25 plan A
+2.7 expire_pages
+2.75 expire_pages => = A
+plan A => = FETCH 3:13
+3.7 expire_pages
+3.75 expire_pages => = A
+# A page that was not fetched again does not count as unanswered
+planner A=0:1000
+plan A => = FETCH 0:10
+0.5 expire_pages => = A
+1.5 expire_pages => = A
+2.5 expire_pages => = A
+attempts A => = 1
+3 plan A => = FETCH 0:10
+3.4 expire_pages
+4 expire_pages => = A
+# An unanswered partition goes to the end of the queue
+planner partitions_max=1 A=0:5 B=0:5 C=0:5
+plan A => = FETCH 0:5
+plan B
+plan C
+0.5 expire_pages => = A
+plan A
+next_waiting => = B
+plan B => = FETCH 0:5
+active_partitions => = B
+1 expire_pages => = B
+plan B
+next_waiting => = C
+plan C => = FETCH 0:5
+1.5 expire_pages => = C
+plan C
+plan A => = FETCH 0:5
+active_partitions => = A
+attempts A => = 1
+# A partition with records does not take the turn of the first in the queue
+planner partitions_max=1 A=0:5 B=0:5
+arrive A 0:2
+plan A => = FETCH 2:5
+plan B
+0.5 expire_pages => = A
+plan A
+next_waiting => = B
+# A partition with records is fetched beside one without
+planner partitions_max=1 A=0:5 B=0:5 C=0:5
+arrive A 0:2
+plan B => = FETCH 0:5
+plan C
+plan A => = FETCH 2:5
+active_partitions => = B A
+# An arriving page is not fetched again for a new peer
+planner A=0:1000
+plan A => = FETCH 0:10
+arrive A 0:1
+refetch A
+0.1 plan A
+# A page is not repeated while other answers arrive, for a limited time
+planner retry_ms=500 retry_max_ms=2000 A=0:100
+plan A => = FETCH 0:10
+0.4 record_answer
+0.5 expire_pages
+deadline => = 0.9
+0.8 record_answer
+expire_pages
+1.2 record_answer
+expire_pages
+1.6 record_answer
+expire_pages
+1.9 record_answer
+1.99 expire_pages
+2 expire_pages => = A
+attempts A => = 1
+# Pages of all partitions share the records and bytes in flight
+planner page_records_max=60 A=0:500 B=0:500 C=0:500
+record_size A 20 2
+record_size B 20 2
+plan A => = FETCH 0:60
+plan B => = FETCH 0:30
+record_size C 50 1
+plan C => = FETCH 0:6
+forget_partition C
+forget_partition A
+plan A => = FETCH 0:10
+"""
 
 
-def missing(end: int, first: int = 0) -> Cursor:
-    cursor = Cursor(first)
-    cursor.record_known_end(end)
-    return cursor
+@scripts_of(SCRIPTS)
+def test_pages(script: Sequence[str]) -> None:
+    play(script)
 
 
-def arrive(cursor: Cursor, first: int, end: int) -> None:
-    cursor.add_batch(run(first, end), ROOM)
+def test_repeated_fetches_for_new_peers_are_limited_each_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch_planner, "RENEWALS_MAX", 2)
+    planner = Planner("planner A=0:5 B=0:5 C=0:5")
 
+    def refetched(now: float) -> str:
+        planner.now = now
+        for partition in planner.cursors:
+            planner.refetch(partition)
+        return "".join(partition.address for partition in planner.cursors if planner.plan(partition))
 
-def test_a_page_without_a_known_end_is_whole() -> None:
-    planner, cursor = make_planner(), missing(9, first=8)
-    planner.open_end(A)
-    assert planner.plan_fetch(A, cursor, 0.0) == (8, 10)
-    arrive(cursor, 8, 12)
-    assert planner.plan_fetch(A, cursor, 0.1) is None
-    cursor.record_known_end(14)
-    assert planner.plan_fetch(A, cursor, 0.2) == (12, 2)
-
-
-def test_partitions_that_nobody_answers_give_their_places_to_others() -> None:
-    planner = make_planner(partitions_max=2)
-    proven = missing(20)
-    arrive(proven, 0, 1)
-    for each in (A, B):
-        assert planner.plan_fetch(each, proven, 0.0) is not None
-    planner.expire_pages(10.0)
-    for each in (A, B):
-        planner.plan_fetch(each, proven, 10.0)
-    assert planner.plan_fetch(C, missing(5), 10.1) == (0, 5)
-    planner.mark_complete(C)
-    assert planner.next_waiting() in {A, B}
-
-
-def test_the_rate_of_some_partitions_is_limited() -> None:
-    planner, cursor = make_planner(), missing(1000)
-    planner.limit_rate({A}.__contains__, 1000)
-    planner.record_size(A, 10, 1)
-    assert planner.plan_fetch(A, cursor, 0.0) == (0, 25)
-    assert planner.plan_fetch(A, cursor, 0.0) is None, "the first page has not arrived"
-    arrive(cursor, 0, 25)
-    assert planner.plan_fetch(A, cursor, 0.0) == (25, 25)
-    arrive(cursor, 25, 50)
-    assert planner.plan_fetch(A, cursor, 0.1) is None, "a second allows for a hundred records"
-    assert planner.expire_pages(0.6) == [A]
-    assert planner.attempts(A) == 0
-    assert planner.plan_fetch(A, cursor, 0.6) == (50, 25)
-    planner.record_size(B, 10, 1)
-    assert planner.plan_fetch(B, missing(1000), 0.6) == (0, 50)
-
-
-def test_a_partition_that_is_held_back_gives_its_place_to_another_one() -> None:
-    planner, cursor = make_planner(partitions_max=1), missing(1000)
-    planner.limit_rate({A}.__contains__, 100)
-    planner.record_size(A, 10, 1)
-    for first in (0, 2):
-        assert planner.plan_fetch(A, cursor, 0.0) == (first, 2)
-        arrive(cursor, first, first + 2)
-    assert planner.plan_fetch(A, cursor, 0.0) is None
-    assert planner.plan_fetch(B, missing(5), 0.0) == (0, 5)
-    planner.mark_complete(B)
-    assert planner.next_waiting() == A
-    assert planner.plan_fetch(A, cursor, 1.0) == (4, 2)
-
-
-@pytest.mark.parametrize(("record_bytes", "count"), [(1, 100), (20, 50), (300, 3), (5000, 1)])
-def test_later_pages_have_as_many_records_as_fit(record_bytes: int, count: int) -> None:
-    planner = make_planner()
-    planner.record_size(A, record_bytes * 7, 7)
-    assert planner.plan_fetch(A, missing(1000), 0.0) == (0, count)
-
-
-def test_progress_resets_attempts_and_moves_the_deadline() -> None:
-    planner, cursor = make_planner(), missing(1000)
-    planner.plan_fetch(A, cursor, 0.0)
-    for now in (0.5, 1.5):
-        assert planner.expire_pages(now) == [A]
-        planner.plan_fetch(A, cursor, now)
-    arrive(cursor, 0, 2)
-    assert planner.plan_fetch(A, cursor, 2.0) is None
-    assert planner.attempts(A) == 0
-    assert planner.deadline() == 2.5
-    arrive(cursor, 2, 3)
-    assert planner.plan_fetch(A, cursor, 2.25) is None
-    assert planner.expire_pages(2.7) == []
-    assert planner.deadline() == 2.75
-    assert planner.expire_pages(2.75) == [A]
-    assert planner.plan_fetch(A, cursor, 2.75) == (3, 10)
-    assert planner.expire_pages(3.7) == []
-    assert planner.expire_pages(3.75) == [A]
-
-
-def test_a_page_that_was_not_fetched_again_does_not_count_as_unanswered() -> None:
-    planner, cursor = make_planner(), missing(1000)
-    planner.plan_fetch(A, cursor, 0.0)
-    now = 0.0
-    for _ in range(5):
-        now = planner.deadline()
-        planner.expire_pages(now)
-    assert planner.attempts(A) == 1
-    assert planner.plan_fetch(A, cursor, now + 0.9) == (0, 10)
-    assert planner.expire_pages(now + 1.0) == []
-    assert planner.expire_pages(now + 1.9) == [A]
-
-
-def test_an_unanswered_partition_goes_to_the_end_of_the_queue() -> None:
-    planner = make_planner(partitions_max=1)
-    cursors = {partition: missing(5) for partition in (A, B, C)}
-    turns, now = [], 0.0
-    for partition in (A, B, C):
-        planner.plan_fetch(partition, cursors[partition], now)
-    turns += planner.active_partitions()
-    for _ in range(5):
-        now = planner.deadline()
-        (expired,) = planner.expire_pages(now)
-        assert planner.plan_fetch(expired, cursors[expired], now) is None
-        following = planner.next_waiting()
-        assert following is not None
-        assert planner.plan_fetch(following, cursors[following], now) == (0, 5)
-        turns += planner.active_partitions()
-    assert turns == [A, B, C, A, B, C]
-    assert planner.attempts(A) == 2
-
-
-def test_a_partition_with_records_does_not_take_the_turn_of_the_first_in_the_queue() -> None:
-    """B, without records so far, gets the turn of A, whose FETCH no node answers."""
-    planner = make_planner(partitions_max=1)
-    known, unknown = missing(5), missing(5)
-    arrive(known, 0, 2)
-    assert known.is_proven
-    planner.plan_fetch(A, known, 0.0)
-    planner.plan_fetch(B, unknown, 0.0)
-    now = planner.deadline()
-    assert planner.expire_pages(now) == [A]
-    assert planner.plan_fetch(A, known, now) is None
-    assert planner.next_waiting() == B
-
-
-def test_a_partition_with_records_is_fetched_beside_one_without() -> None:
-    planner = make_planner(partitions_max=1)
-    known = missing(5)
-    arrive(known, 0, 2)
-    planner.plan_fetch(B, missing(5), 0.0)
-    planner.plan_fetch(C, missing(5), 0.0)
-    assert planner.plan_fetch(A, known, 0.0) is not None
-    assert planner.active_partitions() == [B, A]
-
-
-def test_allow_refetch_does_not_fetch_an_arriving_page_again() -> None:
-    planner, cursor = make_planner(), missing(1000)
-    planner.plan_fetch(A, cursor, 0.0)
-    arrive(cursor, 0, 1)
-    planner.allow_refetch(A, cursor, 0.0)
-    assert planner.plan_fetch(A, cursor, 0.1) is None
+    assert [refetched(now) for now in (0.0, 0.1, 1.0, 1.1, 2.0, 2.1)] == ["ABC", "AB", "", "AB", "", "AB"]

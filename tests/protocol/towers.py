@@ -68,9 +68,11 @@ class Cluster:
             self.now += step
             if self.now >= self.tower.deadline():
                 self.publish(self.tower.tick(self.now))
+                assert self.tower.deadline() > self.now, "it spins"
             for member in list(self.nodes.values()):
                 if member.is_running:
                     member.act(member.machine.tick(self.now))
+                    assert member.machine.deadline() > self.now, "it spins"
 
 
 class Member:
