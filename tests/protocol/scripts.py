@@ -34,8 +34,9 @@ import pytest
 
 from dafka import wire
 from dafka.config import Config
-from dafka.protocol import ConsumerMachine, ProducerMachine, ReaderMachine, StoreMachine
+from dafka.protocol import ConsumerMachine, Machine, ProducerMachine, ReaderMachine, StoreMachine
 from dafka.protocol.actions import Append, Deliver, Notify, Publish, ResetPosition, Subscribe, Unsubscribe
+from dafka.protocol.groups import GroupReaderMachine
 from dafka.protocol.ordering.cursor import Cursor
 from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING
 from dafka.records import Partition, RecordBatch
@@ -45,6 +46,8 @@ from tests.protocol.helpers import HELLO, run, sequences
 ME = "ME"
 FLAGS = ("is_ready", "is_complete", "is_stranded")
 """Attributes of machines that are shown when they change."""
+_STEPS = {"settled", "subscribe", "stores", "published", "listened", "nodes", "claiming", "holding"}
+"""What has happened to a machine before the script begins."""
 _KINDS: dict[str, Any] = {each.COMMAND.name.replace("_", "-"): each for each in wire.MESSAGES}
 _RECIPIENTS = ("requestor", "store", "consumer")
 _NUMBERS = ("unrecoverable_end", "time", "end", "remaining", "partitions")
@@ -90,20 +93,21 @@ class Player:
             section, setting = self._find_setting(config, kind, name)
             if section:
                 config = getattr(config, f"with_{section}")(**{setting: _value(value)})
-            elif name in {"settled", "subscribe", "stores", "published", "listened", "nodes"}:
+            elif name in _STEPS:
                 steps.append((name, value))
             elif name[0].islower() and "/" not in name:
                 named[name] = value.split(",") if name == "topics" else _value(value)
             else:
                 ranges[_partition(name)] = _range(value) if ":" in value else range(int(value), int(value))
         self.machine: Any = self.make(kind, config, named, ranges)
+        self._flags: set[str] = set()
         for name, value in steps:
             self._set_up(name, value)
         self._flags = self._true_flags()
 
     def make(self, kind: str, config: Config, named: dict[str, Any], ranges: dict[Partition, range]) -> object:
         """Return the machine, started at time 0."""
-        machine: ProducerMachine | StoreMachine | ConsumerMachine | ReaderMachine
+        machine: Machine
         if kind == "producer":
             machine = ProducerMachine(HELLO, config.producer, 100, **named)
         elif kind == "store":
@@ -112,6 +116,8 @@ class Player:
             machine = StoreMachine(ME, config, ends, starts)
         elif kind == "consumer":
             machine = ConsumerMachine(ME, config, {each: held.start for each, held in ranges.items()}, **named)
+        elif kind == "group":
+            machine = GroupReaderMachine(ME, config, HELLO.topic)
         else:
             machine = ReaderMachine(ME, config, **named)
         machine.start(0.0)
@@ -184,6 +190,8 @@ class Player:
             elif name in {"ends", "earliest"}:
                 pairs = [word.rpartition("=") for word in words]
                 found[name] = {_partition(each) if each else HELLO: int(end) for each, _, end in pairs}
+            elif name == "members":
+                found[name] = frozenset(words)
             elif name == "messages":
                 found[name] = [message(each) for each in " ".join(words).split(" & ")]
             elif name == "batch":
@@ -319,7 +327,8 @@ def _named(partition: Partition) -> list[str]:
 
 
 def _partition(word: str) -> Partition:
-    topic, is_whole, address = word.partition("/")
+    split = word.rpartition if word.startswith("$") else word.partition  # a topic of groups, or a broker's partition
+    topic, is_whole, address = split("/")
     return Partition(topic, address) if is_whole else Partition(HELLO.topic, word)
 
 

@@ -2,134 +2,94 @@
 
 from __future__ import annotations
 
-from dafka import wire
-from dafka.config import Config
-from dafka.protocol.actions import Action, Subscribe, Unsubscribe
-from dafka.protocol.groups import GroupReaderMachine, topic_of_group
-from dafka.protocol.groups.topic_reader import RESTART_S, RETRY_S
-from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING
-from dafka.protocol.presence.peer_limits import ABSURD_SEQUENCE, MANY_PARTITIONS
-from dafka.records import SEQUENCE_MAX, Partition
-from dafka.wire import Command
-from tests.protocol.helpers import asked, batches, direct, published, sequences, subscription
+from collections.abc import Sequence
 
-ME, TOPIC = "ME", "$group/team"
-MEMBER = Partition(TOPIC, "MEMBER")
+from dafka.protocol.groups import topic_of_group
+from tests.protocol.scripts import play, scripts_of
 
-
-def make_reader(*stores: str, config: Config | None = None) -> GroupReaderMachine:
-    reader = GroupReaderMachine(ME, config or Config(), TOPIC)
-    reader.start(0.0)
-    for store in stores:
-        reader.receive_subscriptions(subscription(Command.CONSUMER_HELLO, store), 0.0)
-    reader.node_settled(0.0)
-    return reader
-
-
-def asked_stores(actions: list[Action]) -> list[str]:
-    hellos = published(actions, wire.ConsumerHello)
-    assert {(hello.address, hello.subjects) for hello in hellos} <= {(ME, (TOPIC,))}
-    fetches = [fetch for fetch in published(actions, wire.Fetch) if fetch.partition != MEMBER.address]
-    assert [fetch.partition for fetch in fetches] == [hello.store for hello in hellos]
-    return [hello.store for hello in hellos]
-
-
-def answer(store: str, actions: list[Action], **changes: str) -> wire.DirectEarliest:
-    """Return what a store answers after its heads."""
-    (question,) = [each for each in published(actions, wire.Fetch) if each.partition == store]
-    fields = {"requestor": ME, "address": store, "partition": store, "subject": question.subject, **changes}
-    return wire.DirectEarliest(**fields, sequence=HOLDS_NOTHING, unrecoverable_end=0)
-
-
-def head(sequence: int, partition: Partition = MEMBER, requestor: str = ME) -> wire.DirectHead:
-    return wire.DirectHead(requestor, partition.address, partition.topic, sequence)
-
-
-def test_a_survey_counts_the_stores_that_have_answered() -> None:
-    reader = make_reader("A", "B", "C")
-    assert reader.stores == 3
-    assert reader.surveyed() == 0
-    actions = reader.begin_survey(1.0)
-    assert asked_stores(actions) == ["A", "B", "C"]
-    reader.receive([answer("A", actions)], 1.1)
-    assert reader.surveyed() == 1
-    for wrong in ({"requestor": "YOU"}, {"subject": "another survey"}, {"address": "B"}):
-        reader.receive([answer("A", actions, **wrong)], 1.2)
-    assert reader.surveyed() == 1
-    reader.receive([answer("B", actions), answer("B", actions)], 1.3)
-    assert reader.surveyed() == 2
-    again = reader.begin_survey(2.0)
-    assert reader.surveyed() == 0
-    reader.receive([answer("A", actions)], 2.1)
-    assert reader.surveyed() == 0, "that was the answer to the former survey"
-    reader.receive([answer("A", again)], 2.2)
-    assert reader.surveyed() == 1
-
-
-def test_only_stores_that_have_not_answered_are_asked_again_until_the_survey_begins_anew() -> None:
-    reader = make_reader("A", "B")
-    actions = reader.begin_survey(0.0)
-    reader.receive([answer("A", actions)], 0.1)
-    assert reader.deadline() == RETRY_S
-    assert asked_stores(reader.tick(RETRY_S - 0.01)) == []
-    assert asked_stores(reader.tick(RETRY_S)) == ["B"]
-    assert reader.deadline() == 2 * RETRY_S
-    assert asked_stores(reader.tick(RESTART_S)) == ["A", "B"]
-    assert reader.surveyed() == 0
-
-
-def test_a_survey_that_has_ended_asks_nothing_more() -> None:
-    reader = make_reader("A")
-    actions = reader.begin_survey(0.0)
-    reader.receive([answer("A", actions)], 0.1)
-    reader.end_survey()
-    assert (reader.surveyed(), reader.deadline()) == (0, float("inf"))
-    assert asked_stores(reader.tick(10.0)) == []
-    assert topic_of_group("team") == TOPIC
+SCRIPTS = """
+# A survey counts the stores that have answered it
+group stores=A,B,C settled
+stores => = 3
+surveyed => = 0
+1 begin_survey
+    => CONSUMER-HELLO hello to=A, FETCH $survey/1/A 0:1, CONSUMER-HELLO hello to=B, FETCH $survey/1/B 0:1,
+       CONSUMER-HELLO hello to=C, FETCH $survey/1/C 0:1
+1.1 < DIRECT-EARLIEST $survey/1/A nothing from=A
+surveyed => = 1
+1.2 < DIRECT-EARLIEST $survey/1/B nothing to=YOU from=B & DIRECT-EARLIEST $survey/9/B nothing from=B
+< DIRECT-EARLIEST $survey/1/B nothing from=A => discarded 1 (not asked for)
+surveyed => = 1
+1.3 < DIRECT-EARLIEST $survey/1/B nothing from=B & DIRECT-EARLIEST $survey/1/B nothing from=B
+surveyed => = 2
+2 begin_survey
+    => CONSUMER-HELLO hello to=A, FETCH $survey/2/A 0:1, CONSUMER-HELLO hello to=B, FETCH $survey/2/B 0:1,
+       CONSUMER-HELLO hello to=C, FETCH $survey/2/C 0:1
+2.1 < DIRECT-EARLIEST $survey/1/A nothing from=A
+surveyed => = 0
+2.2 < DIRECT-EARLIEST $survey/2/A nothing from=A
+surveyed => = 1
+# Only stores that have not answered are asked again, until the survey begins anew
+group stores=A,B settled
+begin_survey => CONSUMER-HELLO hello to=A, FETCH $survey/1/A 0:1, CONSUMER-HELLO hello to=B, FETCH $survey/1/B 0:1
+0.1 < DIRECT-EARLIEST $survey/1/A nothing from=A
+until 1.99 => CONSUMER-HELLO hello to=B at 0.25 0.5 .. 1.75, FETCH $survey/1/B 0:1 at 0.25 0.5 .. 1.75
+surveyed => = 1
+until 2
+    => CONSUMER-HELLO hello to=A at 2, FETCH $survey/2/A 0:1 at 2, CONSUMER-HELLO hello to=B at 2, FETCH $survey/2/B
+       0:1 at 2
+surveyed => = 0
+# A survey that has ended asks nothing more
+group stores=A settled
+begin_survey => CONSUMER-HELLO hello to=A, FETCH $survey/1/A 0:1
+0.1 < DIRECT-EARLIEST $survey/1/A nothing from=A
+end_survey
+surveyed => = 0
+deadline => = inf
++CONSUMER-HELLO B
+# A store that connects or greets is asked while a survey is under way
+group stores=A settled
+begin_survey => CONSUMER-HELLO hello to=A, FETCH $survey/1/A 0:1
+0.1 +CONSUMER-HELLO B => CONSUMER-HELLO hello to=B, FETCH $survey/1/B 0:1
+0.2 < STORE-HELLO from=B => CONSUMER-HELLO hello to=B, FETCH $survey/1/B 0:1
+< STORE-HELLO to=YOU from=B
+# A survey is complete when all records of its heads have been read
+group stores=A settled
+begin_survey => CONSUMER-HELLO hello to=A, FETCH $survey/1/A 0:1
+0.1 < DIRECT-HEAD MEMBER 4 & DIRECT-EARLIEST $survey/1/A nothing from=A => FETCH MEMBER 0:5
+surveyed => = 0
+ends => = MEMBER=5
+0.2 < DIRECT-RECORD MEMBER 0:3 => deliver MEMBER 0:3
+surveyed => = 0
+0.3 < DIRECT-RECORD MEMBER 3:5 => deliver MEMBER 3:5
+surveyed => = 1
+# ACKs of watched members show new records
+group stores=A settled
+0.1 < ACK MEMBER 9 from=A
+ends => = nothing
+watch MEMBER X => +ACK MEMBER, +ACK X
+watch MEMBER Y => +ACK Y, -ACK X
+< ACK MEMBER 9 from=A & ACK other/MEMBER 99 from=A & ACK X 5 from=A => FETCH MEMBER 0:10
+ends => = MEMBER=10
+# Messages of others and beyond the limits are discarded
+group stores=A settled node.partitions_max=1
+0.1 < DIRECT-HEAD MEMBER 4 to=YOU & DIRECT-HEAD other/MEMBER 4 & DIRECT-RECORD MEMBER 0:3 & HEAD MEMBER 4
+    => discarded 3 (not asked for), discarded 1 (unexpected command)
+< DIRECT-HEAD MEMBER 4611686018427387904 & DIRECT-HEAD MEMBER 4 & DIRECT-HEAD SECOND 4
+    => FETCH MEMBER 0:5, discarded 1 (sequence too large), discarded 1 (too many partitions)
+ends => = MEMBER=5
+# Unanswered FETCHes are sent to a node that connects
+group stores=A settled
+0.1 < DIRECT-HEAD MEMBER 4 => FETCH MEMBER 0:5
+0.2 +FETCH => FETCH MEMBER 0:5
+until 2 => FETCH MEMBER 0:5 at 0.7 1.7
+"""
 
 
-def test_a_store_that_connects_or_greets_is_asked_while_a_survey_is_under_way() -> None:
-    reader = make_reader("A")
-    connected = subscription(Command.CONSUMER_HELLO, "B")
-    assert asked_stores(make_reader("A").receive_subscriptions(connected, 0.1)) == []
-    reader.begin_survey(0.0)
-    assert asked_stores(reader.receive_subscriptions(connected, 0.1)) == ["B"]
-    assert asked_stores(reader.receive([wire.StoreHello(ME, "B")], 0.2)) == ["B"]
-    assert asked_stores(reader.receive([wire.StoreHello("YOU", "B")], 0.2)) == []
+@scripts_of(SCRIPTS)
+def test_topic_reader(script: Sequence[str]) -> None:
+    play(script)
 
 
-def test_a_survey_is_complete_when_all_records_of_its_heads_have_been_read() -> None:
-    reader = make_reader("A")
-    actions = reader.begin_survey(0.0)
-    fetches = asked(reader.receive([head(4), answer("A", actions)], 0.1))
-    assert fetches == [(0, 5)]
-    assert reader.surveyed() == 0
-    assert reader.ends() == {"MEMBER": 5}
-    assert sequences(batches(reader.receive([direct(0, 3, ME, MEMBER)], 0.2))) == [0, 1, 2]
-    assert reader.surveyed() == 0
-    assert sequences(batches(reader.receive([direct(3, 5, ME, MEMBER)], 0.3))) == [3, 4]
-    assert reader.surveyed() == 1
-
-
-def test_acks_of_watched_members_show_new_records() -> None:
-    reader = make_reader("A")
-    ack = wire.Ack("MEMBER", TOPIC, 9, "A")
-    reader.receive([ack], 0.1)
-    assert reader.ends() == {}
-    assert reader.watch(frozenset(["MEMBER", "X"])) == [Subscribe(b"KMEMBER"), Subscribe(b"KX")]
-    assert reader.watch(frozenset(["MEMBER", "Y"])) == [Subscribe(b"KY"), Unsubscribe(b"KX")]
-    assert asked(reader.receive([ack, wire.Ack("MEMBER", "other", 99, "A"), wire.Ack("X", TOPIC, 5, "A")], 0.1))
-    assert reader.ends() == {"MEMBER": 10}
-
-
-def test_messages_of_others_and_beyond_the_limits_are_discarded() -> None:
-    reader = make_reader("A", config=Config().with_node(partitions_max=1))
-    strangers: list[wire.BatchedMessage] = [
-        head(4, requestor="YOU"),
-        head(4, Partition("other", "MEMBER")),
-        direct(0, 3, ME, MEMBER),
-    ]
-    assert batches(reader.receive(strangers, 0.1)) == []
-    reader.receive([head(SEQUENCE_MAX), head(4), head(4, Partition(TOPIC, "SECOND"))], 0.1)
-    assert reader.ends() == {"MEMBER": 5}
-    assert reader.discarded == {"not asked for": 3, ABSURD_SEQUENCE: 1, MANY_PARTITIONS: 1}
+def test_the_topic_of_a_group() -> None:
+    assert topic_of_group("team") == "$group/team"
