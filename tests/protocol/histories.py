@@ -10,25 +10,22 @@ import attrs
 
 from dafka import wire
 from dafka.config import Config
-from dafka.endpoints import ConnectionChange, PeerEndpoint
+from dafka.endpoints import PeerEndpoint
 from dafka.protocol import (
     CommitQueue,
     ConsumerMachine,
     DeletePartitions,
     ForgetPartitions,
     Machine,
-    Node,
-    NodeCallbacks,
     PeerJoined,
     PeerLeft,
     ProducerMachine,
     ReaderMachine,
     ResetPosition,
-    Settled,
     StoreMachine,
     SurveyMachine,
 )
-from dafka.protocol.actions import Action, Append, Deliver, Effect, Publish
+from dafka.protocol.actions import Action, Append, Deliver, Publish
 from dafka.protocol.groups import GroupReaderMachine
 from dafka.records import SEQUENCE_MAX, Partition, RecordBatch
 from dafka.wire import Command
@@ -435,82 +432,6 @@ def discovered(draw: Draw) -> PeerJoined | PeerLeft:
     return PeerLeft(draw.choice(NAMES[:-1]), endpoint, draw.random() < 0.3, draw.random() < 0.3)
 
 
-class Sockets:
-    """Sockets and timer of a node, which check that only open connections are closed."""
-
-    def __init__(self) -> None:
-        self.connected: set[PeerEndpoint] = set()
-        self.timer = float("inf")
-
-    def publish(self, messages: Sequence[wire.BatchedMessage]) -> None:
-        assert messages
-
-    def subscribe(self, prefix: bytes) -> None:
-        pass
-
-    def unsubscribe(self, prefix: bytes) -> None:
-        pass
-
-    def connect(self, endpoint: PeerEndpoint) -> bool:
-        assert endpoint not in self.connected, "a second connection would duplicate messages"
-        if endpoint != INVALID:
-            self.connected.add(endpoint)
-        return endpoint != INVALID
-
-    def disconnect(self, endpoint: PeerEndpoint) -> None:
-        if endpoint != INVALID:
-            self.connected.remove(endpoint)
-
-    def set_timer(self, deadline: float) -> None:
-        self.timer = deadline
-
-
-class WholeNodeDriver(Driver):
-    """A node around a consumer's machine. The timer that it sets is its deadline."""
-
-    def __init__(self, draw: Draw) -> None:
-        super().__init__(draw)
-        self.io = Sockets()
-        self.settled = 0
-
-        def ignore(_: RecordBatch | ResetPosition | Effect | object) -> None:
-            pass
-
-        def settle() -> None:
-            self.settled += 1
-
-        callbacks = NodeCallbacks(ignore, ignore, ignore, settle, ignore, lambda: None)
-        self.node = node = Node(ConsumerMachine(ME, Config()), self.io, callbacks, connecting_max=1)
-        self.inputs = [
-            lambda now: node.discovered(discovered(draw), now),
-            lambda now: node.discovered(discovered(draw), now),
-            lambda now: node.discovered(Settled(), now),
-            lambda now: node.receive(draw.messages(), now),
-            lambda now: node.receive_subscriptions(draw.subscriptions(), now),
-            self.change,
-            self.change,
-        ]
-        node.start(0.0)
-
-    def change(self, now: float) -> None:
-        changes = [
-            ConnectionChange(each, self.draw.random() < 0.5)
-            for each in sorted(self.io.connected, key=str)
-            if self.draw.random() < 0.5
-        ]
-        self.node.connections_changed(changes, now)
-
-    def tick(self, now: float) -> None:
-        self.node.tick(now)
-
-    def deadline(self) -> float:
-        assert self.io.timer == self.node.deadline(), "the timer is set after each input"
-        return self.io.timer
-
-    def check(self) -> None:
-        assert self.settled <= 1
-
-
 DRIVERS: tuple[type[Driver], ...] = (
     ProducerDriver,
     ConsumerDriver,
@@ -518,5 +439,4 @@ DRIVERS: tuple[type[Driver], ...] = (
     StoreDriver,
     GroupReaderDriver,
     SurveyDriver,
-    WholeNodeDriver,
 )

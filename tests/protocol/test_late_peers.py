@@ -37,6 +37,7 @@ class SilentIO:
     def __init__(self) -> None:
         self.connected: set[PeerEndpoint] = set()
         self.done: list[str] = []
+        self.timer = 0.0
 
     def publish(self, messages: Sequence[wire.BatchedMessage]) -> None:
         self.done.append("publish")
@@ -58,6 +59,7 @@ class SilentIO:
 
     def set_timer(self, deadline: float) -> None:
         self.done.append("timer")
+        self.timer = deadline
 
 
 class Peers:
@@ -80,9 +82,11 @@ class Peers:
     def discovered(self, *events: PeerJoined | PeerLeft, now: float = 1.0) -> None:
         for event in events:
             self.node.discovered(event, now)
+            assert self.io.timer == self.node.deadline()
 
     def changed(self, *changes: tuple[PeerEndpoint, bool], now: float = 1.0) -> None:
         self.node.connections_changed([ConnectionChange(*each) for each in changes], now)
+        assert self.io.timer == self.node.deadline()
 
 
 LOST, MADE = ConnectionChange(ONE, is_made=False), ConnectionChange(ONE, is_made=True)
@@ -90,6 +94,7 @@ LEFT = PeerLeft("A", ONE)
 HISTORIES: dict[str, tuple[list[tuple[float, Sequence[PeerJoined | PeerLeft | ConnectionChange]]], str, str]] = {
     "it stays while its connection lives": ([(LATER, [LEFT])], "+A", "1"),
     "it stays until its connection is lost": ([(LATER, [LEFT]), (LATER + 4, [LOST])], "+A -A", ""),
+    "it stays although its connection is made again": ([(LATER, [LEFT]), (LATER + 1, [MADE])], "+A", "1"),
     "it leaves if it is unwanted": ([(LATER, [PeerLeft("A", ONE, is_unwanted=True)])], "+A -A", ""),
     "heard again, it has never left": ([(LATER, [LEFT, PeerJoined("A", ONE)]), (LATER + 4, [LOST])], "+A", "1"),
     "heard again, it can leave": (
@@ -129,6 +134,7 @@ def test_a_late_peer(case: str) -> None:
         for each in changes:
             if isinstance(each, ConnectionChange):
                 peers.node.connections_changed([each], now)
+                assert peers.io.timer == peers.node.deadline()
             else:
                 peers.discovered(each, now=now)
     signs = {PeerJoined: "+", PeerLeft: "-"}
@@ -179,6 +185,7 @@ def test_a_node_settles_once_when_its_peers_have_answered_and_counts_what_it_dis
     peers = Peers()
     peers.discovered(PeerJoined("A", ONE), PeerJoined("B", OTHER), now=1.0)
     peers.node.discovered(Settled(), 2.0)
+    assert peers.io.timer == peers.node.deadline() == 2.0 + CONNECT_S
     peers.changed((ONE, True), now=2.1)
     assert not peers.node.is_settled
     peers.changed((OTHER, True), now=2.2)

@@ -251,16 +251,6 @@ def test_a_retransmit_buffer_holds_what_is_not_released(seed: int) -> None:
             assert len(found) == 1 or found.content_bytes <= bytes_max
 
 
-def test_a_long_push_is_split_so_that_memory_is_released_with_its_acks() -> None:
-    buffer = RetransmitBuffer()
-    buffer.push(RecordBatch(PARTITIONS[0], 0, contents(0, 2 * RUN_RECORDS_MAX + 5)))
-    buffer.release(RUN_RECORDS_MAX)
-    assert buffer.content_bytes == sum(map(len, contents(RUN_RECORDS_MAX, 2 * RUN_RECORDS_MAX + 5)))
-    found = buffer.read(2 * RUN_RECORDS_MAX, 10, 2**20)
-    assert found is not None
-    assert sequences([found]) == [*range(2 * RUN_RECORDS_MAX, 2 * RUN_RECORDS_MAX + 5)]
-
-
 # One partition
 
 
