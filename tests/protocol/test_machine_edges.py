@@ -2,186 +2,116 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 
 from dafka import wire
-from dafka.config import Config, ProducerConfig
-from dafka.protocol import ConsumerMachine, ProducerMachine, ReaderMachine, StoreMachine
 from dafka.protocol.actions import Subscribe
-from dafka.protocol.presence.peer_limits import ABSURD_SEQUENCE, MANY_FETCHES, NODE_BURST, TOO_OFTEN
-from dafka.records import SEQUENCE_MAX, Partition
+from dafka.protocol.presence.peer_limits import MANY_FETCHES, NODE_BURST, TOO_OFTEN
 from dafka.wire import Command
-from tests.protocol.helpers import (
-    HELLO,
-    asked,
-    batches,
-    contents,
-    direct,
-    direct_head,
-    head,
-    live,
-    next_batch,
-    published,
-    run,
-    sequences,
-    subscription,
-)
+from tests.protocol.helpers import published, subscription
+from tests.protocol.scripts import ME, Player, message, play, scripts_of
 
-ME = "ME"
-OTHER = Partition("hello", "OTHER")
-LONGER = Partition("hello2", "PRODUCER")
-"""A topic that only begins with the other's name (erratum 14)."""
-
-
-def make_producer() -> ProducerMachine:
-    """Return a producer that has published ten records."""
-    producer = ProducerMachine(HELLO, ProducerConfig(), 100)
-    producer.start(0.0)
-    producer.node_settled(0.0)
-    producer.publish(next_batch(producer, contents(0, 10)), 0.0)
-    return producer
-
-
-def make_consumer(partitions_max: int = 1000) -> ConsumerMachine:
-    config = Config().with_node(partitions_max=partitions_max).with_consumer(offset_reset="earliest")
-    consumer = ConsumerMachine(ME, config)
-    consumer.start(0.0)
-    consumer.subscribe("hello", 0.0)
-    return consumer
-
-
-def make_reader(partitions_max: int = 1000) -> ReaderMachine:
-    """Return a reader that fetches ten records."""
-    reader = ReaderMachine(ME, Config().with_node(partitions_max=partitions_max), ["hello"])
-    reader.start(0.0)
-    reader.fetch_range(HELLO, 0, 10, 0.0)
-    return reader
-
-
-def make_store(partitions_max: int = 1000, replies_max: int = 1000) -> StoreMachine:
-    """Return a store that holds five records."""
-    config = Config().with_node(partitions_max=partitions_max).with_fetch(replies_max=replies_max)
-    store = StoreMachine(ME, config, {HELLO: 5})
-    store.start(0.0)
-    return store
-
-
-def ack(sequence: int, partition: Partition = HELLO) -> wire.Ack:
-    return wire.Ack(partition.address, partition.topic, sequence, "STORE")
-
-
-def fetch(sequence: int, count: int, partition: Partition = HELLO, requestor: str = "CONSUMER") -> wire.Fetch:
-    return wire.Fetch(partition.address, requestor, partition.topic, sequence, count)
-
-
-Startable = ProducerMachine | ConsumerMachine | ReaderMachine | StoreMachine
-
-
-@pytest.mark.parametrize(
-    ("machine", "prefixes"),
-    [
-        (ProducerMachine(HELLO, ProducerConfig(min_stores=0), 100), "KPRODUCER FPRODUCER Ghello"),
-        (ProducerMachine(HELLO, ProducerConfig(min_stores=1), 100), "KPRODUCER FPRODUCER Ghello"),
-        # It needs ACKs that name their stores: TPRODUCER shows that it is of this project (erratum 30).
-        (ProducerMachine(HELLO, ProducerConfig(min_stores=2), 100), "KPRODUCER FPRODUCER Ghello TPRODUCER"),
-        (ConsumerMachine(ME, Config()), "DME EME RME LME TME"),
-        (ReaderMachine(ME, Config()), "DME EME RME LME TME"),
-        (ReaderMachine(ME, Config(), ["hello"]), "DME EME RME LME TME K"),
-        (StoreMachine(ME, Config(), {}), "M H F G W DME EME SME WME TME QME"),  # erratum 12
-    ],
-)
-def test_a_machine_first_subscribes_to_what_it_must_hear(machine: Startable, prefixes: str) -> None:
-    assert machine.start(0.0) == [Subscribe(prefix.encode()) for prefix in prefixes.split()]
-
-
-UNUSABLE: list[tuple[Callable[[], Startable], Sequence[wire.BatchedMessage], dict[str, int]]] = [
-    (make_producer, [ack(10)], {"beyond the head": 1}),
-    (make_producer, [ack(SEQUENCE_MAX - 1)], {"beyond the head": 1}),
-    (make_producer, [ack(SEQUENCE_MAX), ack(2**64 - 1)], {ABSURD_SEQUENCE: 2}),
-    (make_producer, [ack(3, OTHER), ack(3, LONGER)], {"another partition": 2}),
-    (make_producer, [fetch(10, 1), fetch(2**64 - 1, 2**32 - 1)], {"beyond the head": 2}),
-    (make_producer, [fetch(0, 1, OTHER), fetch(0, 1, LONGER)], {"another partition": 2}),
-    (make_producer, [live(0, 1), head(5), direct_head(5, ME), wire.StoreHello(ME, "S")], {"unexpected command": 4}),
-    (make_consumer, [live(0, 3, LONGER), head(9, LONGER), direct_head(9, ME, LONGER)], {"another topic": 3}),
-    (make_consumer, [direct(0, 3, "ANOTHER"), direct_head(20, "ANOTHER")], {"another requestor": 4}),
-    (make_consumer, [direct(0, 3, ME)], {"not asked for": 3}),
-    (make_reader, [live(0, 2), direct(0, 3, "ANOTHER"), direct_head(9, "ANOTHER")], {"another requestor": 6}),
-    (make_reader, [direct(0, 4, ME, OTHER)], {"not asked for": 4}),
-    (make_reader, [head(50)], {"unexpected command": 1}),
-    (make_store, [direct(0, 3, "ANOTHER"), direct_head(20, "ANOTHER")], {"another requestor": 4}),
-    (make_store, [wire.GetHeads("hello", ME), wire.GetHeads("unknown", ME)], {"own message": 2}),
-    (make_store, [wire.ConsumerHello(ME, ME, ("hello",)), fetch(0, 5, requestor=ME)], {"own message": 2}),
-    (make_store, [wire.ConsumerHello("ANOTHER", "CONSUMER", ("hello",))], {"unexpected command": 1}),
-    (make_store, [wire.GetHeads("", "CONSUMER")], {}),
-    (make_store, [fetch(0, 5, OTHER), fetch(0, 5, LONGER)], {"beyond the head": 2}),
-    (make_store, [fetch(5, 3)], {"beyond the head": 1}),
-    (lambda: make_consumer(partitions_max=1), [head(0, OTHER), head(0)], {"too many partitions": 1}),
-    (lambda: make_reader(partitions_max=1), [ack(1), ack(2, OTHER), ack(3)], {"too many partitions": 1}),
-    (lambda: make_store(partitions_max=1), [live(0, 1, OTHER), head(3, LONGER)], {"too many partitions": 2}),
-    (lambda: make_store(replies_max=1), [fetch(0, 5, requestor=name) for name in "ABC"], {"too many fetches": 2}),
+# What a machine must hear: with `min_stores` above 1, a producer shows that it is of this project (erratum 30), and
+# stores hear everything (erratum 12).
+PREFIXES = [
+    ("producer", "KPRODUCER FPRODUCER Ghello"),
+    ("producer min_stores=2", "KPRODUCER FPRODUCER Ghello TPRODUCER"),
+    ("consumer", "DME EME RME LME TME"),
+    ("reader", "DME EME RME LME TME"),
+    ("reader topics=hello", "DME EME RME LME TME K"),
+    ("store", "M H F G W DME EME SME WME TME QME"),
 ]
 
 
-@pytest.mark.parametrize(("make", "messages", "discarded"), UNUSABLE)
-def test_messages_that_a_machine_cannot_use_are_counted_by_reason(
-    make: Callable[[], Startable], messages: Sequence[wire.BatchedMessage], discarded: dict[str, int]
-) -> None:
-    machine = make()
-    actions = machine.receive(messages, 0.1)
-    assert batches(actions) == []
-    assert machine.discarded == discarded
-    if isinstance(machine, ProducerMachine):
-        assert (actions, machine.acknowledged_end) == ([], 0)
-    if isinstance(machine, (ProducerMachine, StoreMachine)):
-        assert len(machine.responder) == ("too many fetches" in discarded)
+def test_a_machine_first_subscribes_to_what_it_must_hear() -> None:
+    for setup, prefixes in PREFIXES:
+        assert Player(setup).machine.start(0.0) == [Subscribe(prefix.encode()) for prefix in prefixes.split()]
+
+
+SCRIPTS = """
+# Messages that a producer cannot use are counted by reason
+producer settled published=10
+< ACK 10 from=S & ACK 4611686018427387903 from=S => discarded 2 (beyond the head)
+< ACK 4611686018427387904 from=S & ACK nothing from=S => discarded 2 (sequence too large)
+< ACK OTHER 3 from=S & ACK hello2/PRODUCER 3 from=S => discarded 2 (another partition)
+< FETCH 10:11 from=C & FETCH 18446744073709551615:18446744078004518910 from=C => discarded 2 (beyond the head)
+< FETCH OTHER 0:1 from=C & FETCH hello2/PRODUCER 0:1 from=C => discarded 2 (another partition)
+< RECORD 0:1 & HEAD 5 & DIRECT-HEAD 5 & STORE-HELLO from=S => discarded 4 (unexpected command)
+acknowledged_end => = 0
+responder.pending_ranges => = nothing
+# Messages that a consumer cannot use are counted by reason
+consumer offset_reset=earliest node.partitions_max=1 subscribe=hello
+< RECORD hello2/PRODUCER 0:3 & HEAD hello2/PRODUCER 9 & DIRECT-HEAD hello2/PRODUCER 9 => discarded 3 (another topic)
+< DIRECT-RECORD 0:3 to=ANOTHER & DIRECT-HEAD 20 to=ANOTHER => discarded 4 (another requestor)
+< DIRECT-RECORD 0:3 => discarded 3 (not asked for)
+< HEAD OTHER 0 & HEAD 0 => FETCH OTHER 0:1, discarded 1 (too many partitions)
+# Messages that a reader cannot use are counted by reason
+reader topics=hello node.partitions_max=1
+fetch_range 0 10 => FETCH 0:10
+< RECORD 0:2 & DIRECT-RECORD 0:3 to=ANOTHER & DIRECT-HEAD 9 to=ANOTHER => discarded 6 (another requestor)
+< DIRECT-RECORD OTHER 0:4 => discarded 4 (not asked for)
+< HEAD 50 => discarded 1 (unexpected command)
+< ACK 1 from=S & ACK OTHER 2 from=S & ACK 3 from=S => discarded 1 (too many partitions)
+# Messages that a store cannot use are counted by reason
+store PRODUCER=0:5
+< DIRECT-RECORD 0:3 to=ANOTHER & DIRECT-HEAD 20 to=ANOTHER => discarded 4 (another requestor)
+< GET-HEADS hello from=ME & GET-HEADS unknown from=ME => discarded 2 (own message)
+< CONSUMER-HELLO hello from=ME & FETCH 0:5 from=ME => discarded 2 (own message)
+< CONSUMER-HELLO hello to=ANOTHER from=C => discarded 1 (unexpected command)
+< GET-HEADS * from=C
+< FETCH OTHER 0:5 from=C & FETCH hello2/PRODUCER 0:5 from=C => discarded 2 (beyond the head)
+< FETCH 5:8 from=C => discarded 1 (beyond the head)
+# A store follows a limited number of partitions
+store PRODUCER=0:5 node.partitions_max=1
+< RECORD OTHER 0:1 & HEAD hello2/PRODUCER 3 => discarded 2 (too many partitions)
+# A store answers a limited number of FETCHes
+store PRODUCER=0:5 replies_max=1
+< FETCH 0:5 from=A & FETCH 0:5 from=B & FETCH 0:5 from=C => discarded 2 (too many fetches)
+responder.pending_ranges => = A PRODUCER=0:5
+# Records and heads up to the largest sequence are taken
+store PRODUCER=0:4611686018427387902
+< RECORD 4611686018427387902:4611686018427387904 => append 4611686018427387902:4611686018427387904
+< HEAD A 4611686018427387903 & DIRECT-HEAD B 4611686018427387903 => FETCH A 0:1000, FETCH B 0:1000
+< HEAD C 4611686018427387904 & DIRECT-HEAD D 4611686018427387904 => discarded 2 (sequence too large)
+# A run that ends after the largest sequence is not
+store PRODUCER=0:4611686018427387903
+< RECORD 4611686018427387903:4611686018427387905 => discarded 2 (sequence too large)
+"""
+
+
+@scripts_of(SCRIPTS)
+def test_edges(script: Sequence[str]) -> None:
+    play(script)
 
 
 @pytest.mark.parametrize("leaves", [True, False])
 def test_fetches_are_limited(leaves: bool) -> None:
-    for machine in (make_producer(), make_store()):
+    for setup in ("producer settled published=10", "store PRODUCER=0:5"):
+        machine = Player(setup).machine
         machine.peer_joined("C", 0.0)
         if leaves:
             machine.peer_left("C", 0.0)
-        machine.receive([fetch(4, 1, requestor="C")] * 6000, 0.0)
+        machine.receive([message("FETCH 4:5 from=C")] * 6000, 0.0)
         assert 6000 - machine.discarded[MANY_FETCHES] == pytest.approx(5000, abs=1)
 
 
-@pytest.mark.parametrize(("end", "is_taken"), [(SEQUENCE_MAX, True), (SEQUENCE_MAX + 1, False)])
-def test_records_up_to_the_largest_sequence_are_taken(end: int, is_taken: bool) -> None:
-    store = StoreMachine(ME, Config(), {HELLO: end - 2})
-    store.start(0.0)
-    taken = sequences(batches(store.receive([wire.RecordRun(run(end - 2, end))], 0.1)))
-    assert taken == ([end - 2, end - 1] if is_taken else [])
-    assert store.discarded == ({} if is_taken else {ABSURD_SEQUENCE: 2})
-
-
-@pytest.mark.parametrize(("sequence", "is_taken"), [(SEQUENCE_MAX - 1, True), (SEQUENCE_MAX, False)])
-def test_heads_up_to_the_largest_sequence_are_taken(sequence: int, is_taken: bool) -> None:
-    for message in (head(sequence), direct_head(sequence, ME)):
-        store = make_store()
-        assert bool(asked(store.receive([message], 0.1))) is is_taken
-        assert store.discarded == ({} if is_taken else {ABSURD_SEQUENCE: 1})
-
-
 def test_greetings_of_one_name_are_limited() -> None:
-    store, consumer = make_store(), make_consumer()
+    store, consumer = Player("store").machine, Player("consumer subscribe=hello").machine
     store.peer_joined("C", 0.0)
     consumer.peer_joined("S", 0.0)
     greetings = subscription(Command.STORE_HELLO, "C") * (NODE_BURST + 5)
-    assert (
-        published(store.receive_subscriptions(greetings, 0.0), wire.StoreHello)
-        == [wire.StoreHello("C", ME)] * NODE_BURST
-    )
+    greeted = published(store.receive_subscriptions(greetings, 0.0), wire.StoreHello)
+    assert greeted == [wire.StoreHello("C", ME)] * NODE_BURST
     answers = published(consumer.receive([wire.StoreHello(ME, "S")] * (NODE_BURST + 5), 0.1), wire.ConsumerHello)
     assert answers == [wire.ConsumerHello("S", ME, ("hello",))] * NODE_BURST
     assert store.discarded == consumer.discarded == {TOO_OFTEN: 5}
 
 
-@pytest.mark.parametrize("question", [wire.GetHeads("hello", "C"), wire.ConsumerHello(ME, "C", ("hello",))])
-def test_questions_for_heads_are_limited(question: wire.BatchedMessage) -> None:
-    store = make_store()
+@pytest.mark.parametrize("question", ["GET-HEADS hello from=C", "CONSUMER-HELLO hello from=C"])
+def test_questions_for_heads_are_limited(question: str) -> None:
+    store = Player("store PRODUCER=0:5").machine
     store.peer_joined("C", 0.0)
-    store.receive([question] * 11_000, 0.0)
+    store.receive([message(question)] * 11_000, 0.0)
     assert store.discarded[TOO_OFTEN] == pytest.approx(1000, abs=1)
