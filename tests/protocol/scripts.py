@@ -46,7 +46,7 @@ from tests.protocol.helpers import HELLO, run, sequences
 ME = "ME"
 FLAGS = ("is_ready", "is_complete", "is_stranded")
 """Attributes of machines that are shown when they change."""
-_STEPS = {"settled", "subscribe", "stores", "published", "listened", "nodes", "claiming", "holding"}
+_STEPS = {"settled", "subscribe", "stores", "published", "listened", "nodes", "claiming", "holding", "echoed", "listed"}
 """What has happened to a machine before the script begins."""
 _KINDS: dict[str, Any] = {each.COMMAND.name.replace("_", "-"): each for each in wire.MESSAGES}
 _RECIPIENTS = ("requestor", "store", "consumer")
