@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-import dafka
 from dafka.batches import (
     Compression,
     compression,
@@ -31,11 +29,6 @@ from dafka.wire.messages import RecordRun
 LIMIT = 100_000
 PARTITION = Partition("orders", "A")
 COMPRESSED = [kind for kind in Compression if kind is not Compression.NONE]
-FILES = {"GzipFile", "BZ2File", "LZMAFile"}
-MAY_DECOMPRESS = {"batches/compression.py"}
-MAY_CALL = {"batches/decoding.py", "batches/message_sets.py"}
-"""They pass on a limit, and `decompress` has one of its own."""
-
 READERS: dict[str, Callable[[bytes], object]] = {
     "decode_batch": decode_batch,
     "decode_batches": lambda data: decode_batches([(read_header(data), data)]),
@@ -44,19 +37,6 @@ READERS: dict[str, Callable[[bytes], object]] = {
     "with a larger limit": lambda data: decode_batch(data, bytes_max=2**40),
     "encode_message_set": lambda data: encode_message_set(data, 1),
 }
-
-
-def test_one_module_decompresses() -> None:
-    root = Path(dafka.__file__).parent
-    for path in root.rglob("*.py"):
-        place, text = path.relative_to(root).as_posix(), path.read_text()
-        if "decompress" not in text and not any(name in text for name in FILES):
-            continue
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.Call):
-                name = ast.unparse(node.func).rpartition(".")[2]
-                if "decompress" in name or name in FILES:
-                    assert place in MAY_DECOMPRESS | MAY_CALL or name == "decompressed_bytes_max", place
 
 
 @pytest.mark.parametrize("kind", COMPRESSED)

@@ -117,15 +117,6 @@ def test_a_queue_with_nothing_but_a_reset_has_work() -> None:
     assert not store.queue
 
 
-def test_a_refused_reset_is_tried_again() -> None:
-    store = Store(HELLO)
-    store.queue.put_reset(ResetPosition(HELLO, 10))
-    store.queue.begin_work()
-    assert store.queue.work_failed("no") == [Notify(StorageFailed("no"))]
-    assert store.queue.begin_work() == ResetPosition(HELLO, 10)
-    assert store.queue.work_done(0.2) == [Notify(StorageRecovered()), ack(10)]
-
-
 def test_a_partition_is_deleted_behind_what_is_being_written_and_before_what_waits() -> None:
     store = Store()
     store.receive(0, 3)

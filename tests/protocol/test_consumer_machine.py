@@ -43,6 +43,13 @@ unsubscribe hello => -RECORD hello, -HEAD hello
 unsubscribe world => -RECORD world, -HEAD world
 < STORE-HELLO from=STORE
 +CONSUMER-HELLO STORE
+# Stores are asked in turn from time to time: they need not have told all (erratum 28)
+consumer subscribe=hello stores=STORE1,STORE2
+until 400
+    => GET-HEADS hello at 5 35, CONSUMER-HELLO hello to=STORE1 at 61.548 192.495 301.082, CONSUMER-HELLO hello
+       to=STORE2 at 135.868 239.868 375.773
+unsubscribe hello => -RECORD hello, -HEAD hello
+until 900
 # `earliest` fetches up to a head
 consumer offset_reset=earliest subscribe=hello
 0.1 < HEAD 6 => FETCH 0:7

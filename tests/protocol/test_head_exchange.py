@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import pairwise
 
 import pytest
 
@@ -24,10 +23,9 @@ from dafka.protocol.answering.announced_heads import (
     OrphanHeads,
 )
 from dafka.protocol.machines import head_exchange
-from dafka.protocol.polling import LASTING_INTERVAL_S
 from dafka.records import Partition
 from dafka.wire import Command
-from tests.protocol.helpers import HELLO, asked, direct_head, published, subscription
+from tests.protocol.helpers import published, subscription
 
 ME = "STORE"
 NEIGHBOUR = "NEIGHBOUR"
@@ -136,80 +134,12 @@ def test_many_producers_that_leave_at_once_are_not_all_announced() -> None:
 # Stores of libdafka
 
 
-class LateSubscriber:
-    """A libdafka store: it answers GET-HEADS at once, and publishes before it knows of a subscription in vain.
-
-    libdafka's SUB socket is connected, and so hears the question, before its PUB socket has the subscription to the
-    answer: on a busy machine this takes seconds.
-    """
-
-    def __init__(self, ends: dict[Partition, int], subscribed_at: float) -> None:
-        self.questions: list[float] = []
-        self._ends = ends
-        self._subscribed_at = subscribed_at
-
-    def answers(self, actions: Iterable[Action], now: float) -> list[wire.DirectHead]:
-        """Return the answers to the questions among some actions that reach their requestor."""
-        heads = []
-        for question in published(actions, wire.GetHeads):
-            self.questions.append(now)
-            if now >= self._subscribed_at:
-                found = [each for each in self._ends.items() if each[0].topic.startswith(question.subject)]
-                heads += [direct_head(end - 1, question.address, partition) for partition, end in found]
-        return heads
-
-
-@pytest.mark.parametrize("subscribed_at", [0.0, 0.5, 3.0, 12.0, 45.0])
-def test_a_libdafka_store_that_hears_the_question_too_early_is_asked_again(subscribed_at: float) -> None:
-    store = make_store({})
-    neighbour = LateSubscriber({HELLO: 20_000}, subscribed_at)
-    heads = neighbour.answers(store.receive_subscriptions(subscription(Command.GET_HEADS), 0.0), 0.0)
-    now = 0.0
-    while not heads:
-        now = store.deadline()
-        heads = neighbour.answers(store.tick(now), now)
-    assert now <= max(4 * subscribed_at, 5.0)
-    (first_fetch, *_) = asked(store.receive(heads, now))
-    assert first_fetch[0] == 0
-
-
-def test_a_libdafka_store_is_asked_for_all_heads_from_time_to_time_erratum_28() -> None:
-    store = make_store({HELLO: 1})
-    store.receive_subscriptions(subscription(Command.GET_HEADS), 0.0)
-    asks = [time for time, action in run_timer(store, 0.0, 3600.0) if published([action], wire.GetHeads)]
-    waits = [later - earlier for earlier, later in pairwise(asks)]
-    assert max(waits) <= LASTING_INTERVAL_S * SLOWEST
-    assert len(asks) < 3600 / LASTING_INTERVAL_S * 2
-    store.receive_subscriptions(subscription(Command.GET_HEADS, active=False), 3600.0)
-    assert run_timer(store, 3600.0, 7200.0) == []
-
-
 def test_a_libdafka_store_with_very_many_partitions_is_asked_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(head_exchange, "ALL_HEADS_PER_S", 10)
     store = make_store(many(1000))
     store.receive_subscriptions(subscription(Command.GET_HEADS), 0.0)
     asks = [time for time, action in run_timer(store, 60.0, 7200.0) if published([action], wire.GetHeads)]
     assert len(asks) <= 7200 / (100 * 0.75) + 1
-
-
-# Consumers
-
-
-def test_a_consumer_asks_its_stores_in_turn_from_time_to_time_erratum_28() -> None:
-    """A store need not have told all that it has: a producer may have come and gone unseen by this consumer."""
-    consumer = ConsumerMachine("CONSUMER", Config(), {})
-    consumer.start(0.0)
-    consumer.subscribe("hello", 0.0)
-    for name in ("STORE1", "STORE2"):
-        consumer.peer_joined(name, 0.0)
-        consumer.receive_subscriptions(subscription(Command.CONSUMER_HELLO, name), 0.0)
-    later = run_timer(consumer, 0.0, 600.0)
-    hellos = [hello for _, action in later for hello in published([action], wire.ConsumerHello)]
-    assert {hello.subjects for hello in hellos} == {("hello",)}
-    assert [hello.store for hello in hellos[:4]] == ["STORE1", "STORE2", "STORE1", "STORE2"]
-    assert 600 / LASTING_INTERVAL_S / SLOWEST - 1 <= len(hellos) <= 600 / LASTING_INTERVAL_S / 0.75 + 1
-    consumer.unsubscribe("hello")
-    assert not published(without_times(run_timer(consumer, 600.0, 1200.0)), wire.ConsumerHello)
 
 
 # Heads for libdafka stores

@@ -77,10 +77,16 @@ peer_joined STORE3
 +CONSUMER-HELLO STORE3 => DIRECT-HEAD 4 to=STORE3, DIRECT-HEAD hello2/PRODUCER 6 to=STORE3
 1001 peer_left STORE3
 until 1300
-# A libdafka store that connects is asked for all heads (erratum 13)
+# A libdafka store that connects is asked for all heads, and again, also for what it did not hear (erratum 13)
 store PRODUCER=0:5
 0.1 +GET-HEADS => GET-HEADS *
+until 400 => GET-HEADS * at 1.126 6.08 20.237 67.61 128.824 203.515 260.273 307.537 367.997
+-GET-HEADS
+until 1000
+# A store that only asks for one topic is none of libdafka
+store PRODUCER=0:5
 +GET-HEADS hello
+until 100
 # Other stores are asked for the records of a producer that left (erratum 13)
 store PRODUCER=0:5 hello2/PRODUCER=0:7
 peer_left CONSUMER

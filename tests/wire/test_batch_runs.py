@@ -58,6 +58,14 @@ def test_batches_that_follow_each_other_are_one_run() -> None:
         assert not discarded
 
 
+def test_a_run_ends_with_what_arrived_together() -> None:
+    decoder = BatchDecoder()
+    for first in (0, 10):
+        (run,) = decoder.decode([published(batch_of(first, first + 10))])
+        assert isinstance(run, RecordRun)
+        assert ranges([run]) == [(HERE, first, first + 10)]
+
+
 def test_partitions_and_requestors_have_runs_of_their_own() -> None:
     runs, _ = decode(
         published(batch_of(0, 5)),

@@ -12,7 +12,6 @@ from dafka.wire import (
     NUMBER_8_MAX,
     WELCOME,
     Ack,
-    BatchDecoder,
     ConsumerHello,
     Dialect,
     DirectEarliest,
@@ -129,23 +128,6 @@ def test_frames_are_a_message_or_a_wire_error() -> None:
     assert outcomes["well-formed"] > COUNT / 10
     grammar = {"topic frame", "frames", "frame", "signature", "command", "version", "address", "subject", "sequence"}
     assert {*grammar, "count", "subjects"} <= set(outcomes)
-
-
-def test_the_batch_decoder_discards_and_counts_what_the_codec_rejects() -> None:
-    decoder, expected = BatchDecoder(), Counter[str]()
-    random = Random(47)
-    drained: list[list[bytes]] = []
-    for frames in hostile(SEEDS, seed=48):
-        try:
-            decode(frames)
-        except WireError as error:
-            expected[error.field] += 1
-        drained.append(frames)
-        if random.random() < 0.01:
-            decoder.decode(drained)
-            drained.clear()
-    decoder.decode(drained)
-    assert decoder.discarded == expected
 
 
 @pytest.mark.parametrize("kind", [NodeBeacon, TowerBeacon])

@@ -118,13 +118,6 @@ def test_a_member_that_comes_or_goes_moves_few_partitions(count: int, size: int)
     assert moved <= others * (0.2 if count <= 12 else 0.1 if count == 100 else 0.03)
 
 
-def test_the_example_of_two_members_and_four_partitions() -> None:
-    for seed in range(50):
-        draw = Random(seed)
-        partitions = {Partition("orders", f"{draw.getrandbits(128):032X}") for _ in range(4)}
-        assert sorted(Counter(assign(partitions, {"a", "b"}).values()).values()) == [2, 2]
-
-
 def test_nodes_of_all_versions_rank_alike() -> None:
     assert weigh_node("orders/p", "a").hex() == "f14d115ca2ad76ef"
     assert weigh_node("ø", "\udcff").hex() == "588af03caff47240"
