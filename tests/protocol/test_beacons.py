@@ -18,8 +18,13 @@ from tests.protocol.scripts import ME, Player, play, scripts_of, text
 HERE = "tcp://127.0.0.1:4001"
 
 
+def endpoint(name: str) -> str:
+    """Return where towers introduce a node. Nodes named P are at this machine, and those named Q elsewhere."""
+    return HERE if name == ME else f"tcp://10.0.0.{'?PQ'.index(name[0])}:{5000 + ord(name[-1])}"
+
+
 class Client(Player, kinds=("client",)):
-    """A client whose towers do what a script says. Nodes named P are at this machine, and others elsewhere."""
+    """A client whose towers do what a script says."""
 
     config = Config().with_beacon(settle_ms=500, interval_ms=1000, timeout_ms=4000)
 
@@ -73,18 +78,19 @@ class Client(Player, kinds=("client",)):
     def welcome(self) -> list[BeaconAction]:
         return list(self.machine.heard(0, [[wire.WELCOME]], self.now))
 
-    def directory(self, tower: str) -> list[BeaconAction]:
-        """Let tower 0, with this letter as its identity, send its whole directory, which is empty."""
-        pages = wire.encode_pages(ME, tower.encode() * 8, {}, [], 1000)
+    def directory(self, tower: str, names: str = "") -> list[BeaconAction]:
+        """Let tower 0, with this letter as its identity, send its whole directory."""
+        entries = [wire.DirectoryEntry(each, endpoint(each)).encode() for each in names.split(",") if each]
+        pages = wire.encode_pages(ME, tower.encode() * 8, {}, entries, 1000)
         return [each for page in pages for each in self.machine.heard(0, [page], self.now)]
 
     def pulse(self, tower: str, interval_ms: int, pause_ms: int, times: int = 1) -> list[BeaconAction]:
         frames = wire.Pulse(tower.encode() * 8, interval_ms, {}, pause_ms).encode()
         return list(self.machine.heard(0, [frames] * times, self.now))
 
-    def change(self, tower: str, number: int) -> list[BeaconAction]:
+    def change(self, tower: str, number: int, name: str = "P1") -> list[BeaconAction]:
         """Let tower 0 say that a node has joined."""
-        entry = wire.DirectoryEntry("A", "tcp://10.0.0.1:1", "", wire.Role.STORE).encode()
+        entry = wire.DirectoryEntry(name, endpoint(name), "", wire.Role.STORE).encode()
         frames = wire.encode_changes(wire.Role.STORE, tower.encode() * 8, number, [(True, entry)])
         return list(self.machine.heard(0, [frames], self.now))
 
@@ -148,11 +154,11 @@ until 0.5
 # A change that follows the directory is taken, and one that does not makes a node ask
 client listed
 pulse T 60000 1000 => register 0
-0.1 change T 1 => joined A
+0.1 change T 1 => joined P1
 0.2 change T 3 => ask 0
 # A change of another tower makes a node ask
 client listed
-0.1 change U 1 => joined A, ask 0
+0.1 change U 1 => joined P1, ask 0
 # A tower is silent when its next pulse is overdue
 client listed
 pulse T 60000 1000 => register 0
@@ -214,6 +220,15 @@ hear 0 Q1 => joined Q1, send 0
 hear 0 Q2 => joined Q2, send 0
 hear 0 ME => IntroducedAtLoopback tcp://127.0.0.1:4001 tcp://10.0.0.2:5049
 hear 0 ME
+# A directory that introduces a node at loopback is asked for again before it warns
+client
+subscribed 0 +A => +T 0, +RP 0, +RS 0, +RC 0, +RR 0, +RO 0, +R* 0, +IME 0, ask 0
+directory T ME => TowersHeard, Settled
+change T 1 P1 => joined P1
+1 change T 2 Q1 => joined Q1, ask 0
+directory T ME,P1,Q1 => IntroducedAtLoopback tcp://127.0.0.1:4001 tcp://10.0.0.2:5049
+2 change T 3 Q2 => joined Q2, ask 0
+directory T ME,P1,Q1,Q2
 """
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 
 import attrs
 
@@ -11,14 +10,9 @@ from dafka import wire
 from dafka.config import Config
 from dafka.endpoints import MessageSource
 from dafka.protocol import (
-    BeaconAction,
-    BeaconMachine,
-    IntroducedAtLoopback,
     KeyIdentity,
     PeerLeft,
-    SendToTower,
     Settled,
-    SubscribeAtTower,
     TowerMachine,
     TowersHeard,
     TowersSilent,
@@ -249,19 +243,6 @@ def test_a_node_that_changes_its_form_drops_the_nodes_that_it_does_not_want() ->
     assert store.left in producer.events
 
 
-def test_a_node_that_registers_with_another_tower_than_it_hears_uses_the_first_form() -> None:
-    cluster = Cluster()
-    node = cluster.add("p1", Role.PRODUCER)
-    deaf = Member(cluster, "p2", Role.PRODUCER, 2, "")
-    deaf.act(deaf.machine.start(0.0))
-    deaf.act(deaf.machine.tower_subscribed(0, [b"\1A", b"\1B"], 0.0))
-    for second in range(1, 12):
-        deaf.act(deaf.machine.heard(0, [wire.Pulse(b"another!", 1000, {}).encode()], float(second)))
-        deaf.act(deaf.machine.tick(float(second)))
-    assert deaf.sent[-1][0] == BEACON
-    assert node.machine.peers is not deaf.machine.peers
-
-
 def test_a_node_that_registers_seldom_keeps_its_address() -> None:
     cluster = Cluster()
     store, producer = cluster.add("s1", Role.STORE), cluster.add("p1", Role.PRODUCER)
@@ -339,28 +320,3 @@ def test_rubbish_of_a_tower_is_discarded_and_counted() -> None:
         store.take(frames)
     assert store.machine.discarded.total() == 7
     assert cluster.add("p1", Role.PRODUCER).peers() == {"s1"}
-
-
-def test_a_node_that_is_introduced_at_loopback_warns_if_there_are_other_machines() -> None:
-    tower = TowerMachine(Config(), "127.0.0.1", lambda _: True, tower_id=b"12345678")
-    beacon = wire.NodeBeacon("ME", "", 4001)
-    node = BeaconMachine(beacon, Config(), role=Role.STORE, is_other_machine=lambda host: host == "10.0.0.2")
-    node.start(0.0)
-    actions = node.tower_subscribed(0, [b"\1A", b"\1B"], 0.0)
-    prefixes = [b"\1" + action.prefix for action in actions if isinstance(action, SubscribeAtTower)]
-    tower.receive_subscriptions(prefixes, 0.0)
-    local, remote = MessageSource("127.0.0.1", "", 1), MessageSource("10.0.0.2", "", 2)
-
-    def exchange(actions: Sequence[BeaconAction], now: float) -> list[BeaconAction]:
-        found = list(actions)
-        for action in actions:
-            if isinstance(action, SendToTower):
-                for frames in tower.receive([(action.frames, local)], now):
-                    found += exchange(node.heard(0, [frames], now), now)
-        return found
-
-    assert not any(isinstance(each, IntroducedAtLoopback) for each in exchange(actions, 0.0))
-    found: list[BeaconAction] = []
-    for frames in tower.receive([(wire.Registration("B", "", 4002, Role.PRODUCER).encode(), remote)], 1.0):
-        found += exchange(node.heard(0, [frames], 1.0), 1.0)
-    assert IntroducedAtLoopback("tcp://127.0.0.1:4001", "tcp://10.0.0.2:4002") in found
