@@ -274,7 +274,7 @@ def _message_text(value: Any) -> str:
             words.append(",".join(each) if name == "subjects" else _sequence_text(each))
         elif each or name not in {"unrecoverable_end", "after"}:
             ends.append(f"{name}={_sequence_text(each)}")
-    return " ".join(words + ends)
+    return " ".join(filter(None, words + ends))
 
 
 def message(words: str) -> wire.BatchedMessage:

@@ -130,6 +130,16 @@ store partitions_unproven_max=1
 until 3 => FETCH 0:4 at 0.5 1.5
 reassembler.forget_partition
 until 500 => StoreHasRoom at 4, GET-HEADS hello at 8.5 38.5
+# Nodes that subscribe to lists get one with new topics at once, and soon without those that are gone (erratum 27)
+store a/P=0:10
++DIRECT-TOPICS C
+1 < GET-TOPICS from=C & GET-TOPICS from=STRANGER => DIRECT-TOPICS a to=C remaining=0 partitions=1
+reassembler.follow_partition b/P 0
+records_committed b/P=1 => ACK b/P 0
+< GET-TOPICS from=C => DIRECT-TOPICS a,b to=C remaining=0 partitions=2
+forget_own a/P
+2 < GET-TOPICS from=C => DIRECT-TOPICS b to=C remaining=0 partitions=1
+< GET-TOPICS from=C after=b => DIRECT-TOPICS to=C after=b remaining=0 partitions=1
 # Missing records are reported once a minute until they come
 store PRODUCER=0:10
 < DIRECT-HEAD 99 & DIRECT-HEAD other/GONE 4 => FETCH 10:100, FETCH other/GONE 0:5

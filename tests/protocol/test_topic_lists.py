@@ -10,7 +10,7 @@ import pytest
 from dafka import Config, Partition, wire
 from dafka.endpoints import PeerEndpoint
 from dafka.protocol import PeerJoined, StoreMachine, SurveyMachine
-from dafka.protocol.machines.store_answers import PAGE_BYTES_MAX, SORT_S
+from dafka.protocol.machines.store_answers import PAGE_BYTES_MAX
 from dafka.protocol.presence.peer_limits import TOO_OFTEN
 from dafka.transport.connector import MESSAGE_BYTES_MAX
 from dafka.wire import Command, Dialect, encode
@@ -32,8 +32,8 @@ def make_store(topics: Iterable[str] = (), partitions: int = 1) -> StoreMachine:
     return store
 
 
-def ask(store: StoreMachine, after: str = "", *, address: str = ME, now: float = 1.0) -> list[wire.DirectTopics]:
-    return published(store.receive([wire.GetTopics(STORE, address, after)], now), wire.DirectTopics)
+def ask(store: StoreMachine, after: str = "") -> list[wire.DirectTopics]:
+    return published(store.receive([wire.GetTopics(STORE, ME, after)], 1.0), wire.DirectTopics)
 
 
 def list_topics(store: StoreMachine) -> list[wire.DirectTopics]:
@@ -57,21 +57,6 @@ def test_a_store_lists_its_topics_once_each_in_pages_of_limited_size() -> None:
         assert all(sum(map(len, encode(page, dialect))) <= MESSAGE_BYTES_MAX for dialect in Dialect)
 
 
-def test_a_new_topic_is_listed_at_once() -> None:
-    store = make_store(["a"])
-    assert ask(store)[0].subjects == ("a",)
-    store.records_committed({}, 1.0)
-    store.reassembler.follow_partition(Partition("b", "P"), 0, 1.0)
-    store.records_committed({Partition("b", "P"): 1}, 1.0)
-    assert ask(store)[0].subjects == ("a", "b")
-
-
-def test_only_a_node_that_subscribes_gets_an_answer() -> None:
-    store = make_store(["a"])
-    assert ask(store, address="STRANGER") == []
-    assert ask(store, address=ME) != []
-
-
 def test_questions_beyond_the_limit_are_discarded() -> None:
     store = make_store(["a"])
     answers = [answer for _ in range(30_000) for answer in ask(store)]
@@ -82,15 +67,14 @@ def test_questions_beyond_the_limit_are_discarded() -> None:
 class Play:
     """An observer and one store, whose messages reach each other unless a test drops them."""
 
-    def __init__(self, store: StoreMachine, topics: Iterable[str] = (), *, lists: bool = True) -> None:
+    def __init__(self, store: StoreMachine) -> None:
         self.store = store
-        self.machine = SurveyMachine(ME, Config(), topics)
+        self.machine = SurveyMachine(ME, Config())
         self.now = 100.0
         self.dropped = 0
         self.machine.start(self.now)
         self.machine.record_discovery(PeerJoined(STORE, PeerEndpoint("tcp://10.0.0.1:7000")), self.now)
-        commands = [Command.CONSUMER_HELLO, Command.DIRECT_EARLIEST, *([Command.GET_TOPICS] if lists else [])]
-        for command in commands:
+        for command in (Command.CONSUMER_HELLO, Command.DIRECT_EARLIEST, Command.GET_TOPICS):
             self.machine.receive_subscriptions(subscription(command, STORE), self.now)
 
     def survey(self, drop: int = 0) -> None:
@@ -119,16 +103,6 @@ class Play:
         return [topic.name for topic in self.machine.survey(self.now).topics if topic.is_stored]
 
 
-def test_a_list_is_never_older_than_a_moment() -> None:
-    store = make_store(["a"])
-    assert [page.subjects for page in ask(store)] == [("a",)]
-    store.forget_own(Partition("a", f"{0:032X}"))
-    new = Partition("b", "P")
-    store.reassembler.follow_partition(new, 1)
-    store.records_committed({new: 1}, 1.0)
-    assert [page.subjects for page in ask(store, now=1.0 + SORT_S)] == [("b",)]
-
-
 @pytest.mark.parametrize("drop", [0, 1, 2])
 def test_an_observer_learns_all_topics_and_their_partitions(drop: int) -> None:
     play = Play(make_store(LONGEST, partitions=2))
@@ -151,11 +125,3 @@ def test_a_second_round_lists_again() -> None:
     play.store.records_committed({partition: 1}, play.now)
     play.survey()
     assert play.topics == ["a", "b"]
-
-
-def test_named_topics_need_no_list() -> None:
-    play = Play(make_store(["a", "b"]), ["a"])
-    play.survey()
-    survey = play.machine.survey(play.now)
-    assert [topic.name for topic in survey.topics] == ["a"]
-    assert survey.nodes[0].lists_topics is None
