@@ -36,16 +36,16 @@ peer_left PRODUCER
 # Without a wait nothing is forgotten
 store PRODUCER=10:10 forget_empty_after_ms=0
 1000000000 silent_partitions
-# Any sign of the partition restarts the wait
+# Any sign of the partition restarts the wait, and the longest silent one is the first
 store PRODUCER=10:10 A=10:10 B=10:10 forget_empty_after_ms=60000
-30 < HEAD 9 => ACK 9
+30 < DIRECT-HEAD B 9
 40 < RECORD A 9:10 => ACK A 9
-50 < DIRECT-HEAD B 9
+50 < HEAD 9 => ACK 9
 89.9 silent_partitions
-90 silent_partitions => = PRODUCER
-100 silent_partitions => = PRODUCER A
-109.9 silent_partitions => = PRODUCER A
-110 silent_partitions => = PRODUCER A B
+90 silent_partitions => = B
+100 silent_partitions => = B A
+109.9 silent_partitions => = B A
+110 silent_partitions => = B A PRODUCER
 # Records that come later keep a partition until retention has dropped them
 store PRODUCER=10:10 forget_empty_after_ms=60000
 < RECORD 10:12 => append 10:12
@@ -67,7 +67,12 @@ store forget_empty_after_ms=60000
 reassembler.cursors => = PRODUCER=0:10 OTHER=0:10
 60 drop_silent_unproven
 reassembler.cursors => = OTHER=0:10
-# It is dropped after an hour, if the wait is longer, or nothing is forgotten
+# A partition without any record is dropped after an hour if the wait is longer
+store forget_empty_after_ms=36000000
+< HEAD 9 => FETCH 0:10
+3600 drop_silent_unproven
+reassembler.cursors => = nothing
+# A partition without any record is dropped after an hour if nothing is forgotten
 store forget_empty_after_ms=0
 < HEAD 9 => FETCH 0:10
 3599 drop_silent_unproven
@@ -165,6 +170,11 @@ until 2 => FETCH A 0:1 at 0.5 1.5
 capacity.full_reason => = The store is full (too many partitions without records: 1); new producers get no ACKs
 60 drop_silent_unproven
 until 60 => StoreHasRoom at 60
+# A refused partition does not count among those of its producer
+store partitions_unproven_max=1 partitions_per_node_max=2
+< HEAD a/X 0 => FETCH a/X 0:1
+< HEAD b/X 0 & HEAD c/X 0 & HEAD d/X 0
+    => StoreFull too many partitions without records 1, discarded 3 (too many partitions without records)
 # Many ended partitions are forgotten earlier
 store A=5:5 B=5:5 C=5:5 forget_empty_after_ms=1000000000 node.partitions_max=2
 3599 silent_partitions
