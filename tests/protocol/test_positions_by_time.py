@@ -79,6 +79,21 @@ consumer start_ms=17 subscribe=hello settled
 < HEAD 99 => GET-POSITION to=A time=17, GET-POSITION to=B time=17
 0.1 < DIRECT-POSITION 40 from=A time=17 end=100
 0.2 peer_left B => FETCH 40:100
+# Only partitions that no store holds take places of those without records
+consumer start_ms=17 partitions_unproven_max=1 subscribe=hello settled
++GET-POSITION A & +CONSUMER-HELLO A => CONSUMER-HELLO hello to=A
+< HEAD P 4 => GET-POSITION P to=A time=17
+0.1 < DIRECT-POSITION P 2 from=A time=17 end=5 => FETCH P 2:5
+< HEAD Q 4 => GET-POSITION Q to=A time=17
+0.2 < DIRECT-POSITION Q nothing from=A time=17 end=0 => FETCH Q 0:5
+< HEAD R 4 => discarded 1 (too many partitions without records)
+# A store that answers no more is waited for no longer
+consumer start_ms=17 subscribe=hello settled
++GET-POSITION A & +CONSUMER-HELLO A => CONSUMER-HELLO hello to=A
++GET-POSITION B & +CONSUMER-HELLO B => CONSUMER-HELLO hello to=B
+< HEAD 99 => GET-POSITION to=A time=17, GET-POSITION to=B time=17
+0.1 < DIRECT-POSITION 40 from=A time=17 end=100
+0.2 -GET-POSITION B => FETCH 40:100
 # A consumer waits for a store that can answer
 consumer start_ms=17 subscribe=hello settled stores=LIBDAFKA
 < HEAD 99
