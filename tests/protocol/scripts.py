@@ -3,21 +3,21 @@
 A script begins with its title and the machine. Each further line is a time, an input, and after `=>` all actions,
 events, and messages that were discarded; a line without `=>` has no consequences. Lines that continue one are indented:
 
-    # A store is asked for what it has announced
+    # A consumer fetches what a producer has announced
     consumer subscribe=hello offset_reset=earliest
     0.1 < HEAD 6 => FETCH 0:7
-    0.2 < DIRECT-RECORD 0:7 & HEAD 6 => deliver 0:7
-    until 20 => HEAD 9 at 1 2 .. 20, PartitionSilent 5 at 5.2
-    +ACK OTHER
-    peer_left PRODUCER => GET-HEADS hello
-    deadline => = 71.2
+    until 2 => FETCH 0:7 at 0.6 1.6
+    2.1 < DIRECT-RECORD 0:7 & HEAD OTHER 2 => deliver 0:7, FETCH OTHER 0:3
+    +CONSUMER-HELLO STORE => CONSUMER-HELLO hello to=STORE
+    peer_left STORE
+    deadline => = 2.6
 
 `<` receives messages, `+` and `-` subscriptions and their ends, `until` ticks whenever the machine wants it, up to a
 time. Everything else is a method or an attribute of the machine, whose arguments are found by their names; `=` shows
-what it returned. The time is that of the line before if there is none. A flag such as `is_ready` is
-shown when it changes. `0:7` are the records 0 to 6. The partition is
-`hello/PRODUCER` if none is named, and the topic `hello` if there is only an address; the machine itself is `ME`, and is
-the `from` of what it sends and the `to` of what it receives if these are missing.
+what it returned. The time is that of the line before if there is none. A flag such as `is_ready` is shown when it
+changes. `0:7` are the records 0 to 6. The partition is `hello/PRODUCER` if none is named, and the topic `hello` if
+there is only an address; the machine itself is `ME`, and is the `from` of what it sends and the `to` of what it
+receives if these are missing.
 """
 
 from __future__ import annotations
