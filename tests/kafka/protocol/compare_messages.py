@@ -16,16 +16,16 @@ import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import attrs
 import click
 
 from dafka.kafka.apis import SERVED
 from dafka.kafka.protocol.apis import ADVERTISED, REQUESTS, RESPONSES
+from dafka.kafka.protocol.code import split_fields
 from dafka.kafka.protocol.constants import ApiKey
-from dafka.kafka.protocol.tables import NIL, Message, Struct, Versions, fields_of
-from tests.kafka.protocol.layouts import Item, Layout, our_layout, published_layout, snake
+from dafka.kafka.protocol.tables import NIL, Kind, Message, Struct, Versions, fields_of
 
 FOREIGN_NAMES = {"ListConfigResources": "ListClientMetricsResources"}
 """Names of APIs in Kafka before 4.1, where they differ."""
@@ -51,16 +51,23 @@ descriptions in kafka-python.
 | --- | --- | --- | --- | --- | --- |
 """
 
+Described = Sequence[Mapping[str, Any]]
+"""The fields of a message, as Kafka describes them."""
+
+KINDS = {kind.name.lower(): kind.name.lower() for kind in Kind} | {"bool": "boolean"}
+
+
+class Place(NamedTuple):
+    """What a field is in one version."""
+
+    type: str
+    nullable: bool
+    tag: int | None
+
 
 @attrs.frozen
 class Comparison:
-    """The comparison of one message.
-
-    Attributes:
-        name: The name of the message.
-        versions: The compared versions; None if Kafka's description was not found.
-        differences: What differs, a line each.
-    """
+    """The comparison of one message: a line for each difference. There are no `versions` without a description."""
 
     name: str
     versions: Versions | None
@@ -81,11 +88,49 @@ def read_descriptions(source: Path) -> dict[str, dict[str, Any]]:
         with zipfile.ZipFile(source) as archive:
             names = [each for each in archive.namelist() if each.endswith(".json")]
             texts = {Path(each).stem: archive.read(each).decode() for each in names}
-    return {name: json.loads(_without_comments(text)) for name, text in texts.items()}
+    return {name: parse_description(text) for name, text in texts.items()}
 
 
-def _without_comments(text: str) -> str:
-    return re.sub(r'("(?:\\.|[^"\\])*")|//[^\n]*', lambda found: found[1] or "", text)
+def parse_description(text: str) -> dict[str, Any]:
+    """Return a description, which is JSON with comments."""
+    found: dict[str, Any] = json.loads(re.sub(r'("(?:\\.|[^"\\])*")|//[^\n]*', lambda match: match[1] or "", text))
+    return found
+
+
+def snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+
+
+def our_places(table: type[Struct], version: int, path: str = "") -> Iterator[tuple[str, Place]]:
+    """Yield the fields of a version in the order of the wire: plain ones, then tagged ones by their tags."""
+    plain, tagged, _ = split_fields(fields_of(table), version)
+    for each in plain + tagged:
+        # A struct with a tag is None if it is absent, which is not a null on the wire.
+        is_absent = each.struct is not None and not each.is_array and each.tag is not None
+        kind = "[]" * each.is_array + each.kind.name.lower()
+        yield f"{path}{each.name}", Place(kind, each.nullable.has(version) and not is_absent, each.tag)
+        if each.struct is not None:
+            yield from our_places(each.struct, version, f"{path}{each.name}.")
+
+
+def their_places(
+    described: Described, version: int, common: Mapping[str, Described], path: str = ""
+) -> Iterator[tuple[str, Place]]:
+    """Yield the fields of a version as Kafka describes them; see `our_places`."""
+
+    def has(each: Mapping[str, Any], key: str) -> bool:
+        return key in each and Versions.parse(each[key].strip()).has(version)
+
+    def tag_of(each: Mapping[str, Any]) -> int | None:
+        return each["tag"] if has(each, "taggedVersions") else None
+
+    for each in sorted(described, key=lambda each: -1 if (tag := tag_of(each)) is None else tag):
+        if has(each, "versions"):
+            base, label = each["type"].removeprefix("[]"), path + snake(each["name"])
+            kind = "[]" * each["type"].startswith("[]") + KINDS.get(base, "struct")
+            yield label, Place(kind, has(each, "nullableVersions"), tag_of(each))
+            if base not in KINDS:
+                yield from their_places(each.get("fields") or common[base], version, common, f"{label}.")
 
 
 def compare(message: type[Message], description: Mapping[str, Any]) -> Comparison:
@@ -96,9 +141,8 @@ def compare(message: type[Message], description: Mapping[str, Any]) -> Compariso
     common = {each["name"]: each["fields"] for each in description.get("commonStructs", [])}
     found: dict[tuple[str, str], dict[int, tuple[Any, Any]]] = {}
     for version in range(first, last + 1):
-        aspects = {("", "flexible"): (flexible.has(version), message.FLEXIBLE.has(version))}
-        layouts = published_layout(description["fields"], version, common), our_layout(message, version)
-        aspects.update(_compare_layouts("", *layouts))
+        pair = dict(their_places(description["fields"], version, common)), dict(our_places(message, version))
+        aspects = {("", "flexible"): (flexible.has(version), message.FLEXIBLE.has(version)), **_compare_places(*pair)}
         for aspect, values in aspects.items():
             found.setdefault(aspect, {})[version] = values
     differences = [line for (label, aspect), values in found.items() for line in _differ(label, aspect, values)]
@@ -108,38 +152,34 @@ def compare(message: type[Message], description: Mapping[str, Any]) -> Compariso
     return Comparison(message.__name__, Versions(first, last), differences)
 
 
-def _compare_layouts(path: str, theirs: Layout, ours: Layout) -> Iterator[tuple[tuple[str, str], tuple[Any, Any]]]:
-    """Yield the label and the aspect of what can differ in a version, with Kafka's value and ours."""
-    pairs = [({each.name: each for each in layout}) for layout in (theirs, ours)]
-    plain = [[each.name for each in layout if each.tag is None] for layout in (theirs, ours)]
-    common = [[each for each in names if each in plain[1 - side]] for side, names in enumerate(plain)]
-    yield (path, "order"), (", ".join(common[0]), ", ".join(common[1]))
-    for name in {**pairs[0], **pairs[1]}:
-        label = f"{path}{name}"
-        one, other = (each.get(name) for each in pairs)
-        yield (label, "exists"), (one is not None, other is not None)
-        if one is None or other is None:
-            continue
-        yield (label, "type"), (_type_of(one), _type_of(other))
-        yield (label, "nullable"), (one.is_nullable, other.is_nullable)
-        yield (label, "tag"), (one.tag, other.tag)
-        yield from _compare_layouts(f"{label}.", one.items, other.items)
+def _compare_places(
+    theirs: Mapping[str, Place], ours: Mapping[str, Place]
+) -> dict[tuple[str, str], tuple[object, object]]:
+    """Return what can differ in a version, by the label and the aspect: Kafka's value and ours."""
+    both = theirs.keys() & ours.keys()
+    orders = [", ".join(each for each in places if each in both) for places in (theirs, ours)]
+    found: dict[tuple[str, str], tuple[object, object]] = {("", "order"): (orders[0], orders[1])}
+    for label in {**theirs, **ours}:
+        if label in both:
+            pairs = zip(Place._fields, theirs[label], ours[label], strict=True)
+            found |= {(label, aspect): (one, other) for aspect, one, other in pairs}
+        elif label.rpartition(".")[0] in {"", *both}:
+            found[label, "exists"] = label in theirs, label in ours
+    return found
 
 
 def _compare_defaults(
-    path: str,
-    table: type[Struct],
-    described: Sequence[Mapping[str, Any]],
-    common: Mapping[str, Sequence[Mapping[str, Any]]],
+    path: str, table: type[Struct], described: Described, common: Mapping[str, Described]
 ) -> Iterator[str]:
     ours = {each.name: each for each in fields_of(table)}
     for theirs in described:
         field = ours.get(snake(theirs["name"]))
         if field is None:
             continue
-        label = f"{path}{field.name}"
-        default = _default_of(theirs)
-        if not field.is_required and default is not None and default != (field.default,):
+        label, default = f"{path}{field.name}", _default_of(theirs)
+        if field.is_required and "default" in theirs:
+            yield f"`{label}`: default: {theirs['default']} in Kafka, none in dafka"
+        elif not field.is_required and default is not None and default != (field.default,):
             texts = json.dumps(default[0], default=str), json.dumps(field.default, default=str)
             yield f"`{label}`: default: {texts[0]} in Kafka, {texts[1]} in dafka"
         inner = theirs.get("fields") or common.get(theirs["type"].removeprefix("[]"))
@@ -147,24 +187,17 @@ def _compare_defaults(
             yield from _compare_defaults(f"{label}.", field.struct, inner, common)
 
 
-def _differ(label: str, aspect: str, values: Mapping[int, tuple[Any, Any]]) -> list[str]:
-    """Return a line for each different pair of values, Kafka's and ours, with the versions that have it."""
+def _differ(label: str, aspect: str, values: Mapping[int, tuple[Any, Any]]) -> Iterator[str]:
+    """Yield a line for each different pair of values, Kafka's and ours, with the versions that have it."""
     different = {version: pair for version, pair in values.items() if pair[0] != pair[1]}
-    lines = []
     for (theirs, ours), group in groupby(different, key=different.__getitem__):
         numbers = list(group)
         head = f"`{label}`: {aspect}" if label else aspect
-        versions = Versions(numbers[0], numbers[-1])
-        lines.append(f"{head}: {_text(theirs)} in Kafka, {_text(ours)} in dafka (versions {versions})")
-    return lines
+        yield f"{head}: {_text(theirs)} in Kafka, {_text(ours)} in dafka (versions {Versions(numbers[0], numbers[-1])})"
 
 
 def _text(value: Any) -> str:
     return {True: "yes", False: "no", None: "none"}[value] if isinstance(value, bool | None) else str(value)
-
-
-def _type_of(item: Item) -> str:
-    return f"[]{item.kind}" if item.is_array else item.kind
 
 
 def _default_of(described: Mapping[str, Any]) -> tuple[Any] | None:
@@ -180,31 +213,22 @@ def _default_of(described: Mapping[str, Any]) -> tuple[Any] | None:
     return (int(text or "0", 0),) if kind.startswith(("int", "uint")) else None
 
 
-def compare_all(descriptions: Mapping[str, Mapping[str, Any]]) -> dict[ApiKey, tuple[Comparison, Comparison]]:
+def compare_all(descriptions: Mapping[str, Mapping[str, Any]]) -> dict[ApiKey, list[Comparison]]:
     """Return the comparisons of the request and the response of each API that a broker serves."""
-    found = {}
+    found: dict[ApiKey, list[Comparison]] = {}
     for key in sorted(SERVED):
-        pair = []
         for message in (REQUESTS[key], RESPONSES[key]):
             name = message.__name__
             for ours, theirs in FOREIGN_NAMES.items():
                 name = name if name in descriptions else name.replace(ours, theirs)
             known = name in descriptions
-            pair.append(compare(message, descriptions[name]) if known else Comparison(message.__name__, None))
-        found[key] = (pair[0], pair[1])
+            compared = compare(message, descriptions[name]) if known else Comparison(message.__name__, None)
+            found.setdefault(key, []).append(compared)
     return found
 
 
-def make_page(comparisons: Mapping[ApiKey, tuple[Comparison, Comparison]], kafka: str) -> str:
-    """Return the page that shows the comparisons.
-
-    Args:
-        comparisons: The comparisons.
-        kafka: The version of Kafka.
-
-    Returns:
-        The page, in Markdown.
-    """
+def make_page(comparisons: Mapping[ApiKey, list[Comparison]], kafka: str) -> str:
+    """Return the page, in Markdown, that shows the comparisons with a version of Kafka."""
     rows = []
     for key, pair in comparisons.items():
         cells = [REQUESTS[key].__name__.removesuffix("Request"), str(ADVERTISED[key])]

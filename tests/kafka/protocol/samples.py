@@ -6,9 +6,13 @@ import uuid
 from random import Random
 from typing import Any, TypeVar
 
+from dafka.kafka.protocol.apis import REQUESTS, RESPONSES
 from dafka.kafka.protocol.tables import NIL, Field, Kind, Message, Struct, fields_of
 
 M = TypeVar("M", bound=Struct)
+
+MESSAGES: dict[str, type[Message]] = {each.__name__: each for each in [*REQUESTS.values(), *RESPONSES.values()]}
+"""All messages by name."""
 
 NUMBER_BITS = {Kind.INT8: 8, Kind.INT16: 16, Kind.INT32: 32, Kind.INT64: 64}
 TEXTS = ["", "orders", "größe-日本", "x" * 126, "y" * 127, "z" * 300]
@@ -16,16 +20,9 @@ SIZES = [0, 1, 126, 127, 128, 20_000]
 
 
 def random_message(table: type[M], version: int, random: Random, *, tame: bool = False) -> M:
-    """Return a message with random values.
+    """Return a message with random values; fields that the version does not have get their defaults.
 
-    Args:
-        table: The class of the message.
-        version: The version that it is for: other fields have their defaults.
-        random: The source of the values.
-        tame: Whether the values are ones that other libraries accept: no negative times, no unknown error codes.
-
-    Returns:
-        The message.
+    The values of `tame` messages are ones that other libraries accept: no negative times, no unknown error codes.
     """
     message = object.__new__(table)
     for each in fields_of(table):
@@ -54,15 +51,13 @@ def _random_value(each: Field, version: int, random: Random, *, tame: bool) -> A
         if tame:
             return random.getrandbits(min(bits, 40))
         return random.getrandbits(bits) - random.choice([0, 1]) * (1 << bits)
-    values: dict[Kind, Any] = {
+    makers: dict[Kind, Any] = {
         Kind.BOOLEAN: lambda: random.random() < 0.5,
         Kind.STRING: lambda: random.choice(TEXTS),
         Kind.UUID: lambda: random.choice([NIL, uuid.UUID(int=random.getrandbits(128))]),
     }
-    make = values.get(each.kind, lambda: random.randbytes(random.choice(SIZES)))
-    return make()
+    return makers.get(each.kind, lambda: random.randbytes(random.choice(SIZES)))()
 
 
 def versions_of(message: type[Message]) -> range:
-    """Return the versions of a message."""
     return range(message.VERSIONS.first, message.VERSIONS.last + 1)
