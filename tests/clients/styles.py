@@ -39,7 +39,6 @@ class Style:
 
     @asynccontextmanager
     async def opened(self, name: str, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
-        """Open a node with a function such as `open_consumer`."""
         opening = getattr(self.module, name)(*args, **kwargs)
         if self.module is blocking:
             with opening as node:
@@ -63,7 +62,6 @@ class Style:
         return await asyncio.wait_for(method(*args), seconds)
 
     async def close(self, node: Any) -> None:
-        """Close a node that was opened without a block."""
         await self.call(node.close if self.module is blocking else node.aclose)
 
     async def each(self, iterable: Any) -> AsyncGenerator[Any, None]:

@@ -10,7 +10,6 @@ from tests.groups.running import run_seed
 
 
 def main() -> int:
-    """Run seeds, and print those that fail."""
     parser = argparse.ArgumentParser(prog="python -m tests.groups", description=__doc__)
     parser.add_argument("--seeds", type=int, default=1000, help="how many seeds")
     parser.add_argument("--first", type=int, default=0, help="the first seed")

@@ -46,16 +46,7 @@ HOST = "127.0.0.1"
 
 @attrs.frozen(kw_only=True)
 class Plan:
-    """What happens.
-
-    Attributes:
-        members: The number of members.
-        partitions: The number of producers.
-        seconds: For how long there are faults.
-        fault_s: Seconds between two faults on average.
-        lease_s: The lease of members.
-        records_per_s: Records of each producer in a second.
-    """
+    """What happens."""
 
     members: int = 10
     partitions: int = 200
@@ -66,13 +57,7 @@ class Plan:
 
 
 class Chaos:
-    """The processes, and what happens to them.
-
-    Attributes:
-        killed: When members were killed, by process id.
-        frozen: When members were frozen, in milliseconds, by process id.
-        timeline: What was done, and what the processes have printed.
-    """
+    """The processes, and what happens to them."""
 
     def __init__(self, plan: Plan, folder: Path) -> None:
         self.killed: dict[str, float] = {}
@@ -109,7 +94,6 @@ class Chaos:
         return Node(name, command, self._environment, self._folder, self.timeline, ready)
 
     async def run(self) -> Verdict:
-        """Run all processes among faults, and judge what the members have handled."""
         async with trio.open_nursery() as nursery:
             nodes = [self._tower, *self._producers, *self._members]
             for node in nodes:
@@ -162,7 +146,6 @@ class Chaos:
         self._busy.discard(member)
 
     async def _end(self, nodes: list[Node]) -> None:
-        """End processes as a service manager does."""
         async with trio.open_nursery() as nursery:
             for node in nodes:
                 nursery.start_soon(node.terminate, END_S)
@@ -176,13 +159,11 @@ class Chaos:
 
 
 async def run(plan: Plan, folder: Path) -> tuple[Verdict, Chaos]:
-    """Run a group among faults; return what is found, and what was done."""
     chaos = Chaos(plan, folder)
     return await chaos.run(), chaos
 
 
 def main() -> int:
-    """Run the chaos that the arguments describe."""
     parser = argparse.ArgumentParser(prog="python -m tests.groups.chaos", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--members", type=int, default=10)

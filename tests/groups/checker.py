@@ -38,23 +38,16 @@ class Progress:
 
 
 class Checker:
-    """The onlooker.
-
-    Attributes:
-        partitions: How far each partition has come.
-        handovers: How often a partition went from one process to another.
-    """
+    """The onlooker."""
 
     def __init__(self) -> None:
         self.partitions: dict[Partition, Progress] = {}
         self.handovers = 0
 
     def of(self, partition: Partition) -> Progress:
-        """Return how far a partition has come."""
         return self.partitions.setdefault(partition, Progress())
 
     def assigned(self, process: Process, partition: Partition, sequence: int) -> None:
-        """Check where a member begins."""
         found = self.of(partition)
         before = found.holder
         assert not _may_hand_out(before, process, partition), (
@@ -70,7 +63,6 @@ class Checker:
         self.of(partition).revoked_at = process.now
 
     def handed_out(self, process: Process, partition: Partition, first: int, end: int) -> None:
-        """Check that nobody else hands out the partition."""
         found = self.of(partition)
         assert found.holder is process, f"{partition}: {process.host} hands out what {found.holder} has"
         found.repeated += max(min(found.handled, end) - first, 0)
@@ -84,14 +76,12 @@ class Checker:
             found.in_hand = None
 
     def saving(self, process: Process, positions: Mapping[Partition, int]) -> None:
-        """Note what a process tries to save."""
         for partition, sequence in positions.items():
             found = self.of(partition)
             assert sequence <= found.handled, f"{partition}: {sequence} saved, but only {found.handled} handled"
             found.saving = max(found.saving, sequence)
 
     def confirm(self, process: Process, saved: Iterable[Mapping[Partition, int]]) -> None:
-        """Note what is saved for certain."""
         for positions in saved:
             for partition, sequence in positions.items():
                 found = self.of(partition)

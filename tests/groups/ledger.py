@@ -36,15 +36,7 @@ class Handling:
 
 @attrs.frozen
 class Verdict:
-    """What has been found.
-
-    Attributes:
-        problems: What was not as promised.
-        handled: Records that were handled.
-        repeated: Those that were handled again.
-        handovers: How often a partition went from one member to another.
-        overlap_s: The longest time for which two members handled one partition, while neither was frozen.
-    """
+    """What has been found."""
 
     problems: tuple[str, ...]
     handled: int
@@ -54,12 +46,7 @@ class Verdict:
 
 
 def read_ledgers(paths: Iterable[Path], killed: Mapping[str, float]) -> dict[str, list[Handling]]:
-    """Return what was handled, by partition, in the order of time.
-
-    Args:
-        paths: The ledgers.
-        killed: When processes were killed, by process id.
-    """
+    """Return what was handled, by partition, in the order of time."""
     found: dict[str, list[Handling]] = defaultdict(list)
     for path in paths:
         times: dict[tuple[str, str, int], dict[str, float]] = defaultdict(dict)
@@ -77,16 +64,7 @@ def read_ledgers(paths: Iterable[Path], killed: Mapping[str, float]) -> dict[str
 
 
 def judge(handled: Mapping[str, list[Handling]], ends: Mapping[str, int], frozen: Mapping[str, list[range]]) -> Verdict:
-    """Check what was handled.
-
-    Args:
-        handled: What was handled, by partition.
-        ends: By partition, the sequence after its last record.
-        frozen: When processes were frozen, by process id, in milliseconds.
-
-    Returns:
-        The verdict.
-    """
+    """Check what was handled."""
     problems: list[str] = []
     total = repeated = handovers = 0
     overlap_s = 0.0

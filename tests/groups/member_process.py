@@ -22,8 +22,6 @@ from tests.groups.ledger import GROUP, TOPIC
 
 
 class Member:
-    """The program of one member."""
-
     def __init__(self, name: str, ledger: int, consumer: dafka.Consumer) -> None:
         self._name = f"{name}/{os.getpid()}"
         self._ledger = ledger
@@ -34,7 +32,6 @@ class Member:
         os.write(self._ledger, json.dumps(line).encode() + b"\n")
 
     async def handle(self) -> None:
-        """Handle records, and save how far this has come."""
         async for batch in self._consumer.batches():
             partition, first, end = batch.partition.address, batch.first_sequence, batch.end_sequence
             self._write("begin", partition, first, end)
@@ -47,7 +44,6 @@ class Member:
 
 
 async def main(name: str, ledger: str) -> None:
-    """Be a member until SIGTERM."""
     descriptor = os.open(ledger, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     with trio.open_signal_receiver(signal.SIGTERM) as signals:
         opening = dafka.open_consumer([TOPIC], dafka.Config.load(), group=GROUP)

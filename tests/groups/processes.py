@@ -39,11 +39,9 @@ class OwnLog:
 
     @property
     def host(self) -> str:
-        """The process of the member."""
         return self._process.host
 
     def acknowledge(self, store: str, end: int) -> None:
-        """Take an acknowledgement."""
         self._process.receive(partial(self._process.acknowledged, self.address, store, end))
 
 
@@ -98,7 +96,6 @@ class Process:
 
     @property
     def now(self) -> float:
-        """Real time."""
         return self._world.now
 
     @property
@@ -107,7 +104,6 @@ class Process:
         return HANDOVER_S * 0.9
 
     def clock(self) -> float:
-        """Return the time on this process's own clock."""
         return self._clock_offset + self._world.now * self._rate
 
     def receive(self, call: Callable[[], None]) -> None:
@@ -120,15 +116,12 @@ class Process:
             call()
 
     def later(self, delay_s: float, call: Callable[[], None]) -> None:
-        """Do something later."""
         self._world.later(delay_s / self._rate, lambda: self.receive(call))
 
     def freeze(self) -> None:
-        """Stop the process; its clock runs on."""
         self.is_frozen = True
 
     def thaw(self) -> None:
-        """Let the process go on, with whatever it finds first."""
         self.is_frozen = False
         waiting, self._waiting = self._waiting, []
         if self._world.draw.random() < 0.5:
@@ -137,14 +130,12 @@ class Process:
             self.receive(call)
 
     def die(self) -> None:
-        """End at once."""
         self.is_alive = False
         self.log.is_open = False
         for store in self._world.stores:
             store.followers.remove(self)
 
     def leave(self) -> None:
-        """End as a program does that leaves its block."""
         if not self.member.is_over:
             self._carry_out(self.member.leave(self.clock()))
         self.is_alive = False
@@ -186,7 +177,6 @@ class Process:
         self.later(self._world.draw.uniform(0.2, 0.6), self._look)
 
     def acknowledged(self, address: str, store: str, end: int) -> None:
-        """Take an acknowledgement of a store."""
         if address == self.member.address:
             self._carry_out(self.member.acknowledged({store: end}, self.clock()))
 

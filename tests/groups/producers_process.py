@@ -20,7 +20,6 @@ from tests.groups.ledger import TOPIC
 
 
 async def publish(producer: dafka.Producer, records_per_s: float) -> None:
-    """Publish a few records again and again."""
     sequence = 0
     while True:
         count = random.randint(1, 3)
@@ -30,7 +29,6 @@ async def publish(producer: dafka.Producer, records_per_s: float) -> None:
 
 
 async def main(count: int, records_per_s: float, path: str) -> None:
-    """Publish until SIGTERM."""
     config = dafka.Config.load()
     with trio.open_signal_receiver(signal.SIGTERM) as signals:
         async with AsyncExitStack() as stack:

@@ -38,13 +38,11 @@ class Faults:
         self._started = 0
 
     def start_process(self) -> None:
-        """Start one more process."""
         name = f"m{self._started}"
         self._started += 1
         self.processes.append(Process(name, self._world, self._checker, self._make_member, self._make_view))
 
     def living(self) -> list[Process]:
-        """Return the processes that are alive."""
         return [each for each in self.processes if each.is_alive]
 
     def strike(self) -> None:
@@ -85,7 +83,6 @@ class Faults:
             self.start_process()
 
     def heal(self) -> None:
-        """Let nothing be wrong any more."""
         world = self._world
         world.is_calm = True
         world.cut.clear()

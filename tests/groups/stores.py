@@ -33,13 +33,7 @@ class Log(Protocol):
 
 
 class Store:
-    """A store.
-
-    Attributes:
-        name: Its name.
-        logs: What is durable, by member.
-        is_up: Whether it runs.
-    """
+    """A store."""
 
     def __init__(self, name: str, world: World) -> None:
         self.name = name

@@ -39,11 +39,7 @@ async def producers(dafka_cluster: Cluster) -> AsyncIterator[list[Producer]]:
 
 
 class Program:
-    """Handles records, and remembers them.
-
-    Attributes:
-        handled: The sequences of the records, by partition.
-    """
+    """Handles records, and remembers them."""
 
     def __init__(self, consumer: Consumer) -> None:
         self.consumer = consumer

@@ -71,11 +71,9 @@ class World:
         self.stores = [Store(f"s{number}", self) for number in range(plan.stores)]
 
     def later(self, delay_s: float, call: Callable[[], None]) -> None:
-        """Call something later."""
         heapq.heappush(self._events, (self.now + max(delay_s, 0.0), next(self._order), call))
 
     def run_until(self, end: float) -> None:
-        """Let time pass."""
         while self._events and self._events[0][0] <= end:
             self.now, _, call = heapq.heappop(self._events)
             call()
@@ -93,7 +91,6 @@ class World:
         self.later(self.draw.expovariate(1 / self.plan.slow_s), arrive)
 
     def is_linked(self, one: str, other: str) -> bool:
-        """Return whether messages pass between two names."""
         return frozenset((one, other)) not in self.cut
 
     def produce(self) -> None:

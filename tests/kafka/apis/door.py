@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import attrs
 import trio
@@ -53,12 +53,58 @@ def plain(value: Any) -> Any:
     return bytes(value) if isinstance(value, memoryview) else value
 
 
-class Client:
-    """A connection to a broker that sends single requests.
+_NAMED_BY_TOPIC = ("topics", "topic", "partitions", "partition")
 
-    Args:
-        servers: The broker's address.
-    """
+
+class Shape(NamedTuple):
+    """How an API names its lists of topics and of their partitions, and the fields that its requests need."""
+
+    asked: tuple[str, str, str, str] = ("topics", "name", "partitions", "partition_index")
+    answered: tuple[str, str, str, str] = ("topics", "name", "partitions", "partition_index")
+    values: dict[str, Any] = {}
+    part: dict[str, Any] = {}
+
+
+SHAPES = {
+    ApiKey.PRODUCE: Shape(
+        ("topic_data", "name", "partition_data", "index"),
+        ("responses", "name", "partition_responses", "index"),
+        {"acks": -1, "timeout_ms": 60_000},
+    ),
+    ApiKey.FETCH: Shape(
+        _NAMED_BY_TOPIC,
+        ("responses", "topic", "partitions", "partition_index"),
+        {"max_wait_ms": 0, "min_bytes": 1},
+        {"fetch_offset": 0, "partition_max_bytes": 10**6},
+    ),
+    ApiKey.LIST_OFFSETS: Shape(values={"replica_id": -1}),
+    ApiKey.DELETE_RECORDS: Shape(values={"timeout_ms": 60_000}),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: Shape(_NAMED_BY_TOPIC, _NAMED_BY_TOPIC),
+    ApiKey.OFFSET_COMMIT: Shape(),
+    ApiKey.TXN_OFFSET_COMMIT: Shape(),
+    ApiKey.OFFSET_DELETE: Shape(),
+}
+
+Log: TypeAlias = tuple[str, int]
+"""The name of a topic, and the number of one of its logs."""
+
+
+def of_logs(api: ApiKey, logs: Mapping[Log, dict[str, Any]], **others: Any) -> dict[str, Any]:
+    """Return the fields of a request about logs, in this order, from the further fields of each log."""
+    shape = SHAPES[api]
+    topics, topic, parts, part = shape.asked
+    asked = [{topic: name, parts: [{part: number, **shape.part, **each}]} for (name, number), each in logs.items()]
+    return {**shape.values, topics: asked, **others}
+
+
+def logs_in(api: ApiKey, answer: dict[str, Any]) -> dict[Log, Any]:
+    """Return what a response says about each log."""
+    topics, topic, parts, part = SHAPES[api].answered
+    return {(each[topic], found[part]): found for each in answer[topics] for found in each[parts]}
+
+
+class Client:
+    """A connection to a broker that sends single requests."""
 
     def __init__(self, servers: str) -> None:
         host, _, port = servers.rpartition(":")
@@ -71,7 +117,6 @@ class Client:
         self.socket.close()
 
     def send(self, api: ApiKey, version: int, **values: Any) -> None:
-        """Send a request."""
         self.socket.sendall(encode_request(build(REQUESTS[api], values), version, 1))
 
     def receive(self) -> bytes | None:
@@ -82,18 +127,34 @@ class Client:
             return None
 
     def exchange(self, api: ApiKey, version: int, **values: Any) -> bytes:
-        """Send a request, and return the frame of its response."""
         self.send(api, version, **values)
         frame = self.receive()
         assert frame is not None
         return frame
 
     def ask(self, api: ApiKey, version: int, **values: Any) -> Any:
-        """Send a request, and return the response as plain values."""
         return plain(decode_response(self.exchange(api, version, **values), RESPONSES[api], version))
 
+    def ask_logs(self, api: ApiKey, version: int, logs: Mapping[Log, dict[str, Any]], **values: Any) -> dict[Log, Any]:
+        """Ask about logs, and return what the response says about each; see `of_logs`."""
+        found = logs_in(api, self.ask(api, version, **of_logs(api, logs, **values)))
+        assert sorted(found) == sorted(logs) if api is ApiKey.FETCH else list(found) == list(logs)
+        return found
+
+    def create_topics(self, *names: str, logs: int = 2, **settings: str) -> None:
+        """Create topics, with settings whose names have underscores here."""
+        configs = [{"name": name.replace("_", "."), "value": value} for name, value in settings.items()]
+        rest = {"num_partitions": logs, "replication_factor": 1, "assignments": [], "configs": configs}
+        answer = self.ask(ApiKey.CREATE_TOPICS, 4, topics=[{"name": each, **rest} for each in names])
+        assert [each["error_code"] for each in answer["topics"]] == [0] * len(names)
+
+    def append(self, topic: str, records: bytes, number: int = 0, **values: Any) -> int:
+        """Append records to a log, and return the offset of the first."""
+        (found,) = self.ask_logs(ApiKey.PRODUCE, 7, {(topic, number): {"records": records}}, **values).values()
+        assert found["error_code"] == 0
+        return int(found["base_offset"])
+
     def log_in(self, user: str, password: str = PASSWORD) -> Client:
-        """Authenticate with a password."""
         assert self.ask(ApiKey.SASL_HANDSHAKE, 1, mechanism="PLAIN")["error_code"] == 0
         token = f"\0{user}\0{password}".encode()
         assert self.ask(ApiKey.SASL_AUTHENTICATE, 1, auth_bytes=token)["error_code"] == 0
@@ -120,7 +181,6 @@ class Door:
 
     @property
     def servers(self) -> str:
-        """Where clients find the broker."""
         return self.broker.bootstrap_servers
 
     def call(self, function: Callable[..., T], *arguments: Any) -> T:
@@ -128,7 +188,6 @@ class Door:
         return self._portal.call(function, *arguments)
 
     def connect(self, user: str = "") -> Client:
-        """Open a connection, perhaps of a user."""
         client = Client(self.servers)
         return client.log_in(user) if user else client
 

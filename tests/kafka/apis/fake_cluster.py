@@ -40,19 +40,7 @@ ENDPOINT = ("own.example", 9092)
 
 
 class FakeBroker:
-    """The part of a broker that handlers use.
-
-    Attributes:
-        address: Its address.
-        log_table: Its topics and logs.
-        brokers: The brokers of the cluster.
-        created: The arguments of `create_topic`.
-        moved: The arguments of `change_replicas`.
-        deletion: Records the deletions of records.
-        appended: Waits for what `append` has appended.
-        watchers: Those who wait for its logs to get further.
-        storage: A storage to which every record is durable at once.
-    """
+    """The part of a broker that handlers use."""
 
     def __init__(self) -> None:
         self.address = OWN
@@ -204,16 +192,13 @@ class FakeCluster:
         self.log.epochs = [(0, FIRST_OFFSET), (epoch, Offset(6))]
 
     def follow(self, leader: str = SECOND, *, epoch: int = 5, **others: Any) -> None:
-        """Let another broker lead the log."""
         self.log.leadership = LeaderAndIsr(leader, epoch, is_led=False, replicas=(OWN, SECOND), **others)
 
     def client(self, api: ApiKey, version: int) -> RequestContext:
-        """Return a client that sends a request."""
         header = RequestHeader(api, version, 1, "test")
         return RequestContext(self.listener, header, "127.0.0.1", ENDPOINT, "127.0.0.1")
 
     async def ask(self, api: ApiKey, version: int, **values: Any) -> Any:
-        """Handle a request, and return the response; both are plain values."""
         context, request = self.client(api, version), cast(Any, build(REQUESTS[api], values))
         response: Response | None
         if api is ApiKey.PRODUCE:
@@ -229,7 +214,6 @@ def refuse_transaction(_log: Log, _transactional_id: str, _producer: Producer) -
 
 
 def done() -> trio.Event:
-    """Return an event that is set."""
     event = trio.Event()
     event.set()
     return event

@@ -7,7 +7,7 @@ is missed there at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -69,273 +69,147 @@ CLUSTER = Need(("admin",), "cluster", ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 REFUSALS = {each.error for each in (READ, GROUP, TRANSACTION, CLUSTER)}
 
 
-class Call(NamedTuple):
-    """A row: a request with what it names, and what a user needs for it. The first missing need is answered.
+class Each(NamedTuple):
+    """A list that has an item for each of the names of a call."""
 
-    Attributes:
-        values: Makes the request for each of the names.
-        granted: The names that may be used without spoiling anything when it is permitted.
-        silent: The versions whose response has no place for the error: it is empty.
-        is_list: Whether the request can name several resources of the last need, which are decided one by one.
-    """
+    item: Any
 
-    api: ApiKey
-    versions: range
-    needs: tuple[Need, ...]
-    values: Callable[[list[Names]], Values]
-    granted: Names = EXISTING
-    silent: range = range(0)
-    is_list: bool = True
+
+def fill(template: Any, names: list[Names]) -> Any:
+    """Return a template with names instead of the fields of `Names`, which begin with a dot."""
+    if isinstance(template, Each):
+        return [fill(template.item, [each]) for each in names]
+    if isinstance(template, dict):
+        return {key: fill(each, names) for key, each in template.items()}
+    if isinstance(template, list):
+        return [fill(each, names) for each in template]
+    return getattr(names[0], template[1:]) if isinstance(template, str) and template.startswith(".") else template
 
 
 def versions(first: int, last: int) -> range:
     return range(first, last + 1)
 
 
-def parts(key: str, name: str, inner: str, part: Values | int) -> Callable[[list[Names]], Values]:
-    """Return what makes a list of topics, each with the same list inside."""
-    return lambda all_names: {key: [{name: each.topic, inner: [part]} for each in all_names]}
+class Call(NamedTuple):
+    """A row: a request with what it names, and what a user needs for it. The first missing need is answered.
+
+    Attributes:
+        granted: The names that may be used without spoiling anything when it is permitted.
+        silent: The versions whose response has no place for the error: it is empty.
+        is_atomic: Whether all resources are permitted or none, though the request can name several.
+    """
+
+    api: ApiKey
+    versions: range
+    needs: tuple[Need, ...]
+    template: Values
+    granted: Names = EXISTING
+    silent: range = range(0)
+    is_atomic: bool = False
+
+    def values(self, names: list[Names]) -> Values:
+        """Return the fields of the request that has these names."""
+        found: Values = fill(self.template, names)
+        return found
+
+    @property
+    def is_list(self) -> bool:
+        """Whether the request can name several resources of the last need, which are decided one by one."""
+        return not self.is_atomic and self.values([EXISTING, BESIDE]) != self.values([EXISTING])
 
 
-def merged(make: Callable[[list[Names]], Values], **others: Any) -> Callable[[list[Names]], Values]:
-    """Return what makes further fields; a text names a field of `Names`, if it begins with a dot."""
-
-    def values(names: list[Names]) -> Values:
-        first = names[0]
-        found = {
-            key: getattr(first, each[1:]) if isinstance(each, str) and each.startswith(".") else each
-            for key, each in others.items()
-        }
-        return make(names) | found
-
-    return values
+def row(called: str, needs: tuple[Need, ...], template: Values, **others: Any) -> Call:
+    """Return a row for an API and its versions, such as `FETCH 0-12`."""
+    api, _, several = called.partition(" ")
+    first, last = map(int, several.split("-"))
+    return Call(ApiKey[api], versions(first, last), needs, template, **others)
 
 
-def nothing(_names: list[Names]) -> Values:
-    return {}
+def topics(key: str = "topics", name: str = "name", **fields: Any) -> Values:
+    """Return a list of topics, each with the same fields."""
+    return {key: Each({name: ".topic", **fields})}
 
 
-def single(**fields: Any) -> Callable[[list[Names]], Values]:
-    return merged(nothing, **fields)
+def part(**fields: Any) -> Values:
+    return {"partitions": [fields]}
 
 
-BATCH = encode_batch(0, [b"x"], timestamps=1)
-RECORDS = parts("topic_data", "name", "partition_data", {"index": 0, "records": BATCH})
-FETCHED = parts("topics", "topic", "partitions", {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 10**6})
-COMMITTED = parts(
-    "topics", "name", "partitions", {"partition_index": 0, "committed_offset": 0, "committed_metadata": ""}
-)
-INDEXES = parts("topics", "name", "partition_indexes", 0)
-PRODUCER = {"transactional_id": ".transaction", "producer_id": 7, "producer_epoch": 0}
+def resources(**fields: Any) -> Values:
+    return {"resources": Each({"resource_type": TOPIC_TYPE, "resource_name": ".topic", **fields})}
+
+
+def of_broker(**fields: Any) -> Values:
+    return {"resources": [{"resource_type": BROKER_TYPE, "resource_name": "0", **fields}]}
+
+
 TOPIC_TYPE, BROKER_TYPE = 2, 4
-
-
-def resources(**others: Any) -> Callable[[list[Names]], Values]:
-    return lambda names: {
-        "resources": [{"resource_type": TOPIC_TYPE, "resource_name": each.topic, **others} for each in names]
-    }
-
-
-def of_broker(**others: Any) -> Callable[[list[Names]], Values]:
-    return lambda _: {"resources": [{"resource_type": BROKER_TYPE, "resource_name": "0", **others}]}
-
-
-def created(names: list[Names]) -> Values:
-    rest = {"num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
-    return {"topics": [{"name": each.topic, **rest} for each in names]}
-
-
-def added(names: list[Names]) -> Values:
-    topics = [{"name": each.topic, "count": 3, "assignments": None} for each in names]
-    return {"topics": topics, "timeout_ms": 1000, "validate_only": False}
-
-
-def by_name(names: list[Names]) -> Values:
-    return {"topics": [{"name": each.topic, "topic_id": NIL} for each in names], "timeout_ms": 1000}
-
-
-def grouped(names: list[Names]) -> Values:
-    topics = [{"name": each.topic, "partition_indexes": [0]} for each in names]
-    return {"groups": [{"group_id": names[0].group, "topics": topics}]}
-
-
-def kept_by(names: list[Names]) -> Values:
-    moved = [{"partition_index": 0, "replicas": [0]}]
-    return {"topics": [{"name": each.topic, "partitions": moved} for each in names]}
-
-
-def listed(key: str, kind: str, **others: Any) -> Callable[[list[Names]], Values]:
-    """Return what makes a list of names."""
-    return lambda names: {key: [getattr(each, kind) for each in names], **others}
-
-
-def objects(key: str, field: str, **others: Any) -> Callable[[list[Names]], Values]:
-    """Return what makes a list of objects that have the names of topics."""
-    return lambda names: {key: [{field: each.topic} for each in names], **others}
-
-
+RECORDS = [{"index": 0, "records": encode_batch(0, [b"x"], timestamps=1)}]
+PRODUCED = {**topics("topic_data", partition_data=RECORDS), "acks": -1, "timeout_ms": 10**4}
+FETCHED = topics(name="topic", **part(partition=0, fetch_offset=0, partition_max_bytes=10**6))
+IN_GROUP, IN_TRANSACTION = {"group_id": ".group"}, {"transactional_id": ".transaction"}
+COMMITTED = IN_GROUP | topics(**part(partition_index=0, committed_offset=0, committed_metadata=""))
+INDEXES = topics(partition_indexes=[0])
+PRODUCER = {**IN_TRANSACTION, "producer_id": 7, "producer_epoch": 0}
+ADDED = {f"v3_and_below_{key}": each for key, each in (PRODUCER | topics(partitions=[0])).items()}
+CREATED = topics(num_partitions=1, replication_factor=1, assignments=[], configs=[])
 SETTING = [{"name": "retention.ms", "value": "60000"}]
 CHANGE = [{"name": "retention.ms", "value": "60000", "config_operation": 0}]
-JOIN = {"session_timeout_ms": 1, "protocol_type": "consumer", "protocols": [{"name": "range", "metadata": b""}]}
-MEMBER = {"group_id": ".group", "generation_id": 1, "member_id": "m"}
+PROTOCOLS = {"protocol_type": "consumer", "protocols": [{"name": "range", "metadata": b""}]}
+MEMBER = {**IN_GROUP, "generation_id": 1, "member_id": "m"}
+SOON, DONE = {"timeout_ms": 1000}, {"validate_only": False}
 
 CALLS = [
-    Call(ApiKey.PRODUCE, versions(0, 11), (WRITE,), merged(RECORDS, acks=-1, timeout_ms=10**4)),
-    Call(
-        ApiKey.PRODUCE,
-        versions(3, 11),
-        (TRANSACTION, WRITE),
-        merged(RECORDS, acks=-1, timeout_ms=10**4, transactional_id=".transaction"),
-    ),
-    Call(ApiKey.FETCH, versions(0, 12), (READ,), merged(FETCHED, max_wait_ms=10**7, min_bytes=1)),
-    Call(
-        ApiKey.LIST_OFFSETS,
-        versions(1, 11),
-        (SEE,),
-        merged(parts("topics", "name", "partitions", {"partition_index": 0, "timestamp": -1}), replica_id=-1),
-    ),
-    Call(ApiKey.METADATA, versions(0, 13), (SEE,), objects("topics", "name")),
-    Call(ApiKey.OFFSET_COMMIT, versions(1, 9), (GROUP, READ), merged(COMMITTED, group_id=".group")),
-    Call(ApiKey.OFFSET_FETCH, versions(1, 7), (GROUP, SEE), merged(INDEXES, group_id=".group")),
-    Call(ApiKey.OFFSET_FETCH, versions(8, 9), (GROUP, SEE), grouped),
-    Call(ApiKey.OFFSET_FETCH, versions(2, 7), (GROUP,), single(group_id=".group", topics=None), is_list=False),
-    Call(
-        ApiKey.OFFSET_FETCH,
-        versions(8, 9),
-        (GROUP,),
-        lambda names: {"groups": [{"group_id": each.group, "topics": None} for each in names]},
-    ),
-    Call(ApiKey.FIND_COORDINATOR, versions(0, 3), (GROUP,), single(key=".group", key_type=0), is_list=False),
-    Call(ApiKey.FIND_COORDINATOR, versions(4, 5), (GROUP,), listed("coordinator_keys", "group", key_type=0)),
-    Call(
-        ApiKey.FIND_COORDINATOR, versions(1, 3), (TRANSACTION,), single(key=".transaction", key_type=1), is_list=False
-    ),
-    Call(
-        ApiKey.FIND_COORDINATOR, versions(4, 5), (TRANSACTION,), listed("coordinator_keys", "transaction", key_type=1)
-    ),
-    Call(ApiKey.JOIN_GROUP, versions(0, 9), (GROUP,), single(group_id=".group", member_id="", **JOIN), is_list=False),
-    Call(ApiKey.HEARTBEAT, versions(0, 4), (GROUP,), single(**MEMBER), is_list=False),
-    Call(ApiKey.LEAVE_GROUP, versions(0, 2), (GROUP,), single(group_id=".group", member_id="m"), is_list=False),
-    Call(
-        ApiKey.LEAVE_GROUP,
-        versions(3, 5),
-        (GROUP,),
-        single(group_id=".group", members=[{"member_id": "m"}]),
-        is_list=False,
-    ),
-    Call(ApiKey.SYNC_GROUP, versions(0, 5), (GROUP,), single(**MEMBER, assignments=[]), is_list=False),
-    Call(ApiKey.DESCRIBE_GROUPS, versions(0, 6), (GROUP,), listed("groups", "group")),
-    Call(ApiKey.DELETE_GROUPS, versions(0, 2), (GROUP,), listed("groups_names", "group"), granted=ABSENT),
-    Call(
-        ApiKey.OFFSET_DELETE,
-        versions(0, 0),
+    row("PRODUCE 0-11", (WRITE,), PRODUCED),
+    row("PRODUCE 3-11", (TRANSACTION, WRITE), PRODUCED | IN_TRANSACTION),
+    row("FETCH 0-12", (READ,), {**FETCHED, "max_wait_ms": 10**7, "min_bytes": 1}),
+    row("LIST_OFFSETS 1-11", (SEE,), {**topics(**part(partition_index=0, timestamp=-1)), "replica_id": -1}),
+    row("METADATA 0-13", (SEE,), topics()),
+    row("OFFSET_COMMIT 1-9", (GROUP, READ), COMMITTED),
+    row("OFFSET_FETCH 1-7", (GROUP, SEE), IN_GROUP | INDEXES),
+    row("OFFSET_FETCH 8-9", (GROUP, SEE), {"groups": [IN_GROUP | INDEXES]}),
+    row("OFFSET_FETCH 2-7", (GROUP,), {**IN_GROUP, "topics": None}),
+    row("OFFSET_FETCH 8-9", (GROUP,), {"groups": Each({**IN_GROUP, "topics": None})}),
+    row("FIND_COORDINATOR 0-3", (GROUP,), {"key": ".group", "key_type": 0}),
+    row("FIND_COORDINATOR 4-5", (GROUP,), {"coordinator_keys": Each(".group"), "key_type": 0}),
+    row("FIND_COORDINATOR 1-3", (TRANSACTION,), {"key": ".transaction", "key_type": 1}),
+    row("FIND_COORDINATOR 4-5", (TRANSACTION,), {"coordinator_keys": Each(".transaction"), "key_type": 1}),
+    row("JOIN_GROUP 0-9", (GROUP,), {**IN_GROUP, "member_id": "", "session_timeout_ms": 1, **PROTOCOLS}),
+    row("HEARTBEAT 0-4", (GROUP,), MEMBER),
+    row("LEAVE_GROUP 0-2", (GROUP,), {**IN_GROUP, "member_id": "m"}),
+    row("LEAVE_GROUP 3-5", (GROUP,), {**IN_GROUP, "members": [{"member_id": "m"}]}),
+    row("SYNC_GROUP 0-5", (GROUP,), {**MEMBER, "assignments": []}),
+    row("DESCRIBE_GROUPS 0-6", (GROUP,), {"groups": Each(".group")}),
+    row("DELETE_GROUPS 0-2", (GROUP,), {"groups_names": Each(".group")}, granted=ABSENT),
+    row(
+        "OFFSET_DELETE 0-0",
         (GROUP, READ),
-        merged(parts("topics", "name", "partitions", {"partition_index": 0}), group_id=".group"),
+        IN_GROUP | topics(**part(partition_index=0)),
         granted=EXISTING._replace(topic="topic-9"),
     ),
-    Call(ApiKey.CREATE_TOPICS, versions(0, 7), (ADMIN,), created),
-    Call(
-        ApiKey.DELETE_TOPICS, versions(0, 5), (ADMIN,), listed("topic_names", "topic", timeout_ms=1000), granted=ABSENT
-    ),
-    Call(ApiKey.DELETE_TOPICS, versions(6, 6), (ADMIN,), by_name, granted=ABSENT),
-    Call(
-        ApiKey.DELETE_RECORDS,
-        versions(0, 2),
-        (ADMIN,),
-        merged(parts("topics", "name", "partitions", {"partition_index": 0, "offset": -1}), timeout_ms=1000),
-        granted=ABSENT,
-    ),
-    Call(ApiKey.CREATE_PARTITIONS, versions(0, 3), (ADMIN,), added, granted=ABSENT),
-    Call(ApiKey.DESCRIBE_CONFIGS, versions(0, 4), (SEE,), resources(configuration_keys=None)),
-    Call(ApiKey.DESCRIBE_CONFIGS, versions(0, 4), (CLUSTER,), of_broker(configuration_keys=None), is_list=False),
-    Call(
-        ApiKey.ALTER_CONFIGS,
-        versions(0, 2),
-        (ADMIN,),
-        merged(resources(configs=SETTING), validate_only=False),
-        granted=ABSENT,
-    ),
-    Call(
-        ApiKey.ALTER_CONFIGS,
-        versions(0, 2),
-        (CLUSTER,),
-        merged(of_broker(configs=SETTING), validate_only=False),
-        is_list=False,
-    ),
-    Call(
-        ApiKey.INCREMENTAL_ALTER_CONFIGS,
-        versions(0, 1),
-        (ADMIN,),
-        merged(resources(configs=CHANGE), validate_only=False),
-        granted=ABSENT,
-    ),
-    Call(
-        ApiKey.INCREMENTAL_ALTER_CONFIGS,
-        versions(0, 1),
-        (CLUSTER,),
-        merged(of_broker(configs=CHANGE), validate_only=False),
-        is_list=False,
-    ),
-    Call(ApiKey.ALTER_PARTITION_REASSIGNMENTS, versions(0, 1), (ADMIN,), kept_by),
-    Call(
-        ApiKey.ELECT_LEADERS,
-        versions(0, 2),
-        (ADMIN,),
-        lambda names: {"topic_partitions": [{"topic": each.topic, "partitions": [0]} for each in names]},
-    ),
-    Call(
-        ApiKey.ELECT_LEADERS,
-        versions(0, 2),
-        (CLUSTER,),
-        single(topic_partitions=None),
-        silent=versions(0, 0),
-        is_list=False,
-    ),
-    Call(
-        ApiKey.DESCRIBE_LOG_DIRS, versions(0, 5), (CLUSTER,), single(topics=None), silent=versions(0, 2), is_list=False
-    ),
-    Call(
-        ApiKey.OFFSET_FOR_LEADER_EPOCH,
-        versions(0, 4),
-        (SEE,),
-        parts("topics", "topic", "partitions", {"partition": 0, "leader_epoch": 0}),
-    ),
-    Call(
-        ApiKey.INIT_PRODUCER_ID,
-        versions(0, 5),
-        (TRANSACTION,),
-        single(transactional_id=".transaction", transaction_timeout_ms=1000),
-        is_list=False,
-    ),
-    Call(
-        ApiKey.ADD_OFFSETS_TO_TXN,
-        versions(0, 4),
-        (TRANSACTION, GROUP),
-        single(**PRODUCER, group_id=".group"),
-        is_list=False,
-    ),
-    Call(ApiKey.END_TXN, versions(0, 4), (TRANSACTION,), single(**PRODUCER, committed=True), is_list=False),
-    Call(
-        ApiKey.TXN_OFFSET_COMMIT,
-        versions(0, 4),
-        (TRANSACTION, GROUP, READ),
-        merged(COMMITTED, **PRODUCER, group_id=".group"),
-    ),
-    Call(
-        ApiKey.ADD_PARTITIONS_TO_TXN,
-        versions(0, 3),
-        (TRANSACTION, WRITE),
-        merged(
-            parts("v3_and_below_topics", "name", "partitions", 0),
-            v3_and_below_transactional_id=".transaction",
-            v3_and_below_producer_id=7,
-            v3_and_below_producer_epoch=0,
-        ),
-        is_list=False,  # all of them, or none
-    ),
-    Call(ApiKey.DESCRIBE_PRODUCERS, versions(0, 0), (READ,), INDEXES),
-    Call(ApiKey.DESCRIBE_TRANSACTIONS, versions(0, 0), (TRANSACTION,), listed("transactional_ids", "transaction")),
-    Call(ApiKey.DESCRIBE_TOPIC_PARTITIONS, versions(0, 0), (SEE,), objects("topics", "name")),
+    row("CREATE_TOPICS 0-7", (ADMIN,), CREATED),
+    row("DELETE_TOPICS 0-5", (ADMIN,), {"topic_names": Each(".topic"), **SOON}, granted=ABSENT),
+    row("DELETE_TOPICS 6-6", (ADMIN,), topics(topic_id=NIL) | SOON, granted=ABSENT),
+    row("DELETE_RECORDS 0-2", (ADMIN,), topics(**part(partition_index=0, offset=-1)) | SOON, granted=ABSENT),
+    row("CREATE_PARTITIONS 0-3", (ADMIN,), topics(count=3, assignments=None) | SOON | DONE, granted=ABSENT),
+    row("DESCRIBE_CONFIGS 0-4", (SEE,), resources(configuration_keys=None)),
+    row("DESCRIBE_CONFIGS 0-4", (CLUSTER,), of_broker(configuration_keys=None)),
+    row("ALTER_CONFIGS 0-2", (ADMIN,), resources(configs=SETTING) | DONE, granted=ABSENT),
+    row("ALTER_CONFIGS 0-2", (CLUSTER,), of_broker(configs=SETTING) | DONE),
+    row("INCREMENTAL_ALTER_CONFIGS 0-1", (ADMIN,), resources(configs=CHANGE) | DONE, granted=ABSENT),
+    row("INCREMENTAL_ALTER_CONFIGS 0-1", (CLUSTER,), of_broker(configs=CHANGE) | DONE),
+    row("ALTER_PARTITION_REASSIGNMENTS 0-1", (ADMIN,), topics(**part(partition_index=0, replicas=[0]))),
+    row("ELECT_LEADERS 0-2", (ADMIN,), topics("topic_partitions", "topic", partitions=[0])),
+    row("ELECT_LEADERS 0-2", (CLUSTER,), {"topic_partitions": None}, silent=versions(0, 0)),
+    row("DESCRIBE_LOG_DIRS 0-5", (CLUSTER,), {"topics": None}, silent=versions(0, 2)),
+    row("OFFSET_FOR_LEADER_EPOCH 0-4", (SEE,), topics(name="topic", **part(partition=0, leader_epoch=0))),
+    row("INIT_PRODUCER_ID 0-5", (TRANSACTION,), {**IN_TRANSACTION, "transaction_timeout_ms": 1000}),
+    row("ADD_OFFSETS_TO_TXN 0-4", (TRANSACTION, GROUP), PRODUCER | IN_GROUP),
+    row("END_TXN 0-4", (TRANSACTION,), {**PRODUCER, "committed": True}),
+    row("TXN_OFFSET_COMMIT 0-4", (TRANSACTION, GROUP, READ), COMMITTED | PRODUCER),
+    row("ADD_PARTITIONS_TO_TXN 0-3", (TRANSACTION, WRITE), ADDED, is_atomic=True),
+    row("DESCRIBE_PRODUCERS 0-0", (READ,), INDEXES),
+    row("DESCRIBE_TRANSACTIONS 0-0", (TRANSACTION,), {"transactional_ids": Each(".transaction")}),
+    row("DESCRIBE_TOPIC_PARTITIONS 0-0", (SEE,), topics()),
 ]
 
 
@@ -395,14 +269,10 @@ def client(door: Door) -> Iterator[Client]:
     """A connection of a user whose permissions change; with what exists already."""
     door.permit(anne=EVERYTHING)
     with door.connect("anne") as found:
-        for names in (EXISTING, BESIDE):
-            assert errors_in(found.ask(ApiKey.CREATE_TOPICS, 4, **created([names]))) == set()
-            values = merged(RECORDS, acks=-1, timeout_ms=10**4)([names])
-            assert errors_in(found.ask(ApiKey.PRODUCE, 7, **values)) == set()
-            values = merged(COMMITTED, group_id=".group")([names])
-            assert errors_in(found.ask(ApiKey.OFFSET_COMMIT, 5, **values)) == set()
-            asked = {"transactional_id": names.transaction, "transaction_timeout_ms": 1000}
-            assert errors_in(found.ask(ApiKey.INIT_PRODUCER_ID, 1, **asked)) == set()
+        wanted = {ApiKey.CREATE_TOPICS: 4, ApiKey.PRODUCE: 7, ApiKey.OFFSET_COMMIT: 5, ApiKey.INIT_PRODUCER_ID: 1}
+        calls = {each.api: each for each in first_calls()}
+        for names, (api, version) in product((EXISTING, BESIDE), wanted.items()):
+            assert errors_in(found.ask(api, version, **calls[api].values([names]))) == set()
         yield found
 
 
@@ -637,39 +507,25 @@ RIGHT_LOGIN = (ApiKey.SASL_AUTHENTICATE, 1, {"auth_bytes": RIGHT})
 UNKNOWN = (ApiKey.SASL_HANDSHAKE, 1, {"mechanism": "GSSAPI"})
 
 
-@pytest.mark.parametrize(
-    ("login", "answers"),
-    [
-        (b"", 0),
-        (pipelined((ApiKey.API_VERSIONS, 0, {})), 1),
-        (pipelined(SHAKE), 1),
-        (pipelined(SHAKE, FAILED), 2),
-        (pipelined(SHAKE, FAILED, RIGHT_LOGIN), 2),
-        (pipelined(HEADERLESS) + encode_token(WRONG), 1),
-        (pipelined(HEADERLESS) + encode_token(WRONG) + encode_token(RIGHT), 1),
-        (pipelined(UNKNOWN), 1),
-        (pipelined(UNKNOWN, SHAKE, RIGHT_LOGIN), 1),
-        (pipelined(SHAKE, SHAKE, RIGHT_LOGIN), 2),
-        (pipelined(RIGHT_LOGIN), 1),
-    ],
-    ids=[
-        "nothing",
-        "versions",
-        "handshake",
-        "wrong password",
-        "right password behind a wrong one",
-        "wrong token",
-        "right token behind a wrong one",
-        "wrong mechanism",
-        "login behind a wrong mechanism",
-        "two handshakes",
-        "no handshake",
-    ],
-)
-def test_nothing_is_served_without_a_login_or_behind_one_that_failed(
-    door: Door, client: Client, login: bytes, answers: int
-) -> None:
+LOGINS: dict[str, tuple[bytes, int]] = {
+    "nothing": (b"", 0),
+    "versions": (pipelined((ApiKey.API_VERSIONS, 0, {})), 1),
+    "handshake": (pipelined(SHAKE), 1),
+    "wrong password": (pipelined(SHAKE, FAILED), 2),
+    "right password behind a wrong one": (pipelined(SHAKE, FAILED, RIGHT_LOGIN), 2),
+    "wrong token": (pipelined(HEADERLESS) + encode_token(WRONG), 1),
+    "right token behind a wrong one": (pipelined(HEADERLESS) + encode_token(WRONG) + encode_token(RIGHT), 1),
+    "wrong mechanism": (pipelined(UNKNOWN), 1),
+    "login behind a wrong mechanism": (pipelined(UNKNOWN, SHAKE, RIGHT_LOGIN), 1),
+    "two handshakes": (pipelined(SHAKE, SHAKE, RIGHT_LOGIN), 2),
+    "no handshake": (pipelined(RIGHT_LOGIN), 1),
+}
+
+
+@pytest.mark.parametrize("name", LOGINS)
+def test_nothing_is_served_without_a_login_or_behind_one_that_failed(door: Door, client: Client, name: str) -> None:
     """Each API comes on a connection of its own, in the same piece as what is before it."""
+    login, answers = LOGINS[name]
     door.permit(anne=EVERYTHING, eve=EVERYTHING)
     before = state_of(door)
     connected = []
@@ -711,7 +567,7 @@ def test_removed_user_is_served_no_further_request(door: Door) -> None:
         assert other.ask(ApiKey.METADATA, 1, topics=[])["topics"] == []
         door.permit(anne=EVERYTHING)
         other.socket.sendall(
-            pipelined((ApiKey.METADATA, 1, {"topics": []}), (ApiKey.CREATE_TOPICS, 4, created([ABSENT])))
+            pipelined((ApiKey.METADATA, 1, {"topics": []}), (ApiKey.CREATE_TOPICS, 4, fill(CREATED, [ABSENT])))
         )
         assert other.receive() is None
     assert ABSENT.topic not in state_of(door)[0]
@@ -737,7 +593,8 @@ def test_topic_is_created_by_asking_only_for_those_who_may_write_to_it_or_admini
 
 
 def fetch_of(*all_names: Names, epoch: int = 0, session_id: int = 0, wait_ms: int = 0) -> Values:
-    return FETCHED(list(all_names)) | {
+    return {
+        **fill(FETCHED, list(all_names)),
         "max_wait_ms": wait_ms,
         "min_bytes": 10**6,
         "session_id": session_id,

@@ -34,17 +34,12 @@ class Client(Protocol):
 
 
 class Confluent:
-    """confluent-kafka, which is librdkafka.
-
-    Args:
-        settings: Further settings of the producer.
-    """
+    """confluent-kafka, which is librdkafka."""
 
     def __init__(self, **settings: Any) -> None:
         self._settings = {name.replace("_", "."): value for name, value in settings.items()}
 
     def write(self, servers: str, topic: str, messages: Sequence[Message], compression: str) -> list[int]:
-        """See `Client.write`."""
         from confluent_kafka import Producer
 
         offsets: list[int] = []
@@ -70,7 +65,6 @@ class Confluent:
         return offsets
 
     def read(self, servers: str, topic: str, count: int, group: str | None = None) -> list[Message]:
-        """See `Client.read`."""
         from confluent_kafka import Consumer
 
         consumer = Consumer(
@@ -98,17 +92,12 @@ class Confluent:
 
 
 class AioKafka:
-    """aiokafka.
-
-    Args:
-        settings: Further settings of the producer and the consumer.
-    """
+    """aiokafka."""
 
     def __init__(self, **settings: Any) -> None:
         self._settings = settings
 
     def write(self, servers: str, topic: str, messages: Sequence[Message], compression: str) -> list[int]:
-        """See `Client.write`."""
         from aiokafka import AIOKafkaProducer
 
         async def write() -> list[int]:
@@ -131,7 +120,6 @@ class AioKafka:
         return asyncio.run(asyncio.wait_for(write(), DEADLINE_S))
 
     def read(self, servers: str, topic: str, count: int, group: str | None = None) -> list[Message]:
-        """See `Client.read`."""
         from aiokafka import AIOKafkaConsumer
 
         async def read() -> list[Message]:
@@ -159,17 +147,12 @@ class AioKafka:
 
 
 class KafkaPython:
-    """kafka-python.
-
-    Args:
-        settings: Further settings of the producer and the consumer.
-    """
+    """kafka-python."""
 
     def __init__(self, **settings: Any) -> None:
         self._settings = settings
 
     def write(self, servers: str, topic: str, messages: Sequence[Message], compression: str) -> list[int]:
-        """See `Client.write`."""
         kafka = import_kafka()
         kind = None if compression == "none" else compression
         producer = kafka.KafkaProducer(bootstrap_servers=servers, compression_type=kind, linger_ms=5, **self._settings)
@@ -182,7 +165,6 @@ class KafkaPython:
         return offsets
 
     def read(self, servers: str, topic: str, count: int, group: str | None = None) -> list[Message]:
-        """See `Client.read`."""
         kafka = import_kafka()
         consumer = kafka.KafkaConsumer(
             topic,

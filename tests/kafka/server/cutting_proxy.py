@@ -16,17 +16,7 @@ _RESET = struct.pack("ii", 1, 0)
 
 
 class CuttingProxy:
-    """The proxy. It passes connections on to a port of this machine.
-
-    Args:
-        target_port: The port.
-        seed: The seed of the random numbers.
-
-    Attributes:
-        port: The port of the proxy.
-        cuts: The connections that were cut.
-        is_cutting: Whether further connections are cut.
-    """
+    """The proxy. It passes connections on to a port of this machine."""
 
     def __init__(self, target_port: int, seed: int) -> None:
         self._target = ("127.0.0.1", target_port)
@@ -37,7 +27,6 @@ class CuttingProxy:
         self.is_cutting = True
 
     def serve(self) -> None:
-        """Pass connections on until `close`."""
         while True:
             try:
                 client, _ = self._listener.accept()
@@ -53,7 +42,6 @@ class CuttingProxy:
                 threading.Thread(target=self._pass_on, args=(source, sink, left), daemon=True).start()
 
     def close(self) -> None:
-        """Take no further connections."""
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
 
@@ -76,7 +64,6 @@ class CuttingProxy:
 
 @contextmanager
 def cut_connections(target_port: int, seed: int) -> Iterator[CuttingProxy]:
-    """Run a proxy during the block."""
     proxy = CuttingProxy(target_port, seed)
     thread = threading.Thread(target=proxy.serve, daemon=True)
     thread.start()

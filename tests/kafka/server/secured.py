@@ -40,11 +40,7 @@ def write_user_file(path: Path, **permissions: Permissions) -> None:
 
 
 class Authority:
-    """An authority that issues certificates.
-
-    Args:
-        folder: Where its files are written.
-    """
+    """An authority that issues certificates."""
 
     def __init__(self, folder: Path) -> None:
         self._authority = trustme.CA()
@@ -53,7 +49,6 @@ class Authority:
         self._authority.cert_pem.write_to_path(str(self.path))
 
     def issue(self, name: str, **settings: Any) -> Path:
-        """Return a file with a certificate and its key."""
         path = self._folder / f"{name}.pem"
         self._authority.issue_cert(name, **settings).private_key_and_cert_chain_pem.write_to_path(str(path))
         return path
@@ -61,21 +56,12 @@ class Authority:
 
 @contextmanager
 def run_secured(folder: Path, **settings: Any) -> Iterator[RunningKafka]:
-    """Run a broker with these settings of `[clients]`."""
     with run_broker("memory:", Config().with_clients(**settings)) as running:
         yield running
 
 
 class Login:
-    """What a client needs to connect.
-
-    Args:
-        mechanism: The mechanism; empty for none.
-        user: The name of the user.
-        password: The password.
-        authority: The file with the authority of the broker's certificate; None for a connection without TLS.
-        certificate: The file with the client's own certificate and key.
-    """
+    """What a client needs to connect."""
 
     def __init__(
         self,

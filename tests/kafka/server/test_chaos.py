@@ -45,7 +45,6 @@ class Chaos:
 
     @property
     def servers(self) -> str:
-        """Where clients find the broker."""
         return f"127.0.0.1:{self.proxy.port}"
 
     def disturb(self, count: int) -> None:

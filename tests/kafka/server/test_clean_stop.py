@@ -36,12 +36,7 @@ GOING_AWAY = 1001
 
 
 class Requests:
-    """The requests of one client, which sends them without waiting for the answers.
-
-    Attributes:
-        answered: The values that were acknowledged.
-        is_ended: Whether the broker has ended the connection.
-    """
+    """The requests of one client, which sends them without waiting for the answers."""
 
     def __init__(self, name: str, web: RunningWeb, tls: ssl.SSLContext | None) -> None:
         self.answered: list[str] = []
@@ -52,17 +47,14 @@ class Requests:
         self._sent: list[str] = []
 
     def next(self) -> tuple[int, str]:
-        """Return the number and the value of a further record."""
         number = len(self._sent)
         self._sent.append(f"{self._name}-{number}")
         return number, self._sent[-1]
 
     def answer(self, number: int) -> None:
-        """Note that a record is acknowledged."""
         self.answered.append(self._sent[number])
 
     async def connect(self, port: int) -> trio.abc.Stream:
-        """Connect to the broker."""
         stream = await trio.open_tcp_stream("127.0.0.1", port)
         if self.tls is None:
             return stream
@@ -81,7 +73,6 @@ class Requests:
 
 
 async def produce(requests: Requests) -> None:
-    """Publish over Kafka's protocol."""
 
     def make(number: int, value: str) -> bytes:
         data = [{"index": 0, "records": encode_batch(0, [value.encode()], timestamps=1000)}]
@@ -135,7 +126,6 @@ async def post(requests: Requests) -> None:
 
 
 async def publish(requests: Requests) -> None:
-    """Publish over WebSocket."""
     stream = await requests.connect(requests.web.port)
     url = f"ws://localhost:{requests.web.port}/ws"
     async with connect(url, stream=stream, compression=None, proxy=None) as connection, trio.open_nursery() as nursery:

@@ -38,11 +38,9 @@ class RunningCluster:
 
     @property
     def servers(self) -> str:
-        """Where clients find the brokers."""
         return ",".join(each.bootstrap_servers for each in self.brokers)
 
     def wait_until(self, is_reached: Callable[[], bool]) -> None:
-        """Wait until something is true of the brokers."""
         poll_until(lambda: self.portal.call(is_reached))
 
     def wait_leaders(self, topic: str, count: int) -> None:

@@ -23,8 +23,6 @@ pytestmark = pytest.mark.timeout(2 * DEADLINE_S)  # the tests' own deadlines say
 
 
 class Member:
-    """A process that is a member of a group."""
-
     def __init__(self, folder: Path, *arguments: str) -> None:
         self._output = folder
         with folder.open("wb") as output:

@@ -35,12 +35,7 @@ def door(tmp_path: Path) -> Iterator[Door]:
 
 
 class Scrape:
-    """The metrics of a broker.
-
-    Args:
-        door: The broker.
-        topics_max: How many topics have a series of their own.
-    """
+    """The metrics of a broker."""
 
     def __init__(self, door: Door, topics_max: int = 10) -> None:
         kafka = door.broker.kafka

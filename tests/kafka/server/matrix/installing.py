@@ -55,8 +55,6 @@ _DONE = "installed.json"
 
 @attrs.frozen
 class InstallError(Exception):
-    """A client could not be installed."""
-
     folder: str
     message: str
 
@@ -98,7 +96,6 @@ def _run(name: str, *command: str) -> None:
 
 
 def main() -> int:
-    """Install all clients in the folder that the command line names."""
     if len(sys.argv) != 2:
         print(__doc__, file=sys.stderr)
         return 2

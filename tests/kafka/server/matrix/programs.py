@@ -28,71 +28,50 @@ _PARTS = b"%K:%S:%T:%h\\n%k%s\\n"
 
 
 class Place(Protocol):
-    """A running broker, as programs need it."""
+    """A running broker: where it listens to clients of Kafka, and the options of `dafka` that lead to it."""
 
-    @property
-    def servers(self) -> str:
-        """Where it listens to clients of Kafka."""
-
-    @property
-    def options(self) -> Sequence[str]:
-        """The options of the command `dafka` that lead to it."""
+    servers: str
+    options: list[str]
 
 
 class Program(Protocol):
-    """A program that writes and reads records."""
+    """A program that writes records to topics, each with a compression, and reads the first records of topics.
+
+    `find_obstacle` returns why it cannot be run here; `make_records` returns what it is to write.
+    """
 
     @property
-    def compressions(self) -> tuple[str, ...]:
-        """The compressions that it supports."""
-
-    def find_obstacle(self) -> str:
-        """Return why the program cannot be run here; empty if it can."""
-
-    def make_records(self, count: int) -> list[Record]:
-        """Return the records that the program is to write."""
-
-    def write(self, place: Place, records: list[Record], topics: dict[str, str], folder: Path) -> None:
-        """Write records to topics, with the compression that each is for."""
-
-    def read(self, place: Place, count: int, topics: Sequence[str], folder: Path) -> dict[str, list[Record]]:
-        """Return the first records of each topic."""
+    def compressions(self) -> tuple[str, ...]: ...
+    def find_obstacle(self) -> str: ...
+    def make_records(self, count: int) -> list[Record]: ...
+    def write(self, place: Place, records: list[Record], topics: dict[str, str], folder: Path) -> None: ...
+    def read(self, place: Place, count: int, topics: Sequence[str], folder: Path) -> dict[str, list[Record]]: ...
 
 
 @attrs.frozen
 class Driven:
-    """A client that a driver of `tests/kafka/server/matrix/drivers` drives.
-
-    Attributes:
-        name: The folder with the client.
-        command: The command of the driver. `{}` stands for the folder.
-        compressions: The compressions that it supports.
-    """
+    """A client that a driver of `tests/kafka/server/matrix/drivers` drives."""
 
     name: str
     command: tuple[str, ...]
     compressions: tuple[str, ...] = COMPRESSIONS
 
     def find_obstacle(self) -> str:
-        """See `Program.find_obstacle`."""
         program = self.command[0]
         if program in {"java", "node"} and shutil.which(program) is None:
             return f"{program} is not installed"
         return "" if is_installed(FOLDER, self.name) else f"{self.name} is not installed: {_HOW}"
 
     def make_records(self, count: int) -> list[Record]:
-        """See `Program.make_records`."""
         return make_records(count)
 
     def write(self, place: Place, records: list[Record], topics: dict[str, str], folder: Path) -> None:
-        """See `Program.write`."""
         path = folder / "records"
         write_records(path, records)
         pairs = [f"{compression}={topic}" for topic, compression in topics.items()]
         self._run("write", place.servers, str(path), *pairs)
 
     def read(self, place: Place, count: int, topics: Sequence[str], folder: Path) -> dict[str, list[Record]]:
-        """See `Program.read`."""
         self._run("read", place.servers, str(folder), str(count), *topics)
         return {topic: read_records(folder / topic) for topic in topics}
 
@@ -104,29 +83,21 @@ class Driven:
 
 @attrs.frozen
 class Kcat:
-    """kcat, with the librdkafka of the operating system or that of confluent-kafka.
-
-    Attributes:
-        confluent: The folder with a confluent-kafka whose librdkafka it is to use.
-        compressions: The compressions that it supports.
-    """
+    """kcat, with the librdkafka of the operating system or that of confluent-kafka."""
 
     confluent: str = ""
     compressions: tuple[str, ...] = COMPRESSIONS
 
     def find_obstacle(self) -> str:
-        """See `Program.find_obstacle`."""
         if shutil.which("kcat") is None:
             return "kcat is not installed"
         has_library = not self.confluent or is_installed(FOLDER, self.confluent)
         return "" if has_library else f"{self.confluent} is not installed: {_HOW}"
 
     def make_records(self, count: int) -> list[Record]:
-        """See `Program.make_records`."""
         return make_lines(count)
 
     def write(self, place: Place, records: list[Record], topics: dict[str, str], folder: Path) -> None:
-        """See `Program.write`."""
         lines = write_lines(records, folder)
         headers = [part for name, value in records[0].headers for part in ("-H", f"{name}={(value or b'').decode()}")]
         for topic, compression in topics.items():
@@ -135,7 +106,6 @@ class Kcat:
             )
 
     def read(self, place: Place, count: int, topics: Sequence[str], folder: Path) -> dict[str, list[Record]]:
-        """See `Program.read`."""
         found = {}
         for topic in topics:
             arguments = ["-C", "-b", place.servers, "-t", topic, "-o", "beginning", "-c", str(count), "-q"]
@@ -155,24 +125,17 @@ class Kcat:
 
 @attrs.frozen
 class Native:
-    """The commands `dafka produce` and `dafka consume`.
-
-    Attributes:
-        compressions: The compressions that it supports.
-    """
+    """The commands `dafka produce` and `dafka consume`."""
 
     compressions: tuple[str, ...] = COMPRESSIONS
 
     def find_obstacle(self) -> str:
-        """See `Program.find_obstacle`."""
         return ""
 
     def make_records(self, count: int) -> list[Record]:
-        """See `Program.make_records`."""
         return make_lines(count)
 
     def write(self, place: Place, records: list[Record], topics: dict[str, str], folder: Path) -> None:
-        """See `Program.write`."""
         lines = write_lines(records, folder)
         options = ["--key-separator", "\\t", "--timestamp", str(records[0].timestamp), "--file", lines]
         for name, value in records[0].headers:
@@ -181,7 +144,6 @@ class Native:
             self._run("produce", topic, "--compression", compression, *options, *place.options)
 
     def read(self, place: Place, count: int, topics: Sequence[str], folder: Path) -> dict[str, list[Record]]:
-        """See `Program.read`."""
         options = ["--from-beginning", "--count", str(count), "--format", _PARTS.decode()]
         options += ["--null-as", "", *place.options]
         return {topic: parse_parts(self._run("consume", topic, *options)) for topic in topics}
@@ -192,14 +154,12 @@ class Native:
 
 
 def run_program(command: Sequence[str], environment: dict[str, str]) -> bytes:
-    """Return what a program prints. It must succeed."""
     done = subprocess.run(command, env=environment, capture_output=True, timeout=DEADLINE_S, check=False)
     assert done.returncode == 0, (command, done.returncode, done.stderr[-3000:].decode(errors="replace"))
     return done.stdout
 
 
 def write_lines(records: Sequence[Record], folder: Path) -> str:
-    """Write keys and values as lines to a file, and return its path."""
     path = folder / "lines"
     path.write_bytes(b"".join(b"%s\t%s\n" % (each.key or b"", each.value or b"") for each in records))
     return str(path)

@@ -17,8 +17,6 @@ _INT = struct.Struct(">i")
 
 
 class Record(NamedTuple):
-    """A record."""
-
     timestamp: int
     key: bytes | None
     value: bytes | None
@@ -50,7 +48,6 @@ def make_lines(count: int) -> list[Record]:
 
 
 def write_records(path: str | Path, records: Iterable[Record]) -> None:
-    """Write a file of records."""
     with open(path, "wb") as file:
         for record in records:
             parts = [_LONG.pack(record.timestamp), *_pack(record.key), *_pack(record.value)]
@@ -61,7 +58,6 @@ def write_records(path: str | Path, records: Iterable[Record]) -> None:
 
 
 def read_records(path: str | Path) -> list[Record]:
-    """Return the records of a file."""
     data = Path(path).read_bytes()
     return list(_parse(data))
 

@@ -22,13 +22,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
 @attrs.frozen
 class Written:
-    """What a program has written.
-
-    Attributes:
-        topics: The topics, each with the compression that it was written with.
-        records: The records in each.
-        has_times: Whether the program was given the times of records.
-    """
+    """What a program has written."""
 
     topics: dict[str, str]
     records: list[Record]
@@ -36,8 +30,6 @@ class Written:
 
 
 class Matrix:
-    """A broker, and what programs have written to it."""
-
     def __init__(self, servers: str, options: list[str], folder: Path) -> None:
         self.servers = servers
         self.options = options

@@ -27,11 +27,9 @@ class Container:
             self._process = subprocess.Popen([*json.loads(os.environ["DAFKA_COMMAND"]), "up", *options])
 
     def exec_run(self, *_: Any, **__: Any) -> tuple[int, bytes]:
-        """Run nothing: there are no programs of Kafka."""
         return 0, b""
 
     def stop(self) -> None:
-        """End the broker."""
         if self._process is not None:
             self._process.terminate()
             self._process.wait()
@@ -39,16 +37,11 @@ class Container:
 
 
 class Containers:
-    """What starts containers."""
-
     def run(self, image: str, environment: dict[str, Any] | None = None, **_: Any) -> Container:
-        """Start a container."""
         return Container(environment or {})
 
 
 class DockerClient:
-    """A connection to Docker."""
-
     containers = Containers()
 
     def close(self) -> None:
@@ -59,5 +52,4 @@ models = SimpleNamespace(containers=SimpleNamespace(Container=Container))
 
 
 def from_env() -> DockerClient:
-    """Return a connection to Docker."""
     return DockerClient()

@@ -1,0 +1,280 @@
+"""Produce, Fetch, ListOffsets, DeleteRecords and OffsetForLeaderEpoch of logs, compared with plain lists of records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from random import Random
+from typing import Any
+
+import attrs
+import pytest
+
+from dafka import Config
+from dafka.batches import Compression, decode_batch, encode_batch, iter_batches
+from dafka.batches.message_sets import decode_message_set
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.kafka.protocol.constants import ApiKey
+from tests.kafka.apis.door import Client, Door, Log, of_logs, open_door
+from tests.waiting import poll_until
+
+NONE, UNKNOWN, OUT_OF_RANGE = ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OFFSET_OUT_OF_RANGE
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = range(-1, -6, -1)
+UNCOMMITTED, COMMITTED = 0, 1
+
+
+@attrs.define
+class Record:
+    """A record of the model. `batch` is the offset where its batch begins."""
+
+    value: bytes
+    time: int
+    batch: int
+
+
+@attrs.define
+class Model:
+    """A log.
+
+    Attributes:
+        records: By their offsets; None is the end of a transaction.
+        opened: Where open transactions begin, by the ids of their producers.
+        aborted: The producer of each aborted transaction, its first offset, and its end.
+    """
+
+    records: list[Record | None] = attrs.field(factory=list)
+    start: int = 0
+    opened: dict[int, int] = attrs.field(factory=dict)
+    aborted: list[tuple[int, int, int]] = attrs.field(factory=list)
+
+    @property
+    def end(self) -> int:
+        return len(self.records)
+
+    @property
+    def stable(self) -> int:
+        """The end for readers of committed records."""
+        return min(self.opened.values(), default=self.end)
+
+    def append(self, values: Sequence[bytes], times: Sequence[int], producer: int = -1) -> None:
+        first = self.end
+        if producer >= 0:
+            self.opened.setdefault(producer, first)
+        self.records += [Record(value, time, first) for value, time in zip(values, times, strict=True)]
+
+    def end_transaction(self, producer: int, *, is_committed: bool) -> None:
+        if not is_committed:
+            self.aborted.append((producer, self.opened[producer], self.end))
+        del self.opened[producer]
+        self.records.append(None)
+
+    def find_offset(self, time: int, end: int) -> tuple[int, int]:
+        """Return the answer to ListOffsets, and the timestamp in it."""
+        if time in {LATEST, EARLIEST, EARLIEST_LOCAL}:
+            return end if time == LATEST else self.start, -1
+        known = [(at, each.time) for at, each in enumerate(self.records) if each is not None and at >= self.start]
+        if time == MAX_TIMESTAMP:
+            known.sort(key=lambda each: -each[1])
+        elif time == LATEST_TIERED:  # nothing is stored elsewhere
+            known = []
+        found = next((each for each in known if each[1] >= time), (-1, -1))
+        return found if found[0] < end else (-1, -1)
+
+
+class History:
+    """A random history of two logs, with two producers of transactions. Other logs are asked about, too."""
+
+    def __init__(self, client: Client, seed: int) -> None:
+        self.random = Random(seed)
+        self.client = client
+        self.topic = f"t{seed}"
+        client.create_topics(self.topic)
+        self.models = {(self.topic, number): Model() for number in range(2)}
+        found = client.ask_logs(ApiKey.LIST_OFFSETS, 5, {(self.topic, 0): {"timestamp": EARLIEST}})
+        self.epoch = int(found[self.topic, 0]["leader_epoch"])
+        self.missing = [("unknown", 0), (self.topic, 2), (self.topic, -1)]
+        self.producers = {f"{self.topic}-{each}": self._begin(f"{self.topic}-{each}") for each in "ab"}
+        self.sequences: dict[tuple[int, Log], int] = {}
+        self.made = 0
+
+    def _begin(self, name: str) -> dict[str, int]:
+        asked = {"transactional_id": name, "transaction_timeout_ms": 600_000}
+        found = self.client.ask(ApiKey.INIT_PRODUCER_ID, 1, **asked)
+        return {key: found[key] for key in ("producer_id", "producer_epoch")}
+
+    def ask(self, api: ApiKey, version: int, fields: dict[Log, dict[str, Any]], **values: Any) -> dict[Log, Any]:
+        """Ask about logs, in any order, together with missing ones."""
+        asked = [*fields.items(), *((each, next(iter(fields.values()))) for each in self.missing)]
+        self.random.shuffle(asked)
+        found = self.client.ask_logs(api, version, dict(asked), **values)
+        assert {found.pop(each)["error_code"] for each in self.missing} == {UNKNOWN}
+        return found
+
+    def append(self, name: str = "") -> None:
+        """Append batches, perhaps in a transaction; what the broker sets itself may be anything."""
+        random, transaction = self.random, {"transactional_id": name} if name else {}
+        ends, batches = {log: each.end for log, each in self.models.items()}, {}
+        logs = random.sample([*self.models], random.choice((1, 2)))
+        version, producer = random.randrange(3, 12), self.producers.get(name, {})
+        if name:
+            topics = [{"name": self.topic, "partitions": [number for _, number in logs]}]
+            asked = {**transaction, **producer, "topics": topics}
+            prefixed = {f"v3_and_below_{key}": each for key, each in asked.items()}
+            self.client.ask(ApiKey.ADD_PARTITIONS_TO_TXN, random.randrange(4), **prefixed)
+        for log in logs:
+            values = [b"%d" % number for number in range(self.made, self.made + random.randrange(1, 4))]
+            self.made += len(values)
+            times = [random.randrange(1000, 9000, 500) for _ in values]
+            others: dict[str, Any] = {"compression": random.choice([*Compression][: 5 if version >= 7 else 4])}
+            if name:
+                sequence = self.sequences.get((producer["producer_id"], log), 0)
+                self.sequences[producer["producer_id"], log] = sequence + len(values)
+                others |= {**producer, "base_sequence": sequence, "is_transactional": True}
+            batch = encode_batch(random.randrange(99), values, timestamps=times, leader_epoch=9, **others)
+            batches[log] = {"records": batch}
+            self.models[log].append(values, times, producer.get("producer_id", -1))
+        for log, part in self.ask(ApiKey.PRODUCE, version, batches, **transaction).items():
+            start = self.models[log].start if version >= 5 else -1
+            answered = [part[each] for each in ("error_code", "base_offset", "log_append_time_ms", "log_start_offset")]
+            assert answered == [NONE, ends[log], -1, start]
+
+    def end_transaction(self) -> None:
+        name = self.random.choice([*self.producers])
+        producer, is_committed = self.producers[name], self.random.random() < 0.5
+        opened = [each for each in self.models.values() if producer["producer_id"] in each.opened]
+        for model in opened:
+            model.end_transaction(producer["producer_id"], is_committed=is_committed)
+        if opened:
+            asked = {"transactional_id": name, "committed": is_committed, **producer}
+            assert self.client.ask(ApiKey.END_TXN, self.random.randrange(5), **asked)["error_code"] == NONE
+
+    def delete(self) -> None:
+        asked = {}
+        for log, model in self.models.items():
+            beyond = [-2, model.end + 1, *([] if model.opened else [-1, model.end])]
+            asked[log] = {"offset": self.random.choice([*range(model.stable + 1), *beyond])}
+        for log, part in self.ask(ApiKey.DELETE_RECORDS, self.random.randrange(3), asked).items():
+            model, offset = self.models[log], asked[log]["offset"]
+            is_valid = -1 <= offset <= model.end
+            if is_valid:
+                model.start = max(model.start, model.end if offset == -1 else offset)
+            expected = (NONE, model.start) if is_valid else (OUT_OF_RANGE, -1)
+            assert (part["error_code"], part["low_watermark"]) == expected
+
+    def check_offsets(self) -> None:
+        random = self.random
+        time, isolation = random.choice([*range(-5, 0), 0, *range(999, 9001, 250)]), random.choice((0, 1))
+        asked = {log: {"timestamp": time} for log in self.models}
+        found = self.ask(ApiKey.LIST_OFFSETS, random.randrange(4, 12), asked, isolation_level=isolation)
+        for log, part in found.items():
+            model = self.models[log]
+            expected = model.find_offset(time, model.stable if isolation == COMMITTED else model.end)
+            assert (part["error_code"], (part["offset"], part["timestamp"])) == (NONE, expected), (time, isolation)
+
+    def check_epochs(self) -> None:
+        current, wanted = self.random.choice(
+            [(-1, self.epoch), (self.epoch, self.epoch), (self.epoch + 1, 0), (-1, -1)]
+        )
+        asked = {log: {"current_leader_epoch": current, "leader_epoch": wanted} for log in self.models}
+        for log, part in self.ask(ApiKey.OFFSET_FOR_LEADER_EPOCH, 3, asked).items():
+            error = ErrorCode.UNKNOWN_LEADER_EPOCH if current > self.epoch else NONE
+            end = (-1, -1) if error or wanted < 0 else (self.epoch, self.models[log].end)
+            assert (part["error_code"], (part["leader_epoch"], part["end_offset"])) == (error, end)
+
+    def check_reads(self) -> None:
+        random = self.random
+        version, isolation = random.randrange(4, 13), random.choice((UNCOMMITTED, COMMITTED))
+        asked = {log: {"fetch_offset": random.randrange(-1, each.end + 3)} for log, each in self.models.items()}
+        for log, part in self.ask(ApiKey.FETCH, version, asked, isolation_level=isolation).items():
+            model, offset = self.models[log], asked[log]["fetch_offset"]
+            if not model.start <= offset <= model.end:
+                assert (part["error_code"], part["records"]) == (OUT_OF_RANGE, b"")
+                continue
+            end = model.stable if isolation == COMMITTED else model.end
+            ends = part["high_watermark"], part["last_stable_offset"]
+            assert (part["error_code"], ends) == (NONE, (model.end, model.stable))
+            assert part["log_start_offset"] == (model.start if version >= 5 else -1)
+            found = values_in(part["records"])
+            assert {at: value for at, value in found.items() if at >= offset} == {
+                at: each.value for at, each in enumerate(model.records[:end]) if each is not None and at >= offset
+            }
+            assert min(found, default=offset) >= min(
+                (each.batch for each in model.records[offset:end] if each), default=offset
+            )
+            told = part["aborted_transactions"]
+            assert (told is not None) is (isolation == COMMITTED and offset < end)
+            aborted = [each[:2] for each in model.aborted if each[2] >= offset and each[1] < end]
+            told = [(each["producer_id"], each["first_offset"]) for each in told or ()]
+            assert sorted(told) == (sorted(aborted) if isolation == COMMITTED and offset < end else [])
+
+
+def values_in(records: bytes) -> dict[int, bytes | None]:
+    """Return the values in batches, by offset."""
+    found: dict[int, bytes | None] = {}
+    for at, header in iter_batches(records):
+        if not header.is_control:
+            batch = decode_batch(records[at : at + header.size], bytes_max=10**6)
+            found |= {header.base_offset + number: value for number, value in enumerate(batch.values)}
+    return found
+
+
+@pytest.fixture(scope="module")
+def door() -> Iterator[Door]:
+    with open_door(Config().with_kafka(auto_create_topics="off")) as found:
+        yield found
+
+
+@pytest.fixture
+def client(door: Door) -> Iterator[Client]:
+    with door.connect() as found:
+        yield found
+        assert door.broker.kafka is not None
+        answers = door.broker.kafka.answers
+        poll_until(lambda: answers.taken_bytes == 0)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_any_history_of_logs_follows_the_model(client: Client, seed: int) -> None:
+    history = History(client, seed)
+    changes = [history.append] * 3 + [history.end_transaction, history.delete]
+    changes += [lambda each=each: history.append(each) for each in history.producers]  # type: ignore[misc]
+    for _ in range(60):
+        history.random.choice(changes)()
+        for check in (history.check_offsets, history.check_reads, history.check_epochs):
+            check()
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_oldest_versions_get_message_sets(client: Client, version: int) -> None:
+    client.create_topics(f"old-{version}")
+    client.append(f"old-{version}", encode_batch(0, [b"one", b"two"], timestamps=7))
+    for offset, expected in ((0, [b"one", b"two"]), (2, [])):
+        (part,) = client.ask_logs(ApiKey.FETCH, version, {(f"old-{version}", 0): {"fetch_offset": offset}}).values()
+        found = decode_message_set(part["records"], bytes_max=10**6).values if part["records"] else []
+        assert (part["error_code"], [*found]) == (NONE, expected)
+
+
+def test_responses_are_as_large_as_the_client_accepts_but_never_empty(client: Client) -> None:
+    client.create_topics("a", "b", logs=1)
+    batch = encode_batch(0, [bytes(100)], timestamps=1)
+    for topic in "ababab":
+        client.append(topic, batch)
+    size = len(batch)
+    for bytes_max, expected in ((1, [1, 0]), (size, [1, 0]), (2 * size, [2, 0]), (4 * size, [3, 1]), (10**6, [3, 3])):
+        found = client.ask_logs(ApiKey.FETCH, 11, {("a", 0): {}, ("b", 0): {}}, max_bytes=bytes_max)
+        assert [len(values_in(found[each, 0]["records"])) for each in "ab"] == expected, bytes_max
+
+
+def test_fetch_waits_until_there_are_enough_bytes(door: Door, client: Client) -> None:
+    client.create_topics("awaited", logs=1)
+    batch = encode_batch(0, [b"x"], timestamps=1)
+    asked: dict[Log, dict[str, Any]] = {("awaited", 0): {}}
+    with door.connect() as waiting:
+        waiting.send(ApiKey.FETCH, 11, **of_logs(ApiKey.FETCH, asked, max_wait_ms=10**7, min_bytes=len(batch) + 1))
+        client.append("awaited", batch)
+        assert values_in(client.ask_logs(ApiKey.FETCH, 11, asked)["awaited", 0]["records"]) == {0: b"x"}
+        waiting.socket.settimeout(0.1)
+        with pytest.raises(TimeoutError):
+            waiting.socket.recv(1)
+        client.append("awaited", batch)
+        waiting.socket.settimeout(50)
+        assert (waiting.receive() or b"").count(b"x") >= 2
