@@ -16,14 +16,15 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import attrs
 import trio
 
 from tests.chaos.processes import Node
 from tests.chaos.timeline import Timeline
-from tests.groups.ledger import Handling, Verdict, judge, read_ledgers
 from tests.ports import free_ports
 
 HANDOVER_S = 1.0
@@ -32,21 +33,93 @@ HANDOVER_S = 1.0
 RESTART_S = 1.0
 """Seconds until a killed member is started again, at most."""
 
-PRODUCERS_PER_PROCESS = 25
-"""Producers in one process."""
-
 END_S = 120.0
 """Seconds in which a process must be ready, and end."""
 
 QUIET_S = 60.0
 """Seconds until all records must be handled after the last fault."""
 
+PRODUCERS_PER_PROCESS = 25
 HOST = "127.0.0.1"
+
+
+class Handling(NamedTuple):
+    """One batch that a member has handled, or begun to.
+
+    It ended with the kill if the member was killed before. `saved` is when the member knew that its position was saved.
+    """
+
+    member: str
+    first: int
+    end: int
+    begun: float
+    ended: float
+    saved: float | None = None
+
+
+@attrs.define
+class Verdict:
+    """What was not as promised, and what happened; the overlap is the longest of two members that were not frozen."""
+
+    problems: list[str] = attrs.field(factory=list)
+    handled: int = 0
+    repeated: int = 0
+    handovers: int = 0
+    overlap_s: float = 0.0
+
+
+def read_ledgers(paths: Iterable[Path], killed: Mapping[str, float]) -> dict[str, list[Handling]]:
+    """Return what was handled by partition, in the order of time; `killed` is when processes were, by their ids."""
+    found: dict[str, list[Handling]] = defaultdict(list)
+    for path in paths:
+        times: dict[tuple[str, str, int, int], dict[str, float]] = defaultdict(dict)
+        for line in path.read_text().splitlines():
+            kind, member, at, partition, first, end = json.loads(line)
+            times[member, partition, first, end][kind] = at
+        for (member, partition, first, end), at in times.items():
+            over = at.get("end", killed.get(member.rpartition("/")[2], at["begin"]))
+            found[partition].append(Handling(member, first, end, at["begin"], over, at.get("saved")))
+    return {partition: sorted(each, key=lambda one: one.begun) for partition, each in found.items()}
+
+
+def judge(handled: Mapping[str, list[Handling]], ends: Mapping[str, int], frozen: Mapping[str, list[range]]) -> Verdict:
+    """Check what was handled, by partition; `frozen` is when processes were, in milliseconds, by their ids."""
+    verdict = Verdict()
+    for partition, end in ends.items():
+        reached, before = 0, None
+        found = handled.get(partition, [])
+        for number, each in enumerate(found):
+            if each.first > reached:
+                verdict.problems.append(f"{partition}: {reached} to {each.first - 1} were skipped at {each.begun:.3f}")
+            known = max(
+                (one.end for one in found[:number] if one.saved is not None and one.saved < each.begun), default=0
+            )
+            if each.first < known:
+                place = f"{each.member} began at {each.first} at {each.begun:.3f}"
+                verdict.problems.append(f"{partition}: {place}, though {known} was saved")
+            verdict.handled += each.end - each.first
+            verdict.repeated += max(min(reached, each.end) - each.first, 0)
+            reached = max(reached, each.end)
+            if before is not None and before.member != each.member:
+                verdict.handovers += 1
+                verdict.overlap_s = max(verdict.overlap_s, _overlap_s(before, each, frozen))
+            before = each
+        if reached != end:
+            verdict.problems.append(f"{partition}: {reached} of {end} records were handled")
+    return verdict
+
+
+def _overlap_s(before: Handling, after: Handling, frozen: Mapping[str, list[range]]) -> float:
+    """Return for how long both were handled, but for the time in which one of them was frozen."""
+    begin, end = round(after.begun * 1000), round(min(before.ended, after.ended) * 1000)
+    pauses = [each for one in (before, after) for each in frozen.get(one.member.rpartition("/")[2], [])]
+    still = sum(max(min(end, each.stop) - max(begin, each.start), 0) for each in pauses)
+    return max(end - begin - still, 0) / 1000
 
 
 @attrs.frozen(kw_only=True)
 class Plan:
-    """What happens."""
+    """What happens: faults for some seconds, each after the average time since the one before."""
 
     members: int = 10
     partitions: int = 200
@@ -57,7 +130,7 @@ class Plan:
 
 
 class Chaos:
-    """The processes, and what happens to them."""
+    """The processes, and what happens to them: when members were killed and frozen, by process id."""
 
     def __init__(self, plan: Plan, folder: Path) -> None:
         self.killed: dict[str, float] = {}
@@ -77,17 +150,14 @@ class Chaos:
         }
         storage = f"sqlite:{folder}/store.db"
         self._tower = self._node("up", "dafka", "up", "--sub", sub, "--pub", pub, "--storage", storage, ready="tcp://")
-        counts = [min(PRODUCERS_PER_PROCESS, plan.partitions - at) for at in range(0, plan.partitions, 25)]
+        module, size, rate = "tests.groups.chaos_processes", PRODUCERS_PER_PROCESS, str(plan.records_per_s)
+        counts = [min(size, plan.partitions - at) for at in range(0, plan.partitions, size)]
         self._producers = [
-            self._node(
-                f"p{number}", "tests.groups.producers_process", str(count), str(plan.records_per_s), f"p{number}"
-            )
+            self._node(f"p{number}", module, "producers", str(count), rate, f"p{number}")
             for number, count in enumerate(counts)
         ]
-        self._members = [
-            self._node(f"m{number}", "tests.groups.member_process", f"m{number}", f"m{number}.ledger")
-            for number in range(plan.members)
-        ]
+        names = [f"m{number}" for number in range(plan.members)]
+        self._members = [self._node(name, module, "member", name, f"{name}.ledger") for name in names]
 
     def _node(self, name: str, module: str, *arguments: str, ready: str = "ready") -> Node:
         command = [sys.executable, "-m", module, *arguments]
@@ -95,11 +165,9 @@ class Chaos:
 
     async def run(self) -> Verdict:
         async with trio.open_nursery() as nursery:
-            nodes = [self._tower, *self._producers, *self._members]
-            for node in nodes:
-                nursery.start_soon(node.run)
             for some in ([self._tower], self._producers, self._members):
                 for node in some:
+                    nursery.start_soon(node.run)
                     node.start()
                 with trio.fail_after(END_S):
                     for node in some:
@@ -121,7 +189,8 @@ class Chaos:
             nursery.cancel_scope.cancel()
         self.timeline.close()
         verdict = judge(self._handled(), ends, self.frozen)
-        return attrs.evolve(verdict, problems=(*verdict.problems, *self.timeline.problems))
+        verdict.problems += self.timeline.problems
+        return verdict
 
     async def _strike(self) -> None:
         """Kill or freeze a member, and let it come back."""
@@ -130,8 +199,7 @@ class Chaos:
             return
         member = random.choice(free)
         self._busy.add(member)
-        process = str(member.process_id)
-        begun = time.monotonic()
+        process, begun = str(member.process_id), time.monotonic()
         if random.random() < 0.5:
             await member.kill()
             self.killed[process] = begun
@@ -158,11 +226,6 @@ class Chaos:
         return {partition: max(each.end for each in found) for partition, found in self._handled().items()}
 
 
-async def run(plan: Plan, folder: Path) -> tuple[Verdict, Chaos]:
-    chaos = Chaos(plan, folder)
-    return await chaos.run(), chaos
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.groups.chaos", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
@@ -172,7 +235,8 @@ def main() -> int:
     given = parser.parse_args()
     plan = Plan(members=given.members, partitions=given.partitions, seconds=given.minutes * 60, lease_s=given.lease)
     with tempfile.TemporaryDirectory() as folder:
-        verdict, chaos = trio.run(run, plan, Path(folder))
+        chaos = Chaos(plan, Path(folder))
+        verdict = trio.run(chaos.run)
     for problem in verdict.problems[:20]:
         print(problem)
     print(

@@ -53,6 +53,7 @@ class Checker:
         assert not _may_hand_out(before, process, partition), (
             f"{partition}: {process.host} and {before and before.host}"
         )
+        assert not self._is_handed_over_early(found, process), f"{partition}: {found.in_hand} still handles it"
         assert sequence >= found.saved, f"{partition} goes back to {sequence}, although {found.saved} was saved"
         assert sequence <= found.saving, f"{partition} skips to {sequence}, although only {found.saving} was saved"
         self.handovers += before is not None and before is not process

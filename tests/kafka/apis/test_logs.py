@@ -162,7 +162,7 @@ class History:
 
     def check_offsets(self) -> None:
         random = self.random
-        time, isolation = random.choice([*range(-5, 0), 0, *range(999, 9001, 250)]), random.choice((0, 1))
+        time, isolation = random.choice([*range(-5, 0), 0, 999, *range(1000, 9001, 250)]), random.choice((0, 1))
         asked = {log: {"timestamp": time} for log in self.models}
         found = self.ask(ApiKey.LIST_OFFSETS, random.randrange(4, 12), asked, isolation_level=isolation)
         for log, part in found.items():
