@@ -31,7 +31,8 @@ from dafka.kafka.protocol.constants import ApiKey
 from dafka.kafka.protocol.frames import RequestHeader, decode_response, encode_response
 from dafka.kafka.protocol.tables import Response
 from dafka.kafka.server.kafka_server import KafkaServer
-from tests.kafka.apis.door import build, plain
+from tests.kafka.apis.door import Log as LogName
+from tests.kafka.apis.door import build, logs_in, of_logs, plain
 
 OWN, SECOND, THIRD = "b" * 32, "c" * 32, "a" * 32
 """The addresses of the brokers 0, 1 and 2."""
@@ -207,6 +208,16 @@ class FakeCluster:
             response = await HANDLERS[api](context, request)
         assert response is not None
         return plain(decode_response(encode_response(context.header, response)[4:], RESPONSES[api], version))
+
+    async def ask_logs(
+        self, api: ApiKey, version: int, logs: Mapping[LogName, dict[str, Any]], **values: Any
+    ) -> dict[LogName, dict[str, Any]]:
+        """Ask about logs by their topics and numbers, and return what the response says about each; see `of_logs`."""
+        return logs_in(api, await self.ask(api, version, **of_logs(api, logs, **values)))
+
+    async def ask_log(self, api: ApiKey, version: int, asked: dict[str, Any], **values: Any) -> dict[str, Any]:
+        """Ask about the log of the topic `t`."""
+        return (await self.ask_logs(api, version, {("t", 0): asked}, **values))["t", 0]
 
 
 def refuse_transaction(_log: Log, _transactional_id: str, _producer: Producer) -> ErrorCode:
