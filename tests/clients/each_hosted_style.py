@@ -16,7 +16,7 @@ from dafka import Config, events
 from dafka.errors import StorageLostError
 from dafka.records import new_address
 from dafka.roles.producer import RUN_RECORDS_MAX
-from tests.clients.each_style import EachStyle
+from tests.clients.each_style import EachStyle, in_style
 from tests.clients.styles import DEADLINE_S
 from tests.roles.helpers import contents
 
@@ -39,7 +39,8 @@ def hold(producer: Any) -> Callable[[], None]:
 class EachHostedStyle(EachStyle):
     """A subclass says which style its tests use."""
 
-    def test_a_call_that_is_given_up_loses_no_record(self, config: Config) -> None:
+    @in_style
+    async def test_a_call_that_is_given_up_loses_no_record(self, config: Config) -> None:
         received: list[bytes | None] = []
 
         async def send(producer: Any) -> None:
@@ -53,19 +54,17 @@ class EachHostedStyle(EachStyle):
                 except TimeoutError:
                     continue
 
-        async def program() -> None:
-            async with (
-                self.style.opened("open_consumer", ["hello"], config) as consumer,
-                self.style.opened("open_producer", "hello", config) as producer,
-            ):
-                with pytest.raises(TimeoutError):
-                    await self.style.call_within(0.01, consumer.next_record)
-                await self.style.together([partial(send, producer), partial(receive, consumer)])
-            assert received == contents(0, 100)
+        async with (
+            self.style.opened("open_consumer", ["hello"], config) as consumer,
+            self.style.opened("open_producer", "hello", config) as producer,
+        ):
+            with pytest.raises(TimeoutError):
+                await self.style.call_within(0.01, consumer.next_record)
+            await self.style.together([partial(send, producer), partial(receive, consumer)])
+        assert received == contents(0, 100)
 
-        self.style.run(program)
-
-    def test_batches_of_several_callers_have_the_sequences_that_are_returned(self, config: Config) -> None:
+    @in_style
+    async def test_batches_of_several_callers_have_the_sequences_that_are_returned(self, config: Config) -> None:
         sent: dict[int, bytes] = {}
 
         async def send(producer: Any, caller: int) -> None:
@@ -75,56 +74,52 @@ class EachHostedStyle(EachStyle):
                 single = b"%d %d" % (caller, number)
                 sent[await self.style.call(producer.send, single)] = single
 
-        async def program() -> None:
-            async with self.style.opened("open_consumer", ["hello"], config) as consumer:
-                async with self.style.opened("open_producer", "hello", config) as producer:
-                    await self.style.together([partial(send, producer, caller) for caller in range(3)])
-                found: list[bytes | None] = []
-                while len(found) < 3 * (29 * 5 + 5000 + 30):
-                    found += (await self.style.call(consumer.next_batch)).values
-            assert dict(enumerate(found)) == sent
+        async with self.style.opened("open_consumer", ["hello"], config) as consumer:
+            async with self.style.opened("open_producer", "hello", config) as producer:
+                await self.style.together([partial(send, producer, caller) for caller in range(3)])
+            found: list[bytes | None] = []
+            while len(found) < 3 * (29 * 5 + 5000 + 30):
+                found += (await self.style.call(consumer.next_batch)).values
+        assert dict(enumerate(found)) == sent
 
-        self.style.run(program)
-
-    def test_batches_that_were_handed_over_are_waited_for(self, config: Config) -> None:
-        async def program() -> None:
-            producer = await self.style.call(self.style.module.open_producer, "hello", config)
-            await self.style.call(producer.wait_settled)
-            go_on = hold(producer)
-            assert await self.style.call(producer.send_many, [b"1", b"2"]) == range(2)
-            assert (await self.style.call(producer.statistics)).records == 0
-            threading.Timer(0.1, go_on).start()
-            with pytest.raises(TimeoutError):
-                await self.style.call_within(0.01, producer.send_many, [b"no"])
-            await self.style.call(producer.wait_stored)
-            statistics = await self.style.call(producer.statistics)
-            assert (statistics.records, statistics.unacknowledged) == (2, 0)
-            go_on = hold(producer)
-            assert await self.style.call(producer.send_many, [b"3"]) == range(2, 3)
-            threading.Timer(0.1, go_on).start()  # while it is closed
-            await self.style.close(producer)
-            async with self.style.opened("open_consumer", ["hello"], config) as consumer:
-                found = [(await self.style.call(consumer.next_record)).value for _ in range(3)]
-            assert found == [b"1", b"2", b"3"]
-
-        self.style.run(program)
+    @in_style
+    async def test_batches_that_were_handed_over_are_waited_for(self, config: Config) -> None:
+        producer = await self.style.call(self.style.module.open_producer, "hello", config)
+        await self.style.call(producer.wait_settled)
+        go_on = hold(producer)
+        assert await self.style.call(producer.send_many, [b"1", b"2"]) == range(2)
+        assert (await self.style.call(producer.statistics)).records == 0
+        threading.Timer(0.1, go_on).start()
+        with pytest.raises(TimeoutError):
+            await self.style.call_within(0.01, producer.send_many, [b"no"])
+        await self.style.call(producer.wait_stored)
+        statistics = await self.style.call(producer.statistics)
+        assert (statistics.records, statistics.unacknowledged) == (2, 0)
+        go_on = hold(producer)
+        assert await self.style.call(producer.send_many, [b"3"]) == range(2, 3)
+        threading.Timer(0.1, go_on).start()  # while it is closed
+        await self.style.close(producer)
+        async with self.style.opened("open_consumer", ["hello"], config) as consumer:
+            found = [(await self.style.call(consumer.next_record)).value for _ in range(3)]
+        assert found == [b"1", b"2", b"3"]
 
     @pytest.mark.parametrize("reason", ["a spool", "an address", "many records"])
-    def test_what_could_fail_or_wait_is_not_handed_over(self, reason: str, config: Config, tmp_path: Path) -> None:
+    @in_style
+    async def test_what_could_fail_or_wait_is_not_handed_over(
+        self, reason: str, config: Config, tmp_path: Path
+    ) -> None:
         changed = config.with_producer(spool=f"sqlite:{tmp_path}/spool.db") if reason == "a spool" else config
         address = new_address() if reason == "an address" else None
         count = RUN_RECORDS_MAX + 1 if reason == "many records" else 1
 
-        async def program() -> None:
-            async with self.style.opened("open_producer", "hello", changed, address=address) as producer:
-                go_on = hold(producer)
-                with pytest.raises(TimeoutError):
-                    await self.style.call_within(0.01, producer.send_many, [b"1"] * count)
-                go_on()
+        async with self.style.opened("open_producer", "hello", changed, address=address) as producer:
+            go_on = hold(producer)
+            with pytest.raises(TimeoutError):
+                await self.style.call_within(0.01, producer.send_many, [b"1"] * count)
+            go_on()
 
-        self.style.run(program)
-
-    def test_events_end_with_the_node(self, config: Config) -> None:
+    @in_style
+    async def test_events_end_with_the_node(self, config: Config) -> None:
         found: list[object] = []
 
         async def collect(consumer: Any) -> None:
@@ -140,37 +135,30 @@ class EachHostedStyle(EachStyle):
             assert (health.unready, *others) == ("", (), {})
             await self.style.close(consumer)
 
-        async def program() -> None:
-            consumer = await self.style.call(self.style.module.open_consumer, ["hello"], config)
-            await self.style.together([partial(collect, consumer), partial(use, consumer)])
-            assert any(isinstance(event, events.PeerJoined) for event in found)
-            assert [event async for event in self.style.each(consumer.events)] == found
+        consumer = await self.style.call(self.style.module.open_consumer, ["hello"], config)
+        await self.style.together([partial(collect, consumer), partial(use, consumer)])
+        assert any(isinstance(event, events.PeerJoined) for event in found)
+        assert [event async for event in self.style.each(consumer.events)] == found
 
-        self.style.run(program)
+    @in_style
+    async def test_a_node_that_ends_by_itself_says_why(self, config: Config, tmp_path: Path) -> None:
+        own = config.with_store(storage=f"sqlite:{tmp_path}/s.db")
+        store = await self.style.call(self.style.module.serve_store, own)
+        assert (await self.style.call(store.statistics)).records_stored == 0
+        (tmp_path / "s.db").unlink()
+        with pytest.raises(StorageLostError):
+            async for _ in self.style.each(store.events):
+                pass
+        with pytest.raises(StorageLostError):
+            await self.style.call(store.statistics)
+        with pytest.raises(StorageLostError):
+            await self.style.close(store)
 
-    def test_a_node_that_ends_by_itself_says_why(self, config: Config, tmp_path: Path) -> None:
-        async def program() -> None:
-            own = config.with_store(storage=f"sqlite:{tmp_path}/s.db")
-            store = await self.style.call(self.style.module.serve_store, own)
-            assert (await self.style.call(store.statistics)).records_stored == 0
-            (tmp_path / "s.db").unlink()
-            with pytest.raises(StorageLostError):
-                async for _ in self.style.each(store.events):
-                    pass
-            with pytest.raises(StorageLostError):
-                await self.style.call(store.statistics)
-            with pytest.raises(StorageLostError):
-                await self.style.close(store)
-
-        self.style.run(program)
-
-    def test_an_unclosed_node_warns_and_is_closed(self, config: Config) -> None:
-        async def program() -> None:
-            consumer = await self.style.call(self.style.module.open_consumer, ["hello"], config)
-            hosted = consumer._hosted
-            with pytest.warns(ResourceWarning, match="unclosed consumer"):  # noqa: PT031
-                del consumer
-                gc.collect()
-            hosted.closed.result(DEADLINE_S)
-
-        self.style.run(program)
+    @in_style
+    async def test_an_unclosed_node_warns_and_is_closed(self, config: Config) -> None:
+        consumer = await self.style.call(self.style.module.open_consumer, ["hello"], config)
+        hosted = consumer._hosted
+        with pytest.warns(ResourceWarning, match="unclosed consumer"):  # noqa: PT031
+            del consumer
+            gc.collect()
+        hosted.closed.result(DEADLINE_S)

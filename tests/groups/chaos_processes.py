@@ -17,6 +17,7 @@ import signal
 import sys
 import time
 from contextlib import AsyncExitStack
+from functools import partial
 
 import trio
 
@@ -53,30 +54,31 @@ async def publish(producer: dafka.Producer, records_per_s: float) -> None:
         await trio.sleep(random.expovariate(records_per_s / 2))
 
 
-async def main(*arguments: str) -> None:
+async def main(kind: str, count_or_name: str, *arguments: str) -> None:
     config = dafka.Config.load()
     with trio.open_signal_receiver(signal.SIGTERM) as signals:
-        async with AsyncExitStack() as stack, trio.open_nursery() as nursery:
-            producers: list[dafka.Producer] = []
-            if arguments[0] == "member":
-                ledger = os.open(arguments[2], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-                opening = dafka.open_consumer([TOPIC], config, group=GROUP)
-                nursery.start_soon(handle, arguments[1], ledger, await stack.enter_async_context(opening))
-            else:
-                for _ in range(int(arguments[1])):
-                    producers.append(await stack.enter_async_context(dafka.open_producer(TOPIC, config)))
-                    nursery.start_soon(publish, producers[-1], float(arguments[2]))
-            print("ready", flush=True)
-            async for _ in signals:
-                break
-            nursery.cancel_scope.cancel()
-            with trio.CancelScope(shield=True):
-                for producer in producers:
-                    await producer.wait_stored()
-                if producers:
-                    ends = {each.address: each.statistics().next_sequence for each in producers}
-                    await trio.Path(arguments[3]).write_text(json.dumps(ends))
+        async with AsyncExitStack() as stack:
+            count = int(count_or_name) if kind == "producers" else 0
+            openings = [dafka.open_producer(TOPIC, config) for _ in range(count)]
+            producers = [await stack.enter_async_context(each) for each in openings]
+            tasks = [partial(publish, each, float(arguments[0])) for each in producers]
+            if kind == "member":
+                ledger = os.open(arguments[0], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+                consumer = await stack.enter_async_context(dafka.open_consumer([TOPIC], config, group=GROUP))
+                tasks = [partial(handle, count_or_name, ledger, consumer)]
+            async with trio.open_nursery() as nursery:
+                for task in tasks:
+                    nursery.start_soon(task)
+                print("ready", flush=True)
+                async for _ in signals:
+                    break
+                nursery.cancel_scope.cancel()
+            for producer in producers:
+                await producer.wait_stored()
+            if producers:
+                ends = {each.address: each.statistics().next_sequence for each in producers}
+                await trio.Path(arguments[1]).write_text(json.dumps(ends))
 
 
 if __name__ == "__main__":
-    trio.run(main, *sys.argv[1:])
+    trio.run(partial(main, *sys.argv[1:]))
