@@ -91,6 +91,30 @@ class Confluent:
         return found
 
 
+def read_log(servers: str, topic: str, **settings: Any) -> dict[int, tuple[bytes, bytes | None]]:
+    """Return the keys and values of the only log of a topic up to its end, by their offsets, in this order."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    others = {name.replace("_", "."): value for name, value in settings.items()}
+    consumer = Consumer(
+        {"bootstrap.servers": servers, "group.id": "unused", "enable.partition.eof": True, **others}
+        | {"auto.offset.reset": "earliest", "enable.auto.commit": False}
+    )
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found: dict[int, tuple[bytes, bytes | None]] = {}
+    deadline = time.monotonic() + DEADLINE_S
+    while True:
+        assert time.monotonic() < deadline, len(found)
+        message: Any = consumer.poll(1)
+        if message is not None and message.error():
+            assert message.error().name() == "_PARTITION_EOF", message.error()
+            break
+        if message is not None:
+            found[message.offset()] = message.key(), message.value()
+    consumer.close()
+    return dict(sorted(found.items()))
+
+
 class AioKafka:
     """aiokafka."""
 

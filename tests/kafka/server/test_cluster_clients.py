@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing
 from functools import partial
@@ -13,7 +12,7 @@ import attrs
 import pytest
 import trio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from dafka.batches import encode_batch
@@ -22,7 +21,7 @@ from dafka.kafka.protocol.constants import ApiKey
 from dafka.server import ServingBroker, serve_listeners
 from dafka.testing.cluster import open_cluster
 from tests.kafka.apis.door import Client as RawClient
-from tests.kafka.server.clients import AioKafka, Client, Confluent, KafkaPython, Message, import_kafka
+from tests.kafka.server.clients import AioKafka, Client, Confluent, KafkaPython, Message, import_kafka, read_log
 from tests.waiting import poll_until
 
 DEADLINE_S = 60
@@ -98,20 +97,9 @@ def test_clients_write_to_and_read_from_leaders(cluster: RunningCluster, admin: 
     assert sorted(each.value or b"" for each in found) == sorted(each.value or b"" for each in messages)
 
 
-def read_committed(servers: str, topic: str, rack: str, count: int) -> list[bytes]:
+def read_in(servers: str, topic: str, rack: str) -> list[bytes | None]:
     """Return the committed records of the only log of a topic, as a consumer in a rack."""
-    settings = {"group.id": "unused", "client.rack": rack, "enable.auto.commit": False}
-    consumer = Consumer({"bootstrap.servers": servers, **settings})
-    consumer.assign([TopicPartition(topic, 0, 0)])
-    found: list[bytes] = []
-    deadline = time.monotonic() + DEADLINE_S
-    while len(found) < count:
-        assert time.monotonic() < deadline, f"{len(found)} of {count}"
-        for message in consumer.consume(count, timeout=0.2):
-            assert message.error() is None, message.error()
-            found.append(message.value() or b"")
-    consumer.close()
-    return found
+    return [value for _, value in read_log(servers, topic, client_rack=rack).values()]
 
 
 def test_consumers_read_what_is_committed_in_their_rack(cluster: RunningCluster, admin: AdminClient) -> None:
@@ -142,7 +130,7 @@ def test_consumers_read_what_is_committed_in_their_rack(cluster: RunningCluster,
     def serving(rack: str) -> list[int]:
         """Return the brokers from which a consumer in a rack gets the records."""
         before = [consumed(each) for each in range(3)]
-        assert read_committed(cluster.servers, topic, rack, len(expected)) == expected
+        assert read_in(cluster.servers, topic, rack) == expected
         return [each for each in range(3) if consumed(each) > before[each]]
 
     def is_served_by(number: int, rack: str) -> bool:
@@ -195,4 +183,4 @@ def test_logs_are_led_and_kept_by_the_brokers_that_are_named(cluster: RunningClu
         return log.leader, sorted(log.replicas)
 
     poll_until(lambda: place() == (0, [0, 1]))
-    assert read_committed(cluster.servers, "placed", "", 1) == [b"x"], "records have moved with the log"
+    assert read_in(cluster.servers, "placed", "") == [b"x"], "records have moved with the log"
