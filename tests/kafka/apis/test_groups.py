@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import count
+from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -15,7 +16,7 @@ from dafka.batches import encode_batch
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.coordinator import CommitRequest
 from dafka.kafka.protocol.constants import ApiKey
-from tests.kafka.apis.door import Client, Door, open_door
+from tests.kafka.apis.door import Client, Door, Log, logs_in, open_door
 from tests.kafka.apis.fake_cluster import FakeCluster
 
 NONE = ErrorCode.NONE
@@ -33,8 +34,7 @@ def door() -> Iterator[Door]:
 @pytest.fixture(scope="module")
 def client(door: Door) -> Iterator[Client]:
     with door.connect() as found:
-        rest = {"num_partitions": 2, "replication_factor": 1, "assignments": [], "configs": []}
-        found.ask(ApiKey.CREATE_TOPICS, 4, topics=[{"name": name, **rest} for name in ("t", "u")])
+        found.create_topics("t", "u")
         yield found
 
 
@@ -111,99 +111,127 @@ def test_members_leave(client: Client, version: int) -> None:
     assert client.ask(ApiKey.HEARTBEAT, 3, **member)["error_code"] == UNKNOWN_MEMBER
 
 
-def commit(client: Client, group: str, *asked: tuple[str, int, int], version: int = 7, **member: Any) -> list[int]:
+def commit(client: Client, group: str, offsets: Mapping[Log, int], version: int = 7, **member: Any) -> list[int]:
     """Commit offsets. Return the error of each log."""
-    topics = [
-        {
-            "name": name,
-            "partitions": [{"partition_index": log, "committed_offset": offset, "committed_metadata": f"at {offset}"}],
-        }
-        for name, log, offset in asked
-    ]
     if "generation_id" in member:
         member["generation_id_or_member_epoch"] = member.pop("generation_id")
-    found = client.ask(ApiKey.OFFSET_COMMIT, version, **{"group_id": group, **member}, topics=topics)
-    assert [each["name"] for each in found["topics"]] == [name for name, *_ in asked]
-    return [each["partitions"][0]["error_code"] for each in found["topics"]]
+    logs = {log: {"committed_offset": each, "committed_metadata": f"at {each}"} for log, each in offsets.items()}
+    found = client.ask_logs(ApiKey.OFFSET_COMMIT, version, logs, **{"group_id": group, **member})
+    return [each["error_code"] for each in found.values()]
 
 
-def committed(client: Client, group: str, version: int = 5) -> dict[tuple[str, int], tuple[int, str]]:
-    """Return the offsets that a group has committed."""
-    asked = {"group_id": group, "topics": None}
-    found = client.ask(ApiKey.OFFSET_FETCH, version, **(asked if version < 8 else {"groups": [asked]}))
-    topics = found["topics"] if version < 8 else found["groups"][0]["topics"]
-    return {
-        (each["name"], part["partition_index"]): (part["committed_offset"], part["metadata"])
-        for each in topics
-        for part in each["partitions"]
-    }
+def fetched(client: Client, version: int, *groups: str, topics: Any = None, **others: Any) -> list[dict[Log, Any]]:
+    """Return what is said about the offsets of each group."""
+    asked = [{"group_id": each, "topics": topics} for each in groups]
+    if version < 8:
+        answers = [client.ask(ApiKey.OFFSET_FETCH, version, **each, **others) for each in asked]
+    else:
+        answers = client.ask(ApiKey.OFFSET_FETCH, version, groups=asked, **others)["groups"]
+    assert [each["error_code"] for each in answers] == [NONE] * len(groups)
+    return [logs_in(ApiKey.OFFSET_COMMIT, each) for each in answers]
 
 
-@pytest.mark.parametrize("version", range(1, 10))
-def test_offsets_are_committed_by_members_of_the_generation(client: Client, version: int) -> None:
-    group, member = open_group(client)
-    assert commit(
-        client, group, ("t", 0, 5), ("unknown", 0, 5), ("t", 2, 5), ("u", 1, 6), version=version, **member
-    ) == [
-        NONE,
-        UNKNOWN,
-        UNKNOWN,
-        NONE,
-    ]
-    for change, error in (
-        ({"generation_id": 0}, ILLEGAL),
-        ({"member_id": "somebody"}, UNKNOWN_MEMBER),
-        ({"generation_id": -1, "member_id": ""}, UNKNOWN_MEMBER),
-    ):
-        assert commit(client, group, ("t", 0, 9), version=version, **{**member, **change}) == [error]
-    expected = {("t", 0): (5, "at 5"), ("u", 1): (6, "at 6")}
-    assert [committed(client, group, each) for each in range(2, 10)] == [expected] * 8
+T0, T1, U0, U1, T2, MISSING = ("t", 0), ("t", 1), ("u", 0), ("u", 1), ("t", 2), ("unknown", 0)
 
 
-@pytest.mark.parametrize("version", range(1, 10))
-def test_offsets_that_were_not_committed_are_told(client: Client, version: int) -> None:
-    groups = [new_name(), new_name()]
-    commit(client, groups[0], ("t", 0, 5))
+@pytest.mark.parametrize("seed", range(4))
+def test_any_history_of_committed_offsets_follows_a_dictionary(client: Client, seed: int) -> None:
+    """Offsets are committed by a member, by groups without members and in transactions, and deleted."""
+    random, stable = Random(seed), open_group(client)
+    members = {stable[0]: stable[1], new_name(): {}, new_name(): {}}
+    model: dict[str, dict[Log, int]] = {each: {} for each in members}
+    pending: dict[str, dict[Log, int]] = {each: {} for each in members}
+    superseded: dict[str, set[Log]] = {each: set() for each in members}  # by a commit after that of the transaction
+    name = new_name()
+    producer = begin(client, name)
+    for _ in range(60):
+        group, member = random.choice([*members.items()])
+        offsets = {log: random.randrange(100) for log in random.sample([T0, T1, U0, U1, T2, MISSING], 3)}
+        known = {log: offset for log, offset in offsets.items() if log not in {T2, MISSING}}
+        errors = [NONE if log in known else UNKNOWN for log in offsets]
+        kind = random.choice(["commit", "commit", "wrong", "delete", "transaction", "end"])
+        if kind == "commit":
+            assert commit(client, group, offsets, random.randrange(1, 10), **member) == errors
+            model[group] |= known
+            superseded[group] |= pending[group].keys() & known.keys()
+        elif kind == "wrong" and member:
+            changes: list[tuple[dict[str, Any], ErrorCode]] = [
+                ({"generation_id": 0}, ILLEGAL),
+                ({"member_id": "somebody"}, UNKNOWN_MEMBER),
+                ({"generation_id": -1, "member_id": ""}, UNKNOWN_MEMBER),
+            ]
+            change, error = random.choice(changes)
+            assert commit(client, group, {T0: 9}, random.randrange(1, 10), **{**member, **change}) == [error]
+        elif kind == "delete" and not member and model[group]:
+            found = client.ask_logs(ApiKey.OFFSET_DELETE, 0, {log: {} for log in known}, group_id=group)
+            assert {each["error_code"] for each in found.values()} <= {NONE}
+            model[group] = {log: offset for log, offset in model[group].items() if log not in known}
+        elif kind == "transaction":
+            identity = {"transactional_id": name, "group_id": group, **producer}
+            assert client.ask(ApiKey.ADD_OFFSETS_TO_TXN, random.randrange(5), **identity)["error_code"] == NONE
+            logs = {
+                log: {"committed_offset": each, "committed_metadata": f"at {each}"} for log, each in offsets.items()
+            }
+            found = client.ask_logs(ApiKey.TXN_OFFSET_COMMIT, random.randrange(3), logs, **identity)
+            assert [each["error_code"] for each in found.values()] == errors
+            pending[group] |= known
+            superseded[group] -= known.keys()
+        elif kind == "end" and any(pending.values()):
+            is_committed = random.random() < 0.5
+            assert end(client, name, producer, is_committed=is_committed) == NONE
+            for each, offsets in pending.items():
+                newer = {log: offset for log, offset in offsets.items() if log not in superseded[each]}
+                model[each] |= newer if is_committed else {}
+                offsets.clear()
+                superseded[each].clear()
+        check_offsets(client, random, model, pending)
+    client.ask(ApiKey.END_TXN, 2, transactional_id=name, committed=False, **producer)
+
+
+def check_offsets(
+    client: Client, random: Random, model: dict[str, dict[Log, int]], pending: dict[str, dict[Log, int]]
+) -> None:
+    version = random.randrange(1, 10)
     topics = [{"name": "t", "partition_indexes": [1, 0]}, {"name": "unknown", "partition_indexes": [0]}]
-    asked = [{"group_id": group, "topics": topics} for group in groups]
-    answers = [client.ask(ApiKey.OFFSET_FETCH, version, **each) for each in asked] if version < 8 else []
-    answers = answers or client.ask(ApiKey.OFFSET_FETCH, version, groups=asked)["groups"]
-    for answer, first in zip(answers, (5, -1), strict=True):
-        assert answer["error_code"] == NONE
-        found = {
-            (each["name"], part["partition_index"]): (part["committed_offset"], part["error_code"])
-            for each in answer["topics"]
-            for part in each["partitions"]
+    for group, found in zip(model, fetched(client, version, *model, topics=topics), strict=True):
+        expected = {log: model[group].get(log, -1) for log in (T1, T0, MISSING)}
+        assert {log: (each["committed_offset"], each["error_code"]) for log, each in found.items()} == {
+            log: (offset, NONE) for log, offset in expected.items()
         }
-        assert found == {("t", 0): (first, NONE), ("t", 1): (-1, NONE), ("unknown", 0): (-1, NONE)}
+    if version >= 2:
+        for group, found in zip(model, fetched(client, version, *model), strict=True):
+            assert {log: (each["committed_offset"], each["metadata"]) for log, each in found.items()} == {
+                log: (offset, f"at {offset}") for log, offset in model[group].items()
+            }
+    if version >= 7:
+        for group, found in zip(
+            model, fetched(client, version, *model, topics=topics, require_stable=True), strict=True
+        ):
+            unstable = {log for log, each in found.items() if each["error_code"] == ErrorCode.UNSTABLE_OFFSET_COMMIT}
+            assert unstable == {T0, T1} & pending[group].keys()
 
 
-def test_offsets_and_groups_are_deleted_beside_what_is_not(client: Client) -> None:
+def test_groups_are_deleted_beside_those_that_are_not(client: Client) -> None:
     busy, member = open_group(client)
     idle, missing = new_name(), new_name()
     for group, identity in ((busy, member), (idle, {})):
-        assert commit(client, group, ("t", 0, 5), ("u", 0, 5), **identity) == [NONE, NONE]
-    parts = [{"partition_index": 0}]
-    topics = [{"name": name, "partitions": parts} for name in ("unknown", "t")]
-    found = client.ask(ApiKey.OFFSET_DELETE, 0, group_id=idle, topics=topics)
-    assert [each["partitions"][0]["error_code"] for each in found["topics"]] == [NONE, NONE]
-    assert committed(client, idle).keys() == {("u", 0)}
+        assert commit(client, group, {T0: 5, U0: 5}, **identity) == [NONE, NONE]
+    topics = [{"name": "t", "partitions": [{"partition_index": 0}]}]
     found = client.ask(ApiKey.OFFSET_DELETE, 0, group_id=missing, topics=topics)
     assert (found["error_code"], found["topics"]) == (ErrorCode.GROUP_ID_NOT_FOUND, [])
     found = client.ask(ApiKey.DELETE_GROUPS, 1, groups_names=[missing, busy, idle])
-    assert {each["group_id"]: each["error_code"] for each in found["results"]} == {
-        missing: ErrorCode.GROUP_ID_NOT_FOUND,
-        busy: ErrorCode.NON_EMPTY_GROUP,
-        idle: NONE,
-    }
-    assert committed(client, idle) == {}
-    assert committed(client, busy).keys() == {("t", 0), ("u", 0)}
+    assert [(each["group_id"], each["error_code"]) for each in found["results"]] == [
+        (missing, ErrorCode.GROUP_ID_NOT_FOUND),
+        (busy, ErrorCode.NON_EMPTY_GROUP),
+        (idle, NONE),
+    ]
+    assert [each.keys() for each in fetched(client, 5, idle, busy)] == [set(), {T0, U0}]
 
 
 def test_groups_are_listed_and_described(client: Client) -> None:
     stable, member = open_group(client)
     empty, missing = new_name(), new_name()
-    commit(client, empty, ("t", 0, 5))
+    commit(client, empty, {T0: 5})
 
     def listed(version: int = 5, **filters: Any) -> dict[str, str]:
         found = client.ask(ApiKey.LIST_GROUPS, version, **filters)["groups"]
@@ -332,30 +360,6 @@ async def test_clients_say_how_long_offsets_are_kept_in_versions_2_to_4() -> Non
     assert kept == [None, 5, 5, 5, *[None] * 5]
 
 
-@pytest.mark.parametrize("is_committed", [True, False])
-def test_offsets_of_a_transaction_are_committed_with_it(client: Client, is_committed: bool) -> None:
-    name, group = new_name(), new_name()
-    commit(client, group, ("t", 0, 1))
-    producer = begin(client, name)
-    identity = {"transactional_id": name, "group_id": group, **producer}
-    assert client.ask(ApiKey.ADD_OFFSETS_TO_TXN, 2, **identity)["error_code"] == NONE
-    topics = [
-        {"name": topic, "partitions": [{"partition_index": 0, "committed_offset": 8, "committed_metadata": ""}]}
-        for topic in ("unknown", "t")
-    ]
-    found = client.ask(ApiKey.TXN_OFFSET_COMMIT, 2, **identity, topics=topics)["topics"]
-    assert [each["partitions"][0]["error_code"] for each in found] == [UNKNOWN, NONE]
-    assert committed(client, group)["t", 0][0] == 1
-    asked = {"group_id": group, "topics": [{"name": "t", "partition_indexes": [0]}]}
-    for version in (7, 8, 9):
-        values = asked if version < 8 else {"groups": [asked]}
-        found = client.ask(ApiKey.OFFSET_FETCH, version, **values, require_stable=True)
-        (topic,) = (found if version < 8 else found["groups"][0])["topics"]
-        assert topic["partitions"][0]["error_code"] == ErrorCode.UNSTABLE_OFFSET_COMMIT
-    assert end(client, name, producer, is_committed=is_committed) == NONE
-    assert committed(client, group)["t", 0][0] == (8 if is_committed else 1)
-
-
 def test_transactions_are_listed_and_described(client: Client) -> None:
     name, done, missing = new_name(), new_name(), new_name()
     producer, finished = begin(client, name), begin(client, done)
@@ -399,10 +403,7 @@ def test_producers_of_a_log_are_described(client: Client) -> None:
     for sequence in range(2):
         assert add(client, name, producer, ("u", 0)) == [NONE]
         batch = encode_batch(0, [b"x"], timestamps=5, base_sequence=sequence, is_transactional=True, **producer)
-        data = [{"name": "u", "partition_data": [{"index": 0, "records": batch}]}]
-        values = {"acks": -1, "timeout_ms": 60_000, "topic_data": data, "transactional_id": name}
-        answer = client.ask(ApiKey.PRODUCE, 7, **values)["responses"][0]["partition_responses"][0]
-        assert answer["error_code"] == NONE
+        offset = client.append("u", batch, transactional_id=name)
         for is_open in (True, False):
             asked = [{"name": topic, "partition_indexes": [0, 9]} for topic in ("unknown", "u")]
             unknown, known = client.ask(ApiKey.DESCRIBE_PRODUCERS, 0, topics=asked)["topics"]
@@ -411,6 +412,6 @@ def test_producers_of_a_log_are_described(client: Client) -> None:
             assert missing["error_code"] == UNKNOWN
             state = next(each for each in log["active_producers"] if each["producer_id"] == producer["producer_id"])
             assert (state["producer_epoch"], state["last_sequence"]) == (producer["producer_epoch"], sequence)
-            assert state["current_txn_start_offset"] == (answer["base_offset"] if is_open else -1)
+            assert state["current_txn_start_offset"] == (offset if is_open else -1)
             if is_open:
                 assert end(client, name, producer) == NONE
