@@ -13,8 +13,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-
-SESSION_MS = 6000
+from typing import Any
 
 _is_leaving = False
 
@@ -28,19 +27,23 @@ def say(what: str, log: int, offset: int) -> None:
     print(f"{what} {log} {offset}", flush=True)
 
 
+def _settings(servers: str, group: str, instance: str) -> dict[str, Any]:
+    return {
+        "bootstrap_servers": servers,
+        "group_id": group,
+        "group_instance_id": instance or None,
+        "auto_offset_reset": "earliest",
+        "enable_auto_commit": False,
+        "session_timeout_ms": 6000,
+        "heartbeat_interval_ms": 200,
+    }
+
+
 def with_confluent_kafka(servers: str, topic: str, group: str, strategy: str, instance: str) -> None:
     from confluent_kafka import Consumer, KafkaException
 
-    settings = {
-        "bootstrap.servers": servers,
-        "group.id": group,
-        "auto.offset.reset": "earliest",
-        "enable.auto.commit": False,
-        "partition.assignment.strategy": strategy,
-        "session.timeout.ms": SESSION_MS,
-        "heartbeat.interval.ms": 200,
-    }
-    consumer = Consumer({**settings, **({"group.instance.id": instance} if instance else {})})
+    settings = {name.replace("_", "."): value for name, value in _settings(servers, group, instance).items() if value}
+    consumer = Consumer({**settings, "enable.auto.commit": False, "partition.assignment.strategy": strategy})
     consumer.subscribe([topic])
     while not _is_leaving:
         message = consumer.poll(0.2)
@@ -59,16 +62,7 @@ def with_aiokafka(servers: str, topic: str, group: str, _strategy: str, instance
     from aiokafka.errors import KafkaError
 
     async def run() -> None:
-        consumer = AIOKafkaConsumer(
-            topic,
-            bootstrap_servers=servers,
-            group_id=group,
-            group_instance_id=instance or None,
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-            session_timeout_ms=SESSION_MS,
-            heartbeat_interval_ms=200,
-        )
+        consumer = AIOKafkaConsumer(topic, **_settings(servers, group, instance))
         await consumer.start()
         while not _is_leaving:
             for log, records in (await consumer.getmany(timeout_ms=200, max_records=1)).items():
@@ -87,16 +81,7 @@ def with_kafka_python(servers: str, topic: str, group: str, _strategy: str, inst
     from kafka.errors import KafkaError
     from kafka.structs import OffsetAndMetadata
 
-    consumer = KafkaConsumer(
-        topic,
-        bootstrap_servers=servers,
-        group_id=group,
-        group_instance_id=instance or None,
-        auto_offset_reset="earliest",
-        enable_auto_commit=False,
-        session_timeout_ms=SESSION_MS,
-        heartbeat_interval_ms=200,
-    )
+    consumer = KafkaConsumer(topic, **_settings(servers, group, instance))
     while not _is_leaving:
         for log, records in consumer.poll(timeout_ms=200, max_records=1).items():
             for record in records:

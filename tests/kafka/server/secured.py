@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import attrs
 import trustme
 from confluent_kafka import Consumer, KafkaException, Producer
 
@@ -60,24 +61,19 @@ def run_secured(folder: Path, **settings: Any) -> Iterator[RunningKafka]:
         yield running
 
 
+@attrs.frozen
 class Login:
-    """What a client needs to connect."""
+    """What a client needs to connect: there is TLS if it has the authority of the broker's certificate."""
 
-    def __init__(
-        self,
-        mechanism: str = "",
-        user: str = "alice",
-        password: str = PASSWORD,
-        authority: Path | None = None,
-        certificate: Path | None = None,
-    ) -> None:
-        self.mechanism = mechanism
-        self.user = user
-        self.password = password
-        self.authority = authority
-        self.certificate = certificate
-        parts = ("SASL_" if mechanism else "", "PLAINTEXT" if authority is None else "SSL")
-        self.protocol = "".join(parts)
+    mechanism: str = ""
+    user: str = "alice"
+    password: str = PASSWORD
+    authority: Path | None = None
+    certificate: Path | None = None
+
+    @property
+    def protocol(self) -> str:
+        return ("SASL_" if self.mechanism else "") + ("PLAINTEXT" if self.authority is None else "SSL")
 
 
 class Confluent:

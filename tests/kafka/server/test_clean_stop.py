@@ -26,7 +26,7 @@ from dafka.kafka.protocol.messages.connections import ApiVersionsRequest
 from dafka.kafka.protocol.messages.logs import ProduceResponse
 from tests.http.running import RunningWeb, open_web, read_all
 from tests.http.websocket.clients import open_client
-from tests.kafka.apis.door import build
+from tests.kafka.apis.door import build, of_logs
 from tests.kafka.server.secured import Authority
 
 TOPIC = "stopped"
@@ -75,9 +75,8 @@ class Requests:
 async def produce(requests: Requests) -> None:
 
     def make(number: int, value: str) -> bytes:
-        data = [{"index": 0, "records": encode_batch(0, [value.encode()], timestamps=1000)}]
-        topics = [{"name": TOPIC, "partition_data": data}]
-        request = build(REQUESTS[ApiKey.PRODUCE], {"acks": -1, "timeout_ms": 60_000, "topic_data": topics})
+        batch = encode_batch(0, [value.encode()], timestamps=1000)
+        request = build(REQUESTS[ApiKey.PRODUCE], of_logs(ApiKey.PRODUCE, {(TOPIC, 0): {"records": batch}}))
         return encode_request(request, PRODUCE_VERSION, number, "")
 
     async def receive() -> None:
@@ -185,8 +184,7 @@ async def test_what_is_stored_is_answered_and_nothing_else(tmp_path: Path, seed:
 async def test_waits_for_what_others_do_end_at_once(tmp_path: Path) -> None:
     """The broker would wait for ten minutes, if each request were to be answered."""
     config = Config().with_node(grace_ms=1_200_000).with_kafka(rebalance_delay_ms=600_000)
-    parts = [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1000}]
-    fetch = {"max_wait_ms": 600_000, "min_bytes": 1, "topics": [{"topic": TOPIC, "partitions": parts}]}
+    fetch = of_logs(ApiKey.FETCH, {(TOPIC, 0): {}}, max_wait_ms=600_000)
     join = {
         "group_id": "group",
         "member_id": "",

@@ -21,7 +21,7 @@ from dafka.kafka.protocol.frames import decode_request, decode_response, encode_
 from dafka.kafka.protocol.messages.connections import ApiVersionsResponse
 from dafka.kafka.protocol.tables import Versions
 from dafka.kafka.server.kafka_server import REPORT_S, REPORTED_MAX, RecentReports
-from tests.kafka.apis.door import Client, Door, build, open_door
+from tests.kafka.apis.door import Client, Door, build, of_logs, open_door
 from tests.kafka.protocol.samples import random_message
 
 
@@ -44,8 +44,8 @@ def test_commits_that_come_when_their_client_has_closed_the_connection_are_disca
     client.ask(ApiKey.METADATA, 4, topics=[{"name": "committed"}])
 
     def commit(offset: int) -> dict[str, Any]:
-        part = {"partition_index": 0, "committed_offset": offset, "committed_metadata": ""}
-        return {"group_id": "late", "topics": [{"name": "committed", "partitions": [part]}]}
+        asked = {"committed_offset": offset, "committed_metadata": ""}
+        return of_logs(ApiKey.OFFSET_COMMIT, {("committed", 0): asked}, group_id="late")
 
     found = client.ask(ApiKey.OFFSET_COMMIT, 5, **commit(5))
     assert found["topics"][0]["partitions"][0]["error_code"] == ErrorCode.NONE
@@ -61,16 +61,12 @@ def test_commits_that_come_when_their_client_has_closed_the_connection_are_disca
 
 
 def test_session_of_fetches_leaves_out_logs_without_news(client: Client) -> None:
-    for topic in ("busy", "idle"):
-        client.ask(ApiKey.METADATA, 4, topics=[{"name": topic}])
-    parts = [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 2**20}]
-    asked: dict[str, Any] = {"max_wait_ms": 0, "min_bytes": 1, "session_epoch": 0}
-    topics = [{"topic": topic, "partitions": parts} for topic in ("busy", "idle")]
-    first = client.ask(ApiKey.FETCH, 11, **asked, topics=topics)
+    client.ask(ApiKey.METADATA, 4, topics=[{"name": "busy"}, {"name": "idle"}])
+    asked: dict[str, Any] = of_logs(ApiKey.FETCH, {("busy", 0): {}, ("idle", 0): {}}, session_epoch=0)
+    first = client.ask(ApiKey.FETCH, 11, **asked)
     assert first["session_id"] > 0
     assert [each["topic"] for each in first["responses"]] == ["busy", "idle"]
-    data = [{"index": 0, "records": encode_batch(0, [b"x"], timestamps=1)}]
-    client.ask(ApiKey.PRODUCE, 7, acks=-1, timeout_ms=10_000, topic_data=[{"name": "busy", "partition_data": data}])
+    client.append("busy", encode_batch(0, [b"x"], timestamps=1))
     asked |= {"session_id": first["session_id"], "session_epoch": 1, "topics": []}
     second = client.ask(ApiKey.FETCH, 11, **asked)
     assert (second["session_id"], second["error_code"]) == (first["session_id"], ErrorCode.NONE)
@@ -85,8 +81,7 @@ def test_session_of_fetches_leaves_out_logs_without_news(client: Client) -> None
 def test_responses_come_in_the_order_of_the_requests(client: Client) -> None:
     """A response that waits for the disk holds back those behind it."""
     client.ask(ApiKey.METADATA, 4, topics=[{"name": "ordered"}])
-    data = [{"index": 0, "records": encode_batch(0, [b"x"], timestamps=1)}]
-    produce = {"acks": -1, "timeout_ms": 10_000, "topic_data": [{"name": "ordered", "partition_data": data}]}
+    produce = of_logs(ApiKey.PRODUCE, {("ordered", 0): {"records": encode_batch(0, [b"x"], timestamps=1)}})
     asked: list[tuple[ApiKey, int, dict[str, Any]]]
     asked = [(ApiKey.PRODUCE, 7, produce), (ApiKey.API_VERSIONS, 0, {}), (ApiKey.METADATA, 4, {"topics": []})] * 20
     client.socket.sendall(

@@ -18,7 +18,7 @@ from dafka.kafka.protocol.messages.cluster import MetadataRequest
 from dafka.kafka.protocol.messages.connections import ApiVersionsRequest
 from dafka.kafka.server.connection import UNANSWERED_MAX, UNSENT_BYTES_MAX
 from dafka.kafka.server.kafka_server import KafkaServer
-from tests.kafka.apis.door import Client, Door, open_door
+from tests.kafka.apis.door import Client, Door, Log, of_logs, open_door
 from tests.waiting import poll_until
 
 LARGE = 10 * SMALL_BYTES
@@ -102,8 +102,7 @@ def test_clients_beyond_the_limit_are_refused_unless_others_are_silent() -> None
 def fill(client: Client, topic: str, count: int, size: int) -> None:
     client.ask(ApiKey.METADATA, 4, topics=[{"name": topic}])
     for _ in range(count):
-        data = [{"index": 0, "records": encode_batch(0, [bytes(size)], timestamps=1)}]
-        client.ask(ApiKey.PRODUCE, 7, acks=-1, timeout_ms=60_000, topic_data=[{"name": topic, "partition_data": data}])
+        client.append(topic, encode_batch(0, [bytes(size)], timestamps=1))
 
 
 @pytest.mark.parametrize("is_patient", [True, False])
@@ -112,8 +111,8 @@ def test_client_that_reads_nothing_bounds_what_the_broker_does_for_it(is_patient
     count = 200
     with run(send_ms=LONG_MS if is_patient else 200) as door, door.connect() as client, door.connect() as other:
         fill(client, "large", 3, 100_000)
-        part = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 10**9}
-        asked = {"max_wait_ms": 0, "min_bytes": 0, "topics": [{"topic": "large", "partitions": [part]}]}
+        parts: dict[Log, dict[str, Any]] = {("large", 0): {"partition_max_bytes": 10**9}}
+        asked = of_logs(ApiKey.FETCH, parts, min_bytes=0)
         size = len(other.exchange(ApiKey.FETCH, 4, **asked))
         for _ in range(count):
             client.send(ApiKey.FETCH, 4, **asked)

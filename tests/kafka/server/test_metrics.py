@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -49,28 +48,17 @@ class Scrape:
         return sum(each.value for each in self._samples if each.name == name and labels.items() <= each.labels.items())
 
 
-def produce(client: Client, topic: str, records: bytes, **others: Any) -> int:
-    """Append records, and return the offset of the first one."""
+def produce(client: Client, topic: str, count: int = 1) -> None:
     client.ask(ApiKey.METADATA, 4, topics=[{"name": topic}])
-    data = [{"name": topic, "partition_data": [{"index": 0, "records": records}]}]
-    answer = client.ask(ApiKey.PRODUCE, 7, acks=-1, timeout_ms=60_000, topic_data=data, **others)
-    (part,) = answer["responses"][0]["partition_responses"]
-    assert part["error_code"] == 0
-    return int(part["base_offset"])
-
-
-def fetch(client: Client, topic: str, offset: int = 0) -> None:
-    part = {"partition": 0, "fetch_offset": offset, "partition_max_bytes": 10**6}
-    client.ask(ApiKey.FETCH, 4, max_wait_ms=0, min_bytes=0, topics=[{"topic": topic, "partitions": [part]}])
+    client.append(topic, encode_batch(0, [b"x"] * count, timestamps=1))
 
 
 def test_metrics_count_what_clients_do(door: Door) -> None:
     with door.connect("alice") as client, door.connect("bob") as other:
         for count in (1, 2):
-            produce(client, "orders", encode_batch(0, [b"x"] * count, timestamps=1))
-        fetch(client, "orders")
-        fetch(client, "orders", 1)
-        fetch(other, "orders")
+            produce(client, "orders", count)
+        for reader, offset in ((client, 0), (client, 1), (other, 0)):
+            reader.ask_logs(ApiKey.FETCH, 4, {("orders", 0): {"fetch_offset": offset}})
         with door.connect() as failing:
             failing.ask(ApiKey.SASL_HANDSHAKE, 1, mechanism="SCRAM-SHA-256")
             failing.ask(ApiKey.SASL_AUTHENTICATE, 1, auth_bytes=b"wrong")
@@ -96,15 +84,14 @@ def test_metrics_count_what_clients_do(door: Door) -> None:
 
 
 def commit(client: Client, group: str, topic: str, offset: int) -> None:
-    part = {"partition_index": 0, "committed_offset": offset, "committed_metadata": ""}
-    client.ask(ApiKey.OFFSET_COMMIT, 5, group_id=group, topics=[{"name": topic, "partitions": [part]}])
+    part = {"committed_offset": offset, "committed_metadata": ""}
+    client.ask_logs(ApiKey.OFFSET_COMMIT, 5, {(topic, 0): part}, group_id=group)
 
 
 def test_lag_open_transactions_and_repeated_batches_are_measured(door: Door) -> None:
     with door.connect("alice") as client:
-        produce(client, "orders", encode_batch(0, [b"x"] * 5, timestamps=1))
-        produce(client, "visits", encode_batch(0, [b"x"] * 5, timestamps=1))
         for topic, offset in (("orders", 2), ("visits", 5)):
+            produce(client, topic, 5)
             commit(client, "readers", topic, offset)
         values = {"transactional_id": "mine", "transaction_timeout_ms": 60_000}
         found = client.ask(ApiKey.INIT_PRODUCER_ID, 1, **values)
@@ -115,7 +102,7 @@ def test_lag_open_transactions_and_repeated_batches_are_measured(door: Door) -> 
         topics = [{"name": "orders", "partitions": [0]}]
         client.ask(ApiKey.ADD_PARTITIONS_TO_TXN, 2, **added, v3_and_below_topics=topics)
         batch = encode_batch(0, [b"x"], timestamps=1, base_sequence=0, is_transactional=True, **producer)
-        assert [produce(client, "orders", batch, transactional_id="mine") for _ in range(3)] == [5, 5, 5]
+        assert [client.append("orders", batch, transactional_id="mine") for _ in range(3)] == [5, 5, 5]
         found = Scrape(door)
         assert found.value("open_transactions") == 1
         assert found.value("duplicate_batches_total") == 2
@@ -130,7 +117,7 @@ def test_lag_open_transactions_and_repeated_batches_are_measured(door: Door) -> 
 def test_topics_beyond_the_limit_share_a_series(door: Door) -> None:
     with door.connect("alice") as client:
         for topic in ("a", "b", "c"):
-            produce(client, topic, encode_batch(0, [b"x"], timestamps=1))
+            produce(client, topic)
             commit(client, f"of-{topic}", topic, 0)
     for topics_max, series, others in ((0, 0, 0), (1, 2, 2), (2, 3, 1), (3, 3, 0)):
         found = Scrape(door, topics_max)

@@ -28,25 +28,10 @@ from tests.kafka.server.suites.expected import find_reason
 ROOT = Path(__file__).parents[4]
 STAND_IN = Path(__file__).parent / "stand_in"
 FOLDERS = {"aiokafka": "tests", "kafka-python": "test"}
+_AIOKAFKA = ("admin", "client", "conn", "consumer", "coordinator", "fetcher", "pep492", "producer", "sender")
 TESTS = {
-    "aiokafka": (
-        "tests/test_admin.py",
-        "tests/test_client.py",
-        "tests/test_conn.py",
-        "tests/test_consumer.py",
-        "tests/test_coordinator.py",
-        "tests/test_fetcher.py",
-        "tests/test_pep492.py",
-        "tests/test_producer.py",
-        "tests/test_sender.py",
-        "tests/test_transactional_consumer.py",
-        "tests/test_transactional_producer.py",
-    ),
-    "kafka-python": (
-        "test/integration/test_admin_integration.py",
-        "test/integration/test_consumer_integration.py",
-        "test/integration/test_producer_integration.py",
-    ),
+    "aiokafka": [f"tests/test_{each}.py" for each in (*_AIOKAFKA, "transactional_consumer", "transactional_producer")],
+    "kafka-python": [f"test/integration/test_{each}_integration.py" for each in ("admin", "consumer", "producer")],
 }
 KAFKA_VERSIONS = {"aiokafka": "2.8.1", "kafka-python": "4.3"}
 """The version of Kafka for which the tests are chosen."""
@@ -89,7 +74,7 @@ def run(suite: str, checkout: Path, clients: Path, arguments: list[str]) -> int:
         folder = Path(name)
         shutil.copytree(checkout / FOLDERS[suite], folder / FOLDERS[suite])
         with _environment(suite, folder) as (environment, options):
-            tests = [] if any(each.startswith("test") for each in arguments) else list(TESTS[suite])
+            tests = [] if any(each.startswith("test") for each in arguments) else TESTS[suite]
             python = str(clients / "suites" / "bin" / "python")
             report = folder / "report.xml"
             command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", "--timeout=120"]
@@ -98,16 +83,15 @@ def run(suite: str, checkout: Path, clients: Path, arguments: list[str]) -> int:
 
 
 def _compare(suite: str, report: Path) -> int:
-    failed: set[str] = set()
-    passed: set[str] = set()
-    skipped: set[str] = set()
+    found: dict[str, set[str]] = {"failed": set(), "passed": set(), "skipped": set()}
     for case in ElementTree.parse(report).getroot().iter("testcase"):
         name = f"{case.get('classname', '').rpartition('.')[2]}.{case.get('name')}"
         kinds = {child.tag for child in case}
-        (failed if kinds & {"failure", "error"} else skipped if "skipped" in kinds else passed).add(name)
+        found["failed" if kinds & {"failure", "error"} else "skipped" if "skipped" in kinds else "passed"].add(name)
+    failed, passed = found["failed"], found["passed"] - found["failed"]
     unexpected = [name for name in sorted(failed) if find_reason(suite, name) is None]
-    surprising = [name for name in sorted(passed - failed) if find_reason(suite, name) is not None]
-    print(f"{len(passed - failed)} passed, {len(failed)} failed, {len(skipped)} skipped")
+    surprising = [name for name in sorted(passed) if find_reason(suite, name) is not None]
+    print(f"{len(passed)} passed, {len(failed)} failed, {len(found['skipped'])} skipped")
     for name in unexpected:
         print(f"failed unexpectedly: {name}")
     for name in surprising:
