@@ -1,8 +1,11 @@
-"""The three styles have the same names, with the same arguments."""
+"""The three styles have the same names, with the same arguments, and that for Trio names the others elsewhere."""
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from types import ModuleType
 from typing import Any
 
@@ -11,6 +14,7 @@ import pytest
 import dafka
 import dafka.asyncio
 from dafka import blocking
+from dafka.errors import LocalError, WrongContextError
 from tests.clients.each_style import EachStyle
 from tests.clients.styles import TRIO
 
@@ -70,3 +74,37 @@ def test_every_name_is_compared(style: ModuleType) -> None:
 
 class TestAsInEachStyle(EachStyle):
     style = TRIO
+
+
+OPENERS: dict[str, Callable[[], AbstractAsyncContextManager[Any]]] = {
+    "open_producer": lambda: dafka.open_producer("hello"),
+    "open_consumer": lambda: dafka.open_consumer(["hello"]),
+    "open_reader": lambda: dafka.open_reader(["hello"]),
+    "open_observer": dafka.open_observer,
+}
+
+
+@pytest.mark.parametrize("name", OPENERS)
+def test_a_block_names_the_module_for_asyncio_or_for_threads(name: str) -> None:
+    async def program() -> None:
+        async with OPENERS[name]():
+            pass
+
+    with pytest.raises(WrongContextError) as caught:
+        asyncio.run(program())
+    assert str(caught.value) == f"asyncio needs dafka.asyncio.{name}; dafka.{name} is for programs on Trio"
+    assert isinstance(caught.value, LocalError | RuntimeError)
+    with pytest.raises(WrongContextError) as caught, OPENERS[name]():  # type: ignore[attr-defined]
+        pass
+    assert str(caught.value) == f"`with` needs dafka.blocking.{name}; dafka.{name} is for `async with` in Trio"
+
+
+@pytest.mark.parametrize("serve", [dafka.serve_store, dafka.serve_tower])
+def test_a_server_names_the_module_for_asyncio(serve: Callable[[], Any]) -> None:
+    with pytest.raises(WrongContextError, match=f"asyncio needs dafka.asyncio.{serve.__name__}; "):
+        asyncio.run(serve())
+
+
+def test_without_any_loop_all_styles_are_named() -> None:
+    with pytest.raises(WrongContextError, match=r"trio.run, or use dafka.asyncio.open_reader or dafka.blocking.open_"):
+        dafka.open_reader().__aenter__().send(None)

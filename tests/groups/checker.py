@@ -16,17 +16,7 @@ if TYPE_CHECKING:
 
 @attrs.define
 class Progress:
-    """How far a partition has come.
-
-    Attributes:
-        holder: The process that was the last to get it.
-        saved: The position that was saved last for certain.
-        handled: The sequence after the last record of those handled without a gap.
-        saving: The largest position that anybody has tried to save.
-        repeated: Records that were handed out again.
-        in_hand: The process that handles records of it, and has not ended.
-        revoked_at: When the holder was told to let go.
-    """
+    """How far a partition has come."""
 
     holder: Process | None = None
     saved: int = 0
@@ -70,7 +60,6 @@ class Checker:
         found.in_hand = process
 
     def handled(self, process: Process, partition: Partition, end: int) -> None:
-        """Note that records are handled, perhaps after others have got the partition."""
         found = self.of(partition)
         found.handled = max(found.handled, end)
         if found.in_hand is process:

@@ -18,8 +18,7 @@ from dafka.protocol.groups.member import Survey
 from dafka.protocol.groups.records import READ_BACK_RECORDS
 from dafka.records import Partition
 from tests.groups.checker import Checker
-from tests.groups.stores import Store
-from tests.groups.world import World
+from tests.groups.world import Store, World
 
 TOPIC = "orders"
 LEASE_S = 4.0
@@ -46,19 +45,7 @@ class OwnLog:
 
 
 class Process:
-    """A process, which may freeze, and die once.
-
-    Args:
-        host: Its name.
-        world: The world.
-        checker: Looks on.
-        make_member: Makes its members.
-        make_view: Makes what it knows of the group.
-
-    Attributes:
-        is_alive: Whether it has not been killed, and has not left.
-        is_frozen: Whether it is stopped for a while.
-    """
+    """A process, which may freeze, and die once."""
 
     def __init__(
         self,
@@ -100,7 +87,6 @@ class Process:
 
     @property
     def handover_s(self) -> float:
-        """How long a program may surely take to save its positions."""
         return HANDOVER_S * 0.9
 
     def clock(self) -> float:

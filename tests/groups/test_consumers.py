@@ -1,4 +1,4 @@
-"""Members of a group, with a tower, a store and producers that run."""
+"""Members of a group, with a tower, a store and producers that run; and the tools for groups."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import dafka.blocking
 from dafka import Config, Consumer, Partition, Producer
 from dafka.errors import ConfigError
 from dafka.events import PartitionsAssigned, PartitionsLost, PartitionsRevoked
+from dafka.roles import describe_group, list_groups, reset_group
 from dafka.roles.group import Group
 from dafka.testing import Cluster
 from tests.roles.helpers import DEADLINE_S, wait_event
@@ -29,7 +30,6 @@ def dafka_config() -> Config:
 
 @pytest.fixture
 async def producers(dafka_cluster: Cluster) -> AsyncIterator[list[Producer]]:
-    """Open producers with 10 records each."""
     async with AsyncExitStack() as stack:
         opened = [await stack.enter_async_context(dafka_cluster.producer("orders")) for _ in range(PRODUCERS)]
         for producer in opened:
@@ -156,3 +156,51 @@ async def test_the_other_styles_have_groups(dafka_cluster: Cluster, producers: l
 
     with trio.fail_after(DEADLINE_S):
         assert await trio.to_thread.run_sync(handle_all) == 10 * PRODUCERS
+
+
+@pytest.fixture
+async def producer(dafka_cluster: Cluster) -> AsyncIterator[Producer]:
+    async with dafka_cluster.producer("orders") as producer:
+        await producer.send_many([b"%d" % number for number in range(10)])
+        await producer.wait_stored()
+        async with dafka_cluster.consumer(["orders"], dafka_cluster.config, group="billing") as consumer:
+            with trio.fail_after(DEADLINE_S):
+                await consumer.next_batch(4)
+                await consumer.save_positions()
+        yield producer
+
+
+async def test_a_group_without_members_keeps_its_positions(dafka_cluster: Cluster, producer: Producer) -> None:
+    assert await list_groups(dafka_cluster.config) == ["billing"]
+    found = await describe_group("billing", dafka_cluster.config)
+    handled = found.positions[producer.partition]
+    assert (found.members, found.ends) == ((), {producer.partition: 10})
+    assert 0 < handled <= 4
+    assert found.lag(producer.partition) == 10 - handled
+
+
+async def test_an_unknown_group_has_nothing(dafka_cluster: Cluster) -> None:
+    found = await describe_group("unknown", dafka_cluster.config)
+    assert (found.members, found.positions, found.ends) == ((), {}, {})
+
+
+async def test_a_group_goes_on_where_it_is_reset_to(dafka_cluster: Cluster, producer: Producer) -> None:
+    config = dafka_cluster.config
+    await reset_group(await describe_group("billing", config), {producer.partition: 7}, config)
+    assert (await describe_group("billing", config)).positions == {producer.partition: 7}
+    async with dafka_cluster.consumer(["orders"], config, group="billing") as consumer:
+        with trio.fail_after(DEADLINE_S):
+            assert (await consumer.next_batch()).first_sequence == 7
+
+
+async def test_a_group_with_a_member_is_described_and_not_reset(dafka_cluster: Cluster, producer: Producer) -> None:
+    config = dafka_cluster.config
+    async with dafka_cluster.consumer(["orders"], config, group="billing") as consumer:
+        await wait_until(lambda: consumer.positions().keys() == {producer.partition})
+        found = await describe_group("billing", config)
+        [member] = found.members
+        assert (member.topics, member.partitions, member.is_silent) == (("orders",), (producer.partition,), False)
+        before = consumer.positions()
+        with pytest.raises(ConfigError, match="it has members that are alive"):
+            await reset_group(found, {producer.partition: 0}, config)
+        assert (await describe_group("billing", config)).positions == before

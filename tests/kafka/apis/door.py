@@ -120,7 +120,6 @@ class Client:
         self.socket.sendall(encode_request(build(REQUESTS[api], values), version, 1))
 
     def receive(self) -> bytes | None:
-        """Return the next frame; None at the end of the connection."""
         try:
             return self._read(int.from_bytes(self._read(4), "big"))
         except (EOFError, ConnectionError):
@@ -149,7 +148,6 @@ class Client:
         assert [each["error_code"] for each in answer["topics"]] == [0] * len(names)
 
     def append(self, topic: str, records: bytes, number: int = 0, **values: Any) -> int:
-        """Append records to a log, and return the offset of the first."""
         (found,) = self.ask_logs(ApiKey.PRODUCE, 7, {(topic, number): {"records": records}}, **values).values()
         assert found["error_code"] == 0
         return int(found["base_offset"])
@@ -184,7 +182,6 @@ class Door:
         return self.broker.bootstrap_servers
 
     def call(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Call a function, perhaps an asynchronous one, in the thread of the broker."""
         return self._portal.call(function, *arguments)
 
     def connect(self, user: str = "") -> Client:
@@ -192,7 +189,6 @@ class Door:
         return client.log_in(user) if user else client
 
     def permit(self, **users: Permissions) -> None:
-        """Replace the users and their permissions."""
         assert self._users is not None
         entries = {name: {**self._entry, "permissions": attrs.asdict(each)} for name, each in users.items()}
         self._users.write_text(json.dumps({"users": entries}))

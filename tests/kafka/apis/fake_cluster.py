@@ -180,14 +180,12 @@ class FakeCluster:
         self.listener = KafkaServer(cast(Any, broker))
 
     def live(self, *addresses: str) -> None:
-        """Let these brokers be alive, besides the own one."""
         brokers = self.broker.brokers
         for address in (SECOND, THIRD):
             brokers.record_heartbeat(address, 0.0 if address in addresses else -9.0)
         brokers.check_alive(0.5)
 
     def lead(self, *, epoch: int = 5, replicas: tuple[str, ...] = (OWN, SECOND), **others: Any) -> None:
-        """Let the own broker lead the log."""
         others.setdefault("in_sync", replicas)
         self.log.leadership = LeaderAndIsr(OWN, epoch, is_led=True, replicas=replicas, **others)
         self.log.epochs = [(0, FIRST_OFFSET), (epoch, Offset(6))]
@@ -216,7 +214,6 @@ class FakeCluster:
         return logs_in(api, await self.ask(api, version, **of_logs(api, logs, **values)))
 
     async def ask_log(self, api: ApiKey, version: int, asked: dict[str, Any], **values: Any) -> dict[str, Any]:
-        """Ask about the log of the topic `t`."""
         return (await self.ask_logs(api, version, {("t", 0): asked}, **values))["t", 0]
 
 

@@ -23,7 +23,7 @@ from dafka.kafka.protocol.apis import REQUESTS, RESPONSES
 from dafka.kafka.protocol.constants import ApiKey
 from dafka.kafka.protocol.frames import decode_response, encode_request, encode_token
 from dafka.kafka.protocol.tables import NIL
-from tests.kafka.apis.door import Client, Door, build, open_door, plain
+from tests.kafka.apis.door import Client, Door, Log, build, logs_in, of_logs, open_door, plain
 from tests.kafka.apis.fake_cluster import OWN, THIRD, FakeCluster
 
 KINDS = ("read", "write", "admin", "groups", "transactions")
@@ -34,8 +34,6 @@ Values = dict[str, Any]
 
 
 class Names(NamedTuple):
-    """The resources that a call names."""
-
     topic: str
     group: str
     transaction: str
@@ -55,7 +53,6 @@ class Need(NamedTuple):
     error: ErrorCode
 
     def name_in(self, names: Names) -> str:
-        """Return the pattern that permits it."""
         return "*" if self.resource == "cluster" else str(getattr(names, self.resource))
 
 
@@ -108,7 +105,6 @@ class Call(NamedTuple):
     is_atomic: bool = False
 
     def values(self, names: list[Names]) -> Values:
-        """Return the fields of the request that has these names."""
         found: Values = fill(self.template, names)
         return found
 
@@ -126,7 +122,6 @@ def row(called: str, needs: tuple[Need, ...], template: Values, **others: Any) -
 
 
 def topics(key: str = "topics", name: str = "name", **fields: Any) -> Values:
-    """Return a list of topics, each with the same fields."""
     return {key: Each({name: ".topic", **fields})}
 
 
@@ -592,23 +587,12 @@ def test_topic_is_created_by_asking_only_for_those_who_may_write_to_it_or_admini
             assert "theirs" not in state_of(door)[0]
 
 
-def fetch_of(*all_names: Names, epoch: int = 0, session_id: int = 0, wait_ms: int = 0) -> Values:
-    return {
-        **fill(FETCHED, list(all_names)),
-        "max_wait_ms": wait_ms,
-        "min_bytes": 10**6,
-        "session_id": session_id,
-        "session_epoch": epoch,
-    }
-
-
-def outcomes_of(answer: Values) -> dict[str, tuple[int, bool]]:
-    """Return the error of each log in a response to Fetch, and whether it has records."""
-    return {
-        each["topic"]: (part["error_code"], bool(part["records"]))
-        for each in answer["responses"]
-        for part in each["partitions"]
-    }
+def fetch(client: Client, *all_names: Names, version: int = 11, **session: int) -> tuple[Values, Values]:
+    """Return the response to Fetch; and from it the error of each log, and whether it has records."""
+    logs: dict[Log, Values] = {(each.topic, 0): {} for each in all_names}
+    answer = client.ask(ApiKey.FETCH, version, **of_logs(ApiKey.FETCH, logs, min_bytes=10**6, **session))
+    found = logs_in(ApiKey.FETCH, answer)
+    return answer, {topic: (each["error_code"], bool(each["records"])) for (topic, _), each in found.items()}
 
 
 GRANTED, REFUSED = (ErrorCode.NONE, True), (READ.error, False)
@@ -616,22 +600,22 @@ GRANTED, REFUSED = (ErrorCode.NONE, True), (READ.error, False)
 
 def test_fetch_with_a_refused_topic_does_not_wait_for_records(door: Door, client: Client) -> None:
     door.permit(anne=exactly((READ,), ("read",), EXISTING))
-    found = outcomes_of(client.ask(ApiKey.FETCH, 4, **fetch_of(BESIDE, EXISTING, wait_ms=10**7)))
+    _, found = fetch(client, BESIDE, EXISTING, version=4, max_wait_ms=10**7)
     assert found == {EXISTING.topic: GRANTED, BESIDE.topic: REFUSED}
 
 
 def test_session_of_fetches_has_only_what_is_permitted_at_each_request(door: Door, client: Client) -> None:
     door.permit(anne=EVERYTHING)
-    other = client.ask(ApiKey.FETCH, 11, **fetch_of(BESIDE))
+    other = fetch(client, BESIDE, session_epoch=0)[0]["session_id"]
     door.permit(anne=exactly((READ,), ("read",), EXISTING))
-    assert client.ask(ApiKey.FETCH, 11, **fetch_of(EXISTING, BESIDE))["session_id"] == 0
-    begun = client.ask(ApiKey.FETCH, 11, **fetch_of(EXISTING))
-    assert begun["session_id"] > 0
-    added = client.ask(ApiKey.FETCH, 11, **fetch_of(BESIDE, epoch=1, session_id=begun["session_id"]))
+    assert fetch(client, EXISTING, BESIDE, session_epoch=0)[0]["session_id"] == 0
+    begun = fetch(client, EXISTING, session_epoch=0)[0]["session_id"]
+    assert begun > 0
+    added, _ = fetch(client, BESIDE, session_epoch=1, session_id=begun)
     assert (added["error_code"], added["responses"]) == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, [])
-    found = client.ask(ApiKey.FETCH, 11, **fetch_of(epoch=1, session_id=other["session_id"]))
-    assert outcomes_of(found) == {BESIDE.topic: REFUSED}, "the session is somebody else's"
-    assert outcomes_of(client.ask(ApiKey.FETCH, 11, **fetch_of(epoch=1, session_id=begun["session_id"])))
+    _, found = fetch(client, session_epoch=1, session_id=other)
+    assert found == {BESIDE.topic: REFUSED}, "the session is somebody else's"
+    assert fetch(client, session_epoch=1, session_id=begun)[1] == {EXISTING.topic: GRANTED}
     door.permit(anne=exactly((READ,), ("read",), BESIDE))
-    found = client.ask(ApiKey.FETCH, 11, **fetch_of(epoch=2, session_id=begun["session_id"]))
-    assert outcomes_of(found) == {EXISTING.topic: REFUSED}, "the permission was taken away"
+    _, found = fetch(client, session_epoch=2, session_id=begun)
+    assert found == {EXISTING.topic: REFUSED}, "the permission was taken away"

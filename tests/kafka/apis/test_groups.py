@@ -112,7 +112,6 @@ def test_members_leave(client: Client, version: int) -> None:
 
 
 def commit(client: Client, group: str, offsets: Mapping[Log, int], version: int = 7, **member: Any) -> list[int]:
-    """Commit offsets. Return the error of each log."""
     if "generation_id" in member:
         member["generation_id_or_member_epoch"] = member.pop("generation_id")
     logs = {log: {"committed_offset": each, "committed_metadata": f"at {each}"} for log, each in offsets.items()}
@@ -279,7 +278,6 @@ def test_coordinators_are_found_by_the_kind_of_key(client: Client, version: int)
 
 
 def begin(client: Client, name: str | None, version: int = 1, **others: Any) -> dict[str, Any]:
-    """Return the fields that identify a producer, after checking that it gets an id."""
     values = {"transactional_id": name, "transaction_timeout_ms": 60_000, **others}
     found = client.ask(ApiKey.INIT_PRODUCER_ID, version, **values)
     assert found["error_code"] == NONE

@@ -44,7 +44,6 @@ def cluster() -> FakeCluster:
 
 
 def leader_of(part: Part) -> tuple[int, int] | None:
-    """Return the leader that a response names, and its epoch."""
     leader = part["current_leader"]
     return None if leader is None else (leader["leader_id"], leader["leader_epoch"])
 

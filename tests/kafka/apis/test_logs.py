@@ -52,7 +52,6 @@ class Model:
 
     @property
     def stable(self) -> int:
-        """The end for readers of committed records."""
         return min(self.opened.values(), default=self.end)
 
     def append(self, values: Sequence[bytes], times: Sequence[int], producer: int = -1) -> None:
@@ -208,7 +207,6 @@ class History:
 
 
 def values_in(records: bytes) -> dict[int, bytes | None]:
-    """Return the values in batches, by offset."""
     found: dict[int, bytes | None] = {}
     for at, header in iter_batches(records):
         if not header.is_control:

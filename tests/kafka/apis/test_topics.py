@@ -1,8 +1,8 @@
-"""Topics and their settings: each request in each state has its error, and a wrong entry affects no other one."""
+"""Topics, their settings and the brokers that keep them: each request has its error, and affects no other entry."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ from dafka.kafka.apis.reassignments import elect_leaders
 from dafka.kafka.protocol.apis import REQUESTS
 from dafka.kafka.protocol.constants import ApiKey
 from tests.kafka.apis.door import Client, Door, build, open_door, plain
-from tests.kafka.apis.fake_cluster import SECOND, FakeCluster
+from tests.kafka.apis.fake_cluster import OWN, SECOND, THIRD, FakeCluster
 
 NONE = ErrorCode.NONE
 UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -43,7 +43,6 @@ def client(door: Door) -> Iterator[Client]:
 
 
 def topics_of(door: Door) -> dict[str, tuple[int, dict[str, str]]]:
-    """Return how many logs each topic has, and its own settings."""
     node = door.broker.node
     return door.call(lambda: {name: (each.log_count, dict(each.settings)) for name, each in node.topics.items()})
 
@@ -51,15 +50,13 @@ def topics_of(door: Door) -> dict[str, tuple[int, dict[str, str]]]:
 def topic(
     name: str, logs: int = 1, replicas: int = 1, placed: dict[int, list[int]] | None = None, **others: Any
 ) -> dict[str, Any]:
-    assignments = [{"partition_index": index, "broker_ids": brokers} for index, brokers in (placed or {}).items()]
     settings: dict[str, str | None] = others.get("settings", {})
-    configs = [{"name": each, "value": value} for each, value in settings.items()]
     return {
         "name": name,
         "num_partitions": logs,
         "replication_factor": replicas,
-        "assignments": assignments,
-        "configs": configs,
+        "assignments": [{"partition_index": index, "broker_ids": each} for index, each in (placed or {}).items()],
+        "configs": [{"name": each, "value": value} for each, value in settings.items()],
     }
 
 
@@ -220,38 +217,25 @@ def test_settings_are_changed_beside_what_is_refused(
 
 
 def test_settings_are_described_by_name(client: Client) -> None:
-    def describe(*resources: tuple[int, str, list[str] | None]) -> list[tuple[int, dict[str, tuple[Any, ...]]]]:
-        asked = [
-            {"resource_type": kind, "resource_name": name, "configuration_keys": names}
-            for kind, name, names in resources
-        ]
-        found = client.ask(ApiKey.DESCRIBE_CONFIGS, 1, resources=asked)["results"]
-        assert [(each["resource_type"], each["resource_name"]) for each in found] == [each[:2] for each in resources]
-        return [
-            (
-                each["error_code"],
-                {item["name"]: (item["value"], item["config_source"], item["read_only"]) for item in each["configs"]},
-            )
-            for each in found
-        ]
+    def describe(kind: int, name: str, names: list[str] | None) -> tuple[int, dict[str, tuple[Any, ...]]]:
+        asked = {"resource_type": kind, "resource_name": name, "configuration_keys": names}
+        (found,) = client.ask(ApiKey.DESCRIBE_CONFIGS, 1, resources=[asked])["results"]
+        assert (found["resource_type"], found["resource_name"]) == (kind, name)
+        configs = {each["name"]: (each["value"], each["config_source"], each["read_only"]) for each in found["configs"]}
+        return found["error_code"], configs
 
-    names = ["retention.ms", "retention.bytes", "unknown"]
-    first, missing, broker, *others = describe(
-        (TOPIC, "one", names),
-        (TOPIC, "unknown", None),
-        (BROKER, "0", ["broker.id"]),
-        (BROKER, "7", None),
-        (GROUP, "one", None),
-    )
-    assert first == (NONE, {"retention.ms": ("60000", 1, False), "retention.bytes": ("-1", 5, False)})
-    assert missing == (UNKNOWN, {})
-    assert broker == (NONE, {"broker.id": ("0", 4, True)})
-    assert others == [(ErrorCode.INVALID_REQUEST, {})] * 2
-    ((_, everything), (_, of_broker)) = describe((TOPIC, "one", None), (BROKER, "", None))
+    known = {"retention.ms": ("60000", 1, False), "retention.bytes": ("-1", 5, False)}
+    assert describe(TOPIC, "one", [*known, "unknown"]) == (NONE, known)
+    assert describe(TOPIC, "unknown", None) == (UNKNOWN, {})
+    assert describe(BROKER, "0", ["broker.id"]) == (NONE, {"broker.id": ("0", 4, True)})
+    for kind, name in ((BROKER, "7"), (GROUP, "one")):
+        assert describe(kind, name, None) == (ErrorCode.INVALID_REQUEST, {})
+    _, everything = describe(TOPIC, "one", None)
     assert {name: value for name, (value, source, _) in everything.items() if source == 1} == SETTINGS
     assert len(everything) > len(SETTINGS)
-    assert of_broker["num.partitions"][0] == str(DEFAULT_LOGS)
-    assert of_broker["auto.create.topics.enable"][0] == "false"
+    _, of_broker = describe(BROKER, "", None)
+    expected = str(DEFAULT_LOGS), "false"
+    assert (of_broker["num.partitions"][0], of_broker["auto.create.topics.enable"][0]) == expected
 
 
 def test_metadata_names_what_does_not_exist_and_creates_nothing(door: Door, client: Client) -> None:
@@ -299,8 +283,7 @@ def test_logs_are_described_page_by_page(client: Client) -> None:
 
 
 def test_sizes_of_logs_are_those_of_the_broker(client: Client) -> None:
-    data = [{"name": "two", "partition_data": [{"index": 1, "records": encode_batch(0, [bytes(5000)], timestamps=1)}]}]
-    client.ask(ApiKey.PRODUCE, 7, acks=-1, timeout_ms=60_000, topic_data=data)
+    client.append("two", encode_batch(0, [bytes(5000)], timestamps=1), 1)
     for asked, expected in (
         (None, {"one": [0], "two": [0, 1]}),
         ([{"topic": "two", "partitions": [1, 9]}, {"topic": "unknown", "partitions": [0]}], {"two": [1]}),
@@ -321,8 +304,7 @@ def test_what_has_settings_is_listed_by_type(client: Client) -> None:
 
 
 def test_leaders_are_elected_only_where_that_is_needed(client: Client) -> None:
-    preferred, unclean = 0, 1
-    not_needed = ErrorCode.ELECTION_NOT_NEEDED
+    not_needed, values = ErrorCode.ELECTION_NOT_NEEDED, {"timeout_ms": 60_000}
     logs = {"two": [1, 0, 1, 2], "unknown": [0], "one": [0]}
     asked = [{"topic": name, "partitions": numbers} for name, numbers in logs.items()]
     expected = {
@@ -330,14 +312,14 @@ def test_leaders_are_elected_only_where_that_is_needed(client: Client) -> None:
         "unknown": [(0, UNKNOWN)],
         "one": [(0, not_needed)],
     }
-    for kind in (preferred, unclean):
-        found = client.ask(ApiKey.ELECT_LEADERS, 1, election_type=kind, topic_partitions=asked, timeout_ms=60_000)
+    for kind in (0, 1):  # preferred leaders, and unclean elections
+        found = client.ask(ApiKey.ELECT_LEADERS, 1, election_type=kind, topic_partitions=asked, **values)
+        results = {each["topic"]: each["partition_result"] for each in found["replica_election_results"]}
         assert found["error_code"] == NONE
         assert {
-            each["topic"]: [(part["partition_id"], part["error_code"]) for part in each["partition_result"]]
-            for each in found["replica_election_results"]
+            topic: [(part["partition_id"], part["error_code"]) for part in parts] for topic, parts in results.items()
         } == expected
-        found = client.ask(ApiKey.ELECT_LEADERS, 1, election_type=kind, topic_partitions=None, timeout_ms=60_000)
+        found = client.ask(ApiKey.ELECT_LEADERS, 1, election_type=kind, topic_partitions=None, **values)
         assert (found["error_code"], found["replica_election_results"]) == (NONE, []), "those of all are left out"
 
 
@@ -349,3 +331,131 @@ async def test_unclean_elections_are_refused_for_logs_without_a_leader() -> None
         found = plain(await elect_leaders(cluster.client(ApiKey.ELECT_LEADERS, 1), asked))  # type: ignore[arg-type]
         parts = [part for each in found["replica_election_results"] for part in each["partition_result"]]
         assert [part["error_code"] for part in parts] == expected
+
+
+BAD_FACTOR, BAD_ASSIGNMENT = ErrorCode.INVALID_REPLICATION_FACTOR, ErrorCode.INVALID_REPLICA_ASSIGNMENT
+
+Assigned = Sequence[tuple[int, list[int]]]
+
+
+@pytest.fixture
+def cluster() -> FakeCluster:
+    return FakeCluster()
+
+
+async def place(
+    cluster: FakeCluster, factor: int = -1, assigned: Assigned = (), *, is_trial: bool = False
+) -> dict[str, Any]:
+    topic = {
+        "name": "new",
+        "num_partitions": -1 if assigned else 2,
+        "replication_factor": factor,
+        "assignments": [{"partition_index": number, "broker_ids": each} for number, each in assigned],
+        "configs": [],
+    }
+    found = await cluster.ask(ApiKey.CREATE_TOPICS, 7, topics=[topic], validate_only=is_trial)
+    (result,) = found["topics"]
+    assert isinstance(result, dict)
+    return result
+
+
+@pytest.mark.parametrize(
+    ("factor", "assigned", "created"),
+    [
+        (-1, [], ("new", 2, 0, [])),
+        (1, [], ("new", 2, 1, [])),
+        (3, [], ("new", 2, 3, [])),
+        (-1, [(1, [1, 0]), (0, [2, 1])], ("new", 2, 0, [(THIRD, SECOND), (SECOND, OWN)])),
+        *((factor, [], BAD_FACTOR) for factor in (0, -2, 4)),
+        (-1, [(0, [])], BAD_ASSIGNMENT),
+        (-1, [(0, [1, 1])], BAD_ASSIGNMENT),
+        (-1, [(0, [1, 7])], BAD_ASSIGNMENT),
+        (-1, [(0, [0]), (1, [0, 1])], BAD_ASSIGNMENT),
+        (-1, [(0, [0]), (2, [1])], BAD_ASSIGNMENT),
+        (-1, [(0, [0]), (0, [1])], BAD_ASSIGNMENT),
+    ],
+)
+async def test_topics_get_the_replicas_that_are_asked_for_or_an_error(
+    cluster: FakeCluster, factor: int, assigned: Assigned, created: tuple[object, ...] | ErrorCode
+) -> None:
+    found = await place(cluster, factor, assigned)
+    error = created if isinstance(created, ErrorCode) else NONE
+    assert (found["error_code"], cluster.broker.created) == (error, [] if error else [created])
+
+
+async def test_dead_brokers_do_not_count(cluster: FakeCluster) -> None:
+    cluster.live(SECOND)
+    found = await place(cluster, 3)
+    expected = "expected a replication factor from 1 to 2, the number of living brokers, not 3"
+    assert (found["error_code"], found["error_message"]) == (BAD_FACTOR, expected)
+
+
+async def test_trials_name_the_replicas_that_there_would_be(cluster: FakeCluster) -> None:
+    for factor, expected in ((-1, 2), (3, 3)):
+        assert (await place(cluster, factor, is_trial=True))["replication_factor"] == expected
+    assert not cluster.broker.created
+
+
+async def test_further_logs_are_placed_on_brokers(cluster: FakeCluster) -> None:
+    for assigned, error, log_count in (
+        ([[1, 2], [0]], BAD_ASSIGNMENT, 1),
+        ([[1, 2]], BAD_ASSIGNMENT, 1),
+        ([[1, 2], [0, 1]], NONE, 3),
+    ):
+        topic = {"name": "t", "count": 3, "assignments": [{"broker_ids": each} for each in assigned]}
+        found = await cluster.ask(ApiKey.CREATE_PARTITIONS, 3, topics=[topic], timeout_ms=1000, validate_only=False)
+        assert (found["results"][0]["error_code"], cluster.broker.topics["t"].log_count) == (error, log_count)
+    logs = cluster.broker.logs("t")
+    assert cluster.broker.moved == [(logs[1], (SECOND, THIRD)), (logs[2], (OWN, SECOND))]
+
+
+async def reassign(
+    cluster: FakeCluster, replicas: list[int] | None, *, number: int = 0, may_change_count: bool = True
+) -> int:
+    """Have other brokers keep the log, or cancel that. Return the error."""
+    topics = [{"name": "t", "partitions": [{"partition_index": number, "replicas": replicas}]}]
+    found = await cluster.ask(
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS, 1, allow_replication_factor_change=may_change_count, topics=topics
+    )
+    return int(found["responses"][0]["partitions"][0]["error_code"])
+
+
+async def ongoing(cluster: FakeCluster, *numbers: int) -> list[tuple[list[int], list[int], list[int]]]:
+    """Return the replicas of each log that is moving, those that are added, and those that are removed."""
+    asked = [{"name": "t", "partition_indexes": list(numbers)}] if numbers else None
+    found = await cluster.ask(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, topics=asked)
+    return [
+        (part["replicas"], part["adding_replicas"], part["removing_replicas"])
+        for topic in found["topics"]
+        for part in topic["partitions"]
+    ]
+
+
+async def test_logs_are_moved_to_other_brokers(cluster: FakeCluster) -> None:
+    assert await reassign(cluster, [2, 0]) == NONE
+    assert cluster.broker.moved == [(cluster.log, (THIRD, OWN))]
+    assert await ongoing(cluster) == await ongoing(cluster, 0) == [([0, 1], [2], [1])]
+    assert await ongoing(cluster, 1) == []
+    cluster.lead(replicas=(OWN, SECOND, THIRD))
+    assert await ongoing(cluster) == [([0, 1, 2], [], [1])]
+    cluster.lead(replicas=(THIRD, OWN))
+    assert await ongoing(cluster) == []
+
+
+async def test_moves_are_cancelled_and_forgotten_with_their_topic(cluster: FakeCluster) -> None:
+    assert await reassign(cluster, None) == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+    assert [await reassign(cluster, each) for each in ([2, 0], None)] == [NONE, NONE]
+    assert cluster.broker.moved[-1] == (cluster.log, ()), "the cluster chooses"
+    assert await ongoing(cluster) == []
+    await reassign(cluster, [2, 0])
+    cluster.broker.log_table.remove_topic("t")
+    assert await ongoing(cluster) == []
+
+
+async def test_impossible_moves_are_refused(cluster: FakeCluster) -> None:
+    assert await reassign(cluster, [0, 7]) == BAD_ASSIGNMENT
+    assert await reassign(cluster, []) == BAD_ASSIGNMENT
+    assert await reassign(cluster, [0], number=5) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert await reassign(cluster, [0], may_change_count=False) == BAD_FACTOR
+    assert not cluster.broker.moved
+    assert await reassign(cluster, [0]) == NONE

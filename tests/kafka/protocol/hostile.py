@@ -1,18 +1,9 @@
-"""Hostile frames: requests and responses that were cut, changed, or claim lengths and counts that they do not have.
-
-`python -m tests.kafka.protocol.hostile --frames 10000000` decodes them. It ends at the first frame that raises anything
-but `WireError`, or that takes more memory than a small multiple of the largest frame.
-"""
+"""Hostile frames: requests and responses that were cut, changed, or claim lengths and counts that they do not have."""
 
 from __future__ import annotations
 
-import argparse
 import functools
-import resource
 import struct
-import sys
-import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any, NamedTuple
@@ -116,29 +107,3 @@ def outcome(frame: HostileFrame) -> str:
     except WireError as error:
         return error.field.rpartition(".")[2]
     return "well-formed"
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--frames", type=int, default=1_000_000)
-    parser.add_argument("--seed", type=int, default=17)
-    arguments = parser.parse_args()
-    outcomes: Counter[str] = Counter()
-    started, before = time.monotonic(), 0
-    for number, frame in enumerate(hostile_frames(arguments.seed, arguments.frames)):
-        try:
-            outcomes[outcome(frame)] += 1
-        except Exception:
-            print(f"frame {number}, seed {arguments.seed}: {frame}", file=sys.stderr)
-            raise
-        if number % 100_000 == 10_000:
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-            before = before or peak
-            assert peak - before < 400 * FRAME_BYTES_MAX, f"{peak - before} bytes more than at first"
-            print(f"{number:,} frames, {time.monotonic() - started:.0f} s, {peak >> 20} MiB", flush=True)
-    for name, count in outcomes.most_common(30):
-        print(f"{count:12,}  {name}")
-
-
-if __name__ == "__main__":
-    main()

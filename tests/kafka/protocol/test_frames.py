@@ -27,7 +27,13 @@ from dafka.kafka.protocol.frames import (
 from dafka.kafka.protocol.messages.cluster import MetadataRequest, MetadataRequestTopic
 from dafka.kafka.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResource
 from dafka.kafka.protocol.messages.connections import ApiVersionsRequest, ApiVersionsResponse
-from dafka.kafka.protocol.messages.logs import FetchRequest, FetchTopic
+from dafka.kafka.protocol.messages.logs import (
+    FetchRequest,
+    FetchTopic,
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
 from dafka.kafka.protocol.messages.membership import HeartbeatRequest, HeartbeatResponse
 from dafka.kafka.protocol.reading import ITEMS_MAX
 
@@ -35,9 +41,16 @@ HEARTBEAT = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
 
 
 def frame_of(data: bytes) -> bytes:
-    """Return the only frame in bytes."""
     (frame,) = FrameSplitter().receive(data)
     return frame
+
+
+UNKNOWN_TAGS = frame_of(encode_request(HEARTBEAT, 4, 7))[:-1] + b"\3" + b"\x63\0" * 3
+THREE = FetchRequest(max_wait_ms=0, min_bytes=0, topics=[FetchTopic(topic="", partitions=[])] * 3)
+KEYS: list[list[str] | None] = [None, ["a"]]
+NULL_AND_ONE = DescribeConfigsRequest(
+    resources=[DescribeConfigsResource(resource_type=2, resource_name="", configuration_keys=each) for each in KEYS]
+)
 
 
 class TestFrameSplitter:
@@ -80,14 +93,11 @@ class TestHeaders:
         assert read_correlation_id(reply) == 77
         assert decode_response(reply, HeartbeatResponse, version) == HeartbeatResponse(error_code=27)
 
-    def test_layout_without_tags(self) -> None:
-        header = bytes.fromhex("000c 0000 00000007 0002 6d65")
-        assert encode_request(HEARTBEAT, 0, 7, "me")[4:].startswith(header + b"\0\1g")
-
-    def test_layout_with_tags(self) -> None:
-        # The name of the client keeps its length of two bytes.
-        header = bytes.fromhex("000c 0004 00000007 0002 6d65 00")
-        assert encode_request(HEARTBEAT, 4, 7, "me")[4:].startswith(header + b"\2g")
+    @pytest.mark.parametrize(("version", "tags", "group"), [(0, "", "0001 67"), (4, "00", "02 67")])
+    def test_layout(self, version: int, tags: str, group: str) -> None:
+        """The name of the client keeps its length of two bytes."""
+        header = bytes.fromhex(f"000c {version:04x} 00000007 0002 6d65 {tags} {group}")
+        assert encode_request(HEARTBEAT, version, 7, "me")[4:].startswith(header)
 
     def test_tagged_fields_are_skipped(self) -> None:
         frame = frame_of(encode_request(HEARTBEAT, 4, 7, "me"))
@@ -152,10 +162,8 @@ class TestApiVersions:
             decode_request(struct.pack(">hhi", key, 0, 9))
         assert (caught.value.api_key, caught.value.correlation_id) == (key, 9)
 
-    def test_telemetry_is_not_advertised(self) -> None:
-        assert not {71, 72} & {each.api_key for each in advertise(ADVERTISED).api_keys}
-
-    def test_error_code(self) -> None:
+    def test_advertised(self) -> None:
+        assert not {71, 72} & {each.api_key for each in advertise(ADVERTISED).api_keys}, "no telemetry"
         assert advertise([], ErrorCode.UNSUPPORTED_VERSION) == ApiVersionsResponse(error_code=35, api_keys=[])
 
 
@@ -177,8 +185,6 @@ class TestRequests:
             assert decode_request(frame_of(encode_request(request, version, 1)))[1] == request
 
     def test_records_are_views_of_the_frame(self) -> None:
-        from dafka.kafka.protocol.messages.logs import PartitionProduceData, ProduceRequest, TopicProduceData
-
         part = PartitionProduceData(index=0, records=b"batch")
         topic = TopicProduceData(name="orders", partition_data=[part])
         frame = frame_of(encode_request(ProduceRequest(acks=1, timeout_ms=0, topic_data=[topic]), 9, 1))
@@ -189,39 +195,29 @@ class TestRequests:
         assert records.obj is frame
         assert bytes(records) == b"batch"
 
-    def test_items_are_limited(self) -> None:
+    def test_items_are_limited_by_default(self) -> None:
         topics = [FetchTopic(topic="", partitions=[])] * ITEMS_MAX
         request = FetchRequest(max_wait_ms=0, min_bytes=0, topics=topics)
         frame = frame_of(encode_request(request, 12, 1))
         assert decode_request(frame)[1] == request
         topics.append(topics[0])
-        with pytest.raises(
-            WireError, match=rf"FetchRequest\.topics .* a count from 0 to {ITEMS_MAX}, not {ITEMS_MAX + 1}"
-        ):
+        limit = rf"FetchRequest\.topics .* a count from 0 to {ITEMS_MAX}, not {ITEMS_MAX + 1}"
+        with pytest.raises(WireError, match=limit):
             decode_request(frame_of(encode_request(request, 12, 1)))
 
-    def test_items_of_all_arrays_count(self) -> None:
-        request = FetchRequest(max_wait_ms=0, min_bytes=0, topics=[FetchTopic(topic="", partitions=[])] * 3)
-        frame = frame_of(encode_request(request, 11, 1))
-        assert decode_request(frame, items_max=3)[1] == request
-        with pytest.raises(WireError, match="count"):
-            decode_request(frame, items_max=2)
-
-    def test_null_arrays_do_not_raise_the_limit(self) -> None:
-        keys: list[list[str] | None] = [None, ["a"]]
-        resources = [
-            DescribeConfigsResource(resource_type=2, resource_name="", configuration_keys=each) for each in keys
-        ]
-        frame = frame_of(encode_request(DescribeConfigsRequest(resources=resources), 4, 1))
-        decode_request(frame, items_max=3)
-        with pytest.raises(WireError, match=r"configuration_keys .* a count from 0 to 0, not 1"):
-            decode_request(frame, items_max=2)
-
-    def test_unknown_tags_are_limited(self) -> None:
-        frame = frame_of(encode_request(HEARTBEAT, 4, 7))[:-1] + b"\3" + b"\x63\0" * 3
-        assert decode_request(frame, items_max=3)[1] == HEARTBEAT
-        with pytest.raises(WireError, match=r"HeartbeatRequest\.tagged fields .* a count from 0 to 2, not 3"):
-            decode_request(frame, items_max=2)
+    @pytest.mark.parametrize(
+        ("frame", "items", "refusal"),
+        [
+            (frame_of(encode_request(THREE, 11, 1)), 3, r"topics .* a count from 0 to 2, not 3"),
+            (frame_of(encode_request(NULL_AND_ONE, 4, 1)), 3, r"configuration_keys .* a count from 0 to 0, not 1"),
+            (UNKNOWN_TAGS, 3, r"HeartbeatRequest\.tagged fields .* a count from 0 to 2, not 3"),
+        ],
+        ids=["all arrays count", "null arrays do not raise the limit", "unknown tags"],
+    )
+    def test_items_are_limited(self, frame: bytes, items: int, refusal: str) -> None:
+        decode_request(frame, items_max=items)
+        with pytest.raises(WireError, match=refusal):
+            decode_request(frame, items_max=items - 1)
 
     @pytest.mark.parametrize("number", ["ffffffff1f", "ffffffff7f", "808080808000"])
     def test_unsigned_numbers_have_32_bits(self, number: str) -> None:
@@ -231,7 +227,8 @@ class TestRequests:
 
     def test_unknown_tags_are_skipped(self) -> None:
         frame = frame_of(encode_request(HEARTBEAT, 4, 7))
-        assert decode_request(frame[:-1] + b"\2\x63\3abc\x64\0") == decode_request(frame)
+        for tagged in (frame[:-1] + b"\2\x63\3abc\x64\0", UNKNOWN_TAGS):
+            assert decode_request(tagged) == decode_request(frame)
 
     def test_known_tag_must_have_its_size(self) -> None:
         frame = frame_of(encode_request(FetchRequest(max_wait_ms=0, min_bytes=0, topics=[], cluster_id="me"), 12, 7))

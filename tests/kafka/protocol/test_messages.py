@@ -128,7 +128,6 @@ def groups_in(message: Struct, version: int, path: str) -> Iterator[tuple[Struct
 
 
 def wrong_values(each: Field, version: int, *, is_flexible: bool) -> Iterator[object]:
-    """Yield values that a version cannot carry."""
     if not each.nullable.has(version) and each.struct is None and each.kind is not Kind.BOOLEAN:
         yield None
     if each.kind in NUMBER_BITS:

@@ -31,7 +31,6 @@ class RefusedError(Exception):
 
 @functools.cache
 def make_credentials() -> Mapping[str, Credential]:
-    """Return the credentials of a user whose password is `PASSWORD`."""
     return {each: derive_credential(each, PASSWORD, ITERATIONS_MIN) for each in MECHANISMS}
 
 

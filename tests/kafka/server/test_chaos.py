@@ -5,11 +5,15 @@ What ends a test is what the producers have done. Seeds are fixed, but the momen
 
 from __future__ import annotations
 
+import random
 import signal
+import socket
+import struct
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -17,7 +21,6 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from tests.cli.harness import FREE, Dafka, Running
 from tests.kafka.server.clients import Confluent, read_log
-from tests.kafka.server.cutting_proxy import CuttingProxy, cut_connections
 from tests.ports import free_port
 
 DEADLINE_S = 240
@@ -27,13 +30,73 @@ STORAGES = ["filelog:{}/log", "sqlite:{}/broker.db"]
 QUICK = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 100, "retry.backoff.ms": 20, "linger.ms": 1}
 
 
-class Chaos:
-    """A broker behind a proxy that cuts connections. It is killed and started again when counts reach targets.
+CUT_BYTES_MIN, CUT_BYTES_MAX = 1_500, 10_000
+"""The bytes that pass a connection, in both directions, until it is cut."""
 
-    Attributes:
-        proxy: The proxy, where clients find the broker.
-        targets: The counts at which the broker is killed.
-    """
+_RESET = struct.pack("ii", 1, 0)
+
+
+class CuttingProxy:
+    """The proxy. It passes connections on to a port of this machine."""
+
+    def __init__(self, target_port: int, seed: int) -> None:
+        self._target = ("127.0.0.1", target_port)
+        self._random = random.Random(seed)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+        self.cuts = 0
+        self.is_cutting = True
+
+    def serve(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            try:
+                broker = socket.create_connection(self._target)
+            except OSError:  # the broker is being restarted
+                client.close()
+                continue
+            left = [self._random.randint(CUT_BYTES_MIN, CUT_BYTES_MAX)]
+            for source, sink in ((client, broker), (broker, client)):
+                threading.Thread(target=self._pass_on, args=(source, sink, left), daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _pass_on(self, source: socket.socket, sink: socket.socket, left: list[int]) -> None:
+        with suppress(OSError):
+            while data := source.recv(2**16):
+                if self.is_cutting and len(data) >= left[0]:
+                    sink.sendall(data[: max(left[0], 0)])
+                    self.cuts += 1
+                    for each in (source, sink):
+                        each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                    break
+                left[0] -= len(data)
+                sink.sendall(data)
+        for each in (source, sink):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+
+@contextmanager
+def cut_connections(target_port: int, seed: int) -> Iterator[CuttingProxy]:
+    proxy = CuttingProxy(target_port, seed)
+    thread = threading.Thread(target=proxy.serve, daemon=True)
+    thread.start()
+    try:
+        yield proxy
+    finally:
+        proxy.close()
+        thread.join()
+
+
+class Chaos:
+    """A broker behind a proxy that cuts connections. It is killed and started again when counts reach targets."""
 
     def __init__(self, dafka: Dafka, storage: str, proxy: CuttingProxy, port: int, targets: list[int]) -> None:
         self.proxy = proxy
@@ -47,7 +110,6 @@ class Chaos:
         return f"127.0.0.1:{self.proxy.port}"
 
     def disturb(self, count: int) -> None:
-        """Kill the broker and start it again if a count has reached the next target."""
         if self.targets and count >= self.targets[0]:
             self.targets.pop(0)
             self._running.end(signal.SIGKILL)
@@ -69,7 +131,6 @@ def open_chaos(dafka: Dafka, storage: str, count: int, kills: int, seed: int) ->
 
 
 def check_once(servers: str, records: int) -> None:
-    """Check that a topic has each of the numbers once, in order."""
     found = [int(each.value or b"") for each in Confluent().read(servers, "orders", records)]
     assert found == list(range(records)), [number for number, count in Counter(found).items() if count > 1][:10]
 
@@ -100,16 +161,7 @@ def produce_idempotently(dafka: Dafka, storage: str, records: int, kills: int, s
 
 
 class TransactionalClient:
-    """A client that writes transactions, every third of which it aborts, until enough of them have ended.
-
-    Args:
-        servers: Where the broker is.
-        disturb: Called in the middle of each transaction, with the number of those that have ended.
-
-    Attributes:
-        ended: By the number of a transaction, whether it was committed, as the broker has confirmed.
-        unknown: Transactions of which the client does not know how they ended.
-    """
+    """A client that writes transactions, every third of which it aborts, until enough of them have ended."""
 
     def __init__(self, servers: str, disturb: Callable[[int], None]) -> None:
         self._servers = servers
@@ -120,7 +172,6 @@ class TransactionalClient:
         self._producer = self._open()
 
     def run(self, is_enough: Callable[[], bool]) -> None:
-        """Write transactions until that is enough."""
         deadline = time.monotonic() + DEADLINE_S
         while not is_enough():
             assert time.monotonic() < deadline, len(self.ended)

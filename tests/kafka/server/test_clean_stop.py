@@ -151,7 +151,6 @@ DOORS: list[Door] = [produce, post, publish]
 
 
 async def read_values(storage: str) -> Counter[str]:
-    """Return how often each value is stored."""
     async with open_web(storage) as web:
         answer = await web.get(f"/topics/{TOPIC}/records?limit=1000000")
         return Counter(json.loads(line)["value"] for line in answer.body.splitlines())

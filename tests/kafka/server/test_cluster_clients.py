@@ -82,7 +82,6 @@ def admin(cluster: RunningCluster) -> AdminClient:
 
 
 def create(cluster: RunningCluster, admin: AdminClient, topic: NewTopic) -> None:
-    """Create a topic, and wait until all brokers agree on the leaders of its logs."""
     admin.create_topics([topic])[topic.topic].result(DEADLINE_S)
     cluster.wait_leaders(topic.topic, topic.num_partitions)
 
@@ -142,7 +141,6 @@ def test_consumers_read_what_is_committed_in_their_rack(cluster: RunningCluster,
 
 
 def append(servers: str, topic: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Append a record on all replicas. Return the response, and that for the log."""
     topics = [{"name": topic, "partition_data": [{"index": 0, "records": encode_batch(0, [b"x"], timestamps=1)}]}]
     with RawClient(servers) as client:
         answer = client.ask(ApiKey.PRODUCE, 10, acks=-1, timeout_ms=1000, topic_data=topics)

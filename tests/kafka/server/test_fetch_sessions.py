@@ -56,12 +56,7 @@ PROGRESS = [LogProgress(0, 0, 0), LogProgress(1, 0, 0), LogProgress(0, 1, 0), Lo
 
 @attrs.define
 class Session:
-    """A session of the model.
-
-    Attributes:
-        wanted: What it wants, in the order in which it is read.
-        sent: The progress of each log in the last response that had it.
-    """
+    """A session of the model."""
 
     wanted: Wanted
     used_at_ms: int

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import ssl
 import time
 from collections.abc import Iterator
@@ -112,19 +111,6 @@ def test_others_are_refused(plain: Door, encrypted: RunningKafka, authority: Aut
     ):
         with pytest.raises(RefusedError):
             Confluent().write(servers, "refused", login)
-
-
-def test_certificates_must_be_valid_and_those_of_clients_too(authority: Authority, tmp_path: Path) -> None:
-    past = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
-    expired = authority.issue("127.0.0.1", not_after=past)
-    with run_secured(tmp_path, tls_certificate=str(expired)) as running, pytest.raises(RefusedError):
-        Confluent().write(running.bootstrap_servers, "refused", Login(authority=authority.path))
-    settings = {"tls_certificate": str(authority.issue("127.0.0.1")), "tls_client_ca": str(authority.path)}
-    own = authority.issue("client")
-    with run_secured(tmp_path, **settings) as running:
-        Confluent().write(running.bootstrap_servers, "topic", Login(authority=authority.path, certificate=own))
-        with pytest.raises(RefusedError):
-            Confluent().write(running.bootstrap_servers, "topic", Login(authority=authority.path))
 
 
 def test_what_fails_is_explained_before_the_connection_ends(plain: Door) -> None:

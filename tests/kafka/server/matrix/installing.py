@@ -63,13 +63,11 @@ class InstallError(Exception):
 
 
 def is_installed(folder: Path, name: str) -> bool:
-    """Return whether a client of these versions is in a folder."""
     done = folder / name / _DONE
     return done.exists() and json.loads(done.read_text("utf-8")) == list(_PACKAGES[name])
 
 
 def install(folder: Path, name: str) -> None:
-    """Install a client, unless it is there."""
     if is_installed(folder, name):
         return
     place = folder / name

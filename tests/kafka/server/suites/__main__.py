@@ -68,7 +68,6 @@ def _environment(suite: str, folder: Path) -> Iterator[tuple[dict[str, str], lis
 
 
 def run(suite: str, checkout: Path, clients: Path, arguments: list[str]) -> int:
-    """Run the tests of a client, and print what differs from what is expected."""
     install(clients, "suites")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
