@@ -345,6 +345,10 @@ def test_a_call_needs_each_of_its_permissions_and_no_other(door: Door, client: C
             expected = {need.error} if version not in call.silent else set()
             assert errors_in(plain(decode_response(frames[0], RESPONSES[call.api], version))) == expected, version
             assert frames[0].replace(one.encode(), other.encode()) == frames[1], "the answer reveals what exists"
+    door.permit(anne=NOTHING)
+    for version in call.versions:
+        errors = errors_in(client.ask(call.api, version, **call.values([EXISTING])))
+        assert errors == ({call.needs[0].error} if version not in call.silent else set()), version
     assert state_of(door) == before
 
 

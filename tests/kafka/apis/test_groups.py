@@ -219,11 +219,8 @@ def test_groups_are_deleted_beside_those_that_are_not(client: Client) -> None:
     found = client.ask(ApiKey.OFFSET_DELETE, 0, group_id=missing, topics=topics)
     assert (found["error_code"], found["topics"]) == (ErrorCode.GROUP_ID_NOT_FOUND, [])
     found = client.ask(ApiKey.DELETE_GROUPS, 1, groups_names=[missing, busy, idle])
-    assert [(each["group_id"], each["error_code"]) for each in found["results"]] == [
-        (missing, ErrorCode.GROUP_ID_NOT_FOUND),
-        (busy, ErrorCode.NON_EMPTY_GROUP),
-        (idle, NONE),
-    ]
+    errors = {missing: ErrorCode.GROUP_ID_NOT_FOUND, busy: ErrorCode.NON_EMPTY_GROUP, idle: NONE}
+    assert {each["group_id"]: each["error_code"] for each in found["results"]} == errors
     assert [each.keys() for each in fetched(client, 5, idle, busy)] == [set(), {T0, U0}]
 
 

@@ -24,37 +24,54 @@ FOLDER = Path(os.environ.get("KAFKA_CLIENTS", "/nonexistent"))
 DEADLINE_S = 900.0
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 _HOW = "set KAFKA_CLIENTS to a folder that `python -m tests.kafka.server.matrix.installing FOLDER` has filled"
-_PARTS = b"%K:%S:%T:%h\\n%k%s\\n"
+_PARTS = "%K:%S:%T:%h\\n%k%s\\n"
 
 
 class Place(Protocol):
-    """A running broker: where it listens to clients of Kafka, and the options of `dafka` that lead to it."""
+    """A running broker: where it listens to clients of Kafka, the options of `dafka` that lead to it, and a folder."""
 
     servers: str
     options: list[str]
+    folder: Path
 
 
-class Program(Protocol):
-    """A program that writes records to topics, each with a compression, and reads the first records of topics.
+class Program:
+    """A program that writes lines of a key, a tab and a value to topics, and prints the first records of topics."""
 
-    `find_obstacle` returns why it cannot be run here; `make_records` returns what it is to write.
-    """
+    def find_obstacle(self) -> str:
+        """Return why the program cannot be run here; empty if it can."""
+        return ""
 
-    @property
-    def compressions(self) -> tuple[str, ...]: ...
-    def find_obstacle(self) -> str: ...
-    def make_records(self, count: int) -> list[Record]: ...
-    def write(self, place: Place, records: list[Record], topics: dict[str, str], folder: Path) -> None: ...
-    def read(self, place: Place, count: int, topics: Sequence[str], folder: Path) -> dict[str, list[Record]]: ...
+    def make_records(self, count: int) -> list[Record]:
+        """Return the records that the program is to write."""
+        return make_lines(count)
+
+    def write(self, place: Place, records: list[Record], topics: dict[str, str]) -> None:
+        """Write records to topics, with the compression that each is for."""
+        path = place.folder / "lines"
+        path.write_bytes(b"".join(b"%s\t%s\n" % (each.key or b"", each.value or b"") for each in records))
+        for topic, compression in topics.items():
+            self.write_lines(place, records[0], topic, compression, str(path))
+
+    def read(self, place: Place, count: int, topics: Sequence[str]) -> dict[str, list[Record]]:
+        """Return the first records of each topic."""
+        return {topic: parse_parts(self.print_parts(place, str(count), topic)) for topic in topics}
+
+    def write_lines(self, place: Place, like: Record, topic: str, compression: str, lines: str) -> None:
+        """Write lines with the time and the headers of a record."""
+        raise NotImplementedError
+
+    def print_parts(self, place: Place, count: str, topic: str) -> bytes:
+        """Return what the program prints with `_PARTS`."""
+        raise NotImplementedError
 
 
 @attrs.frozen
-class Driven:
+class Driven(Program):
     """A client that a driver of `tests/kafka/server/matrix/drivers` drives."""
 
     name: str
     command: tuple[str, ...]
-    compressions: tuple[str, ...] = COMPRESSIONS
 
     def find_obstacle(self) -> str:
         program = self.command[0]
@@ -65,15 +82,15 @@ class Driven:
     def make_records(self, count: int) -> list[Record]:
         return make_records(count)
 
-    def write(self, place: Place, records: list[Record], topics: dict[str, str], folder: Path) -> None:
-        path = folder / "records"
+    def write(self, place: Place, records: list[Record], topics: dict[str, str]) -> None:
+        path = place.folder / "records"
         write_records(path, records)
         pairs = [f"{compression}={topic}" for topic, compression in topics.items()]
         self._run("write", place.servers, str(path), *pairs)
 
-    def read(self, place: Place, count: int, topics: Sequence[str], folder: Path) -> dict[str, list[Record]]:
-        self._run("read", place.servers, str(folder), str(count), *topics)
-        return {topic: read_records(folder / topic) for topic in topics}
+    def read(self, place: Place, count: int, topics: Sequence[str]) -> dict[str, list[Record]]:
+        self._run("read", place.servers, str(place.folder), str(count), *topics)
+        return {topic: read_records(place.folder / topic) for topic in topics}
 
     def _run(self, *arguments: str) -> None:
         command = [each.replace("{}", str(FOLDER / self.name)) for each in self.command]
@@ -82,11 +99,10 @@ class Driven:
 
 
 @attrs.frozen
-class Kcat:
+class Kcat(Program):
     """kcat, with the librdkafka of the operating system or that of confluent-kafka."""
 
     confluent: str = ""
-    compressions: tuple[str, ...] = COMPRESSIONS
 
     def find_obstacle(self) -> str:
         if shutil.which("kcat") is None:
@@ -94,75 +110,46 @@ class Kcat:
         has_library = not self.confluent or is_installed(FOLDER, self.confluent)
         return "" if has_library else f"{self.confluent} is not installed: {_HOW}"
 
-    def make_records(self, count: int) -> list[Record]:
-        return make_lines(count)
+    def write_lines(self, place: Place, like: Record, topic: str, compression: str, lines: str) -> None:
+        headers = [part for name, value in like.headers for part in ("-H", f"{name}={(value or b'').decode()}")]
+        self._run(place, "-P", "-t", topic, "-z", compression, "-K", "\t", *headers, "-l", lines)
 
-    def write(self, place: Place, records: list[Record], topics: dict[str, str], folder: Path) -> None:
-        lines = write_lines(records, folder)
-        headers = [part for name, value in records[0].headers for part in ("-H", f"{name}={(value or b'').decode()}")]
-        for topic, compression in topics.items():
-            self._run(
-                folder, "-P", "-b", place.servers, "-t", topic, "-z", compression, "-K", "\t", *headers, "-l", lines
-            )
+    def print_parts(self, place: Place, count: str, topic: str) -> bytes:
+        return self._run(place, "-C", "-t", topic, "-o", "beginning", "-c", count, "-q", "-f", _PARTS)
 
-    def read(self, place: Place, count: int, topics: Sequence[str], folder: Path) -> dict[str, list[Record]]:
-        found = {}
-        for topic in topics:
-            arguments = ["-C", "-b", place.servers, "-t", topic, "-o", "beginning", "-c", str(count), "-q"]
-            found[topic] = parse_parts(self._run(folder, *arguments, "-f", _PARTS.decode()))
-        return found
-
-    def _run(self, folder: Path, *arguments: str) -> bytes:
+    def _run(self, place: Place, *arguments: str) -> bytes:
         environment = dict(os.environ)
         if self.confluent:
             (library,) = (FOLDER / self.confluent).glob("lib/*/site-packages/confluent_kafka.libs/librdkafka-*.so.1")
-            link = folder / "librdkafka.so.1"
+            link = place.folder / "librdkafka.so.1"
             link.unlink(missing_ok=True)
             link.symlink_to(library)
-            environment["LD_LIBRARY_PATH"] = str(folder)
-        return run_program(["kcat", *arguments], environment)
+            environment["LD_LIBRARY_PATH"] = str(place.folder)
+        return run_program(["kcat", "-b", place.servers, *arguments], environment)
 
 
-@attrs.frozen
-class Native:
+class Native(Program):
     """The commands `dafka produce` and `dafka consume`."""
 
-    compressions: tuple[str, ...] = COMPRESSIONS
-
-    def find_obstacle(self) -> str:
-        return ""
-
-    def make_records(self, count: int) -> list[Record]:
-        return make_lines(count)
-
-    def write(self, place: Place, records: list[Record], topics: dict[str, str], folder: Path) -> None:
-        lines = write_lines(records, folder)
-        options = ["--key-separator", "\\t", "--timestamp", str(records[0].timestamp), "--file", lines]
-        for name, value in records[0].headers:
+    def write_lines(self, place: Place, like: Record, topic: str, compression: str, lines: str) -> None:
+        options = ["--key-separator", "\\t", "--timestamp", str(like.timestamp), "--file", lines]
+        for name, value in like.headers:
             options += ["--header", f"{name}={(value or b'').decode()}"]
-        for topic, compression in topics.items():
-            self._run("produce", topic, "--compression", compression, *options, *place.options)
+        self._run(place, "produce", topic, "--compression", compression, *options)
 
-    def read(self, place: Place, count: int, topics: Sequence[str], folder: Path) -> dict[str, list[Record]]:
-        options = ["--from-beginning", "--count", str(count), "--format", _PARTS.decode()]
-        options += ["--null-as", "", *place.options]
-        return {topic: parse_parts(self._run("consume", topic, *options)) for topic in topics}
+    def print_parts(self, place: Place, count: str, topic: str) -> bytes:
+        options = ("--from-beginning", "--count", count, "--format", _PARTS, "--null-as", "")
+        return self._run(place, "consume", topic, *options)
 
-    def _run(self, *arguments: str) -> bytes:
+    def _run(self, place: Place, *arguments: str) -> bytes:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("DAFKA_")}
-        return run_program([sys.executable, "-m", "dafka", *arguments], environment)
+        return run_program([sys.executable, "-m", "dafka", *arguments, *place.options], environment)
 
 
 def run_program(command: Sequence[str], environment: dict[str, str]) -> bytes:
     done = subprocess.run(command, env=environment, capture_output=True, timeout=DEADLINE_S, check=False)
     assert done.returncode == 0, (command, done.returncode, done.stderr[-3000:].decode(errors="replace"))
     return done.stdout
-
-
-def write_lines(records: Sequence[Record], folder: Path) -> str:
-    path = folder / "lines"
-    path.write_bytes(b"".join(b"%s\t%s\n" % (each.key or b"", each.value or b"") for each in records))
-    return str(path)
 
 
 def parse_parts(data: bytes) -> list[Record]:

@@ -11,7 +11,7 @@ import attrs
 import pytest
 
 from tests.cli.harness import Dafka
-from tests.kafka.server.matrix.programs import PROGRAMS, Kcat, Program
+from tests.kafka.server.matrix.programs import COMPRESSIONS, PROGRAMS, Kcat, Program
 from tests.kafka.server.matrix.record_files import Record
 
 RECORDS = int(os.environ.get("KAFKA_CLIENTS_RECORDS", "100000"))
@@ -41,10 +41,10 @@ class Matrix:
         found = self._written.get(name)
         if found is None:
             program = find_program(name)
-            topics = {f"{name}-{each}": each for each in program.compressions}
+            topics = {f"{name}-{each}": each for each in COMPRESSIONS}
             records = program.make_records(RECORDS // len(topics))
             began = time.monotonic()
-            program.write(self, records, topics, self.folder)
+            program.write(self, records, topics)
             found = self._written[name] = Written(topics, records, not isinstance(program, Kcat))
             print(f"{name} wrote {RECORDS / (time.monotonic() - began):.0f} records/s")
         return found
@@ -76,7 +76,7 @@ def test_programs_read_what_programs_write(matrix: Matrix, reader: str, writer: 
     program = find_program(reader)
     written = matrix.write(writer)
     began = time.monotonic()
-    found = program.read(matrix, len(written.records), list(written.topics), matrix.folder)
+    found = program.read(matrix, len(written.records), list(written.topics))
     print(f"{reader} read {RECORDS / (time.monotonic() - began):.0f} records/s of {writer}")
     for topic in written.topics:
         records = found[topic]
