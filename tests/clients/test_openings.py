@@ -2,38 +2,33 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import os
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
-import dafka.asyncio
-from dafka import Config, blocking
-
-DEADLINE_S = 60
+from dafka import Config
+from tests.clients.styles import ASYNCIO, BLOCKING, DEADLINE_S, Style
 
 
-def open_blocking(config: Config, count: int) -> None:
+async def open_and_use(style: Style, config: Config, count: int) -> None:
     for number in range(count):
-        with blocking.open_producer("hello", config) as producer:
-            producer.send(b"%d" % number)
-        with blocking.open_consumer(["hello"], config) as consumer:
-            consumer.next_record(timeout_s=DEADLINE_S)
+        async with style.opened("open_producer", "hello", config) as producer:
+            await style.call(producer.send, b"%d" % number)
+        async with style.opened("open_consumer", ["hello"], config) as consumer:
+            await style.call(consumer.next_record)
 
 
-def open_asyncio(config: Config, count: int) -> None:
-    async def program() -> None:
-        for number in range(count):
-            async with dafka.asyncio.open_producer("hello", config) as producer:
-                await producer.send(b"%d" % number)
-            async with dafka.asyncio.open_consumer(["hello"], config) as consumer, asyncio.timeout(DEADLINE_S):
-                await consumer.next_record()
-
-    asyncio.run(program())
+async def open_alone(style: Style, config: Config, count: int) -> None:
+    """Open nodes each of which is the only one of its process, so that the thread of Trio ends with it."""
+    for _ in range(count):
+        async with style.opened("open_consumer", ["hello"], config):
+            assert "dafka" in names_of_threads()
+        assert "dafka" not in names_of_threads()
 
 
 def names_of_threads() -> list[str]:
@@ -45,11 +40,11 @@ def system_threads() -> int:
     return len(os.listdir("/proc/self/task"))
 
 
-def check_leaves_nothing(run: Callable[[Config, int], None], config: Config, count: int) -> None:
-    run(config, 2)
+def check_leaves_nothing(run: Callable[[int], None], count: int) -> None:
+    run(2)
     gc.collect()
     threads, files, tasks = names_of_threads(), len(os.listdir("/proc/self/fd")), system_threads()
-    run(config, count)
+    run(count)
     gc.collect()  # unclosed sockets and nodes warn, and warnings are errors
     assert names_of_threads() == threads
     deadline = time.monotonic() + DEADLINE_S
@@ -58,33 +53,27 @@ def check_leaves_nothing(run: Callable[[Config, int], None], config: Config, cou
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("run", [open_blocking, open_asyncio])
-def test_nothing_is_left_behind(run: Callable[[Config, int], None], config: Config) -> None:
-    check_leaves_nothing(run, config, 5)
+STYLES = pytest.mark.parametrize("style", [BLOCKING, ASYNCIO], ids=["blocking", "asyncio"])
 
 
-def open_alone(config: Config, count: int) -> None:
-    """Open nodes each of which is the only one of its process, so that the thread of Trio ends with it."""
-
-    async def program() -> None:
-        async with dafka.asyncio.open_consumer(["hello"], config):
-            assert "dafka" in names_of_threads()
-
-    for _ in range(count):
-        with blocking.open_consumer(["hello"], config):
-            assert "dafka" in names_of_threads()
-        assert "dafka" not in names_of_threads()
-        asyncio.run(program())
-        assert "dafka" not in names_of_threads()
+@STYLES
+def test_nothing_is_left_behind(style: Style, config: Config) -> None:
+    check_leaves_nothing(lambda count: style.run(partial(open_and_use, style, config, count)), 5)
 
 
-def test_the_last_node_of_the_process_leaves_nothing_behind() -> None:
+@STYLES
+def test_the_last_node_of_the_process_leaves_nothing_behind(style: Style) -> None:
     config = Config().with_node(bind="tcp://127.0.0.1:*", discovery="static:tcp://127.0.0.1:1")
-    check_leaves_nothing(open_alone, config.with_consumer(offset_reset="earliest"), 5)
+    config = config.with_consumer(offset_reset="earliest")
+    check_leaves_nothing(lambda count: style.run(partial(open_alone, style, config, count)), 5)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("run", [open_blocking, open_asyncio])
-def test_nothing_is_left_behind_after_a_thousand_openings(run: Callable[[Config, int], None], config: Config) -> None:
-    check_leaves_nothing(run, config, 500)
+@STYLES
+def test_nothing_is_left_behind_after_a_thousand_openings(style: Style, config: Config) -> None:
+    def run(count: int) -> None:
+        for _ in range(count):
+            style.run(partial(open_and_use, style, config, 1))
+
+    check_leaves_nothing(run, 500)

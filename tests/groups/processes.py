@@ -5,15 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from dafka.protocol.groups import (
-    Append,
-    Assign,
-    GroupAction,
-    GroupMember,
-    GroupSettings,
-    GroupView,
-    Revoke,
-)
+from dafka.protocol.groups import Append, Assign, GroupAction, GroupMember, GroupSettings, GroupView, Revoke
 from dafka.protocol.groups.member import Survey
 from dafka.protocol.groups.records import READ_BACK_RECORDS
 from dafka.records import Partition

@@ -46,6 +46,8 @@ class FakeBroker:
     def __init__(self) -> None:
         self.address = OWN
         self.log_table = LogTable(OWN)
+        self.topics, self.logs, self.find_log = self.log_table.topics, self.log_table.logs, self.log_table.find_log
+        self.find_topic = self.topics.get
         own = BrokerRegistration(address=OWN, number=0, rack="one", kafka_listener="127.0.0.1:1")
         self.brokers = Brokers(own, 1.0)
         self.has_lease = True
@@ -61,19 +63,6 @@ class FakeBroker:
         )
         self.leases = SimpleNamespace(wait_topics=trio.lowlevel.checkpoint, holds_lease=self._holds_lease)
         self.replicator = SimpleNamespace()
-
-    @property
-    def topics(self) -> Mapping[str, Topic]:
-        return self.log_table.topics
-
-    def find_topic(self, name: str) -> Topic | None:
-        return self.log_table.topics.get(name)
-
-    def logs(self, topic: str) -> Sequence[Log]:
-        return self.log_table.logs(topic)
-
-    def find_log(self, topic: str, number: int) -> Log | None:
-        return self.log_table.find_log(topic, number)
 
     def create_topic(
         self,

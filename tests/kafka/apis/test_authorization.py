@@ -541,10 +541,7 @@ def test_nothing_is_served_without_a_login_or_behind_one_that_failed(door: Door,
 def test_requests_behind_a_login_in_the_same_piece_are_served(door: Door, client: Client) -> None:
     door.permit(anne=EVERYTHING)
     asked = (ApiKey.METADATA, 1, {"topics": [{"name": EXISTING.topic}]})
-    for login, answers in (
-        (pipelined(SHAKE, RIGHT_LOGIN), 2),
-        (pipelined(HEADERLESS) + encode_token(RIGHT), 2),
-    ):
+    for login, answers in ((pipelined(SHAKE, RIGHT_LOGIN), 2), (pipelined(HEADERLESS) + encode_token(RIGHT), 2)):
         with door.connect() as other:
             other.socket.sendall(login + pipelined(asked, asked))
             frames = [other.receive() for _ in range(answers + 2)]

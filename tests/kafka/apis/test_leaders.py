@@ -202,13 +202,7 @@ async def test_readers_with_a_rack_are_sent_there_at_once(cluster: FakeCluster) 
 
 async def test_readers_of_a_lost_branch_learn_where_it_ended(cluster: FakeCluster) -> None:
     """The epoch 0 was left at offset 6, and nothing of the epoch 4 is in the log."""
-    for epoch, offset, expected in (
-        (5, 10, None),
-        (0, 6, None),
-        (0, 7, (0, 6)),
-        (4, 5, (0, 6)),
-        (9, 5, (5, 10)),
-    ):
+    for epoch, offset, expected in ((5, 10, None), (0, 6, None), (0, 7, (0, 6)), (4, 5, (0, 6)), (9, 5, (5, 10))):
         part = await read(cluster, offset, last_fetched_epoch=epoch, wait_ms=60_000 if expected else 0)
         diverging = part["diverging_epoch"]
         assert (None if diverging is None else (diverging["epoch"], diverging["end_offset"])) == expected

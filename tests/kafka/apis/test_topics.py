@@ -346,14 +346,9 @@ def cluster() -> FakeCluster:
 async def place(
     cluster: FakeCluster, factor: int = -1, assigned: Assigned = (), *, is_trial: bool = False
 ) -> dict[str, Any]:
-    topic = {
-        "name": "new",
-        "num_partitions": -1 if assigned else 2,
-        "replication_factor": factor,
-        "assignments": [{"partition_index": number, "broker_ids": each} for number, each in assigned],
-        "configs": [],
-    }
-    found = await cluster.ask(ApiKey.CREATE_TOPICS, 7, topics=[topic], validate_only=is_trial)
+    asked = topic("new", -1 if assigned else 2, factor)
+    asked["assignments"] = [{"partition_index": number, "broker_ids": each} for number, each in assigned]
+    found = await cluster.ask(ApiKey.CREATE_TOPICS, 7, topics=[asked], validate_only=is_trial)
     (result,) = found["topics"]
     assert isinstance(result, dict)
     return result

@@ -53,12 +53,7 @@ class Confluent:
         )
         for each in messages:
             producer.produce(
-                topic,
-                each.value,
-                each.key,
-                headers=list(each.headers),
-                timestamp=each.timestamp,
-                on_delivery=delivered,
+                topic, each.value, each.key, headers=list(each.headers), timestamp=each.timestamp, on_delivery=delivered
             )
             producer.poll(0)
         assert producer.flush(DEADLINE_S) == 0

@@ -69,8 +69,7 @@ def send_hostile_frames(servers: str, seed: int, count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("idle", "frames"),
-    [(100, 150), pytest.param(5000, 40_000, marks=[pytest.mark.long, pytest.mark.timeout(1800)])],
+    ("idle", "frames"), [(100, 150), pytest.param(5000, 40_000, marks=[pytest.mark.long, pytest.mark.timeout(1800)])]
 )
 def test_honest_clients_are_served_beside_idle_connections_and_hostile_frames(
     dafka: Dafka, idle: int, frames: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from random import Random
 from typing import TypeAlias
@@ -12,39 +12,15 @@ import pytest
 
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.topic_partition import TopicPartition
-from dafka.kafka.server.fetch_sessions import FetchSessions, LogProgress
-
-A, B = (TopicPartition("orders", number) for number in range(2))
-EMPTY = LogProgress(0, 0, 0)
-
-
-def open_sessions() -> FetchSessions[int]:
-    ids = count(1)
-    return FetchSessions(lambda: next(ids))
+from dafka.kafka.server.fetch_sessions import FetchSessions, LogProgress, SessionFetch
 
 
 def test_epochs_begin_again_with_1() -> None:
-    sessions = open_sessions()
-    sessions.begin(0, 0, {A: 0}, [], 0)
+    sessions = FetchSessions[int](lambda: 1)
+    sessions.begin(0, 0, {TopicPartition("orders", 0): 0}, [], 0)
     sessions._sessions[1].epoch = 2**31 - 1
     assert sessions.begin(1, 2**31 - 1, {}, [], 0).error_code == ErrorCode.NONE
     assert sessions.begin(1, 1, {}, [], 0).error_code == ErrorCode.NONE
-
-
-def test_answer_to_a_request_whose_session_has_ended_meanwhile() -> None:
-    sessions = open_sessions()
-    first = sessions.begin(0, 0, {A: 0}, [], 0)
-    sessions.begin(1, -1, {A: 0}, [], 0)
-    assert first.select_news([(A, EMPTY, False)]) == [A]
-    assert sessions.begin(0, 0, {A: 0}, [], 0).session_id == 2
-
-
-def test_answer_to_a_request_brings_back_no_log_that_a_later_one_has_forgotten() -> None:
-    sessions = open_sessions()
-    first = sessions.begin(0, 0, {A: 0, B: 0}, [], 0)
-    sessions.begin(1, 1, {}, [A], 0)
-    assert first.select_news([(A, EMPTY, True), (B, EMPTY, True)]) == [A, B]
-    assert list(sessions.begin(1, 2, {}, [], 0).wanted) == [B]
 
 
 Wanted: TypeAlias = dict[TopicPartition, int]
@@ -65,8 +41,9 @@ class Session:
 
     def select(self, results: list[tuple[TopicPartition, LogProgress, bool]], *, is_full: bool) -> list[TopicPartition]:
         news = [log for log, progress, is_news in results if is_full or is_news or self.sent.get(log) != progress]
-        self.sent.update({log: progress for log, progress, _ in results})
-        for log in [log for log, _, is_news in results if is_news]:
+        known = [each for each in results if each[0] in self.wanted]  # a later request can have forgotten the others
+        self.sent.update({log: progress for log, progress, _ in known})
+        for log in [log for log, _, is_news in known if is_news]:
             self.wanted[log] = self.wanted.pop(log)
         return news
 
@@ -86,13 +63,17 @@ class Model:
     def size(self) -> int:
         return sum(len(each.wanted) for each in self.sessions.values())
 
+    def close(self, session_id: int) -> None:
+        if session_id in self.sessions:
+            self.sessions.pop(session_id).wanted.clear()
+
     def open(self, wanted: Wanted, time_ms: int) -> int:
         """Return the id of a new session; 0 if there can be none."""
         if wanted and len(self.sessions) == SESSIONS_MAX:
             oldest = min(self.sessions, key=lambda each: self.sessions[each].used_at_ms)
             if time_ms - self.sessions[oldest].used_at_ms < IDLE_MS:
                 return 0
-            del self.sessions[oldest]
+            self.close(oldest)
         if not wanted or self.size + len(wanted) > PARTITIONS_MAX:
             return 0
         session_id = next(each for each in self.drawn if each not in self.sessions)
@@ -100,16 +81,11 @@ class Model:
         return session_id
 
     def begin(
-        self,
-        session_id: int,
-        epoch: int,
-        changed: Wanted,
-        forgotten: list[TopicPartition],
-        time_ms: int,
+        self, session_id: int, epoch: int, changed: Wanted, forgotten: list[TopicPartition], time_ms: int
     ) -> tuple[ErrorCode, int, Wanted]:
         """Return the error, the session's id, and what is read."""
         if epoch in {-1, 0}:
-            self.sessions.pop(session_id, None)
+            self.close(session_id)
             return ErrorCode.NONE, self.open(changed, time_ms) if epoch == 0 else 0, changed
         session = self.sessions.get(session_id)
         if session is None:
@@ -118,6 +94,7 @@ class Model:
             return ErrorCode.INVALID_FETCH_SESSION_EPOCH, 0, {}
         del self.sessions[session_id]
         if self.size + len(changed.keys() | session.wanted.keys()) > PARTITIONS_MAX:
+            session.wanted.clear()
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0, {}
         session.wanted = {log: at for log, at in (session.wanted | changed).items() if log not in forgotten}
         session.sent = {log: progress for log, progress in session.sent.items() if log not in forgotten}
@@ -130,6 +107,7 @@ class Model:
 @pytest.mark.parametrize("seed", range(30))
 def test_any_history_of_sessions_follows_the_model(seed: int) -> None:
     random, time_ms, model, drawn = Random(seed), 0, Model(), Model.ids()
+    late: list[Callable[[], None]] = []
     sessions = FetchSessions[int](
         lambda: next(drawn), sessions_max=SESSIONS_MAX, partitions_max=PARTITIONS_MAX, idle_ms=IDLE_MS
     )
@@ -150,5 +128,17 @@ def test_any_history_of_sessions_follows_the_model(seed: int) -> None:
         assert len(sessions) == len(model.sessions)
         results = [(log, random.choice(PROGRESS), random.random() < 0.3) for log in wanted]
         session = model.sessions.get(expected_id)
-        news = list(wanted) if session is None else session.select(results, is_full=epoch == 0)
-        assert list(found.select_news(results)) == news
+
+        def answer(
+            found: SessionFetch[int] = found,
+            session: Session | None = session,
+            results: list[tuple[TopicPartition, LogProgress, bool]] = results,
+            is_full: bool = epoch == 0,
+        ) -> None:
+            logs = [log for log, _, _ in results]
+            news = logs if session is None else session.select(results, is_full=is_full)
+            assert list(found.select_news(results)) == news
+
+        late.append(answer)
+        while late and random.random() < 0.8:  # a response can be made after a later request has come
+            late.pop(0)()

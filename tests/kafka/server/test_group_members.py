@@ -95,12 +95,7 @@ def test_few_members_join_leave_and_are_killed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("is_static", [False, True], ids=["dynamic", "static"])
 @pytest.mark.parametrize(
     ("client", "strategy"),
-    [
-        ("confluent-kafka", "range"),
-        ("confluent-kafka", "cooperative-sticky"),
-        ("aiokafka", ""),
-        ("kafka-python", ""),
-    ],
+    [("confluent-kafka", "range"), ("confluent-kafka", "cooperative-sticky"), ("aiokafka", ""), ("kafka-python", "")],
 )
 @pytest.mark.parametrize("size", [4, 10])
 def test_members_join_leave_and_are_killed(

@@ -45,7 +45,7 @@ SUITE_PACKAGES = {
         "pytest-asyncio==1.3.0",
         "pytest-mock==3.15.1",
         "pytest-timeout==2.4.0",
-    ),
+    )
 }
 """What the clients' own tests need."""
 
