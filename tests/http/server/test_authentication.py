@@ -2,38 +2,37 @@
 
 from __future__ import annotations
 
+import math
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import count
 from pathlib import Path
+from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
 import pytest
 import trio
 
-from dafka.broker.access import credentials
-from dafka.broker.access.credentials import MECHANISMS, Token, create_token, derive_credential
+from dafka.broker.access.credentials import MECHANISMS, create_token, derive_credential
 from dafka.broker.access.logins import Logins
 from dafka.broker.access.permissions import Permissions
 from dafka.broker.access.users_file import User, UsersFile, write_users
 from dafka.http.forwarding.credentials import SCHEME, RequestSigner, SignatureChecker
-from dafka.http.server.authentication import (
-    COOKIE,
-    SESSION_S,
-    SESSIONS_MAX,
-    USER_SESSIONS_MAX,
-    Authenticator,
-    Sessions,
-    session_of,
-)
+from dafka.http.server.authentication import COOKIE, SESSION_S, Authenticator, Sessions
 from dafka.http.server.errors import WebError
 from dafka.http.server.principal import Principal
 from dafka.http1.head import Head
 from tests.http.running import Answer, SharedWeb
 from tests.http.secured import PASSWORD, Account, run_secured
 
-ANNE, BOB = User("anne", {}, Permissions()), User("bob", {}, Permissions())
+MODULE = "dafka.http.server.authentication"
 SECRET, SENDER, RECEIVER = "s" * 32, "a" * 32, "b" * 32
+PASSWORDS = {each: {name: derive_credential(name, each, 4096) for name in MECHANISMS} for each in (PASSWORD, "new")}
+READ, WRITE = Permissions(read=("orders",)), Permissions(write=("orders",))
+EXPIRY_MS = 2**42
 
 
 def basic(user: str, password: str = PASSWORD) -> str:
@@ -41,41 +40,25 @@ def basic(user: str, password: str = PASSWORD) -> str:
     return f"Basic {b64encode(f'{user}:{password}'.encode()).decode()}"
 
 
-class Clock:
-    """A clock that tests set."""
+class Door:
+    """An authenticator, with the user `ada` and her tokens in a file, and clocks that tests set."""
 
-    def __init__(self) -> None:
-        self.time = 0.0
-
-    def __call__(self) -> float:
-        return self.time
-
-
-@attrs.frozen
-class FixedTime:
-    """Stands for the module `time`, at a time in seconds since 1970."""
-
-    now: float
+    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(f"{MODULE}.FAILURE_DELAY_S", 0)
+        monkeypatch.setattr("dafka.broker.access.credentials.time", self)
+        self.path, self.now = path, 1000.0
+        tokens = create_token(), create_token(), create_token(expires_at_ms=EXPIRY_MS)
+        self.secrets, self.tokens = [each[0] for each in tokens], [each[1] for each in tokens]
+        self.ada = User("ada", PASSWORDS[PASSWORD], READ, tuple(self.tokens))
+        write_users(path, {"ada": self.ada})
+        self.users = UsersFile(path)
+        self.sessions = Sessions(lambda: self.now)
+        self.authenticator = Authenticator(self.users, self.sessions, Logins())
+        self.signatures = SignatureChecker(SECRET, RECEIVER)
+        self._hosts = count()  # each may guess a few passwords
 
     def time(self) -> float:
         return self.now
-
-
-class Door:
-    """An authenticator, with the user `ada` and her tokens in a file."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.clock = Clock()
-        self.credentials = {each: derive_credential(each, PASSWORD, 4096) for each in MECHANISMS}
-        (self.token, token), (self.expired, expired) = create_token(), create_token()
-        self.tokens = (token, Token(expired.token_id, expired.digest, expires_at_ms=1))
-        self.ada = User("ada", self.credentials, Permissions(read=("orders",)), self.tokens)
-        write_users(path, {"ada": self.ada})
-        self.users = UsersFile(path)
-        self.sessions = Sessions(self.clock)
-        self.authenticator = Authenticator(self.users, self.sessions, Logins())
-        self.signatures = SignatureChecker(SECRET, RECEIVER)
 
     def write(self, *users: User) -> None:
         write_users(self.path, {each.name: each for each in users})
@@ -85,7 +68,7 @@ class Door:
         given = {name.lower(): value for name, value in headers.items()}
         head = Head("GET", "/topics", ("topics",), (), given)
         return await self.authenticator.identify(
-            head, host="127.0.0.1", is_private=is_private, signatures=self.signatures
+            head, host=f"h{next(self._hosts)}", is_private=is_private, signatures=self.signatures
         )
 
     async def outcome(self, **options: Any) -> str:
@@ -104,187 +87,130 @@ class Door:
 
 
 @pytest.fixture
-def door(tmp_path: Path) -> Door:
-    return Door(tmp_path / "users")
+def door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Door:
+    return Door(tmp_path / "users", monkeypatch)
 
 
-async def test_credentials_tell_who_a_request_comes_from(door: Door) -> None:
-    cookie = f"{COOKIE}={door.sessions.begin(door.ada)}"
-    accepted: list[dict[str, Any]] = [
-        {"Authorization": basic("ada")},
-        {"Authorization": basic("ada").replace("Basic", "bASIC")},
-        {"Authorization": f"Bearer {door.token}"},
-        {"Authorization": f" bearer   {door.token} "},
-        {"Cookie": cookie},
-        {"Cookie": f'theme={{"dark": [1]}}; =; x;{cookie}; {COOKIE}=second'},
-        {"Cookie": cookie, "is_private": False},
+async def test_credentials_tell_who_a_request_comes_from_and_wrong_ones_are_refused_alike(door: Door) -> None:
+    token, session = door.secrets[0], f"{COOKIE}={door.sessions.begin(door.ada)}"
+    known: list[dict[str, Any]] = [
+        *({"Authorization": each} for each in (basic("ada"), basic("ada").replace("Basic", "bASIC"))),
+        *({"Authorization": each} for each in (f"Bearer {token}", f" bearer   {token} ")),
+        *({"Cookie": each} for each in (session, f'theme={{"dark": [1]}}; =; x;{session}; {COOKIE}=second')),
+        {"Cookie": session, "is_private": False},
     ]
-    for given in accepted:
-        assert await door.outcome(**given) == "ada", given
-    without: list[dict[str, Any]] = [
-        {},
-        {"Authorization": "  "},
-        {"Cookie": f"{COOKIE}=forged"},
-        {"Cookie": f"{COOKIE}="},
-        {"Cookie": f"x{cookie}"},
-        {"Cookie": cookie.replace(COOKIE, COOKIE.upper())},
-        {"Cookie": cookie[:-1]},
-    ]
-    for given in without:
-        assert await door.outcome(**given) == "", given
-    assert door.authenticator.failed_logins == 0
-
-
-async def test_wrong_credentials_are_refused_alike(door: Door) -> None:
-    cookie = f"{COOKIE}={door.sessions.begin(door.ada)}"
+    unknown = ["", f"{COOKIE}=forged", f"{COOKIE}=", f"x{session}", session.replace(COOKIE, COOKIE.upper())]
+    assert {await door.outcome(**each) for each in known} == {"ada"}
+    assert [await door.outcome(Cookie=each, Authorization="  ") for each in [*unknown, session[:-1]]] == [""] * 6
+    assert (door.authenticator.logins, door.authenticator.failed_logins) == (3, 0)
+    door.now = EXPIRY_MS / 1000
     wrong = [
-        basic("ada", "wrong"),
-        basic("nobody"),
-        basic("ada", ""),
-        basic("", PASSWORD),
-        basic("ADA"),
-        "Basic",
-        "Basic ?",
-        "Basic YWRh",
-        "Basic /w==",
-        f"Basic {b64encode(b'ada').decode()}",
-        "Bearer dafka_unknown",
-        "Bearer",
-        f"Bearer {door.token}x",
-        f"Bearer {door.expired}",
-        f"Bearer {PASSWORD}",
-        "Digest username=ada",
-        f"{COOKIE} {PASSWORD}",
+        *(basic("ada", "wrong"), basic("nobody"), basic("ada", ""), basic("", PASSWORD), basic("ADA")),
+        *("Basic", "Basic ?", "Basic YWRh", "Basic /w==", f"Basic {b64encode(b'ada').decode()}", "Bearer"),
+        *(f"Bearer {each}" for each in ("dafka_unknown", f"{token}x", door.secrets[2], PASSWORD)),
+        *("Digest username=ada", f"{COOKIE} {PASSWORD}"),
     ]
+    messages = []
     for given in wrong:
-        assert await door.outcome(Authorization=given, Cookie=cookie) == "unauthenticated", given
-    messages = set()
-    for given in wrong[:2]:
         with pytest.raises(WebError) as refused:
-            await door.identify(Authorization=given)
-        messages.add(refused.value.message)
-    assert len(messages) == 1
-    assert door.authenticator.logins == 0
-    assert door.authenticator.failed_logins >= 10
+            await door.identify(Authorization=given, Cookie=session)
+        assert refused.value.code == "unauthenticated", given
+        messages.append(refused.value.message)
+    assert messages[0] == messages[1], "nobody learns which users there are"
+    assert (door.authenticator.logins, door.authenticator.failed_logins) == (3, 10)
+    for given in (basic("ada"), basic("ada", "wrong"), f"Bearer {token}", "Bearer x", SCHEME, f"{SCHEME} x"):
+        assert await door.outcome(Authorization=given, is_private=False) == "forbidden", "others could read it"
+    assert (door.authenticator.logins, door.authenticator.failed_logins) == (3, 10)
 
 
-async def test_secrets_that_others_could_read_are_not_accepted(door: Door) -> None:
-    for given in (basic("ada"), basic("ada", "wrong"), f"Bearer {door.token}", "Bearer x", SCHEME, f"{SCHEME} x"):
-        assert await door.outcome(Authorization=given, is_private=False) == "forbidden", given
-    assert (door.authenticator.logins, door.authenticator.failed_logins) == (0, 0)
+@attrs.define
+class Ada:
+    """What there is of the user `ada` now, and what she can prove that she is she with."""
+
+    random: Random
+    door: Door
+    password: str = PASSWORD
+    tokens: Sequence[int] = (0, 2)
+    permissions: Permissions = READ
+    is_there: bool = True
+    ends: dict[str, float] = attrs.field(factory=dict)
+    """For the secrets of sessions, when they end."""
+
+    def change(self) -> None:
+        what = self.random.choice(["password", "tokens", "permissions", "is_there", "time", "log out"])
+        if what == "password":
+            self.password = self.random.choice([*PASSWORDS])
+        elif what == "tokens":
+            self.tokens = self.random.sample(range(3), 2)
+        elif what == "permissions":
+            self.permissions = self.random.choice([READ, WRITE])
+        elif what == "is_there":
+            self.is_there = self.random.random() < 0.7
+        elif what == "time":
+            self.door.now += self.random.choice([SESSION_S / 2, SESSION_S / 2, EXPIRY_MS / 1000 - self.door.now])
+        elif self.ends:
+            self.door.sessions.end(self.ends.popitem()[0])
+        tokens = tuple(self.door.tokens[each] for each in self.tokens)
+        user = User("ada", PASSWORDS[self.password], self.permissions, tokens)
+        self.door.write(*[user] if self.is_there else [])
+
+    def prove(self) -> tuple[dict[str, Any], Callable[[], bool]]:
+        """Return headers of a request, and what says whether they count."""
+        kind, password = self.random.choice(["password", "token", "session"]), self.random.choice([*PASSWORDS])
+        if kind == "password":
+            return {"Authorization": basic("ada", password)}, lambda: self.is_there and self.password == password
+        if kind == "token":
+            number, ends = self.random.choice([(0, math.inf), (1, math.inf), (2, EXPIRY_MS / 1000)])
+            return {
+                "Authorization": f"Bearer {self.door.secrets[number]}"
+            }, lambda: self.is_there and number in self.tokens and self.door.now < ends
+        secret = self.door.sessions.begin(User("ada", PASSWORDS[password], READ))
+        self.ends[secret] = self.door.now + SESSION_S
+        return {
+            "Cookie": f"{COOKIE}={secret}"
+        }, lambda: self.is_there and self.password == password and self.door.now < self.ends.get(secret, 0)
 
 
-async def test_a_password_is_hashed_once_and_counts_until_it_changes(door: Door) -> None:
-    for _ in range(3):
-        assert await door.outcome(Authorization=basic("ada")) == "ada"
-    assert door.authenticator.logins == 1
-    assert await door.outcome(Authorization=basic("ada", "wrong")) == "unauthenticated"
-    changed = {each: derive_credential(each, "new", 4096) for each in MECHANISMS}
-    door.write(User("ada", changed, door.ada.permissions, door.tokens))
-    assert await door.outcome(Authorization=basic("ada")) == "unauthenticated"
-    assert await door.outcome(Authorization=basic("ada", "new")) == "ada"
-    assert (door.authenticator.logins, door.authenticator.failed_logins) == (2, 2)
-    await door.outcome(Authorization=f"Bearer {door.token}")
-    assert door.authenticator.logins == 3
+def refusal(check: Callable[[], None]) -> str:
+    try:
+        check()
+    except WebError as error:
+        return error.code
+    return ""
 
 
-@pytest.mark.parametrize(("until_ms", "is_valid"), [(-1, True), (0, False), (1, False)])
-async def test_a_token_counts_until_it_expires_also_on_a_connection_that_stays_open(
-    until_ms: int, is_valid: bool, door: Door, monkeypatch: pytest.MonkeyPatch
+async def test_a_proof_counts_while_what_it_rests_on_is_there_also_on_connections_that_are_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expires_at_ms = 2**42
-    secret, token = create_token(expires_at_ms)
-    door.write(attrs.evolve(door.ada, tokens=(token,)))
-    principal = await door.identify(Authorization=f"Bearer {secret}")
-    principal.check_valid()
-    monkeypatch.setattr(credentials, "time", FixedTime((expires_at_ms + until_ms) / 1000))
-    assert (await door.outcome(Authorization=f"Bearer {secret}") == "ada") == is_valid
-    if is_valid:
-        principal.check_valid()
-    else:
-        with pytest.raises(WebError, match="does not count any more"):
-            principal.check_valid()
+    for seed in range(15):
+        ada = Ada(Random(seed), Door(tmp_path / "users", monkeypatch))
+        proofs: list[tuple[Callable[[], bool], Principal]] = []
+        for _ in range(20):
+            ada.change()
+            headers, counts = ada.prove()
+            try:
+                proofs.append((counts, await ada.door.identify(**headers)))
+            except WebError:
+                assert not counts(), seed
+            for counts, principal in proofs:
+                found = [refusal(principal.check_valid)]
+                found += [refusal(partial(each, "orders")) for each in (principal.check_read, principal.check_write)]
+                may = ["", "", "forbidden"] if ada.permissions == READ else ["", "forbidden", ""]
+                assert found == (may if counts() else ["unauthenticated"] * 3), seed
 
 
-async def test_the_passwords_that_were_used_last_are_not_hashed_again(
+async def test_a_password_is_hashed_once_until_it_changes_or_others_were_used_later(
     door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dafka.http.server.authentication.VERIFIED_MAX", 2)
-    door.write(*(User(each, door.credentials, door.ada.permissions) for each in ("ada", "bob", "eve")))
+    monkeypatch.setattr(f"{MODULE}.VERIFIED_MAX", 2)
+    door.write(*(User(each, PASSWORDS[PASSWORD], READ) for each in ("ada", "bob", "eve")))
     for name, hashed in zip(("ada", "bob", "ada", "eve", "ada", "eve", "bob"), (1, 2, 2, 3, 3, 3, 4), strict=True):
         assert (await door.identify(Authorization=basic(name))).user == name
         assert door.authenticator.logins == hashed, name
-
-
-Change = Callable[[Door], None]
-
-
-def remove(door: Door) -> None:
-    door.write()
-
-
-def change_password(door: Door) -> None:
-    changed = {each: derive_credential(each, "new", 4096) for each in MECHANISMS}
-    door.write(User("ada", changed, door.ada.permissions, door.tokens))
-
-
-def revoke(door: Door) -> None:
-    door.write(User("ada", door.credentials, door.ada.permissions))
-
-
-def replace_token(door: Door) -> None:
-    door.write(User("ada", door.credentials, door.ada.permissions, (create_token()[1],)))
-
-
-def change_permissions(door: Door) -> None:
-    door.write(User("ada", door.credentials, Permissions(write=("orders",)), door.tokens))
-
-
-def log_out(door: Door) -> None:
-    for each in list(door.sessions._sessions):
-        door.sessions._remove(each)
-
-
-def wait(door: Door) -> None:
-    door.clock.time += SESSION_S
-
-
-STAYS = {
-    "password": {revoke, replace_token, log_out, wait},
-    "token": {change_password, log_out, wait},
-    "session": {revoke, replace_token},
-}
-
-
-@pytest.mark.parametrize("kind", STAYS)
-@pytest.mark.parametrize("change", [remove, change_password, revoke, replace_token, log_out, wait])
-async def test_what_is_taken_away_does_not_count_on_connections_that_are_open(
-    door: Door, kind: str, change: Change
-) -> None:
-    proof: dict[str, Any] = {
-        "password": {"Authorization": basic("ada")},
-        "token": {"Authorization": f"Bearer {door.token}"},
-        "session": {"Cookie": f"{COOKIE}={door.sessions.begin(door.ada)}"},
-    }[kind]
-    principal = await door.identify(**proof)
-    assert principal.permissions.may_read("orders")
-    change(door)
-    if change in STAYS[kind]:
-        assert principal.permissions.may_read("orders")
-        return
-    with pytest.raises(WebError) as refused:
-        principal.check_read("orders")
-    assert refused.value.code == "unauthenticated"
-    assert await door.outcome(**proof) in {"", "unauthenticated"}
-
-
-async def test_permissions_are_those_of_now(door: Door) -> None:
-    principal = await door.identify(Authorization=basic("ada"))
-    change_permissions(door)
-    principal.check_write("orders")
-    with pytest.raises(WebError) as refused:
-        principal.check_read("orders")
-    assert refused.value.code == "forbidden"
+    door.write(User("bob", PASSWORDS["new"], READ))
+    assert await door.outcome(Authorization=basic("bob")) == "unauthenticated"
+    assert await door.outcome(Authorization=basic("bob", "new")) == "bob"
+    assert (door.authenticator.logins, door.authenticator.failed_logins) == (5, 1)
 
 
 async def test_another_broker_signs_each_request(door: Door) -> None:
@@ -303,67 +229,49 @@ async def test_another_broker_signs_each_request(door: Door) -> None:
 
 
 async def test_without_users_everybody_may_do_everything() -> None:
-    authenticator = Authenticator(None, Sessions(Clock()), Logins())
+    authenticator, signatures = Authenticator(None, Sessions(lambda: 0), Logins()), SignatureChecker("", RECEIVER)
     for headers in ({}, {"authorization": basic("ada", "wrong")}, {"authorization": "Bearer x"}, {"cookie": "x"}):
-        principal = await authenticator.identify(
-            Head("GET", "/", ("",), (), headers), host="h", is_private=False, signatures=SignatureChecker("", RECEIVER)
-        )
+        head = Head("GET", "/", ("",), (), headers)
+        principal = await authenticator.identify(head, host="h", is_private=False, signatures=signatures)
         assert (principal.is_known, principal.user, principal.is_broker) == (True, None, False)
         principal.check_administrator()
         principal.check_write("orders")
 
 
-@pytest.mark.parametrize(
-    ("cookie", "secret"),
-    [(f"{COOKIE}=a", "a"), (f"x=1; {COOKIE}=a=b ; {COOKIE}=c", "a=b"), (f"{COOKIE}", ""), ("x=1", None), ("", None)],
-)
-def test_the_secret_of_a_session_is_found_among_other_cookies(cookie: str, secret: str | None) -> None:
-    assert session_of({"cookie": cookie}) == secret
-
-
-# Sessions
-
-
-def test_a_session_lasts_while_it_is_used() -> None:
-    clock = Clock()
-    sessions = Sessions(clock)
-    secret = sessions.begin(ANNE)
-    for _ in range(3):
-        clock.time += SESSION_S - 1
-        assert sessions.is_open(secret)
-        assert sessions.find(secret) == ANNE
-    clock.time += SESSION_S
-    assert not sessions.is_open(secret)
-    assert sessions.find(secret) is None
-    clock.time = 0
-    assert sessions.find(secret) is None, "it is forgotten"
-
-
-def test_a_session_that_was_ended_is_over() -> None:
-    sessions = Sessions(Clock())
-    secret, other = sessions.begin(ANNE), sessions.begin(ANNE)
-    sessions.end(secret)
-    sessions.end("unknown")
-    assert (sessions.find(secret), sessions.find(other)) == (None, ANNE)
-
-
-def test_a_user_with_many_sessions_ends_none_of_others() -> None:
-    sessions = Sessions(Clock())
-    other = sessions.begin(BOB)
-    secrets = [sessions.begin(ANNE) for _ in range(USER_SESSIONS_MAX + 5)]
-    assert sessions.is_open(other)
-    assert [sessions.is_open(each) for each in secrets] == [False] * 5 + [True] * USER_SESSIONS_MAX
-
-
-def test_the_session_that_was_not_used_for_longest_gives_way() -> None:
-    sessions = Sessions(Clock())
-    users = [User(f"user-{number}", {}, Permissions()) for number in range(SESSIONS_MAX // USER_SESSIONS_MAX)]
-    secrets = [sessions.begin(users[number % len(users)]) for number in range(SESSIONS_MAX)]
-    assert all(map(sessions.is_open, secrets))
-    sessions.find(secrets[0])
-    sessions.begin(ANNE)
-    assert [sessions.is_open(each) for each in secrets[:3]] == [True, False, True]
-    assert len(sessions._sessions) == SESSIONS_MAX
+def test_sessions_last_while_they_are_used_and_give_way_to_others_in_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user with many sessions ends the first of them, and beyond all the one that was not used for longest."""
+    monkeypatch.setattr(f"{MODULE}.USER_SESSIONS_MAX", 3)
+    monkeypatch.setattr(f"{MODULE}.SESSIONS_MAX", 5)
+    users, clock = [User(each, {}, Permissions()) for each in ("ada", "bob", "eve")], SimpleNamespace(now=0.0)
+    for seed in range(100):
+        random, clock.now = Random(seed), 0.0
+        sessions, secrets = Sessions(lambda: clock.now), ["unknown"]
+        model: dict[str, tuple[User, float]] = {}  # by secret, the user and the end; used last comes last
+        for _ in range(50):
+            secret = random.choice(secrets[-8:])
+            user, end = model.get(secret, (None, 0))
+            match random.choice(["begin", "begin", "find", "find", "end", "wait"]):
+                case "begin":
+                    user = random.choice(users)
+                    own = sorted((each for each in model if model[each][0] == user), key=secrets.index)
+                    for each in own[: max(len(own) - 2, 0)]:
+                        del model[each]
+                    for each in [*model][: max(len(model) - 4, 0)]:
+                        del model[each]
+                    secrets.append(sessions.begin(user))
+                    model[secrets[-1]] = user, clock.now + SESSION_S
+                case "find":
+                    model.pop(secret, None)
+                    assert sessions.find(secret) == (user if clock.now < end else None), seed
+                    if user is not None and clock.now < end:
+                        model[secret] = user, clock.now + SESSION_S
+                case "end":
+                    sessions.end(secret)
+                    model.pop(secret, None)
+                case "wait":
+                    clock.now += random.choice([1, SESSION_S / 2, SESSION_S])
+            is_open = [each in model and clock.now < model[each][1] for each in secrets]
+            assert [*map(sessions.is_open, secrets)] == is_open, seed
 
 
 # Through the door

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import attrs
 import pytest
 
 from dafka import Config
@@ -18,137 +15,69 @@ CONSOLE = "https://console.example"
 PROXY = "http://proxied.example:8080"
 
 
-@attrs.frozen
-class Visit:
-    """A request, and the code of its refusal; empty if it is accepted."""
+FOREIGN = {"sec-fetch-site": "cross-site"}
+SIBLING = {"sec-fetch-site": "same-site"}
+CORS, NO_CORS, NAVIGATE = ({"sec-fetch-mode": each} for each in ("cors", "no-cors", "navigate"))
+EVIL = {"origin": "https://evil.example"}
 
-    code: str
-    headers: dict[str, str]
-    method: str = "POST"
-    is_open: bool = True
-    is_encrypted: bool = False
-    is_local: bool = True
-    has_session: bool = False
+ORIGINS = {
+    "": f"http://localhost:80 http://localhost HTTP://LOCALHOST {CONSOLE} {CONSOLE}:443",
+    "forbidden": f"""http://console.example {CONSOLE}:8443 https://evil.example https://sub.console.example
+        https://console.example.evil.example null http://localhost:81 http://evil.localhost:80
+        http://localhost:80@evil.example http://user@localhost:80 http://localhost:80/path http://localhost:80?query
+        http://localhost:99999 ftp://localhost:80""",
+}
+HOSTS = {
+    "": """localhost LOCALHOST:1 localhost. 127.0.0.1 127.0.0.2:5 [::1]:5 a.localhost proxied.example
+        proxied.example:8080 console.example console.example:443""",
+    "forbidden": """evil.example evil.example:8080 localhost.evil.example notlocalhost 127.0.0.1.evil.example 0.0.0.0
+        proxied.example:8081 sub.proxied.example console.example:80""",
+    "bad_request": ":80 localhost:x localhost:99999 user@localhost localhost/path localhost?a [::1",
+}
 
-
-def visit(code: str, *, method: str = "POST", host: str = "localhost:80", **options: Any) -> Visit:
-    switches = {name: options.pop(name) for name in list(options) if name.startswith(("is_", "has_"))}
-    headers = {name.replace("_", "-").lower(): value for name, value in options.items()}
-    return Visit(code, {"host": host, **headers}, method, **switches)
-
-
-FOREIGN = {"Sec_Fetch_Site": "cross-site"}
-SIBLING = {"Sec_Fetch_Site": "same-site"}
-
-VISITS = [
-    visit(""),
-    visit("", Origin="http://localhost:80"),
-    visit("", Origin="http://localhost"),
-    visit("", host="localhost", Origin="http://localhost:80"),
-    visit("", host="localhost", Origin="https://localhost"),
-    visit("forbidden", host="localhost", Origin="http://localhost:81"),
-    visit("forbidden", host="localhost", Origin="http://localhost:443"),
-    visit("", Origin="HTTP://LOCALHOST"),
-    visit("", Origin=CONSOLE),
-    visit("", Origin=f"{CONSOLE}:443"),
-    visit("forbidden", Origin="http://console.example"),
-    visit("forbidden", Origin=f"{CONSOLE}:8443"),
-    visit("forbidden", Origin="https://evil.example"),
-    visit("forbidden", Origin="https://sub.console.example"),
-    visit("forbidden", Origin="https://console.example.evil.example"),
-    visit("forbidden", Origin="null"),
-    visit("forbidden", Origin=""),
-    visit("forbidden", Origin="http://localhost:81"),
-    visit("forbidden", Origin="http://evil.localhost:80"),
-    visit("forbidden", Origin="http://localhost:80@evil.example"),
-    visit("forbidden", Origin="http://user@localhost:80"),
-    visit("forbidden", Origin="http://localhost:80/path"),
-    visit("forbidden", Origin="http://localhost:80?query"),
-    visit("forbidden", Origin="http://localhost:99999"),
-    visit("forbidden", Origin="ftp://localhost:80"),
-    *(
-        visit("forbidden", method=each, Origin="https://evil.example")
-        for each in ("PUT", "PATCH", "DELETE", "WEBSOCKET")
-    ),
-    *(visit("", method=each, Origin="https://evil.example") for each in ("GET", "HEAD", "OPTIONS")),
+VISITS: list[tuple[str, str, dict[str, str], dict[str, bool]]] = [
+    ("", "POST", {}, {}),
+    *((code, "POST", {"origin": each}, {}) for code, origins in ORIGINS.items() for each in origins.split()),
+    ("forbidden", "POST", {"origin": ""}, {}),
+    *(("", "POST", {"host": "localhost", "origin": f"{each}localhost"}, {}) for each in ("http://", "https://")),
+    *(("forbidden", "POST", {"host": "localhost", "origin": f"http://localhost:{port}"}, {}) for port in (81, 443)),
+    *(("forbidden", each, EVIL, {}) for each in ("PUT", "PATCH", "DELETE", "WEBSOCKET")),
+    *(("", each, EVIL, {}) for each in ("GET", "HEAD", "OPTIONS")),
     # A page that another encrypted site shows is not a page of this one.
-    visit("", is_encrypted=True, Origin="https://localhost:80"),
-    visit("forbidden", is_encrypted=True, Origin="http://localhost:80"),
+    ("", "POST", {"origin": "https://localhost:80"}, {"is_encrypted": True}),
+    ("forbidden", "POST", {"origin": "http://localhost:80"}, {"is_encrypted": True}),
     # What browsers say about the page.
-    *(visit("forbidden", **each) for each in (FOREIGN, SIBLING)),
-    *(visit("forbidden", method="GET", Sec_Fetch_Mode="no-cors", **each) for each in (FOREIGN, SIBLING)),
-    *(visit("", method="GET", Sec_Fetch_Mode="navigate", **each) for each in (FOREIGN, SIBLING)),
-    visit("forbidden", method="POST", Sec_Fetch_Mode="navigate", **FOREIGN),
-    visit("forbidden", method="WEBSOCKET", Sec_Fetch_Mode="navigate", **FOREIGN),
-    visit("", Sec_Fetch_Site="same-origin"),
-    visit("", Sec_Fetch_Site="none"),
-    visit("", Origin=CONSOLE, **FOREIGN),
-    visit("forbidden", Origin="http://localhost:80", **FOREIGN),
+    *(("forbidden", "POST", each, {}) for each in (FOREIGN, SIBLING)),
+    *(("forbidden", "GET", {**NO_CORS, **each}, {}) for each in (FOREIGN, SIBLING)),
+    *(("", "GET", {**NAVIGATE, **each}, {}) for each in (FOREIGN, SIBLING)),
+    *(("forbidden", each, {**NAVIGATE, **FOREIGN}, {}) for each in ("POST", "WEBSOCKET")),
+    *(("", "POST", {"sec-fetch-site": each}, {}) for each in ("same-origin", "none")),
+    ("", "POST", {"origin": CONSOLE, **FOREIGN}, {}),
+    ("forbidden", "POST", {"origin": "http://localhost:80", **FOREIGN}, {}),
     # With users, only a browser that has logged in can be misused.
-    visit("", is_open=False, method="GET", Sec_Fetch_Mode="cors", **FOREIGN),
-    visit("forbidden", is_open=False, has_session=True, method="GET", Sec_Fetch_Mode="cors", **FOREIGN),
-    visit("forbidden", is_open=False, has_session=True, method="GET", Sec_Fetch_Mode="cors", **SIBLING),
-    visit("", is_open=False, has_session=True, method="GET", Sec_Fetch_Mode="navigate", **FOREIGN),
-    visit("forbidden", is_open=False, Origin="https://evil.example"),
+    ("", "GET", {**CORS, **FOREIGN}, {"is_open": False}),
+    *(("forbidden", "GET", {**CORS, **each}, {"is_open": False, "has_session": True}) for each in (FOREIGN, SIBLING)),
+    ("", "GET", {**NAVIGATE, **FOREIGN}, {"is_open": False, "has_session": True}),
+    ("forbidden", "POST", EVIL, {"is_open": False}),
     # Names that lead to this machine.
-    *(
-        visit("", host=each)
-        for each in (
-            "localhost",
-            "LOCALHOST:1",
-            "localhost.",
-            "127.0.0.1",
-            "127.0.0.2:5",
-            "[::1]:5",
-            "a.localhost",
-            "proxied.example",
-            "proxied.example:8080",
-            "console.example",
-            "console.example:443",
-        )
-    ),
-    *(
-        visit("forbidden", host=each)
-        for each in (
-            "evil.example",
-            "evil.example:8080",
-            "localhost.evil.example",
-            "notlocalhost",
-            "127.0.0.1.evil.example",
-            "0.0.0.0",
-            "proxied.example:8081",
-            "sub.proxied.example",
-            "console.example:80",
-        )
-    ),
-    visit("", host="evil.example", is_local=False),
-    visit("", host="evil.example", is_open=False),
-    *(
-        visit("bad_request", host=each)
-        for each in (
-            "",
-            ":80",
-            "localhost:x",
-            "localhost:99999",
-            "user@localhost",
-            "localhost/path",
-            "localhost?a",
-            "[::1",
-        )
-    ),
-    visit("bad_request", host="", is_open=False, is_local=False, method="GET"),
+    *((code, "POST", {"host": each}, {}) for code, hosts in HOSTS.items() for each in hosts.split()),
+    ("bad_request", "POST", {"host": ""}, {}),
+    *(("", "POST", {"host": "evil.example"}, {each: False}) for each in ("is_local", "is_open")),
+    ("bad_request", "GET", {"host": ""}, {"is_open": False, "is_local": False}),
 ]
+"""The code of a refusal, empty if there is none; the method and the headers of a request, and how it comes."""
 
 
-@pytest.mark.parametrize("visited", VISITS, ids=str)
-def test_only_pages_of_the_broker_and_of_listed_sites_may_use_it(visited: Visit) -> None:
-    origins = Origins((CONSOLE, PROXY), is_open=visited.is_open, is_encrypted=visited.is_encrypted)
-    code = ""
-    try:
-        origins.check(visited.method, visited.headers, is_local=visited.is_local, has_session=visited.has_session)
-    except WebError as error:
-        code = error.code
-    assert code == visited.code
+def test_only_pages_of_the_broker_and_of_listed_sites_may_use_it() -> None:
+    for code, method, headers, ways in VISITS:
+        given = {"is_open": True, "is_encrypted": False, "is_local": True, "has_session": False, **ways}
+        is_open, is_encrypted = given.pop("is_open"), given.pop("is_encrypted")
+        origins, found = Origins((CONSOLE, PROXY), is_open=is_open, is_encrypted=is_encrypted), ""
+        try:
+            origins.check(method, {"host": "localhost:80", **headers}, **given)
+        except WebError as error:
+            found = error.code
+        assert found == code, (method, headers, ways)
 
 
 async def test_a_refused_request_does_nothing() -> None:
@@ -159,8 +88,7 @@ async def test_a_refused_request_does_nothing() -> None:
         assert (answer.status, answer.code) == (403, "forbidden")
         assert (await web.get("/topics", Host="evil.example")).code == "forbidden"
         assert (await web.get("/topics", Host="")).code == "bad_request"
-        cross_site = {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "cors"}
-        assert (await web.get("/topics", **cross_site)).code == "forbidden"
+        assert (await web.get("/topics", **FOREIGN, **CORS)).code == "forbidden"
         assert (await web.get("/topics")).document["topics"] == []
         allowed = await web.request("POST", "/topics", document=document, Origin=CONSOLE)
         assert (allowed.status, allowed.headers["Access-Control-Allow-Origin"]) == (201, CONSOLE)

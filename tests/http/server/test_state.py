@@ -1,10 +1,14 @@
-"""What a server measures and finds out: rates, the storage, and the nodes of the cluster."""
+"""What a server measures and finds out: rates, the storage, the nodes of the cluster, and its metrics."""
 
 from __future__ import annotations
 
+import math
+import re
+import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import msgspec
@@ -12,36 +16,33 @@ import pytest
 import trio
 
 from dafka import Config, open_producer, serve_store
+from dafka.http.server.metrics import COUNTERS, GAUGES, HttpMetrics
 from dafka.http.server.throughput import GAP_S, INTERVAL_S, SAMPLES_MAX, Throughput, Totals
+from dafka.operations.metrics import TopicLabels
 from dafka.roles import Observer, open_observer
+from tests.cli.harness import Dafka
 from tests.http.polling import publish, wait_answer
-from tests.http.running import open_web
+from tests.http.running import DEADLINE_S, open_web
 
-DEADLINE_S = 60
-
-
-def test_rates_are_the_difference_of_two_readings_whatever_the_wall_clock_shows() -> None:
-    activity = Throughput()
-    assert activity.is_due(5.0)
-    activity.add(Totals(100, 1000, 10, 50), 5.0, 10**12)
-    assert activity.newest is None
-    assert not activity.is_due(5.0 + INTERVAL_S * 0.9)
-    assert activity.is_due(5.0 + INTERVAL_S)
-    activity.add(Totals(300, 2000, 10, 90), 7.0, 10**12 - 3600_000)
-    assert activity.newest is not None
-    assert msgspec.structs.astuple(activity.newest) == (10**12 - 3600_000, 100.0, 500.0, 0.0, 20.0)
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "http.md"
 
 
-def test_rates_begin_again_after_a_time_without_questions_and_are_limited() -> None:
-    activity = Throughput()
-    for number in range(SAMPLES_MAX + 10):
-        activity.add(Totals(number, 0, 0, 0), number, number)
-    assert len(activity.history()) == SAMPLES_MAX
-    last = SAMPLES_MAX + 9
-    activity.add(Totals(9999, 0, 0, 0), last + GAP_S, last)
-    assert len(activity.history()) == SAMPLES_MAX
-    activity.add(Totals(9999, 0, 0, 0), last + 2.001 * GAP_S, last)
-    assert activity.history() == []
+def test_rates_are_those_of_the_last_readings_whatever_the_wall_clock_shows() -> None:
+    """Random readings against a plain list: each gives rates since the one before, unless nobody asked for long."""
+    for seed in range(4):
+        random, throughput, kept = Random(seed), Throughput(), list[tuple[float, ...]]()
+        totals, now_s, wait_s = [0] * 4, 0.0, math.inf
+        for _ in range(2 * SAMPLES_MAX):
+            assert throughput.is_due(now_s) == (wait_s >= INTERVAL_S)
+            before, wall_ms = totals, random.randrange(10**12)
+            totals = [each + random.randrange(3) for each in totals]
+            throughput.add(Totals(*totals), now_s, wall_ms)
+            rates = (round((new - old) / wait_s, 1) for new, old in zip(totals, before, strict=True))
+            kept = [*kept, (wall_ms, *rates)][-SAMPLES_MAX:] if wait_s <= GAP_S else []
+            assert [msgspec.structs.astuple(each) for each in throughput.history()] == kept
+            assert throughput.newest == (throughput.history()[-1] if kept else None)
+            wait_s = random.choice([0.25, 0.75, 1, 4, GAP_S] * 99 + [GAP_S + 1])
+            now_s += wait_s
 
 
 async def test_the_observer_ends_when_nobody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,9 +90,7 @@ async def test_the_storage_is_described_and_verified(tmp_path: Path) -> None:
         started = await web.request("POST", "/storage/verification")
         assert started.status == 202
         assert started.document["state"] == "running"
-        done = await wait_answer(
-            lambda: web.get("/storage/verification"), lambda found: bool(found["state"] != "running")
-        )
+        done = await wait_answer(lambda: web.get("/storage/verification"), lambda found: found["state"] != "running")
         assert (done["state"], done["damages"], done["error"]) == ("done", [], "")
         assert done["records_read"] >= 20
         assert done["finished_at"] >= done["started_at"]
@@ -137,3 +136,44 @@ async def test_partitions_name_the_other_stores_that_hold_them() -> None:
             ("orders", True, True)
         ]
         nursery.cancel_scope.cancel()
+
+
+# Metrics
+
+
+def test_the_page_names_every_metric_with_its_labels() -> None:
+    rows = dict(re.findall(r"^\| `(dafka_http_\w+)` \| ([^|]*) ?\|", PAGE.read_text("utf-8"), re.MULTILINE))
+    described = {f"{name}_total": help_ for name, help_ in COUNTERS.items()} | GAUGES
+    assert {name: labels.strip() for name, labels in rows.items()} == {
+        name: ", ".join(f"`{label}`" for label in help_.labels) for name, help_ in described.items()
+    }
+
+
+async def test_metrics_count_what_clients_do() -> None:
+    async with open_web() as web:
+        assert web.broker.web is not None
+        for value in (b"a", b"bb"):
+            assert (await web.request("POST", "/topics/orders/records", value)).status == 200
+        await web.get("/topics/orders/records")
+        await web.get("/topics/none")
+        found = {
+            (sample.name, *sample.labels.values()): sample.value
+            for metric in HttpMetrics(web.broker.web).read(TopicLabels(10))
+            for sample in metric.samples
+        }
+        assert found["dafka_http_requests_total", "POST", "/topics/{topic}/records"] == 2
+        assert found["dafka_http_responses_total", "404"] == 1
+        assert found["dafka_http_records_total", "produced", "orders"] == 2
+        assert found["dafka_http_records_total", "consumed", "orders"] == 2
+        assert found["dafka_http_bytes_total", "received"] > 300
+        assert found["dafka_http_accepted_connections_total",] == 4
+
+
+def test_a_broker_serves_them_beside_its_other_metrics(dafka: Dafka) -> None:
+    up = dafka.start_up("--http", "127.0.0.1:0", "--storage", "memory:", "--metrics-listen", "127.0.0.1:0")
+    lines = up.wait_output(4)
+    url, metrics = (next(line.split()[-1] for line in lines if word in line) for word in ("HTTP", "metrics"))
+    urllib.request.urlopen(f"{url}/topics", timeout=30).close()
+    with urllib.request.urlopen(metrics, timeout=30) as answer:
+        text = answer.read().decode()
+    assert re.search(r'^dafka_http_requests_total\{.*route="/topics".*\} 1', text, re.MULTILINE), text
