@@ -15,6 +15,7 @@ import trio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from dafka import Config
+from dafka.http.server.errors import WebError
 from dafka.server import ServingBroker, serve_listeners
 from dafka.testing.cluster import open_cluster
 
@@ -98,6 +99,14 @@ class RunningWeb:
     async def is_alive(self) -> bool:
         """Return whether the broker answers."""
         return (await self.get("/topics")).status == 200
+
+
+async def outcome(call: Awaitable[object]) -> object:
+    """Return what a call returns, or the code of its error."""
+    try:
+        return await call
+    except WebError as error:
+        return error.code
 
 
 async def read_all(stream: trio.abc.ReceiveStream) -> bytes:

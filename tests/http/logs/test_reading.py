@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import trio
-import trio.testing
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dafka.batches import check_crc, encode_batch
 from dafka.broker.broker import Broker
-from dafka.broker.core.groups.coordinator import CommitRequest, OffsetToCommit
 from dafka.broker.core.log.log import Log
+from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.log.producer_state import Marker
-from dafka.broker.core.positions import Offset
-from dafka.broker.core.topic_partition import TopicPartition
+from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
+from dafka.broker.core.metadata.topics import Topic
+from dafka.broker.core.replication.records import NO_EPOCH_END, EpochStart, LeaderAndEpoch
 from dafka.http.api.records import delete_records
-from dafka.http.logs.group_access import GroupAccess
 from dafka.http.logs.local_logs import LocalLogs
 from dafka.http.logs.log_access import find_logs
 from dafka.http.logs.positions import (
+    DivergenceTracker,
     FromGroup,
     FromOffset,
     FromOffsets,
     FromTime,
     Position,
-    find_offsets,
     parse_position,
     parse_position_text,
 )
@@ -36,10 +36,10 @@ from dafka.http.logs.publishing import Publisher
 from dafka.http.logs.records import parse_records
 from dafka.http.server.errors import WebError
 from dafka.storage.plugin_helpers import now_ms
+from tests.broker.core.entries import epoch_end
 from tests.http.brokers import STORAGES, open_broker_service
 
 BYTES_MAX = 2**20
-DEADLINE_S = 60
 
 
 @pytest.fixture(params=STORAGES, ids=["memory", "sqlite", "filelog"])
@@ -128,86 +128,6 @@ async def test_reading_is_bounded_by_a_size_and_an_end() -> None:
         assert (await LocalLogs(broker).read(log, 2, end_offset=4)).next_offset == 4
 
 
-async def test_dropped_records_are_passed_over() -> None:
-    async with open_broker_service() as broker:
-        log = await publish(broker, *"abcdef")
-        await broker.node.deletion.delete_before(log, Offset(4))
-        read = await LocalLogs(broker).read(log, 1)
-        assert (read.offset, read.next_offset) == (4, 6)
-        assert [each["offset"] for each in read.objects()] == [4, 5]
-
-
-async def test_further_records_end_the_wait() -> None:
-    async with open_broker_service() as broker:
-        log = await publish(broker, "a")
-        await LocalLogs(broker).wait_records({log: 0})
-        ended = trio.Event()
-
-        async def wait() -> None:
-            await LocalLogs(broker).wait_records({log: 1})
-            ended.set()
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(wait)
-            await trio.testing.wait_all_tasks_blocked()
-            assert not ended.is_set()
-            await publish(broker, "b")
-            with trio.fail_after(DEADLINE_S):
-                await ended.wait()
-
-
-async def test_deleting_the_topic_ends_the_wait() -> None:
-    async with open_broker_service() as broker:
-        log = await publish(broker, "a")
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(LocalLogs(broker).wait_records, {log: 1})
-            await trio.testing.wait_all_tasks_blocked()
-            with trio.fail_after(DEADLINE_S):
-                await broker.node.delete_topic("orders")
-        with pytest.raises(WebError, match="there is no topic 'orders'"):
-            await LocalLogs(broker).read(log, 0)
-
-
-async def test_positions() -> None:
-    """The tests of routes have more about those of one log."""
-    async with open_broker_service() as broker:
-        broker.node.create_topic("orders", 2)
-        for time_ms in (1000, 2000, 3000):
-            log = await publish(broker, f"{time_ms}", time_ms=time_ms)
-        await broker.node.deletion.delete_before(log, Offset(1))
-        logs = find_logs(broker, "orders")
-
-        async def found(position: Position) -> list[int]:
-            offsets = await find_offsets(LocalLogs(broker), GroupAccess(broker), logs, position)
-            return [offsets[each] for each in logs]
-
-        positions: list[tuple[Position, list[int]]] = [
-            ("earliest", [1, 0]),
-            ("latest", [3, 0]),
-            (FromTime(0), [1, 0]),
-            (FromTime(2001), [2, 0]),
-            (FromTime(3001), [3, 0]),
-            (FromOffsets({0: 2}), [2, 0]),
-            (FromOffsets({0: 0, 1: 0}), [1, 0]),
-            (FromGroup("g", "latest"), [3, 0]),
-            (FromGroup("g", "earliest"), [1, 0]),
-        ]
-        assert [await found(position) for position, _ in positions] == [offsets for _, offsets in positions]
-        for committed, expected in ((2, 2), (0, 1), (3, 3), (4, 3)):  # the log begins at 1 and ends at 3
-            offsets = {TopicPartition("orders", 0): OffsetToCommit(committed, -1, "")}
-            await broker.groups.commit_offsets(CommitRequest(group_id="g", offsets=offsets))
-            assert await found(FromGroup("g", "latest")) == [expected, 0]
-        wrong: list[tuple[Position, str]] = [
-            (FromOffset(2), "bad_request"),
-            (FromOffsets({0: 4}), "offset_out_of_range"),
-            (FromOffsets({2: 0}), "log_not_found"),
-        ]
-        for position, code in wrong:
-            with pytest.raises(WebError) as caught:
-                await found(position)
-            assert caught.value.code == code
-
-
 PARSED: list[tuple[object, str, Position]] = [
     ("earliest", "earliest", "earliest"),
     ("latest", "latest", "latest"),
@@ -242,11 +162,67 @@ NO_POSITIONS: list[object] = [
 NO_TEXTS = ["", "first", "-1", "1.5", "²", "9" * 5000, "time:", "time:x", "group:", "offset:5"]
 
 
-@pytest.mark.parametrize(
-    ("parse", "values"), [(parse_position, NO_POSITIONS), (parse_position_text, NO_TEXTS)], ids=["JSON", "text"]
-)
-def test_what_is_no_position_is_refused(parse: Callable[[Any], Position], values: list[object]) -> None:
-    for value in values:
+def test_what_is_no_position_is_refused() -> None:
+    parsers: list[tuple[Callable[[Any], object], Sequence[object]]] = [
+        (parse_position, NO_POSITIONS),
+        (parse_position_text, NO_TEXTS),
+    ]
+    for parse, value in [(parse, value) for parse, values in parsers for value in values]:
         with pytest.raises(WebError) as caught:
             parse(value)
         assert caught.value.code == "bad_request", value
+
+
+# Where clients go on when a log has another leader: back only with the availability "branch"
+
+
+BRANCHES = [LeaderAndEpoch(epoch, f"b{epoch % 2}") for epoch in range(1, 8)]
+
+
+def make_rows(parents: list[tuple[int, int]]) -> list[EpochStart]:
+    """Return rows, of which each continues an earlier branch somewhere."""
+    rows = [EpochStart("", BRANCHES[0], NO_EPOCH_END, ())]
+    for branch, (parent, length) in zip(BRANCHES[1:], parents, strict=True):
+        row = rows[parent % len(rows)]
+        rows.append(EpochStart("", branch, epoch_end(row.leader_epoch, row.parent.end_offset + length), ()))
+    return rows
+
+
+def make_follower(availability: str, rows: list[EpochStart], known: list[int]) -> tuple[Any, DivergenceTracker]:
+    """Return a log and the follower of one client. `known` has the number of rows that the broker knows at present."""
+    log_table = LogTable("here")
+    log_table.add_topic(Topic("orders", "id", 1, {"availability": availability}))
+    broker: Any = SimpleNamespace(log_table=log_table, epoch_starts=lambda _topic: [rows[: known[0]]])
+    return log_table.logs("orders")[0], DivergenceTracker(broker)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 6), st.integers(0, 20)), min_size=6, max_size=6),
+    st.lists(st.tuples(st.sampled_from(BRANCHES), st.integers(1, 7), st.integers(0, 30)), max_size=20),
+)
+def test_clients_of_logs_with_majorities_never_go_back(
+    parents: list[tuple[int, int]], steps: list[tuple[LeaderAndEpoch, int, int]]
+) -> None:
+    known = [7]
+    log, follower = make_follower("majority", make_rows(parents), known)
+    offset = 0
+    for branch, known[0], read in steps:  # rows may come later than the records that were read
+        log.leadership = LeaderAndIsr(branch.leader, branch.epoch, is_led=False)
+        found = follower.check(log, offset)
+        assert found == offset
+        offset = found + read
+
+
+def test_clients_of_logs_with_branches_go_back_to_where_these_part() -> None:
+    first, second, third = BRANCHES[:3]
+    rows = [
+        EpochStart("", first, NO_EPOCH_END, ()),
+        EpochStart("", second, epoch_end(first, 5), ()),
+        EpochStart("", third, epoch_end(first, 7), ()),
+    ]
+    log, follower = make_follower("branch", rows, [3])
+    found = []
+    for branch, offset in ((first, 4), (second, 9), (third, 9)):
+        log.leadership = LeaderAndIsr(branch.leader, branch.epoch, is_led=False)
+        found.append(follower.check(log, offset))
+    assert found == [4, 5, 5]
