@@ -2,93 +2,97 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
+from random import Random
 
+import attrs
 import pytest
 
 from dafka.errors import ConfigError
 from dafka.http.forwarding.credentials import SCHEME, RequestSigner, SignatureChecker, create_key, read_secret
+from tests.seeds import each_seed
 
 SECRET = "s" * 32
 A, B = "a" * 32, "b" * 32
-REQUEST = ("GET", "/topics")
+REQUESTS = [("GET", "/topics"), ("GET", "/groups"), ("DELETE", "/groups")]
 
 
-def connect(secret: str = SECRET, receiver: str = B) -> tuple[RequestSigner, SignatureChecker]:
+@attrs.frozen
+class Signed:
+    """A credential, and what it is for: a connection, the number of its challenge, the request and its number."""
+
+    credential: str
+    connection: int
+    challenge: int
+    number: int
+    request: tuple[str, str]
+    is_by_broker: bool
+
+
+@each_seed(100)
+def test_a_signature_counts_once_and_in_order_for_its_request_and_connection(seed: int) -> None:
+    random, secret = Random(seed), SECRET if seed % 5 else ""
+    checkers = [SignatureChecker(secret, B) for _ in range(2)]
+    challenges, accepted, signed = [0, 0], [0, 0], list[Signed]()
+    signers: list[tuple[RequestSigner, int, int, bool]] = []  # with the connection, and whether it is a broker
+    for _ in range(60):
+        connection = random.randrange(2)
+        step = random.choice(["challenge", "sign", "sign", "check", "check", "check"])
+        if step == "challenge" and random.random() < 0.5:
+            challenges[connection], accepted[connection] = challenges[connection] + 1, 0
+            challenge = checkers[connection].challenge()
+            of_broker, of_none, for_another = (secret, B), ("t" * 32, B), (secret, A)
+            key, receiver = random.choice([of_broker, of_broker, of_broker, of_none, for_another])
+            is_broker = bool(secret) and (key, receiver) == of_broker
+            signers.append((RequestSigner(key, A, receiver, challenge), connection, challenges[connection], is_broker))
+        elif step == "sign" and signers:
+            signer, connection, challenge_number, is_broker = random.choice(signers[-3:])
+            request = random.choice(REQUESTS)
+            credential = signer.sign(*request).removeprefix(f"{SCHEME} ")
+            number = int(credential.split(".")[1])
+            signed.append(Signed(credential, connection, challenge_number, number, request, is_broker))
+        elif signed:
+            each, request = random.choice(signed[-6:]), random.choice(REQUESTS)
+            if random.random() < 0.7:
+                connection, request = each.connection, each.request
+            place = (each.connection, each.challenge, each.number, each.request)
+            current = (connection, challenges[connection], accepted[connection] + 1, request)
+            counts = each.is_by_broker and place == current
+            assert checkers[connection].check(each.credential, *request) == counts
+            accepted[connection] += counts
+
+
+def test_malformed_credentials_do_not_count_and_neither_do_any_before_a_challenge() -> None:
     checker = SignatureChecker(SECRET, B)
-    return RequestSigner(secret, A, receiver, checker.challenge()), checker
-
-
-def credential(signer: RequestSigner, *request: str) -> str:
-    return signer.sign(*(request or REQUEST)).removeprefix(f"{SCHEME} ")
-
-
-def test_each_signature_counts_once() -> None:
-    signer, checker = connect()
-    first, second = credential(signer), credential(signer)
-    assert not checker.check(second, *REQUEST)
-    assert checker.check(first, *REQUEST)
-    assert not checker.check(first, *REQUEST)
-    assert checker.check(second, *REQUEST)
-    assert not checker.check(second, *REQUEST)
-
-
-def test_signatures_count_for_one_connection() -> None:
-    (signer, checker), (_, other) = connect(), connect()
-    signed = credential(signer)
-    assert not other.check(signed, *REQUEST)
-    checker.challenge()
-    assert not checker.check(signed, *REQUEST)
-
-
-def test_signatures_count_for_one_request() -> None:
-    signer, checker = connect()
-    signed = credential(signer, "GET", "/groups")
+    signed = RequestSigner(SECRET, A, B, "").sign("GET", "/topics").removeprefix(f"{SCHEME} ")
     assert not checker.check(signed, "GET", "/topics")
-    assert not checker.check(signed, "DELETE", "/groups")
-    assert checker.check(signed, "GET", "/groups")
+    checker.challenge()
+    for given in ("", "x", "a.1", "a.1.", ".1.\xff", "a.\xb2.x", "a.-1.x", "a.99999999999999999999.x"):
+        assert not checker.check(given, "GET", "/topics")
 
 
-@pytest.mark.parametrize(("secret", "receiver"), [("t" * 32, B), (SECRET, A), ("", B)])
-def test_signatures_of_others(secret: str, receiver: str) -> None:
-    signer, checker = connect(secret, receiver)
-    assert not checker.check(credential(signer), *REQUEST)
+SECRETS = [
+    (b"s" * 32, "s" * 32),
+    (b" \n" + b"s" * 32 + b"\n", "s" * 32),
+    (b"s" * 31, "expected at least 32 characters"),
+    (b"\xff" * 40, "cannot read .*: expected text"),
+    (b"s" * 31 + b"\n", "expected at least 32 characters"),
+]
 
 
-@pytest.mark.parametrize("given", ["", "x", "a.1", "a.1.", ".1.\xff", "a.\xb2.x", "a.-1.x", "a.99999999999999999999.x"])
-def test_malformed_credentials(given: str) -> None:
-    _, checker = connect()
-    assert not checker.check(given, *REQUEST)
-
-
-def test_without_a_secret_nobody_is_a_broker() -> None:
-    checker = SignatureChecker("", B)
-    assert not checker.check(credential(RequestSigner("", A, B, checker.challenge())), *REQUEST)
-    assert not SignatureChecker(SECRET, B).check(credential(RequestSigner(SECRET, A, B, "")), *REQUEST)
-
-
-@pytest.mark.parametrize(
-    ("content", "secret"),
-    [
-        (b"s" * 32, "s" * 32),
-        (b" \n" + b"s" * 32 + b"\n", "s" * 32),
-        (b"s" * 31, None),
-        (b"\xff" * 40, None),
-        (b"s" * 31 + b"\n", None),
-    ],
-)
-def test_a_secret_has_a_smallest_length(tmp_path: Path, content: bytes, secret: str | None) -> None:
+def test_a_secret_has_a_smallest_length(tmp_path: Path) -> None:
     path = tmp_path / "secret"
-    path.write_bytes(content)
-    if secret is not None:
-        assert read_secret(str(path)) == secret
-    else:
-        with pytest.raises(ConfigError, match="secret_file"):
-            read_secret(str(path))
+    with pytest.raises(ConfigError, match="secret_file: cannot read"):
+        read_secret(str(path))
+    for content, expected in SECRETS:
+        path.write_bytes(content)
+        try:
+            assert read_secret(str(path)) == expected
+        except ConfigError as error:
+            assert re.search(f"secret_file: {expected}", str(error))  # noqa: PT017
     assert read_secret("") == ""
-    with pytest.raises(ConfigError, match="cannot read"):
-        read_secret(str(tmp_path / "none"))
 
 
 def test_keys_differ() -> None:
@@ -97,12 +101,10 @@ def test_keys_differ() -> None:
 
 def test_requests_use_nothing_up() -> None:
     """Each request of a client made another broker remember a credential, until there were 100,000."""
-    signer, checker = connect()
-
-    def size() -> int:
-        return sum(sys.getsizeof(each) for each in vars(checker).values())
-
-    before = size()
+    checker = SignatureChecker(SECRET, B)
+    signer = RequestSigner(SECRET, A, B, checker.challenge())
+    sizes = []
     for _ in range(2_000):
-        assert checker.check(credential(signer), *REQUEST)
-    assert size() - before < 100
+        assert checker.check(signer.sign("GET", "/").removeprefix(f"{SCHEME} "), "GET", "/")
+        sizes.append(sum(sys.getsizeof(each) for each in vars(checker).values()))
+    assert sizes[-1] - sizes[0] < 100
