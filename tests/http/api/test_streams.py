@@ -1,21 +1,15 @@
-"""Server-sent events: every record comes once, also over lost connections and restarts of the broker."""
+"""Server-sent events, and reading that waits."""
 
 from __future__ import annotations
 
 import json
-import signal
 import socket
 import struct
-from pathlib import Path
-from typing import Any
-from urllib.request import Request, urlopen
 
 import pytest
 import trio
 
-from dafka import Config
 from dafka.http.api import streams
-from tests.cli.harness import Dafka
 from tests.http.api.events import EventSource
 from tests.http.running import DEADLINE_S, RunningWeb, open_web
 
@@ -28,39 +22,6 @@ async def publish(web: RunningWeb, topic: str, values: range, log: int | None = 
     query = "" if log is None else f"?log={log}"
     answer = await web.request("POST", f"/topics/{topic}/records{query}", body, Content_Type=LINES)
     assert answer.status == 200, answer
-
-
-def test_events_go_on_after_a_broker_was_killed(tmp_path: Path, dafka: Dafka) -> None:
-    """Records are published while brokers are killed; a follower that resumes gets each that was acknowledged, once."""
-    url, port = f"filelog:{tmp_path}/log", "0"
-    found: dict[int, str] = {}
-    acknowledged: list[str] = []
-    last_event_id = None
-    for turn in range(2):
-        up = dafka.start_up("--http", f"127.0.0.1:{port}", "--storage", url)
-        address = up.wait_output(3)[2].split()[-1]
-        port = address.rpartition(":")[2]
-        for number in range(20):
-            value = f"{turn}-{number}"
-            with urlopen(Request(f"{address}/topics/orders/records", value.encode()), timeout=DEADLINE_S) as answer:
-                assert answer.status == 200
-            acknowledged.append(value)
-        headers = {"Accept": "text/event-stream"}
-        if last_event_id is not None:
-            headers["Last-Event-ID"] = last_event_id
-        with urlopen(Request(f"{address}/topics/orders/records", headers=headers), timeout=DEADLINE_S) as events:
-            event_id = ""
-            while len(found) < len(acknowledged) - 5 * (turn < 1):  # the last ones come after the next start
-                line = events.readline().decode().strip()
-                if line.startswith("id: "):
-                    event_id = line.removeprefix("id: ")
-                elif line.startswith("data: "):
-                    record = json.loads(line.removeprefix("data: "))
-                    assert record["offset"] not in found
-                    found[record["offset"]] = record["value"]
-                    last_event_id = event_id
-        up.end(signal.SIGKILL)
-    assert [found[offset] for offset in sorted(found)] == acknowledged
 
 
 async def test_followers_that_go_abruptly_while_records_flow_disturb_nobody(caplog: pytest.LogCaptureFixture) -> None:
@@ -158,44 +119,3 @@ async def test_waiting_ends_when_the_client_has_gone() -> None:
             await stream.aclose()
             while len(web.broker.web.quotas):
                 await trio.lowlevel.checkpoint()
-
-
-async def test_kafka_rest_says_what_has_become_of_each_record() -> None:
-    async with open_web(config=Config()) as web:
-        document = {"name": "orders", "log_count": 2, "settings": {"max.message.bytes": "500"}}
-        await web.request("POST", "/topics", document=document)
-        records = [
-            {"partition": 1, "value": {"a": [1, None]}},
-            {"partition": 0, "key": "k", "value": "b"},
-            {"partition": 0, "value": "x" * 500},
-            {"partition": 7, "value": "c"},
-            {"partition": 1, "value": None},
-        ]
-        answer = await web.request(
-            "POST",
-            "/topics/orders/records",
-            json.dumps({"records": records}).encode(),
-            Content_Type="application/vnd.kafka.json.v2+json",
-        )
-        assert answer.headers["Content-Type"] == "application/vnd.kafka.v2+json"
-        found = [(each["partition"], each["offset"], each["error_code"]) for each in answer.document["offsets"]]
-        assert found == [(1, 0, None), (0, None, 1), (0, None, 1), (7, None, 1), (1, 1, None)]
-        lines = (await web.get("/topics/orders/records?log=1")).body.splitlines()
-        assert [json.loads(line)["value"] for line in lines] == ['{"a":[1,null]}', None]
-
-
-async def test_records_of_kafka_rest_have_keys_and_headers() -> None:
-    async with open_web() as web:
-        headers = [{"name": "source", "value": "c2hvcA=="}, {"key": "none", "value": None}]
-        body = json.dumps({"records": [{"key": "a2V5", "value": "/w==", "headers": headers}, {"value": "eA=="}]})
-        content_type = "application/vnd.kafka.binary.v2+json; charset=utf-8"
-        await web.request("POST", "/topics/orders/records", body.encode(), Content_Type=content_type)
-        first, second = map(json.loads, (await web.get("/topics/orders/records")).body.splitlines())
-        assert (first["key"], first["value_base64"]) == ("key", "/w==")
-        assert first["headers"] == [["source", "shop"], ["none", None]]
-        assert (second["value"], "headers" in second) == ("x", False)
-        wrong_headers: list[Any] = [{"a": 1}, [1], [{}], [{"name": "a", "value": "?"}], [{"name": "a", "more": 1}]]
-        for wrong in wrong_headers:
-            body = json.dumps({"records": [{"value": "eA==", "headers": wrong}]})
-            answer = await web.request("POST", "/topics/orders/records", body.encode(), Content_Type=content_type)
-            assert answer.code == "bad_request", wrong
