@@ -1,16 +1,21 @@
-"""Chromium, driven by Playwright. Tests are skipped where either of them is missing."""
+"""Chromium, driven by Playwright, and brokers whose console it shows. Tests are skipped where Chromium is missing."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
+import attrs
 import pytest
+
+from dafka import Config
+from tests.http.running import SharedWeb, run_web
 
 WAIT_MS = 60_000
 """How long an element may take to appear: much longer than it does, for machines under load."""
@@ -71,12 +76,13 @@ class Window:
         if message.type in {"error", "warning"}:
             self.complaints.append(message.text)
 
-    def open(self, path: str, heading: str = "") -> None:
-        """Open a page, and wait for its heading and until it has loaded what it shows."""
+    def open(self, path: str, heading: str = "") -> Any:
+        """Open a page, and wait for its heading and until it has loaded what it shows. Return it."""
         self.page.goto(f"{self.url}#/{path}")
         if heading:
             self.page.get_by_role("heading", level=1, name=heading, exact=True).wait_for()
         self.settle()
+        return self.page
 
     def settle(self) -> None:
         """Wait until nothing on the page is loading any more."""
@@ -147,3 +153,44 @@ def open_window(browser: Any, url: str, *, is_shared: bool = True) -> Iterator[W
     finally:
         if place not in _SHARED:
             window.page.context.close()
+
+
+# Brokers whose console is shown
+
+
+@attrs.frozen
+class ServedBroker:
+    """A broker in a thread of its own."""
+
+    web: SharedWeb
+
+    @property
+    def url(self) -> str:
+        """Where its console is."""
+        return f"{self.web.broker.url}/"
+
+    def request(self, method: str, path: str, document: object = None, **headers: Any) -> Any:
+        """Send a request, and return the document in the answer."""
+        answer = self.web.ask(method, path, document=document, **headers)
+        assert answer.status < 300, (answer.status, answer.body)
+        return answer.document if answer.body else None
+
+    def create_topic(self, name: str, values: Iterable[object] = (), log_count: int = 1, **headers: Any) -> None:
+        """Create a topic, with records of these values."""
+        self.request("POST", "/topics", {"name": name, "log_count": log_count}, **headers)
+        if records := [{"value": f"{each}"} for each in values]:
+            self.publish(name, records, **headers)
+
+    def publish(self, topic: str, records: Iterable[Mapping[str, object]], **headers: Any) -> None:
+        """Publish records, as the API has them."""
+        body = "\n".join(json.dumps(each) for each in records).encode()
+        target = f"/topics/{quote(topic, safe='')}/records"
+        answer = self.web.ask("POST", target, body, Content_Type="application/x-ndjson", **headers)
+        assert answer.status == 200, answer.body
+
+
+@contextmanager
+def serve_broker(folder: Path, config: Config | None = None) -> Iterator[ServedBroker]:
+    """Run a broker during the block."""
+    with run_web(f"filelog:{folder}", config) as web:
+        yield ServedBroker(web)

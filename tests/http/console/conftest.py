@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.http.console.browser import open_browser
-from tests.http.console.served import ServedBroker, serve_broker
+from tests.http.console.browser import ServedBroker, Window, open_browser, open_window, serve_broker
 
 RECORDS = [
     {
@@ -32,10 +31,17 @@ def browser() -> Iterator[Any]:
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedBroker]:
     """A broker with a topic of records, one without, and a group."""
     with serve_broker(tmp_path_factory.mktemp("console")) as served:
-        served.create_topic("orders", 3)
+        served.create_topic("orders", log_count=3)
         served.publish("orders", RECORDS)
         served.create_topic("bytes")
         served.publish("bytes", [{"key": None, "value_base64": "AAECA//+"}, {"key": "gone", "value": None}])
         served.create_topic("empty")
         served.request("PUT", "/groups/billing/offsets", {"topic": "orders", "to": "earliest"})
         yield served
+
+
+@pytest.fixture
+def window(browser: Any, broker: ServedBroker) -> Iterator[Window]:
+    """A window of the broker's console, which must stay calm."""
+    with open_window(browser, broker.url) as opened:
+        yield opened

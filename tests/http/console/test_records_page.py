@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
-from tests.http.console.browser import PHONE, Window, open_window
-from tests.http.console.served import ServedBroker
+from tests.http.console.browser import PHONE, ServedBroker, Window
 
 
 def wait_first_offset(window: Window, offset: int) -> None:
@@ -15,61 +13,55 @@ def wait_first_offset(window: Window, offset: int) -> None:
     first.locator("th button", has_text=re.compile(rf"^{offset}$")).wait_for()
 
 
-def test_records_are_browsed_by_offset_and_time(browser: Any, broker: ServedBroker) -> None:
-    with open_window(browser, broker.url) as window:
-        page = window.page
-        window.open("topics/orders?log=1", "orders")
-        page.get_by_label("From").select_option("offset")
-        page.get_by_label("Offset", exact=True).fill("10")
-        page.get_by_role("button", name="Go").click()
-        wait_first_offset(window, 10)
-        page.get_by_label("Log").select_option("")
-        page.get_by_label("From").select_option("time")
-        page.get_by_label("Time", exact=True).fill("2099-01-01T00:00:00")
-        page.get_by_role("button", name="Go").click()
-        page.get_by_text("No records here").wait_for()
-        page.get_by_label("From").select_option("oldest")
-        wait_first_offset(window, 0)
+def test_records_are_browsed_by_offset_and_time(window: Window) -> None:
+    page = window.open("topics/orders?log=1", "orders")
+    page.get_by_label("From").select_option("offset")
+    page.get_by_label("Offset", exact=True).fill("10")
+    page.get_by_role("button", name="Go").click()
+    wait_first_offset(window, 10)
+    page.get_by_label("Log").select_option("")
+    page.get_by_label("From").select_option("time")
+    page.get_by_label("Time", exact=True).fill("2099-01-01T00:00:00")
+    page.get_by_role("button", name="Go").click()
+    page.get_by_text("No records here").wait_for()
+    page.get_by_label("From").select_option("oldest")
+    wait_first_offset(window, 0)
 
 
-def test_a_record_is_shown_as_json_text_and_hex(browser: Any, broker: ServedBroker) -> None:
-    with open_window(browser, broker.url) as window:
-        page = window.page
-        window.open("topics/orders", "orders")
-        page.locator("tbody th button").first.click()
-        detail = page.get_by_label("The selected record")
-        detail.get_by_text('"customer"').wait_for()
-        detail.get_by_label("How the value is shown").get_by_role("button", name="Hex").click()
-        detail.get_by_text("000000  7b 22 69 64 22", exact=False).wait_for()
-        window.open("topics/bytes", "bytes")
-        page.locator("tbody th button", has_text="0").click()
-        detail.get_by_text("000000  00 01 02 03 ff fe", exact=False).wait_for()
-        page.locator("tbody th button", has_text="1").click()
-        detail.get_by_text("None: a tombstone").wait_for()
-        detail.get_by_role("button", name="Close the record").click()
-        detail.wait_for(state="detached")
+def test_a_record_is_shown_as_json_text_and_hex(window: Window) -> None:
+    page = window.open("topics/orders", "orders")
+    page.locator("tbody th button").first.click()
+    detail = page.get_by_label("The selected record")
+    detail.get_by_text('"customer"').wait_for()
+    detail.get_by_label("How the value is shown").get_by_role("button", name="Hex").click()
+    detail.get_by_text("000000  7b 22 69 64 22", exact=False).wait_for()
+    window.open("topics/bytes", "bytes")
+    page.locator("tbody th button", has_text="0").click()
+    detail.get_by_text("000000  00 01 02 03 ff fe", exact=False).wait_for()
+    page.locator("tbody th button", has_text="1").click()
+    detail.get_by_text("None: a tombstone").wait_for()
+    detail.get_by_role("button", name="Close the record").click()
+    detail.wait_for(state="detached")
 
 
-def test_a_search_looks_in_keys_values_headers_and_fields(browser: Any, broker: ServedBroker) -> None:
-    with open_window(browser, broker.url) as window:
-        page = window.page
-        window.open("topics/orders", "orders")
-        found = page.locator("tbody th button")
-        for text, count in (
-            ("header:t-299", 1),
-            ("$.id=298", 1),
-            ("key:customer-3 value:ada $.id=297", 1),
-            ("nowhere to be seen", 0),
-        ):
-            page.locator("h1").click()
-            page.keyboard.press("/")  # it also selects what is in the field
-            page.keyboard.type(text)
-            page.locator(f".table-foot:has-text('{count} of ')").wait_for()
-            assert found.count() == count, text
-        page.get_by_role("searchbox").fill("$.id=3")
-        page.get_by_role("button", name="Search further").click()
-        found.first.wait_for()
-        assert found.count() == 1
+def test_a_search_looks_in_keys_values_headers_and_fields(window: Window) -> None:
+    page = window.open("topics/orders", "orders")
+    found = page.locator("tbody th button")
+    for text, count in (
+        ("header:t-299", 1),
+        ("$.id=298", 1),
+        ("key:customer-3 value:ada $.id=297", 1),
+        ("nowhere to be seen", 0),
+    ):
+        page.locator("h1").click()
+        page.keyboard.press("/")  # it also selects what is in the field
+        page.keyboard.type(text)
+        page.locator(f".table-foot:has-text('{count} of ')").wait_for()
+        assert found.count() == count, text
+    page.get_by_role("searchbox").fill("$.id=3")
+    page.get_by_role("button", name="Search further").click()
+    found.first.wait_for()
+    assert found.count() == 1
 
 
 def make_topic_to_search(broker: ServedBroker, name: str) -> None:
@@ -91,126 +83,105 @@ def search_all(window: Window, text: str) -> int:
     return int(page.locator(".table-foot span").first.inner_text().split(" of ")[0].replace(",", ""))
 
 
-def test_another_search_finds_what_the_one_before_left_out(browser: Any, broker: ServedBroker) -> None:
+def test_another_search_finds_what_the_one_before_left_out(window: Window, broker: ServedBroker) -> None:
     make_topic_to_search(broker, "coloured")
-    with open_window(browser, broker.url) as window:
-        page = window.page
-        window.open("topics/coloured", "coloured")
-        assert search_all(window, "red") == 150
-        assert search_all(window, "blue") == 150
-        assert search_all(window, "red") == 150
-        page.get_by_role("searchbox").fill("")
-        page.locator(".table-foot:has-text('200 records')").wait_for()
-        page.get_by_role("button", name="Older records").click()
-        page.locator(".table-foot:has-text('400 records')").wait_for()  # without gaps
+    page = window.open("topics/coloured", "coloured")
+    assert search_all(window, "red") == 150
+    assert search_all(window, "blue") == 150
+    assert search_all(window, "red") == 150
+    page.get_by_role("searchbox").fill("")
+    page.locator(".table-foot:has-text('200 records')").wait_for()
+    page.get_by_role("button", name="Older records").click()
+    page.locator(".table-foot:has-text('400 records')").wait_for()  # without gaps
 
 
-def test_a_search_that_changes_ends_the_one_that_reads(browser: Any, broker: ServedBroker) -> None:
+def test_a_search_that_changes_ends_the_one_that_reads(window: Window, broker: ServedBroker) -> None:
     make_topic_to_search(broker, "slow")
-    with open_window(browser, broker.url) as window:
-        page = window.page
-        window.open("topics/slow", "slow")
-        page.locator(".table-foot:has-text('200 records')").wait_for()
-        page.route("**/records?*", lambda route: None)  # it is never answered
-        page.get_by_role("searchbox").fill("red")
-        page.get_by_role("button", name="Search further").click()
-        page.get_by_role("button", name="Stop").wait_for()
-        page.get_by_role("searchbox").fill("blue")
-        page.get_by_role("button", name="Search further").wait_for()
-        page.unroute("**/records?*")
-        assert search_all(window, "blue") == 150
+    page = window.open("topics/slow", "slow")
+    page.locator(".table-foot:has-text('200 records')").wait_for()
+    page.route("**/records?*", lambda route: None)  # it is never answered
+    page.get_by_role("searchbox").fill("red")
+    page.get_by_role("button", name="Search further").click()
+    page.get_by_role("button", name="Stop").wait_for()
+    page.get_by_role("searchbox").fill("blue")
+    page.get_by_role("button", name="Search further").wait_for()
+    page.unroute("**/records?*")
+    assert search_all(window, "blue") == 150
 
 
-def test_a_topic_that_is_made_again_shows_nothing_of_the_one_before(browser: Any, broker: ServedBroker) -> None:
-    broker.create_topic("again")
-    broker.publish("again", [{"value": "of the first"}])
-    with open_window(browser, broker.url) as window:
-        page = window.page
-        window.open("topics/again", "again")
-        page.get_by_text("of the first").wait_for()
-        page.get_by_role("button", name="Delete records").click()
-        broker.request("DELETE", "/topics/again")
-        page.get_by_text("There is no topic of this name").wait_for()
-        broker.create_topic("again")
-        broker.publish("again", [{"value": "of the second"}])
-        page.get_by_text("of the second").wait_for()
-        assert page.get_by_text("of the first").count() == 0
-        window.forgive("404")
+def test_a_topic_that_is_made_again_shows_nothing_of_the_one_before(window: Window, broker: ServedBroker) -> None:
+    broker.create_topic("again", ["of the first"])
+    page = window.open("topics/again", "again")
+    page.get_by_text("of the first").wait_for()
+    page.get_by_role("button", name="Delete records").click()
+    broker.request("DELETE", "/topics/again")
+    page.get_by_text("There is no topic of this name").wait_for()
+    broker.create_topic("again", ["of the second"])
+    page.get_by_text("of the second").wait_for()
+    assert page.get_by_text("of the first").count() == 0
+    window.forgive("404")
 
 
-def test_records_that_were_deleted_are_not_shown(browser: Any, broker: ServedBroker) -> None:
-    broker.create_topic("shorter")
-    broker.publish("shorter", [{"value": f"number {number}"} for number in range(10)])
-    with open_window(browser, broker.url) as window:
-        page = window.page
-        window.open("topics/shorter", "shorter")
-        page.get_by_text("number 3").wait_for()
-        broker.request("DELETE", "/topics/shorter/records?log=0&before=4")
-        page.locator(".table-foot:has-text('6 records')").wait_for()
-        assert page.get_by_text("number 3").count() == 0
+def test_records_that_were_deleted_are_not_shown(window: Window, broker: ServedBroker) -> None:
+    broker.create_topic("shorter", [f"number {number}" for number in range(10)])
+    page = window.open("topics/shorter", "shorter")
+    page.get_by_text("number 3").wait_for()
+    broker.request("DELETE", "/topics/shorter/records?log=0&before=4")
+    page.locator(".table-foot:has-text('6 records')").wait_for()
+    assert page.get_by_text("number 3").count() == 0
 
 
-def test_a_dialog_does_not_outlive_its_topic(browser: Any, broker: ServedBroker) -> None:
+def test_a_dialog_does_not_outlive_its_topic(window: Window, broker: ServedBroker) -> None:
     broker.create_topic("here")
     broker.create_topic("there")
-    with open_window(browser, broker.url) as window:
-        page = window.page
-        window.open("topics/here", "here")
-        page.get_by_role("button", name="Delete", exact=True).click()
-        page.get_by_role("dialog").wait_for()
-        window.open("topics/there", "there")
-        assert page.get_by_role("dialog").count() == 0
+    page = window.open("topics/here", "here")
+    page.get_by_role("button", name="Delete", exact=True).click()
+    page.get_by_role("dialog").wait_for()
+    window.open("topics/there", "there")
+    assert page.get_by_role("dialog").count() == 0
 
 
-def test_a_list_that_is_opened_again_is_not_filtered(browser: Any, broker: ServedBroker) -> None:
-    with open_window(browser, broker.url) as window:
-        page = window.page
-        window.open("topics", "Topics")
-        page.get_by_role("searchbox").fill("nowhere")
-        page.get_by_text("No topic matches").wait_for()
-        page.get_by_role("link", name="Topics").click()
-        page.get_by_role("link", name="orders", exact=True).wait_for()
-        assert page.get_by_role("searchbox").input_value() == ""
+def test_a_list_that_is_opened_again_is_not_filtered(window: Window) -> None:
+    page = window.open("topics", "Topics")
+    page.get_by_role("searchbox").fill("nowhere")
+    page.get_by_text("No topic matches").wait_for()
+    page.get_by_role("link", name="Topics").click()
+    page.get_by_role("link", name="orders", exact=True).wait_for()
+    assert page.get_by_role("searchbox").input_value() == ""
 
 
-def test_a_long_live_tail_leaves_no_gap(browser: Any, broker: ServedBroker) -> None:
-    broker.create_topic("long")
-    broker.publish("long", [{"value": str(number)} for number in range(1000)])
-    with open_window(browser, broker.url) as window:
-        page = window.page
-        window.open("topics/long", "long")
-        page.get_by_role("button", name="Older records").click()
-        page.locator(".table-foot:has-text('400 records')").wait_for()
-        page.get_by_role("button", name="Live tail").click()
-        page.locator(".table-foot:has-text('200 records')").wait_for()
-        for first in range(1000, 6000, 1000):
-            broker.publish("long", [{"value": str(number)} for number in range(first, first + 1000)])
-            page.locator(f"tbody th button:has-text('{first + 999:,}')").first.wait_for()
-        page.locator(".table-foot:has-text('5,000 records')").wait_for()
-        page.get_by_role("button", name="Older records").click()
-        page.locator(".table-foot:has-text('5,200 records')").wait_for()
+def test_a_long_live_tail_leaves_no_gap(window: Window, broker: ServedBroker) -> None:
+    broker.create_topic("long", [str(number) for number in range(1000)])
+    page = window.open("topics/long", "long")
+    page.get_by_role("button", name="Older records").click()
+    page.locator(".table-foot:has-text('400 records')").wait_for()
+    page.get_by_role("button", name="Live tail").click()
+    page.locator(".table-foot:has-text('200 records')").wait_for()
+    for first in range(1000, 6000, 1000):
+        broker.publish("long", [{"value": str(number)} for number in range(first, first + 1000)])
+        page.locator(f"tbody th button:has-text('{first + 999:,}')").first.wait_for()
+    page.locator(".table-foot:has-text('5,000 records')").wait_for()
+    page.get_by_role("button", name="Older records").click()
+    page.locator(".table-foot:has-text('5,200 records')").wait_for()
 
 
-def test_a_tail_that_is_far_behind_goes_on_near_the_end(browser: Any, broker: ServedBroker) -> None:
+def test_a_tail_that_is_far_behind_goes_on_near_the_end(window: Window, broker: ServedBroker) -> None:
     broker.create_topic("much")
-    with open_window(browser, broker.url) as window:
-        page = window.page
-        window.open("topics/much", "much")
-        page.get_by_role("button", name="Live tail").click()
-        page.get_by_text("Waiting for records").wait_for()
-        page.get_by_role("button", name="Pause").click()
-        broker.publish("much", [{"value": str(number)} for number in range(9000)])
-        page.get_by_role("definition").filter(has_text="9,000").wait_for()
-        page.get_by_role("button", name="Resume").click()
-        page.get_by_text("left out to keep up").wait_for()
-        page.locator("tbody th button:has-text('8,999')").first.wait_for()
+    page = window.open("topics/much", "much")
+    page.get_by_role("button", name="Live tail").click()
+    page.get_by_text("Waiting for records").wait_for()
+    page.get_by_role("button", name="Pause").click()
+    broker.publish("much", [{"value": str(number)} for number in range(9000)])
+    page.get_by_role("definition").filter(has_text="9,000").wait_for()
+    page.get_by_role("button", name="Resume").click()
+    page.get_by_text("left out to keep up").wait_for()
+    page.locator("tbody th button:has-text('8,999')").first.wait_for()
 
 
-def test_a_record_is_produced_and_seen(browser: Any, broker: ServedBroker) -> None:
+def test_a_record_is_produced_and_seen(window: Window, broker: ServedBroker) -> None:
     broker.create_topic("produced")
-    with open_window(browser, broker.url) as window, window.emulating(viewport=PHONE):
-        page = window.page
-        window.open("topics/produced/produce", "produced")
+    with window.emulating(viewport=PHONE):
+        page = window.open("topics/produced/produce", "produced")
         page.get_by_label("With a key").check()
         page.get_by_label("Key", exact=True).fill("a key")
         page.get_by_label("Value", exact=True).fill('{"big": 12345678901234567890}')

@@ -10,8 +10,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from dafka import Config
-from tests.http.console.browser import Window, open_window
-from tests.http.console.served import ServedBroker, serve_broker
+from tests.http.console.browser import ServedBroker, Window, open_window, serve_broker
 from tests.ports import free_port
 
 MANY = 10_000
@@ -27,10 +26,8 @@ def test_the_console_goes_on_when_its_broker_is_restarted(browser: Any, tmp_path
     with ExitStack() as windows:
         with serve_broker(tmp_path, config) as broker:
             window = windows.enter_context(open_window(browser, broker.url, is_shared=False))
-            broker.create_topic("orders")
-            broker.publish("orders", [{"value": "before"}])
-            window.open("topics/orders", "orders")
-            page = window.page
+            broker.create_topic("orders", ["before"])
+            page = window.open("topics/orders", "orders")
             page.get_by_role("button", name="Live tail").click()
             page.get_by_text("before").wait_for()
         page.get_by_text("The connection to the broker is lost. What you see may be old").wait_for()
@@ -63,10 +60,8 @@ def test_a_broker_that_is_away_at_first_is_waited_for(browser: Any, tmp_path: Pa
 def test_a_tab_that_slept_for_more_than_a_minute_goes_on(browser: Any, tmp_path: Path) -> None:
     """The page is frozen as browsers do with tabs in the background."""
     with serve_broker(tmp_path) as broker, open_window(browser, broker.url, is_shared=False) as window:
-        broker.create_topic("orders")
-        broker.publish("orders", [{"value": "before"}])
-        page = window.page
-        window.open("topics/orders", "orders")
+        broker.create_topic("orders", ["before"])
+        page = window.open("topics/orders", "orders")
         page.get_by_role("button", name="Live tail").click()
         page.get_by_text("before").wait_for()
         debugger = page.context.new_cdp_session(page)
@@ -83,7 +78,7 @@ def test_a_tab_that_slept_for_more_than_a_minute_goes_on(browser: Any, tmp_path:
 
 def create_many_topics(broker: ServedBroker) -> None:
     """Create topics as a client of Kafka: many in one request."""
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin = AdminClient({"bootstrap.servers": broker.web.broker.bootstrap_servers})
     for first in range(0, MANY, 1000):
         wanted = [NewTopic(f"topic-{number:05}", 1) for number in range(first, first + 1000)]
         for done in admin.create_topics(wanted, request_timeout=60).values():
@@ -96,8 +91,7 @@ def test_ten_thousand_topics_are_listed_filtered_and_sorted(browser: Any, tmp_pa
     with serve_broker(tmp_path) as broker, open_window(browser, broker.url, is_shared=False) as window:
         create_many_topics(broker)
         broker.publish("topic-07777", [{"value": "one"}] * 10)
-        page = window.page
-        window.open("topics", "Topics")
+        page = window.open("topics", "Topics")
         page.get_by_text("10,000 topics").wait_for()
         rows = page.locator("tbody tr:not(.spacer)")
         assert rows.count() < 100, "only rows that can be seen are drawn"

@@ -11,7 +11,7 @@ import attrs
 import pytest
 import trio
 import trio.testing
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dafka.batches import BatchHeader, check_crc, encode_batch, iter_batches
@@ -157,6 +157,7 @@ def append_nowhere(_log: Log, _batches: object) -> Any:
     raise AssertionError("this broker does not become the leader")
 
 
+@example(kinds=["own producer"] * 3, script=["not_leader"])
 @settings(max_examples=80)
 @given(
     st.lists(st.sampled_from(["plain", "own producer", "two batches"]), min_size=1, max_size=6),
