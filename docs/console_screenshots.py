@@ -20,8 +20,7 @@ from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from tests.http.console.browser import open_browser, open_window
-from tests.http.console.served import ServedBroker, serve_broker
+from tests.http.console.browser import ServedBroker, open_browser, open_window, serve_broker
 
 FOLDER = Path(__file__).parent / "how-to" / "console"
 
@@ -64,7 +63,7 @@ def busy_broker() -> Iterator[ServedBroker]:
     stopping = threading.Event()
     with tempfile.TemporaryDirectory() as folder, serve_broker(Path(folder) / "records") as broker:
         for topic in TOPICS:
-            broker.create_topic(topic, 3 if topic == "orders" else 1)
+            broker.create_topic(topic, log_count=3 if topic == "orders" else 1)
         threads = [threading.Thread(target=_publish, args=(broker, stopping))]
         threads += [threading.Thread(target=_consume, args=(broker, stopping, each)) for each in range(2)]
         for thread in threads:
@@ -88,7 +87,9 @@ def busy_broker() -> Iterator[ServedBroker]:
 
 
 def _run_node(broker: ServedBroker, *command: str) -> subprocess.Popen[bytes]:
-    arguments = [sys.executable, "-m", "dafka", *command, *broker.tower_options]
+    beacon = broker.web.config.beacon
+    towers = ["--tower-sub", beacon.tower_sub[0], "--tower-pub", beacon.tower_pub[0]]
+    arguments = [sys.executable, "-m", "dafka", *command, *towers]
     return subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
 
 
@@ -102,7 +103,11 @@ def _publish(broker: ServedBroker, stopping: threading.Event) -> None:
 
 
 def _consume(broker: ServedBroker, stopping: threading.Event, member: int) -> None:
-    settings = {"bootstrap.servers": broker.bootstrap_servers, "group.id": "billing", "client.id": f"billing-{member}"}
+    settings = {
+        "bootstrap.servers": broker.web.broker.bootstrap_servers,
+        "group.id": "billing",
+        "client.id": f"billing-{member}",
+    }
     consumer = Consumer({**settings, "auto.offset.reset": "earliest", "auto.commit.interval.ms": 1500})
     consumer.subscribe(["orders", "payments"])
     while not stopping.is_set():

@@ -40,7 +40,8 @@ class Account:
     path: Path
     _user: User
     _root: User
-    _secrets: tuple[str, str]
+    token: str
+    _root_token: str
 
     @classmethod
     def create(cls, path: Path) -> Account:
@@ -48,24 +49,19 @@ class Account:
         credentials = {each: derive_credential(each, PASSWORD, 4096) for each in MECHANISMS}
         (secret, token), (root_secret, root_token) = create_token(), create_token()
         users = [User("ada", credentials, EVERYTHING, (token,)), User("root", credentials, EVERYTHING, (root_token,))]
-        account = cls((), path, users[0], users[1], (secret, root_secret))
+        account = cls((), path, users[0], users[1], secret, root_secret)
         account._write(users)
         return account
 
     @property
     def bearer(self) -> dict[str, Any]:
         """The headers of a request with the token."""
-        return {"Authorization": f"Bearer {self._secrets[0]}"}
+        return {"Authorization": f"Bearer {self.token}"}
 
     @property
     def root(self) -> dict[str, Any]:
         """The headers of a request of `root`."""
-        return {"Authorization": f"Bearer {self._secrets[1]}"}
-
-    @property
-    def token(self) -> str:
-        """The token."""
-        return self._secrets[0]
+        return {"Authorization": f"Bearer {self._root_token}"}
 
     def permit(self, permissions: Permissions) -> None:
         """Give the user these permissions only. The brokers know it when this returns."""
@@ -74,11 +70,6 @@ class Account:
     def revoke_token(self) -> None:
         """Leave the user everything but its token."""
         self._write([attrs.evolve(self._user, tokens=()), self._root])
-
-    def change_password(self) -> None:
-        """Leave the user everything, with another password."""
-        credentials = {each: derive_credential(each, "new", 4096) for each in MECHANISMS}
-        self._write([attrs.evolve(self._user, credentials=credentials), self._root])
 
     def remove(self) -> None:
         """Remove the user."""
@@ -115,20 +106,11 @@ def run_forwarding(folder: Path) -> Iterator[tuple[SharedWeb, Account]]:
 
 
 @contextmanager
-def run_cluster(folder: Path, count: int) -> Iterator[Account]:
-    """Run the brokers of a cluster with an account in a thread."""
-    account, config = create_with_secret(folder)
-    with run_webs(count, config.with_broker(heartbeat_ms=200)) as account.webs:
-        yield account
-
-
-@contextmanager
 def run_beside_leader(folder: Path) -> Iterator[tuple[SharedWeb, Account]]:
     """Run two brokers of a cluster with an account in a thread: yield the second one. See `lead_elsewhere`."""
-    with run_cluster(folder, 2) as account:
-        first, second = sorted(account.webs, key=lambda web: web.broker.node.brokers.own.number)
-        assert first.broker.node.brokers.own.number == 0
-        yield second, account
+    account, config = create_with_secret(folder)
+    with run_webs(2, config.with_broker(heartbeat_ms=200)) as account.webs:
+        yield max(account.webs, key=lambda web: web.broker.node.brokers.own.number), account
 
 
 def lead_elsewhere(web: SharedWeb, topic: str, root: Mapping[str, Any]) -> None:

@@ -29,12 +29,8 @@ from tests.waiting import wait_until
 TOPIC, GROUP = routes.TOPIC, routes.GROUP
 ANSWER_S = 20
 REASON = "the disk is full"
-RETRIABLE = {
-    ErrorCode.KAFKA_STORAGE_ERROR,
-    ErrorCode.REQUEST_TIMED_OUT,
-    ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.LEADER_NOT_AVAILABLE,
-}
+RETRIABLE = {ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.REQUEST_TIMED_OUT}
+RETRIABLE |= {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.LEADER_NOT_AVAILABLE}
 
 APIS = {
     **dict.fromkeys((ApiKey.PRODUCE, ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_DELETE, ApiKey.DELETE_GROUPS), TOPIC),
@@ -46,31 +42,21 @@ APIS = {
 }
 """The APIs that wait for something durable, and the topic that each request names. Others are only answered."""
 
-ENDPOINTS = {
-    "POST /topics",
-    "PATCH /topics/{topic}",
-    "DELETE /topics/{topic}",
-    "POST /topics/{topic}/records",
-    "DELETE /topics/{topic}/records",
-    "PUT /groups/{group}/offsets",
-    "DELETE /groups/{group}",
+WAITING = {
+    *("POST /topics", "PATCH /topics/{topic}", "DELETE /topics/{topic}", "POST /topics/{topic}/records"),
+    *("DELETE /topics/{topic}/records", "PUT /groups/{group}/offsets", "DELETE /groups/{group}"),
 }
 """The routes that wait for something durable."""
 
-ENDPOINTS_WITHOUT_WAITING = {
-    "POST /brokers/{number}/drain",  # the answer says that it has begun
-    "POST /brokers/{number}/undrain",
-    "PUT /topics/{topic}/logs/{log}/replicas",
-    "POST /storage/verification",
-    "POST /session",
-    "DELETE /session",
+OTHERS = {
+    *("POST /brokers/{number}/drain", "POST /brokers/{number}/undrain"),  # the answer says that it has begun
+    *("PUT /topics/{topic}/logs/{log}/replicas", "POST /storage/verification", "POST /session", "DELETE /session"),
 }
 
 
 def route_uses() -> list[routes.Use]:
     """Return a use of each route that waits; of those that would change what others need, one of another topic."""
-    waiting = [each for each in routes.USES if each.endpoint in ENDPOINTS]
-    found = {each.endpoint: each for each in reversed(waiting)}
+    found = {each.endpoint: each for each in reversed(routes.USES) if each.endpoint in WAITING}
     for endpoint, target in (("DELETE /topics/{topic}", ""), ("DELETE /topics/{topic}/records", "?before=1")):
         found[endpoint] = attrs.evolve(found[endpoint], target=target)
     return list(found.values())
@@ -107,11 +93,8 @@ async def open_disk(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Runn
             patch.setattr(storage, "append", append_or_fail)
             yield web, is_full
         await wait_until(lambda: web.broker.node.storage.can_write, deadline_s=ANSWER_S)
-        answers = [
-            await web.request("POST", f"/topics/{TOPIC}/records", b"a"),
-            await web.request("PUT", f"/groups/{GROUP}/offsets", document=commit),
-        ]
-        assert [each.status for each in answers] == [200, 200], "the disk takes records again"
+        assert (await web.request("POST", f"/topics/{TOPIC}/records", b"a")).status == 200, "it takes records again"
+        assert (await web.request("PUT", f"/groups/{GROUP}/offsets", document=commit)).status == 200
 
 
 async def ask(web: RunningWeb, call: kafka.Call, **others: Any) -> set[int]:
@@ -128,9 +111,8 @@ async def ask(web: RunningWeb, call: kafka.Call, **others: Any) -> set[int]:
 
 def test_every_route_is_known_to_wait_or_not() -> None:
     """A new route comes here."""
-    others = {f"{each.method} {each.path}" for each in ROUTES if each.method != "GET"}
-    assert others == ENDPOINTS | ENDPOINTS_WITHOUT_WAITING
-    assert {each.endpoint for each in route_uses()} == ENDPOINTS
+    assert {f"{each.method} {each.path}" for each in ROUTES if each.method != "GET"} == WAITING | OTHERS
+    assert {each.endpoint for each in route_uses()} == WAITING
 
 
 async def use_api(web: RunningWeb, call: kafka.Call) -> tuple[object, bool]:

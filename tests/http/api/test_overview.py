@@ -15,30 +15,19 @@ from dafka.http.api.overview import LAG_MAX, find_survey_problems
 from dafka.http.api.settings import describe_config
 from dafka.http.api.storage import hide_password
 from dafka.http.server.survey_cache import SurveyCache
-from dafka.protocol.observer.cluster_survey import (
-    ClusterSurvey,
-    HolderView,
-    NodeState,
-    NodeView,
-    PartitionView,
-    TowerView,
-)
+from dafka.protocol.observer import cluster_survey as survey
+from dafka.protocol.observer.cluster_survey import HolderView, NodeState, NodeView, PartitionView, TowerView
 from dafka.records import Partition
 from tests.http.polling import publish, wait_answer
 from tests.http.running import open_web
-
-DEADLINE_S = 60
 
 
 async def test_the_overview_counts_what_the_broker_has_and_does() -> None:
     async with open_web() as web:
         await web.request("POST", "/topics", document={"name": "orders", "log_count": 3})
         first = (await web.get("/overview")).document
-        assert first["counts"]["topics"] == 1
-        assert first["counts"]["logs"] == 3
-        assert first["rates"] is None
-        assert first["storage"]["free_bytes"] is None
-        assert "history" not in first
+        assert (first["counts"]["topics"], first["counts"]["logs"]) == (1, 3)
+        assert (first["rates"], first["storage"]["free_bytes"], "history" in first) == (None, None, False)
         await publish(web, "orders", 50)
         found = await wait_answer(
             lambda: web.get("/overview?history=true"),
@@ -64,9 +53,16 @@ async def test_nodes_appear_with_whose_records_they_store(tmp_path: Path) -> Non
                 return found["is_complete"] and wanted <= pairs
 
             found = await wait_answer(lambda: web.get("/nodes"), accept)
+            partitions = await wait_answer(
+                lambda: web.get("/topics/orders/partitions"),
+                lambda found: any(each["stores"] for each in found["partitions"]),
+            )
+        [partition] = [each for each in partitions["partitions"] if each["address"] == producer.partition.address]
+        assert [each["store"] for each in partition["stores"]] == [store.address]
+        (listed,) = (await web.get("/topics?sizes=true")).document["topics"]
+        assert (listed["name"], listed["bytes"] > 0, listed["last_stored_at"] > 0) == ("orders", True, True)
         roles = {each["address"]: each["roles"] for each in found["nodes"]}
-        assert roles[own] == ["broker"]
-        assert roles[store.address] == ["store"]
+        assert (roles[own], roles[store.address]) == (["broker"], ["store"])
         assert all("observer" not in each for each in roles.values())
         assert [each["is_heard"] for each in found["towers"]] == [True]
         nursery.cancel_scope.cancel()
@@ -78,20 +74,19 @@ def _node(address: str, role: str, state: NodeState = NodeState.UP) -> NodeView:
 
 async def test_connections_add_up_the_partitions_of_a_node() -> None:
     nodes = (_node("B", "store"), _node("C", "consumer"), _node("O", "observer"), _node("P", "producer"))
-    partitions = (
-        PartitionView(Partition("one", "P"), True, 9, (HolderView("B", 7, 2), HolderView("X", 9, 0))),
-        PartitionView(Partition("two", "P"), True, 9, (HolderView("B", 6, 3),)),
-        PartitionView(Partition("three", "P"), True, 9, (HolderView("B", None, None),)),
-        PartitionView(Partition("two", "L"), True, 9, (HolderView("B", 9, 0),)),
-    )
-    survey = ClusterSurvey(0, (), nodes, (), partitions, ())
-    assert find_connections(survey, "B", {"L": "B"}) == [
-        Connection("P", "B", "stored", 2, 5),
-        Connection("B", "C", "connected", 0, 0),
-    ]
+    holders = {
+        ("one", "P"): (HolderView("B", 7, 2), HolderView("X", 9, 0)),
+        ("two", "P"): (HolderView("B", 6, 3),),
+        ("three", "P"): (HolderView("B", None, None),),
+        ("two", "L"): (HolderView("B", 9, 0),),
+    }
+    partitions = [PartitionView(Partition(*place), True, 9, views) for place, views in holders.items()]
+    found = survey.ClusterSurvey(0, (), nodes, (), tuple(partitions), ())
+    connections = [Connection("P", "B", "stored", 2, 5), Connection("B", "C", "connected", 0, 0)]
+    assert find_connections(found, "B", {"L": "B"}) == connections
     cache = SurveyCache(Config())
     assert cache.holders("two", "B") == {}
-    cache._newest = survey
+    cache._newest = found
     assert cache.holders("two", "X") == {"P": [HolderView("B", 6, 3)], "L": [HolderView("B", 9, 0)]}
     assert cache.holders("one", "B") == {"P": [HolderView("X", 9, 0)]}, "a broker is no other store than itself"
 
@@ -109,15 +104,15 @@ def test_problems_are_towers_and_stores_that_are_gone_or_behind() -> None:
     behind = (HolderView("B", 0, 5000), HolderView("L", 0, LAG_MAX), HolderView("S", 0, 5000))
     first = PartitionView(Partition("one", "P"), True, 5000, behind)
     second = PartitionView(Partition("two", "P"), True, 5000, (HolderView("L", 4999, 1),))
-    survey = ClusterSurvey(90, towers, nodes, (), (first,), ())
+    found = survey.ClusterSurvey(90, towers, nodes, (), (first,), ())
     expected = [
         "no message from the tower at tcp://tower:2",
         r"the store at tcp://host:S went silent 90 s ago",
         "the node at tcp://host:U has not connected, .*",
     ]
-    for found, wanted in zip(find_survey_problems(survey, "B"), expected, strict=True):
-        assert re.fullmatch(wanted, found)
-    *_, last = find_survey_problems(attrs.evolve(survey, partitions=(first, second)), "B")
+    for problem, wanted in zip(find_survey_problems(found, "B"), expected, strict=True):
+        assert re.fullmatch(wanted, problem)
+    *_, last = find_survey_problems(attrs.evolve(found, partitions=(first, second)), "B")
     assert last == f"the store at tcp://host:L is {LAG_MAX + 1} records behind"
 
 

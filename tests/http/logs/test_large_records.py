@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
-import trio
-import trio.testing
-
 from dafka.batches import Compression, check_crc, encode_batch
 from dafka.broker.broker import Broker
 from dafka.broker.core.log.log import Log
@@ -14,7 +9,7 @@ from dafka.http.logs.local_logs import UNPACKED_BYTES, LocalLogs
 from dafka.http.logs.log_access import find_logs
 from dafka.http.websocket.shared_reads import JOIN_BYTES
 from tests.http.brokers import open_broker_service
-from tests.http.running import DEADLINE_S, open_web
+from tests.http.running import open_web
 
 MIB = 2**20
 HOST = "127.0.0.1"
@@ -59,26 +54,3 @@ async def test_topic_has_a_limit_of_what_its_batches_contain() -> None:
         assert (refused.status, refused.code) == (413, "too_large")
         assert "max.decompressed.message.bytes" in refused.body.decode()
         assert (await web.request("POST", "/topics/small/records", bytes(99_000))).status == 200
-
-
-async def test_http_answers_have_large_records_whole_and_others_are_served_meanwhile() -> None:
-    async with open_web() as web:
-        broker = web.broker.broker
-        broker.node.create_topic("zeros")
-        (log,) = find_logs(broker, "zeros")
-        for _ in range(4):
-            await append(broker, log, SHAPES["zeros"])
-        counts: list[int] = []
-
-        async def read() -> None:
-            answer = await web.request("GET", "/topics/zeros/records")
-            lines = [json.loads(line) for line in answer.body.splitlines()]
-            counts.append(sum(each["value"] == SHAPES["zeros"].decode() for each in lines))
-
-        with trio.fail_after(DEADLINE_S):
-            async with trio.open_nursery() as nursery:
-                for _ in range(3):
-                    nursery.start_soon(read)
-                for _ in range(5):
-                    assert (await web.request("GET", "/topics")).status == 200
-        assert counts == [4, 4, 4]

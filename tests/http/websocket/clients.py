@@ -25,7 +25,7 @@ class Client:
     def __init__(self, connection: ClientConnection, welcome: dict[str, Any]) -> None:
         self.connection = connection
         self.welcome = welcome
-        self._next_id = 0
+        self._next_id = 100
 
     def new_id(self) -> int:
         self._next_id += 1

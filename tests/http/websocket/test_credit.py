@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import attrs
-import pytest
 import trio
 import trio.testing
 from hypothesis import given, settings
@@ -223,28 +223,6 @@ def test_records_are_sent_as_far_as_there_is_credit(
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
-@pytest.mark.parametrize("subprotocol", [JSON_PROTOCOL, BINARY_PROTOCOL])
-async def test_credit_counts_exactly(subprotocol: str, autojump_clock: trio.testing.MockClock) -> None:
-    logs = Logs(1, subprotocol)
-    logs.read_batches = 1
-    for _ in range(4):
-        logs.append(0, [5] * 10)
-    subscription = logs.subscribe(0)
-    counts: list[int] = []
-
-    def note() -> None:
-        counts.append(sum(len(each.records) for each in logs.sent))
-
-    grants = (1, 8, 1, 1, 2**31 - 1)
-    steps = [step for records in grants for step in ((1, lambda n=records: subscription.add_credit(n)), (1, note))]
-    await play(logs, subscription, [(1, note), *steps])
-    if subprotocol == JSON_PROTOCOL:
-        assert counts == [0, 1, 9, 10, 11, 40]
-    else:
-        assert counts == [0, 10, 10, 10, 20, 40], "batches are never cut: they are sent while there is any credit"
-    assert subscription.credit == sum(grants) - 40
-
-
 async def test_one_log_does_not_hold_up_another(autojump_clock: trio.testing.MockClock) -> None:
     logs = Logs(2)
     logs.read_batches = 1
@@ -273,67 +251,45 @@ async def test_large_records_come_in_several_messages(autojump_clock: trio.testi
     assert [each.records for each in logs.sent] == [[0], [1], [2], [3, 4, 5, 6], [7]]
 
 
-@pytest.mark.parametrize("credit", [0, 100], ids=["without credit", "without records"])
-async def test_an_idle_subscription_ends_soon_when_its_user_may_not_read_any_more(
-    credit: int, autojump_clock: trio.testing.MockClock
-) -> None:
-    logs = Logs(1)
-    if not credit:
-        logs.append(0, [5])
-    subscription = logs.subscribe(credit)
-    ended_at: list[float] = []
-
-    async def note_end() -> None:
-        await subscription.ended.wait()
-        ended_at.append(trio.current_time())
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(note_end)
-        assert (
-            await play(logs, subscription, [(2 * REFRESH_S + 1, lambda: setattr(logs, "may_read", False))])
-            == "forbidden"
-        )
-    assert 2 * REFRESH_S + 1 <= ended_at[0] <= 3 * REFRESH_S
-    assert logs.sent == []
-
-
-async def test_nothing_is_sent_once_the_user_may_not_read_any_more(autojump_clock: trio.testing.MockClock) -> None:
-    for credit in (0, 100):
-        logs = Logs(1)
+async def test_a_subscription_ends_when_its_user_may_not_read_any_more(autojump_clock: trio.testing.MockClock) -> None:
+    """Idle ones, without credit or without records, end soon. Nothing is sent before."""
+    lost_s = 2 * REFRESH_S + 1
+    for credit, has_record, is_idle in ((0, True, True), (100, False, True), (0, False, False), (100, False, False)):
+        logs, begun_s, ended_s = Logs(1), trio.current_time(), list[float]()
+        if has_record:
+            logs.append(0, [5])
         subscription = logs.subscribe(credit)
 
-        def lose(logs: Logs = logs, subscription: Subscription = subscription) -> None:
+        def lose(logs: Logs = logs, subscription: Subscription = subscription, is_idle: bool = is_idle) -> None:
             logs.may_read = False
-            logs.append(0, [5])
-            subscription.add_credit(1)
+            if not is_idle:
+                logs.append(0, [5])
+                subscription.add_credit(1)
 
-        assert await play(logs, subscription, [(1, lose)]) == "forbidden"
+        async def note_end(subscription: Subscription = subscription, ended_s: list[float] = ended_s) -> None:
+            await subscription.ended.wait()
+            ended_s.append(trio.current_time())
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(note_end)
+            assert await play(logs, subscription, [(lost_s, lose)]) == "forbidden"
+        assert lost_s <= ended_s[0] - begun_s <= (3 * REFRESH_S if is_idle else lost_s)
         assert logs.sent == []
 
 
-@pytest.mark.parametrize(("chosen", "found"), [(None, {0, 1}), ([0], {0})])
-async def test_logs_that_are_added_are_sent_to_those_who_want_all(
-    chosen: list[int] | None, found: set[int], autojump_clock: trio.testing.MockClock
-) -> None:
-    logs = Logs(1)
-    subscription = logs.subscribe(100, chosen=chosen)
-
-    def add() -> None:
-        logs.add_log()
-        logs.append(1, [5])
-
-    await play(logs, subscription, [(1, add), (2 * REFRESH_S, lambda: logs.append(0, [5]))])
-    assert {each.log for each in logs.sent} == found
-    assert [each.at < 2 * REFRESH_S for each in logs.sent if each.log == 1] == [True] * (len(found) - 1)
+async def test_logs_that_are_added_are_sent_to_those_who_want_all(autojump_clock: trio.testing.MockClock) -> None:
+    for chosen, found in ((None, {0, 1}), ([0], {0})):
+        logs, begun_s = Logs(1), trio.current_time()
+        steps = [(1, logs.add_log), (0, partial(logs.append, 1, [5])), (2 * REFRESH_S, partial(logs.append, 0, [5]))]
+        await play(logs, logs.subscribe(100, chosen=chosen), steps)
+        assert {each.log for each in logs.sent} == found
+        assert all(each.at - begun_s < 2 * REFRESH_S for each in logs.sent if each.log == 1)
 
 
 async def test_a_deleted_topic_ends_its_subscriptions(autojump_clock: trio.testing.MockClock) -> None:
     for delete in (lambda logs: logs.logs.clear(), lambda logs: setattr(logs.logs[0], "is_gone", True)):
         logs = Logs(1)
-        assert (
-            await play(logs, logs.subscribe(100), [(1, lambda delete=delete, logs=logs: delete(logs))])
-            == "topic_not_found"
-        )
+        assert await play(logs, logs.subscribe(100), [(1, partial(delete, logs))]) == "topic_not_found"
 
 
 async def test_a_subscription_that_is_stopped_sends_nothing_else(autojump_clock: trio.testing.MockClock) -> None:

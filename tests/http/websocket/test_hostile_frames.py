@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import tracemalloc
 import zlib
+from contextlib import AsyncExitStack
 
 import pytest
 import trio
@@ -33,7 +35,7 @@ from tests.waiting import wait_until
 
 DEADLINE_S = 60
 PROTOCOL_ERROR, INVALID_DATA, TOO_BIG = 1002, 1007, 1009
-PING_MESSAGE = b'{"type":"ping","id":1}'
+PING_MESSAGE, PONG_MESSAGE = b'{"type":"ping","id":1}', (FINAL | TEXT, b'{"type":"pong","id":1}')
 DEFLATE = "Sec-WebSocket-Extensions: permessage-deflate"
 
 
@@ -48,63 +50,52 @@ async def is_serving(web: RunningWeb) -> bool:
         return bool((await client.ask("ping"))["type"] == "pong")
 
 
-@pytest.mark.parametrize(
-    ("frames", "code"),
-    [
-        ([frame(TEXT, PING_MESSAGE, is_masked=False)], PROTOCOL_ERROR),
-        ([frame(3, b"x")], PROTOCOL_ERROR),
-        ([frame(15, b"x")], PROTOCOL_ERROR),
-        ([frame(TEXT, b"x", flags=FINAL | 0x20)], PROTOCOL_ERROR),
-        ([frame(TEXT, b"x", flags=FINAL | COMPRESSED)], PROTOCOL_ERROR),
-        ([frame(CONTINUATION, b"x")], PROTOCOL_ERROR),
-        ([frame(TEXT, b"x", flags=0), frame(TEXT, b"x")], PROTOCOL_ERROR),
-        ([frame(PING, bytes(126))], PROTOCOL_ERROR),
-        ([frame(PING, b"x", flags=0)], PROTOCOL_ERROR),
-        ([frame(CLOSE, b"x")], PROTOCOL_ERROR),
-        ([frame(CLOSE, b"\x00\x01")], PROTOCOL_ERROR),
-        ([frame(CLOSE, b"\x03\xe8\xff")], INVALID_DATA),
-        ([frame(TEXT, b"\xff\xfe")], INVALID_DATA),
-        ([frame(TEXT, b"\xed\xa0\x80")], INVALID_DATA),
-        ([frame(TEXT, b'{"a":"\xc3', flags=0), frame(CONTINUATION, b'"}')], INVALID_DATA),
-        ([b"\x81\xff" + b"\x7f" * 8 + bytes(4)], TOO_BIG),
-        ([b"\x81\xff" + b"\xff" * 8 + bytes(4)], TOO_BIG),
-        ([b"\x82\xfe\xff\xff" + bytes(4)], 0),
-        ([random.Random(5).randbytes(2000)], None),
-        ([b"GET / HTTP/1.1\r\n\r\n"], None),
-    ],
-)
-async def test_malformed_frames_end_the_connection(web: SharedWeb, frames: list[bytes], code: int | None) -> None:
-    async with open_raw(web) as client:
-        await client.send(*frames)
-        if code == 0:  # a message that ends nowhere
-            await client.stream.send_eof()
-        found = await client.receive_close()
-        assert found == code or code is None
+MALFORMED: list[tuple[list[bytes], int | None]] = [
+    ([frame(TEXT, PING_MESSAGE, is_masked=False)], PROTOCOL_ERROR),
+    *(([frame(each, b"x")], PROTOCOL_ERROR) for each in (3, 15, CONTINUATION)),
+    *(([frame(TEXT, b"x", flags=FINAL | each)], PROTOCOL_ERROR) for each in (0x20, COMPRESSED)),
+    ([frame(TEXT, b"x", flags=0), frame(TEXT, b"x")], PROTOCOL_ERROR),
+    ([frame(PING, bytes(126))], PROTOCOL_ERROR),
+    ([frame(PING, b"x", flags=0)], PROTOCOL_ERROR),
+    *(([frame(CLOSE, each)], PROTOCOL_ERROR) for each in (b"x", b"\x00\x01")),
+    ([frame(CLOSE, b"\x03\xe8\xff")], INVALID_DATA),
+    *(([frame(TEXT, each)], INVALID_DATA) for each in (b"\xff\xfe", b"\xed\xa0\x80")),
+    ([frame(TEXT, b'{"a":"\xc3', flags=0), frame(CONTINUATION, b'"}')], INVALID_DATA),
+    *(([b"\x81\xff" + each * 8 + bytes(4)], TOO_BIG) for each in (b"\x7f", b"\xff")),
+    ([b"\x82\xfe\xff\xff" + bytes(4)], 0),  # a message that ends nowhere
+    *(([each], None) for each in (random.Random(5).randbytes(2000), b"GET / HTTP/1.1\r\n\r\n")),
+]
+
+
+async def test_malformed_frames_end_the_connection(web: SharedWeb) -> None:
+    for frames, code in MALFORMED:
+        async with open_raw(web) as client:
+            await client.send(*frames)
+            if code == 0:
+                await client.stream.send_eof()
+            found = await client.receive_close()
+            assert found == code or code is None, frames
         assert await is_serving(web)
 
 
 async def test_messages_have_a_size_limit() -> None:
+    largest, compressed = PING_MESSAGE.ljust(2000), FINAL | COMPRESSED
+    sent: list[tuple[list[bytes], int]] = [
+        ([frame(TEXT, largest)], 0),
+        ([frame(TEXT, largest[:1500], flags=0), frame(CONTINUATION, largest[1500:])], 0),
+        ([frame(TEXT, deflate(largest), flags=compressed)], 0),
+        ([frame(TEXT, deflate(largest + b" "), flags=compressed)], TOO_BIG),
+        ([frame(TEXT, bytes(2001))[:20]], TOO_BIG),
+        ([frame(TEXT, b"a" * 1500, flags=0), frame(CONTINUATION, b"a" * 501)], TOO_BIG),
+    ]
     async with open_web(config=Config().with_http(message_bytes_max=2000)) as web:
-        largest = PING_MESSAGE.ljust(2000)
-        for frames in (
-            [frame(TEXT, largest)],
-            [frame(TEXT, largest[:1500], flags=0), frame(CONTINUATION, largest[1500:])],
-        ):
-            async with open_raw(web) as client:
+        for frames, code in sent:
+            async with open_raw(web, DEFLATE) as client:
                 await client.send(*frames)
-                assert await client.receive() == (FINAL | TEXT, b'{"type":"pong","id":1}')
-        async with open_raw(web, DEFLATE) as client:
-            await client.send(frame(TEXT, deflate(largest), flags=FINAL | COMPRESSED))
-            assert await client.receive() == (FINAL | TEXT, b'{"type":"pong","id":1}')
-            await client.send(frame(TEXT, deflate(largest + b" "), flags=FINAL | COMPRESSED))
-            assert await client.receive_close() == TOO_BIG
-        for frames in (
-            [frame(TEXT, bytes(2001))[:20]],
-            [frame(TEXT, b"a" * 1500, flags=0), frame(CONTINUATION, b"a" * 501)],
-        ):
-            async with open_raw(web) as client:
-                await client.send(*frames)
-                assert await client.receive_close() == TOO_BIG
+                if code:
+                    assert await client.receive_close() == code
+                else:
+                    assert await client.receive() == PONG_MESSAGE
         assert await is_serving(web)
 
 
@@ -126,7 +117,7 @@ async def test_compressed_messages_are_understood_one_by_one(web: SharedWeb) -> 
     async with open_raw(web, DEFLATE) as client:
         for _ in range(3):
             await client.send(frame(TEXT, deflate(PING_MESSAGE), flags=FINAL | COMPRESSED))
-            assert await client.receive() == (FINAL | TEXT, b'{"type":"pong","id":1}')
+            assert await client.receive() == PONG_MESSAGE
         await client.send(frame(TEXT, b"\xff" * 50, flags=FINAL | COMPRESSED))
         assert await client.receive_close() == PROTOCOL_ERROR
 
@@ -140,7 +131,7 @@ async def test_fragments_with_pings_between_them_are_one_message(web: SharedWeb)
         await client.send(frame(CONTINUATION))
         found = [await client.receive() for _ in parts]
         assert found[:-1] == [(FINAL | PONG, b"p")] * (len(parts) - 1)
-        assert found[-1] == (FINAL | TEXT, b'{"type":"pong","id":1}')
+        assert found[-1] == PONG_MESSAGE
 
 
 async def test_fragments_without_end_are_refused(web: SharedWeb) -> None:
@@ -196,7 +187,7 @@ async def test_client_that_says_nothing_is_pinged_and_stays_while_it_answers() -
         await client.send(frame(TEXT, PING_MESSAGE))
         while (received := await client.receive())[0] == FINAL | PING:
             await client.send(frame(PONG, received[1]))
-        assert received == (FINAL | TEXT, b'{"type":"pong","id":1}')
+        assert received == PONG_MESSAGE
         assert await client.receive_close() == 0
         assert web.broker.web is not None
         assert web.broker.web.counters.disconnected["idle"] == 1
@@ -211,7 +202,7 @@ async def test_large_messages_wait_for_room_and_must_come_in_time() -> None:
         await wait_until(lambda: bool(receiving.taken_bytes))
         await other.send(frame(TEXT, b" " * 100_000 + PING_MESSAGE))
         assert await slow.receive_close() == 0
-        assert await other.receive() == (FINAL | TEXT, b'{"type":"pong","id":1}')
+        assert await other.receive() == PONG_MESSAGE
         assert web.broker.web.receiving.taken_bytes == 0
 
 
@@ -232,12 +223,12 @@ async def test_half_open_connection_gives_everything_back() -> None:
         assert not web.broker.node.watchers
 
 
-@pytest.mark.parametrize("data", [bytes(2), b"\x88\x80" + bytes(4), frame(BINARY, bytes(10))])
-async def test_connection_that_is_cut_anywhere_is_forgotten(data: bytes) -> None:
+async def test_connection_that_is_cut_anywhere_is_forgotten() -> None:
     async with open_web() as web:
-        for size in range(1, len(data) + 1):
-            async with open_raw(web) as client:
-                await client.send(data[:size])
+        for data in (bytes(2), b"\x88\x80" + bytes(4), frame(BINARY, bytes(10))):
+            for size in range(1, len(data) + 1):
+                async with open_raw(web) as client:
+                    await client.send(data[:size])
         assert await is_serving(web)
         assert web.broker.web is not None
         quotas = web.broker.web.quotas
@@ -265,3 +256,43 @@ async def test_close_right_behind_the_handshake_is_answered(monkeypatch: pytest.
                 while data := await stream.receive_some():
                     received += data
         assert received.endswith(b"\x88\x02\x03\xe8"), received
+
+
+async def test_slow_subscriber_of_many_holds_up_nobody() -> None:
+    """Each gets all records in their order, also the one that does not read while they come."""
+    place, count, memory_max = re.compile(rb'"offset":(\d+),"next_offset":(\d+)'), 2000, 2**24
+    subscribe = {"type": "subscribe", "id": 1, "topic": "orders", "from": "earliest", "credit": 10**6}
+    ends: dict[RawClient, int] = {}
+
+    async def follow(client: RawClient) -> None:
+        while ends[client] < count:
+            _, payload = await client.receive()
+            if found := payload.startswith(b'{"type":"records"') and place.search(payload):
+                assert int(found[1]) == ends[client]
+                ends[client] = int(found[2])
+                assert payload.count(b'"value":') == ends[client] - int(found[1])
+
+    async def publish(web: RunningWeb) -> None:
+        async with open_client(web) as publisher:
+            for number in range(20):
+                await publisher.publish("orders", *(f"{number} {'x' * 100}" for _ in range(count // 20)))
+
+    with trio.fail_after(100):
+        async with open_web() as web, AsyncExitStack() as stack:
+            await web.broker.node.create_topic("orders").wait()
+            for _ in range(100):
+                client = await stack.enter_async_context(open_raw(web))
+                await client.send(frame(TEXT, json.dumps(subscribe).encode()))
+                ends[client] = 0
+            slow, *others = ends
+            tracemalloc.start()
+            try:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(publish, web)
+                    for each in others:
+                        nursery.start_soon(follow, each)
+                assert tracemalloc.get_traced_memory()[1] < memory_max
+            finally:
+                tracemalloc.stop()
+            assert ends[slow] == 0
+            await follow(slow)
