@@ -11,7 +11,8 @@ import trio
 
 from dafka.http.api import streams
 from tests.http.api.events import EventSource
-from tests.http.running import DEADLINE_S, RunningWeb, open_web
+from tests.http.running import DEADLINE_S, Answer, RunningWeb, SharedWeb, open_web
+from tests.waiting import wait_until
 
 LINES = "application/x-ndjson"
 
@@ -45,77 +46,66 @@ async def test_followers_that_go_abruptly_while_records_flow_disturb_nobody(capl
     assert not [each for each in caplog.records if each.name == "dafka.http"]
 
 
-async def test_each_event_says_where_all_logs_are() -> None:
+async def test_each_event_says_where_all_logs_are(web: SharedWeb, name: str) -> None:
+    source, topic = EventSource(), web.create(name, 2)
+    for log in (0, 1):
+        await publish(web, topic, range(100), log=log)
+    with trio.fail_after(DEADLINE_S):
+        async with source.connect(web, f"/topics/{topic}/records") as stream:
+            for count in (1, 50, 101, 200):
+                await source.read(stream, count)
+                logs = [each["log"] for each in source.records]
+                assert source.last_event_id == f"0={logs.count(0)},1={logs.count(1)}"
+
+
+async def test_a_stream_of_a_topic_that_is_deleted_ends_with_an_error(web: SharedWeb, topic: str) -> None:
     source = EventSource()
-    async with open_web() as web:
-        await web.request("POST", "/topics", document={"name": "orders", "log_count": 2})
-        await publish(web, "orders", range(100), log=0)
-        await publish(web, "orders", range(100), log=1)
-        with trio.fail_after(DEADLINE_S):
-            async with source.connect(web, "/topics/orders/records") as stream:
-                for count in (1, 50, 101, 200):
-                    await source.read(stream, count)
-                    logs = [each["log"] for each in source.records]
-                    assert source.last_event_id == f"0={logs.count(0)},1={logs.count(1)}"
+    await publish(web, topic, range(1))
+    with trio.fail_after(DEADLINE_S):
+        async with source.connect(web, f"/topics/{topic}/records") as stream:
+            await source.read(stream, 1)
+            await web.request("DELETE", f"/topics/{topic}")
+            with pytest.raises(AssertionError, match="the stream has ended"):
+                await source.read(stream, 2)
+    assert [each["code"] for each in source.errors] == ["topic_not_found"]
+    assert (await web.get(f"/topics/{topic}/records", Accept="text/event-stream")).code == "topic_not_found"
 
 
-async def test_a_stream_of_a_topic_that_is_deleted_ends_with_an_error() -> None:
-    source = EventSource()
-    async with open_web() as web:
-        await publish(web, "orders", range(1))
-        with trio.fail_after(DEADLINE_S):
-            async with source.connect(web, "/topics/orders/records") as stream:
-                await source.read(stream, 1)
-                await web.request("DELETE", "/topics/orders")
-                with pytest.raises(AssertionError, match="the stream has ended"):
-                    await source.read(stream, 2)
-        assert [each["code"] for each in source.errors] == ["topic_not_found"]
-        assert (await web.get("/topics/orders/records", Accept="text/event-stream")).code == "topic_not_found"
-
-
-async def test_a_stream_without_records_is_kept_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stream_without_records_is_kept_alive(
+    web: SharedWeb, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(streams, "KEEP_ALIVE_S", 0.01)
-    source = EventSource()
-    async with open_web() as web:
-        await web.request("POST", "/topics", document={"name": "orders"})
-        with trio.fail_after(DEADLINE_S):
-            async with source.connect(web, "/topics/orders/records") as stream:
-                received = b""
-                while b": nothing new\n\n" not in received:
-                    received += await stream.receive_some()
+    with trio.fail_after(DEADLINE_S):
+        async with EventSource().connect(web, f"/topics/{topic}/records") as stream:
+            received = b""
+            while b": nothing new\n\n" not in received:
+                received += await stream.receive_some()
 
 
-async def test_reading_waits_for_a_record() -> None:
+async def test_reading_waits_for_a_record_as_long_as_its_client_is_there() -> None:
     async with open_web() as web, trio.open_nursery() as nursery:
         await web.request("POST", "/topics", document={"name": "orders", "log_count": 2})
-        answers = []
+        answers: list[Answer] = []
 
         async def read() -> None:
             answers.append(await web.get("/topics/orders/records?from=latest&wait_ms=60000"))
 
         nursery.start_soon(read)
         assert web.broker.web is not None
+        quotas = web.broker.web.quotas
         with trio.fail_after(DEADLINE_S):
             while not web.broker.web.counters.requests["GET", "/topics/{topic}/records"]:
                 assert await web.is_alive()
             await publish(web, "orders", range(3), log=1)
             while not answers:
                 assert await web.is_alive()
-        assert [json.loads(line)["value"] for line in answers[0].body.splitlines()] == ["0", "1", "2"]
-        assert (await web.get("/topics/orders/records?from=latest&wait_ms=1")).body == b""
-
-
-async def test_waiting_ends_when_the_client_has_gone() -> None:
-    async with open_web() as web:
-        await web.request("POST", "/topics", document={"name": "orders"})
-        assert web.broker.web is not None
-        head = "GET /topics/orders/records?wait_ms=60000 HTTP/1.1\r\nHost: localhost\r\n\r\n"
-        with trio.fail_after(DEADLINE_S):
-            assert (await web.exchange(head.encode(), eof=True)).startswith(b"HTTP/1.1 200 ")
+            assert [json.loads(line)["value"] for line in answers[0].body.splitlines()] == ["0", "1", "2"]
+            assert (await web.get("/topics/orders/records?from=latest&wait_ms=1")).body == b""
+            head = b"GET /topics/orders/records?from=latest&wait_ms=60000 HTTP/1.1\r\nHost: localhost\r\n\r\n"
+            assert (await web.exchange(head, eof=True)).startswith(b"HTTP/1.1 200 ")
+            await wait_until(lambda: not len(quotas))
             stream = await trio.open_tcp_stream("127.0.0.1", web.port)
-            await stream.send_all(head.encode())
-            while len(web.broker.web.quotas) < 1:
-                await trio.lowlevel.checkpoint()
+            await stream.send_all(head)
+            await wait_until(lambda: len(quotas) == 1)
             await stream.aclose()
-            while len(web.broker.web.quotas):
-                await trio.lowlevel.checkpoint()
+            await wait_until(lambda: not len(quotas))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
+import attrs
 import pytest
 import trio
 
@@ -40,15 +41,29 @@ def node_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("node")
     for each in SCRIPTS.iterdir():
         shutil.copy(each, folder)
-    installed = subprocess.run(
-        ["npm", "install", "--no-audit", "--no-fund", "--silent"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = ["npm", "install", "--no-audit", "--no-fund", "--silent"]
+    installed = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert installed.returncode == 0, installed.stderr
     return folder
+
+
+@attrs.define
+class Lines:
+    """The lines of JSON that a process prints."""
+
+    process: Any
+    received: bytes = b""
+
+    async def next(self) -> Any:
+        while b"\n" not in self.received:
+            data = await self.process.stdout.receive_some()
+            assert data, "the process has ended"
+            self.received += data
+        line, _, self.received = self.received.partition(b"\n")
+        return json.loads(line)
+
+    async def send(self, line: str) -> None:
+        await self.process.stdin.send_all(f"{line}\n".encode())
 
 
 @asynccontextmanager
@@ -61,27 +76,6 @@ async def run_node(folder: Path, url: str, *scenarios: str) -> AsyncIterator[Lin
         with trio.fail_after(DEADLINE_S):
             yield Lines(process)
         process.kill()
-
-
-class Lines:
-    """The lines of JSON that a process prints."""
-
-    def __init__(self, process: trio.Process) -> None:
-        self._process = process
-        self._received = b""
-
-    async def next(self) -> Any:
-        assert self._process.stdout is not None
-        while b"\n" not in self._received:
-            data = await self._process.stdout.receive_some()
-            assert data, "the process has ended"
-            self._received += data
-        line, _, self._received = self._received.partition(b"\n")
-        return json.loads(line)
-
-    async def send(self, line: str) -> None:
-        assert self._process.stdin is not None
-        await self._process.stdin.send_all(f"{line}\n".encode())
 
 
 async def test_records_are_published_and_read_and_what_is_wrong_is_told(node_folder: Path) -> None:
