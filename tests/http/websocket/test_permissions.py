@@ -174,6 +174,17 @@ async def test_subscriptions_end_when_their_user_may_not_read_any_more(
             assert (await client.expect("error", waiting))["code"] == code
 
 
+async def test_idle_subscriptions_end_soon_when_their_user_may_not_read_any_more(
+    secured: tuple[SharedWeb, Account], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dafka.http.websocket.client_tasks.REFRESH_S", 0.05)
+    async with connect(secured, subprotocol=JSON) as client:
+        expected = {await client.subscribe(TOPIC, "latest", credit=credit) for credit in (0, 100)}
+        secured[1].permit(Permissions())
+        errors = [await client.expect("error") for _ in expected]
+        assert ({each["id"] for each in errors}, {each["code"] for each in errors}) == (expected, {"forbidden"})
+
+
 async def test_a_watch_shows_no_more_than_its_user_may_see(secured: tuple[SharedWeb, Account]) -> None:
     async with connect(secured) as client:
         watch = await client.send("watch", path=f"/topics/{TOPIC}", interval_ms=500)

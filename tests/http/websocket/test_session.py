@@ -1,14 +1,11 @@
-"""Publishing, subscribing, committing and watching over WebSocket, against a model of a connection."""
+"""Messages of WebSocket, right and wrong ones. `test_model` has histories of them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 
-import attrs
 import pytest
 import trio
 import trio.testing
@@ -20,193 +17,13 @@ from dafka.http.logs.publishing import Publication
 from dafka.http.server.errors import WebError
 from dafka.http.websocket.binary import RECORDS_HEAD_BYTES, encode_publish
 from dafka.http.websocket.session import FORWARDED_FACTOR, Session
-from tests.http.running import RunningWeb, SharedWeb, run_web
-from tests.http.websocket.clients import BINARY, Client, open_client
-
-SUBSCRIPTIONS_MAX = 3
+from tests.http.running import RunningWeb, SharedWeb
+from tests.http.websocket.clients import BINARY, open_client
 
 
 async def create(web: RunningWeb, topic: str, log_count: int = 1) -> None:
     answer = await web.request("POST", "/topics", document={"name": topic, "log_count": log_count})
     assert answer.status == 201
-
-
-@attrs.define
-class ModelSubscription:
-    """A subscription as the model has it: the next offset in each log that it reads, and its credit."""
-
-    topic: str
-    offsets: dict[int, int]
-    credit: int
-
-
-@attrs.define
-class Model:
-    """A connection and two topics in plain memory. It says which answers and records must come, and in which order."""
-
-    web: RunningWeb
-    client: Client
-    random: Random
-    logs: dict[str, list[list[str]]]
-    starts: dict[str, list[int]]
-    group: str
-    committed: dict[str, dict[int, int]] = attrs.field(factory=dict)
-    subscriptions: dict[int, ModelSubscription] = attrs.field(factory=dict)
-    watches: set[int] = attrs.field(factory=set)
-
-    def available(self, each: ModelSubscription) -> int:
-        """Return how many records there are to send, if there were credit."""
-        starts, logs = self.starts[each.topic], self.logs[each.topic]
-        return sum(len(logs[log]) - max(offset, starts[log]) for log, offset in each.offsets.items())
-
-    async def answer(self, kind: str, identifier: int | None) -> Any:
-        """Return the answer to a request. Records that come before it are checked."""
-        while (message := await self.client.receive())["type"] == "records":
-            self.take(message)
-        assert (message["type"], message["id"]) == (kind, identifier), message
-        return message
-
-    def take(self, message: dict[str, Any]) -> None:
-        """Check that records are the next ones of their log, and that there is credit for them."""
-        subscription, log = self.subscriptions[message["id"]], message["log"]
-        begin = max(subscription.offsets[log], self.starts[subscription.topic][log])
-        values = self.logs[subscription.topic][log][begin : message["next_offset"]]
-        found = [(each["offset"], each["value"]) for each in message["records"]]
-        assert (message["offset"], found) == (begin, [*enumerate(values, begin)])
-        subscription.offsets[log] = message["next_offset"]
-        subscription.credit -= len(found)
-        assert subscription.credit >= 0
-
-    async def settle(self) -> None:
-        """Wait for all records for which there is credit. No others come before the answer to a ping."""
-        while any(min(each.credit, self.available(each)) for each in self.subscriptions.values()):
-            message = await self.client.receive()
-            assert message["type"] == "records", message
-            self.take(message)
-        assert (await self.client.ask("ping"))["type"] == "pong"
-
-    # What the client does
-
-    async def publish(self, topic: str, log: int) -> None:
-        values = [f"{self.random.random()}" for _ in range(self.random.randrange(1, 5))]
-        records, place = [{"value": each} for each in values], len(self.logs[topic][log])
-        sent = await self.client.send("publish", topic=topic, log=log, records=records)
-        self.logs[topic][log] += values
-        answer = await self.answer("published", sent)
-        assert answer["offsets"] == [{"log": log, "offset": place, "count": len(values)}]
-
-    async def subscribe(self, topic: str, log: int) -> None:
-        identifier, credit = self.random.randrange(6), self.random.randrange(4)
-        chosen = [log] if self.random.random() < 0.5 else [*range(len(self.logs[topic]))]
-        ends, starts = {each: len(self.logs[topic][each]) for each in chosen}, self.starts[topic]
-        committed = {
-            each: min(max(offset, starts[each]), ends[each])
-            for each, offset in self.committed.get(topic, {}).items()
-            if each in ends
-        }
-        positions: list[tuple[Any, dict[int, int]]] = [
-            ("earliest", {each: starts[each] for each in chosen}),
-            ("latest", ends),
-            ({"group": self.group}, {each: committed.get(each, starts[each]) for each in chosen}),
-            ({"group": self.group, "otherwise": "latest"}, ends | committed),
-            ({"offsets": {f"{log}": ends[log]}}, {**{each: starts[each] for each in chosen}, log: ends[log]}),
-            ({"time": 0}, {each: starts[each] for each in chosen}),
-            ({"time": 2**52}, ends),
-        ]
-        position, offsets = self.random.choice(positions)
-        options: dict[str, Any] = {"logs": chosen} if len(chosen) < len(self.logs[topic]) else {}
-        await self.client.send("subscribe", id=identifier, topic=topic, from_=position, credit=credit, **options)
-        if await self.is_refused(identifier):
-            return
-        answer = await self.answer("subscribed", identifier)
-        places = [
-            {"log": each, "offset": offsets[each], "start_offset": starts[each], "end_offset": ends[each]}
-            for each in chosen
-        ]
-        assert answer["logs"] == places, position
-        self.subscriptions[identifier] = ModelSubscription(topic, offsets, credit)
-
-    async def is_refused(self, identifier: int) -> bool:
-        """Return whether a subscription or a watch is refused, as it must be if its id is taken, or there are many."""
-        if {identifier} & (self.subscriptions.keys() | self.watches):
-            assert (await self.answer("error", identifier))["code"] == "conflict"
-        elif len(self.subscriptions) + len(self.watches) >= SUBSCRIPTIONS_MAX:
-            assert (await self.answer("error", identifier))["code"] == "too_many_requests"
-        else:
-            return False
-        return True
-
-    async def unsubscribe(self, _topic: str, _log: int) -> None:
-        identifier = self.random.randrange(6)
-        await self.client.send("unsubscribe", id=identifier)
-        await self.answer("unsubscribed", identifier)
-        self.subscriptions.pop(identifier, None)
-
-    async def add_credit(self, _topic: str, _log: int) -> None:
-        identifier, records = self.random.randrange(6), self.random.randrange(1, 8)
-        await self.client.send("credit", id=identifier, records=records)
-        if identifier in self.subscriptions:
-            self.subscriptions[identifier].credit += records
-
-    async def watch(self, _topic: str, _log: int) -> None:
-        identifier = self.random.randrange(6)
-        await self.client.send("watch", id=identifier, path="/session", interval_ms=500)
-        if not await self.is_refused(identifier):
-            assert (await self.answer("view", identifier))["status"] == 200
-            self.watches.add(identifier)
-
-    async def unwatch(self, _topic: str, _log: int) -> None:
-        identifier = self.random.randrange(6)
-        await self.client.send("unwatch", id=identifier)
-        await self.answer("unwatched", identifier)
-        self.watches.discard(identifier)
-
-    async def commit(self, topic: str, log: int) -> None:
-        offset = self.random.randrange(len(self.logs[topic][log]) + 4)  # also beyond the end
-        sent = await self.client.send("commit", group=self.group, topic=topic, offsets={f"{log}": offset})
-        await self.answer("committed", sent)
-        self.committed.setdefault(topic, {})[log] = offset
-
-    async def describe(self, topic: str, _log: int) -> None:
-        sent = await self.client.send("describe", topic=topic)
-        found = [
-            (each["log"], each["start_offset"], each["end_offset"])
-            for each in (await self.answer("described", sent))["logs"]
-        ]
-        assert found == [(log, self.starts[topic][log], len(values)) for log, values in enumerate(self.logs[topic])]
-
-    async def delete_records(self, topic: str, log: int) -> None:
-        await self.settle()
-        before = self.random.randint(self.starts[topic][log], len(self.logs[topic][log]))
-        target = f"/topics/{topic}/records?log={log}&before={before}"
-        assert (await self.web.request("DELETE", target)).document["start_offset"] == before
-        self.starts[topic][log] = before
-
-
-@pytest.mark.parametrize("seed", range(4))
-async def test_a_connection_behaves_as_its_model(limited: SharedWeb, name: str, seed: int) -> None:
-    random, topics = Random(seed), {f"{name}a": 1, f"{name}b": 3}
-    for topic, log_count in topics.items():
-        await create(limited, topic, log_count)
-    async with open_client(limited) as client:
-        assert client.welcome["subscriptions_max"] == SUBSCRIPTIONS_MAX
-        logs: dict[str, list[list[str]]] = {topic: [[] for _ in range(count)] for topic, count in topics.items()}
-        starts = {topic: [0] * count for topic, count in topics.items()}
-        model = Model(limited, client, random, logs, starts, name)
-        steps = [model.publish, model.publish, model.subscribe, model.subscribe, model.add_credit, model.unsubscribe]
-        steps += [model.watch, model.unwatch, model.commit, model.commit, model.describe, model.delete_records]
-        for _ in range(120):
-            topic = random.choice([*topics])
-            await random.choice(steps)(topic, random.randrange(topics[topic]))
-            if random.random() < 0.5:
-                await model.settle()
-
-
-@pytest.fixture(scope="module")
-def limited() -> Iterator[SharedWeb]:
-    """A broker that allows few subscriptions."""
-    with run_web(config=Config().with_http(subscriptions_max=SUBSCRIPTIONS_MAX)) as running:
-        yield running
 
 
 async def test_records_keep_key_headers_timestamp_and_bytes(web: SharedWeb, name: str) -> None:
