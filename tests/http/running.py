@@ -14,7 +14,7 @@ import attrs
 import trio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from dafka import Config
+from dafka import Config, open_producer
 from dafka.http.server.errors import WebError
 from dafka.server import ServingBroker, serve_listeners
 from dafka.testing.cluster import open_cluster
@@ -207,3 +207,23 @@ async def _serve_in_scope(
 def _knows_all(web: RunningWeb, count: int) -> bool:
     living = web.broker.node.brokers.living()
     return len(living) == count and all(each.http_url for each in living)
+
+
+async def wait_answer(ask: Callable[[], Awaitable[Answer]], accept: Callable[[Any], bool]) -> Any:
+    """Ask until an answer is accepted."""
+    with trio.fail_after(DEADLINE_S):
+        while True:
+            answer = await ask()
+            assert answer.status == 200, answer.body
+            if accept(answer.document):
+                return answer.document
+            await trio.sleep(0.1)
+
+
+async def publish_as_node(web: RunningWeb, topic: str, count: int) -> None:
+    """Publish records as a node."""
+    async with open_producer(topic, web.config) as producer:
+        for number in range(count):
+            await producer.send(f"record {number}".encode())
+        with trio.fail_after(DEADLINE_S):
+            await producer.wait_stored()

@@ -18,8 +18,7 @@ from dafka.http.server.survey_cache import SurveyCache
 from dafka.protocol.observer import cluster_survey as survey
 from dafka.protocol.observer.cluster_survey import HolderView, NodeState, NodeView, PartitionView, TowerView
 from dafka.records import Partition
-from tests.http.polling import publish, wait_answer
-from tests.http.running import open_web
+from tests.http.running import open_web, publish_as_node, wait_answer
 
 
 async def test_the_overview_counts_what_the_broker_has_and_does() -> None:
@@ -28,7 +27,7 @@ async def test_the_overview_counts_what_the_broker_has_and_does() -> None:
         first = (await web.get("/overview")).document
         assert (first["counts"]["topics"], first["counts"]["logs"]) == (1, 3)
         assert (first["rates"], first["storage"]["free_bytes"], "history" in first) == (None, None, False)
-        await publish(web, "orders", 50)
+        await publish_as_node(web, "orders", 50)
         found = await wait_answer(
             lambda: web.get("/overview?history=true"),
             lambda found: any(each["records_in_per_s"] > 0 for each in found["history"]),
@@ -121,7 +120,7 @@ async def test_the_cold_tier_is_described(tmp_path: Path) -> None:
         storage=f"file://{tmp_path}/bucket", local_retention_bytes=100, segment_bytes=1000, interval_ms=50
     )
     async with open_web(f"filelog:{tmp_path}/log", config) as web:
-        await publish(web, "orders", 200)
+        await publish_as_node(web, "orders", 200)
         found = await wait_answer(lambda: web.get("/storage"), lambda found: bool(found["cold"]["objects"]))
         assert found["cold"]["place"] == f"file://{tmp_path}/bucket"
         assert found["cold"]["records"] > 0

@@ -240,19 +240,24 @@ def test_pages_have_all_names_once_and_in_order(web: SharedWeb, name: str, kind:
 
 
 def test_keys_and_logs_choose_where_records_go(served: SharedWeb, name: str) -> None:
-    topic = served.create(name, 3)
+    topic, target = served.create(name, 3), f"/topics/{name}/records"
     for key in ("anne", "bob", "carl", "ä"):
-        (found,) = served.ask("POST", f"/topics/{topic}/records?key={quote(key)}", b"x").document["offsets"]
+        (found,) = served.ask("POST", f"{target}?key={quote(key)}", b"x").document["offsets"]
         assert found["log"] == log_of_key(key.encode(), 3)
-    turns = [served.ask("POST", f"/topics/{topic}/records", b"x").document["offsets"] for _ in range(3)]
-    assert {each["log"] for (each,) in turns} == {0, 1, 2}
-    (found,) = served.ask("POST", f"/topics/{topic}/records?key=anne&log=2", b"x").document["offsets"]
+    (found,) = served.ask("POST", f"{target}?key=anne&log=2", b"x").document["offsets"]
     assert found["log"] == 2
-    keys = ["anne", "bob", "anne", "carl"]
-    body = "\n".join(json.dumps({"key": each, "value": each}) for each in keys).encode()
-    offsets = served.ask("POST", f"/topics/{topic}/records", body, Content_Type=LINES).document["offsets"]
-    expected = Counter(log_of_key(key.encode(), 3) for key in keys)
-    assert {each["log"]: each["count"] for each in offsets} == expected
+    turns = [served.ask("POST", target, b'{"value": "a"}\n{"value": "b"}', Content_Type=LINES) for _ in range(6)]
+    first = turns[0].document["offsets"][0]["log"]
+    found_logs = [[(each["log"], each["count"]) for each in answer.document["offsets"]] for answer in turns]
+    assert found_logs == [[((first + number) % 3, 2)] for number in range(6)]
+    keys = [f"key {number}" for number in range(20)]
+    body = "\n".join(json.dumps({"key": each, "value": f"of {each}"}) for each in keys).encode()
+    offsets = served.ask("POST", target, body, Content_Type=LINES).document["offsets"]
+    assert {each["log"]: each["count"] for each in offsets} == Counter(log_of_key(key.encode(), 3) for key in keys)
+    for log in range(3):
+        values = [each["value"] for each in lines_of(served.ask("GET", f"/topics/{topic}/records?log={log}"))]
+        expected = [f"of {key}" for key in keys if log_of_key(key.encode(), 3) == log]
+        assert values[-len(expected) :] == expected
 
 
 async def test_a_stream_begins_after_the_last_event_and_has_each_record_once(served: SharedWeb, name: str) -> None:

@@ -13,7 +13,6 @@ from dafka import Config
 from dafka.batches import RecordColumns, encode_batch
 from dafka.broker.broker import Broker
 from dafka.broker.core.log.log import Log
-from dafka.broker.core.log.partitioner import log_of_key
 from dafka.http.logs.local_logs import LocalLogs
 from dafka.http.logs.log_access import find_logs
 from dafka.http.logs.publishing import ProducerSequence, Published, Publisher
@@ -22,9 +21,8 @@ from dafka.packed_bytes import Repeated
 from tests.http.brokers import STORAGES, open_broker_service
 
 
-def texts(*values: str, keys: Sequence[str | None] | None = None) -> RecordColumns:
-    encoded = None if keys is None else [None if key is None else key.encode() for key in keys]
-    return RecordColumns([value.encode() for value in values], encoded, None, Repeated(5, len(values)))
+def texts(*values: str, keys: Sequence[bytes] | None = None) -> RecordColumns:
+    return RecordColumns([value.encode() for value in values], keys, None, Repeated(5, len(values)))
 
 
 async def values_of(broker: Broker, log: Log) -> list[str]:
@@ -56,26 +54,6 @@ async def test_published_records_and_batches_are_read_in_order(storage: str) -> 
         assert caught.value.code == "bad_request", "no topic can have this name"
 
 
-async def test_records_go_to_the_logs_of_their_keys_and_others_to_all_logs_in_turn() -> None:
-    async with open_broker_service() as broker:
-        broker.node.create_topic("orders", 3)
-        publisher = Publisher(broker, LocalLogs(broker))
-        keys = [f"key {number}" for number in range(20)]
-        published = await publisher.publish("orders", texts(*keys, keys=keys))
-        assert sum(each.count for each in published) == 20
-        for log in find_logs(broker, "orders"):
-            expected = [key for key in keys if log_of_key(key.encode(), 3) == log.number]
-            assert expected
-            assert await values_of(broker, log) == expected
-        turns = [await publisher.publish("orders", texts("a", "b")) for _ in range(6)]
-        first = turns[0][0].log
-        assert [[(each.log, each.count) for each in parts] for parts in turns] == [
-            [((first + number) % 3, 2)] for number in range(6)
-        ]
-        published = await publisher.publish("orders", texts("a", "b", "c", keys=[None, "k", None]))
-        assert sum(each.count for each in published) == 3
-
-
 PLAIN = encode_batch(0, [b"a"], timestamps=5)
 NUMBERED: dict[str, Any] = {"timestamps": 5, "producer_id": 5, "producer_epoch": 0}
 NO_BATCHES = [
@@ -90,7 +68,7 @@ async def test_what_is_wrong_is_refused_and_none_of_it_is_published() -> None:
     async with open_broker_service(config=Config().with_kafka(auto_create_topics="off")) as broker:
         publisher = Publisher(broker, LocalLogs(broker))
         broker.node.create_topic("orders", 2, {"max.message.bytes": "200"})
-        large = texts("small", "small", "small", "small", "l" * 300, keys=["a", "b", "c", "d", "e"])
+        large = texts("small", "small", "small", "small", "l" * 300, keys=[b"a", b"b", b"c", b"d", b"e"])
         assert await publisher.begin("orders", texts("a"), log=1, producer=ProducerSequence(7, 1, 0)).wait() == [
             Published(1, 0, 1)
         ]

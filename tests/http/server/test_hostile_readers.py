@@ -15,7 +15,7 @@ from dafka import Config
 from dafka.kafka.protocol.frames import encode_request
 from dafka.kafka.protocol.messages.connections import ApiVersionsRequest
 from tests.http.running import DEADLINE_S, open_web
-from tests.http.websocket.raw import KEY, TEXT, frame
+from tests.http.websocket.raw import KEY, PING, TEXT, frame
 from tests.waiting import wait_until
 
 UPGRADE = (
@@ -33,6 +33,7 @@ READERS = {
     "pipelined": (GET + b"\r\n") * 20,
     "subscriber": UPGRADE + frame(TEXT, SUBSCRIBE),
     "messages": UPGRADE + frame(TEXT, b'{"type":"describe","id":1,"topic":"large"}') * 500,
+    "pings": UPGRADE + frame(PING, b"x" * 125) * 2000,
     "incomplete body": POST + b"Content-Length: 900000\r\n\r\nx",
     "too large": POST + b"Content-Length: 99999999\r\n\r\nx",
     "endless head": b"GET / HTTP/1.1\r\nX: " + b"x" * 10_000,

@@ -248,22 +248,6 @@ async def test_a_client_that_does_not_read_is_ended(tmp_path_factory: pytest.Tem
                     assert await web.is_alive()
 
 
-async def test_a_client_that_goes_ends_its_stream() -> None:
-    async with open_web() as web:
-        assert web.broker.web is not None
-        await web.request("POST", "/topics", document={"name": "orders"})
-        stream = await trio.open_tcp_stream("127.0.0.1", web.port)
-        await stream.send_all(head("Accept: text/event-stream", target="/topics/orders/records"))
-        with trio.fail_after(DEADLINE_S):
-            received = b""
-            while b"retry: " not in received:
-                received += await stream.receive_some()
-            assert len(web.broker.web.quotas) == 1
-            await stream.aclose()
-            while not web.broker.web.counters.disconnected["gone"]:
-                assert await web.is_alive()
-
-
 async def test_connections_are_limited_and_silent_ones_give_way() -> None:
     async with open_web(config=Config().with_http(connections_max=3)) as web, AsyncExitStack() as stack:
         assert web.broker.web is not None

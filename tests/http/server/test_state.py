@@ -20,8 +20,7 @@ from dafka.http.server.throughput import GAP_S, INTERVAL_S, SAMPLES_MAX, Through
 from dafka.operations.metrics import TopicLabels
 from dafka.roles import Observer, open_observer
 from tests.cli.harness import Dafka
-from tests.http.polling import publish, wait_answer
-from tests.http.running import DEADLINE_S, open_web
+from tests.http.running import DEADLINE_S, open_web, publish_as_node, wait_answer
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "http.md"
 
@@ -79,7 +78,7 @@ async def test_a_plugin_that_fails_does_not_end_the_broker(monkeypatch: pytest.M
 
 async def test_the_storage_is_described_and_verified(tmp_path: Path) -> None:
     async with open_web(f"filelog:{tmp_path}/log") as web:
-        await publish(web, "orders", 20)
+        await publish_as_node(web, "orders", 20)
         found = (await web.get("/storage")).document
         assert found["stored_bytes"] > 0
         assert found["cold"] is None
@@ -96,7 +95,7 @@ async def test_the_storage_is_described_and_verified(tmp_path: Path) -> None:
 
 async def test_damage_is_found_and_named_in_the_overview(tmp_path: Path) -> None:
     async with open_web(f"filelog:{tmp_path}/log") as web:
-        await publish(web, "orders", 20)
+        await publish_as_node(web, "orders", 20)
         for path in (each for each in (tmp_path / "log").rglob("*") if each.is_file()):
             content = path.read_bytes()
             if b"record 7" in content:

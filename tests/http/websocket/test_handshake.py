@@ -1,8 +1,7 @@
-"""Handshakes, also with curl: what is no WebSocket, comes from elsewhere or has no permission gets an HTTP response."""
+"""Handshakes: what is no WebSocket, comes from elsewhere or has no permission gets an HTTP response."""
 
 from __future__ import annotations
 
-import json
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -12,25 +11,13 @@ from websockets.exceptions import InvalidStatus
 
 from dafka import Config
 from dafka.broker.access.permissions import Permissions
-from tests.http.running import DEADLINE_S, RunningWeb, SharedWeb, open_web
+from tests.http.running import DEADLINE_S, SharedWeb, open_web
 from tests.http.server.test_authentication import basic
 from tests.http.websocket.clients import BINARY, JSON, open_client
 from tests.http.websocket.raw import KEY, open_raw
 from tests.kafka.server.secured import PASSWORD, write_user_file
 
 UPGRADE = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": KEY}
-
-
-async def curl(web: RunningWeb, **headers: str) -> tuple[int, dict[str, str], bytes]:
-    """Return the status, the headers and the body that curl gets."""
-    command = ["curl", "--silent", "--include", "--http1.1", "--max-time", "20", f"http://127.0.0.1:{web.port}/ws"]
-    for name, value in headers.items():
-        command += ["--header", f"{name}: {value}"]
-    result = await trio.run_process(command, capture_stdout=True, check=False)
-    head, _, body = result.stdout.partition(b"\r\n\r\n")
-    status, *lines = head.decode().split("\r\n")
-    found = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
-    return int(status.split()[1]), found, body
 
 
 WRONG: list[tuple[dict[str, str], int]] = [
@@ -43,16 +30,15 @@ WRONG: list[tuple[dict[str, str], int]] = [
 ]
 
 
-async def test_handshake_that_is_wrong_is_refused(tmp_path: Path) -> None:
+async def test_handshake_that_is_wrong_is_refused(web: SharedWeb, tmp_path: Path) -> None:
     write_user_file(tmp_path / "users", ada=Permissions(read=("*",)))
-    config = Config().with_clients(users=str(tmp_path / "users"))
-    async with open_web(config=config) as with_users, open_web() as web:
-        status, headers, body = await curl(web)
-        assert (status, headers["upgrade"], json.loads(body)["error"]["code"]) == (426, "websocket", "bad_request")
+    answer = await web.get("/ws")
+    assert (answer.status, answer.headers["Upgrade"], answer.code) == (426, "websocket", "bad_request")
+    async with open_web(config=Config().with_clients(users=str(tmp_path / "users"))) as with_users:
         for changes, expected in WRONG:
-            status, _, body = await curl(with_users if expected == 401 else web, **{**UPGRADE, **changes})
-            assert (status, bool(body)) == (expected, True), changes
-        assert await web.is_alive()
+            answer = await (with_users if expected == 401 else web).get("/ws", **{**UPGRADE, **changes})
+            assert (answer.status, bool(answer.body)) == (expected, True), changes
+    assert await web.is_alive()
 
 
 async def test_origin_of_the_broker_and_those_of_the_settings_are_accepted() -> None:
