@@ -75,6 +75,10 @@ def test_a_route_says_what_it_does_and_how_it_fails() -> None:
 
 
 KAFKA_BINARY, KAFKA_JSON = (f"application/vnd.kafka.{each}.v2+json" for each in ("binary", "json"))
+JSON_LINES, NO_LINES = (
+    "application/x-ndjson",
+    [b"", b"\n\n", b'{"value": "a"}\n{"value": ', b'{"value": "a"}{"value": "b"}'],
+)
 RECORDS, OFFSETS = "/topics/orders/records", "PUT /groups/billing/offsets"
 LINES: list[dict[str, Any]] = [
     {"value": "a", "headers": [["name", "v"], ["none", None]]},
@@ -104,7 +108,10 @@ ANSWERS: list[tuple[str, Any, int, Any]] = [
     ("POST /topics", {"name": "orders", "log_count": 2}, 201, {"name": "orders", "log_count": 2}),
     ("GET /topics/orders?times=true", None, 200, {"logs": [{"log": log, **EMPTY, **PLACE} for log in (0, 1)]}),
     ("POST /topics", {"name": "orders"}, 409, "topic_exists"),
-    ("POST /topics", {"name": "a/b"}, 400, "bad_request"),
+    *(("POST /topics", {"name": each}, 400, "bad_request") for each in ("a/b", "..", "<script>", "", "a\0")),
+    *(("POST /topics", {"name": "a", "log_count": each}, 400, "bad_request") for each in (0, 10001, 1.5, True)),
+    *(("POST /topics", {"name": "a", "settings": {each: "x"}}, 400, "bad_request") for each in ("x", "retention.ms")),
+    ("GET /topics/a", None, 404, "topic_not_found"),
     ("POST /topics", {"name": "returns", "settings": {"retention.ms": "5"}}, 201, {"record_count": 0}),
     ("POST /topics", ("text/plain", b"{}"), 415, "unsupported"),
     ("PATCH /topics/returns", {"log_count": 3, "settings": {"retention.bytes": "9"}}, 200, {"log_count": 3}),
@@ -124,6 +131,8 @@ ANSWERS: list[tuple[str, Any, int, Any]] = [
     *((f"GET {RECORDS}?{each}", None, 404, "log_not_found") for each in ("log=3", "from=offsets:3=0")),
     (f"GET {RECORDS}?log=0&from=offsets:1=0", None, 404, "log_not_found"),
     (f"GET {RECORDS}?from=1", None, 400, "bad_request"),
+    *(("POST /topics/none/records", (JSON_LINES, each), 400, "bad_request") for each in NO_LINES),
+    ("POST /topics/none/records", (KAFKA_JSON, b'{"records": [{"value": "a"}, 5]}'), 400, "bad_request"),
     ("GET /topics/none/records", None, 404, "topic_not_found"),
     ("GET /topics/none", None, 404, "topic_not_found"),
     ("GET /topics/orders/partitions", None, 200, None),
@@ -202,7 +211,7 @@ def body_of(sent: Any) -> dict[str, Any]:
     if isinstance(sent, dict):
         return {"document": sent}
     if isinstance(sent, list):
-        sent = "application/x-ndjson", b"\n".join(json.dumps(each).encode() for each in sent)
+        sent = JSON_LINES, b"\n".join(json.dumps(each).encode() for each in sent)
     return {"Content_Type": sent[0], "body": sent[1]} if isinstance(sent, tuple) else {"body": sent}
 
 

@@ -41,7 +41,8 @@ REFUSED: list[tuple[object, str]] = [
     ({"name": "a", "count": None}, ".count: expected `int`, got `null`"),
     ({"name": "a", "more": {"b": -1}}, ".more[...]: expected `int` >= 0"),
 ]
-NO_JSON = ["", "{", "NaN", "Infinity", "[1,]", "01", "1e999", '"\\ud800"', "\ufeff{}", "{'a': 1}", "[" * 2000, '"a\n"']
+NO_JSON: list[str | bytes] = [b"\xff\xfe{\x00}\x00", b'"\xff"', '{"name":' * 50_000, "9" * 5000]
+NO_JSON += ["", "{", "NaN", "Infinity", "[1,]", "01", "1e999", '"\\ud800"', "\ufeff{}", "{'a': 1}", "[" * 2000, '"a\n"']
 
 
 def test_an_error_names_the_field_and_what_is_expected() -> None:

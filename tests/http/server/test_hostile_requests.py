@@ -160,46 +160,6 @@ def test_a_parameter_of_another_form_is_refused(web: SharedWeb, topic: str) -> N
             assert answer.code in {"bad_request", "log_not_found", "offset_out_of_range"}, query
 
 
-DOCUMENTS = [
-    *(b"", b"{", b"[]", b"null", b"NaN", b"[" * 100_000, b'{"name":' * 50_000, b"\xff\xfe{\x00}\x00"),
-    *(b'{"name": "a", "log_count": %b}' % each for each in (b"1.5", b"true", b"0", b"10001", b"9" * 5000)),
-    *(b'{"name": "%b"}' % each for each in (b"\\ud800", b"a\xff", b"a\\u0000", b"", b"..", b"<script>")),
-    b'{"name": "a", "more": 1}',
-    b'{"name": "a", "settings": {"retention.ms": 5}}',
-    b'{"name": "a", "settings": {"__proto__": "x"}}',
-    b'{"log_count": 1}',
-]
-"""Documents that are no topic. The tests of documents have more that are no JSON."""
-
-
-def test_a_document_of_another_form_is_refused(web: SharedWeb) -> None:
-    for document in DOCUMENTS:
-        answer = web.ask("POST", "/topics", document, Content_Type="application/json")
-        assert (answer.status, answer.code) == (400, "bad_request"), document[:50]
-    assert web.ask("GET", "/topics/a").status == 404
-
-
-LINES = [
-    *(b"", b"\n\n", b"{}", b"[1]", b'{"value": 1}', b'{"value": "a\xff"}', b'{"value_base64": "?"}'),
-    b'{"value": "a"}\n{"value": ',
-    b'{"value": "a"}{"value": "b"}',
-    b'{"value": "a", "headers": ' + b"[" * 50_000,
-]
-"""Lines that are no records. The tests of records have more."""
-
-
-def test_records_of_another_form_are_refused_and_none_of_them_is_published(web: SharedWeb, name: str) -> None:
-    for body in LINES:
-        answer = web.ask("POST", f"/topics/{name}/records", body, Content_Type="application/x-ndjson")
-        assert answer.code == "bad_request", body[:50]
-        kafka = b'{"records": [' + body + b"]}"
-        for kind in ("json", "binary"):
-            content_type = f"application/vnd.kafka.{kind}.v2+json"
-            rest = web.ask("POST", f"/topics/rest.{name}/records", kafka, Content_Type=content_type)
-            assert rest.status in {200, 400}, body[:50]
-    assert web.ask("GET", f"/topics/{name}").status == 404
-
-
 def test_a_large_record_is_refused_and_none_beside_it_is_published(web: SharedWeb, name: str) -> None:
     topic = web.create(name, max_message_bytes="1000")
     small, large = {"value": "a"}, {"value": "x" * 1000}

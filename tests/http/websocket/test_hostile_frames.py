@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import random
-import re
 import tracemalloc
 import zlib
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 
 import pytest
 import trio
@@ -26,7 +25,6 @@ from tests.http.websocket.raw import (
     PING,
     PONG,
     TEXT,
-    RawClient,
     frame,
     handshake,
     open_raw,
@@ -228,43 +226,3 @@ async def test_close_right_behind_the_handshake_is_answered(monkeypatch: pytest.
                 while data := await stream.receive_some():
                     received += data
         assert received.endswith(b"\x88\x02\x03\xe8"), received
-
-
-async def test_slow_subscriber_of_many_holds_up_nobody() -> None:
-    """Each gets all records in their order, also the one that does not read while they come."""
-    place, count, memory_max = re.compile(rb'"offset":(\d+),"next_offset":(\d+)'), 2000, 2**24
-    subscribe = {"type": "subscribe", "id": 1, "topic": "orders", "from": "earliest", "credit": 10**6}
-    ends: dict[RawClient, int] = {}
-
-    async def follow(client: RawClient) -> None:
-        while ends[client] < count:
-            _, payload = await client.receive()
-            if found := payload.startswith(b'{"type":"records"') and place.search(payload):
-                assert int(found[1]) == ends[client]
-                ends[client] = int(found[2])
-                assert payload.count(b'"value":') == ends[client] - int(found[1])
-
-    async def publish(web: RunningWeb) -> None:
-        async with open_client(web) as publisher:
-            for number in range(20):
-                await publisher.publish("orders", *(f"{number} {'x' * 100}" for _ in range(count // 20)))
-
-    with trio.fail_after(100):
-        async with open_web() as web, AsyncExitStack() as stack:
-            await web.broker.node.create_topic("orders").wait()
-            for _ in range(100):
-                client = await stack.enter_async_context(open_raw(web))
-                await client.send(frame(TEXT, json.dumps(subscribe).encode()))
-                ends[client] = 0
-            slow, *others = ends
-            tracemalloc.start()
-            try:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(publish, web)
-                    for each in others:
-                        nursery.start_soon(follow, each)
-                assert tracemalloc.get_traced_memory()[1] < memory_max
-            finally:
-                tracemalloc.stop()
-            assert ends[slow] == 0
-            await follow(slow)

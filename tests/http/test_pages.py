@@ -1,23 +1,24 @@
-"""The examples of the pages about WebSocket do what the pages show."""
+"""The examples of the pages about HTTP and WebSocket do what the pages show."""
 
 from __future__ import annotations
 
 import json
 import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 import trio
 
 from dafka.http.websocket.messages import CLIENT_MESSAGES, SERVER_MESSAGES
-from tests.http.running import open_web
+from tests.http.running import DEADLINE_S, open_web
 from tests.http.websocket.clients import Client, open_client
 from tests.http.websocket.test_javascript import MODULE, node_folder
 
 __all__ = ["node_folder"]
 
-DOCS = Path(__file__).parents[3] / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 SPECIFICATION = (DOCS / "spec" / "websocket.md").read_text("utf-8")
 HOW_TO = (DOCS / "how-to" / "websocket.md").read_text("utf-8")
 LINES = re.findall(r"^([<>]) (\{.*\})$", SPECIFICATION, re.MULTILINE)
@@ -63,3 +64,33 @@ async def test_javascript_program(node_folder: Path) -> None:
         with trio.fail_after(60):
             done = await trio.run_process(["node", str(path)], capture_stdout=True)
         assert done.stdout.decode().splitlines() == ["stored in log 0 at offset 0", "0 anne 2 apples"]
+
+
+# The page about HTTP
+
+
+EXAMPLE = re.compile(r"^```sh\n(?P<commands>.*?)^```$(?:\n\n^```\n(?P<output>.*?)^```$)?", re.DOTALL | re.MULTILINE)
+EXAMPLES = [
+    (each["commands"], each["output"]) for each in EXAMPLE.finditer((DOCS / "how-to" / "http.md").read_text("utf-8"))
+]
+
+
+def shown(output: bytes) -> str:
+    """Return output as the page shows it: it does not say when records were made, unless their producer does."""
+    return re.sub(r'"timestamp":(?!1767225600000)\d{13}', '"timestamp":TIME', output.decode())
+
+
+def test_the_page_has_examples_with_their_output() -> None:
+    assert len(EXAMPLES) >= 8
+    assert all(output for _, output in EXAMPLES)
+
+
+async def test_the_commands_answer_what_the_page_shows(tmp_path: Path) -> None:
+    async with open_web(f"filelog:{tmp_path}/log") as web:
+        for commands, output in EXAMPLES:
+            script = commands.replace("127.0.0.1:8080", f"127.0.0.1:{web.port}").replace("curl ", "curl -s ")
+            with trio.fail_after(DEADLINE_S):
+                done = await trio.run_process(
+                    ["bash", "-euc", script], capture_stdout=True, stderr=subprocess.STDOUT, cwd=tmp_path, check=False
+                )
+            assert shown(done.stdout).strip() == (output or "").strip(), commands
