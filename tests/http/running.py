@@ -34,12 +34,10 @@ class Answer:
 
     @property
     def document(self) -> Any:
-        """The JSON document in the body."""
         return json.loads(self.body)
 
     @property
     def code(self) -> str:
-        """The code of the error."""
         return str(self.document["error"]["code"])
 
 
@@ -53,7 +51,6 @@ class RunningWeb:
 
     @property
     def port(self) -> int:
-        """The port at which it listens."""
         return urlsplit(self.broker.url).port or 0
 
     async def request(
@@ -78,7 +75,6 @@ class RunningWeb:
             connection.close()
 
     async def get(self, target: str, **headers: Any) -> Answer:
-        """Send GET."""
         return await self.request("GET", target, None, **headers)
 
     async def exchange(self, *parts: bytes, eof: bool = False) -> bytes:
@@ -97,7 +93,6 @@ class RunningWeb:
         self.scope.cancel()
 
     async def is_alive(self) -> bool:
-        """Return whether the broker answers."""
         return (await self.get("/topics")).status == 200
 
 
@@ -149,7 +144,6 @@ class SharedWeb(RunningWeb):
         return done.result(DEADLINE_S)
 
     def call(self, function: Callable[..., Awaitable[_T]], *arguments: object) -> _T:
-        """Call an asynchronous function in the broker's thread."""
         return self.portal.call(function, *arguments)
 
     def create(self, topic: str, log_count: int = 1, replica_count: int = 1, **settings: str) -> str:
@@ -221,7 +215,6 @@ async def wait_answer(ask: Callable[[], Awaitable[Answer]], accept: Callable[[An
 
 
 async def publish_as_node(web: RunningWeb, topic: str, count: int) -> None:
-    """Publish records as a node."""
     async with open_producer(topic, web.config) as producer:
         for number in range(count):
             await producer.send(f"record {number}".encode())

@@ -55,12 +55,10 @@ class Account:
 
     @property
     def bearer(self) -> dict[str, Any]:
-        """The headers of a request with the token."""
         return {"Authorization": f"Bearer {self.token}"}
 
     @property
     def root(self) -> dict[str, Any]:
-        """The headers of a request of `root`."""
         return {"Authorization": f"Bearer {self._root_token}"}
 
     def permit(self, permissions: Permissions) -> None:
@@ -72,7 +70,6 @@ class Account:
         self._write([attrs.evolve(self._user, tokens=()), self._root])
 
     def remove(self) -> None:
-        """Remove the user."""
         self._write([self._root])
 
     def _write(self, users: Sequence[User]) -> None:
@@ -132,7 +129,6 @@ def create_with_secret(folder: Path) -> tuple[Account, Config]:
 
 
 def only(grants: Sequence[Grant]) -> Permissions:
-    """Return these permissions."""
     found: dict[str, tuple[str, ...]] = {}
     for kind, name in grants:
         found[kind] = (*found.get(kind, ()), name)

@@ -25,7 +25,6 @@ LINES = re.findall(r"^([<>]) (\{.*\})$", SPECIFICATION, re.MULTILINE)
 
 
 def blocks(language: str) -> list[str]:
-    """Return the programs of the how-to page in a language."""
     return re.findall(rf"^```{language}\n(.*?)^```$", HOW_TO, re.DOTALL | re.MULTILINE)
 
 

@@ -81,7 +81,6 @@ async def serve(*pieces: bytes, reads_bodies: bool = True, head_bytes_max: int =
 
 
 def head(*lines: str, target: str = "/", method: str = "GET", version: str = "1.1", host: str = "localhost") -> bytes:
-    """Return the head of a request."""
     return "\r\n".join([f"{method} {target} HTTP/{version}", f"Host: {host}", *lines, "", ""]).encode("latin-1")
 
 

@@ -52,7 +52,6 @@ class EventSource:
                 self.take(event.decode())
 
     def take(self, event: str) -> None:
-        """Take an event."""
         fields = dict(line.split(": ", 1) for line in event.splitlines() if ": " in line)
         self.last_event_id = fields.get("id", self.last_event_id)
         if "data" in fields:

@@ -18,7 +18,6 @@ FAST = Config().with_broker(heartbeat_ms=50, leader_timeout_ms=4000, rack="r")
 
 @pytest.fixture(scope="module")
 def webs() -> Iterator[Sequence[SharedWeb]]:
-    """Three brokers of one cluster."""
     with run_webs(3, FAST) as running:
         yield running
 

@@ -63,7 +63,6 @@ def route_uses() -> list[routes.Use]:
 
 
 def message_uses() -> list[messages.Use]:
-    """Return the uses of messages that wait."""
     kinds = {"publish", "init_producer", "commit"}
     return [each for each in messages.USES if each.kind in kinds or each.fields.get("create")]
 

@@ -63,7 +63,6 @@ async def test_a_group_shows_its_members_their_logs_and_its_lag() -> None:
 
 
 def assignment(*topics: tuple[bytes, tuple[int, ...]]) -> bytes:
-    """Return an assignment in Kafka's format."""
     parts = [struct.pack(f">h{len(name)}si{len(logs)}i", len(name), name, len(logs), *logs) for name, logs in topics]
     return struct.pack(">hi", 0, len(topics)) + b"".join(parts) + struct.pack(">i", -1)
 
@@ -79,8 +78,6 @@ def test_assignments_of_other_formats_are_not_understood() -> None:
 
 @attrs.frozen
 class Coordinator:
-    """Stands for the coordinator of some groups."""
-
     names: Sequence[str]
 
     async def list_groups(self, _states: Sequence[str]) -> list[Any]:

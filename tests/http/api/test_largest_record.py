@@ -43,7 +43,6 @@ class Running:
 
     @property
     def config(self) -> Config:
-        """The configuration of nodes."""
         return self.kafka.config.with_node(message_bytes_max=self.bytes_max)
 
 

@@ -21,7 +21,6 @@ API = json.loads(json.dumps(describe_api(ROUTES)))
 
 
 def operation_of(route: Route) -> dict[str, Any]:
-    """Return the description of a route."""
     found: dict[str, Any] = API["paths"][route.path.replace("...}", "}")][route.method.lower()]
     return found
 
@@ -216,7 +215,6 @@ def body_of(sent: Any) -> dict[str, Any]:
 
 
 def path_of(method: str, target: str) -> str:
-    """Return the path of the route of a request."""
     for each in ROUTES:
         pattern = re.sub(r"\\{\w+\\}", "[^/]+", re.escape(each.path.replace("...", "")))
         if each.method == method and re.fullmatch(pattern, target.partition("?")[0]):

@@ -18,7 +18,6 @@ LINES = "application/x-ndjson"
 
 
 async def publish(web: RunningWeb, topic: str, values: range, log: int | None = None) -> None:
-    """Publish numbers."""
     body = "\n".join(json.dumps({"value": f"{value}"}) for value in values).encode()
     query = "" if log is None else f"?log={log}"
     answer = await web.request("POST", f"/topics/{topic}/records{query}", body, Content_Type=LINES)

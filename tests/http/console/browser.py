@@ -121,7 +121,6 @@ class Window:
         self.complaints = [each for each in self.complaints if not any(text in each for text in texts)]
 
     def is_too_wide(self) -> bool:
-        """Return whether the page has to be scrolled sideways."""
         return bool(self.page.evaluate("document.documentElement.scrollWidth > window.innerWidth"))
 
     def assert_calm(self) -> None:
@@ -166,7 +165,6 @@ class ServedBroker:
 
     @property
     def url(self) -> str:
-        """Where its console is."""
         return f"{self.web.broker.url}/"
 
     def request(self, method: str, path: str, document: object = None, **headers: Any) -> Any:
@@ -191,6 +189,5 @@ class ServedBroker:
 
 @contextmanager
 def serve_broker(folder: Path, config: Config | None = None) -> Iterator[ServedBroker]:
-    """Run a broker during the block."""
     with run_web(f"filelog:{folder}", config) as web:
         yield ServedBroker(web)

@@ -18,7 +18,6 @@ SECTIONS = ("Overview", "Topics", "Groups", "Brokers", "Storage", "Settings")
 
 
 def focused(window: Window) -> str:
-    """Return the name of what has the focus: its label, or its text."""
     name = window.page.evaluate(
         "(element => element.getAttribute('aria-label') || element.labels?.[0]?.innerText || element.innerText)"
         "(document.activeElement)"

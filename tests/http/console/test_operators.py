@@ -41,7 +41,6 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedBroker]:
 
 
 def log_in(window: Window, user: str, password: str = PASSWORD) -> None:
-    """Log in at the page that asks for it."""
     window.page.get_by_label("User").fill(user)
     window.page.get_by_label("Password").fill(password)
     window.page.get_by_role("button", name="Log in").click()
@@ -177,7 +176,6 @@ def test_users_log_in_are_offered_what_they_may_do_and_log_out(browser: Any, sec
 
 @pytest.fixture(scope="module")
 def brokers() -> Iterator[list[ServedBroker]]:
-    """Two brokers of one cluster."""
     with run_webs(2) as webs:
         found = [ServedBroker(each) for each in webs]
         found[0].create_topic("orders", log_count=2)

@@ -140,8 +140,6 @@ class Leader:
 
 @attrs.frozen
 class Scene:
-    """Records on their way to a leader."""
-
     leader: Leader
     appends: RemoteAppends
     ended: list[RemoteAppend]

@@ -168,8 +168,6 @@ async def test_a_time_after_all_records_is_the_end_and_a_storage_that_fails_is_t
 
 @attrs.frozen
 class Appended:
-    """Stands for batches that are being appended."""
-
     outcome: int | Exception
 
     def is_durable(self) -> bool:

@@ -36,7 +36,6 @@ EXPIRY_MS = 2**42
 
 
 def basic(user: str, password: str = PASSWORD) -> str:
-    """Return the header of Basic authentication."""
     return f"Basic {b64encode(f'{user}:{password}'.encode()).decode()}"
 
 

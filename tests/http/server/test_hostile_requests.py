@@ -23,12 +23,10 @@ JSON_TYPE = "Content-Type: application/json"
 
 
 def head(*lines: str, target: str = "/topics", method: str = "GET") -> bytes:
-    """Return the head of a request."""
     return "\r\n".join([f"{method} {target} HTTP/1.1", "Host: localhost", *lines, "", ""]).encode("latin-1")
 
 
 def status_of(answer: bytes) -> int:
-    """Return the status of the first response."""
     found = re.match(rb"HTTP/1\.1 (\d{3}) ", answer)
     assert found is not None, answer[:100]
     return int(found[1])

@@ -95,7 +95,6 @@ async def test_a_refused_request_does_nothing() -> None:
 
 
 def headers_of(response: Response, *, method: str = "GET", **given: str) -> dict[str, list[str]]:
-    """Return the headers of a response by name."""
     head = Head(method, "/", ("",), (), {name.replace("_", "-").lower(): value for name, value in given.items()})
     found: dict[str, list[str]] = {}
     origins = Origins((CONSOLE,), is_open=True, is_encrypted=False)

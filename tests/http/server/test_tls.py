@@ -41,7 +41,6 @@ async def open_encrypted(folder: Path) -> AsyncIterator[RunningWeb]:
 
 
 async def curl(web: RunningWeb, folder: Path, path: str, *options: str) -> str:
-    """Return what curl prints."""
     url = f"https://localhost:{web.port}{path}"
     command = ["curl", "-s", "--cacert", str(folder / "authority.pem"), url, *options]
     with trio.fail_after(DEADLINE_S):
@@ -119,16 +118,13 @@ class Proxy:
     tls: ssl.SSLContext
 
     async def connect(self) -> trio.SSLStream[trio.SocketStream]:
-        """Connect to it."""
         return await trio.open_ssl_over_tcp_stream("localhost", self.port, ssl_context=self.tls)
 
     async def exchange(self, method: str, target: str, body: bytes = b"", *lines: str) -> bytes:
-        """Send a request, and return the response."""
         host = f"Host: localhost:{self.port}"
         return await self.send(f"{method} {target} HTTP/1.1", host, f"Content-Length: {len(body)}", *lines, body=body)
 
     async def send(self, *head: str, body: bytes = b"") -> bytes:
-        """Send the lines of a head, and return the response."""
         stream = await self.connect()
         async with stream:
             await stream.send_all("\r\n".join([*head, "Connection: close", "", ""]).encode() + body)
@@ -137,7 +133,6 @@ class Proxy:
 
 @asynccontextmanager
 async def open_proxy(folder: Path, web: RunningWeb, port: int = 0) -> AsyncIterator[Proxy]:
-    """Run nginx in front of a broker during the block."""
     await trio.Path(folder).mkdir(exist_ok=True)
     authority = Authority(folder)
     certificate = authority.issue("localhost")
@@ -174,7 +169,6 @@ async def open_proxy(folder: Path, web: RunningWeb, port: int = 0) -> AsyncItera
 
 
 async def read_events(stream: trio.abc.ReceiveStream, count: int) -> bytes:
-    """Read until there are this many records."""
     received = b""
     while received.count(b"data: ") < count or not received.endswith(b"\n\n"):
         data = await stream.receive_some()

@@ -36,8 +36,6 @@ KNOWN = {
 
 
 class EchoSession:
-    """Sends back what it receives."""
-
     def __init__(self, connection: Connection, _request: Request) -> None:
         self._connection = connection
 
@@ -47,7 +45,6 @@ class EchoSession:
 
 
 async def run_cases(python: str, cases: list[str]) -> dict[str, Any]:
-    """Return what the suite says about each case."""
     config = Config().with_http(message_bytes_max="64 MiB", idle_ms=600_000)
     with tempfile.TemporaryDirectory() as reports, pytest.MonkeyPatch.context() as patch:
         patch.setattr("dafka.http.websocket.session.Session", EchoSession)

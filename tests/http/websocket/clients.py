@@ -50,7 +50,6 @@ class Client:
         return message
 
     async def expect(self, kind: str, identifier: int | None = None) -> Any:
-        """Return the next message, which is of a kind."""
         message = await self.receive()
         assert message["type"] == kind, message
         if identifier is not None:
@@ -58,7 +57,6 @@ class Client:
         return message
 
     async def ask(self, kind: str, **fields: Any) -> Any:
-        """Send a request, and return the next message."""
         await self.send(kind, **fields)
         return await self.receive()
 

@@ -20,7 +20,6 @@ KEY = "dGhlIHNhbXBsZSBub25jZQ=="
 
 
 def frame(opcode: int, payload: bytes = b"", *, flags: int = FINAL, is_masked: bool = True) -> bytes:
-    """Return a frame as a client sends it."""
     size = len(payload)
     mask_bit = 0x80 if is_masked else 0
     if size < 126:
@@ -38,8 +37,6 @@ def frame(opcode: int, payload: bytes = b"", *, flags: int = FINAL, is_masked: b
 
 
 class RawClient:
-    """A client whose handshake is done."""
-
     def __init__(self, stream: trio.SocketStream, received: bytes, subprotocol: str | None) -> None:
         self.stream = stream
         self.subprotocol = subprotocol
@@ -89,7 +86,6 @@ class RawClient:
 
 
 def handshake(web: RunningWeb, *headers: str) -> bytes:
-    """Return the request of a handshake."""
     lines = [
         "GET /ws HTTP/1.1",
         f"Host: 127.0.0.1:{web.port}",
@@ -104,7 +100,6 @@ def handshake(web: RunningWeb, *headers: str) -> bytes:
 
 @asynccontextmanager
 async def open_raw(web: RunningWeb, *headers: str) -> AsyncIterator[RawClient]:
-    """Connect, and do the handshake."""
     stream = await trio.open_tcp_stream("127.0.0.1", web.port)
     async with stream:
         await stream.send_all(handshake(web, *headers))

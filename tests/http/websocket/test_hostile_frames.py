@@ -43,7 +43,6 @@ def deflate(data: bytes) -> bytes:
 
 
 async def is_serving(web: RunningWeb) -> bool:
-    """Return whether another client is served."""
     async with open_client(web) as client:
         return bool((await client.ask("ping"))["type"] == "pong")
 

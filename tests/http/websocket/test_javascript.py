@@ -68,7 +68,6 @@ class Lines:
 
 @asynccontextmanager
 async def run_node(folder: Path, url: str, *scenarios: str) -> AsyncIterator[Lines]:
-    """Run scenarios in a process during the block."""
     command = ["node", str(folder / "client.mjs"), str(MODULE), f"{url}/ws", *scenarios]
     async with trio.open_nursery() as nursery:
         run = partial(trio.run_process, command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, check=False)
@@ -122,7 +121,6 @@ async def test_broker_that_is_killed_while_records_flow(node_folder: Path, tmp_p
         return up
 
     async def wait_further() -> None:
-        """Wait until further records are stored."""
         stored = await trio.to_thread.run_sync(count_records, address)
         while await trio.to_thread.run_sync(count_records, address) < stored + 300:
             pass
@@ -146,6 +144,5 @@ async def test_broker_that_is_killed_while_records_flow(node_folder: Path, tmp_p
 
 
 def count_records(address: str) -> int:
-    """Return how many records the topic has."""
     with urlopen(f"http://{address}/topics/orders", timeout=DEADLINE_S) as answer:
         return int(json.loads(answer.read())["record_count"])
