@@ -1,9 +1,13 @@
-"""A connection to another broker is used again only if the whole answer to the request before has arrived."""
+"""Requests to other brokers: their connections, and the signatures that prove who sends them."""
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
 
 import attrs
 import pytest
@@ -11,9 +15,14 @@ import trio
 
 from dafka import Config
 from dafka.broker.core.metadata.brokers import BrokerRegistration
+from dafka.errors import ConfigError
 from dafka.http.forwarding.broker_client import BrokerClient, BrokerError
-from dafka.http.forwarding.credentials import SCHEME
+from dafka.http.forwarding.credentials import SCHEME, RequestSigner, SignatureChecker, create_key, read_secret
 from dafka.http.server.errors import WebError
+from tests.seeds import each_seed
+
+# A connection is used again only if the whole answer to the request before has arrived
+
 
 DEADLINE_S = 60
 CHALLENGE = b"HTTP/1.1 401 Unauthorized\r\nWWW-Authenticate: %b x\r\nContent-Length: 0\r\n\r\n" % SCHEME.encode()
@@ -95,3 +104,102 @@ async def test_a_request_gets_its_own_answer_whatever_the_one_before_got(
         with trio.fail_after(DEADLINE_S):
             assert await client.request(broker, "GET", "/topics") == {"n": 2}
         assert server.connections == (1 if is_reused else 2)
+
+
+# Each signature counts once and for one connection
+
+
+SECRET = "s" * 32
+A, B = "a" * 32, "b" * 32
+REQUESTS = [("GET", "/topics"), ("GET", "/groups"), ("DELETE", "/groups")]
+
+
+@attrs.frozen
+class Signed:
+    """A credential, and what it is for: a connection, the number of its challenge, the request and its number."""
+
+    credential: str
+    connection: int
+    challenge: int
+    number: int
+    request: tuple[str, str]
+    is_by_broker: bool
+
+
+@each_seed(100)
+def test_a_signature_counts_once_and_in_order_for_its_request_and_connection(seed: int) -> None:
+    random, secret = Random(seed), SECRET if seed % 5 else ""
+    checkers = [SignatureChecker(secret, B) for _ in range(2)]
+    challenges, accepted, signed = [0, 0], [0, 0], list[Signed]()
+    signers: list[tuple[RequestSigner, int, int, bool]] = []  # with the connection, and whether it is a broker
+    for _ in range(60):
+        connection = random.randrange(2)
+        step = random.choice(["challenge", "sign", "sign", "check", "check", "check"])
+        if step == "challenge" and random.random() < 0.5:
+            challenges[connection], accepted[connection] = challenges[connection] + 1, 0
+            challenge = checkers[connection].challenge()
+            of_broker, of_none, for_another = (secret, B), ("t" * 32, B), (secret, A)
+            key, receiver = random.choice([of_broker, of_broker, of_broker, of_none, for_another])
+            is_broker = bool(secret) and (key, receiver) == of_broker
+            signers.append((RequestSigner(key, A, receiver, challenge), connection, challenges[connection], is_broker))
+        elif step == "sign" and signers:
+            signer, connection, challenge_number, is_broker = random.choice(signers[-3:])
+            request = random.choice(REQUESTS)
+            credential = signer.sign(*request).removeprefix(f"{SCHEME} ")
+            number = int(credential.split(".")[1])
+            signed.append(Signed(credential, connection, challenge_number, number, request, is_broker))
+        elif signed:
+            each, request = random.choice(signed[-6:]), random.choice(REQUESTS)
+            if random.random() < 0.7:
+                connection, request = each.connection, each.request
+            place = (each.connection, each.challenge, each.number, each.request)
+            current = (connection, challenges[connection], accepted[connection] + 1, request)
+            counts = each.is_by_broker and place == current
+            assert checkers[connection].check(each.credential, *request) == counts
+            accepted[connection] += counts
+
+
+def test_malformed_credentials_do_not_count_and_neither_do_any_before_a_challenge() -> None:
+    checker = SignatureChecker(SECRET, B)
+    signed = RequestSigner(SECRET, A, B, "").sign("GET", "/topics").removeprefix(f"{SCHEME} ")
+    assert not checker.check(signed, "GET", "/topics")
+    checker.challenge()
+    for given in ("", "x", "a.1", "a.1.", ".1.\xff", "a.\xb2.x", "a.-1.x", "a.99999999999999999999.x"):
+        assert not checker.check(given, "GET", "/topics")
+
+
+SECRETS = [
+    (b"s" * 32, "s" * 32),
+    (b" \n" + b"s" * 32 + b"\n", "s" * 32),
+    (b"s" * 31, "expected at least 32 characters"),
+    (b"\xff" * 40, "cannot read .*: expected text"),
+    (b"s" * 31 + b"\n", "expected at least 32 characters"),
+]
+
+
+def test_a_secret_has_a_smallest_length(tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    with pytest.raises(ConfigError, match="secret_file: cannot read"):
+        read_secret(str(path))
+    for content, expected in SECRETS:
+        path.write_bytes(content)
+        try:
+            assert read_secret(str(path)) == expected
+        except ConfigError as error:
+            assert re.search(f"secret_file: {expected}", str(error))  # noqa: PT017
+    assert read_secret("") == ""
+
+
+def test_keys_differ() -> None:
+    assert len({create_key() for _ in range(100)}) == 100
+
+
+def test_requests_use_nothing_up() -> None:
+    """Each request of a client made another broker remember a credential, until there were 100,000."""
+    checker = SignatureChecker(SECRET, B)
+    signer = RequestSigner(SECRET, A, B, checker.challenge())
+    sizes = []
+    for _ in range(2_000):
+        assert checker.check(signer.sign("GET", "/").removeprefix(f"{SCHEME} "), "GET", "/")
+        sizes.append(sum(sys.getsizeof(each) for each in vars(checker).values()))
+    assert sizes[-1] - sizes[0] < 100
