@@ -81,8 +81,12 @@ class Account:
             web.call_sync(known.refresh)
 
 
+Secured = tuple[SharedWeb, Account]
+"""A broker, and the account of its user."""
+
+
 @contextmanager
-def run_secured(folder: Path, config: Config | None = None) -> Iterator[tuple[SharedWeb, Account]]:
+def run_secured(folder: Path, config: Config | None = None) -> Iterator[Secured]:
     """Run a broker with an account, in a thread of its own."""
     account = Account.create(folder / "users")
     with run_web(config=(config or Config()).with_clients(users=str(account.path), login_ms=60_000)) as web:
@@ -91,7 +95,7 @@ def run_secured(folder: Path, config: Config | None = None) -> Iterator[tuple[Sh
 
 
 @contextmanager
-def run_forwarding(folder: Path) -> Iterator[tuple[SharedWeb, Account]]:
+def run_forwarding(folder: Path) -> Iterator[Secured]:
     """Run two brokers with an account in a thread. The first one forwards: the second one leads the topic `orders`."""
     account, config = create_with_secret(folder)
     with (
@@ -103,7 +107,7 @@ def run_forwarding(folder: Path) -> Iterator[tuple[SharedWeb, Account]]:
 
 
 @contextmanager
-def run_beside_leader(folder: Path) -> Iterator[tuple[SharedWeb, Account]]:
+def run_beside_leader(folder: Path) -> Iterator[Secured]:
     """Run two brokers of a cluster with an account in a thread: yield the second one. See `lead_elsewhere`."""
     account, config = create_with_secret(folder)
     with run_webs(2, config.with_broker(heartbeat_ms=200)) as account.webs:

@@ -24,6 +24,7 @@ from tests.http.secured import (
     Account,
     Grant,
     Needs,
+    Secured,
     lead_elsewhere,
     only,
     renamed,
@@ -145,16 +146,14 @@ def state_of(web: SharedWeb, root: dict[str, Any]) -> list[bytes]:
 
 
 @pytest.fixture(scope="module", params=[run_secured, run_beside_leader], ids=["leading", "forwarding"])
-def secured(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[SharedWeb, Account]]:
+def secured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     with request.param(tmp_path_factory.mktemp("users")) as (web, account):
         restore(web, account.root)
         yield web, account
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SharedWeb, Account]]:
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     """A broker that has no others beside it."""
     with run_secured(tmp_path_factory.mktemp("users")) as found:
         yield found
@@ -175,7 +174,7 @@ def use_id(use: Use) -> str:
 
 
 @pytest.mark.parametrize("use", USES, ids=use_id)
-def test_a_route_is_open_to_those_who_may_use_it(secured: tuple[SharedWeb, Account], use: Use) -> None:
+def test_a_route_is_open_to_those_who_may_use_it(secured: Secured, use: Use) -> None:
     web, account = secured
     if use.needs is None:
         assert use.ask(web).status == use.status
@@ -189,7 +188,7 @@ def test_a_route_is_open_to_those_who_may_use_it(secured: tuple[SharedWeb, Accou
 
 
 @pytest.mark.parametrize("use", [each for each in USES if each.needs is not ANYBODY], ids=use_id)
-def test_a_route_is_closed_without_one_of_its_permissions(secured: tuple[SharedWeb, Account], use: Use) -> None:
+def test_a_route_is_closed_without_one_of_its_permissions(secured: Secured, use: Use) -> None:
     web, account = secured
     before = state_of(web, account.root)
     can_stream = use.endpoint == f"GET {RECORDS}" and "to=" not in use.target
@@ -209,7 +208,7 @@ def test_a_route_is_closed_without_one_of_its_permissions(secured: tuple[SharedW
     assert state_of(web, account.root) == before
 
 
-def test_lists_have_what_the_user_may_see(alone: tuple[SharedWeb, Account]) -> None:
+def test_lists_have_what_the_user_may_see(alone: Secured) -> None:
     web, account = alone
     names, mixed = ["seen.admin", "seen.read", "seen.write", "unseen.a", "unseen.b"], "/groups/mixed"
     for name in names:
@@ -255,7 +254,7 @@ def test_lists_have_what_the_user_may_see(alone: tuple[SharedWeb, Account]) -> N
     [(Account.remove, "unauthenticated"), (Account.revoke_token, "unauthenticated"), (None, "forbidden")],
 )
 async def test_a_stream_ends_when_its_user_may_not_read_any_more(
-    alone: tuple[SharedWeb, Account], end: Callable[[Account], None] | None, code: str, log_count: int
+    alone: Secured, end: Callable[[Account], None] | None, code: str, log_count: int
 ) -> None:
     web, account = alone
     account.permit(EVERYTHING)

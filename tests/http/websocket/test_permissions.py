@@ -15,8 +15,18 @@ from dafka.broker.access.permissions import Permissions
 from dafka.http.server.principal import EVERYTHING
 from dafka.http.websocket.binary import encode_publish
 from dafka.http.websocket.messages import CLIENT_MESSAGES
-from tests.http.running import SharedWeb
-from tests.http.secured import ANYBODY, USER, Account, Needs, only, renamed, run_forwarding, run_secured, without_one
+from tests.http.secured import (
+    ANYBODY,
+    USER,
+    Account,
+    Needs,
+    Secured,
+    only,
+    renamed,
+    run_forwarding,
+    run_secured,
+    without_one,
+)
 from tests.http.websocket.clients import BINARY, JSON, Client, open_client
 
 TOPIC, GROUP = "orders", "billing"
@@ -68,9 +78,7 @@ def test_every_message_is_in_the_table() -> None:
 
 
 @pytest.fixture(scope="module", params=[run_secured, run_forwarding], ids=["leading", "forwarding"])
-def secured(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[SharedWeb, Account]]:
+def secured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     with request.param(tmp_path_factory.mktemp("users")) as (web, account):
         web.ask("POST", "/topics", document={"name": TOPIC}, **account.root)
         yield web, account
@@ -78,7 +86,7 @@ def secured(
 
 @asynccontextmanager
 async def connect(
-    secured: tuple[SharedWeb, Account], permissions: Permissions = EVERYTHING, subprotocol: str = BINARY
+    secured: Secured, permissions: Permissions = EVERYTHING, subprotocol: str = BINARY
 ) -> AsyncIterator[Client]:
     """Connect as a user with permissions, which logs in by its first message."""
     web, account = secured
@@ -105,9 +113,7 @@ async def ask(client: Client, use: Use, names: dict[str, str] | None = None) -> 
 
 
 @pytest.mark.parametrize("use", USES, ids=lambda use: f"{use.kind} {use.fields}")
-async def test_a_message_is_served_for_those_and_only_those_who_may_send_it(
-    secured: tuple[SharedWeb, Account], use: Use
-) -> None:
+async def test_a_message_is_served_for_those_and_only_those_who_may_send_it(secured: Secured, use: Use) -> None:
     for needed in use.needs or [[]]:
         async with connect(secured, only(needed)) as client:
             assert (await ask(client, use))[0] == (use.answer or "pong")
@@ -139,7 +145,7 @@ ENDS: list[tuple[Callable[[Account], None], str]] = [
 
 @pytest.mark.parametrize(("end", "code"), ENDS)
 async def test_every_message_is_refused_on_a_connection_whose_user_has_lost_it(
-    secured: tuple[SharedWeb, Account], end: Callable[[Account], None], code: str
+    secured: Secured, end: Callable[[Account], None], code: str
 ) -> None:
     async with connect(secured) as client:
         for use in USES:
@@ -155,7 +161,7 @@ async def test_every_message_is_refused_on_a_connection_whose_user_has_lost_it(
 @pytest.mark.parametrize("subprotocol", TEXT_AND_BINARY)
 @pytest.mark.parametrize(("end", "code"), ENDS)
 async def test_subscriptions_end_when_their_user_may_not_read_any_more(
-    secured: tuple[SharedWeb, Account], end: Callable[[Account], None], code: str, subprotocol: str
+    secured: Secured, end: Callable[[Account], None], code: str, subprotocol: str
 ) -> None:
     web, account = secured
     target = f"/topics/{TOPIC}/records"
@@ -175,7 +181,7 @@ async def test_subscriptions_end_when_their_user_may_not_read_any_more(
 
 
 async def test_idle_subscriptions_end_soon_when_their_user_may_not_read_any_more(
-    secured: tuple[SharedWeb, Account], monkeypatch: pytest.MonkeyPatch
+    secured: Secured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dafka.http.websocket.client_tasks.REFRESH_S", 0.05)
     async with connect(secured, subprotocol=JSON) as client:
@@ -185,7 +191,7 @@ async def test_idle_subscriptions_end_soon_when_their_user_may_not_read_any_more
         assert ({each["id"] for each in errors}, {each["code"] for each in errors}) == (expected, {"forbidden"})
 
 
-async def test_a_watch_shows_no_more_than_its_user_may_see(secured: tuple[SharedWeb, Account]) -> None:
+async def test_a_watch_shows_no_more_than_its_user_may_see(secured: Secured) -> None:
     async with connect(secured) as client:
         watch = await client.send("watch", path=f"/topics/{TOPIC}", interval_ms=500)
         assert (await client.expect("view", watch))["status"] == 200
@@ -197,7 +203,7 @@ async def test_a_watch_shows_no_more_than_its_user_may_see(secured: tuple[Shared
         assert (view["status"], view["body"]["error"]["code"]) == (401, "unauthenticated")
 
 
-async def test_a_wrong_login_ends_the_connection(secured: tuple[SharedWeb, Account]) -> None:
+async def test_a_wrong_login_ends_the_connection(secured: Secured) -> None:
     web, account = secured
     account.permit(EVERYTHING)
     wrong: list[dict[str, str]] = [{"user": "ada", "password": "wrong"}, {"token": "wrong"}]
