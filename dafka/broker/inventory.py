@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import NamedTuple
 
 import attrs
 import trio
 
 from dafka.broker.core.log.log_table import LogTable
+from dafka.broker.core.partition_address import parse_address
 from dafka.internal_topics import is_internal_topic
 from dafka.protocol import StoreMachine
 from dafka.records import Partition
@@ -71,12 +72,14 @@ class Inventory:
     storage: Storage
     _log_table: LogTable
     _is_orphan: Callable[[Partition], bool]
+    _deleted_ids: Container[str] = ()
+    """The ids of deleted topics."""
     _measurements: OrderedDict[str | None, _Measurement] = attrs.field(init=False, factory=OrderedDict)
 
     def topics_without_logs(self) -> list[str]:
         """Return the topics that have no logs because Kafka clients cannot use their names."""
-        names = self._machine.stored.durable
-        return [each for each in names if each not in self._log_table.topics and not is_internal_topic(each)]
+        names = [each for each in self._machine.stored.durable if each not in self._log_table.topics]
+        return [each for each in names if not is_internal_topic(each) and self.record_count(each)]
 
     def orphans(self) -> dict[Partition, int]:
         """Return the partitions that belong to no known topic, each with the number of its durable records.
@@ -92,8 +95,16 @@ class Inventory:
         }
 
     def record_count(self, topic: str) -> int:
-        """Return the number of records that have become durable in the partitions of a topic, dropped ones included."""
-        return sum(self._machine.stored.durable.get(topic, {}).values())
+        """Return the number of records that have become durable in the partitions of a topic, dropped ones included.
+
+        The logs of a deleted topic do not count: their partitions are still there for a moment.
+        """
+        ends = self._machine.stored.durable.get(topic, {})
+        return sum(end for address, end in ends.items() if not self._is_deleted(address))
+
+    def _is_deleted(self, address: str) -> bool:
+        found = parse_address(address)
+        return found is not None and found.topic_id in self._deleted_ids
 
     async def stored_topics(self) -> list[StoredTopic]:
         """Return all topics in the storage, the largest first. Raises `StorageError`."""
