@@ -258,8 +258,9 @@ async def test_one_log_does_not_hold_up_another(web: SharedWeb, name: str) -> No
     assert found[::10] == [0, 1, 0, 1]
 
 
+@pytest.mark.parametrize("is_made_again", [False, True])
 async def test_an_idle_subscription_notices_logs_that_are_added_and_that_its_topic_is_deleted(
-    web: SharedWeb, topic: str, monkeypatch: pytest.MonkeyPatch
+    web: SharedWeb, topic: str, is_made_again: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dafka.http.websocket.client_tasks.REFRESH_S", 0.05)
     async with open_client(web) as client, open_client(web) as publisher:
@@ -272,7 +273,10 @@ async def test_an_idle_subscription_notices_logs_that_are_added_and_that_its_top
         found = [await client.expect("records") for _ in range(2)]
         values = {(each["id"], each["log"], each["records"][0]["value"]) for each in found}
         assert values == {(each, 0, "b") for each in (every, chosen)}
-        await web.request("DELETE", f"/topics/{topic}")
+        if is_made_again:
+            web.call_sync(setattr, web.broker.node.logs(topic)[0], "is_gone", True)
+        else:
+            await web.request("DELETE", f"/topics/{topic}")
         errors = [await client.expect("error") for _ in range(3)]
         codes = {(each["id"], each["code"]) for each in errors}
         assert codes == {(each, "topic_not_found") for each in (every, chosen, waiting)}
