@@ -101,7 +101,7 @@ def test_logs_that_move_are_listed_with_the_reason(webs: Sequence[SharedWeb]) ->
     (move,) = moves(webs[0], "moving")
     assert (move["log"], move["reason"]) == (0, "an operator has named the brokers that keep it")
     poll_until(lambda: not moves(webs[0], "moving"))
-    assert webs[0].ask("GET", "/topics/moving").document["logs"][0]["replicas"] == [wanted]
+    poll_until(lambda: webs[0].ask("GET", "/topics/moving").document["logs"][0]["replicas"] == [wanted])
     for web in webs:
         assert web.ask("GET", "/topics/moving/records").document["value"] == "v"
 
