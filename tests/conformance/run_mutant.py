@@ -17,21 +17,7 @@ import dafka.storage.sqlite  # noqa: F401 (imported once for all mutants, which 
 from dafka_conformance.catalog import Catalog
 from dafka_conformance.runner import run
 from dafka_conformance.targets import open_target
-from tests.conformance import (
-    batch_mutants,
-    consumer_mutants,
-    position_mutants,
-    producer_mutants,
-    store_mutants,
-    tower_mutants,
-)
-from tests.conformance.mutants import Finding, Mutant
-
-MUTANTS: dict[str, Mutant] = {
-    mutant.name: mutant
-    for module in (store_mutants, consumer_mutants, producer_mutants, tower_mutants, batch_mutants, position_mutants)
-    for mutant in module.MUTANTS
-}
+from tests.conformance.mutants import MUTANTS, Finding
 
 CATALOG = Catalog.load()
 

@@ -13,6 +13,7 @@ from typing import TypeAlias
 import pytest
 
 from tests.conformance import run_mutant
+from tests.conformance.mutants import MUTANTS
 
 CONCURRENT_MUTANTS = 8
 TIMEOUT_S = 280
@@ -21,8 +22,8 @@ TIMEOUT_S = 280
 SHORT_EVERY = 8
 """`make test` runs one in this many mutants, none of them a process; `make test-long` runs the others."""
 
-SHORT = {name for name, mutant in run_mutant.MUTANTS.items() if mutant.target is None}
-SHORT &= {*[*run_mutant.MUTANTS][1::SHORT_EVERY]}
+SHORT = {name for name, mutant in MUTANTS.items() if mutant.target is None}
+SHORT &= {*[*MUTANTS][1::SHORT_EVERY]}
 
 Outcomes: TypeAlias = dict[str, Future[run_mutant.Outcome]]
 
@@ -34,17 +35,17 @@ def outcomes(request: pytest.FixtureRequest) -> Iterator[Outcomes]:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([run_mutant.__name__])
     with ProcessPoolExecutor(CONCURRENT_MUTANTS, context) as pool:
-        yield {name: pool.submit(run_mutant.run_mutant, name) for name in asked if name in run_mutant.MUTANTS}
+        yield {name: pool.submit(run_mutant.run_mutant, name) for name in asked if name in MUTANTS}
         pool.shutdown(cancel_futures=True)
 
 
 @pytest.mark.timeout(TIMEOUT_S + 20)
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[] if name in SHORT else pytest.mark.long) for name in run_mutant.MUTANTS],
+    [pytest.param(name, marks=[] if name in SHORT else pytest.mark.long) for name in MUTANTS],
 )
 def test_mutant_is_found(name: str, outcomes: Outcomes) -> None:
-    mutant = run_mutant.MUTANTS[name]
+    mutant = MUTANTS[name]
     outcome, findings = outcomes[name].result(TIMEOUT_S)
     is_binding = run_mutant.CATALOG.clauses.get(mutant.clause).level.is_binding
     assert outcome == "failed" or not is_binding, "the mutant was not found"
@@ -53,6 +54,6 @@ def test_mutant_is_found(name: str, outcomes: Outcomes) -> None:
 
 def test_every_role_has_mutants_with_existing_scenarios() -> None:
     scenarios = run_mutant.CATALOG.scenarios
-    assert {mutant.scenario for mutant in run_mutant.MUTANTS.values()} <= scenarios.keys()
+    assert {mutant.scenario for mutant in MUTANTS.values()} <= scenarios.keys()
     for role in ("store", "consumer", "producer", "tower"):
-        assert sum(name.startswith(role) for name in run_mutant.MUTANTS) >= 5
+        assert sum(name.startswith(role) for name in MUTANTS) >= 5
