@@ -115,10 +115,7 @@ def test_list_of_scenarios_and_clauses() -> None:
     [
         (
             "show store.acknowledges",
-            [
-                "    when P:RECORD 0..9\n    then S:ACK 9\n",
-                "    ack.sent: A store that has saved a producer's record",
-            ],
+            ["    when P:RECORD 0..9\n    then S:ACK 9\n", "    ack.sent: A store that has saved a producer's record"],
         ),
         (
             "show producer.grammar.publish.01",

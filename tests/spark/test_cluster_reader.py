@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from dafka.errors import ConfigError, DiscoveryError, StorageError
 from dafka.spark.cluster_source import ClusterStreamReader
-from dafka.spark.offsets import PartitionName, StreamOffset, split_ranges
+from dafka.spark.offsets import StreamOffset
 from dafka.spark.schema import COLUMNS
 from tests.roles.helpers import contents
 from tests.spark.cluster import RunningCluster, cluster, run_cluster
@@ -302,72 +302,3 @@ def test_a_missing_tower_or_store_is_reported_in_time(cluster: RunningCluster) -
     ):
         make_reader(without_store, discoveryTimeout=300).initialOffset()
     assert time.monotonic() - began < 10
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"subscribe": ""}, "option subscribe: expected topics separated by commas, not ''"),
-        ({"subscribePattern": "o.*"}, "option subscribePattern: a running cluster cannot list its topics; name them"),
-        ({"endingOffsets": "latest"}, "option endingOffsets: a stream has no end; read stores at a path instead"),
-        ({"startingOffsets": '{"other": {"A": 1}}'}, "option startingOffsets: the topic 'other' is not among those of"),
-        ({"maxOffsetsPerTrigger": 0}, "option maxOffsetsPerTrigger: expected a whole number from 1 to 2**63 - 1, not"),
-        ({"towers": "tcp://a:1"}, "option towers: expected HOST, HOST:SUB_PORT or HOST:SUB_PORT:PUB_PORT"),
-        ({"subscrib": "orders"}, "option subscrib: there is no such option for reading a running cluster"),
-    ],
-)
-def test_invalid_options(options: dict[str, object], message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        make_reader(None, **options)
-    assert str(caught.value).startswith(message)
-    assert "\n" not in str(caught.value)
-
-
-# Arithmetic of offsets
-
-A, B, C = ("orders", "A"), ("orders", "B"), ("other", "C")
-
-
-def test_an_offset_survives_a_checkpoint() -> None:
-    offset = StreamOffset(offsets={B: 2, A: 1, C: 3}, begins={C: 1}, tasks_min=4, timestamp=1000)
-    document = json.loads(json.dumps(offset.to_checkpoint()))
-    assert document == {
-        "offsets": {"orders": {"A": 1, "B": 2}, "other": {"C": 3}},
-        "begins": {"other": {"C": 1}},
-        "tasks": 4,
-        "timestamp": 1000,
-    }
-    assert StreamOffset.from_checkpoint(document) == offset
-
-
-@pytest.mark.parametrize("document", [{"orders": {"A": 1}}, {"offsets": {"orders": {"A": 1}}, "timestamp": 1000}])
-def test_an_offset_of_an_earlier_version_is_refused(document: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=r"option checkpointLocation: .* of an earlier version of dafka"):
-        StreamOffset.from_checkpoint(document)
-
-
-def test_a_clock_that_was_set_back_does_not_make_records_late() -> None:
-    ahead = 2**45
-    assert position({A: 1}, ahead).advance({A: 2}, {}, None, 1).timestamp == ahead
-
-
-def test_a_partition_never_goes_back_and_one_without_a_known_start_waits() -> None:
-    offset = position({A: 5})
-    assert offset.advance({A: 3, B: 4}, {}, None, 1) is offset
-    assert offset.advance({A: 3, B: 4}, {B: 4}, None, 1) is offset
-    assert offset.advance({A: 3, B: 4}, {B: 1}, None, 1).ranges() == {B: (1, 4)}
-
-
-def position(offsets: dict[PartitionName, int], timestamp: int = 0) -> StreamOffset:
-    return StreamOffset(offsets=offsets, tasks_min=1, timestamp=timestamp)
-
-
-def test_pieces_cover_ranges_once() -> None:
-    ranges = {A: (10, 110), B: (0, 3), C: (5, 6)}
-    assert split_ranges(ranges, 3) == [(A, 10, 110), (B, 0, 3), (C, 5, 6)]
-    pieces = split_ranges(ranges, 10)
-    assert len(pieces) >= 10
-    covered = [(name, offset) for name, first, end in pieces for offset in range(first, end)]
-    assert covered == [(name, offset) for name, (first, end) in ranges.items() for offset in range(first, end)]
-    assert split_ranges({A: (0, 2)}, 10) == [(A, 0, 1), (A, 1, 2)]
-    assert split_ranges({}, 10) == []

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dafka.errors import ConfigError, StorageError
+from dafka.errors import StorageError
 from dafka.spark.options import Options
 from dafka.spark.paths import PATH_OPTIONS, StoreFinder
 from tests.spark.stores import A, batch, fill
@@ -98,47 +98,6 @@ def test_the_url_of_an_installed_plugin_is_passed_on(tmp_path: Path, monkeypatch
     (metadata / "entry_points.txt").write_text("[dafka.storage]\npickle = dafka_pickle:open_pickle\n")
     monkeypatch.syspath_prepend(tmp_path / "site")
     assert find("pickle:/anywhere?option=1") == ["pickle:/anywhere?option=1"]
-
-
-@pytest.mark.parametrize(
-    ("path", "sentence"),
-    [
-        ("{}/nothing", "path {0}/nothing: there is nothing here"),
-        ("{}/a.db,{}/b.db", "name several paths in a list"),
-        ("{}/notes.txt", "path {0}/notes.txt: expected a dafka store"),
-        ("{}/foreign.db", "path {0}/foreign.db: expected a dafka store"),
-        ("{}/empty.db", "path {0}/empty.db: expected a dafka store"),
-        ("{}/pipe", "path {0}/pipe: expected a dafka store"),
-        ("{}/folder", "path {0}/folder: there is no dafka store among the 0 files and folders here"),
-        ("{}/n*", "path {0}/n*: there is no dafka store among the 1 files and folders here"),
-        ("{}/x*", "path {0}/x*: there is no dafka store among the 0 files and folders here"),
-        ("memory:x", "path memory:x: a storage in another process's memory cannot be read"),
-        ("hdfs://host/a.db", "path hdfs://host/a.db: there is no storage 'hdfs'; installed are filelog, sqlite"),
-        ("{}/a\0b", "expected a path without zero bytes"),
-        ("sqlite:a.db?synchronous=OFF", "expected sqlite:a.db without ?synchronous=OFF; it is only read"),
-    ],
-)
-def test_a_path_without_a_store(stores: Path, path: str, sentence: str) -> None:
-    with pytest.raises((StorageError, ConfigError)) as caught:
-        find(path.format(stores, stores))
-    assert sentence.format(stores) in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("given", "sentence"),
-    [
-        ({}, "option path: expected a store"),
-        ({"path": ""}, "option path: expected a store"),
-        ({"paths": "[]"}, "option path: expected a store"),
-        ({"paths": '[""]'}, "option path: expected a store"),
-        ({"paths": "a.db"}, "option paths: expected a JSON list of paths, not 'a.db'"),
-        ({"paths": "[1]"}, "option paths: expected a JSON list of paths, not '[1]'"),
-    ],
-)
-def test_a_missing_or_invalid_path(given: dict[str, str], sentence: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        StoreFinder(Options(given, PATH_OPTIONS, "reading stores"))
-    assert sentence in str(caught.value)
 
 
 def test_stores_that_appear_and_disappear_are_noticed(stores: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import attrs
@@ -11,13 +11,11 @@ import pytest
 import trio
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
-from dafka.errors import ConfigError
 from dafka.records import Partition
-from dafka.spark.data_source import DafkaDataSource
 from dafka.spark.publishing import PublishResult
-from dafka.spark.sink import BatchWriter, StreamWriter, TaskCommit
+from dafka.spark.sink import BatchWriter, TaskCommit
 from tests.cli.harness import Dafka
 from tests.spark.cluster import tower_option
 from tests.spark.queries import finish_query
@@ -170,58 +168,6 @@ def test_rows_are_inserted_in_sql(spark: SparkSession, written: Written) -> None
     finally:
         spark.sql("DROP TABLE insert_table")
     assert written.values("inserted") == [b"%d" % number for number in range(10)]
-
-
-def test_a_write_without_options_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"option towers: expected this option or config\. Spark does not pass"):
-        DafkaDataSource({}).writer(VALUES, False)
-
-
-def test_overwrite_is_refused(spark: SparkSession, written: Written) -> None:
-    writer = spark.sql("select 'x' value").write.format("dafka").option("topic", "t")
-    with pytest.raises(PySparkException, match=r'mode overwrite: records can only be appended; write with mode\("app'):
-        writer.mode("overwrite").save()
-
-
-@pytest.mark.parametrize(
-    ("options", "schema", "message"),
-    [
-        ({}, VALUES, "option topic: expected this option, or a column topic in the DataFrame"),
-        ({"topic": "t"}, StructType(), "column value: expected a column of this name with the value"),
-        ({"topic": "t"}, StructType([StructField("value", LongType())]), "column value: expected binary or string, n"),
-        ({}, KEYED, "column partition: expected only the columns value, topic, key, headers, timestamp; select"),
-        ({}, StructType([*VALUES, StructField("topic", LongType())]), "column topic: expected string, not bigint"),
-        ({"topic": "t"}, StructType([*VALUES, StructField("key", LongType())]), "column key: expected binary or"),
-        (
-            {"topic": "t"},
-            StructType([*VALUES, StructField("timestamp", LongType())]),
-            "column timestamp: expected timestamp, not bigint",
-        ),
-        (
-            {"topic": "t"},
-            StructType([*VALUES, StructField("headers", StringType())]),
-            "column headers: expected array<struct<key:string,value:binary>>, not string",
-        ),
-        ({"topic": "t" * 256}, VALUES, "topic: expected at most 255 bytes, not 256"),
-        ({"topic": "t", "minStores": "0"}, VALUES, "option minStores: expected a whole number from 1 to .*, not '0'"),
-        ({"topic": "t", "minStores": "2", "wire": "libdafka"}, VALUES, "option minStores: above 1 it needs wire rfc46"),
-        ({"topic": "t", "ackTimeout": "1s"}, VALUES, "option ackTimeout: expected a whole number from 1 to .*, not"),
-        ({"topic": "t", "writeID2": "x"}, VALUES, "option writeID2: .* writing; did you mean writeId?"),
-    ],
-)
-def test_invalid_options_and_columns(options: Mapping[str, str], schema: StructType, message: str) -> None:
-    with pytest.raises(ConfigError, match=f"^{message}"):
-        BatchWriter(options, schema, False)
-
-
-def test_the_output_mode_complete_is_refused() -> None:
-    with pytest.raises(ConfigError, match="outputMode complete: records can only be appended"):
-        StreamWriter({"topic": "t"}, VALUES, True)
-
-
-def test_a_stream_has_no_write_id() -> None:
-    with pytest.raises(ConfigError, match="option writeId: there is no such option for writing a stream"):
-        StreamWriter({"topic": "t", "writeId": "x"}, VALUES, False)
 
 
 def test_the_driver_logs_how_much_was_stored(caplog: pytest.LogCaptureFixture) -> None:
