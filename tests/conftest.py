@@ -54,7 +54,6 @@ TOGETHER = {
     ),
     "another Spark session": (
         "tests/spark/test_bad_input.py",
-        "tests/spark/test_cluster_stream.py",
         "tests/spark/test_dataframes.py",
         "tests/spark/test_decoding.py",
         "tests/spark/test_pipeline.py",

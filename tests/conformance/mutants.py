@@ -3,19 +3,21 @@ r"""Mutants: this project's nodes with one small, realistic fault, and the scena
 A mutant in `TABLE` begins with a line: its role and fault, the scenario that must detect it, the clause that it must be
 reported to violate (`libdafka CLAUSE` in that dialect), and a part of the finding's text. Role and scenario may be
 those of several roles, `{role}`. The lines below it are what is changed: in the source of a function,
-`MODULE:FUNCTION: OLD => NEW`, or a name of a module or class, `MODULE:NAME := NEW`.
+`MODULE:FUNCTION: OLD => NEW` or `CLASS.METHOD: OLD => NEW`, or a name of a module or class, `MODULE:NAME := NEW`.
 """
 
 from __future__ import annotations
 
 import linecache
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial, reduce
 from importlib import import_module
 from inspect import getsource
 from itertools import count
 from textwrap import dedent
+from types import ModuleType
 from typing import Any, TypeAlias
 
 import attrs
@@ -27,6 +29,7 @@ from dafka.protocol.actions import Action
 from dafka.records import Partition, RecordBatch
 from dafka.storage.sqlite import SqliteStorage
 from dafka_conformance.model import Dialect
+from dafka_conformance.targets import embedded  # noqa: F401 (loads the modules that mutants change)
 from dafka_conformance.targets.base import Target
 from tests.conformance.mutant_process import process_target
 
@@ -40,151 +43,142 @@ READERS = ("store", "consumer")
 
 TABLE = r"""
 store-acks-one-too-high | store.acknowledges | ack.no-gap | 10, but only
-    protocol.machines.store:StoreMachine._acknowledge: end - 1 => end
+    StoreMachine._acknowledge: end - 1 => end
 store-answers-without-last | store.answers | direct-record.sent | no DIRECT-RECORD 5 arrived
     wire.batch:_encode_run: batch = run.batch => batch = run.batch; end = batch.end_sequence - bool(run.requestor)
     wire.batch:_encode_run: if not len(batch): => if not len(batch := batch.between(batch.first_sequence, end)):
 store-answers-any-subject | store.other-subject | subject.exact | should not have
-    protocol.machines.store_answers:StoreAnswers.receive_fetch: \
-        partition = Partition(fetch.subject, fetch.partition) => \
+    StoreAnswers.receive_fetch: partition = Partition(fetch.subject, fetch.partition) => \
         topic = next((each.topic for each in self._followed if each.address == fetch.partition), fetch.subject); \
         fetch = type(fetch)(fetch.partition, fetch.address, topic, fetch.sequence, fetch.count); \
         partition = Partition(topic, fetch.partition)
 store-accepts-bad-signature | store.wrong-signature | signature.discarded | RECORD with the signature AA A0 was stored
-    wire.primitives:FrameReader.expect_bytes: != expected => != expected and field != "signature"
+    FrameReader.expect_bytes: != expected => != expected and field != "signature"
 store-accepts-other-version | store.wrong-version | version.discarded | version 00
-    wire.primitives:FrameReader.expect_bytes: != expected => != expected and field != "version"
+    FrameReader.expect_bytes: != expected => != expected and field != "version"
 store-tells-one-head | store.heads | direct-head.store | no S:DIRECT-HEAD 1 topic=C
-    protocol.machines.head_exchange:HeadExchange._direct_heads: begin, begin + count) => 0, 1)
+    HeadExchange._direct_heads: begin, begin + count) => 0, 1)
 store-tells-head-beyond-gap | store.gap | direct-head.last-offset | DIRECT-HEAD
-    protocol.machines.head_exchange:HeadExchange._direct_heads: self._stored.durable.get(topic, {}).items() => known
-    protocol.machines.head_exchange:HeadExchange._direct_heads: heads = => known = \
+    HeadExchange._direct_heads: self._stored.durable.get(topic, {}).items() => known
+    HeadExchange._direct_heads: heads = => known = \
         [(each.address, cursor.known_end) for each, cursor in self._followed.items() if cursor.known_end]; heads =
 store-asks-once | store.fetch-repeated | fetch.repeated | was sent 1 times, then no more
-    protocol.ordering.fetch_planner:FetchPlanner.expire_pages := lambda self, now: []
-    protocol.ordering.fetch_planner:FetchPlanner.deadline := lambda self: float("inf")
-    protocol.ordering.fetch_planner:FetchPlanner.allow_refetch := lambda self, partition, cursor, now: None
+    FetchPlanner.expire_pages := lambda self, now: []
+    FetchPlanner.deadline := lambda self: float("inf")
+    FetchPlanner.allow_refetch := lambda self, partition, cursor, now: None
 store-stalls | store.catch-up | fetch.pages | were fetched and acknowledged, then no
-    protocol.ordering.fetch_planner:FetchPlanner.plan_fetch: return first, count => \
-        return (first, count) if first < 100_000 else None
+    FetchPlanner.plan_fetch: return first, count => return (first, count) if first < 100_000 else None
 store-asks-for-next | store.gap | fetch.sequence | with 4, expected 3, the first
-    protocol.ordering.fetch_planner:FetchPlanner.plan_fetch: return first, count => return first + 1, count
+    FetchPlanner.plan_fetch: return first, count => return first + 1, count
 store-closes-one-gap | store.gaps | fetch.sent | ACK of 19 for P1, after 0..2, 5..6
-    protocol.ordering.fetch_planner:FetchPlanner.plan_fetch: return first, count => \
+    FetchPlanner.plan_fetch: return first, count => \
         return (first, count) if vars(self).setdefault("asked", {}).setdefault(partition, first) == first else None
 store-takes-others-answers | store.others-answers | direct-record.requestor | another store,
-    protocol.machines.store:StoreMachine.start: for command in _COMMANDS] => \
-        for command in (*_COMMANDS, Command.DIRECT_RECORD)]
-    protocol.machines.store:StoreMachine._receive_run: run.requestor != self.address => False
+    StoreMachine.start: for command in _COMMANDS] => for command in (*_COMMANDS, Command.DIRECT_RECORD)]
+    StoreMachine._receive_run: run.requestor != self.address => False
 store-starts-anew | store.resumes | ack.sent | 3 for P1, which continued after the store's
-    protocol.machines.store:StoreMachine.__init__: follow_partition(partition, end) => follow_partition(partition, 0)
+    StoreMachine.__init__: follow_partition(partition, end) => follow_partition(partition, 0)
 store-forgets-silent-producer | store.silent-peer | robust.vanished-peer | 4 arrived for a
-    protocol.presence.connections:ConnectionManager.shows_life := lambda *_, **__: False
-    protocol.machines.store:StoreMachine.peer_left: return => \
+    ConnectionManager.shows_life := lambda *_, **__: False
+    StoreMachine.peer_left: return => \
         return [self.stored.remove(Partition(each, address)) for each in list(self.stored.topics_of(address))] and
 store-drops-empty-contents | store.any-content | record.any-size | no ACK of 10
-    protocol.machines.store:StoreMachine._receive_run: > SEQUENCE_MAX => > SEQUENCE_MAX or batch.values[0] == b""
+    StoreMachine._receive_run: > SEQUENCE_MAX => > SEQUENCE_MAX or batch.values[0] == b""
 store-sends-no-hello | store.hello-again | store-hello.sent | STORE-HELLO to C2 arrived
-    protocol.machines.store:StoreMachine._greet_peer: [Publish(wire.StoreHello(topic, self.address))] => []
+    StoreMachine._greet_peer: [Publish(wire.StoreHello(topic, self.address))] => []
 store-crashes | store.malformed-requests | libdafka robust.malformed | the store ended
-    wire.batch:BatchDecoder._decode_other: except WireError => except KeyError
+    BatchDecoder._decode_other: except WireError => except KeyError
 store-takes-first-of-frames | store.record-frames | robust.multi-frame | RECORD with an additional frame was stored
-    wire.batch:BatchDecoder._gather: frames = message => \
-        frames = message[:3] if message[0][:1] == b"M" else message
+    BatchDecoder._gather: frames = message => frames = message[:3] if message[0][:1] == b"M" else message
 store-limits-topics | store.many-topics | topics.unlimited | no ACK of the record of
-    protocol.machines.store:StoreMachine._follow_partition: self.capacity.admit_partition( => \
+    StoreMachine._follow_partition: self.capacity.admit_partition( => \
         "many" if len(self.reassembler.cursors) >= 256 else self.capacity.admit_partition(
 
 store-finds-by-time-of-storing | store.positions | position.first | the sequence
     storage.made_at:_find_made_at := lambda batch, _: batch.first_sequence
 store-answers-about-another-time | store.positions | position.answered | no DIRECT-POSITION
-    protocol.answering.position_responder:PositionResponder.complete: search.time_ms, => 1,
+    PositionResponder.complete: search.time_ms, => 1,
 store-hears-others | store.positions | subscription.store.get-position | but not with
-    protocol.machines.store:StoreMachine.start: self.address) => \
-        "STORE" if command is Command.GET_POSITION else self.address)
+    StoreMachine.start: self.address) => "STORE" if command is Command.GET_POSITION else self.address)
 store-skips-untimed-records | store.positions-stored | position.stored | expected 0 and 10
     storage.made_at:_find_made_at: timestamps = stored_at if => \
         timestamps = [-(2**63)] * len(batch) if not batch.timestamps or set(batch.timestamps) == {NO_TIMESTAMP} else \
         stored_at if
 store-forgets-its-end | store.positions-stored | position.none | and the end 0 for
-    protocol.answering.position_responder:PositionResponder.complete: self._durable_end(search.partition) => 0
+    PositionResponder.complete: self._durable_end(search.partition) => 0
 store-holds-the-unknown | store.positions-unknown | position.unknown | the sequence 0
-    protocol.answering.position_responder:PositionResponder.complete: wire.NUMBER_8_MAX if => 0 if
+    PositionResponder.complete: wire.NUMBER_8_MAX if => 0 if
 store-answers-everybody | store.positions-subscribers | position.subscribers-only | sent to C2
-    protocol.presence.subscribers:SubscriberSet.__contains__: return => \
-        return self._command is Command.DIRECT_POSITION or
+    SubscriberSet.__contains__: return => return self._command is Command.DIRECT_POSITION or
 
 consumer-asks-for-heads-of-itself | consumer.get-heads | topic.GET-HEADS | the topic frame of GET-HEADS is C, not the
-    protocol.machines.consumer:ConsumerMachine._get_heads: GetHeads(topic => GetHeads(self.address
+    ConsumerMachine._get_heads: GetHeads(topic => GetHeads(self.address
 consumer-asks-for-no-heads | consumer.get-heads | get-heads.sent | no GET-HEADS arrived
-    protocol.machines.node:Node.act: outbound.append( => isinstance(action.message, wire.GetHeads) or outbound.append(
+    Node.act: outbound.append( => isinstance(action.message, wire.GetHeads) or outbound.append(
 consumer-sends-no-hello | consumer.grammar.join-consumer.39 | consumer-hello.sent | no CONSUMER-HELLO arrived
-    protocol.machines.node:Node.act: outbound.append( => \
-        isinstance(action.message, wire.ConsumerHello) or outbound.append(
+    Node.act: outbound.append( => isinstance(action.message, wire.ConsumerHello) or outbound.append(
 consumer-hello-with-another-topic | consumer.hello | consumer-hello.subjects | CONSUMER-HELLO has elsewhere, but
-    protocol.machines.consumer:ConsumerMachine._greet_store: tuple(self.topics) => ("elsewhere",)
+    ConsumerMachine._greet_store: tuple(self.topics) => ("elsewhere",)
 consumer-delivers-twice | consumer.live | delivery.once | were delivered more
-    protocol.machines.consumer:ConsumerMachine._receive_run: actions.append(Deliver(ready)) => \
-        actions += [Deliver(ready), Deliver(ready)]
+    ConsumerMachine._receive_run: actions.append(Deliver(ready)) => actions += [Deliver(ready), Deliver(ready)]
 consumer-delivers-backwards | consumer.live | delivery.in-order | delivered,
-    protocol.machines.consumer:ConsumerMachine._receive_run: actions.append(Deliver(ready)) => \
+    ConsumerMachine._receive_run: actions.append(Deliver(ready)) => \
         actions += [Deliver(ready.between(each.sequence, each.sequence + 1)) for each in reversed([*ready])]
 consumer-drops-out-of-order-records | consumer.out-of-order | delivery.complete | not delivered
-    protocol.ordering.cursor:Cursor.add_batch: if batch.first_sequence > self.next_sequence => if False
+    Cursor.add_batch: if batch.first_sequence > self.next_sequence => if False
 consumer-accepts-unknown-commands | consumer.unknown-command | robust.unknown-command | a STORE-HELLO with the id b'Z' \
         was not discarded: it caused a CONSUMER-HELLO
-    wire.primitives:FrameReader.expect_bytes: != expected => != expected and field != "command"
+    FrameReader.expect_bytes: != expected => != expected and field != "command"
 consumer-begins-at-zero-at-latest | consumer.latest | latest.new-only | were published
-    protocol.machines.consumer:ConsumerMachine.peer_joined: if not gap_resolver.is_settled => if False
+    ConsumerMachine.peer_joined: if not gap_resolver.is_settled => if False
 
 producer-no-head | producer.heads-at-intervals | head.interval | no first HEAD arrived
-    protocol.machines.producer:ProducerMachine._announce_head: return [Publish( => return [] and [Publish(
+    ProducerMachine._announce_head: return [Publish( => return [] and [Publish(
 producer-first-offset-1 | producer.records | sequence.first | the offset 1, expected 0
-    protocol.machines.producer:ProducerMachine.__init__: self.partition = partition => \
+    ProducerMachine.__init__: self.partition = partition => \
         self.partition, next_sequence, acknowledged_end = partition, 1, 1
 producer-cuts-contents | producer.contents | record.command | has the content
     wire.batch:_encode_run: wrap_records(batch) => [each.partition(b"\0")[0] for each in wrap_records(batch)]
 producer-same-partition | producer.two | partition.single-writer | has the same address
     roles.producer:new_address := lambda: "0123456789ABCDEF" * 2
 producer-no-get-heads-subscription | producer.heads | direct-head.producer | no subscription at C for GET-HEADS
-    protocol.machines.node:Node.act: io.subscribe( => action.prefix[:1] == b"G" or io.subscribe(
+    Node.act: io.subscribe( => action.prefix[:1] == b"G" or io.subscribe(
 producer-keeps-last-ten | producer.kept-until-ack | record.kept-until-ack | record 0, fetched, was not
-    protocol.ordering.buffers:RetransmitBuffer.push: self.content_bytes += part.content_bytes => \
+    RetransmitBuffer.push: self.content_bytes += part.content_bytes => \
         self.content_bytes += part.content_bytes; self.release(self.end_sequence - 10)
 producer-takes-foreign-fetches | producer.foreign-fetches | direct-record.checked | another topic was answered
-    protocol.machines.producer:ProducerMachine._receive_fetch: Partition(fetch.subject => Partition(self.partition.topic
+    ProducerMachine._receive_fetch: Partition(fetch.subject => Partition(self.partition.topic
 
 tower-no-welcome | tower.welcome | tower.welcome | was not sent the welcome message
     roles.tower:WELCOME := b""
 tower-four-frames | tower.forwards | grammar.tower-beacon | uuid, endpoint),
-    protocol.machines.tower:TowerMachine.forward_beacon: return _first_form(entry) => return list(frames)
+    TowerMachine.forward_beacon: return _first_form(entry) => return list(frames)
 tower-ignores-host | tower.given-host | tower.given-host | tcp://127.0.0.1
-    protocol.machines.tower:TowerMachine._endpoint: host = beacon.host or => host =
+    TowerMachine._endpoint: host = beacon.host or => host =
 tower-forwards-once | tower.later-nodes | tower.forwards | none was forwarded to
-    protocol.machines.tower:TowerMachine.forward_beacon: return _first_form(entry) => \
-        seen = vars(self).setdefault("seen", {}); \
+    TowerMachine.forward_beacon: return _first_form(entry) => seen = vars(self).setdefault("seen", {}); \
         return _first_form(entry) if seen.setdefault(entry.address, now) == now else None
 tower-no-address | tower.peer-address | tower.peer-address | expected an IP address
     protocol.machines.tower:reachable_host := lambda _, __: "somewhere"
 node-drops-all-peers | consumer.silent-peer | subscriber.connects | was dropped
-    protocol.presence.connections:ConnectionManager.shows_life := lambda *_, **__: False
-    protocol.presence.peers:PeerTable._record_peer: peer.expires = max(peer.expires, expires) => pass
+    ConnectionManager.shows_life := lambda *_, **__: False
+    PeerTable._record_peer: peer.expires = max(peer.expires, expires) => pass
 node-one-beacon | producer.beacons | beacon.interval | no further beacon arrived
-    protocol:BeaconMachine._choose_form: return [*actions => \
+    BeaconMachine._choose_form: return [*actions => \
         self._beacon_due, self._interval = float("inf"), 3600.0; return [*actions
 node-ignores-newcomers | consumer.beacons | beacon.on-new-peer | 6 new peers
-    protocol:BeaconMachine._hear: return bool(changes) => return False
+    BeaconMachine._hear: return bool(changes) => return False
 node-lower-case-address | producer.beacons | address.uuid | 32 upper-case hexadecimal digits
     roles.producer:new_address := (lambda make: lambda: make().lower())(new_address)
 node-three-frames | store.beacons | grammar.node-beacon | not 3
-    wire.beacon:NodeBeacon.encode: self.host.encode("ascii"), =>
+    NodeBeacon.encode: self.host.encode("ascii"), =>
 node-wrong-port | store.discovers | publisher.bound | cannot connect to the endpoint
-    roles.sockets:NodeSockets._advertisement: self._mesh.port => 9
+    NodeSockets._advertisement: self._mesh.port => 9
 node-deaf-after-restart | store.tower-restart | tower.restart | connect to a
-    protocol:BeaconMachine._hear: self._heard_at = now => \
+    BeaconMachine._hear: self._heard_at = now => \
         self._heard_at = now; heard = vars(self).setdefault("n", []); heard += [0] * (list(frames) == [wire.WELCOME])
-    protocol:BeaconMachine._hear: if list(frames) == => if len(heard) > 1 or list(frames) ==
-    protocol:BeaconMachine._hear: return True => return len(heard) < 2
+    BeaconMachine._hear: if list(frames) == => if len(heard) > 1 or list(frames) ==
+    BeaconMachine._hear: return True => return len(heard) < 2
 
 {role}-subscribes-to-no-batch | {role}.batch-subscriptions | subscription.{role}.record-batch | but not to RECORD-BATCH
     wire:with_batches: batch is None => batch in (None, Command.RECORD_BATCH)
@@ -192,31 +186,31 @@ node-deaf-after-restart | store.tower-restart | tower.restart | connect to a
         but not to DIRECT-RECORD-BATCH
     wire:with_batches: batch is None => batch in (None, Command.DIRECT_RECORD_BATCH)
 {role}-reads-no-zstd | {role}.batch-compressions | batch.compressions | zstd
-    wire.batch_runs:BatchRunDecoder.add: names is None => names is None or data[22] & 7 == Compression.ZSTD.value
+    BatchRunDecoder.add: names is None => names is None or data[22] & 7 == Compression.ZSTD.value
 {role}-leaves-out-last | {role}.batches | batch.taken | sent in
-    wire.batch_runs:BatchRunDecoder._decode: RecordRun(records => \
+    BatchRunDecoder._decode: RecordRun(records => \
         RecordRun(records.between(records.first_sequence, records.end_sequence - (len(records) > 1))
 {role}-takes-any-crc | {role}.batch-malformed | batch.malformed | was not discarded
     wire.batch_runs:check_crc: found != header.crc => False
 {role}-ends-at-malformed-batch | {role}.batch-malformed | batch.malformed | the {role} ended by itself
-    wire.batch_runs:BatchRunDecoder.add: except BatchError => except KeyError
+    BatchRunDecoder.add: except BatchError => except KeyError
 {role}-ends-at-bomb | {role}.batch-bombs | batch.bombs | the {role} ended by itself
-    wire.batch_runs:BatchRunDecoder.decode: except BatchError as => except KeyError as
+    BatchRunDecoder.decode: except BatchError as => except KeyError as
 {role}-takes-envelopes-as-values | {role}.envelopes-taken | envelope.taken |
     wire.batch:unwrap_records := RecordBatch
 {role}-empties-broken-envelopes | {role}.envelopes-taken | envelope.malformed |
     wire.envelope:_unwrap: sequence, content) => sequence, b"" if content.startswith(ENVELOPE_MAGIC) else content)
 store-takes-no-surplus | store.batch-gap | batch.surplus | no ACK of 24
-    protocol.machines.store:StoreMachine._receive_run: run.requestor != self.address => \
+    StoreMachine._receive_run: run.requestor != self.address => \
         (run.requestor != self.address or batch.first_sequence == 0)
 consumer-takes-no-surplus | consumer.batch-fetched | batch.surplus | fetched in a batch with more records
-    protocol.machines.consumer:ConsumerMachine._receive_run: run.requestor != self.address => \
+    ConsumerMachine._receive_run: run.requestor != self.address => \
         (run.requestor != self.address or batch.first_sequence == 0)
 store-takes-values-only | store.batch-envelope | envelope.sent | has more than a
-    wire.batch_runs:BatchRunDecoder._decode: RecordRun(records => RecordRun(type(records)( \
+    BatchRunDecoder._decode: RecordRun(records => RecordRun(type(records)( \
         records.partition, records.first_sequence, [each or b"" for each in records.values])
 store-drops-keys | store.batch-fetched | batch.records | has the value
-    wire.batch_runs:BatchRunDecoder._decode: RecordRun(records => RecordRun(type(records)( \
+    BatchRunDecoder._decode: RecordRun(records => RecordRun(type(records)( \
         records.partition, records.first_sequence, [each or b"" for each in records.values])
 store-sends-values-only | store.batch-envelope | envelope.sent | has more than a value
     wire.batch:wrap_records := lambda records: [each or b"" for each in records.values]
@@ -291,13 +285,18 @@ class Mutant:
 _numbers = count()
 
 
+def _find_module(name: str) -> ModuleType:
+    """Return a module of the product that has this class."""
+    return next(each for each in [*sys.modules.values()] if each.__name__.startswith("dafka.") and name in vars(each))
+
+
 def change_source(changes: Iterable[str], patch: pytest.MonkeyPatch) -> None:
     """Apply lines of `TABLE` to this process."""
     for change in changes:
-        found = re.fullmatch(r"([\w.]+):([\w.]+)(?: := (.*)|: (.*) => ?(.*))", change)
+        found = re.fullmatch(r"(?:([\w.]+):)?([\w.]+)(?: := (.*)|: (.*) => ?(.*))", change)
         assert found is not None, change
         module_name, path, assigned, old, new = found.groups()
-        module = import_module(f"dafka.{module_name}")
+        module = import_module(f"dafka.{module_name}") if module_name else _find_module(path.partition(".")[0])
         *owners, name = path.split(".")
         owner: Any = reduce(getattr, owners, module)
         if assigned:
@@ -349,7 +348,7 @@ def overwrite(patch: pytest.MonkeyPatch) -> None:
 
 def lack_subscription(role: str, command: str, prefix: bytes) -> Mutant:
     """Return a node that does not subscribe to a command."""
-    change = f"protocol.machines.node:Node.act: io.subscribe( => action.prefix[:1] == {prefix!r} or io.subscribe("
+    change = f"Node.act: io.subscribe( => action.prefix[:1] == {prefix!r} or io.subscribe("
     name, clause = f"{role}-lacks-subscription-{command.lower()}", f"subscription.{role}.{command.lower()}"
     message = f"no subscription for {command}"
     return Mutant(name, f"{role}.subscriptions", clause, message, partial(change_source, [change]))

@@ -7,7 +7,6 @@ import shutil
 from fnmatch import fnmatch
 from pathlib import Path
 
-import attrs
 import pytest
 
 from dafka_conformance.catalog import Catalog
@@ -26,46 +25,35 @@ from tests.conformance.first_node_guide import (
 TIMEOUT_S = 900
 
 
-@attrs.frozen
-class Mistake:
-    """A mistake in the finished producer: a file, and what the mistake makes of a part of it."""
-
-    file: str
-    right: str
-    wrong: str
-
-
 MISTAKES = {
-    "The address is in lower case.": Mistake("node.py", ".hex.upper()", ".hex"),
-    "The beacon has the port as two bytes.": Mistake("node.py", 'b"%d" % port', 'port.to_bytes(2, "big")'),
-    "The signature is that of the RFC's prose.": Mistake("messages.py", r"\xaa\xa5", r"\xaa\xa0"),
-    "A string's length has four bytes.": Mistake(
-        "messages.py", "bytes([len(text)]) + text", 'len(text).to_bytes(4, "big") + text'
+    "The address is in lower case.": ("node.py", ".hex.upper()", ".hex"),
+    "The beacon has the port as two bytes.": ("node.py", 'b"%d" % port', 'port.to_bytes(2, "big")'),
+    "The signature is that of the RFC's prose.": ("messages.py", r"\xaa\xa5", r"\xaa\xa0"),
+    "A string's length has four bytes.": ("messages.py", "bytes([len(text)]) +", 'len(text).to_bytes(4, "big") +'),
+    "Numbers are little-endian.": ("messages.py", 'sequence.to_bytes(8, "big")', 'sequence.to_bytes(8, "little")'),
+    "The content is not a frame of its own.": ("messages.py", "[*frames, message.content]", "frames"),
+    "Records keep the newline of the input.": ("producer.py", "publish(line)", r'publish(line + b"\n")'),
+    "HEAD is published to the partition, as the RFC's prose has it.": (
+        "producer.py",
+        '"HEAD", self.topic',
+        '"HEAD", self.address',
     ),
-    "Numbers are little-endian.": Mistake(
-        "messages.py", 'sequence.to_bytes(8, "big")', 'sequence.to_bytes(8, "little")'
+    "HEAD has the count of records.": (
+        "producer.py",
+        '"HEAD", self.topic, self.next - 1',
+        '"HEAD", self.topic, self.next',
     ),
-    "The content is not a frame of its own.": Mistake("messages.py", "[*frames, message.content]", "frames"),
-    "Records keep the newline of the input.": Mistake("producer.py", "publish(line)", r'publish(line + b"\n")'),
-    "HEAD is published to the partition, as the RFC's prose has it.": Mistake(
-        "producer.py", '"HEAD", self.topic', '"HEAD", self.address'
+    "DIRECT-RECORD is sent to the producer's own address.": ("producer.py", "fetch.address, seq", "self.address, seq"),
+    "The answer to a FETCH includes its end.": ("producer.py", "+ fetch.count,", "+ fetch.count + 1,"),
+    "The topic and subject of a FETCH are not compared.": (
+        "producer.py",
+        "(fetch.topic, fetch.subject) == (self.address, self.topic)",
+        "True",
     ),
-    "HEAD has the count of records.": Mistake(
-        "producer.py", '"HEAD", self.topic, self.next - 1', '"HEAD", self.topic, self.next'
-    ),
-    "DIRECT-RECORD is sent to the producer's own address.": Mistake(
-        "producer.py", "fetch.address, sequence", "self.address, sequence"
-    ),
-    "The answer to a FETCH includes its end.": Mistake("producer.py", "+ fetch.count,", "+ fetch.count + 1,"),
-    "The topic and subject of a FETCH are not compared.": Mistake(
-        "producer.py", "(fetch.topic, fetch.subject) == (self.address, self.topic)", "True"
-    ),
-    "The publisher has the default high watermark.": Mistake("node.py", "self.publisher.sndhwm = 0", "pass"),
-    "The program ends with its input.": Mistake(
-        "producer.py", "self.is_input_ended and not self.kept", "self.is_input_ended"
-    ),
+    "The publisher has the default high watermark.": ("node.py", "self.publisher.sndhwm = 0", "pass"),
+    "The program ends with its input.": ("producer.py", "self.is_input_ended and not self.kept", "self.is_input_ended"),
 }
-
+"""Mistakes in the finished producer: a file, and what the mistake makes of a part of it."""
 
 ATTEMPTS = 3
 """How often a mistake is looked for. A queue that is too short shows only when it fills: not on every busy machine."""
@@ -136,13 +124,13 @@ def test_table_has_every_mistake() -> None:
 @pytest.mark.parametrize("what", MISTAKES)
 def test_mistake_is_found_as_the_guide_says(what: str, tmp_path: Path) -> None:
     scenario, finding = mistakes_on_page()[what]
-    mistake = MISTAKES[what]
+    file, right, wrong = MISTAKES[what]
     folder = tmp_path / "node"
     shutil.copytree(EXAMPLE, folder)
-    path = folder / mistake.file
+    path = folder / file
     text = path.read_text("utf-8")
-    assert text.count(mistake.right) == 1
-    path.write_text(text.replace(mistake.right, mistake.wrong), "utf-8")
+    assert text.count(right) == 1
+    path.write_text(text.replace(right, wrong), "utf-8")
     output = ""
     for _ in range(ATTEMPTS):
         output += run_command(f"dafka-conformance run target.toml --scenario {scenario}", folder)

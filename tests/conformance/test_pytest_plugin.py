@@ -137,20 +137,20 @@ def test_target_in_the_configuration_is_ignored_if_tests_are_named(project: Proj
     assert project.collected(*ONE, "test_own.py") == ["test_own.py::test_own"]
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ("--dafka-target nosuch", "unknown target 'nosuch': expected dafka, embedded, libdafka, "),
-        ("--dafka-target libdafka --dafka-set bin", "--dafka-set: expected NAME=VALUE, not 'bin'"),
-        ("--dafka-target embedded --dafka-role king", "--dafka-role: expected tower or producer or consumer or "),
-        ("--dafka-target embedded --dafka-dialect x", "--dafka-dialect: expected rfc46 or libdafka, not 'x'"),
-        ("--dafka-target deaf.toml --dafka-dialect libdafka", "deaf cannot send the dialect libdafka: expected rfc46"),
-        ("--dafka-target embedded --dafka-scenario x.*", "no scenario matches 'x.*'; run dafka-conformance list to"),
-        ("--dafka-target embedded --dafka-patience 0", "--dafka-patience: expected a factor from 0.1 to 100, not 0"),
-    ],
-)
-def test_wrong_option_is_a_usage_error(project: Project, options: str, sentence: str) -> None:
+WRONG = {
+    "--dafka-target nosuch": "unknown target 'nosuch': expected dafka, embedded, libdafka, ",
+    "--dafka-target libdafka --dafka-set bin": "--dafka-set: expected NAME=VALUE, not 'bin'",
+    "--dafka-target embedded --dafka-role king": "--dafka-role: expected tower or producer or consumer or ",
+    "--dafka-target embedded --dafka-dialect x": "--dafka-dialect: expected rfc46 or libdafka, not 'x'",
+    "--dafka-target deaf.toml --dafka-dialect libdafka": "deaf cannot send the dialect libdafka: expected rfc46",
+    "--dafka-target embedded --dafka-scenario x.*": "no scenario matches 'x.*'; run dafka-conformance list to",
+    "--dafka-target embedded --dafka-patience 0": "--dafka-patience: expected a factor from 0.1 to 100, not 0",
+}
+
+
+@pytest.mark.parametrize("options", WRONG)
+def test_wrong_option_is_a_usage_error(project: Project, options: str) -> None:
     done = project.pytest(*options.split())
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     (line,) = [line for line in done.errlines if line]
-    assert line.startswith(f"ERROR: {sentence}")
+    assert line.startswith(f"ERROR: {WRONG[options]}")

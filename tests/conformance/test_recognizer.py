@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -9,91 +10,84 @@ from dafka_conformance.grammar import Grammar, Message, Value
 from dafka_conformance.model import Role
 
 GRAMMAR = Grammar.load()
-P, C, S = Role.PRODUCER, Role.CONSUMER, Role.STORE
+VALUES: dict[str, Value] = {"subject": b"hello", "sequence": 0, "count": 1, "content": b"", "subjects": (b"hello",)}
+ADDRESSED = {
+    "ACK": "P",
+    "FETCH": "P",
+    "DIRECT-RECORD": "C",
+    "DIRECT-HEAD": "C",
+    "STORE-HELLO": "C",
+    "CONSUMER-HELLO": "S",
+}
+"""To whom messages are sent if the test does not say it; the others are sent to the topic."""
+SENDERS = {"DIRECT-RECORD": "P", "DIRECT-HEAD": "P"}
+"""Whose address is in a message if it is not that of its sender."""
 
 
-def record(partition: bytes = b"P") -> Message:
-    return Message("RECORD", b"hello", {"address": partition, "subject": b"hello", "sequence": 0, "content": b""})
-
-
-def head(partition: bytes = b"P") -> Message:
-    return Message("HEAD", b"hello", {"address": partition, "subject": b"hello", "sequence": 0})
-
-
-def ack(partition: bytes = b"P") -> Message:
-    return Message("ACK", partition, {"address": b"S", "subject": b"hello", "sequence": 0})
-
-
-def fetch(requestor: bytes = b"C", partition: bytes = b"P") -> Message:
-    return Message("FETCH", partition, {"address": requestor, "subject": b"hello", "sequence": 0, "count": 1})
-
-
-def direct_record(requestor: bytes = b"C", partition: bytes = b"P") -> Message:
-    values: dict[str, Value] = {"address": partition, "subject": b"hello", "sequence": 0, "content": b""}
-    return Message("DIRECT-RECORD", requestor, values)
-
-
-def direct_head(requestor: bytes = b"C", partition: bytes = b"P") -> Message:
-    return Message("DIRECT-HEAD", requestor, {"address": partition, "subject": b"hello", "sequence": 0})
-
-
-GET_HEADS = Message("GET-HEADS", b"hello", {"address": b"C"})
-STORE_HELLO = Message("STORE-HELLO", b"C", {"address": b"S"})
-CONSUMER_HELLO = Message("CONSUMER-HELLO", b"S", {"address": b"C", "subjects": (b"hello",)})
+def parse(sent: str) -> list[tuple[Role, Message]]:
+    """Return messages of words such as `C:FETCH`, `C:FETCH>Q` (to Q) or `S:ACK>P=S` (from the address S)."""
+    messages = []
+    for word in sent.split():
+        role, name, target, address = re.fullmatch(r"(\w):([\w-]+)(?:>(\w+))?(?:=(\w+))?", word).groups()  # type: ignore[union-attr]
+        topic = (target or ADDRESSED.get(name, "hello")).encode()
+        values = VALUES | {"address": (address or SENDERS.get(name, role)).encode()}
+        fields = GRAMMAR.formats.by_name[name].field_names
+        messages.append((Role(role), Message(name, topic, {field: values[field] for field in fields})))
+    return messages
 
 
 @pytest.mark.parametrize(
     "sent",
     [
-        [(P, record()), (S, ack())],
-        [(P, record()), (S, ack()), (S, ack()), (P, record()), (P, head()), (S, ack())],
-        [(P, record()), (S, fetch(b"S")), (P, direct_record(b"S")), (S, ack()), (S, direct_record(b"S")), (S, ack())],
-        [(P, head()), (C, fetch()), (S, direct_record()), (S, direct_record()), (C, fetch()), (P, direct_record())],
-        [(C, GET_HEADS), (S, direct_head()), (C, fetch()), (S, direct_record()), (S, direct_head(partition=b"Q"))],
-        [(C, GET_HEADS), (S, direct_head()), (S, direct_head(partition=b"Q")), (C, fetch(partition=b"Q"))],
-        [(S, STORE_HELLO), (C, CONSUMER_HELLO), (S, direct_head()), (C, fetch())],
-        [(P, record(b"P")), (P, record(b"Q")), (S, ack(b"P")), (S, ack(b"Q"))],
-        [(P, record()), (C, fetch(b"C")), (C, fetch(b"D")), (P, direct_record(b"D")), (P, direct_record(b"C"))],
+        "P:RECORD S:ACK",
+        "P:RECORD S:ACK S:ACK P:RECORD P:HEAD S:ACK",
+        "P:RECORD S:FETCH P:DIRECT-RECORD>S S:ACK S:DIRECT-RECORD>S S:ACK",
+        "P:HEAD C:FETCH S:DIRECT-RECORD S:DIRECT-RECORD C:FETCH P:DIRECT-RECORD",
+        "C:GET-HEADS S:DIRECT-HEAD C:FETCH S:DIRECT-RECORD S:DIRECT-HEAD=Q",
+        "C:GET-HEADS S:DIRECT-HEAD S:DIRECT-HEAD=Q C:FETCH>Q",
+        "S:STORE-HELLO C:CONSUMER-HELLO S:DIRECT-HEAD C:FETCH",
+        "P:RECORD P:RECORD=Q S:ACK S:ACK>Q",
+        "P:RECORD C:FETCH C:FETCH=D P:DIRECT-RECORD>D P:DIRECT-RECORD>C",
     ],
 )
-def test_accepts(sent: list[tuple[Role, Message]]) -> None:
+def test_accepts(sent: str) -> None:
     recognizer = GRAMMAR.recognizer()
-    assert [recognizer.accept(role, message) for role, message in sent] == [True] * len(sent)
+    assert all(recognizer.accept(*each) for each in parse(sent))
 
 
 @pytest.mark.parametrize(
-    ("sent", "last"),
+    "sent",
     [
-        ([], (S, ack())),
-        ([(P, record(b"Q"))], (S, ack(b"P"))),
-        ([(P, head())], (S, ack())),
-        ([], (C, fetch())),
-        ([(P, record(b"Q"))], (C, fetch(partition=b"P"))),
-        ([(P, record())], (P, direct_record())),
-        ([(P, record()), (C, fetch(b"C"))], (P, direct_record(b"D"))),
-        ([(P, record()), (C, fetch(b"C"))], (P, direct_record(partition=b"Q"))),
-        ([], (C, CONSUMER_HELLO)),
-        ([(S, Message("STORE-HELLO", b"D", {"address": b"S"}))], (C, CONSUMER_HELLO)),
-        ([], (C, record())),
-        ([(P, record())], (P, ack())),
+        "S:ACK",
+        "P:RECORD=Q S:ACK",
+        "P:HEAD S:ACK",
+        "C:FETCH",
+        "P:RECORD=Q C:FETCH",
+        "P:RECORD P:DIRECT-RECORD",
+        "P:RECORD C:FETCH P:DIRECT-RECORD>D",
+        "P:RECORD C:FETCH P:DIRECT-RECORD=Q",
+        "C:CONSUMER-HELLO",
+        "S:STORE-HELLO>D C:CONSUMER-HELLO",
+        "C:RECORD=P",
+        "P:RECORD P:ACK=S",
     ],
 )
-def test_rejects(sent: list[tuple[Role, Message]], last: tuple[Role, Message]) -> None:
+def test_rejects_the_last_message(sent: str) -> None:
     recognizer = GRAMMAR.recognizer()
-    assert [recognizer.accept(role, message) for role, message in sent] == [True] * len(sent)
+    *first, last = parse(sent)
+    assert all(recognizer.accept(*each) for each in first)
     assert not recognizer.accept(*last)
 
 
 def test_rejected_message_allows_nothing() -> None:
     recognizer = GRAMMAR.recognizer()
-    recognizer.accept(C, fetch())
-    assert not recognizer.accept(P, direct_record())
+    assert [recognizer.accept(*each) for each in parse("C:FETCH P:DIRECT-RECORD")] == [False, False]
 
 
 def test_roles_of_a_message_are_its_prefixes() -> None:
     recognizer = GRAMMAR.recognizer()
-    assert recognizer.roles_of("DIRECT-RECORD") == {P, S}
-    assert recognizer.roles_of("ACK") == {S}
+    assert recognizer.roles_of("DIRECT-RECORD") == {Role.PRODUCER, Role.STORE}
+    assert recognizer.roles_of("ACK") == {Role.STORE}
     assert recognizer.roles_of("PING") == set()
 
 

@@ -64,15 +64,18 @@ async def publish_and_consume(target: Target, make_request: Requests, dialect: D
     assert len({delivery.address for delivery in found}) == 1
 
 
-@pytest.mark.parametrize("dialect", list(Dialect))
-async def test_embedded_nodes_exchange_records(make_request: Requests, dialect: Dialect) -> None:
-    await publish_and_consume(open_target("embedded", {}), make_request, dialect, b"a\xffb \n")
-
-
-async def test_command_nodes_exchange_records(make_request: Requests) -> None:
-    target = open_target("dafka", {})
+@pytest.mark.parametrize(
+    ("name", "dialect", "topic"),
+    [
+        ("embedded", Dialect.RFC46, b"a\xffb \n"),
+        ("embedded", Dialect.LIBDAFKA, b"a\xffb \n"),
+        ("dafka", Dialect.LIBDAFKA, b"--a\xffb c"),
+    ],
+)
+async def test_nodes_exchange_records(make_request: Requests, name: str, dialect: Dialect, topic: bytes) -> None:
+    target = open_target(name, {})
     async with target.prepared():
-        await publish_and_consume(target, make_request, Dialect.LIBDAFKA, b"--a\xffb c")
+        await publish_and_consume(target, make_request, dialect, topic)
 
 
 async def test_embedded_block_ends_at_once_despite_missing_acks(make_request: Requests) -> None:
@@ -86,19 +89,20 @@ async def test_embedded_block_ends_at_once_despite_missing_acks(make_request: Re
                 assert not node.ended.is_set()
 
 
-async def test_embedded_error_in_the_block_is_not_a_group(make_request: Requests) -> None:
-    target = open_target("embedded", {})
-    with pytest.raises(RuntimeError, match="within"):
+async def test_embedded_errors_are_not_groups(make_request: Requests) -> None:
+    async def run_two_towers() -> None:
+        async with target.start(make_request(Role.TOWER)), target.start(make_request(Role.TOWER)):
+            pass  # the endpoint is in use
+
+    async def fail_within() -> None:
         async with target.start(make_request(Role.TOWER)):
             raise RuntimeError("within")
 
-
-async def test_embedded_tower_whose_endpoint_is_in_use(make_request: Requests) -> None:
     target = open_target("embedded", {})
-    async with target.start(make_request(Role.TOWER)):
-        with pytest.raises(TargetError, match="the tower of embedded: "):
-            async with target.start(make_request(Role.TOWER)):
-                pass
+    with pytest.raises(TargetError, match="the tower of embedded: "):
+        await run_two_towers()
+    with pytest.raises(RuntimeError, match="within"):
+        await fail_within()
 
 
 async def test_embedded_variant_that_fails_has_an_exit_reason(make_request: Requests) -> None:

@@ -4,7 +4,18 @@ from pathlib import Path
 import pytest
 
 from dafka_conformance.model import Dialect, Role
-from dafka_conformance.targets import Ability, Attachment, Request, Target, TargetError, open_target, shipped_targets
+from dafka_conformance.targets import (
+    Ability,
+    Attachment,
+    Delivery,
+    Request,
+    Target,
+    TargetError,
+    open_target,
+    shipped_targets,
+)
+from dafka_conformance.targets.line_formats import InputFormat, OutputFormat
+from dafka_conformance.targets.toml_tables import Template
 
 STORE = '[store]\ncommand = ["{python}", "{sub}", "{pub}"]\n'
 CONSUMER = '[consumer]\ncommand = ["{python}", "{sub}", "{pub}", "{topic}"]\n'
@@ -160,3 +171,45 @@ def test_factories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     }.items():
         with pytest.raises(TargetError, match=message):
             open_target(name, {})
+
+
+# Formats of lines
+
+
+def test_input_is_one_line_per_record() -> None:
+    plain = InputFormat.from_template(Template.parse("{content}"))
+    assert plain.format([b"a", b"", b"\xff b"]) == b"a\n\n\xff b\n"
+    assert plain.format([]) == b""
+    wrapped = InputFormat.from_template(Template.parse("put {{{content}}};"))
+    assert wrapped.format([b"a", b"b"]) == b"put {a};\nput {b};\n"
+    for text in ("{content}\n", "a\n{content}", "{content}{content}", "{topic} {content}", "x"):
+        with pytest.raises(ValueError, match="expected"):
+            InputFormat.from_template(Template.parse(text))
+
+
+def parser(text: str, topic: bytes = b"orders"):  # type: ignore[no-untyped-def]
+    return OutputFormat.from_template(Template.parse(text)).parser(topic)
+
+
+def test_output_has_the_fields_of_its_format() -> None:
+    full = parser("{topic} {address} {sequence} {content}")
+    assert full.feed(b"orders AB 17 some  content\n") == [Delivery(b"some  content", b"orders", b"AB", 17)]
+    assert full.feed(b"orders2 AB 0 \n") == [Delivery(b"", b"orders2", b"AB", 0)]
+    assert parser("{content}").feed(b"a\r\n\n\xff\n") == [Delivery(b"a\r"), Delivery(b""), Delivery(b"\xff")]
+    assert parser("[{address}] {content}").feed(b"[X] ]\n") == [Delivery(b"]", address=b"X")]
+    assert parser("{topic} {address} {content}", b"a b (c").feed(b"a b (c AB x y\n") == [
+        Delivery(b"x y", b"a b (c", b"AB")
+    ]
+
+
+def test_lines_are_assembled_from_chunks() -> None:
+    content = parser("{content}")
+    chunks = [content.feed(chunk) for chunk in (b"a", b"b", b"c\nd\ne")]
+    assert chunks == [[], [], [Delivery(b"abc"), Delivery(b"d")]]
+    assert [content.finish(), content.finish()] == [[Delivery(b"e")], []]
+
+
+def test_unparsed_lines_are_kept_apart() -> None:
+    full = parser("{address} {sequence} {content}")
+    assert full.feed(b"warning\nA 1 x\nA one x\n") == [Delivery(b"x", None, b"A", 1)]
+    assert full.unparsed_lines == [b"warning", b"A one x"]

@@ -40,12 +40,3 @@ def finish_query(start: Callable[[], StreamingQuery]) -> StreamingQuery:
     finally:
         query.stop()
     return query
-
-
-def wait_for(query: StreamingQuery, condition: Callable[[], bool]) -> None:
-    """Wait until a condition is true, or fail if the query fails first."""
-    deadline = time.monotonic() + HANG_S
-    while not condition():
-        assert query.exception() is None, query.exception()
-        assert time.monotonic() < deadline, f"the condition does not become true: {query.status}"
-        time.sleep(0.05)

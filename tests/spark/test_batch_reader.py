@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import sqlite3
-from contextlib import closing
+import time
+from contextlib import closing, nullcontext, suppress
+from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import pytest
+import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.datasource import Filter, GreaterThanOrEqual, LessThan
 
 from dafka.errors import StorageError
+from dafka.records import Partition
 from dafka.spark.schema import COLUMNS
 from dafka.spark.store_source import make_batch_reader
+from dafka.storage import open_storage
+from tests.spark.queries import HANG_S
 from tests.spark.stores import TIME, A, B, batch, content, fill
 
 HELD = {("orders", A): 100, ("orders", B): 5, ("trades", A): 10}
@@ -103,3 +110,43 @@ def test_a_pushed_filter_limits_what_is_read(tmp_path: Path) -> None:
     assert len(read(tmp_path, first, pushFilters="true")) == 50
     with pytest.raises(StorageError, match="sequence 50 is damaged"):
         read(tmp_path)
+
+
+STEP, KEPT, ROUNDS = 500, 3000, 8
+
+
+def append_and_trim(url: str, is_over: Event) -> None:
+    async def work() -> None:
+        async with open_storage(url) as storage:
+            end = 0
+            while not is_over.is_set():
+                await storage.append([batch("orders", A, end, end + STEP)])
+                end += STEP
+                if end > KEPT:
+                    await storage.trim(Partition("orders", A), end - KEPT)
+
+    trio.run(work)
+
+
+def test_a_store_that_another_process_fills_and_trims(tmp_path: Path, scheme: str) -> None:
+    """Neither process blocks the other, and no record is wrong."""
+    path, context = tmp_path / "store", multiprocessing.get_context("fork")
+    is_over = context.Event()
+    writer = context.Process(target=append_and_trim, args=(f"{scheme}:{path}", is_over))
+    writer.start()
+    try:
+        deadline = time.monotonic() + HANG_S
+        seen: list[tuple[int, int]] = []
+        while len(seen) < ROUNDS or seen[-1][0] == seen[0][0]:
+            assert time.monotonic() < deadline, f"the store was not trimmed: {seen}"
+            with nullcontext() if seen else suppress(StorageError):  # the writer may not have begun
+                found = read(path, failOnDataLoss="false", minPartitions=3)
+                seen += [(found[0][2], found[-1][2])] if found else []
+                assert len(set(found)) == len(found)
+        is_over.set()
+        writer.join(HANG_S)
+        assert (seen, writer.exitcode) == (sorted(seen), 0)
+    finally:
+        writer.kill()
+        writer.join()
+        writer.close()

@@ -2,92 +2,55 @@
 
 from __future__ import annotations
 
-import json
-import pickle
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
-from typing import Any
 
-import pyarrow as pa
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark.sql.types import StructType
 
 from dafka.errors import ConfigError, DiscoveryError, StorageError
-from dafka.spark.cluster_source import ClusterStreamReader
 from dafka.spark.offsets import StreamOffset
 from dafka.spark.schema import COLUMNS
 from tests.roles.helpers import contents
 from tests.spark.cluster import RunningCluster, cluster, run_cluster
+from tests.spark.driving import Offsets, Query, open_query
 from tests.waiting import poll_until
 
 __all__ = ["cluster"]
 
-ALL = ReadAllAvailable()
-
-Offsets = dict[str, Any]
-
-
-def make_reader(cluster: RunningCluster | None, **options: object) -> ClusterStreamReader:
-    """Return the reader of a source with these options; `columns` has the names of the columns, by default all."""
-    columns = options.pop("columns", COLUMNS.names)
-    assert isinstance(columns, list)
-    schema = StructType([COLUMNS[name] for name in columns])
-    given = {"subscribe": "orders", "startingOffsets": "earliest", **({"towers": cluster.towers} if cluster else {})}
-    return ClusterStreamReader({**given, **{key: str(value) for key, value in options.items()}}, schema)
-
-
-class Query:
-    """A reader, driven as Spark drives it. Offsets pass through JSON, as in a checkpoint."""
-
-    def __init__(self, reader: ClusterStreamReader) -> None:
-        self._for_tasks = pickle.dumps(reader)
-        self.reader = reader
-
-    def initial(self) -> Offsets:
-        return self._stored(self.reader.initialOffset())
-
-    def latest(self, start: Offsets, limit: ReadLimit = ALL) -> Offsets:
-        return self._stored(self.reader.latestOffset(start, limit))
-
-    def wait_latest(self, start: Offsets, **ends: int) -> Offsets:
-        """Plan micro-batches until they end at these offsets."""
-        deadline = time.monotonic() + 20
-        while (end := self.latest(start))["offsets"] != {"orders": ends}:
-            assert time.monotonic() < deadline, f"{end} instead of {ends}"
-            time.sleep(0.01)
-        return end
-
-    def read(self, start: Offsets, end: Offsets) -> dict[str, list[tuple[int, bytes]]]:
-        """Return the records of a micro-batch by partition; each task has a reader of its own, as on an executor."""
-        found: dict[str, list[tuple[int, bytes]]] = {}
-        for task in self.reader.partitions(start, end):
-            on_executor: ClusterStreamReader = pickle.loads(self._for_tasks)
-            for batch in on_executor.read(pickle.loads(pickle.dumps(task))):
-                for row in batch.to_pylist():
-                    assert round(row["stored_at"].timestamp() * 1000) == end["timestamp"]
-                    assert row["topic"] == "orders"
-                    found.setdefault(row["partition"], []).append((row["offset"], row["value"]))
-        return found
-
-    def _stored(self, offsets: Offsets) -> Offsets:
-        stored: Offsets = json.loads(json.dumps(offsets))
-        return stored
-
 
 @contextmanager
-def open_query(cluster: RunningCluster, **options: object) -> Iterator[Query]:
-    reader = make_reader(cluster, **options)
-    try:
-        yield Query(reader)
-    finally:
-        reader.stop()
+def open_stream(cluster: RunningCluster | None, **options: object) -> Iterator[Query]:
+    """Open a stream of all stored records, with these options."""
+    towers = "127.0.0.1:2:1" if cluster is None else cluster.towers
+    given = {"subscribe": "orders", "startingOffsets": "earliest", "towers": towers}
+    with open_query(**{**given, **options}) as query:  # type: ignore[arg-type]
+        yield query
 
 
-def document(address: str, first: int, end: int) -> dict[str, Any]:
+def wait_latest(query: Query, start: Offsets, **ends: int) -> Offsets:
+    """Plan micro-batches until they end at these offsets."""
+    deadline = time.monotonic() + 20
+    while (end := query.latest(start))["offsets"] != {"orders": ends}:
+        assert time.monotonic() < deadline, f"{end} instead of {ends}"
+        time.sleep(0.01)
+    return end
+
+
+def read(query: Query, start: Offsets, end: Offsets) -> dict[str, list[tuple[int, bytes]]]:
+    """Return the records of a micro-batch by partition."""
+    found: dict[str, list[tuple[int, bytes]]] = {}
+    for row in (row for task in query.read(start, end) for row in task):
+        assert (row["topic"], round(row["stored_at"].timestamp() * 1000)) == ("orders", end["timestamp"])
+        found.setdefault(row["partition"], []).append((row["offset"], row["value"]))
+    return found
+
+
+def document(address: str, first: int, end: int) -> Offsets:
     """Return the checkpoint's document of a micro-batch that reads one range."""
     name = "orders", address
     return StreamOffset(offsets={name: end}, begins={name: first}, tasks_min=1, timestamp=1).to_checkpoint()
@@ -110,7 +73,7 @@ def test_each_stored_record_is_read_once(cluster: RunningCluster, seed: int) -> 
         ends[producer.partition.address] = 20
         offset: Offsets = {}
         for _ in range(2):
-            with open_query(cluster, **options) as query:
+            with open_stream(cluster, **options) as query:
                 offset = offset or query.initial()
                 assert query.reader.getDefaultReadLimit() == ReadMaxRows(options["maxOffsetsPerTrigger"])
                 for _ in range(2):
@@ -118,16 +81,16 @@ def test_each_stored_record_is_read_once(cluster: RunningCluster, seed: int) -> 
                     ends[cluster.publish(count).address] = count
                     cluster.send(producer, more)
                     ends[producer.partition.address] += more
-                    end = query.latest(offset, query.reader.getDefaultReadLimit())
-                    batch = query.read(offset, end)
-                    assert query.read(offset, end) == batch, "a micro-batch can be repeated"
+                    end = query.latest(offset)
+                    batch = read(query, offset, end)
+                    assert read(query, offset, end) == batch, "a micro-batch can be repeated"
                     assert sum(map(len, batch.values())) <= options["maxOffsetsPerTrigger"]
                     for address, some in batch.items():
                         found.setdefault(address, []).extend(some)
                     offset = end
-        with open_query(cluster, **options) as query:
-            end = query.wait_latest(offset, **ends)
-            for address, some in query.read(offset, end).items():
+        with open_stream(cluster, **options) as query:
+            end = wait_latest(query, offset, **ends)
+            for address, some in read(query, offset, end).items():
                 found.setdefault(address, []).extend(some)
             assert query.latest(end) == end, "without new records the offset must not change"
             assert query.reader.partitions(end, end) == []
@@ -137,17 +100,17 @@ def test_each_stored_record_is_read_once(cluster: RunningCluster, seed: int) -> 
 
 def test_latest_starts_at_the_end_and_new_partitions_at_their_start(cluster: RunningCluster) -> None:
     old = cluster.publish(10)
-    with open_query(cluster, startingOffsets="latest") as query:
+    with open_stream(cluster, startingOffsets="latest") as query:
         start = query.initial()
         assert start["offsets"] == {"orders": {old.address: 10}}
         new = cluster.publish(20)
-        end = query.wait_latest(start, **{old.address: 10, new.address: 20})
-        assert query.read(start, end) == {new.address: records(0, 20)}
+        end = wait_latest(query, start, **{old.address: 10, new.address: 20})
+        assert read(query, start, end) == {new.address: records(0, 20)}
 
 
 def test_micro_batches_are_limited_in_proportion_and_divided_into_tasks(cluster: RunningCluster) -> None:
     large, small = cluster.publish(1000), cluster.publish(10)
-    with open_query(cluster, minPartitions=4) as query:
+    with open_stream(cluster, minPartitions=4) as query:
         start = query.initial()
         end = query.latest(start, ReadMaxRows(100))
         assert end["offsets"]["orders"] == {large.address: 98, small.address: 2}
@@ -156,7 +119,7 @@ def test_micro_batches_are_limited_in_proportion_and_divided_into_tasks(cluster:
 
 def test_available_now_reads_what_was_stored_at_its_start(cluster: RunningCluster) -> None:
     old = cluster.publish(10)
-    with open_query(cluster) as query:
+    with open_stream(cluster) as query:
         start = query.initial()
         query.reader.prepareForTriggerAvailableNow()
         cluster.publish(10)
@@ -167,27 +130,22 @@ def test_available_now_reads_what_was_stored_at_its_start(cluster: RunningCluste
 
 def test_only_the_selected_columns_are_returned(cluster: RunningCluster) -> None:
     cluster.publish(3)
-    reader = make_reader(cluster, columns=["offset"])
-    try:
-        start = reader.initialOffset()
-        (task,) = reader.partitions(start, reader.latestOffset(start, ALL))
-        table = pa.Table.from_batches(reader.read(task))
-        assert table.to_pydict() == {"offset": [0, 1, 2]}
-    finally:
-        reader.stop()
+    with open_stream(cluster, columns=StructType([COLUMNS["offset"]])) as query:
+        start = query.initial()
+        assert query.read(start, query.latest(start)) == [[{"offset": 0}, {"offset": 1}, {"offset": 2}]]
 
 
 def test_starting_offsets_by_partition(cluster: RunningCluster) -> None:
     by_number, at_end, first, unnamed = (cluster.publish(10) for _ in range(4))
     offsets = {"orders": {by_number.address: 7, at_end.address: -1, first.address: -2}}
-    with open_query(cluster, startingOffsets=json.dumps(offsets)) as query:
+    with open_stream(cluster, startingOffsets=offsets) as query:
         expected = {by_number.address: 7, at_end.address: 10, first.address: 0, unnamed.address: 10}
         assert query.initial()["offsets"] == {"orders": expected}
 
 
 def test_starting_offsets_that_are_not_stored(cluster: RunningCluster) -> None:
     partition = cluster.publish(10)
-    beyond = json.dumps({"orders": {partition.address: 11}})
+    beyond = {"orders": {partition.address: 11}}
     for offsets, message in (
         (beyond, f"option startingOffsets: expected at most 10, the end of {partition}, not 11"),
         (
@@ -196,10 +154,10 @@ def test_starting_offsets_that_are_not_stored(cluster: RunningCluster) -> None:
             "(set failOnDataLoss to false to ignore it)",
         ),
     ):
-        with open_query(cluster, startingOffsets=offsets) as query, pytest.raises(ConfigError) as caught:
+        with open_stream(cluster, startingOffsets=offsets) as query, pytest.raises(ConfigError) as caught:
             query.initial()
         assert str(caught.value) == message
-    with open_query(cluster, startingOffsets=beyond, failOnDataLoss=False) as query:
+    with open_stream(cluster, startingOffsets=beyond, failOnDataLoss=False) as query:
         assert query.initial()["offsets"] == {"orders": {partition.address: 10}}
 
 
@@ -207,14 +165,14 @@ def test_earliest_is_the_first_record_that_retention_has_kept() -> None:
     with run_cluster() as cluster, cluster.store(retention_records=100, retention_interval_ms=20) as store:
         partition = cluster.publish(1000)
         poll_until(lambda: store.statistics().records_dropped == 900)
-        with open_query(cluster) as query:
+        with open_stream(cluster) as query:
             start = query.initial()
             assert start["offsets"] == {"orders": {partition.address: 900}}
             new = cluster.publish(300)
             poll_until(lambda: store.statistics().records_dropped == 1100)
-            end = query.wait_latest(start, **{partition.address: 1000, new.address: 300})
+            end = wait_latest(query, start, **{partition.address: 1000, new.address: 300})
             assert end["begins"]["orders"][new.address] == 200
-            assert query.read(start, end) == {partition.address: records(900, 1000), new.address: records(200, 300)}
+            assert read(query, start, end) == {partition.address: records(900, 1000), new.address: records(200, 300)}
 
 
 def test_dropped_records_fail_the_task_or_are_skipped(caplog: pytest.LogCaptureFixture) -> None:
@@ -223,16 +181,16 @@ def test_dropped_records_fail_the_task_or_are_skipped(caplog: pytest.LogCaptureF
         poll_until(lambda: store.statistics().records_dropped == 900)
         start = document(partition.address, 0, 500)
         end, none = (document(partition.address, 500, each) for each in (950, 800))
-        with open_query(cluster) as query, pytest.raises(StorageError) as caught:
-            query.read(start, end)
+        with open_stream(cluster) as query, pytest.raises(StorageError) as caught:
+            read(query, start, end)
         assert str(caught.value) == (
             f"records 500 to 899 of {partition} are no longer in any store (set failOnDataLoss to false to skip them)"
         )
-        with open_query(cluster) as query, pytest.raises(StorageError, match="records 500 to 799 of"):
-            query.read(start, none)
-        with open_query(cluster, failOnDataLoss=False) as query:
-            assert query.read(start, end) == {partition.address: records(900, 950)}
-            assert query.read(start, none) == {}
+        with open_stream(cluster) as query, pytest.raises(StorageError, match="records 500 to 799 of"):
+            read(query, start, none)
+        with open_stream(cluster, failOnDataLoss=False) as query:
+            assert read(query, start, end) == {partition.address: records(900, 950)}
+            assert read(query, start, none) == {}
     assert (
         f"{partition}: records 500 to 899 (400 of them) are left out: they are no longer in the stores" in caplog.text
     )
@@ -243,17 +201,17 @@ def test_a_task_waits_for_a_store_and_fails_after_the_timeout(tmp_path: Path) ->
     with run_cluster() as cluster:
         with cluster.store(storage):
             partition = cluster.publish(10)
-            with open_query(cluster) as query:
+            with open_stream(cluster) as query:
                 start = query.initial()
                 end = query.latest(start)
-        with open_query(cluster, fetchTimeout=300) as query, pytest.raises(StorageError) as caught:
-            query.read(start, end)
+        with open_stream(cluster, fetchTimeout=300) as query, pytest.raises(StorageError) as caught:
+            read(query, start, end)
         assert str(caught.value) == (
             f"no store sent record 0 of {partition} within 0.3 s; check that the stores that hold it are running, "
             "or raise fetchTimeout"
         )
-        with cluster.store(storage), open_query(cluster) as query:
-            assert query.read(start, end) == {partition.address: records(0, 10)}
+        with cluster.store(storage), open_stream(cluster) as query:
+            assert read(query, start, end) == {partition.address: records(0, 10)}
 
 
 def test_a_second_store_replaces_the_first(tmp_path: Path) -> None:
@@ -261,9 +219,9 @@ def test_a_second_store_replaces_the_first(tmp_path: Path) -> None:
         with cluster.store(f"sqlite:{tmp_path}/one.db"), cluster.store(f"sqlite:{tmp_path}/two.db") as second:
             partition = cluster.publish(10)
             poll_until(lambda: second.statistics().records_stored == 10)
-        with cluster.store(f"sqlite:{tmp_path}/two.db"), open_query(cluster) as query:
+        with cluster.store(f"sqlite:{tmp_path}/two.db"), open_stream(cluster) as query:
             start = query.initial()
-            assert query.read(start, query.latest(start)) == {partition.address: records(0, 10)}
+            assert read(query, start, query.latest(start)) == {partition.address: records(0, 10)}
 
 
 def test_stores_that_hold_less_than_was_read_cause_one_warning(
@@ -271,7 +229,7 @@ def test_stores_that_hold_less_than_was_read_cause_one_warning(
 ) -> None:
     partition = cluster.publish(10)
     checkpoint = document(partition.address, 0, 15)
-    with open_query(cluster) as query:
+    with open_stream(cluster) as query:
         assert query.latest(checkpoint) == query.latest(checkpoint) == checkpoint
     warnings = [record.message for record in caplog.records if record.name == "dafka.spark"]
     assert warnings == [
@@ -283,22 +241,21 @@ def test_stores_that_hold_less_than_was_read_cause_one_warning(
 def test_the_other_dialect() -> None:
     with run_cluster(wire="libdafka") as cluster, cluster.store():
         partition = cluster.publish(10)
-        with open_query(cluster, wire="libdafka") as query:
+        with open_stream(cluster, wire="libdafka") as query:
             start = query.initial()
-            assert query.read(start, query.latest(start)) == {partition.address: records(0, 10)}
+            assert read(query, start, query.latest(start)) == {partition.address: records(0, 10)}
 
 
-def test_a_missing_tower_or_store_is_reported_in_time(cluster: RunningCluster) -> None:
-    began = time.monotonic()
-    with pytest.raises(DiscoveryError, match=r"no tower answered at tcp://127.0.0.1:1 within 0.2 s"):
-        make_reader(None, towers="127.0.0.1:2:1", discoveryTimeout=200).initialOffset()
-    task = make_reader(None, towers="127.0.0.1:2:1", discoveryTimeout=200)
-    (piece,) = task.partitions({}, document("ABSENT", 0, 1))
-    with pytest.raises(DiscoveryError, match=r"no tower answered at tcp://127.0.0.1:1 within 0.2 s"):
-        list(task.read(piece))
+def test_a_missing_tower_or_store_is_reported() -> None:
+    no_tower = r"no tower answered at tcp://127.0.0.1:1 within 0.2 s"
+    with open_stream(None, discoveryTimeout=200) as query:
+        with pytest.raises(DiscoveryError, match=no_tower):
+            query.initial()
+        with pytest.raises(DiscoveryError, match=no_tower):
+            query.read({}, document("ABSENT", 0, 1))
     with (
         run_cluster() as without_store,
+        open_stream(without_store, discoveryTimeout=300) as query,
         pytest.raises(DiscoveryError, match=r"no store was found within 0.3 s through"),
     ):
-        make_reader(without_store, discoveryTimeout=300).initialOffset()
-    assert time.monotonic() - began < 10
+        query.initial()

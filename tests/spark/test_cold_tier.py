@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 
-import attrs
-import duckdb
 import pyarrow as pa
 import pytest
 import trio
 from pyspark.sql.types import StructType
 
-from dafka.records import Partition
 from dafka.spark.schema import COLUMNS
 from dafka.spark.store_source import make_batch_reader
 from dafka.storage import open_storage
@@ -55,28 +51,10 @@ def read(path: str, columns: StructType = COLUMNS, **options: object) -> pa.Tabl
 
 def test_both_tiers_are_read_as_one(path: str) -> None:
     found = read(path).sort_by([("partition", "ascending"), ("offset", "ascending")])
-    first = attrs.evolve(whole_batch("orders", A, 0, 600))
-    expected = [to_arrow(each, COLUMNS.names) for each in (first, batch("orders", B, 0, 600))]
+    expected = [
+        to_arrow(each, COLUMNS.names) for each in (whole_batch("orders", A, 0, 600), batch("orders", B, 0, 600))
+    ]
     assert found.combine_chunks().equals(pa.Table.from_batches(expected).combine_chunks())
-
-
-def test_duckdb_reads_the_same_from_the_objects(path: str) -> None:
-    found = read(path).to_pylist()
-    for address, cold_end in trio.run(cold_ends, path).items():
-        rows = [row for row in found if row["partition"] == address and row["offset"] < cold_end]
-        expected = len(rows), sum(row["offset"] for row in rows), sum(len(row["value"] or b"") for row in rows)
-        query = f"""
-            SELECT count(*), sum("offset"), sum(octet_length(value)) FROM '{Path(path).parent}/bucket/**/*.parquet'
-            WHERE partition = '{address}'
-        """
-        assert duckdb.execute(query).fetchall() == [expected]
-
-
-async def cold_ends(path: str) -> dict[str, int]:
-    url = f"{'sqlite' if path.endswith('.db') else 'filelog'}:{path}"
-    async with open_storage(url, read_only=True) as storage:
-        assert isinstance(storage, TieredStorage)
-        return {each: storage.cold_end(Partition("orders", each)) for each in (A, B)}
 
 
 @pytest.fixture

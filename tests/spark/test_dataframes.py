@@ -46,12 +46,8 @@ def test_without_a_schema_values_are_the_bytes_that_were_sent(spark: SparkSessio
     frame = dafka.spark.read(spark, [store], topic=["orders"])
     assert frame.columns == [*PLAIN, "value"]
     assert [bytes(row.value) for row in frame.orderBy("offset").collect()] == LINES
-
-
-def test_several_topics_and_unusual_names(spark: SparkSession, store: Path) -> None:
-    assert dafka.spark.read(spark, store, topic="a, b").count() == 4
-    assert dafka.spark.read(spark, store, topic=["a, b", "orders"]).count() == 7
-    assert dafka.spark.read(spark, store).count() == 9
+    topics = ("a, b", ["a, b", "orders"], None)
+    assert [dafka.spark.read(spark, store, topic=topic).count() for topic in topics] == [4, 7, 9]
 
 
 def test_columns_and_options(spark: SparkSession, store: Path) -> None:
@@ -99,24 +95,18 @@ def test_names_of_views_are_valid_and_unique() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("options", "error"),
-    [
+def test_mistakes(spark: SparkSession, store: Path, tmp_path: Path) -> None:
+    expected = "columns: expected some of topic, partition, offset, timestamp, timestampType, "
+    mistakes: list[tuple[dict[str, Any], str]] = [
         ({"into": "data"}, "into: expected a schema to decode values with"),
         ({"writer_schemas": [{}]}, "writer_schemas: expected a schema to decode values with"),
-        ({"columns": ["offsets"]}, "columns: expected some of topic, partition, offset, timestamp, timestampType, "),
-        ({"columns": "offset"}, "columns: expected some of"),
-    ],
-)
-def test_mistakes(spark: SparkSession, store: Path, options: dict[str, Any], error: str) -> None:
-    with pytest.raises(ConfigError, match=error):
-        dafka.spark.read(spark, store, **options)
-
-
-def test_views_of_missing_topics_and_stores(spark: SparkSession, store: Path, tmp_path: Path) -> None:
-    with pytest.raises(
-        ConfigError, match="schemas: no store has a topic 'order'; the stores hold 'Orders 2013', 'a, b'"
-    ):
+        ({"columns": ["offsets"]}, expected),
+        ({"columns": "offset"}, expected),
+    ]
+    for options, error in mistakes:
+        with pytest.raises(ConfigError, match=error):
+            dafka.spark.read(spark, store, **options)
+    with pytest.raises(ConfigError, match="schemas: no store has a topic 'order'; the stores hold 'Orders 2013'"):
         dafka.spark.make_views(spark, store, {"order": "item STRING"})
     with pytest.raises(StorageError, match="there is nothing here"):
         dafka.spark.make_views(spark, tmp_path / "none")

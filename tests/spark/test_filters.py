@@ -83,9 +83,7 @@ TEXT = st.builds(
     NAMES,
 )
 TIMES = st.builds(
-    lambda microseconds, hours: (EPOCH + timedelta(microseconds=microseconds)).astimezone(
-        timezone(timedelta(hours=hours))
-    ),
+    lambda passed, hours: (EPOCH + timedelta(microseconds=passed)).astimezone(timezone(timedelta(hours=hours))),
     st.integers(-3, 120_003) | st.integers(0, 12).map(lambda offset: offset * 10_000),
     st.integers(-12, 12),
 )
@@ -148,26 +146,17 @@ def test_a_pushed_filter_limits_what_is_read(each: Filter, count: int) -> None:
     assert len(read(pushed)) == count
 
 
-def test_a_list_of_offsets_is_read_from_the_first_to_the_last() -> None:
-    pushed = PushedFilters()
-    each = In(("offset",), (3, 7))
-    assert pushed.push([each]) == [each]
-    assert pushed.clip_range(0, 12) == (3, 8)
-
-
-@pytest.mark.parametrize(
-    "each",
-    [
-        Not(EqualTo(("topic",), "orders")),
-        EqualTo(("topic", "x"), "orders"),
-        EqualTo(("other",), "orders"),
-        IsNotNull(("other",)),
-        IsNotNull(("value",)),
-        EqualTo(("stored_at",), datetime(2026, 1, 1)),
-        EqualTo(("offset",), None),
-    ],
-)
-def test_other_filters_are_left_to_spark(each: Filter) -> None:
-    pushed = PushedFilters()
-    assert pushed.push([each]) == [each]
-    assert len(read(pushed)) == len(ROWS)
+def test_other_filters_are_left_to_spark() -> None:
+    for each, span in (
+        (In(("offset",), (3, 7)), (3, 8)),  # read from the first to the last
+        (Not(EqualTo(("topic",), "orders")), (0, 12)),
+        (EqualTo(("topic", "x"), "orders"), (0, 12)),
+        (EqualTo(("other",), "orders"), (0, 12)),
+        (IsNotNull(("other",)), (0, 12)),
+        (IsNotNull(("value",)), (0, 12)),
+        (EqualTo(("stored_at",), datetime(2026, 1, 1)), (0, 12)),
+        (EqualTo(("offset",), None), (0, 12)),
+    ):
+        pushed = PushedFilters()
+        assert (pushed.push([each]), pushed.clip_range(0, 12)) == ([each], span)
+        assert len(read(pushed)) == (len(ROWS) if span == (0, 12) else 60)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from random import Random
@@ -45,20 +45,6 @@ async def one_store(path: Path) -> AsyncIterator[Cluster]:
         yield cluster
 
 
-async def publish_part(config: Config, values: Sequence[bytes], stored: Callable[[], bool]) -> None:
-    """Publish in an attempt that is cancelled once `stored` is true."""
-    gate = trio.Event()
-
-    def halting() -> Iterator[pa.RecordBatch]:
-        yield from rows(values)
-        trio.from_thread.run(gate.wait)
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(publish, halting(), ONE_TOPIC, config, TASK)
-        await wait_until(stored)
-        nursery.cancel_scope.cancel()
-
-
 async def test_a_producer_is_closed_before_its_topic_gets_another(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
@@ -75,9 +61,6 @@ async def test_a_producer_is_closed_before_its_topic_gets_another(
         yield RecordingProducer(next_sequence)
         await trio.sleep(10)  # the ACKs come late
         running.remove(address)
-
-    async def find_nothing(*arguments: object) -> int:
-        return 0
 
     monkeypatch.setattr(publishing, "open_producer", open_slow_producer)
     monkeypatch.setattr(publishing, "find_stored_end", find_nothing)
@@ -108,14 +91,15 @@ async def test_rows_that_wait_for_room_are_published_once(
     async def open_slow_producer(*_: object, next_sequence: int, **__: object) -> AsyncIterator[RecordingProducer]:
         yield SlowProducer(next_sequence)
 
-    async def find_nothing(*arguments: object) -> int:
-        return 0
-
     monkeypatch.setattr(publishing, "open_producer", open_slow_producer)
     monkeypatch.setattr(publishing, "find_stored_end", find_nothing)
     async with publishing._open_task(object.__new__(Reader), Config(), TASK) as task:
         await task.publish(iter([("a", contents(0, 5))]))
     assert published == contents(0, 5)
+
+
+async def find_nothing(*arguments: object) -> int:
+    return 0
 
 
 @attrs.define
@@ -161,17 +145,6 @@ async def test_no_rows_need_no_cluster() -> None:
     assert await publish(iter(()), ONE_TOPIC, Config(), TASK) == PublishResult()
 
 
-async def test_a_retry_continues_after_the_stored_records(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
-    async with one_store(path) as cluster:
-        store = cluster.store
-        assert store is not None
-        await publish_part(cluster.config, contents(0, 300), lambda: store.statistics().records_stored == 300)
-        done = await publish(rows(contents(0, 1000), 70), ONE_TOPIC, cluster.config, TASK)
-        assert await read_store(path) == {PARTITION: contents(0, 1000)}
-    assert done == PublishResult(1000, frozenset("t"), 300)
-
-
 def make_rows(seed: int) -> list[dict[str, object]]:
     """Return rows in which one column differs from row to row: the value, the key, a header or the timestamp."""
     random, found = Random(seed), []
@@ -194,19 +167,11 @@ def whole_rows(found: Sequence[dict[str, object]], size: int = 70) -> Iterator[p
         yield pa.RecordBatch.from_pylist(found[start : start + size], schema)
 
 
-def as_rows(records: Sequence[Record]) -> list[str]:
-    """Return stored records as rows, each as a text that sorts."""
-    return [
-        repr(
-            {
-                "value": each.value,
-                "key": each.key,
-                "headers": [{"key": name, "value": value} for name, value in each.headers] or None,
-                "timestamp": (each.timestamp or 0) * 1000,
-            }
-        )
-        for each in records
-    ]
+def as_row(record: Record) -> str:
+    """Return a stored record as a row, in a text that sorts."""
+    headers = [{"key": name, "value": value} for name, value in record.headers] or None
+    time = (record.timestamp or 0) * 1000
+    return repr({"value": record.value, "key": record.key, "headers": headers, "timestamp": time})
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -219,7 +184,7 @@ async def test_each_row_is_published_once_whatever_an_earlier_attempt_stored(tmp
     async with one_store(path) as cluster:
         await publish(whole_rows(earlier), WHOLE, cluster.config, TASK)
         done = await publish(whole_rows(whole, size=random.randint(50, 400)), WHOLE, cluster.config, TASK)
-        stored = as_rows((await read_records(path))[PARTITION])
+        stored = [as_row(each) for each in (await read_records(path))[PARTITION]]
     assert done == PublishResult(400, frozenset("t"), len(earlier))
     assert stored[: len(earlier)] == [repr(row) for row in earlier]
     assert sorted(stored) == sorted(repr(row) for row in whole)
@@ -249,17 +214,14 @@ async def test_changed_rows_are_an_error(tmp_path: Path, change: dict[str, objec
 
 async def test_a_second_store_with_fewer_records_is_filled(tmp_path: Path) -> None:
     near, far = tmp_path / "near.db", tmp_path / "far.db"
-    async with one_store(near) as cluster:
-        store = cluster.store
-        assert store is not None
-        async with trio.open_nursery() as nursery:
-            late = cluster.config.with_store(storage=f"sqlite:{far}")
-            await publish_part(cluster.config, contents(0, 300), lambda: store.statistics().records_stored == 300)
-            await nursery.start(serve_store, late)
-            config = cluster.config.with_producer(min_stores=2)
-            done = await publish(rows(contents(0, 300)), ONE_TOPIC, config, TASK)
-            assert await read_store(near) == await read_store(far) == {PARTITION: contents(0, 300)}
-            nursery.cancel_scope.cancel()
+    async with one_store(near) as cluster, trio.open_nursery() as nursery:
+        late = cluster.config.with_store(storage=f"sqlite:{far}")
+        await publish(rows(contents(0, 300)), ONE_TOPIC, cluster.config, TASK)
+        await nursery.start(serve_store, late)
+        config = cluster.config.with_producer(min_stores=2)
+        done = await publish(rows(contents(0, 300)), ONE_TOPIC, config, TASK)
+        assert await read_store(near) == await read_store(far) == {PARTITION: contents(0, 300)}
+        nursery.cancel_scope.cancel()
     assert done.already_stored == 300
 
 
@@ -285,18 +247,12 @@ async def test_each_topic_has_a_partition_and_few_producers_serve_many_topics(
 async def test_a_retry_succeeds_though_retention_dropped_the_first_records(tmp_path: Path) -> None:
     async with one_store(path := tmp_path / "s.db") as cluster:
         await publish(rows(contents(0, 500)), ONE_TOPIC, cluster.config, TASK)
-    async with open_trimmed(path, 450) as cluster:
+    async with open_storage(f"sqlite:{path}") as storage:
+        await storage.trim(PARTITION, 450)
+    async with one_store(path) as cluster:
         done = await publish(rows(contents(0, 600)), ONE_TOPIC, cluster.config, TASK)
         assert await read_store(path) == {PARTITION: contents(450, 600)}
     assert done == PublishResult(600, frozenset("t"), 500)
-
-
-@asynccontextmanager
-async def open_trimmed(path: Path, earliest: int) -> AsyncIterator[Cluster]:
-    async with open_storage(f"sqlite:{path}") as storage:
-        await storage.trim(PARTITION, earliest)
-    async with one_store(path) as cluster:
-        yield cluster
 
 
 async def test_without_a_store_the_error_names_the_options() -> None:

@@ -28,6 +28,8 @@ def load(spark: SparkSession, path: str, **options: str) -> DataFrame:
 
 
 def test_all_columns_are_returned_as_stored(spark: SparkSession, path: str) -> None:
+    fill(f"sqlite:{path}-empty")
+    assert load(spark, f"{path}-empty").count() == 0
     frame = load(spark, path)
     assert frame.schema.simpleString() == (
         "struct<topic:string,partition:string,offset:bigint,timestamp:timestamp,timestampType:int,stored_at:timestamp,"
@@ -72,8 +74,3 @@ def test_filters_that_are_pushed(spark: SparkSession, path: str) -> None:
     ]
     for condition, count in conditions:
         assert load(spark, path, pushFilters="true").where(condition).count() == count, condition
-
-
-def test_an_empty_store_has_no_rows(spark: SparkSession, tmp_path: Path) -> None:
-    fill(f"sqlite:{tmp_path}/empty.db")
-    assert load(spark, f"{tmp_path}/empty.db").count() == 0

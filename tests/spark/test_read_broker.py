@@ -8,14 +8,14 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import trio
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer
 
 from dafka import Config, ProducerRecord, open_consumer, open_producer
 from dafka.broker.core.log.partitioner import log_of_address, log_of_key
-from tests.kafka.server.clients import AioKafka, Message
+from tests.kafka.server.clients import AioKafka, Confluent, Message
 from tests.kafka.server.fixtures import run_broker
 
 if TYPE_CHECKING:
@@ -26,15 +26,6 @@ RECORDS = 400
 WRITERS = ("native-1", "native-2", "confluent", "aiokafka")
 TOTAL = RECORDS * len(WRITERS)
 DEADLINE_S = 60
-
-
-class Seen(NamedTuple):
-    """A record as a reader sees it, without its place."""
-
-    value: bytes | None
-    key: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...]
-    timestamp: int | None
 
 
 def make_records(writer: str) -> list[Message]:
@@ -66,43 +57,30 @@ def write_natively(config: Config, writer: str) -> str:
     return trio.run(write)
 
 
-def write_with_confluent(servers: str) -> None:
-    producer = Producer({"bootstrap.servers": servers, "partitioner": "murmur2_random", "linger.ms": 1})
-    for each in make_records("confluent"):
-        producer.produce("orders", each.value, each.key, headers=list(each.headers), timestamp=each.timestamp)
-        producer.poll(0.001)
-    assert producer.flush(DEADLINE_S) == 0
-
-
-def read_natively(config: Config) -> dict[tuple[str, int], Seen]:
+def read_natively(config: Config) -> dict[tuple[str, int], Message]:
     """Return what a consumer of Dafka gets, by partition and sequence."""
 
-    async def read() -> dict[tuple[str, int], Seen]:
-        found: dict[tuple[str, int], Seen] = {}
+    async def read() -> dict[tuple[str, int], Message]:
+        found: dict[tuple[str, int], Message] = {}
         with trio.fail_after(DEADLINE_S):
             async with open_consumer(["orders"], config.with_consumer(offset_reset="earliest")) as consumer:
                 while len(found) < TOTAL:
                     for each in await consumer.next_batch():
                         place = each.partition.address, each.sequence
                         assert place not in found
-                        found[place] = Seen(each.value, each.key, each.headers, each.timestamp)
+                        found[place] = Message(each.value, each.key, each.headers, each.timestamp or -1)
         return found
 
     return trio.run(read)
 
 
-def read_with_confluent(servers: str) -> dict[tuple[int, int], Seen]:
+def read_with_confluent(servers: str) -> dict[tuple[int, int], Message]:
     """Return what a client of Kafka gets, by log and offset."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": servers,
-            "group.id": "readers",
-            "auto.offset.reset": "earliest",
-            "topic.metadata.refresh.interval.ms": 200,
-        }
-    )
+    settings: dict[str, Any] = {"group.id": "readers", "auto.offset.reset": "earliest"}
+    settings |= {"bootstrap.servers": servers, "topic.metadata.refresh.interval.ms": 200}
+    consumer = Consumer(settings)
     consumer.subscribe(["orders"])
-    found: dict[tuple[int, int], Seen] = {}
+    found: dict[tuple[int, int], Message] = {}
     deadline = time.monotonic() + DEADLINE_S
     while len(found) < TOTAL:
         assert time.monotonic() < deadline, len(found)
@@ -111,39 +89,31 @@ def read_with_confluent(servers: str) -> dict[tuple[int, int], Seen]:
                 pairs: Any = each.headers() or ()
                 place = each.partition() or 0, each.offset() or 0
                 assert place not in found
-                found[place] = Seen(
-                    each.value(), each.key(), tuple((name, value) for name, value in pairs), each.timestamp()[1]
-                )
+                found[place] = Message(each.value(), each.key(), tuple(pairs), each.timestamp()[1])
     consumer.close()
     return found
 
 
-def read_with_spark(spark: SparkSession, storage: str, *, may_be_empty: bool = False) -> dict[tuple[str, int], Seen]:
+def read_with_spark(spark: SparkSession, storage: str, *, may_be_empty: bool = False) -> dict[tuple[str, int], Message]:
     reader = spark.read.format("dafka").option("subscribe", "orders").option("includeHeaders", "true")
     frame = reader.option("failOnDataLoss", "false" if may_be_empty else "true").load(storage)
     rows = frame.selectExpr(
         "partition", "offset", "value", "key", "headers", "unix_millis(timestamp) AS time"
     ).collect()
 
-    def as_bytes(value: Any) -> bytes | None:
-        return None if value is None else bytes(value)
+    def as_message(row: Any) -> Message:
+        value, key = (None if each is None else bytes(each) for each in (row.value, row.key))
+        headers = tuple((each.key, None if each.value is None else bytes(each.value)) for each in row.headers or ())
+        return Message(value, key, headers, row.time)
 
-    return {
-        (row.partition, row.offset): Seen(
-            as_bytes(row.value),
-            as_bytes(row.key),
-            tuple((each.key, as_bytes(each.value)) for each in row.headers or ()),
-            row.time,
-        )
-        for row in rows
-    }
+    return {(row.partition, row.offset): as_message(row) for row in rows}
 
 
 def test_all_readers_see_the_same_records(spark: SparkSession, tmp_path: Path) -> None:
     storage = f"filelog:{tmp_path}/log"
     with run_broker(storage, Config().with_kafka(log_count=LOGS)) as broker, ThreadPoolExecutor() as pool:
         servers, config = broker.bootstrap_servers, broker.config
-        started = threading.Barrier(6)
+        started, confluent = threading.Barrier(6), Confluent(partitioner="murmur2_random")
 
         def begin(call: Callable[..., Any], *arguments: Any) -> Any:
             started.wait(DEADLINE_S)
@@ -153,10 +123,10 @@ def test_all_readers_see_the_same_records(spark: SparkSession, tmp_path: Path) -
         kafka_read = pool.submit(begin, read_with_confluent, servers)
         native = [pool.submit(begin, write_natively, config, writer) for writer in WRITERS[:2]]
         foreign = [
-            pool.submit(begin, write_with_confluent, servers),
+            pool.submit(begin, confluent.write, servers, "orders", make_records("confluent"), "none"),
             pool.submit(begin, AioKafka().write, servers, "orders", make_records("aiokafka"), "gzip"),
         ]
-        meanwhile: dict[tuple[str, int], Seen] = {}
+        meanwhile: dict[tuple[str, int], Message] = {}
         while not all(each.done() for each in (*native, *foreign)):
             now = read_with_spark(spark, storage, may_be_empty=True)
             assert meanwhile.items() <= now.items()
@@ -168,16 +138,16 @@ def test_all_readers_see_the_same_records(spark: SparkSession, tmp_path: Path) -
         in_spark = read_with_spark(spark, storage)
     assert meanwhile.items() <= in_spark.items()
     assert in_spark == by_sequence
-    written = [Seen(*each) for writer in WRITERS for each in make_records(writer)]
+    written = [each for writer in WRITERS for each in make_records(writer)]
     assert Counter(by_sequence.values()) == Counter(by_offset.values()) == Counter(written)
     check_logs(addresses, by_sequence, by_offset)
 
 
 def check_logs(
-    addresses: list[str], by_sequence: dict[tuple[str, int], Seen], by_offset: dict[tuple[int, int], Seen]
+    addresses: list[str], by_sequence: dict[tuple[str, int], Message], by_offset: dict[tuple[int, int], Message]
 ) -> None:
     """Check that offsets have no gaps, that keys choose logs, and that logs keep the order of each partition."""
-    logs: dict[int, list[Seen]] = defaultdict(list)
+    logs: dict[int, list[Message]] = defaultdict(list)
     for (log, offset), each in sorted(by_offset.items()):
         assert offset == len(logs[log])
         logs[log].append(each)

@@ -11,8 +11,10 @@ from pathlib import Path
 from unittest.mock import Mock, patch
 
 import adbc_driver_sqlite
+import attrs
 import pyarrow as pa
 import pytest
+import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -23,8 +25,9 @@ from dafka.spark.planning import StoreRange, StoreTask
 from dafka.spark.scan import scan_task
 from dafka.spark.schema import COLUMNS
 from dafka.storage import open_storage
-from dafka.storage.arrow import ARROW_TYPES, arrow_schema, escape_name, to_arrow
-from tests.spark.stores import TIME, A, B, batch, content, fill, trim, whole_batch
+from dafka.storage.arrow import arrow_schema, escape_name, to_arrow
+from dafka.storage.compaction import CompactionPolicy, compact_partition
+from tests.spark.stores import A, B, batch, content, fill, trim, whole_batch
 
 PARTITION = Partition("orders", A)
 
@@ -55,23 +58,12 @@ def by_storage(of: StoreTask, columns: Sequence[str] = COLUMNS.names, *, fail: b
         return read(of, columns, fail=fail)
 
 
-def expected(start: int, end: int, contents: Sequence[bytes] | None = None) -> list[dict[str, object]]:
-    times = pa.array([(TIME + sequence) * 1000 for sequence in range(start, end)]).cast(ARROW_TYPES["timestamp"])
-    values = contents or [content("orders", A, sequence) for sequence in range(start, end)]
-    return [
-        {
-            "topic": "orders",
-            "partition": A,
-            "offset": sequence,
-            "timestamp": time,
-            "timestampType": 1,
-            "stored_at": time,
-            "key": None,
-            "headers": None,
-            "value": value,
-        }
-        for sequence, time, value in zip(range(start, end), times.to_pylist(), values, strict=True)
-    ]
+def to_table(of: RecordBatch, columns: Sequence[str] = COLUMNS.names) -> pa.Table:
+    return pa.Table.from_batches([to_arrow(of, columns)]).combine_chunks()
+
+
+def orders(*spans: tuple[int, int]) -> pa.Table:
+    return pa.concat_tables([to_table(batch("orders", A, *span)) for span in spans]).combine_chunks()
 
 
 def test_whole_records_are_returned_as_stored(tmp_path: Path, scheme: str) -> None:
@@ -83,17 +75,6 @@ def test_whole_records_are_returned_as_stored(tmp_path: Path, scheme: str) -> No
             assert read(of).equals(to_table(stored))
 
 
-@pytest.mark.parametrize("column", ["key", "headers", "timestamp"])
-def test_a_damaged_column_is_an_error_in_both_ways(tmp_path: Path, column: str) -> None:
-    of = task(fill(f"sqlite:{tmp_path}/store", whole_batch("orders", A, 0, 40)), 0, 40)
-    with closing(sqlite3.connect(f"{tmp_path}/store")) as connection, connection:
-        connection.execute(f"UPDATE records SET {column} = 'damaged' WHERE sequence = 17")
-    for reading in (read, by_storage):
-        with pytest.raises(StorageError, match="17"):
-            reading(of)
-        assert reading(of, fail=False)["offset"].to_pylist() == [*range(17), *range(18, 40)]
-
-
 @pytest.mark.usefixtures("no_storage")
 def test_the_driver_reads_stores_of_an_older_version(tmp_path: Path) -> None:
     url = fill(f"sqlite:{tmp_path}/store", batch("orders", A, 0, 40))
@@ -102,11 +83,7 @@ def test_the_driver_reads_stores_of_an_older_version(tmp_path: Path) -> None:
         for column in ("key", "headers", "timestamp"):
             connection.execute(f"ALTER TABLE records DROP COLUMN {column}")
         connection.execute("PRAGMA user_version = 2")
-    assert read(task(url, 0, 40)).to_pylist() == expected(0, 40)
-
-
-def to_table(of: RecordBatch) -> pa.Table:
-    return pa.Table.from_batches([to_arrow(of, COLUMNS.names)]).combine_chunks()
+    assert read(task(url, 0, 40)).equals(orders((0, 40)))
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
@@ -114,18 +91,16 @@ def to_table(of: RecordBatch) -> pa.Table:
 def test_the_driver_and_the_storage_return_the_same(
     tmp_path_factory: pytest.TempPathFactory, contents: list[bytes], data: st.DataObject
 ) -> None:
-    url = fill(
-        f"sqlite:{tmp_path_factory.mktemp('scan')}/store", batch("orders", A, 3, 3 + len(contents), contents=contents)
-    )
+    stored = batch("orders", A, 3, 3 + len(contents), contents=contents)
+    url = fill(f"sqlite:{tmp_path_factory.mktemp('scan')}/store", stored)
     start = data.draw(st.integers(3, 2 + len(contents)))
     end = data.draw(st.integers(start + 1, 3 + len(contents)))
     columns = data.draw(st.lists(st.sampled_from(COLUMNS.names), min_size=1, unique=True))
     of = task(url, start, end)
-    rows = [{name: row[name] for name in columns} for row in expected(start, end, contents[start - 3 : end - 3])]
     with patch.object(module, "WINDOW_RECORDS", data.draw(st.sampled_from([1, 7, 10_000]))):
         with patch.object(module, "_scan_storage", None):
             by_driver = read(of, columns)
-        assert by_driver.to_pylist() == rows
+        assert by_driver.equals(to_table(stored.between(start, end), columns))
         with patch.object(module, "WINDOW_BYTES_MAX", 2000):
             mixed = read(of, columns)
     assert mixed.equals(by_driver)
@@ -144,19 +119,11 @@ def test_the_driver_and_the_storage_return_the_same(
     ],
 )
 def test_names_of_any_bytes(tmp_path: Path, partition: Partition) -> None:
-    url = fill(f"sqlite:{tmp_path}/store", batch(partition.topic, partition.address, 0, 40))
-    of = task(url, 0, 40, partition)
-    found = read(of)
-    assert found["value"].to_pylist() == [content(partition.topic, partition.address, number) for number in range(40)]
-    assert set(found["topic"].to_pylist()) == {escape_name(partition.topic)}
-    assert set(found["partition"].to_pylist()) == {escape_name(partition.address)}
-
-
-@pytest.mark.usefixtures("no_storage")
-@pytest.mark.parametrize("name", ["a b.db", "50%41.db", "a#b.db", "a&b=c.db"])
-def test_the_driver_opens_files_with_unusual_names(tmp_path: Path, name: str) -> None:
-    url = fill(f"sqlite:{tmp_path}/{name}", batch("orders", A, 0, 40))
-    assert read(task(url, 0, 40)).to_pylist() == expected(0, 40)
+    stored = batch(partition.topic, partition.address, 0, 40)
+    for file in ("store", "a b.db", "50%41.db", "a#b.db", "a&b=c.db"):
+        found = read(task(fill(f"sqlite:{tmp_path}/{file}", stored), 0, 40, partition))
+        assert found.equals(to_table(stored))
+        assert set(found["topic"].to_pylist()) == {escape_name(partition.topic)}
 
 
 def test_several_ranges_of_several_stores(tmp_path: Path) -> None:
@@ -191,7 +158,7 @@ def test_large_records_are_read_in_small_batches(tmp_path: Path, scheme: str) ->
     contents = [bytes([number]) * size for number, size in enumerate([3_000_000, 0, 1, 2_000_000, 5, 4_000_000])]
     url = fill(f"{scheme}:{tmp_path}/store", batch("orders", A, 0, 6, contents=contents))
     of = task(url, 0, 6, record_bytes=1_500_000)
-    assert read(of).to_pylist() == expected(0, 6, contents)
+    assert read(of).equals(to_table(batch("orders", A, 0, 6, contents=contents)))
     assert max(each.num_rows for each in batches(of)) < 6
 
 
@@ -228,21 +195,24 @@ def damage(path: Path, statement: str) -> None:
 @pytest.mark.parametrize(
     "statement",
     [
-        "DELETE FROM records WHERE sequence BETWEEN 40 AND 44",
-        "UPDATE records SET content = 'text' WHERE sequence BETWEEN 40 AND 44",
-        "UPDATE records SET content = 1.5 WHERE sequence BETWEEN 40 AND 44",
-        "UPDATE records SET stored_at = 'never' WHERE sequence BETWEEN 40 AND 44",
-        "UPDATE records SET stored_at = x'00' WHERE sequence BETWEEN 40 AND 44",
+        "DELETE FROM records",
+        "UPDATE records SET content = 'text'",
+        "UPDATE records SET content = 1.5",
+        "UPDATE records SET stored_at = 'never'",
+        "UPDATE records SET stored_at = x'00'",
+        "UPDATE records SET key = 'damaged'",
+        "UPDATE records SET headers = 'damaged'",
+        "UPDATE records SET timestamp = 'damaged'",
     ],
 )
 def test_damaged_rows(tmp_path: Path, statement: str) -> None:
-    url = fill(f"sqlite:{tmp_path}/store.db", batch("orders", A, 0, 100))
-    damage(tmp_path / "store.db", statement)
-    with pytest.raises(StorageError) as caught:
-        read(task(url, 0, 100))
-    assert f"orders/{A}: sequences 40 to 44 are damaged" in str(caught.value)
-    assert str(caught.value).endswith(" (set failOnDataLoss to false to skip them)")
-    assert read(task(url, 0, 100), fail=False).to_pylist() == expected(0, 40) + expected(45, 100)
+    """They are an error whether the driver or the storage reads, or are left out."""
+    of = task(fill(f"sqlite:{tmp_path}/store.db", batch("orders", A, 0, 100)), 0, 100)
+    damage(tmp_path / "store.db", f"{statement} WHERE sequence BETWEEN 40 AND 44")
+    for reading in (read, by_storage):
+        with pytest.raises(StorageError, match=rf"orders/{A}: sequences 40 to 44 are damaged.* \(set failOnDataLoss"):
+            reading(of)
+        assert reading(of, fail=False).equals(orders((0, 40), (45, 100)))
 
 
 def test_damaged_pages(tmp_path: Path) -> None:
@@ -281,23 +251,15 @@ def test_damaged_entries_of_a_file_log(tmp_path: Path) -> None:
 
 def test_records_that_are_trimmed_during_a_read(tmp_path: Path, scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "WINDOW_RECORDS", 30)
-    contents = [bytes(60_000)] * 120
-    url = fill(
-        f"{scheme}:{tmp_path}/store?segment_bytes=100000" if scheme == "filelog" else f"sqlite:{tmp_path}/store",
-        *(batch("orders", A, start, start + 10, contents=contents[start : start + 10]) for start in range(0, 120, 10)),
-    )
-    url = url.partition("?")[0]
+    runs = [batch("orders", A, start, start + 10, contents=[bytes(60_000)] * 10) for start in range(0, 120, 10)]
+    more = "?segment_bytes=100000" if scheme == "filelog" else ""
+    first, second = (fill(f"{scheme}:{tmp_path}/{name}{more}", *runs).partition("?")[0] for name in ("one", "two"))
     with pytest.raises(StorageError, match=rf"^orders/{A}: records \d+ to 89 are no longer in the stores"):
-        trim_after_first(url, fail=True)
-    url = fill(
-        f"{scheme}:{tmp_path}/again",
-        *(batch("orders", A, start, start + 10, contents=contents[start : start + 10]) for start in range(0, 120, 10)),
-    )
-    found = trim_after_first(url, fail=False)
-    first = found.index(90)
-    assert found[:first] == list(range(first))
-    assert first < 90
-    assert found[first:] == list(range(90, 120))
+        trim_after_first(first, fail=True)
+    found = trim_after_first(second, fail=False)
+    end = found.index(90)
+    assert end < 90
+    assert found == [*range(end), *range(90, 120)]
 
 
 def trim_after_first(url: str, *, fail: bool) -> list[int]:
@@ -340,3 +302,35 @@ def test_a_time_that_is_out_of_range(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=f"^orders/{A}: the records from 0 on fit no column: "):
         read(task(url, 0, 50))
     assert read(task(url, 0, 50), ["value"]).num_rows == 50
+
+
+@pytest.mark.parametrize("url", ["sqlite:{}/store.db", "filelog:{}/log?segment_bytes=1500"])
+def test_what_compaction_has_left_is_read_at_its_offsets(url: str, tmp_path: Path) -> None:
+    """No gap counts as a loss."""
+    keys = 13
+
+    async def program() -> dict[int, bytes | None]:
+        left: dict[int, bytes | None] = {}
+        async with open_storage(url.format(tmp_path)) as storage:
+            for first in range(0, 400, 10):
+                stored = whole_batch("orders", A, first, first + 10)
+                stored = attrs.evolve(stored, keys=[b"key %d" % (each % keys) for each in range(first, first + 10)])
+                await storage.append([stored])
+            await compact_partition(storage, PARTITION, 0, CompactionPolicy(dirty_ratio=0), 0, no_wait)
+            while (sequence := max(left, default=-1) + 1) < 400:
+                found = await storage.read(PARTITION, sequence, 400)
+                assert found is not None
+                left.update((record.sequence, record.value) for record in found)
+        return left
+
+    left = trio.run(program)
+    assert keys <= len(left) < 200
+    found = read(task(url.format(tmp_path).partition("?")[0], 0, 400)).to_pylist()
+    assert [(row["offset"], row["value"]) for row in found] == sorted(left.items())
+    whole = to_table(whole_batch("orders", A, 0, 400)).to_pylist()
+    for row in found:
+        assert row == whole[row["offset"]] | {"key": b"key %d" % (row["offset"] % keys), "stored_at": row["stored_at"]}
+
+
+async def no_wait(_count: int) -> None:
+    await trio.lowlevel.checkpoint()

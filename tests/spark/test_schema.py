@@ -21,7 +21,7 @@ from dafka.batches import pack_headers
 from dafka.errors import ConfigError
 from dafka.packed_bytes import pack
 from dafka.spark.schema import COLUMNS, check_columns, default_columns
-from dafka.storage.arrow import ARROW_TYPES, TIMESTAMP_MAX, arrow_schema, escape_name, to_arrow
+from dafka.storage.arrow import ARROW_TYPES, TIMESTAMP_MAX, arrow_schema, to_arrow
 from tests.spark.stores import TIME, A, batch
 
 
@@ -39,11 +39,6 @@ def test_packed_contents_equal_plain_ones(contents: list[bytes]) -> None:
 def test_the_arrow_types_are_those_that_spark_requires() -> None:
     assert {field.name: to_arrow_type(field.dataType, timezone="UTC") for field in COLUMNS} == ARROW_TYPES
     assert [field.name for field in COLUMNS] == list(ARROW_TYPES)
-
-
-def test_columns_are_in_the_requested_order() -> None:
-    columns = ["value", "offset"]
-    assert to_arrow(batch("orders", A, 0, 2), columns).schema.equals(arrow_schema(columns))
 
 
 def test_a_time_of_storing_out_of_range_is_refused() -> None:
@@ -84,17 +79,13 @@ def test_headers_are_a_default_column_if_asked_for() -> None:
         default_columns({"includeHeaders": "yes"})
 
 
-@pytest.mark.parametrize(
-    ("name", "text"), [(b"plain", "plain"), ("naïve".encode(), "naïve"), (b"caf\xe9", "caf\\xe9"), (b"", "")]
-)
-def test_names_are_escaped(name: bytes, text: str) -> None:
-    assert escape_name(name.decode("utf-8", "surrogateescape")) == text
-
-
 def test_columns_of_a_schema() -> None:
     assert check_columns(COLUMNS) == tuple(COLUMNS.names)
     some = StructType([StructField("value", BinaryType()), StructField("offset", LongType(), nullable=False)])
     assert check_columns(some) == ("value", "offset")
+    assert to_arrow(batch("orders", A, 0, 2), check_columns(some)).schema.equals(arrow_schema(["value", "offset"]))
+    with pytest.raises(ConfigError, match=r"^schema: expected at least one column, of topic, "):
+        check_columns(StructType([]))
 
 
 @pytest.mark.parametrize(
@@ -111,8 +102,3 @@ def test_invalid_columns(name: str, kind: DataType, sentence: str) -> None:
     with pytest.raises(ConfigError) as caught:
         check_columns(StructType([StructField(name, kind)]))
     assert str(caught.value).startswith(f"schema: {sentence}")
-
-
-def test_no_column_at_all() -> None:
-    with pytest.raises(ConfigError, match=r"^schema: expected at least one column, of topic, "):
-        check_columns(StructType([]))

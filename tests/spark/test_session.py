@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS", "PYSPARK_SUBMIT_ARGS")
 
 
 @pytest.fixture(autouse=True)
 def no_configuration(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("SPARK_CONF_DIR", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS", "PYSPARK_SUBMIT_ARGS"):
+    for name in ("SPARK_CONF_DIR", *VARIABLES):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
 
@@ -39,17 +40,13 @@ def test_the_session_has_the_default_settings(spark: SparkSession) -> None:
 
 
 def test_workers_run_the_same_python(spark: SparkSession) -> None:
-    def executable(_: int) -> str:
-        return sys.executable
-
-    assert spark.sparkContext.parallelize([1], 1).map(executable).collect() == [sys.executable]
+    assert spark.sparkContext.parallelize([1], 1).map(lambda _: sys.executable).collect() == [sys.executable]
 
 
 def test_a_running_session_is_used_and_given_settings_override_ours(spark: SparkSession) -> None:
     name = "spark.sql.python.filterPushdown.enabled"
     try:
-        again = dafka.spark.make_session("other", settings={name: "false"})
-        assert again is spark
+        assert dafka.spark.make_session("other", settings={name: "false"}) is spark
         assert spark.conf.get(name) == "false"
     finally:
         spark.conf.set(name, "true")
@@ -61,36 +58,21 @@ def test_registering_again_changes_nothing(spark: SparkSession, tmp_path: Path) 
         spark.read.format("dafka").load(str(tmp_path / "none")).collect()
 
 
-def test_java_gets_our_log_configuration() -> None:
-    option = java_options()[JAVA_OPTIONS]
-    name, _, uri = option.partition("=")
+def test_java_gets_our_log_configuration_unless_there_is_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    name, _, uri = java_options()[JAVA_OPTIONS].partition("=")
     assert name == "-Dlog4j2.configurationFile"
     assert "%ex{short.message}" in Path(unquote(urlsplit(uri).path)).read_text("utf-8")
-
-
-def test_other_java_options_are_kept() -> None:
     assert java_options({JAVA_OPTIONS: "-Xss4m"})[JAVA_OPTIONS].endswith("log4j2.properties -Xss4m")
-
-
-@pytest.mark.parametrize(
-    "variable", ["JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS", "PYSPARK_SUBMIT_ARGS"]
-)
-def test_a_log_configuration_in_a_variable_overrides_ours(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(variable, "-Dlog4j.configurationFile=mine.xml")
-    assert java_options() == {}
-
-
-def test_a_log_configuration_in_the_settings_overrides_ours() -> None:
     assert java_options({JAVA_OPTIONS: "-Dlog4j2.configurationFile=mine.xml"}) == {}
-
-
-@pytest.mark.parametrize(
-    ("file", "text"), [("log4j2.properties", ""), ("spark-defaults.conf", "spark.driver.extraJavaOptions -Xss4m")]
-)
-def test_a_configuration_file_of_spark_overrides_ours(file: str, text: str, tmp_path: Path) -> None:
+    for variable in VARIABLES:
+        with monkeypatch.context() as patch:
+            patch.setenv(variable, "-Dlog4j.configurationFile=mine.xml")
+            assert java_options() == {}, variable
     (tmp_path / "conf").mkdir()
-    (tmp_path / "conf" / file).write_text(text)
-    assert java_options() == {}
+    for file, text in {"log4j2.properties": "", "spark-defaults.conf": "spark.driver.extraJavaOptions -Xss4m"}.items():
+        (tmp_path / "conf" / file).write_text(text)
+        assert java_options() == {}, file
+        (tmp_path / "conf" / file).unlink()
 
 
 def test_without_java_the_error_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

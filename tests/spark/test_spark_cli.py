@@ -120,19 +120,16 @@ def test_without_pyspark_the_error_names_the_extra(monkeypatch: pytest.MonkeyPat
     assert result.stderr.endswith(": pip install 'dafka[spark]'\n")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
+def test_mistakes_on_the_command_line() -> None:
+    for arguments, error in (
         (["--conf", "spark.ui.enabled"], "expected KEY=VALUE, not 'spark.ui.enabled'"),
         (["--conf", "=x"], "expected KEY=VALUE, not '=x'"),
         (["/none.py"], "cannot read /none.py: No such file or directory"),
         (["/"], "cannot read /: Is a directory"),
-    ],
-)
-def test_mistakes_on_the_command_line(arguments: list[str], error: str) -> None:
-    result = CliRunner().invoke(main, ["spark", *arguments])
-    assert result.exit_code == 2
-    assert error in result.stderr.splitlines()[-1]
+    ):
+        result = CliRunner().invoke(main, ["spark", *arguments])
+        assert result.exit_code == 2
+        assert error in result.stderr.splitlines()[-1]
 
 
 @pytest.mark.usefixtures("restored_arguments")
@@ -165,32 +162,22 @@ def test_errors_of_spark_are_one_sentence(
     assert sentence.startswith(error.format(script=script))
 
 
+WORKER = "from pyspark.sql.functions import udf\nspark.range(1).select(udf(lambda n: 1 // 0, 'int')('id')).collect()"
+
+
 @pytest.mark.usefixtures("restored_arguments")
-@pytest.mark.parametrize(
-    ("text", "last"),
-    [
-        ("def f():\n    return nothing\nf()", "NameError: name 'nothing' is not defined"),
-        (
-            "from pyspark.sql.functions import udf\n"
-            "spark.range(1).select(udf(lambda n: 1 // 0, 'int')('id')).collect()",
-            "ZeroDivisionError: integer division or modulo by zero",
-        ),
-    ],
-    ids=["in the script", "in a worker"],
-)
 def test_errors_of_functions_have_the_traceback_of_python(
-    spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str], text: str, last: str
+    spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert run_script(spark, tmp_path / "script.py", text) == 1
-    lines = capfd.readouterr().err.splitlines()
-    start = lines.index("Traceback (most recent call last):")
-    assert lines[-1] == last
-    assert not any(line.startswith("\tat ") for line in lines)
-    assert "nothing" not in text or f'File "{tmp_path}/script.py", line 3' in lines[start + 1]
-
-
-@pytest.mark.usefixtures("restored_arguments")
-def test_a_script_may_exit(spark: SparkSession, tmp_path: Path) -> None:
+    for text, last, at in (
+        ("def f():\n    return nothing\nf()", "NameError: name 'nothing' is not defined", 'script.py", line 3'),
+        (WORKER, "ZeroDivisionError: integer division or modulo by zero", "File "),
+    ):
+        assert run_script(spark, tmp_path / "script.py", text) == 1
+        lines = capfd.readouterr().err.splitlines()
+        start = lines.index("Traceback (most recent call last):")
+        assert (lines[-1], at in lines[start + 1]) == (last, True)
+        assert not any(line.startswith("\tat ") for line in lines)
     with pytest.raises(SystemExit) as caught:
         run_script(spark, tmp_path / "script.py", "import sys\nsys.exit(7)")
     assert caught.value.code == 7

@@ -57,22 +57,17 @@ IN_GROUP = """[PYTHON_EXCEPTION] An exception was thrown from the Python worker:
  SQLSTATE: 38000"""
 
 
+TRACE = "Traceback (most recent call last):\n"
+
+
 @pytest.mark.parametrize(
     ("text", "kind", "sentence"),
     [
         (IN_STREAM, StorageError, "path /none: there is nothing here"),
         (IN_GROUP, DiscoveryError, "no tower answers"),
-        (
-            "Traceback (most recent call last):\ndafka.errors.ConfigError: a\nX\ndafka.errors.StorageError: b",
-            StorageError,
-            "b",
-        ),
-        ("Traceback (most recent call last):\ndafka.errors.ConfigError: a SQLSTATE: 38000", ConfigError, "a"),
-        (
-            "Traceback (most recent call last):\ndafka.spark.errors.RowError: column value: a",
-            RowError,
-            "column value: a",
-        ),
+        (f"{TRACE}dafka.errors.ConfigError: a\nX\ndafka.errors.StorageError: b", StorageError, "b"),
+        (f"{TRACE}dafka.errors.ConfigError: a SQLSTATE: 38000", ConfigError, "a"),
+        (f"{TRACE}dafka.spark.errors.RowError: column value: a", RowError, "column value: a"),
     ],
 )
 def test_a_dafka_error_is_found(text: str, kind: type[DafkaError], sentence: str) -> None:
@@ -116,10 +111,7 @@ def test_errors_that_spark_raises(spark: SparkSession) -> None:
     assert (find_dafka_error(other), summarize_error(other)) == (None, "LookupError: what is wrong")
     lines = (find_worker_traceback(other) or "").splitlines()
     assert (lines[0], lines[-1]) == ("Traceback (most recent call last):", "LookupError: what is wrong")
-
-
-def test_errors_that_a_failing_stream_raises(spark: SparkSession) -> None:
-    frame = spark.readStream.format("dafka").load("/none")
+    stream = spark.readStream.format("dafka").load("/none")
     with pytest.raises(Exception, match="STREAM_FAILED") as caught:
-        finish_query(frame.writeStream.format("noop").start)
+        finish_query(stream.writeStream.format("noop").start)
     assert find_dafka_error(caught.value) == (StorageError, "path /none: there is nothing here")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sqlite3
 from collections.abc import Collection
 from contextlib import closing
 from pathlib import Path
@@ -100,14 +99,6 @@ def test_names_that_are_equal_once_escaped_are_refused_if_they_are_read(tmp_path
     ):
         select()
     assert select(subscribe="tea") == {("tea", A)}
-
-
-def test_a_store_of_a_newer_version(tmp_path: Path) -> None:
-    url = fill(f"sqlite:{tmp_path}/store.db", batch("orders", A, 0, 1))
-    with closing(sqlite3.connect(tmp_path / "store.db")) as connection:
-        connection.execute("PRAGMA user_version = 99")
-    with pytest.raises(StorageError, match=r"store\.db has schema version 99, expected 4"):
-        stored_in(url)
 
 
 def test_a_store_that_is_too_damaged_to_open(tmp_path: Path) -> None:

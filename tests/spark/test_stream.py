@@ -1,151 +1,162 @@
-"""Following stores in Spark: each record exactly once while stores grow and queries stop and start.
+"""Streams of stores and of a running cluster in Spark: each record exactly once, while queries stop and start.
 
-`test_stream_reader` has what does not need Spark.
+`test_stream_reader` and `test_cluster_reader` have what does not need Spark.
 """
 
 from __future__ import annotations
 
 import json
-from collections import Counter
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import pytest
 
-from tests.spark.queries import finish_query, start_query, wait_for
-from tests.spark.stores import TIME, A, B, batch, content, fill
+from tests.roles.helpers import contents
+from tests.spark.cluster import RunningCluster, cluster
+from tests.spark.queries import HANG_S, finish_query, start_query
+from tests.spark.stores import A, B, batch, content, fill
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+__all__ = ["cluster"]
+
+Found = dict[tuple[str, str], list[tuple[int, bytes]]]
+
 
 @attrs.frozen
 class Pipeline:
-    """A query from a path to a folder, which can be stopped and started again."""
+    """A query to a folder, which can be stopped and started again."""
 
     spark: SparkSession
     folder: Path
-    path: str
+    options: Mapping[str, str]
 
     def stream(self, **options: object) -> DataFrame:
-        given = {name: json.dumps(each) if isinstance(each, dict) else str(each) for name, each in options.items()}
-        return self.spark.readStream.format("dafka").options(**given).load(self.path)
+        given = {name: str(each) for name, each in options.items()}
+        stream = self.spark.readStream.format("dafka").option("startingOffsets", "earliest")
+        return stream.options(**self.options, **given).load()
 
-    def start(self, **options: object) -> StreamingQuery:
-        """Start the query, to read until it is stopped."""
-        return start_query(self._writer(**options).start)
-
-    def run(self, **options: object) -> StreamingQuery:
-        """Read what is stored now, and end."""
-        return finish_query(self._writer(**options).trigger(availableNow=True).start)
-
-    def _writer(self, **options: object) -> DataStreamWriter:
+    def writer(self, **options: object) -> DataStreamWriter:
         writer = self.stream(**options).writeStream.format("parquet")
         return writer.option("checkpointLocation", f"{self.folder}/checkpoint").option("path", f"{self.folder}/out")
 
-    def found(self) -> dict[tuple[str, str], list[int]]:
-        """Return the offsets that were written, by partition, after a check of all contents."""
-        if not (self.folder / "out").exists():
-            return {}
-        rows = self.spark.read.parquet(f"{self.folder}/out").select("topic", "partition", "offset", "value").collect()
-        assert all(bytes(row.value) == content(row.topic, row.partition, row.offset) for row in rows)
-        names = {(row.topic, row.partition) for row in rows}
-        return {
-            name: sorted(row.offset for row in rows if (row.topic, row.partition) == name) for name in sorted(names)
-        }
+    def run(self, **options: object) -> StreamingQuery:
+        """Read what is stored now, and end."""
+        return finish_query(self.writer(**options).trigger(availableNow=True).start)
+
+    def found(self) -> Found:
+        """Return the offsets and values that were written, in order, by topic and partition."""
+        found: Found = {}
+        columns = self.spark.read.parquet(f"{self.folder}/out").select("topic", "partition", "offset", "value")
+        for row in columns.orderBy("offset").collect():
+            found.setdefault((row.topic, row.partition), []).append((row.offset, bytes(row.value)))
+        return found
 
 
 @pytest.fixture
-def pipeline(spark: SparkSession, tmp_path: Path) -> Pipeline:
+def pipeline(spark: SparkSession, tmp_path: Path) -> Iterator[Pipeline]:
     (tmp_path / "stores").mkdir()
-    return Pipeline(spark, tmp_path, f"{tmp_path}/stores")
+    yield Pipeline(spark, tmp_path, {"path": f"{tmp_path}/stores"})
+    for query in spark.streams.active:
+        query.stop()
+
+
+def stored(**ends: int) -> Found:
+    """Return the records of partitions, whose names are a topic and a letter."""
+    names = {(name[:-1], name[-1] * 32): end for name, end in ends.items()}
+    return {name: [(offset, content(*name, offset)) for offset in range(end)] for name, end in names.items()}
 
 
 def test_a_query_continues_from_its_checkpoint(pipeline: Pipeline) -> None:
-    url = fill(f"sqlite:{pipeline.path}/one.db", batch("orders", A, 0, 50))
-    pipeline.run(startingOffsets="earliest")
-    fill(url, batch("orders", A, 50, 80), batch("trades", B, 0, 5))  # a new topic and partition
-    fill(f"filelog:{pipeline.path}/log", batch("orders", B, 0, 7))  # a new store
-    pipeline.run(startingOffsets="earliest")
-    assert pipeline.found() == {
-        ("orders", A): list(range(80)),
-        ("orders", B): list(range(7)),
-        ("trades", B): list(range(5)),
-    }
+    """New records, a new topic and partition, one that does not match, and another store in the folder."""
+    url = fill(f"sqlite:{pipeline.folder}/stores/one.db", batch("orders", A, 0, 50))
+    pipeline.run(subscribePattern="ord.*")
+    fill(url, batch("orders", A, 50, 80), batch("orders2", B, 0, 5), batch("trades", B, 0, 5))
+    fill(f"filelog:{pipeline.folder}/stores/log", batch("orders", B, 0, 7))
+    query = start_query(pipeline.writer(subscribePattern="ord.*").start)
+    query.processAllAvailable()
+    assert pipeline.found() == stored(ordersA=80, ordersB=7, orders2B=5)
+    fill(url, batch("orders", A, 80, 81))
+    query.processAllAvailable()
+    assert pipeline.found() == stored(ordersA=81, ordersB=7, orders2B=5)
 
 
-def test_new_records_topics_and_stores_are_noticed(pipeline: Pipeline) -> None:
-    """New records, a topic that matches, one that does not, and another store in the folder."""
-    url = fill(f"sqlite:{pipeline.path}/one.db", batch("orders-1", A, 0, 5))
-    query = pipeline.start(subscribePattern="orders.*")
-    try:
-        wait_for(query, lambda: bool(query.lastProgress))
-        fill(url, batch("orders-1", A, 5, 9), batch("orders-2", A, 0, 3), batch("trades", A, 0, 3))
-        fill(f"filelog:{pipeline.path}/log", batch("orders-2", B, 0, 4))
-        expected = {("orders-1", A): [5, 6, 7, 8], ("orders-2", A): [0, 1, 2], ("orders-2", B): [0, 1, 2, 3]}
-        wait_for(query, lambda: pipeline.found() == expected)
-    finally:
-        query.stop()
+def test_available_now_ends_while_the_store_grows_in_limited_micro_batches(pipeline: Pipeline) -> None:
+    """Each micro-batch finds more records and partitions than the one before, and the run still ends."""
+    url = fill(f"sqlite:{pipeline.folder}/stores/one.db", batch("orders", A, 0, 30), batch("orders", B, 0, 10))
+    counts: list[int] = []
 
+    def grow(frame: DataFrame, number: int) -> None:
+        counts.append(frame.count())
+        fill(url, batch("orders", A, 30 + 10 * number, 40 + 10 * number), batch("orders", f"{number:032}", 0, 3))
 
-def test_limited_micro_batches_and_progress(pipeline: Pipeline) -> None:
-    fill(f"sqlite:{pipeline.path}/store.db", batch("orders", A, 0, 30), batch("orders", B, 0, 10))
-    query = pipeline.run(startingOffsets="earliest", maxOffsetsPerTrigger=16)
-    progress = [each for each in query.recentProgress if each["numInputRows"]]
-    assert [each["numInputRows"] for each in progress] == [16, 16, 8]
-    (source,) = progress[0]["sources"]
+    writer = pipeline.stream(maxOffsetsPerTrigger=16).writeStream.foreachBatch(grow)
+    query = finish_query(writer.option("checkpointLocation", f"{pipeline.folder}/c").trigger(availableNow=True).start)
+    assert counts == [16, 16, 8]
+    (source,) = query.recentProgress[0]["sources"]
     assert json.loads(source["endOffset"])["offsets"] == {"orders": {A: 12, B: 4}}
     assert json.loads(source["latestOffset"])["offsets"] == {"orders": {A: 30, B: 10}}
-    assert pipeline.found() == {("orders", A): list(range(30)), ("orders", B): list(range(10))}
 
 
-def test_available_now_ends_while_the_store_grows(pipeline: Pipeline) -> None:
-    """Each micro-batch finds more records and partitions than the one before, and the run still ends."""
-    url = fill(f"sqlite:{pipeline.path}/store.db", batch("orders", A, 0, 20))
-    count = Counter[str]()
-
-    def grow(frame: DataFrame, _: int) -> None:
-        count["batches"] += 1
-        count["rows"] += frame.count()
-        number = count["batches"]
-        fill(url, batch("orders", A, 10 + 10 * number, 20 + 10 * number), batch("orders", f"{number:032}", 0, 3))
-
-    stream = pipeline.stream(startingOffsets="earliest", maxOffsetsPerTrigger=8)
-    query = stream.writeStream.foreachBatch(grow).option("checkpointLocation", f"{pipeline.folder}/c")
-    finish_query(query.trigger(availableNow=True).start)
-    assert count == {"batches": 3, "rows": 20}
-
-
-def test_windows_with_a_watermark(pipeline: Pipeline) -> None:
-    url = fill(f"sqlite:{pipeline.path}/store.db", batch("orders", A, 0, 25, step_ms=1000))
-    windows = (
-        pipeline.stream(startingOffsets="earliest")
-        .withWatermark("timestamp", "1 seconds")
-        .selectExpr("window(timestamp, '10 seconds') AS window", "timestamp")
-        .groupBy("window")
-        .count()
-        .selectExpr("unix_millis(window.start) AS start", "count")
-    )
-    for run in range(2):
-        writer = windows.writeStream.format("parquet").option("checkpointLocation", f"{pipeline.folder}/c")
-        finish_query(writer.option("path", f"{pipeline.folder}/out").trigger(availableNow=True).start)
-        fill(url, batch("orders", A, 25, 45, step_ms=1000)) if run == 0 else None
-    rows = pipeline.spark.read.parquet(f"{pipeline.folder}/out").collect()
-    assert {row["start"] - TIME: row["count"] for row in rows} == {0: 10, 10_000: 10, 20_000: 10, 30_000: 10}
+def test_a_query_follows_the_cluster_and_continues_after_a_stop(
+    spark: SparkSession, cluster: RunningCluster, tmp_path: Path
+) -> None:
+    options = {"towers": cluster.towers, "subscribe": "orders", "maxOffsetsPerTrigger": "300"}
+    pipeline = Pipeline(spark, tmp_path, options)
+    with cluster.producer() as producer:
+        cluster.send(producer, 600)
+        query = start_query(pipeline.writer().start)
+        try:
+            wait_rows(query, 600)
+            new = cluster.publish(10)
+            cluster.send(producer, 100)
+            progress = wait_rows(query, 710)
+        finally:
+            query.stop()
+        assert [each["numInputRows"] for each in progress[:2]] == [300, 300]
+        assert "700" in str(progress[-1]["sources"][0]["latestOffset"])
+        cluster.send(producer, 50)
+        pipeline.run()
+        ends = {producer.partition.address: 750, new.address: 10}
+    assert pipeline.found() == {("orders", name): list(enumerate(contents(0, end))) for name, end in ends.items()}
 
 
-def test_process_all_available_includes_all_stored_records(tmp_path: Path, spark: SparkSession) -> None:
-    url = fill(f"sqlite:{tmp_path}/store.db", batch("orders", A, 0, 1))
-    stream = spark.readStream.format("dafka").option("startingOffsets", "earliest").load(f"{tmp_path}/store.db")
-    query = start_query(stream.writeStream.format("memory").queryName("all_available").start)
-    try:
-        for end in range(2, 6):
+def test_times_of_planning_move_watermarks(spark: SparkSession, cluster: RunningCluster, tmp_path: Path) -> None:
+    from pyspark.sql import functions
+
+    before = time.time()
+    with cluster.producer() as producer:
+        cluster.send(producer, 10)
+        stream = Pipeline(spark, tmp_path, {"towers": cluster.towers, "subscribe": "orders"}).stream()
+        window = functions.window("stored_at", "1 millisecond")
+        counts = stream.withWatermark("stored_at", "0 seconds").groupBy(window, "partition").count()
+        query = start_query(counts.writeStream.format("memory").queryName("counts").outputMode("append").start)
+        try:
             query.processAllAvailable()
-            fill(url, batch("orders", A, end - 1, end))
-            query.processAllAvailable()
-            assert spark.table("all_available").count() == end
-    finally:
-        query.stop()
+            cluster.send(producer, 1)
+            deadline = time.monotonic() + HANG_S
+            while not (rows := spark.table("counts").collect()):
+                assert time.monotonic() < deadline
+                query.processAllAvailable()
+        finally:
+            query.stop()
+    assert [(row["partition"], row["count"]) for row in rows] == [(producer.partition.address, 10)]
+    assert before - 1 <= rows[0]["window"]["start"].timestamp() <= time.time()
+
+
+def wait_rows(query: StreamingQuery, count: int) -> list[Any]:
+    """Wait until this many rows have been read, and return the progress of the micro-batches that read any."""
+    deadline = time.monotonic() + HANG_S
+    while True:
+        progress = [each for each in query.recentProgress if each["numInputRows"]]
+        if sum(each["numInputRows"] for each in progress) == count:
+            return progress
+        assert query.isActive, query.exception()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

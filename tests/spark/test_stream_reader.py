@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import pickle
 import shutil
 import sqlite3
-from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,29 +11,26 @@ from typing import Any
 import attrs
 import pytest
 import trio
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from dafka.errors import StorageError
 from dafka.records import Partition
-from dafka.spark.data_source import DafkaDataSource
-from dafka.spark.schema import COLUMNS
-from dafka.spark.store_source import StoreStreamReader
 from dafka.storage import open_storage
 from dafka.storage.opening import delete_partitions
+from tests.spark.driving import Offsets, Row, open_query
 from tests.spark.stores import TIME, A, B, batch, content, fill, trim
 
 ORDERS = Partition("orders", A)
 
 
 @attrs.define
-class Query:
-    """A query that drives its reader as Spark does with `availableNow`, and keeps its checkpoint from run to run."""
+class Follower:
+    """A query with `availableNow`, which keeps its checkpoint from run to run."""
 
     folder: Path
-    checkpoint: str | None = None
-    rows: list[dict[str, Any]] = attrs.field(factory=list)
-    last: tuple[str, list[list[dict[str, Any]]]] | None = None
+    checkpoint: Offsets = attrs.field(factory=dict)
+    rows: list[Row] = attrs.field(factory=list)
+    last: list[list[Row]] = attrs.field(factory=list)
 
     @property
     def path(self) -> str:
@@ -44,62 +38,22 @@ class Query:
 
     def run(self, **options: object) -> None:
         """Read what is stored now, from the checkpoint on if there is one."""
-        reader = self._make_reader(options)
-        in_tasks = pickle.dumps(reader)
-        try:
-            reader.prepareForTriggerAvailableNow()
-            if self.checkpoint is None:
-                self.checkpoint = json.dumps(reader.initialOffset())
-            while self._run_batch(reader, json.loads(self.checkpoint), in_tasks):
-                pass
-        finally:
-            reader.stop()
-
-    def _make_reader(self, options: Mapping[str, object]) -> StoreStreamReader:
-        given = {
-            name.lower(): json.dumps(each) if isinstance(each, dict) else str(each) for name, each in options.items()
-        }
-        reader = DafkaDataSource({**given, "path": self.path}).streamReader(COLUMNS)
-        assert isinstance(reader, StoreStreamReader)
-        return reader
-
-    def _run_batch(self, reader: StoreStreamReader, start: dict[str, Any], in_tasks: bytes) -> bool:
-        end = json.loads(json.dumps(reader.latestOffset(start, reader.getDefaultReadLimit())))
-        if end == start:
-            return False
-        tasks = [self._read_task(in_tasks, task) for task in reader.partitions(start, end)]
-        self.rows += [row for task in tasks for row in task]
-        self.last = json.dumps(end), tasks
-        self.checkpoint = json.dumps(end)
-        return True
-
-    def _read_task(self, in_tasks: bytes, task: InputPartition) -> list[dict[str, Any]]:
-        in_task: DataSourceStreamReader = pickle.loads(in_tasks)
-        batches = in_task.read(pickle.loads(pickle.dumps(task)))
-        return [row for batch in batches for row in batch.to_pylist()]  # type: ignore[union-attr]
+        with open_query(path=self.path, **options) as query:
+            query.reader.prepareForTriggerAvailableNow()
+            self.checkpoint = self.checkpoint or query.initial()
+            while (end := query.latest(self.checkpoint)) != self.checkpoint:
+                self.last = query.read(self.checkpoint, end)
+                self.rows += [row for task in self.last for row in task]
+                self.checkpoint = end
 
     def check_repeatable(self, **options: object) -> None:
         """Check that the last micro-batch has the same tasks if it is run again as the first one of a new process.
 
         Spark keeps the end of a micro-batch only: it asks for the start of the first one again.
         """
-        assert self.last is not None
-        end, tasks = self.last
-        reader = self._make_reader(options)
-        try:
-            again = [
-                self._read_task(pickle.dumps(self._make_reader(options)), task)
-                for task in reader.partitions(json.loads(json.dumps(reader.initialOffset())), json.loads(end))
-            ]
-        finally:
-            reader.stop()
-        assert [_positions(task) for task in again] == [_positions(task) for task in tasks]
-
-    def first(self, **options: object) -> None:
-        """Start the query, without reading anything."""
-        reader = self._make_reader(options)
-        self.checkpoint = json.dumps(reader.initialOffset())
-        reader.stop()
+        with open_query(path=self.path, **options) as query:
+            again = query.read(query.initial(), self.checkpoint)
+        assert [[place(row) for row in task] for task in again] == [[place(row) for row in task] for task in self.last]
 
     def fail(self, **options: object) -> str:
         """Run, and return the message of the error."""
@@ -116,14 +70,14 @@ class Query:
         return {name: sorted(offsets) for name, offsets in sorted(found.items())}
 
 
-def _positions(rows: list[dict[str, Any]]) -> list[tuple[str, str, int, bytes]]:
-    return [(row["topic"], row["partition"], row["offset"], row["value"]) for row in rows]
+def place(row: Row) -> tuple[object, ...]:
+    return tuple(row[name] for name in ("topic", "partition", "offset", "value"))
 
 
 @pytest.fixture
-def query(tmp_path: Path) -> Query:
+def query(tmp_path: Path) -> Follower:
     (tmp_path / "stores").mkdir()
-    return Query(tmp_path)
+    return Follower(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -137,13 +91,13 @@ def query(tmp_path: Path) -> Query:
         ({"startingOffsets": {"orders": {A: 70}}, "failOnDataLoss": "false"}, []),
     ],
 )
-def test_starting_offsets_and_times(query: Query, options: dict[str, Any], offsets: list[int]) -> None:
+def test_starting_offsets_and_times(query: Follower, options: dict[str, Any], offsets: list[int]) -> None:
     fill(f"sqlite:{query.path}/store.db", batch("orders", A, 0, 10))
     query.run(**options)
     assert query.found().get(("orders", A), []) == offsets
 
 
-def test_records_that_retention_dropped_before_they_were_read(query: Query, scheme: str) -> None:
+def test_records_that_retention_dropped_before_they_were_read(query: Follower, scheme: str) -> None:
     url = fill(f"{scheme}:{query.path}/store", batch("orders", A, 0, 10))
     query.run(startingOffsets="earliest")
     fill(url, batch("orders", A, 10, 30))
@@ -153,7 +107,7 @@ def test_records_that_retention_dropped_before_they_were_read(query: Query, sche
     assert query.found() == {("orders", A): [*range(10), *range(20, 30)]}
 
 
-def test_a_store_replaced_by_an_older_copy(query: Query) -> None:
+def test_a_store_replaced_by_an_older_copy(query: Follower) -> None:
     store = Path(f"{query.path}/store.db")
     url = fill(f"sqlite:{store}", batch("orders", A, 0, 10))
     with closing(sqlite3.connect(store)) as connection:
@@ -170,7 +124,7 @@ def test_a_store_replaced_by_an_older_copy(query: Query) -> None:
     assert query.found() == {("orders", A): list(range(35))}
 
 
-def test_a_store_that_disappears(query: Query) -> None:
+def test_a_store_that_disappears(query: Follower) -> None:
     fill(f"sqlite:{query.path}/one.db", batch("orders", A, 0, 10))
     fill(f"sqlite:{query.path}/two.db", batch("orders", B, 0, 10))
     query.run(startingOffsets="earliest")
@@ -183,7 +137,7 @@ def test_a_store_that_disappears(query: Query) -> None:
     assert f"path {query.path}: there is nothing here" in query.fail(failOnDataLoss="false")
 
 
-def test_replicas_that_take_turns_being_ahead(query: Query) -> None:
+def test_replicas_that_take_turns_being_ahead(query: Follower) -> None:
     urls = [f"sqlite:{query.path}/one.db", f"filelog:{query.path}/two"]
     reached = [0, 0]
     for step, end in enumerate([10, 25, 27, 60]):
@@ -206,10 +160,11 @@ def forget(url: str, *partitions: Partition) -> None:
 
 @pytest.mark.parametrize("options", [{"startingOffsets": "latest"}, {"startingOffsets": "earliest"}])
 def test_the_first_micro_batch_is_repeated_though_its_start_is_asked_for_again(
-    query: Query, scheme: str, options: dict[str, object]
+    query: Follower, scheme: str, options: dict[str, object]
 ) -> None:
     url = fill(f"{scheme}:{query.path}/store", batch("orders", A, 0, 10))
-    query.first(**options)
+    with open_query(path=query.path, **options) as first:
+        query.checkpoint = first.initial()
     fill(url, batch("orders", A, 10, 4000), batch("orders", B, 0, 3000))
     query.run(minPartitions=3, **options)
     large = [b"." * 10_000] * 1000
@@ -218,7 +173,7 @@ def test_the_first_micro_batch_is_repeated_though_its_start_is_asked_for_again(
     query.check_repeatable(minPartitions=16, **options)
 
 
-def test_a_partition_that_was_read_to_its_end_may_be_forgotten(query: Query, scheme: str) -> None:
+def test_a_partition_that_was_read_to_its_end_may_be_forgotten(query: Follower, scheme: str) -> None:
     ended = Partition("orders", B)
     url = fill(f"{scheme}:{query.path}/store", batch("orders", A, 0, 10), batch("orders", B, 0, 10))
     query.run(startingOffsets="earliest")
@@ -232,19 +187,18 @@ def test_a_partition_that_was_read_to_its_end_may_be_forgotten(query: Query, sch
 
 
 def test_a_partition_that_was_not_read_to_its_end_may_not_be_forgotten(
-    query: Query, scheme: str, caplog: pytest.LogCaptureFixture
+    query: Follower, scheme: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = fill(f"{scheme}:{query.path}/store", batch("orders", A, 0, 10), batch("orders", B, 0, 10))
-    reader = query._make_reader({"startingOffsets": "earliest"})
-    query.checkpoint = json.dumps(reader.latestOffset(reader.initialOffset(), ReadMaxRows(10)))
-    reader.stop()
+    with open_query(path=query.path, startingOffsets="earliest") as first:
+        query.checkpoint = first.latest(first.initial(), ReadMaxRows(10))
     forget(url, Partition("orders", B))
     assert f"orders/{B} is no longer in any of the stores" in query.fail()
     query.run(failOnDataLoss="false")
     assert f"orders/{B}: records 5 to 9 (5 of them) are left out: the partition is no longer in any" in caplog.text
 
 
-def test_what_a_replaced_store_has_not_and_has_is_named_once(query: Query, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_a_replaced_store_has_not_and_has_is_named_once(query: Follower, caplog: pytest.LogCaptureFixture) -> None:
     store = Path(f"{query.path}/store.db")
     fill(f"sqlite:{store}", batch("orders", A, 0, 10))
     query.run(startingOffsets="earliest")
@@ -252,14 +206,10 @@ def test_what_a_replaced_store_has_not_and_has_is_named_once(query: Query, caplo
     (query.folder / "other.db").rename(store)
     for name in ("store.db-wal", "store.db-shm"):
         Path(f"{query.path}/{name}").unlink(missing_ok=True)
-    reader = query._make_reader({"failOnDataLoss": "false"})
-    try:
-        for end in (3, 6, 12):
-            if end > 3:
-                fill(f"sqlite:{store}", batch("orders", A, end - 3 if end == 6 else 6, end))
-            latest = reader.latestOffset(json.loads(query.checkpoint or ""), reader.getDefaultReadLimit())
-    finally:
-        reader.stop()
+    with open_query(path=query.path, failOnDataLoss="false") as again:
+        for start, end in ((3, 3), (3, 6), (6, 12)):
+            fill(f"sqlite:{store}", *([batch("orders", A, start, end)] if end > start else []))
+            latest = again.latest(query.checkpoint)
     assert latest["begins"] == {"orders": {A: 10}}
     warned = [record.getMessage() for record in caplog.records if record.name == "dafka.spark"]
     assert warned == [
@@ -269,7 +219,7 @@ def test_what_a_replaced_store_has_not_and_has_is_named_once(query: Query, caplo
     ]
 
 
-def test_what_is_left_out_at_the_start_is_named(query: Query, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_left_out_at_the_start_is_named(query: Follower, caplog: pytest.LogCaptureFixture) -> None:
     url = fill(f"sqlite:{query.path}/store.db", batch("orders", A, 0, 10))
     trim(url, {ORDERS: 4})
     options = {"failOnDataLoss": "false", "startingOffsets": {"orders": {A: 1, B: 5}}}

@@ -29,15 +29,13 @@ def end_worker(daemon: ModuleType, error: Exception) -> None:
         daemon.__dict__["traceback"].print_exc()
 
 
-def test_a_closed_connection_is_no_failure(daemon: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_closed_connection_is_no_failure_and_others_are_printed(
+    daemon: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
     hide_closed_connections()
     hide_closed_connections()
     end_worker(daemon, BrokenPipeError("Broken pipe"))
     assert capsys.readouterr().err == ""
-
-
-def test_other_failures_are_printed(daemon: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    hide_closed_connections()
     end_worker(daemon, ValueError("no such column"))
     assert "ValueError: no such column" in capsys.readouterr().err
 

@@ -11,7 +11,7 @@ import pytest
 import trio
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from dafka.records import Partition
 from dafka.spark.publishing import PublishResult
@@ -22,7 +22,6 @@ from tests.spark.queries import finish_query
 from tests.spark.stores import batch, content, fill, read_store
 
 VALUES = StructType([StructField("value", BinaryType())])
-KEYED = StructType([*VALUES, StructField("partition", StringType())])
 
 
 @attrs.frozen
@@ -60,52 +59,36 @@ def test_each_task_publishes_to_a_partition_of_its_own(spark: SparkSession, writ
     assert sorted(first + second, key=int) == [b"%d" % number for number in range(25_000)]
 
 
-def test_rows_go_to_their_topics(spark: SparkSession, written: Written) -> None:
-    frame = spark.range(0, 1000, 1, 1).selectExpr(
-        "concat('even-', id % 2) Topic", "cast(cast(id as string) as binary) value"
-    )
-    written.write(frame)
-    assert written.values("even-0") == sorted(b"%d" % number for number in range(0, 1000, 2))
-    assert written.values("even-1") == sorted(b"%d" % number for number in range(1, 1000, 2))
-
-
-def test_a_repeated_write_with_the_same_id_publishes_nothing_twice(spark: SparkSession, written: Written) -> None:
-    frame = spark.range(0, 1000, 1, 2).selectExpr("cast(id as string) value")
+def test_a_repeated_write_publishes_nothing_twice_and_fewer_tasks_are_refused(
+    spark: SparkSession, written: Written
+) -> None:
+    frame = spark.range(0, 1000, 1, 3).selectExpr("cast(id as string) value")
     for _ in range(2):
         written.write(frame, topic="once", writeId="monday")
     assert written.values("once") == sorted(b"%d" % number for number in range(1000))
     written.write(frame, topic="once", writeId="tuesday")
     assert len(written.values("once")) == 2000
+    with pytest.raises(PySparkException, match=r"topic once: .*an earlier attempt"):
+        written.write(frame.coalesce(2), topic="once", writeId="monday")
 
 
-def test_rows_that_are_divided_into_fewer_tasks_are_refused(spark: SparkSession, written: Written) -> None:
-    frame = spark.range(0, 1000, 1, 3).selectExpr("cast(id as string) value")
-    written.write(frame, topic="divided", writeId="x")
-    with pytest.raises(PySparkException, match=r"topic divided: .*an earlier attempt"):
-        written.write(frame.coalesce(2), topic="divided", writeId="x")
+def run_stream(written: Written, stream: DataFrame, topic: str, checkpoint: Path) -> None:
+    """Publish what a stream has now."""
+    writer = stream.writeStream.format("dafka").option("towers", written.towers).option("topic", topic)
+    finish_query(writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start)
 
 
 def test_a_micro_batch_that_is_repeated_though_its_store_has_changed_publishes_nothing_twice(
     spark: SparkSession, written: Written, tmp_path: Path
 ) -> None:
     """The driver dies between publishing a micro-batch and noting that it is complete."""
-    topic, checkpoint, store = "repeated", tmp_path / "checkpoint", tmp_path / "in.db"
+    checkpoint, store = tmp_path / "checkpoint", tmp_path / "in.db"
     url = fill(f"sqlite:{store}", *(batch("in", letter * 32, 0, 1000) for letter in "ABC"))
 
     def run(cores: int) -> None:
-        writer = (
-            spark.readStream.format("dafka")
-            .option("startingOffsets", "earliest")
-            .option("minPartitions", str(cores))
-            .load(str(store))
-            .select("value")
-            .writeStream.format("dafka")
-            .option("towers", written.towers)
-            .option("topic", topic)
-            .option("checkpointLocation", str(checkpoint))
-            .trigger(availableNow=True)
-        )
-        finish_query(writer.start)
+        stream = spark.readStream.format("dafka").option("startingOffsets", "earliest")
+        stream = stream.option("minPartitions", str(cores))
+        run_stream(written, stream.load(str(store)).select("value"), "repeated", checkpoint)
 
     run(2)
     for name in ("0", ".0.crc"):
@@ -115,27 +98,17 @@ def test_a_micro_batch_that_is_repeated_though_its_store_has_changed_publishes_n
     fill(f"sqlite:{tmp_path}/other.db", batch("in", "A" * 32, 0, 1000))
     run(5)
     expected = [content("in", letter, number) for letter in "ABC" for number in range(1000)]
-    assert written.values(topic) == sorted(expected + large)
+    assert written.values("repeated") == sorted(expected + large)
 
 
 def test_a_stream_publishes_each_micro_batch(spark: SparkSession, written: Written, tmp_path: Path) -> None:
-    source, checkpoint = tmp_path / "source", tmp_path / "checkpoint"
+    source = tmp_path / "source"
     source.mkdir()
     for day in range(2):
         (source / f"{day}.txt").write_text("".join(f"{day}-{line}\n" for line in range(200)))
-        writer = (
-            spark.readStream.format("text")
-            .option("maxFilesPerTrigger", "1")
-            .load(str(source))
-            .writeStream.format("dafka")
-            .option("towers", written.towers)
-            .option("topic", "days")
-            .option("checkpointLocation", str(checkpoint))
-            .trigger(availableNow=True)
-        )
-        finish_query(writer.start)
-    expected = sorted(f"{day}-{line}".encode() for day in range(2) for line in range(200))
-    assert written.values("days") == expected
+        stream = spark.readStream.format("text").option("maxFilesPerTrigger", "1").load(str(source))
+        run_stream(written, stream, "days", tmp_path / "checkpoint")
+    assert written.values("days") == sorted(f"{day}-{line}".encode() for day in range(2) for line in range(200))
     assert len(written.stored("days")) == 2
 
 

@@ -45,35 +45,22 @@ class Application:
         arguments = (str(self._folder), tower_option(self.command.options), TOPIC)
         return self.command.start(*arguments, command=(sys.executable, "-m", APPLICATION))
 
-    def release(self, attempt: int) -> None:
-        (self._folder / f"go-{attempt}").touch()
-
     def stored(self) -> list[bytes]:
         return [value for values in trio.run(read_store, self._store).values() for value in values]
 
-    def wait_publishing(self, running: Running, but: int = 0) -> int:
-        """Wait for the process of a task that publishes, other than `but`, and return its id."""
-        return self._wait(lambda: next(iter(self._publishing() - {but}), None), running)
-
-    def wait_stored(self, running: Running) -> int:
-        """Wait until records are stored, and return how many."""
-        return self._wait(lambda: len(self.stored()) or None, running)
-
-    def _wait(self, look: Callable[[], int | None], running: Running) -> int:
+    def wait(self, look: Callable[[], int | None], running: Running) -> int:
+        """Wait until `look` returns a number that is not 0."""
         deadline = time.monotonic() + HANG_S
-        while (found := look()) is None:
+        while not (found := look()):
             assert running.process.poll() is None, running.errors
             assert time.monotonic() < deadline, running.errors
             time.sleep(0.1)
         return found
 
-    def _publishing(self) -> set[int]:
-        """Return the ids of Spark's Python processes that have ZeroMQ's threads."""
-        return {pid for pid in self.command.processes() if pid not in self._up and _has_sockets(pid)}
-
-    def wait_end(self, running: Running) -> None:
-        """Wait until the application ends by itself without an error."""
-        assert running.process.wait(HANG_S) == 0, running.errors
+    def publishing(self, but: int = 0) -> int | None:
+        """Return the id of a Python process of Spark, other than `but`, that publishes: it has ZeroMQ's threads."""
+        found = (pid for pid in self.command.processes() if pid not in self._up and pid != but and _has_sockets(pid))
+        return next(found, None)
 
     def kill(self, running: Running) -> None:
         """Kill the application with its Java process and all its workers."""
@@ -97,16 +84,16 @@ def test_a_killed_task_and_a_killed_application_publish_each_row_exactly_once(tm
     try:
         expected = application.add_file("first")
         running = application.start()
-        stored = application.wait_stored(running)
-        assert stored < ROWS
-        task = application.wait_publishing(running)
+        assert application.wait(lambda: len(application.stored()), running) < ROWS
+        task = application.wait(application.publishing, running)
         os.kill(task, signal.SIGKILL)
-        application.release(0)  # Spark notices the kill when it has more rows for the task
-        application.wait_publishing(running, but=task)
+        (tmp_path / "go-0").touch()  # Spark notices the kill when it has more rows for the task
+        application.wait(lambda: application.publishing(but=task), running)
         application.kill(running)
 
         expected += application.add_file("second")
-        application.wait_end(application.start())
+        running = application.start()
+        assert running.process.wait(HANG_S) == 0, running.errors
         assert sorted(application.stored()) == sorted(expected)
     finally:
         application.command.close()

@@ -34,19 +34,11 @@ def main(folder: Path, towers: str, topic: str) -> None:
 
     # By default Spark would gather larger batches before the first rows are published, and split a file in two tasks.
     settings = {"spark.sql.execution.arrow.maxRecordsPerBatch": "200", "spark.sql.files.openCostInBytes": "128m"}
-    session = make_session("killed", "local[2,4]", {**SETTINGS, **settings})
-    session.sparkContext.setLogLevel("ERROR")
+    session = make_session("killed", "local[2,4]", {**SETTINGS, **settings, "spark.log.level": "ERROR"})
     lines = session.readStream.format("text").option("maxFilesPerTrigger", "1").load(str(folder / "source"))
-    query = (
-        lines.mapInArrow(halt, lines.schema)
-        .writeStream.format("dafka")
-        .option("towers", towers)
-        .option("topic", topic)
-        .option("checkpointLocation", str(folder / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
+    writer = lines.mapInArrow(halt, lines.schema).writeStream.format("dafka").option("towers", towers)
+    writer = writer.option("topic", topic).option("checkpointLocation", str(folder / "checkpoint"))
+    writer.trigger(availableNow=True).start().awaitTermination()
 
 
 if __name__ == "__main__":
