@@ -12,55 +12,45 @@ from dafka_conformance.verdicts import judge_clauses
 from tests.conformance.run_mutant import CATALOG
 
 
-@pytest.mark.parametrize(
-    ("layer", "clauses"),
-    [
+def test_layers() -> None:
+    cases: list[tuple[Layer, str]] = [
         (Layer.FORM, "grammar.RECORD grammar.dialect signature.value version.sent topic-frame.first address.uuid"),
         (Layer.CONNECTION, "subscriber.connects publisher.bound subscription.store.record beacon.sockets"),
         (Layer.ADDRESSING, "topic.ACK topic.DIRECT-RECORD ack.address subject.sent partition.name partition.one"),
         (Layer.NUMBERING, "sequence.first sequence.increment ack.no-gap head.last-offset"),
         (Layer.BEHAVIOR, "ack.sent fetch.count topic.length grammar.traffic signature.discarded subject.exact"),
-    ],
-)
-def test_layers(layer: Layer, clauses: str) -> None:
-    for clause in clauses.split():
-        assert CATALOG.clauses.get(clause).layer is layer, clause
+    ]
+    for layer, clauses in cases:
+        for clause in clauses.split():
+            assert CATALOG.clauses.get(clause).layer is layer, clause
 
 
 OPTIONAL, DUPLICATE = "subscription.consumer.ack", "nodes.duplicate-record"
 
 
-@pytest.mark.parametrize(
-    ("clauses", "causes"),
-    [
+def test_finding_of_the_lowest_layer_explains_later_ones_of_higher_layers() -> None:
+    cases: list[tuple[list[str], list[str]]] = [
         (["topic.RECORD", "fetch.count", "record.kept-until-ack"], ["", "topic.RECORD", "topic.RECORD"]),
         (["fetch.count", "topic.RECORD", "topic.HEAD"], ["", "", ""]),
         (["sequence.increment", "topic.RECORD", "fetch.count"], ["", "", "topic.RECORD"]),
         ([OPTIONAL, "ack.sent"], ["", ""]),
-    ],
-)
-def test_finding_of_the_lowest_layer_explains_later_ones_of_higher_layers(
-    clauses: list[str], causes: list[str]
-) -> None:
-    assert not CATALOG.clauses.get(OPTIONAL).level.is_binding
-    found = [Check(clause, False, event=event) for event, clause in enumerate(clauses)]
-    assert [check.because for check in attribute_causes(found, CATALOG.clauses)] == causes
+    ]
+    for clauses, causes in cases:
+        assert not CATALOG.clauses.get(OPTIONAL).level.is_binding
+        found = [Check(clause, False, event=event) for event, clause in enumerate(clauses)]
+        assert [check.because for check in attribute_causes(found, CATALOG.clauses)] == causes
 
 
-@pytest.mark.parametrize(
-    ("clauses", "tested", "causes"),
-    [
+def test_findings_about_one_message_follow_from_one_of_them() -> None:
+    """That is the one of the lowest layer, then the one that the scenario tests, then the first one."""
+    cases: list[tuple[list[str], list[str], list[str]]] = [
         (["grammar.traffic", "topic.FETCH", "signature.value"], [], ["signature.value", "signature.value", ""]),
         (["fetch.count", "direct-record.checked"], [], ["", "fetch.count"]),
         (["direct-record.content", DUPLICATE], [DUPLICATE], [DUPLICATE, ""]),
-    ],
-)
-def test_findings_about_one_message_follow_from_one_of_them(
-    clauses: list[str], tested: list[str], causes: list[str]
-) -> None:
-    """That is the one of the lowest layer, then the one that the scenario tests, then the first one."""
-    found = [Check(clause, False, event=0) for clause in clauses]
-    assert [check.because for check in attribute_causes(found, CATALOG.clauses, tested)] == causes
+    ]
+    for clauses, tested, causes in cases:
+        found = [Check(clause, False, event=0) for clause in clauses]
+        assert [check.because for check in attribute_causes(found, CATALOG.clauses, tested)] == causes
 
 
 @pytest.mark.parametrize(

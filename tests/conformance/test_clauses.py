@@ -128,9 +128,8 @@ def test_unknown_clause_suggests_similar_ids(table: Clauses) -> None:
         table.get("zzzzz")
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
+def test_error_in_the_file_is_one_sentence(tmp_path: Path) -> None:
+    for text, message in [
         (VALID + VALID, "clause 'ack.sent' is defined twice"),
         (VALID + 'roels = ["store"]\n', "clause 'ack.sent' has the unknown key 'roels': expected id, section"),
         (VALID.replace("SHALL", "shall"), "unknown level 'shall': expected MUST, .* or usual"),
@@ -153,13 +152,11 @@ def test_unknown_clause_suggests_similar_ids(table: Clauses) -> None:
         ('title = "Clauses"\n' + VALID, "unknown table 'title'"),
         ("[clause]\nid = 1\n", r"expected each clause as a table \[\[clause\]\]"),
         ("[[clause]\n", "is not TOML"),
-    ],
-)
-def test_error_in_the_file_is_one_sentence(tmp_path: Path, text: str, message: str) -> None:
-    with pytest.raises(ClauseError, match=message) as caught:
-        load_text(tmp_path, text)
-    assert str(caught.value).startswith(str(tmp_path / "table.toml"))
-    assert "\n" not in str(caught.value)
+    ]:
+        with pytest.raises(ClauseError, match=message) as caught:
+            load_text(tmp_path, text)
+        assert str(caught.value).startswith(str(tmp_path / "table.toml"))
+        assert "\n" not in str(caught.value)
 
 
 def test_missing_file_is_named(tmp_path: Path) -> None:

@@ -110,9 +110,8 @@ def test_list_of_scenarios_and_clauses() -> None:
     assert {"ack.sent", "ack.address", "head.interval"} & listed == {"ack.sent"}, "of rfc46 only, and a producer's"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "parts"),
-    [
+def test_scenarios_and_clauses_are_explained() -> None:
+    cases: list[tuple[str, list[str]]] = [
         (
             "show store.acknowledges",
             ["    when P:RECORD 0..9\n    then S:ACK 9\n", "    ack.sent: A store that has saved a producer's record"],
@@ -136,20 +135,18 @@ def test_list_of_scenarios_and_clauses() -> None:
             ],
         ),
         ("explain topic.ascii", ["not tested: It applies to the users who choose the names, not to nodes."]),
-    ],
-)
-def test_scenarios_and_clauses_are_explained(arguments: str, parts: list[str]) -> None:
-    text = command(*arguments.split()).stdout
-    assert [part for part in parts if part not in text] == []
-    assert ("tested by" in text) == (arguments == "explain ack.sent")
+    ]
+    for arguments, parts in cases:
+        text = command(*arguments.split()).stdout
+        assert [part for part in parts if part not in text] == []
+        assert ("tested by" in text) == (arguments == "explain ack.sent")
 
 
 # Mistakes
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
+def test_usage_error_is_one_sentence(folder: Path) -> None:
+    for arguments, sentence in [
         ("frob", "No such command 'frob'."),
         ("run", "Missing argument 'TARGET'."),
         ("run nosuch", "unknown target 'nosuch': expected dafka, embedded, libdafka, the path of a .toml file, or a"),
@@ -173,10 +170,8 @@ def test_scenarios_and_clauses_are_explained(arguments: str, parts: list[str]) -
         ("show store.nosuch", "there is no scenario store.nosuch; run dafka-conformance list to see all scenarios"),
         ("explain ack.snt", "there is no clause 'ack.snt'; did you mean ack.sent"),
         ("explain zzz", "there is no clause 'zzz'; "),
-    ],
-)
-def test_usage_error_is_one_sentence(folder: Path, arguments: str, sentence: str) -> None:
-    assert mistake(*arguments.split()).startswith(sentence)
+    ]:
+        assert mistake(*arguments.split()).startswith(sentence)
 
 
 # The grammar
@@ -190,9 +185,8 @@ def changed_grammar(path: Path, old: str, new: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "scenario", "parts"),
-    [
+def test_another_grammar_decides_what_is_sent_and_expected(tmp_path: Path) -> None:
+    cases: list[tuple[str, str, str, list[str]]] = [
         (
             r"^DAFKA .*",
             "DAFKA = join-consumer / publish / offsets / twice\ntwice = P:RECORD P:RECORD",
@@ -211,30 +205,24 @@ def changed_grammar(path: Path, old: str, new: str) -> Path:
             "producer.grammar.publish.01",
             ["A producer takes its part in the sentence P:PING", "no PING arrived"],
         ),
-    ],
-)
-def test_another_grammar_decides_what_is_sent_and_expected(
-    tmp_path: Path, old: str, new: str, scenario: str, parts: list[str]
-) -> None:
-    path = changed_grammar(tmp_path / "other.abnf", old, new)
-    options = ("--dialect", "rfc46", "--scenario", scenario, "--patience", "0.2")
-    result = command("run", "embedded", "--grammar", str(path), *options)
-    assert [part for part in parts if part not in result.output] == [], result.output
-    assert result.exit_code == int("✗" in result.output)
+    ]
+    for old, new, scenario, parts in cases:
+        path = changed_grammar(tmp_path / "other.abnf", old, new)
+        options = ("--dialect", "rfc46", "--scenario", scenario, "--patience", "0.2")
+        result = command("run", "embedded", "--grammar", str(path), *options)
+        assert [part for part in parts if part not in result.output] == [], result.output
+        assert result.exit_code == int("✗" in result.output)
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "sentence"),
-    [
+def test_wrong_grammar_is_one_sentence(tmp_path: Path) -> None:
+    for old, new, sentence in [
         (r"^DAFKA .*", "DAFKA = = publish", "bad.abnf is not ABNF"),
         (r"^DAFKA .*", "", "the grammar has no rule DAFKA"),
         (r"^RECORD .*", "RECORD = frame", "bad.abnf has no rule for the message RECORD, which scenarios send"),
         (r"^GET-HEADS .*", "GET-HEADS = signature %d'G' version", "bad.abnf: the rule for GET-HEADS has other fields"),
-    ],
-)
-def test_wrong_grammar_is_one_sentence(tmp_path: Path, old: str, new: str, sentence: str) -> None:
-    path = changed_grammar(tmp_path / "bad.abnf", old, new)
-    assert mistake("list", "--grammar", str(path)).replace(f"{tmp_path}/", "").startswith(sentence)
+    ]:
+        path = changed_grammar(tmp_path / "bad.abnf", old, new)
+        assert mistake("list", "--grammar", str(path)).replace(f"{tmp_path}/", "").startswith(sentence)
 
 
 # Signals

@@ -45,9 +45,8 @@ def test_formats_agree_with_the_project_codec(name: str, dialect: Dialect) -> No
         assert message[field] == (value.encode() if isinstance(value, str) else value)
 
 
-@pytest.mark.parametrize(
-    ("frames", "name", "field", "text"),
-    [
+def test_fault_names_its_field() -> None:
+    cases: list[tuple[list[bytes], str, str, str]] = [
         ([], "", "id", "begins with nothing"),
         ([b""], "", "id", "begins with nothing"),
         ([b"Zhello", HEAD], "", "id", "begins with 5A"),
@@ -66,12 +65,11 @@ def test_formats_agree_with_the_project_codec(name: str, dialect: Dialect) -> No
             "frames",
             "RECORD has 2 frames, expected 3 in RFC 46 (topic, fields and content)",
         ),
-    ],
-)
-def test_fault_names_its_field(frames: list[bytes], name: str, field: str, text: str) -> None:
-    with pytest.raises(FrameError, match=re.escape(text)) as raised:
-        FORMATS.decode(frames)
-    assert (raised.value.message, raised.value.field) == (name, field)
+    ]
+    for frames, name, field, text in cases:
+        with pytest.raises(FrameError, match=re.escape(text)) as raised:
+            FORMATS.decode(frames)
+        assert (raised.value.message, raised.value.field) == (name, field)
 
 
 def test_formats_follow_the_grammar_file() -> None:
@@ -82,26 +80,22 @@ def test_formats_follow_the_grammar_file() -> None:
     assert formats.decode([b"Xt\0\2\1\2"]) == (message, Dialect.LIBDAFKA)
 
 
-@pytest.mark.parametrize(
-    ("rule", "text"),
-    [
+def test_rule_without_a_format_is_one_sentence() -> None:
+    for rule, text in [
         ("X = signature version", "expected it to begin with signature, a command id"),
         ("X = signature %d'X' version \"a\"", "expected the name of a field as part 4"),
         ("X = signature %d'X' version odd\nodd = *DIGIT", "the rule odd cannot be a field"),
         ("X = version", "the grammar has no message rule"),
-    ],
-)
-def test_rule_without_a_format_is_one_sentence(rule: str, text: str) -> None:
-    with pytest.raises(GrammarError, match=text):
-        Formats.compile(parse_rules(f"signature = %xAA\nversion = %x01\n{rule}\n"))
+    ]:
+        with pytest.raises(GrammarError, match=text):
+            Formats.compile(parse_rules(f"signature = %xAA\nversion = %x01\n{rule}\n"))
 
 
 NODE = [b"B", b"0123456789ABCDEF" * 2, b"", b"5556"]
 
 
-@pytest.mark.parametrize(
-    ("frames", "field"),
-    [
+def test_node_beacon() -> None:
+    cases: list[tuple[list[bytes], str]] = [
         (NODE, ""),
         ([*NODE[:2], b"host.example", b"1"], ""),
         (NODE[:3], "frames"),
@@ -110,18 +104,19 @@ NODE = [b"B", b"0123456789ABCDEF" * 2, b"", b"5556"]
         ([*NODE[:2], b"a host", b"1"], "host"),
         ([*NODE[:3], b"555666"], "port"),
         ([*NODE[:3], b""], "port"),
-    ],
-)
-def test_node_beacon(frames: list[bytes], field: str) -> None:
-    check_beacon(GRAMMAR.node_beacon, frames, field)
+    ]
+    for frames, field in cases:
+        check_beacon(GRAMMAR.node_beacon, frames, field)
 
 
-@pytest.mark.parametrize(
-    ("endpoint", "field"),
-    [(b"tcp://1.2.3.4:1", ""), (b"tcp://[::1]:65535", ""), (b"udp://x:1", "endpoint"), (b"tcp://x:", "endpoint")],
-)
-def test_tower_beacon(endpoint: bytes, field: str) -> None:
-    check_beacon(GRAMMAR.tower_beacon, [*NODE[:2], endpoint], field)
+def test_tower_beacon() -> None:
+    for endpoint, field in [
+        (b"tcp://1.2.3.4:1", ""),
+        (b"tcp://[::1]:65535", ""),
+        (b"udp://x:1", "endpoint"),
+        (b"tcp://x:", "endpoint"),
+    ]:
+        check_beacon(GRAMMAR.tower_beacon, [*NODE[:2], endpoint], field)
 
 
 def check_beacon(form: BeaconFormat, frames: list[bytes], field: str) -> None:

@@ -20,9 +20,8 @@ from dafka_conformance.model import Role
 A, B = Bytes(b"a"), Bytes(b"b")
 
 
-@pytest.mark.parametrize(
-    ("right_side", "expression"),
-    [
+def test_expression_is_read() -> None:
+    cases: list[tuple[str, object]] = [
         ('"a"', A),
         ("%d'M'", Bytes(b"M")),
         ("%xAA.A5", Bytes(b"\xaa\xa5")),
@@ -43,10 +42,9 @@ A, B = Bytes(b"a"), Bytes(b"b")
             "P:other *( C:other )",
             Sequence((Reference("other", Role.PRODUCER), Repeat(Reference("other", Role.CONSUMER), 0, None))),
         ),
-    ],
-)
-def test_expression_is_read(right_side: str, expression: object) -> None:
-    assert parse_rules(f'rule = {right_side} ; a comment with S:"quotes"\nother = "b"\n')["rule"] == expression
+    ]
+    for right_side, expression in cases:
+        assert parse_rules(f'rule = {right_side} ; a comment with S:"quotes"\nother = "b"\n')["rule"] == expression
 
 
 def test_rules_keep_their_order_and_may_be_repeated() -> None:
@@ -55,18 +53,15 @@ def test_rules_keep_their_order_and_may_be_repeated() -> None:
     assert rules["two"] == Sequence((A, B))
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
+def test_faulty_grammar_is_one_sentence() -> None:
+    for text, message in [
         ('one = "a"\ntwo = ( "a"\nthree = "b"\n', "grammar is not ABNF: two = ("),
         ('one = "a"\none = "b"\n', "grammar has two different definitions of one"),
         ("one = two\n", "the rule one refers to two, which is not defined"),
         ("one = S:two\n", "the rule one refers to two, which is not defined"),
-    ],
-)
-def test_faulty_grammar_is_one_sentence(text: str, message: str) -> None:
-    with pytest.raises(GrammarError, match=message.replace("(", r"\(")):
-        parse_rules(text)
+    ]:
+        with pytest.raises(GrammarError, match=message.replace("(", r"\(")):
+            parse_rules(text)
 
 
 def test_missing_file_is_one_sentence(tmp_path: Path) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-import pytest
-
 from dafka_conformance.grammar import Grammar, Message, Value
 from dafka_conformance.model import Dialect, Role
 from dafka_conformance.testbed.known_records import KnownRecords, record_content
@@ -127,9 +125,9 @@ ASKED: dict[str, Value] = {"address": P, "content": record_content(P, 0)}
 OTHER: dict[str, Value] = {"count": 3, "subject": b"hello2"}
 
 
-@pytest.mark.parametrize(
-    ("bench", "name", "topic", "values", "findings"),
-    [
+def test_message_is_held_against_its_clauses() -> None:
+    """Each finding is a clause with the beginning of its sentence. Most also violate the order, `grammar.traffic`."""
+    cases: list[tuple[Callable[[], Bench], str, bytes, dict[str, Value], str]] = [
         (store, "ACK", P, {"sequence": 2}, ""),
         (store, "ACK", P, {"sequence": 3}, "ack.no-gap: ACK of 3, but only 0..2 were sent without a gap"),
         (store, "ACK", P, {"sequence": reverse(2)}, "number.byte-order: the sequence of ACK is 144,115,188,075,855,87"),
@@ -159,38 +157,30 @@ OTHER: dict[str, Value] = {"count": 3, "subject": b"hello2"}
         (consumer, "FETCH", P, OTHER, "subject.sent: the subject of FETCH is hello2, not the partition's topic hello"),
         (consumer_of_a_prefix, "FETCH", P, OTHER, "subject.exact: a consumer of hello requested records of hello2"),
         (consumer_of_a_prefix, "FETCH", P, {"count": 3}, "subject.exact: a consumer of hello requested records of h"),
-    ],
-)
-def test_message_is_held_against_its_clauses(
-    bench: Callable[[], Bench], name: str, topic: bytes, values: dict[str, Value], findings: str
-) -> None:
-    """Each finding is a clause with the beginning of its sentence. Most also violate the order, `grammar.traffic`."""
-    made = bench()
-    made.receive(name, topic, **values)
-    wanted = findings.split("& ") if findings else []
-    found = sorted(f"{clause}: {message}" for clause, message in made.findings)
-    found = [text for text in found if "grammar.traffic" in findings or not text.startswith("grammar.traffic")]
-    assert len(found) == len(wanted), found
-    assert all(text.startswith(beginning.strip()) for text, beginning in zip(found, wanted, strict=True)), found
-    if not findings:
-        checked = {f"grammar.{name}", f"topic.{name}", "signature.sent"}
-        assert checked <= made.message_checks.checked_clauses()
+    ]
+    for bench, name, topic, values, findings in cases:
+        made = bench()
+        made.receive(name, topic, **values)
+        wanted = findings.split("& ") if findings else []
+        found = sorted(f"{clause}: {message}" for clause, message in made.findings)
+        found = [text for text in found if "grammar.traffic" in findings or not text.startswith("grammar.traffic")]
+        assert len(found) == len(wanted), found
+        assert all(text.startswith(beginning.strip()) for text, beginning in zip(found, wanted, strict=True)), found
+        if not findings:
+            checked = {f"grammar.{name}", f"topic.{name}", "signature.sent"}
+            assert checked <= made.message_checks.checked_clauses()
 
 
-@pytest.mark.parametrize(
-    ("bench", "name", "topic", "values", "clause", "reading"),
-    [
+def test_finding_has_the_reading_that_the_message_follows() -> None:
+    cases: list[tuple[Callable[[], Bench], str, bytes, dict[str, Value], str, str]] = [
         (store, "ACK", P, {"address": P}, "ack.address", "partition"),
         (asked_store, "DIRECT-RECORD", ME, ASKED, "topic.DIRECT-RECORD", "prose"),
         (consumer, "FETCH", ME, {"count": 3}, "topic.FETCH", "prose"),
-    ],
-)
-def test_finding_has_the_reading_that_the_message_follows(
-    bench: Callable[[], Bench], name: str, topic: bytes, values: dict[str, Value], clause: str, reading: str
-) -> None:
-    made = bench()
-    made.receive(name, topic, **values)
-    assert made.readings[made.clauses.index(clause)] == reading
+    ]
+    for bench, name, topic, values, clause, reading in cases:
+        made = bench()
+        made.receive(name, topic, **values)
+        assert made.readings[made.clauses.index(clause)] == reading
 
 
 def test_large_sequence_that_the_target_may_have_got_is_not_taken_for_a_reversed_one() -> None:
@@ -200,34 +190,30 @@ def test_large_sequence_that_the_target_may_have_got_is_not_taken_for_a_reversed
     assert bench.clauses == ["ack.no-gap"]
 
 
-@pytest.mark.parametrize(
-    ("sequences", "clauses"),
-    [
+def test_order_of_answers() -> None:
+    cases: list[tuple[tuple[int, ...], list[str]]] = [
         ((0, 1, 2), []),
         ((0, 1, 2, 0, 1), []),
         ((2, 1, 0), ["direct-record.ascending"]),
         ((0, 2), ["direct-record.ascending"]),
         ((0, 1, 2, 3), ["fetch.count"]),
-    ],
-)
-def test_order_of_answers(sequences: tuple[int, ...], clauses: list[str]) -> None:
-    bench = asked_store()
-    for sequence in sequences:
-        bench.receive("DIRECT-RECORD", C, address=P, sequence=sequence, content=record_content(P, sequence))
-    assert bench.clauses == clauses
+    ]
+    for sequences, clauses in cases:
+        bench = asked_store()
+        for sequence in sequences:
+            bench.receive("DIRECT-RECORD", C, address=P, sequence=sequence, content=record_content(P, sequence))
+        assert bench.clauses == clauses
 
 
-@pytest.mark.parametrize(
-    ("sequences", "findings"),
-    [
+def test_offsets_of_records() -> None:
+    cases: list[tuple[tuple[int, ...], list[tuple[str, str]]]] = [
         ((0, 1, 2), []),
         ((1,), [("sequence.first", "RECORD has the offset 1, expected 0")]),
         ((0, 2, 3), [("sequence.increment", "RECORD has the offset 2, expected 1")]),
         ((0, 1, 1), [("sequence.increment", "RECORD has the offset 1, expected 2")]),
-    ],
-)
-def test_offsets_of_records(sequences: tuple[int, ...], findings: list[tuple[str, str]]) -> None:
-    assert producer(*sequences).findings == findings
+    ]
+    for sequences, findings in cases:
+        assert producer(*sequences).findings == findings
 
 
 def frames_of_record(dialect: Dialect, sequence: int = 0) -> list[bytes]:
@@ -235,21 +221,19 @@ def frames_of_record(dialect: Dialect, sequence: int = 0) -> list[bytes]:
     return GRAMMAR.formats.encode(Message("RECORD", TOPIC, values), dialect)
 
 
-@pytest.mark.parametrize(
-    ("frames", "clause"),
-    [
+def test_frames_that_are_not_a_message_of_the_dialect() -> None:
+    cases: list[tuple[list[bytes], str]] = [
         ([b"Mhello", b"M\1\1P", b""], "signature.sent"),
         ([b"Mhello", b"\xaa\xa5M", b""], "version.sent"),
         ([b"Zhello", b"\xaa\xa5Z\1"], "topic-frame.first"),
         ([b"Mhello", b"\xaa\xa5M\1", b""], "grammar.RECORD"),
         (frames_of_record(Dialect.LIBDAFKA), "grammar.dialect"),
-    ],
-)
-def test_frames_that_are_not_a_message_of_the_dialect(frames: list[bytes], clause: str) -> None:
-    bench = Bench(Role.PRODUCER)
-    bench.message_checks.check_message(frames, "P")
-    assert bench.clauses == [clause]
-    assert bench.trace.events[0].fault
+    ]
+    for frames, clause in cases:
+        bench = Bench(Role.PRODUCER)
+        bench.message_checks.check_message(frames, "P")
+        assert bench.clauses == [clause]
+        assert bench.trace.events[0].fault
 
 
 def test_prose_signature_is_a_finding_with_its_reading_and_the_message_is_judged_all_the_same() -> None:

@@ -36,9 +36,8 @@ def parse(sent: str) -> list[tuple[Role, Message]]:
     return messages
 
 
-@pytest.mark.parametrize(
-    "sent",
-    [
+def test_accepts() -> None:
+    for sent in [
         "P:RECORD S:ACK",
         "P:RECORD S:ACK S:ACK P:RECORD P:HEAD S:ACK",
         "P:RECORD S:FETCH P:DIRECT-RECORD>S S:ACK S:DIRECT-RECORD>S S:ACK",
@@ -48,16 +47,13 @@ def parse(sent: str) -> list[tuple[Role, Message]]:
         "S:STORE-HELLO C:CONSUMER-HELLO S:DIRECT-HEAD C:FETCH",
         "P:RECORD P:RECORD=Q S:ACK S:ACK>Q",
         "P:RECORD C:FETCH C:FETCH=D P:DIRECT-RECORD>D P:DIRECT-RECORD>C",
-    ],
-)
-def test_accepts(sent: str) -> None:
-    recognizer = GRAMMAR.recognizer()
-    assert all(recognizer.accept(*each) for each in parse(sent))
+    ]:
+        recognizer = GRAMMAR.recognizer()
+        assert all(recognizer.accept(*each) for each in parse(sent))
 
 
-@pytest.mark.parametrize(
-    "sent",
-    [
+def test_rejects_the_last_message() -> None:
+    for sent in [
         "S:ACK",
         "P:RECORD=Q S:ACK",
         "P:HEAD S:ACK",
@@ -70,13 +66,11 @@ def test_accepts(sent: str) -> None:
         "S:STORE-HELLO>D C:CONSUMER-HELLO",
         "C:RECORD=P",
         "P:RECORD P:ACK=S",
-    ],
-)
-def test_rejects_the_last_message(sent: str) -> None:
-    recognizer = GRAMMAR.recognizer()
-    *first, last = parse(sent)
-    assert all(recognizer.accept(*each) for each in first)
-    assert not recognizer.accept(*last)
+    ]:
+        recognizer = GRAMMAR.recognizer()
+        *first, last = parse(sent)
+        assert all(recognizer.accept(*each) for each in first)
+        assert not recognizer.accept(*last)
 
 
 def test_rejected_message_allows_nothing() -> None:

@@ -421,11 +421,11 @@ def test_junit_leaves_out_characters_that_xml_forbids() -> None:
 # files
 
 
-@pytest.mark.parametrize(("name", "start"), [("a.html", "<!DOCTYPE"), ("a.JSON", "{"), ("a.xml", "<?xml")])
-def test_suffix_selects_the_format(tmp_path: Path, name: str, start: str) -> None:
-    check_report_path(tmp_path / name)
-    write_report(hostile_run(), tmp_path / name)
-    assert (tmp_path / name).read_text(encoding="utf-8").startswith(start)
+def test_suffix_selects_the_format(tmp_path: Path) -> None:
+    for name, start in [("a.html", "<!DOCTYPE"), ("a.JSON", "{"), ("a.xml", "<?xml")]:
+        check_report_path(tmp_path / name)
+        write_report(hostile_run(), tmp_path / name)
+        assert (tmp_path / name).read_text(encoding="utf-8").startswith(start)
 
 
 @pytest.mark.parametrize(

@@ -116,30 +116,26 @@ CRASHED = Verdict.NOT_TESTED, "the suite itself failed in store.a"
 FULFILLED, VIOLATED = (Verdict.CONFORMS, ""), (Verdict.VIOLATES, "")
 
 
-@pytest.mark.parametrize(
-    ("name", "played", "outcome", "sent", "no_gap"),
-    [
+async def test_scenario_decides_on_its_clauses() -> None:
+    cases: list[tuple[str, Play, Outcome, tuple[Verdict, str], tuple[Verdict, str]]] = [
         ("store.a", passes, Outcome.PASSED, FULFILLED, FULFILLED),
         ("consumer.a", observes, Outcome.PASSED, FULFILLED, FULFILLED),
         ("store.a", violates("ack.no-gap"), Outcome.FAILED, UNTESTED, VIOLATED),
         ("store.a", fails_in_a_nursery, Outcome.FAILED, UNTESTED, VIOLATED),
         ("store.a", sees_the_target_die, Outcome.FAILED, UNTESTED, VIOLATED),
         ("store.a", crashes, Outcome.ERROR, CRASHED, CRASHED),
-    ],
-)
-async def test_scenario_decides_on_its_clauses(
-    name: str, played: Play, outcome: Outcome, sent: tuple[Verdict, str], no_gap: tuple[Verdict, str]
-) -> None:
-    finished = await play(scenario(name, played))
-    (result,) = finished.results
-    assert (result.outcome, finished.conforms) == (outcome, outcome is Outcome.PASSED)
-    verdicts = {each.clause.id: (each.verdict, each.reason) for each in finished.verdicts}
-    assert (verdicts["ack.sent"], verdicts["ack.no-gap"]) == (sent, no_gap)
-    assert verdicts["fetch.sent"][0] is Verdict.NOT_TESTED
-    if played is crashes:
-        assert result.reason.startswith("ValueError: zip() argument 2 is shorter (test_runner.py:")
-    if played is sees_the_target_die:
-        assert "the store ended by itself: exit status 3: out of luck" in result.checks[-1].message
+    ]
+    for name, played, outcome, sent, no_gap in cases:
+        finished = await play(scenario(name, played))
+        (result,) = finished.results
+        assert (result.outcome, finished.conforms) == (outcome, outcome is Outcome.PASSED)
+        verdicts = {each.clause.id: (each.verdict, each.reason) for each in finished.verdicts}
+        assert (verdicts["ack.sent"], verdicts["ack.no-gap"]) == (sent, no_gap)
+        assert verdicts["fetch.sent"][0] is Verdict.NOT_TESTED
+        if played is crashes:
+            assert result.reason.startswith("ValueError: zip() argument 2 is shorter (test_runner.py:")
+        if played is sees_the_target_die:
+            assert "the store ended by itself: exit status 3: out of luck" in result.checks[-1].message
 
 
 async def test_reading_that_holds_is_the_default() -> None:
@@ -362,26 +358,22 @@ async def feeds_lines(testbed: Testbed) -> None:
     await testbed.feed([b"one line", b"two\nlines"])
 
 
-@pytest.mark.parametrize(
-    ("target", "name", "played", "direction"),
-    [
+async def test_value_that_a_target_cannot_carry_is_a_fault_of_the_scenario() -> None:
+    """No line of the output could be that value, so that every target would seem to have lost a record."""
+    cases: list[tuple[Target, str, Play, str]] = [
         (EmbeddedTarget(), "consumer.a", sends_lines, ""),
         (LineTarget(), "consumer.a", sends_lines, "output"),
         (EmbeddedTarget(), "consumer.a", sends_a_batch_of_lines, ""),
         (LineTarget(), "consumer.a", sends_a_batch_of_lines, "output"),
         (LineTarget(), "producer.a", feeds_lines, "input"),
         (LineTarget(), "store.a", sends_lines, ""),
-    ],
-)
-async def test_value_that_a_target_cannot_carry_is_a_fault_of_the_scenario(
-    target: Target, name: str, played: Play, direction: str
-) -> None:
-    """No line of the output could be that value, so that every target would seem to have lost a record."""
-    (result,) = (await play(scenario(name, played), target=target)).results
-    assert result.outcome is (Outcome.ERROR if direction else Outcome.PASSED)
-    if direction:
-        assert f"UncarriedError: the target's {direction} cannot carry the value b'two\\nlines'" in result.reason
-    assert not [check for check in result.checks if not check.holds], "no verdict on the target"
+    ]
+    for target, name, played, direction in cases:
+        (result,) = (await play(scenario(name, played), target=target)).results
+        assert result.outcome is (Outcome.ERROR if direction else Outcome.PASSED)
+        if direction:
+            assert f"UncarriedError: the target's {direction} cannot carry the value b'two\\nlines'" in result.reason
+        assert not [check for check in result.checks if not check.holds], "no verdict on the target"
 
 
 # What is repeated, or left out

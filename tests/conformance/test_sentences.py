@@ -21,9 +21,8 @@ def sentences_of(right_side: str, *more: str) -> list[str]:
     return [str(sentence) for sentence in all_sentences(rules)]
 
 
-@pytest.mark.parametrize(
-    ("right_side", "expected"),
-    [
+def test_expansion() -> None:
+    cases: list[tuple[str, list[str]]] = [
         ("P:A S:B", ["P:A S:B"]),
         ("P:A [ S:B ]", ["P:A", "P:A S:B"]),
         ("P:A / S:B", ["P:A", "S:B"]),
@@ -32,10 +31,9 @@ def sentences_of(right_side: str, *more: str) -> list[str]:
         ("3( P:A )", []),
         ("1*2( P:A / S:B )", ["P:A", "S:B", "P:A S:B", "S:B P:A", "P:A P:A", "S:B S:B"]),
         ("1*2( P:A / S:B / C:C )", ["P:A", "S:B", "C:C", "P:A S:B", "C:C P:A"]),
-    ],
-)
-def test_expansion(right_side: str, expected: list[str]) -> None:
-    assert sentences_of(right_side) == expected
+    ]
+    for right_side, expected in cases:
+        assert sentences_of(right_side) == expected
 
 
 def pattern_of(expression: Expression) -> str:
@@ -92,17 +90,14 @@ def test_sentences_are_named_by_their_rule_and_unique() -> None:
     assert [sentence.name for sentence in all_sentences(rules)] == ["one.01", "two.01"]
 
 
-@pytest.mark.parametrize(
-    ("grammar", "text"),
-    [
+def test_wrong_traffic_rule_is_one_sentence() -> None:
+    for grammar, text in [
         ("one = P:one\n", "no rule DAFKA"),
         ("DAFKA = one\none = [ DAFKA ]\n", "contains itself"),
         ('DAFKA = "a"\n', "messages with a role prefix"),
-    ],
-)
-def test_wrong_traffic_rule_is_one_sentence(grammar: str, text: str) -> None:
-    with pytest.raises(GrammarError, match=text):
-        all_sentences(parse_rules(grammar))
+    ]:
+        with pytest.raises(GrammarError, match=text):
+            all_sentences(parse_rules(grammar))
 
 
 def test_every_terminal_of_a_role_is_in_one_of_its_parts() -> None:

@@ -13,9 +13,8 @@ from dafka_conformance.targets.base import Ability, Reset
 FORMATS = Grammar.load().formats
 
 
-@pytest.mark.parametrize(
-    ("text", "action", "fields"),
-    [
+def test_step_is_read() -> None:
+    cases: list[tuple[str, str, dict[str, object]]] = [
         ("given P holds 0..9", "holds", {"node": "P", "first": 0, "last": 9}),
         ("given S2 holds 3 of P2", "holds", {"node": "S2", "first": 3, "last": 3, "of": "P2"}),
         ("given S stored 0..9 of P", "stored", {"node": "S", "last": 9, "of": "P"}),
@@ -39,28 +38,24 @@ FORMATS = Grammar.load().formats
         ),
         ("then S lives [robust.malformed]", "lives", {"clauses": ("robust.malformed",)}),
         ("never S:ACK topic=P2", "send", {"keyword": "never"}),
-    ],
-)
-def test_step_is_read(text: str, action: str, fields: dict[str, object]) -> None:
-    step = read_step(text)
-    assert step.action == action
-    assert {name: getattr(step, name) for name in fields} == fields
+    ]
+    for text, action, fields in cases:
+        step = read_step(text)
+        assert step.action == action
+        assert {name: getattr(step, name) for name in fields} == fields
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
+def test_wrong_step_is_one_sentence() -> None:
+    for text, message in [
         ("P:RECORD 0", "expected given, when, then or never"),
         ("when P dances", "is not a step that can follow 'when'"),
         ("given P leaves", "is not a step that can follow 'given'"),
         ("never S lives", "is not a step that can follow 'never'"),
         ("when P:RECORD 0 now", "expected a sequence such as 3 or 0..9, or field=value, not 'now'"),
         ("when Q:RECORD 0", "is not a step that can follow 'when'"),
-    ],
-)
-def test_wrong_step_is_one_sentence(text: str, message: str) -> None:
-    with pytest.raises(ScriptError, match=message):
-        read_step(text)
+    ]:
+        with pytest.raises(ScriptError, match=message):
+            read_step(text)
 
 
 SCENARIO = """
@@ -96,30 +91,26 @@ def test_scenarios_know_what_they_need(tmp_path: Path) -> None:
     assert two.needs == {Ability.COLLECT, Ability.LATEST}
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
+def test_faulty_file_is_one_sentence(tmp_path: Path) -> None:
+    for old, new, message in [
         ('title = "One."', "", "store.one: the key title is missing"),
         ('title = "One."', 'title = "One."\nspeed = 1', "store.one: the key speed is unknown"),
         ('name = "store.one"', 'name = "shop.one"', "shop.one: expected a name that begins with a role"),
         ("when P:RECORD 0", "when P:RECORD x", "expected a sequence"),
         ("[[scenario]]", "[[scenario", "cannot read the scenarios of"),
-    ],
-)
-def test_faulty_file_is_one_sentence(old: str, new: str, message: str, tmp_path: Path) -> None:
-    path = tmp_path / "s.toml"
-    path.write_text(SCENARIO.replace(old, new))
-    with pytest.raises(ScriptError, match=message):
-        read_scenarios(path)
+    ]:
+        path = tmp_path / "s.toml"
+        path.write_text(SCENARIO.replace(old, new))
+        with pytest.raises(ScriptError, match=message):
+            read_scenarios(path)
 
 
 RECORD = Message("RECORD", b"t", {"address": b"A", "subject": b"t", "sequence": 1, "content": b"c"})
 FIELDS = "01 41 01 74 0000000000000001"
 
 
-@pytest.mark.parametrize(
-    ("how", "rfc46", "libdafka"),
-    [
+def test_tampering() -> None:
+    cases: list[tuple[dict[str, str], list[str], list[str]]] = [
         ({"version": "02"}, ["4D74", f"AAA54D 02 {FIELDS}", "63"], [f"4D7400 02 {FIELDS}", "63"]),
         ({"signature": "AAA0"}, ["4D74", f"AAA04D 01 {FIELDS}", "63"], [f"4D7400 01 {FIELDS}", "63"]),
         ({"id": "5A"}, ["5A74", f"AAA55A 01 {FIELDS}", "63"], [f"5A7400 01 {FIELDS}", "63"]),
@@ -127,8 +118,7 @@ FIELDS = "01 41 01 74 0000000000000001"
         ({"append": "1"}, ["4D74", f"AAA54D 01 {FIELDS}FF", "63"], [f"4D7400 01 {FIELDS}FF", "63"]),
         ({"frames": "1"}, ["4D74", f"AAA54D 01 {FIELDS}", "63", "6D6F7265"], [f"4D7400 01 {FIELDS}", "63", "6D6F7265"]),
         ({"frames": "-1"}, ["4D74", f"AAA54D 01 {FIELDS}"], [f"4D7400 01 {FIELDS}"]),
-    ],
-)
-def test_tampering(how: dict[str, str], rfc46: list[str], libdafka: list[str]) -> None:
-    for dialect, expected in ((Dialect.RFC46, rfc46), (Dialect.LIBDAFKA, libdafka)):
-        assert tamper(FORMATS.encode(RECORD, dialect), how) == [bytes.fromhex(frame) for frame in expected]
+    ]
+    for how, rfc46, libdafka in cases:
+        for dialect, expected in ((Dialect.RFC46, rfc46), (Dialect.LIBDAFKA, libdafka)):
+            assert tamper(FORMATS.encode(RECORD, dialect), how) == [bytes.fromhex(frame) for frame in expected]

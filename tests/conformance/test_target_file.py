@@ -28,9 +28,8 @@ def open_text(folder: Path, text: str, **variables: str) -> Target:
     return open_target(str(path), variables)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
+def test_error_in_a_target_file_is_one_sentence(tmp_path: Path) -> None:
+    for text, message in [
         ("dialects = [", "is not TOML"),
         ("", "dialects is missing: expected a list of texts"),
         ('dialects = ["rfc47"]', "dialects: expected one or more of rfc46, libdafka, not 'rfc47'"),
@@ -68,12 +67,10 @@ def open_text(folder: Path, text: str, **variables: str) -> Target:
             HEAD + 'variables = { bin = "the folder of things" }\n' + STORE,
             "mine needs the folder of things: set it with --set bin=",
         ),
-    ],
-)
-def test_error_in_a_target_file_is_one_sentence(tmp_path: Path, text: str, message: str) -> None:
-    with pytest.raises(TargetError, match=message) as caught:
-        open_text(tmp_path, text)
-    assert "\n" not in str(caught.value)
+    ]:
+        with pytest.raises(TargetError, match=message) as caught:
+            open_text(tmp_path, text)
+        assert "\n" not in str(caught.value)
 
 
 def test_unknown_variable(tmp_path: Path) -> None:

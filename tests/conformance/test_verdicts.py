@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import pytest
-
 from dafka_conformance.model import Check, Clause, Dialect, Outcome, Role, ScenarioResult, Verdict
 from dafka_conformance.verdicts import judge_clauses
 from tests.conformance.sample_runs import (
@@ -65,9 +63,8 @@ BROKEN = result("broken", ACK_SENT, outcome=Outcome.BROKEN, checks=(), reason="s
 STORELESS = {Role.STORE: "no [store]"}
 
 
-@pytest.mark.parametrize(
-    ("clause", "results", "missing", "reason"),
-    [
+def test_reason_why_a_clause_was_not_tested() -> None:
+    cases: list[tuple[Clause, list[ScenarioResult], dict[Role, str], str]] = [
         (RECORD_KEPT, [], {Role.PRODUCER: ""}, RECORD_KEPT.untestable),
         (ACK_SENT, [SKIPPED], STORELESS, "no target for the role store"),
         (FETCH_TOPIC, [], STORELESS | {Role.CONSUMER: ""}, "no target for the roles consumer and store"),
@@ -77,9 +74,6 @@ STORELESS = {Role.STORE: "no [store]"}
         (ACK_SENT, [failed(checks=())], {}, "its scenarios failed before its checks"),
         (ACK_SENT, [SKIPPED, BROKEN], {}, "its scenarios failed before its checks"),
         (ACK_SENT, [failed(dialect=Dialect.LIBDAFKA)], {}, "no scenario of this run tests it"),
-    ],
-)
-def test_reason_why_a_clause_was_not_tested(
-    clause: Clause, results: list[ScenarioResult], missing: dict[Role, str], reason: str
-) -> None:
-    assert verdict_of(clause, *results, missing=missing) == ("not tested", reason)
+    ]
+    for clause, results, missing, reason in cases:
+        assert verdict_of(clause, *results, missing=missing) == ("not tested", reason)

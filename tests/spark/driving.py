@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -47,7 +47,7 @@ class Query:
 
 
 @contextmanager
-def open_query(columns: StructType = COLUMNS, **options: object) -> Iterator[Query]:
+def open_query(options: Mapping[str, object], columns: StructType = COLUMNS) -> Iterator[Query]:
     """Open a stream with options, whose names Spark passes in lower case."""
     given = {name.lower(): json.dumps(each) if isinstance(each, dict) else str(each) for name, each in options.items()}
     reader = DafkaDataSource(given).streamReader(columns)

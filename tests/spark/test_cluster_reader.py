@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StructType
 
 from dafka.errors import ConfigError, DiscoveryError, StorageError
@@ -24,18 +25,18 @@ __all__ = ["cluster"]
 
 
 @contextmanager
-def open_stream(cluster: RunningCluster | None, **options: object) -> Iterator[Query]:
+def open_stream(cluster: RunningCluster | None, columns: StructType = COLUMNS, **options: object) -> Iterator[Query]:
     """Open a stream of all stored records, with these options."""
     towers = "127.0.0.1:2:1" if cluster is None else cluster.towers
     given = {"subscribe": "orders", "startingOffsets": "earliest", "towers": towers}
-    with open_query(**{**given, **options}) as query:  # type: ignore[arg-type]
+    with open_query({**given, **options}, columns) as query:
         yield query
 
 
 def wait_latest(query: Query, start: Offsets, **ends: int) -> Offsets:
     """Plan micro-batches until they end at these offsets."""
     deadline = time.monotonic() + 20
-    while (end := query.latest(start))["offsets"] != {"orders": ends}:
+    while (end := query.latest(start, ReadAllAvailable()))["offsets"] != {"orders": ends}:
         assert time.monotonic() < deadline, f"{end} instead of {ends}"
         time.sleep(0.01)
     return end
@@ -64,7 +65,8 @@ def records(first: int, end: int) -> list[tuple[int, bytes]]:
 def test_each_stored_record_is_read_once(cluster: RunningCluster, seed: int) -> None:
     """Producers come, go and send more; the query is stopped, started again, and repeats micro-batches."""
     random = Random(seed)
-    options = {"maxOffsetsPerTrigger": random.choice([12, 1000]), "minPartitions": random.choice([1, 4])}
+    limit = random.choice([12, 1000])
+    options: dict[str, Any] = {"maxOffsetsPerTrigger": limit, "minPartitions": random.choice([1, 4])}
     ends: dict[str, int] = {}
     found: dict[str, list[tuple[int, bytes]]] = {}
     cluster.publish(7, "orders2")
@@ -75,7 +77,7 @@ def test_each_stored_record_is_read_once(cluster: RunningCluster, seed: int) -> 
         for _ in range(2):
             with open_stream(cluster, **options) as query:
                 offset = offset or query.initial()
-                assert query.reader.getDefaultReadLimit() == ReadMaxRows(options["maxOffsetsPerTrigger"])
+                assert query.reader.getDefaultReadLimit() == ReadMaxRows(limit)
                 for _ in range(2):
                     count, more = random.randint(1, 30), random.randint(1, 9)
                     ends[cluster.publish(count).address] = count
@@ -84,7 +86,7 @@ def test_each_stored_record_is_read_once(cluster: RunningCluster, seed: int) -> 
                     end = query.latest(offset)
                     batch = read(query, offset, end)
                     assert read(query, offset, end) == batch, "a micro-batch can be repeated"
-                    assert sum(map(len, batch.values())) <= options["maxOffsetsPerTrigger"]
+                    assert sum(map(len, batch.values())) <= limit
                     for address, some in batch.items():
                         found.setdefault(address, []).extend(some)
                     offset = end

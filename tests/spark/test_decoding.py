@@ -143,9 +143,8 @@ def test_avro_is_decoded_by_one_function_in_spark(spark: SparkSession) -> None:
     assert plan.count("decode_values(") == 1
 
 
-@pytest.mark.parametrize(
-    ("kind", "given", "spark_type", "found"),
-    [
+def test_types_of_avro() -> None:
+    cases: list[tuple[Any, Any, str, Any]] = [
         ("boolean", True, "boolean", True),
         ("int", -3, "int", -3),
         ("long", 2**40, "bigint", 2**40),
@@ -166,28 +165,24 @@ def test_avro_is_decoded_by_one_function_in_spark(spark: SparkSession) -> None:
         ({"type": "array", "items": logical("long", "timestamp-micros")}, [DAY], "array<timestamp>", [DAY]),
         (logical("long", "local-timestamp-micros"), datetime(2013, 1, 1), "timestamp_ntz", datetime(2013, 1, 1)),
         (logical("bytes", "decimal", precision=6, scale=2), Decimal("12.34"), "decimal(6,2)", Decimal("12.34")),
-    ],
-    ids=str,
-)
-def test_types_of_avro(kind: Any, given: Any, spark_type: str, found: Any) -> None:
-    decoder = AvroDecoder(one_field(kind))
-    assert decoder.spark_type["x"].dataType.simpleString() == spark_type
-    decoded = decoder(pa.array([avro(one_field(kind), {"x": given})], pa.binary()))
-    assert decoded.to_pylist() == [{"x": found}]
+    ]
+    for kind, given, spark_type, found in cases:
+        decoder = AvroDecoder(one_field(kind))
+        assert decoder.spark_type["x"].dataType.simpleString() == spark_type
+        decoded = decoder(pa.array([avro(one_field(kind), {"x": given})], pa.binary()))
+        assert decoded.to_pylist() == [{"x": found}]
 
 
-@pytest.mark.parametrize(
-    ("kind", "error"),
-    [
+def test_types_that_fit_no_column() -> None:
+    cases: list[tuple[Any, str]] = [
         (["int", "string"], "schema: expected types that fit one column, not the union of int, string of x"),
         ({"type": "array", "items": ["long", "boolean"]}, "not the union of boolean, long of x"),
         ({"type": "record", "name": "T", "fields": [{"name": "n", "type": ["null", "T"]}]}, "not 'T' of x.n"),
         (logical("bytes", "decimal", precision=40), "expected decimals of at most 38 digits, not"),
-    ],
-)
-def test_types_that_fit_no_column(kind: Any, error: str) -> None:
-    with pytest.raises(ConfigError, match=error):
-        AvroDecoder(one_field(kind))
+    ]
+    for kind, error in cases:
+        with pytest.raises(ConfigError, match=error):
+            AvroDecoder(one_field(kind))
 
 
 def test_named_types_may_be_reused() -> None:

@@ -144,9 +144,8 @@ def test_each_partition_contributes_in_proportion(found: dict[tuple[str, str], t
         assert all(abs(Fraction(ends[name] * rows_max, total) - limited[name]) <= len(ends) for name in ends)
 
 
-@pytest.mark.parametrize(
-    ("unread", "rows_max", "expected"),
-    [
+def test_a_large_partition_does_not_starve_small_ones() -> None:
+    cases: list[tuple[dict[tuple[str, str], int], int | None, dict[tuple[str, str], int]]] = [
         ({A: 5, B: 5}, None, {A: 5, B: 5}),
         ({A: 5, B: 5}, 10, {A: 5, B: 5}),
         ({A: 100, B: 1}, 10, {A: 9, B: 1}),
@@ -154,12 +153,9 @@ def test_each_partition_contributes_in_proportion(found: dict[tuple[str, str], t
         ({A: 300, B: 100}, 40, {A: 30, B: 10}),
         ({A: 100, B: 1, C: 100}, 2, {A: 1, B: 0, C: 1}),
         ({A: 3, B: 3, C: 3}, 1, {A: 1, B: 0, C: 0}),
-    ],
-)
-def test_a_large_partition_does_not_starve_small_ones(
-    unread: dict[tuple[str, str], int], rows_max: int | None, expected: dict[tuple[str, str], int]
-) -> None:
-    assert limit_rows(dict.fromkeys(unread, 0), unread, rows_max) == expected
+    ]
+    for unread, rows_max, expected in cases:
+        assert limit_rows(dict.fromkeys(unread, 0), unread, rows_max) == expected
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=6), st.integers(1, 5))

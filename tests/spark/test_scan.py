@@ -317,10 +317,12 @@ def test_what_compaction_has_left_is_read_at_its_offsets(url: str, tmp_path: Pat
                 stored = attrs.evolve(stored, keys=[b"key %d" % (each % keys) for each in range(first, first + 10)])
                 await storage.append([stored])
             await compact_partition(storage, PARTITION, 0, CompactionPolicy(dirty_ratio=0), 0, no_wait)
-            while (sequence := max(left, default=-1) + 1) < 400:
+            sequence = 0
+            while sequence < 400:
                 found = await storage.read(PARTITION, sequence, 400)
                 assert found is not None
                 left.update((record.sequence, record.value) for record in found)
+                sequence = found.end_sequence
         return left
 
     left = trio.run(program)

@@ -25,15 +25,16 @@ from dafka.storage.arrow import ARROW_TYPES, TIMESTAMP_MAX, arrow_schema, to_arr
 from tests.spark.stores import TIME, A, batch
 
 
-@pytest.mark.parametrize("contents", [[b"one", b"", b"three"], [b"", b"", b""], [b"abc", b"def", b"ghi"]])
-def test_packed_contents_equal_plain_ones(contents: list[bytes]) -> None:
-    plain = batch("orders", A, 5, 8, contents=contents)
-    packed = batch("orders", A, 5, 8, contents=pack(contents))
-    found = to_arrow(packed, COLUMNS.names)
-    found.validate(full=True)
-    assert found.equals(to_arrow(plain, COLUMNS.names))
-    assert found["value"].to_pylist() == contents
-    assert found["offset"].to_pylist() == [5, 6, 7]
+def test_packed_contents_equal_plain_ones() -> None:
+    cases: list[list[bytes]] = [[b"one", b"", b"three"], [b"", b"", b""], [b"abc", b"def", b"ghi"]]
+    for contents in cases:
+        plain = batch("orders", A, 5, 8, contents=contents)
+        packed = batch("orders", A, 5, 8, contents=pack(contents))
+        found = to_arrow(packed, COLUMNS.names)
+        found.validate(full=True)
+        assert found.equals(to_arrow(plain, COLUMNS.names))
+        assert found["value"].to_pylist() == contents
+        assert found["offset"].to_pylist() == [5, 6, 7]
 
 
 def test_the_arrow_types_are_those_that_spark_requires() -> None:
@@ -88,17 +89,15 @@ def test_columns_of_a_schema() -> None:
         check_columns(StructType([]))
 
 
-@pytest.mark.parametrize(
-    ("name", "kind", "sentence"),
-    [
+def test_invalid_columns() -> None:
+    cases: list[tuple[str, DataType, str]] = [
         ("time", BinaryType(), f"expected columns of {', '.join(COLUMNS.names)}, not 'time'"),
         ("Value", BinaryType(), f"expected columns of {', '.join(COLUMNS.names)}, not 'Value'"),
         ("value", StringType(), "expected type binary for column value, not string"),
         ("offset", IntegerType(), "expected type bigint for column offset, not int"),
         ("timestamp", TimestampNTZType(), "expected type timestamp for column timestamp, not timestamp_ntz"),
-    ],
-)
-def test_invalid_columns(name: str, kind: DataType, sentence: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        check_columns(StructType([StructField(name, kind)]))
-    assert str(caught.value).startswith(f"schema: {sentence}")
+    ]
+    for name, kind, sentence in cases:
+        with pytest.raises(ConfigError) as caught:
+            check_columns(StructType([StructField(name, kind)]))
+        assert str(caught.value).startswith(f"schema: {sentence}")

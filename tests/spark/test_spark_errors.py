@@ -60,39 +60,34 @@ IN_GROUP = """[PYTHON_EXCEPTION] An exception was thrown from the Python worker:
 TRACE = "Traceback (most recent call last):\n"
 
 
-@pytest.mark.parametrize(
-    ("text", "kind", "sentence"),
-    [
+def test_a_dafka_error_is_found() -> None:
+    cases: list[tuple[str, type[DafkaError], str]] = [
         (IN_STREAM, StorageError, "path /none: there is nothing here"),
         (IN_GROUP, DiscoveryError, "no tower answers"),
         (f"{TRACE}dafka.errors.ConfigError: a\nX\ndafka.errors.StorageError: b", StorageError, "b"),
         (f"{TRACE}dafka.errors.ConfigError: a SQLSTATE: 38000", ConfigError, "a"),
         (f"{TRACE}dafka.spark.errors.RowError: column value: a", RowError, "column value: a"),
-    ],
-)
-def test_a_dafka_error_is_found(text: str, kind: type[DafkaError], sentence: str) -> None:
-    assert find_dafka_error(Exception(text)) == (kind, sentence)
-    assert summarize_error(Exception(text)) == sentence
-    assert find_worker_traceback(Exception(text)) is None
+    ]
+    for text, kind, sentence in cases:
+        assert find_dafka_error(Exception(text)) == (kind, sentence)
+        assert summarize_error(Exception(text)) == sentence
+        assert find_worker_traceback(Exception(text)) is None
 
 
 def test_a_dafka_error_itself() -> None:
     assert find_dafka_error(ConfigError("option path: no")) == (ConfigError, "option path: no")
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
+def test_other_errors_become_a_sentence_without_java() -> None:
+    for text, sentence in [
         (IN_JAVA, "Python worker exited unexpectedly (crashed)."),
         ("[PATH_NOT_FOUND] Path does not exist: file:/none. SQLSTATE: 42K03", "Path does not exist: file:/none."),
         (IN_SQL, "Syntax error at or near 'selec'."),
         (IN_WORKER, "ZeroDivisionError: zero"),
         ("", "Exception"),
-    ],
-)
-def test_other_errors_become_a_sentence_without_java(text: str, sentence: str) -> None:
-    assert find_dafka_error(Exception(text)) is None
-    assert summarize_error(Exception(text)) == sentence
+    ]:
+        assert find_dafka_error(Exception(text)) is None
+        assert summarize_error(Exception(text)) == sentence
 
 
 def test_errors_that_spark_raises(spark: SparkSession) -> None:

@@ -38,7 +38,7 @@ class Follower:
 
     def run(self, **options: object) -> None:
         """Read what is stored now, from the checkpoint on if there is one."""
-        with open_query(path=self.path, **options) as query:
+        with open_query({"path": self.path, **options}) as query:
             query.reader.prepareForTriggerAvailableNow()
             self.checkpoint = self.checkpoint or query.initial()
             while (end := query.latest(self.checkpoint)) != self.checkpoint:
@@ -51,7 +51,7 @@ class Follower:
 
         Spark keeps the end of a micro-batch only: it asks for the start of the first one again.
         """
-        with open_query(path=self.path, **options) as query:
+        with open_query({"path": self.path, **options}) as query:
             again = query.read(query.initial(), self.checkpoint)
         assert [[place(row) for row in task] for task in again] == [[place(row) for row in task] for task in self.last]
 
@@ -148,6 +148,18 @@ def test_replicas_that_take_turns_being_ahead(query: Follower) -> None:
     assert query.found() == {("orders", A): list(range(60))}
 
 
+def test_available_now_reads_what_was_stored_at_its_start(query: Follower, scheme: str) -> None:
+    url = fill(f"{scheme}:{query.path}/store", batch("orders", A, 0, 10))
+    with open_query({"path": query.path, "startingOffsets": "earliest"}) as reading:
+        start = reading.initial()
+        reading.reader.prepareForTriggerAvailableNow()
+        fill(url, batch("orders", A, 10, 20), batch("orders", B, 0, 5))
+        end = reading.latest(start)
+        assert end["offsets"] == {"orders": {A: 10}}
+        assert reading.latest(end) == end
+        assert reading.reader.reportLatestOffset() == {"offsets": {"orders": {A: 20, B: 5}}}
+
+
 def forget(url: str, *partitions: Partition) -> None:
     """Delete partitions from a store, as it does with those that have ended and are empty."""
 
@@ -163,7 +175,7 @@ def test_the_first_micro_batch_is_repeated_though_its_start_is_asked_for_again(
     query: Follower, scheme: str, options: dict[str, object]
 ) -> None:
     url = fill(f"{scheme}:{query.path}/store", batch("orders", A, 0, 10))
-    with open_query(path=query.path, **options) as first:
+    with open_query({"path": query.path, **options}) as first:
         query.checkpoint = first.initial()
     fill(url, batch("orders", A, 10, 4000), batch("orders", B, 0, 3000))
     query.run(minPartitions=3, **options)
@@ -190,7 +202,7 @@ def test_a_partition_that_was_not_read_to_its_end_may_not_be_forgotten(
     query: Follower, scheme: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = fill(f"{scheme}:{query.path}/store", batch("orders", A, 0, 10), batch("orders", B, 0, 10))
-    with open_query(path=query.path, startingOffsets="earliest") as first:
+    with open_query({"path": query.path, "startingOffsets": "earliest"}) as first:
         query.checkpoint = first.latest(first.initial(), ReadMaxRows(10))
     forget(url, Partition("orders", B))
     assert f"orders/{B} is no longer in any of the stores" in query.fail()
@@ -206,7 +218,7 @@ def test_what_a_replaced_store_has_not_and_has_is_named_once(query: Follower, ca
     (query.folder / "other.db").rename(store)
     for name in ("store.db-wal", "store.db-shm"):
         Path(f"{query.path}/{name}").unlink(missing_ok=True)
-    with open_query(path=query.path, failOnDataLoss="false") as again:
+    with open_query({"path": query.path, "failOnDataLoss": "false"}) as again:
         for start, end in ((3, 3), (3, 6), (6, 12)):
             fill(f"sqlite:{store}", *([batch("orders", A, start, end)] if end > start else []))
             latest = again.latest(query.checkpoint)
