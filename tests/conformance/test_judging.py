@@ -1,4 +1,4 @@
-"""Consequences of a finding are told apart from it."""
+"""Verdicts on clauses, and which findings follow from others."""
 
 from __future__ import annotations
 
@@ -6,10 +6,97 @@ import attrs
 import pytest
 
 from dafka_conformance.causes import attribute_causes, attribute_missing
-from dafka_conformance.model import Check, Dialect, Event, Kind, Layer, Outcome, Role, Run, ScenarioResult, Verdict
+from dafka_conformance.model import (
+    Check,
+    Clause,
+    Dialect,
+    Event,
+    Kind,
+    Layer,
+    Outcome,
+    Role,
+    Run,
+    ScenarioResult,
+    Verdict,
+)
 from dafka_conformance.report.findings import group_failures
 from dafka_conformance.verdicts import judge_clauses
 from tests.conformance.run_mutant import CATALOG
+from tests.conformance.sample_runs import (
+    ACK_SENT,
+    CLAUSES,
+    DIALECTS,
+    FETCH_TOPIC,
+    HELLO_ANSWERED,
+    RECORD_KEPT,
+    failed,
+    result,
+)
+
+RFC46, LIBDAFKA = DIALECTS
+
+
+def verdict_of(clause: Clause, *results: ScenarioResult, missing: dict[Role, str] | None = None) -> tuple[str, ...]:
+    (verdict,) = judge_clauses([clause], results, [RFC46], missing or {})
+    return verdict.verdict.value, *verdict.scenarios, verdict.reason or verdict.reading
+
+
+def test_every_clause_gets_a_verdict_in_every_dialect_in_order() -> None:
+    verdicts = judge_clauses(CLAUSES, [failed()], DIALECTS, {})
+    assert [(verdict.clause, verdict.dialect) for verdict in verdicts] == [
+        (clause, dialect) for clause in CLAUSES for dialect in DIALECTS
+    ]
+
+
+def test_one_failed_check_decides() -> None:
+    assert verdict_of(ACK_SENT, result("b", ACK_SENT), failed("a"), result("c", ACK_SENT)) == ("violates", "a", "")
+
+
+def test_conforming_clause_names_its_scenarios_once_and_sorted() -> None:
+    twice = result("b", ACK_SENT, checks=(Check(ACK_SENT.id, True), Check(ACK_SENT.id, True)))
+    unchecked = result("c", ACK_SENT, checks=())
+    assert verdict_of(ACK_SENT, twice, result("a", ACK_SENT), unchecked) == ("conforms", "a", "b", "")
+
+
+def test_check_of_an_unrelated_scenario_counts_in_its_dialect() -> None:
+    stray = result("fetch", FETCH_TOPIC, checks=(Check(ACK_SENT.id, False, "wrong"),))
+    verdicts = judge_clauses([ACK_SENT], [stray, result("ok", ACK_SENT, dialect=LIBDAFKA)], DIALECTS, {})
+    assert [verdict.verdict for verdict in verdicts] == [Verdict.VIOLATES, Verdict.CONFORMS]
+
+
+def test_optional_clause_is_followed_or_not() -> None:
+    not_done = result("b", HELLO_ANSWERED, checks=(Check(HELLO_ANSWERED.id, False, "none came"),))
+    assert verdict_of(HELLO_ANSWERED, result("a", HELLO_ANSWERED)) == ("does", "a", "")
+    assert verdict_of(HELLO_ANSWERED, result("a", HELLO_ANSWERED), not_done) == ("does not", "b", "")
+
+
+def test_observed_readings_are_named_once() -> None:
+    checks = tuple(Check(FETCH_TOPIC.id, True, reading=reading) for reading in ("partition", "", "requestor"))
+    one = result("a", FETCH_TOPIC, checks=checks[:2])
+    both = result("b", FETCH_TOPIC, checks=checks)
+    assert verdict_of(FETCH_TOPIC, one) == ("conforms", "a", "partition")
+    assert verdict_of(FETCH_TOPIC, one, both) == ("conforms", "a", "b", "partition and requestor")
+
+
+SKIPPED = result("skipped", ACK_SENT, outcome=Outcome.SKIPPED, checks=(), reason="it cannot be killed")
+BROKEN = result("broken", ACK_SENT, outcome=Outcome.BROKEN, checks=(), reason="status 1")
+STORELESS = {Role.STORE: "no [store]"}
+
+
+def test_reason_why_a_clause_was_not_tested() -> None:
+    cases: list[tuple[Clause, list[ScenarioResult], dict[Role, str], str]] = [
+        (RECORD_KEPT, [], {Role.PRODUCER: ""}, RECORD_KEPT.untestable),
+        (ACK_SENT, [SKIPPED], STORELESS, "no target for the role store"),
+        (FETCH_TOPIC, [], STORELESS | {Role.CONSUMER: ""}, "no target for the roles consumer and store"),
+        (FETCH_TOPIC, [], STORELESS, "no scenario of this run tests it"),
+        (ACK_SENT, [SKIPPED, SKIPPED], {}, "it cannot be killed"),
+        (ACK_SENT, [BROKEN], {}, "its scenarios failed before its checks"),
+        (ACK_SENT, [failed(checks=())], {}, "its scenarios failed before its checks"),
+        (ACK_SENT, [SKIPPED, BROKEN], {}, "its scenarios failed before its checks"),
+        (ACK_SENT, [failed(dialect=Dialect.LIBDAFKA)], {}, "no scenario of this run tests it"),
+    ]
+    for clause, results, missing, reason in cases:
+        assert verdict_of(clause, *results, missing=missing) == ("not tested", reason)
 
 
 def test_layers() -> None:
@@ -64,7 +151,7 @@ def test_missing_message_explains_nothing(found: list[Check]) -> None:
     assert [check.because for check in attribute_causes(found, CATALOG.clauses)] == ["", ""]
 
 
-def result(scenario: str, *checks: Check) -> ScenarioResult:
+def checked(scenario: str, *checks: Check) -> ScenarioResult:
     clauses = tuple(check.clause for check in checks)
     outcome = Outcome.PASSED if all(check.holds for check in checks) else Outcome.FAILED
     return ScenarioResult(scenario, "A title.", Role.PRODUCER, Dialect.RFC46, clauses, outcome, checks)
@@ -80,7 +167,7 @@ def judged(*results: ScenarioResult) -> Run:
 
 
 def test_clause_that_fails_by_consequence_is_not_judged() -> None:
-    run = judged(result("producer.a", FRAME, CONSEQUENCE), result("producer.b", Check("fetch.count", True)))
+    run = judged(checked("producer.a", FRAME, CONSEQUENCE), checked("producer.b", Check("fetch.count", True)))
     found = {verdict.clause.id: verdict for verdict in run.verdicts}
     assert found["topic.RECORD"].verdict is Verdict.VIOLATES
     assert (found["fetch.count"].verdict, found["fetch.count"].reason) == (
@@ -92,16 +179,16 @@ def test_clause_that_fails_by_consequence_is_not_judged() -> None:
 
 def test_clause_that_fails_by_itself_elsewhere_is_violated() -> None:
     own = attrs.evolve(CONSEQUENCE, because="")
-    run = judged(result("producer.a", FRAME, CONSEQUENCE), result("producer.b", own))
+    run = judged(checked("producer.a", FRAME, CONSEQUENCE), checked("producer.b", own))
     (found,) = [verdict for verdict in run.verdicts if verdict.clause.id == "fetch.count"]
     assert (found.verdict, found.scenarios) == (Verdict.VIOLATES, ("producer.b",))
 
 
 def test_scenarios_of_one_cause_are_one_failure_and_come_first() -> None:
     run = judged(
-        result("producer.a", Check("fetch.count", False, "too many")),
-        result("producer.b", FRAME, CONSEQUENCE),
-        result("producer.c", FRAME),
+        checked("producer.a", Check("fetch.count", False, "too many")),
+        checked("producer.b", FRAME, CONSEQUENCE),
+        checked("producer.c", FRAME),
     )
     first, second = group_failures(run)
     assert (first.scenario, first.similar, first.cause) == ("producer.b", ("producer.c",), "topic.RECORD")
@@ -110,7 +197,7 @@ def test_scenarios_of_one_cause_are_one_failure_and_come_first() -> None:
 
 
 def missed(scenario: str, clause: str, message: str = "DIRECT-RECORD") -> ScenarioResult:
-    return result(scenario, Check(clause, False, f"no {message} arrived", missing=message))
+    return checked(scenario, Check(clause, False, f"no {message} arrived", missing=message))
 
 
 def causes_of(results: list[ScenarioResult]) -> list[str]:
@@ -127,7 +214,7 @@ FETCH_EVENT = Event(0.0, "C", "", Kind.MESSAGE, "FETCH")
 
 def test_fault_of_a_message_in_most_scenarios_explains_why_others_miss_it() -> None:
     fault = Check("topic.FETCH", False, "the topic frame is wrong", event=0)
-    faulty = [attrs.evolve(result(f"consumer.{n}", fault), trace=(FETCH_EVENT,)) for n in range(2)]
+    faulty = [attrs.evolve(checked(f"consumer.{n}", fault), trace=(FETCH_EVENT,)) for n in range(2)]
     assert causes_of([*faulty, missed("consumer.c", "fetch.sent", "FETCH")]) == ["", "", "topic.FETCH"]
     assert causes_of([*faulty, missed("consumer.c", "ack.sent", "ACK")]) == ["", "", ""]
     assert causes_of([faulty[0], missed("consumer.c", "fetch.sent", "FETCH")]) == ["", ""]
