@@ -76,6 +76,8 @@ def test_observed_readings_are_named_once() -> None:
     both = result("b", FETCH_TOPIC, checks=checks)
     assert verdict_of(FETCH_TOPIC, one) == ("conforms", "a", "partition")
     assert verdict_of(FETCH_TOPIC, one, both) == ("conforms", "a", "b", "partition and requestor")
+    wrong = result("c", FETCH_TOPIC, checks=(Check(FETCH_TOPIC.id, False, "wrong"),))
+    assert verdict_of(FETCH_TOPIC, one, wrong) == ("violates", "c", ""), "it does not follow the reading everywhere"
 
 
 SKIPPED = result("skipped", ACK_SENT, outcome=Outcome.SKIPPED, checks=(), reason="it cannot be killed")
