@@ -140,15 +140,9 @@ def test_several_ranges_of_several_stores(tmp_path: Path) -> None:
             StoreRange(one, PARTITION, 10, 11, 20),
         ]
     )
-    assert read(of, ["offset"])["offset"].to_pylist() == [
-        *range(10, 50),
-        45,
-        46,
-        47,
-        *range(50, 90),
-        *range(50),
-        *range(11),
-    ]
+    found = read(of, ["offset", "value"])
+    assert found["offset"].to_pylist() == [*range(10, 50), 45, 46, 47, *range(50, 90), *range(50), *range(11)]
+    assert found["value"].to_pylist()[40:43] == [b"two"] * 3
 
 
 def test_a_store_stays_open_for_the_next_range(tmp_path: Path, scheme: str) -> None:
