@@ -13,9 +13,8 @@ import trio.testing
 
 from dafka import Config
 from dafka.testing import open_cluster
-from tests.roles.helpers import DEADLINE_S, contents, open_store
+from tests.roles.helpers import DEADLINE_S, open_store
 from tests.roles.test_commits import CancelAt
-from tests.waiting import wait_until
 
 RUN = 1024
 """More records than one run: `send_many` publishes several."""
@@ -57,30 +56,6 @@ async def test_a_cancelled_send_has_published_the_first_records_and_no_others(sp
                 while len(found) <= len(expected):
                     found += (await consumer.next_batch()).values
             assert found == [*expected, b"last"]
-
-
-@pytest.mark.parametrize("takes", ["records", "batches"])
-async def test_a_cancelled_receive_loses_and_repeats_no_record(takes: str) -> None:
-    async with open_cluster() as cluster, cluster.consumer(["t"]) as consumer, cluster.producer("t") as producer:
-        await producer.send_many(contents(0, 30))
-        await producer.wait_stored()
-        await wait_until(lambda: consumer.lag() == {producer.partition: 30})
-        found: list[bytes | None] = []
-
-        async def take() -> None:
-            if takes == "records":
-                found.append((await consumer.next_record()).value)
-            else:
-                found.extend((await consumer.next_batch(7)).values)
-
-        with trio.fail_after(DEADLINE_S):
-            for step in itertools.cycle((1, 2, 3)):
-                await cancelled_at(step, take)
-                assert consumer.positions().get(producer.partition, 0) == len(found)
-                if len(found) == 30:
-                    break
-        assert found == contents(0, 30)
-        assert consumer.statistics().records == 30
 
 
 @pytest.mark.parametrize("unit", ["records", "bytes"])

@@ -1,23 +1,20 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
-from dafka import Config, Consumer, Partition, Producer, Record, RecordBatch, open_consumer
+from dafka import Config, Consumer, Partition, Producer, Record, open_consumer
 from dafka.errors import ConfigError
 from dafka.testing import Cluster
 from tests.roles.helpers import (
     DEADLINE_S,
-    assert_records,
     contents,
     receive_partition,
 )
-from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -97,50 +94,6 @@ async def test_latest_in_an_empty_cluster_is_opened_without_a_tower() -> None:
             assert consumer.positions() == {}
 
 
-async def test_records_and_batches_can_be_mixed(dafka_cluster: Cluster, producer: Producer) -> None:
-    async with dafka_cluster.consumer(["hello"]) as consumer:
-        position = 0
-        while position < 2000:
-            count = min(7, 2000 - position)
-            if position == 100 or position + count > producer.statistics().next_sequence:
-                await producer.send_many(contents(producer.statistics().next_sequence, 2000))
-            assert_records(await take(consumer, count), position, position + count)
-            position += count
-            if position < producer.statistics().next_sequence:
-                with trio.fail_after(DEADLINE_S):
-                    async for batch in consumer.batches():
-                        assert_records(batch, position, position + len(batch))
-                        position = batch.end_sequence
-                        break
-            assert consumer.positions() == {producer.partition: position}
-        assert position == 2000
-
-
-async def test_positions_are_saved_and_resumed_by_name(
-    tmp_path: Path, dafka_cluster: Cluster, producer: Producer
-) -> None:
-    config = dafka_cluster.config.with_consumer(
-        offset_reset="earliest", name="billing", positions=f"sqlite:{tmp_path / 'positions.db'}"
-    )
-    async with dafka_cluster.consumer(["hello"], config) as consumer:
-        assert_records(await take(consumer, 42), 0, 42)
-        await consumer.save_positions()
-        assert_records(await take(consumer, 8), 42, 50)
-    async with dafka_cluster.consumer(["hello"], config) as consumer:
-        assert_records(await take(consumer, 18), 42, 60)
-        await consumer.save_positions()
-    async with dafka_cluster.consumer(["hello"], config) as consumer:
-        await receive_partition(consumer, 60, 100)
-        await consumer.save_positions()
-    async with dafka_cluster.consumer(["hello"], config.with_consumer(offset_reset="latest")) as consumer:
-        await producer.send(b"100")
-        await receive_partition(consumer, 100, 101)
-    async with dafka_cluster.consumer(["hello"], config.with_consumer(name="audit")) as consumer:
-        await receive_partition(consumer, 0, 101)
-    async with dafka_cluster.consumer(["hello"], config, positions={producer.partition: 7}) as consumer:
-        await receive_partition(consumer, 7, 101)
-
-
 async def test_saving_positions_without_a_storage_is_refused(dafka_cluster: Cluster) -> None:
     async with dafka_cluster.consumer(["hello"]) as consumer:
         with pytest.raises(ConfigError, match="positions"):
@@ -163,7 +116,7 @@ async def test_invalid_topics_are_refused(topics: object) -> None:
 
 async def test_use_after_the_block_is_an_error(dafka_cluster: Cluster, producer: Producer) -> None:
     async with dafka_cluster.consumer(["hello"]) as consumer:
-        await receive_partition(consumer, 0, 100)
+        assert (await consumer.next_record()).value == b"0"
         records, batches = aiter(consumer), consumer.batches()
     with trio.fail_after(DEADLINE_S):
         with pytest.raises(trio.ClosedResourceError):
@@ -180,74 +133,6 @@ async def test_an_exception_leaves_the_block_unwrapped(dafka_cluster: Cluster) -
             raise ZeroDivisionError("the program's own")
 
 
-async def test_topics_are_added_and_dropped_while_running(dafka_cluster: Cluster, producer: Producer) -> None:
-    async with dafka_cluster.producer("other") as other, dafka_cluster.consumer([]) as consumer:
-        await other.send_many(contents(0, 10))
-        consumer.subscribe("hello")
-        await receive_partition(consumer, 0, 100)
-        consumer.subscribe("other")
-        await receive_partition(consumer, 0, 10)
-        assert consumer.topics == ("hello", "other")
-        consumer.unsubscribe("hello")
-        await producer.send(b"100")
-        await producer.wait_stored()
-        await other.send(b"10")
-        await receive_partition(consumer, 10, 11)
-        assert "hello" not in consumer.topics
-        with pytest.raises(ConfigError):
-            consumer.subscribe("")
-
-
-@pytest.mark.parametrize("taken", [0, 3])
-async def test_a_dropped_topic_is_not_returned_from_the_buffer(
-    taken: int, dafka_cluster: Cluster, producer: Producer
-) -> None:
-    async with dafka_cluster.consumer(["hello"]) as consumer:
-        everything = RecordBatch(producer.partition, 0, contents(0, 100))
-        await wait_until(lambda: consumer.statistics().buffered_bytes == everything.memory_bytes)
-        for sequence in range(taken):
-            assert (await consumer.next_record()).sequence == sequence
-        consumer.unsubscribe("hello")
-        assert consumer.statistics().buffered_bytes == 0
-        async with dafka_cluster.producer("other") as other:
-            await other.send_many(contents(0, 10))
-            consumer.subscribe("other")
-            await receive_partition(consumer, 0, 10)
-
-
-async def test_statistics_contain_positions_and_lag(dafka_cluster: Cluster, producer: Producer) -> None:
-    partition = producer.partition
-    async with dafka_cluster.consumer(["hello"]) as consumer:
-        everything = RecordBatch(partition, 0, contents(0, 100))
-        await wait_until(lambda: consumer.statistics().buffered_bytes == everything.memory_bytes)
-        statistics = consumer.statistics()
-        assert (statistics.records, statistics.bytes) == (0, 0)
-        assert statistics.fetches_sent >= 1
-        assert statistics.positions == {partition: 0}
-        assert statistics.lag == {partition: 100}
-        await take(consumer, 40)
-        assert consumer.statistics().positions == {partition: 40}
-        assert consumer.statistics().lag == {partition: 60}
-        await take(consumer, 60)
-        statistics = consumer.statistics()
-        assert (statistics.records, statistics.bytes) == (100, everything.content_bytes)
-        assert (statistics.positions, statistics.lag, statistics.buffered_bytes) == ({partition: 100}, {}, 0)
-        await wait_until(lambda: consumer.statistics().peers == 2)
-        assert consumer.statistics().discarded == {}
-
-
-async def test_a_consumer_seeks_backwards_and_forwards(dafka_cluster: Cluster, producer: Producer) -> None:
-    async with dafka_cluster.consumer(["hello"]) as consumer:
-        await receive_partition(consumer, 0, 100)
-        for position in (10, 99, 0):
-            consumer.seek({producer.partition: position})
-            assert consumer.positions() == {producer.partition: position}
-            assert_records(await take(consumer, 1), position, position + 1)
-        consumer.seek({producer.partition: 105})
-        await producer.send_many(contents(100, 110))
-        await receive_partition(consumer, 105, 110)
-
-
 async def test_the_tail_of_stored_partitions_is_received_also_by_latest(
     dafka_cluster: Cluster, producer: Producer
 ) -> None:
@@ -256,19 +141,6 @@ async def test_the_tail_of_stored_partitions_is_received_also_by_latest(
         await receive_partition(consumer, 95, 100)
         await producer.send_many(contents(100, 103))
         await receive_partition(consumer, 100, 103)
-
-
-async def test_a_bounded_read_ends_at_the_stored_end(dafka_cluster: Cluster, producer: Producer) -> None:
-    async with dafka_cluster.consumer(["hello", "empty"]) as consumer:
-        ends = await consumer.ends()
-        assert ends == {producer.partition: 100}
-        await producer.send_many(contents(100, 110))
-        with trio.fail_after(DEADLINE_S):
-            batches = [batch async for batch in consumer.batches(until=ends)]
-            assert [record.value for batch in batches for record in batch] == contents(0, 100)
-            assert [batch async for batch in consumer.batches(until=ends)] == []
-            assert [batch async for batch in consumer.batches(until={})] == []
-        await receive_partition(consumer, 100, 110)
 
 
 async def test_a_bounded_read_that_waits_notices_that_nothing_is_left(
@@ -285,21 +157,6 @@ async def test_a_bounded_read_that_waits_notices_that_nothing_is_left(
                 nursery.start_soon(read)
                 await trio.testing.wait_all_tasks_blocked(0.05)
                 consumer.seek({producer.partition: 110})
-
-
-async def test_paused_topics_wait_while_others_are_received(dafka_cluster: Cluster, producer: Producer) -> None:
-    async with dafka_cluster.producer("other") as other, dafka_cluster.consumer(["hello", "other"]) as consumer:
-        consumer.pause("hello")
-        assert consumer.paused == {"hello"}
-        await other.send_many(contents(0, 50))
-        with trio.fail_after(DEADLINE_S):
-            while consumer.positions().get(other.partition) != 50:
-                assert (await consumer.next_batch()).partition == other.partition
-        await wait_until(lambda: consumer.lag().get(producer.partition) == 100)
-        consumer.resume("hello")
-        await receive_partition(consumer, 0, 100)
-        assert consumer.paused == frozenset()
-        assert consumer.lag() == {producer.partition: 0, other.partition: 0}
 
 
 @pytest.mark.parametrize(

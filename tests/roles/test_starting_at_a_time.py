@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 import trio
@@ -15,7 +14,7 @@ from dafka.errors import ConfigError, DiscoveryError, StorageError, UnansweredEr
 from dafka.roles import open_reader
 from dafka.storage.memory import MemoryStorage
 from dafka.testing import Cluster, open_cluster
-from tests.roles.helpers import DEADLINE_S, contents, receive, receive_partition
+from tests.roles.helpers import contents, receive_partition
 from tests.roles.libdafka_store import open_libdafka_store
 
 BEGIN_MS = 1_700_000_000_000
@@ -41,54 +40,6 @@ async def producing(cluster: Cluster, *minutes: float, topic: str = "hello") -> 
         await producer.send_many(timed(*minutes))
         await producer.wait_stored()
         yield producer
-
-
-@pytest.mark.parametrize("config", [Config().with_node(wire="rfc46"), Config().with_node(wire="libdafka")])
-async def test_each_partition_begins_with_its_first_record_of_the_time(config: Config) -> None:
-    async with (
-        open_cluster(config) as cluster,
-        producing(cluster, *range(10)),
-        producing(cluster, *range(5, 25)),
-        producing(cluster, *range(100)) as later,
-        cluster.consumer(["hello"], start=minute(8)) as consumer,
-    ):
-        received = await receive(consumer, 2 + 17 + 92)
-        assert {batches[0].first_sequence for batches in received.values()} == {8, 3}
-        assert received[later.partition][0].first_sequence == 8
-        assert consumer.lag() == dict.fromkeys(received, 0)
-
-
-async def test_given_and_saved_positions_come_before_the_time(tmp_path: Path) -> None:
-    positions = f"sqlite:{tmp_path}/positions.db"
-    async with open_cluster() as cluster, producing(cluster, *range(10)) as producer:
-        config = cluster.config.with_consumer(name="billing", positions=positions)
-        async with cluster.consumer(["hello"], config, positions={producer.partition: 4}) as consumer:
-            await receive_partition(consumer, 4, 10)
-            consumer.seek({producer.partition: 6})
-            await consumer.save_positions()
-        async with cluster.consumer(["hello"], config, start=minute(8)) as consumer:
-            await receive_partition(consumer, 6, 10)
-            await consumer.seek_time(minute(8))
-            await receive_partition(consumer, 8, 10)
-
-
-async def test_seeking_a_time_back_and_forth() -> None:
-    async with (
-        open_cluster() as cluster,
-        producing(cluster, *range(20)),
-        producing(cluster, *range(30), topic="later"),
-        cluster.consumer(["hello"]) as consumer,
-    ):
-        await receive_partition(consumer, 0, 20)
-        for time, first in ((15, 15), (3.5, 4), (0, 0), (19, 19)):
-            await consumer.seek_time(minute(time))
-            await receive_partition(consumer, first, 20)
-        await consumer.seek_time(minute(20))
-        ends = await consumer.ends()
-        with trio.fail_after(DEADLINE_S):
-            assert [batch async for batch in consumer.batches(until=ends)] == []
-        consumer.subscribe("later")
-        await receive_partition(consumer, 20, 30)
 
 
 async def test_seeking_a_time_leads_to_the_first_record_of_a_partition_that_is_not_stored(

@@ -82,12 +82,12 @@ class DeliveryBuffer:
 
     def end_run(self) -> None:
         """Drop the rest of the open run: the program receives no more records."""
-        self._take_rest()
+        self._drop_rest()
 
     def drop_topic(self, topic: str, now: float) -> list[Action]:
         """Drop the waiting records of a topic. Return the actions of the machine for the freed memory."""
         if self._open_batch is not None and self._open_batch.partition.topic == topic:
-            self._take_rest()
+            self._drop_rest()
         return self._machine.records_taken(self._buffer.drop_topic(topic), now)
 
     def seek(self, partition: Partition, sequence: int, now: float) -> list[Action]:
@@ -158,14 +158,22 @@ class DeliveryBuffer:
         rest = batch.between(self.positions[batch.partition], batch.end_sequence)
         return rest if len(rest) else None
 
-    def _put_back(self, rest: RecordBatch) -> None:
-        """Put the rest of a run back into the buffer."""
+    def _drop_rest(self) -> None:
+        """Take the rest of the open run, which the program does not receive."""
+        if (rest := self._take_rest()) is not None:
+            self._uncount(rest)
+
+    def _uncount(self, rest: RecordBatch) -> None:
         self.records -= len(rest)
         self.bytes -= rest.content_bytes
+
+    def _put_back(self, rest: RecordBatch) -> None:
+        """Put the rest of a run back into the buffer."""
+        self._uncount(rest)
         self._buffer.put_back(rest)
         self._machine.records_buffered(rest.memory_bytes)
 
     def _drop_partition(self, partition: Partition, now: float) -> list[Action]:
         if self._open_batch is not None and self._open_batch.partition == partition:
-            self._take_rest()
+            self._drop_rest()
         return self._machine.records_taken(self._buffer.drop_partition(partition), now)
