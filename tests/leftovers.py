@@ -70,12 +70,10 @@ class Running:
 
     @classmethod
     def now(cls) -> Running:
-        """Return the threads and the processes of now."""
         return cls(frozenset(threading.enumerate()), frozenset(_children()))
 
     @classmethod
     def and_opened(cls) -> Running:
-        """Return the threads and the processes of now, open files and sockets, and temporary files."""
         return attrs.evolve(cls.now(), opened=frozenset(_opened()), files=frozenset(os.listdir(tempfile.gettempdir())))
 
 
@@ -154,7 +152,6 @@ def _serves_spark(thread: threading.Thread) -> bool:
 
 
 def _children() -> Iterator[int]:
-    """Yield the numbers of the child processes, of all threads, where the system lists them."""
     with suppress(OSError):
         for task in os.listdir(TASKS):
             with suppress(OSError):
@@ -199,7 +196,6 @@ def _is_left(process: int) -> bool:
 
 
 def _command(process: int) -> str:
-    """Return the command line of a process; empty if it has ended."""
     try:
         return Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
     except OSError:

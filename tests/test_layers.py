@@ -162,7 +162,6 @@ NOT_IN_PURE = {"trio", "anyio", "asyncio", "zmq", "sqlite3", "socket", "time", "
 
 
 def imports_of(path: Path, module: str) -> tuple[str, ...]:
-    """Return the full name of everything that a file imports, at any place in it."""
     package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
     return imported_names(path.read_text(), tuple(package))
 
@@ -182,7 +181,6 @@ def imported_names(text: str, package: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def modules_in(root: Path) -> dict[str, Path]:
-    """Return every module under the package's folder, by name."""
     modules = {}
     for path in sorted(root.rglob("*.py")):
         parts = [root.name, *path.relative_to(root).with_suffix("").parts]

@@ -73,7 +73,6 @@ class Workers:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
-        """Run all tests, and report their results in this process."""
         if session.config.option.collectonly or session.testsfailed:
             return None
         waiting = deque(split(session.items, self._unit_of, self._first))
@@ -131,7 +130,6 @@ class Workers:
 
 
 def _temporary_folders(config: pytest.Config) -> pytest.TempPathFactory:
-    """Return what the fixture `tmp_path_factory` is."""
     factory: pytest.TempPathFactory = config._tmp_path_factory  # type: ignore[attr-defined]
     return factory
 
@@ -185,7 +183,6 @@ class _Sender:
         self._send = connection.send
 
     def run(self, session: pytest.Session, unit: Unit) -> None:
-        """Run the tests of a unit."""
         plugins = self._config.pluginmanager
         plugins.unregister(plugins.get_plugin("terminalreporter"))
         if capture := plugins.get_plugin("capturemanager"):
@@ -204,5 +201,4 @@ class _Sender:
         self._send("done")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Send a result."""
         self._send(self._config.hook.pytest_report_to_serializable(config=self._config, report=report))

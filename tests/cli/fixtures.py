@@ -21,7 +21,6 @@ def hangup_not_ignored() -> Iterator[None]:
 
 @pytest.fixture
 def dafka(tmp_path: Path) -> Iterator[Dafka]:
-    """The command without a cluster."""
     command = Dafka(tmp_path)
     try:
         yield command

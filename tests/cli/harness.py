@@ -76,7 +76,6 @@ class Running:
         return self._errors.read_text(errors="backslashreplace")
 
     def wait_output(self, lines: int) -> list[str]:
-        """Wait for complete lines on standard output."""
 
         def look() -> list[str] | None:
             found = self.output.decode(errors="replace").splitlines(keepends=True)
@@ -87,7 +86,6 @@ class Running:
         return wait_for(look, lambda: self.errors)
 
     def wait_errors(self, text: str) -> None:
-        """Wait for a text on standard error."""
 
         def look() -> bool | None:
             found = text in self.errors
@@ -130,14 +128,12 @@ class Dafka:
         return running
 
     def run(self, *arguments: str, stdin: bytes = b"", environment: dict[str, str] | None = None) -> Ended:
-        """Run it until it exits, with these bytes on standard input."""
         path = self.folder / "stdin"
         path.write_bytes(stdin)
         with path.open("rb") as file:
             return self.start(*arguments, stdin=file.fileno(), environment=environment).wait()
 
     def node(self, *arguments: str, stdin: bytes = b"", environment: dict[str, str] | None = None) -> Ended:
-        """Run a node of the cluster until it exits."""
         return self.run(*arguments, *self.options, stdin=stdin, environment=environment)
 
     def start_node(
@@ -146,7 +142,6 @@ class Dafka:
         return self.start(*arguments, *self.options, stdin=stdin, environment=environment)
 
     def start_consumer(self, *arguments: str) -> Running:
-        """Start a consumer, and wait until it has settled."""
         consumer = self.start_node("consume", "-v", *arguments)
         consumer.wait_errors("Following")
         return consumer
@@ -183,7 +178,6 @@ class Dafka:
         return found
 
     def close(self) -> None:
-        """Kill the processes that still run, and the processes that they have started."""
         for running in self._running:
             if running.process.poll() is None:
                 running.process.kill()
@@ -200,8 +194,6 @@ class Dafka:
 
 
 class Terminal:
-    """The command in a pseudo-terminal."""
-
     def __init__(self, master: int, process: Forked) -> None:
         self.process = process
         self.seen = b""
@@ -214,7 +206,6 @@ class Terminal:
         wait_for(lambda: text in self._read() or None, lambda: repr(self.seen))
 
     def wait(self) -> int:
-        """Wait for the exit status."""
 
         def look() -> int | None:
             self._read()

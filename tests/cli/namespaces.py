@@ -34,13 +34,11 @@ class Machine:
         self._dafka = dafka
 
     def start(self, script: str) -> Running:
-        """Start a shell command as a page has it."""
         is_pipeline = "|" in script
         script = f"cd {shlex.quote(str(self.folder))}\n{'' if is_pipeline else 'exec '}{script}"
         return self._dafka.start("-c", script, command=("ip", "netns", "exec", self._namespace, "sh", "-e"))
 
     def run(self, script: str) -> bytes:
-        """Run shell commands, which must succeed, and return their output."""
         ended = self.start(f"sh -e -c {shlex.quote(script)}").wait()
         assert ended.status == 0, (self._name, script, ended.errors)
         return ended.output
@@ -108,7 +106,6 @@ class _Shell(Dafka):
 
 
 def shell_blocks(page: Path, heading: str) -> list[str]:
-    """Return the shell commands below a heading of a page."""
     section = page.read_text("utf-8").partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     return re.findall(r"^```sh\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)
 

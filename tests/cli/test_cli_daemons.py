@@ -140,7 +140,6 @@ class Events:
 
 
 async def wait_tower(*events: object) -> float:
-    """Return how long a command waits for a tower if these events happen."""
     started = trio.current_time()
     await runner._wait_tower_heard(cast(EventFeed, Events(*events)), CONFIG)
     return trio.current_time() - started

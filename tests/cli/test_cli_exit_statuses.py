@@ -165,7 +165,6 @@ qqqq                                                     | No such command 'qqqq
 
 
 def rows(table: str) -> list[tuple[str, str]]:
-    """Return the command and the sentence of each line of a table."""
     split = (line.partition(" | ") for line in table.strip().splitlines())
     return [(command.strip(), sentence.lstrip()) for command, _, sentence in split]
 
@@ -212,7 +211,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, object
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], place: dict[str, object]) -> Iterator[Run]:
-    """Return a function that runs a command in this process, and returns its exit status and its errors."""
     for name, value in IMPATIENT.items():
         monkeypatch.setenv(name, value)
 

@@ -38,21 +38,17 @@ class Broker:
         self._options = options
 
     def run(self, *arguments: str, stdin: str | None = None) -> Result:
-        """Run a command."""
         return CliRunner().invoke(main, [*arguments, "--kafka", self.servers, *self._options], input=stdin)
 
     def output(self, *arguments: str) -> str:
-        """Return what a command prints, which must succeed."""
         result = self.run(*arguments)
         assert result.exit_code == 0, result.output
         return result.stdout
 
     def lines(self, *arguments: str) -> list[Any]:
-        """Return the JSON lines that a command prints."""
         return [json.loads(line) for line in self.output(*arguments, "--json").splitlines()]
 
     def error(self, *arguments: str, status: int = 2) -> str:
-        """Return the one sentence of a command that fails."""
         result = self.run(*arguments)
         assert (result.exit_code, result.stdout) == (status, "")
         assert result.stderr.count("\n") == 1, result.stderr

@@ -52,7 +52,6 @@ def start(level: LogLevel, form: LogFormat = "text") -> None:
 
 
 def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """Return the lines on standard error without their times."""
     return [line.partition(" ")[2].partition(" ")[2] for line in capsys.readouterr().err.splitlines()]
 
 
@@ -196,8 +195,6 @@ def test_log_lines_and_progress_share_the_terminal(monkeypatch: pytest.MonkeyPat
 
 
 class Bar:
-    """Takes what a progress bar shows."""
-
     def __init__(self) -> None:
         self.shown: list[tuple[int, str]] = []
 

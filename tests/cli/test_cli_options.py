@@ -28,7 +28,6 @@ def quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def config_of(group: Callable[..., Any], *arguments: str) -> Config:
-    """Return the configuration that a command with a group of options gets."""
     given: list[Config] = []
 
     @click.command()

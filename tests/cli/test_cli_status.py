@@ -28,14 +28,12 @@ FORGOTTEN_S = 5.0
 
 
 def block(language: str) -> str:
-    """Return the page's first code block in this language."""
     found = re.search(rf"```{language}\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
     assert found is not None
     return found[1]
 
 
 def shape_of_text(text: str) -> list[str]:
-    """Return the lines without addresses, ports, times and widths."""
     for pattern, name in (
         (r"\b[0-9A-F]{32}\b", "ADDRESS"),
         (r"\d{4}-\d\d-\d\dT[0-9:]+Z", "TIME"),
@@ -48,7 +46,6 @@ def shape_of_text(text: str) -> list[str]:
 
 
 def shape_of_json(value: Any) -> Any:
-    """Return the fields, and the type of each value."""
     if isinstance(value, dict):
         return {name: shape_of_json(each) for name, each in value.items()}
     if isinstance(value, list):
@@ -64,7 +61,6 @@ def last_json(running: Running) -> dict[str, Any] | None:
 
 
 def feed(producer: Running, count: int) -> None:
-    """Publish records, and leave the producer running."""
     assert producer.process.stdin is not None
     producer.process.stdin.write(b"".join(b"%d\n" % number for number in range(count)))
     producer.process.stdin.flush()

@@ -133,8 +133,6 @@ REFUSED = {
 
 @attrs.frozen
 class Line:
-    """A line of the table."""
-
     command: tuple[str, ...]
     needed: tuple[str, ...]
     kinds: dict[str, str]
@@ -148,7 +146,6 @@ class Line:
         return cls(tuple(words[:end]), tuple(words[end:]), {f"--{name}": kind for name, kind in kinds.items()})
 
     def resolve(self) -> tuple[click.Command, click.Context]:
-        """Return the command, and the context of its group."""
         context = click.Context(main, info_name="dafka")
         found: click.Command = main
         for word in self.command:
@@ -161,7 +158,6 @@ class Line:
         return found, context.parent
 
     def parse_values(self, *arguments: str) -> click.Context:
-        """Parse the arguments, and do not run the command."""
         command, parent = self.resolve()
         return command.make_context(self.command[-1], [*self.needed, *arguments], parent=parent)
 
@@ -174,7 +170,6 @@ each_command = pytest.mark.parametrize("line", LINES, ids=lambda line: " ".join(
 
 
 def setting(kind: str) -> Row | None:
-    """Return the setting that a kind names."""
     return next((row for row in ROWS if f"{row.section}.{row.name}" == kind), None)
 
 

@@ -158,8 +158,6 @@ metrics.topics_max                   count          0..                        1
 
 @attrs.frozen
 class Row:
-    """A line of the table."""
-
     section: str
     name: str
     kind: str

@@ -39,13 +39,11 @@ class ModuleMap:
     lines: dict[str, dict[int, list[int]]]
 
     def tests_of(self, file: str, first: int, last: int) -> set[str]:
-        """Return the tests that run one of the lines."""
         names = list(self.durations)
         by_line = self.lines.get(file, {})
         return {names[index] for line in range(first, last + 1) for index in by_line.get(line, ())}
 
     def tests_of_file(self, file: str) -> set[str]:
-        """Return the tests that run any line of a function of the file."""
         names = list(self.durations)
         return {names[index] for indexes in self.lines.get(file, {}).values() for index in indexes}
 
@@ -117,7 +115,6 @@ class _Recorder:
             self._failed.add(report.nodeid)
 
     def passed(self) -> dict[str, float]:
-        """Return the durations of the tests that passed."""
         return {name: round(each, 4) for name, each in self.durations.items() if name not in self._failed}
 
 

@@ -42,14 +42,12 @@ class Mutant:
     is_definition: bool = attrs.field(default=False, eq=False)
 
     def apply(self, source: str) -> str:
-        """Return the changed source."""
         changed: str | None = mutate_code(source, OPERATORS[self.operator], self.occurrence)
         assert changed is not None, self
         return changed
 
 
 def digest(source: str) -> str:
-    """Return a short digest of a text."""
     return hashlib.sha256(source.encode()).hexdigest()[:16]
 
 
@@ -87,7 +85,6 @@ def _mutants(file: str, source: str, structure: _Structure) -> Iterator[Mutant]:
 
 
 def read(root: Path, file: str) -> str:
-    """Return the source of a file."""
     return (root / file).read_text(encoding="utf-8")
 
 
@@ -158,5 +155,4 @@ class _Structure:
         self._skipped.append((first, last))
 
     def _column(self, line: int, offset: int) -> int:
-        """Return the column in characters; Python counts bytes."""
         return len(self._lines[line - 1].encode()[:offset].decode())

@@ -54,7 +54,6 @@ def run_many(seeds: range, failures: int = 1) -> list[int]:
 
 
 def print_good(seed: int, outcome: Outcome) -> None:
-    """Print the plan of a seed that kept all promises."""
     click.echo(str(outcome.plan))
     click.echo(f"seed {seed}: all promises were kept for {outcome.seconds:.1f} virtual seconds")
 
@@ -72,7 +71,6 @@ def print_failure(seed: int, outcome: Outcome, *, is_whole: bool = False) -> Non
 
 
 def changed_settings(outcome: Outcome) -> str:
-    """Return the settings that differ from their defaults."""
     default = type(outcome.plan.config)()
     lines: Sequence[str] = [
         f"[{section}] {name} = {value}"
@@ -84,7 +82,6 @@ def changed_settings(outcome: Outcome) -> str:
 
 
 def vars_of(settings: object) -> dict[str, object]:
-    """Return the settings of a section by name."""
     return {name: getattr(settings, name) for name in settings.__class__.__annotations__}
 
 

@@ -52,7 +52,6 @@ class Checks:
     # At every moment
 
     def on_published(self, producer: SimulatedProducer, batch: RecordBatch) -> None:
-        """Check the records that a producer's program has made."""
         if batch.first_sequence != (end := self.published_ends.get(producer.partition, 0)):
             raise Violation("not the next sequence", f"{producer.name} at {end}: {describe(batch)}")
         self.published_ends[producer.partition] = batch.end_sequence
@@ -102,7 +101,6 @@ class Checks:
             raise Violation("DIRECT-HEAD before durable", f"{node.name}: {head}")
 
     def on_stored(self, store: SimulatedStore, work: StorageWork) -> None:
-        """Check what a store's disk has made durable."""
         if isinstance(work, ResetPosition):
             self._cluster.note(f"{store.name} skips {work.partition} to {work.next_sequence}")
             return
@@ -122,13 +120,11 @@ class Checks:
         self._in_order(self._delivered, consumer, batch)
 
     def on_given(self, consumer: SimulatedConsumer, batch: RecordBatch) -> None:
-        """Check a batch that a consumer's program gets."""
         check_contents([batch])
         self._in_order(self._given, consumer, batch)
         self._cluster.note(f"{consumer.name} is given {describe(batch)}")
 
     def on_saved(self, consumer: SimulatedConsumer, positions: Mapping[Partition, int]) -> None:
-        """Check the positions that a consumer's program saves."""
         for partition, position in positions.items():
             if partition.topic in consumer.machine.topics and position != self._given.get(
                 (consumer.address, partition), position
@@ -177,7 +173,6 @@ class Checks:
         return min(found, default=self.published_ends.get(partition, 0))
 
     def on_settled(self, node: SimulatedNode) -> None:
-        """Note that a node has settled."""
         self._cluster.note(f"{node.name} has settled")
         if self._cluster.plan.is_calm and node.name in self._cluster.consumers:
             self._cluster.clock.after(LATEST_SLACK_S, self._begin, node.address)
@@ -198,7 +193,6 @@ class Checks:
         consumer.begins = {p: begin for p, begin in consumer.begins.items() if p.topic != topic}
 
     def on_notified(self, node: SimulatedNode, event: Event) -> None:
-        """Check an event that a node reports to its program."""
         self._cluster.note(f"{node.name}: {event}")
         if isinstance(event, (RecordsUnrecoverable, PartitionHalted)):
             dropped = self._dropped(event.partition)
@@ -215,7 +209,6 @@ class Checks:
         return max([*ends, self._cluster.dropped_end(partition)])
 
     def on_bounded(self, node: SimulatedNode) -> None:
-        """Check that what a node keeps in memory stays within its limits."""
         machine, config = node.role_machine, self._cluster.plan.config
         responder = getattr(machine, "responder", None)
         if responder is not None and len(responder) > config.fetch.replies_max:

@@ -22,16 +22,13 @@ class Clock:
         self._tickets = 0
 
     def at(self, time: float, act: Callable[..., None], *arguments: Any) -> None:
-        """Schedule a call. Calls that are due at the same time are made in the order of scheduling."""
         self._tickets += 1
         heapq.heappush(self._agenda, (time, self._tickets, act, arguments))
 
     def after(self, delay: float, act: Callable[..., None], *arguments: Any) -> None:
-        """Schedule a call after a delay in seconds."""
         self.at(self.now + delay, act, *arguments)
 
     def run(self, until: float) -> None:
-        """Make all calls that are due by a time."""
         agenda = self._agenda
         while agenda and agenda[0][0] <= until:
             self.now, _, act, arguments = heapq.heappop(agenda)

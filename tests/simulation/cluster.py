@@ -134,16 +134,13 @@ class Cluster:
         raise Violation("not converged", f"{missing}, {ROUNDS_MAX * ROUND_S:.0f} s after the last fault")
 
     def note(self, text: str) -> None:
-        """Record a line of the history."""
         if self._note is not None:
             self._note(self.clock.now, text)
 
     def nodes(self) -> list[SimulatedNode]:
-        """Return the running nodes, without towers."""
         return [*self.producers.values(), *self.stores.values(), *self.consumers.values()]
 
     def partitions_of(self, name: str) -> list[Partition]:
-        """Return the partitions of a producer: one for each life, or one for all lives with a spool."""
         return self._partitions.get(name, [])
 
     def is_alive(self, partition: Partition) -> bool:
@@ -166,11 +163,9 @@ class Cluster:
         return self._dropped_ends[partition]
 
     def disk_delay(self) -> float:
-        """Return how long a disk takes to make something durable, in seconds."""
         return self.plan.disk_s * (0.5 + self.draw.random()) * max(self._disk_slowness.values(), default=1.0)
 
     def send_to_tower(self, node: SimulatedNode, tower: int, frames: list[bytes]) -> None:
-        """Send a node's message to a tower, if it is connected to it."""
         name = self.tower_names[tower]
         connection = self._heard_by.get((node.name, name))
         if connection is not None and frames[0].startswith(self._tower_prefixes(name)):
@@ -178,7 +173,6 @@ class Cluster:
             self.clock.at(connection.sent_at, self._reach_tower, name, node, connection, frames)
 
     def subscribe_at_tower(self, node: SimulatedNode, tower: int, frame: bytes) -> None:
-        """Send a node's subscription to a tower, if it is connected to it."""
         name = self.tower_names[tower]
         connection = self._heard_by.get((node.name, name))
         if connection is not None and connection.is_up:
@@ -186,7 +180,6 @@ class Cluster:
             self.clock.at(connection.subscribed_at, self._record_subscription, name, connection, [frame])
 
     def wake(self, node: SimulatedNode, delay: float) -> None:
-        """Let a node look at what has arrived, after a delay in seconds."""
         self.clock.after(delay, node.look)
 
     def _run_round(self) -> None:
@@ -287,7 +280,6 @@ class Cluster:
                     self.clock.after(TOWER_DIAL_S * self.draw.random(), self._hear_tower, node, tower, connection)
 
     def _hear_node(self, node: SimulatedNode, tower: str, connection: _TowerConnection) -> None:
-        """Connect the tower's subscriber to the node's publisher."""
         if self._heard_by.get((node.name, tower)) is connection:
             number = self.tower_names.index(tower)
             known = (BEACON,) if node.name in self._first_form_only else self._tower_prefixes(tower)
@@ -298,7 +290,6 @@ class Cluster:
                 node.arrive_tower_subscriptions(number, [frame])
 
     def _hear_tower(self, node: SimulatedNode, tower: str, connection: _TowerConnection) -> None:
-        """Connect the node's subscriber to the tower's publisher."""
         if self._heard_by.get((node.name, tower)) is connection:
             connection.is_up = True
             number = self.tower_names.index(tower)
@@ -308,7 +299,6 @@ class Cluster:
             self._record_subscription(tower, connection, prefixes)
 
     def _part(self) -> None:
-        """Break the connections to towers that cannot be reached."""
         for name, tower in list(self._heard_by):
             if tower not in self._towers or not self.network.reaches(name, tower):
                 self._end_tower_connection((name, tower))

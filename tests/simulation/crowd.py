@@ -55,7 +55,6 @@ class Processor:
         self._queue: deque[SimulatedNode] = deque()
 
     def look(self, node: SimulatedNode) -> None:
-        """Let a node look at its messages as soon as a core is idle."""
         self._queue.append(node)
         self._next()
 
@@ -96,7 +95,6 @@ class Traffic:
     tower: float
 
     def per_second(self, seconds: float) -> Traffic:
-        """Return the traffic of one second."""
         roles = {role: Share(share.mean / seconds, share.most / seconds) for role, share in self.roles.items()}
         return Traffic(roles, self.tower / seconds)
 
@@ -151,7 +149,6 @@ class CrowdReport:
                     yield f"{title}: {role}: {found[role]:,.1f} messages of the busiest, at most {limit} expected"
 
     def lines(self) -> Iterator[str]:
-        """Yield the report as text."""
         after = f"after {self.stored_s:.2f} s" if self.stored_s is not None else f"NOT after {SETTLE_S_MAX:.0f} s"
         yield f"{self.nodes:,} producers: {self.stored:,} first records stored {after}; simulated in {self.run_s:.1f} s"
         yield f"  connections: {self.connections:,}, {self.connections / self.nodes:,.1f} for each producer"
@@ -181,11 +178,9 @@ class Crowd(Cluster):
         self._beacons = 0
 
     def wake(self, node: SimulatedNode, delay: float) -> None:
-        """See `Cluster.wake`."""
         self.clock.after(delay, self._processor.look, node)
 
     def send_to_tower(self, node: SimulatedNode, tower: int, frames: list[bytes]) -> None:
-        """Count a beacon, and send it."""
         self._beacons += 1
         super().send_to_tower(node, tower, frames)
 
@@ -222,7 +217,6 @@ class Crowd(Cluster):
         return self._beacons, {node.name: node.handled for node in self.nodes()}
 
     def _traffic(self, before: tuple[int, dict[str, int]] = (0, {})) -> Traffic:
-        """Return the traffic since these counts."""
         beacons, handled = self._counts()
         shares = {}
         for role, nodes in (("producer", self.producers), ("store", self.stores), ("consumer", self.consumers)):

@@ -29,7 +29,6 @@ class Log:
 
     @property
     def end(self) -> int:
-        """The sequence after the last record."""
         return self.earliest + len(self.contents)
 
 
@@ -79,7 +78,6 @@ class Disk:
             self._append(batch.between(0, batch.first_sequence + draw.randint(0, len(batch))), now)
 
     def read(self, partition: Partition, first_sequence: int, count: int) -> RecordBatch | None:
-        """Read records, as `Storage.read` does."""
         log = self.logs.get(partition)
         if log is None or not log.earliest <= first_sequence < log.end:
             return None
@@ -87,17 +85,14 @@ class Disk:
         return RecordBatch(partition, first_sequence, log.contents[start : start + count])
 
     def find_sequence_by_time(self, partition: Partition, time_ms: int) -> int | None:
-        """Return the first record that was stored at a time or later; None if there is none."""
         log = self.logs.get(partition, Log())
         number = bisect_left(log.stored_at, time_ms)
         return log.earliest + number if number < len(log.stored_at) else None
 
     def partitions(self) -> dict[Partition, PartitionInfo]:
-        """Return the partitions, as `Storage.partitions` does."""
         return {partition: PartitionInfo(log.earliest, log.end) for partition, log in self.logs.items()}
 
     def end(self, partition: Partition) -> int:
-        """Return the sequence after the last durable record; 0 if there is none."""
         log = self.logs.get(partition)
         return 0 if log is None else log.end
 
@@ -113,7 +108,6 @@ class Disk:
         return True
 
     def retain(self, retention: RetentionPolicy, now: float) -> dict[Partition, int]:
-        """Apply retention by age and by number, as `Storage.retain` does."""
         moved = {}
         for partition, log in self.logs.items():
             earliest = log.earliest
@@ -127,7 +121,6 @@ class Disk:
         return moved
 
     def save_positions(self, positions: Mapping[Partition, int]) -> None:
-        """Save positions, as `Storage.save_positions` does."""
         self.positions.update(positions)
 
     def _append(self, batch: RecordBatch, now: float) -> None:
@@ -146,28 +139,23 @@ class Disk:
 
 
 def wall_ms(now: float) -> int:
-    """Return the wall-clock time at a time of the simulation, in milliseconds since 1970."""
     return 1_000_000_000 + int(now * 1000)
 
 
 def content(partition: Partition, sequence: int) -> bytes:
-    """Return the content of a record: its partition and sequence."""
     return b"%d %s" % (sequence, partition.address.encode())
 
 
 def contents(partition: Partition, first_sequence: int, end_sequence: int) -> list[bytes]:
-    """Return the contents of a run of records."""
     suffix = partition.address.encode()
     return [b"%d %s" % (sequence, suffix) for sequence in range(first_sequence, end_sequence)]
 
 
 def check_contents(batches: Sequence[RecordBatch]) -> None:
-    """Raise `Violation` if a content is not that of its producer."""
     for batch in batches:
         if list(batch.values) != contents(batch.partition, batch.first_sequence, batch.end_sequence):
             raise Violation("another record's content", describe(batch))
 
 
 def describe(batch: RecordBatch) -> str:
-    """Describe a batch in a few words."""
     return f"{batch.partition} {batch.first_sequence}..{batch.end_sequence - 1}"

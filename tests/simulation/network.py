@@ -35,7 +35,6 @@ class Split:
     is_cut: bool
 
     def separates(self, one: str, other: str) -> bool:
-        """Return whether two nodes are on different sides."""
         return (one in self.left and other in self.right) or (one in self.right and other in self.left)
 
 
@@ -76,11 +75,9 @@ class Link:
         self.returns_at = 0.0
 
     def taken(self, messages: Sequence[wire.BatchedMessage]) -> None:
-        """Note that the subscriber has taken these messages from its queue."""
         self.queued -= count_messages(messages)
 
     def push(self, messages: list[wire.BatchedMessage]) -> None:
-        """Send messages from the publisher."""
         network = self.network
         if network.loss or network.repeat:
             messages = network.spoil(messages)
@@ -98,7 +95,6 @@ class Link:
             self._send(messages)
 
     def release(self) -> None:
-        """Deliver the messages that waited during a stall."""
         while self.held and self.is_up:
             self._send(self.held.popleft())
 
@@ -142,7 +138,6 @@ class Link:
         self.prefixes = prefixes
 
     def send_subscriptions(self, frames: list[bytes]) -> None:
-        """Send subscriptions or unsubscriptions to the publisher."""
         self.returns_at = max(self.returns_at, self.network.clock.now + self.network.delay(self.slowness))
         self.network.clock.at(self.returns_at, self._hear_subscriptions, self.epoch, frames)
 
@@ -189,11 +184,9 @@ class Network:
         self._established = 0
 
     def delay(self, slowness: float = 1.0) -> float:
-        """Return how long something is in flight, in seconds."""
         return (0.0003 + 0.002 * self.draw.random()) * slowness * self.slowness
 
     def listen(self, endpoints: Sequence[str], publisher: SimulatedNode) -> None:
-        """Let a publisher listen at several endpoints."""
         for endpoint in endpoints:
             self._listeners[endpoint] = publisher
         self.redial()
@@ -210,20 +203,17 @@ class Network:
         self._links = [link for link in self._links if link.is_wanted]
 
     def connect(self, subscriber: SimulatedNode, endpoint: str) -> Link:
-        """Connect as soon as a publisher listens at the endpoint and can be reached."""
         link = Link(self, subscriber, endpoint, 30.0 if self.draw.random() < 0.1 else 1.0)
         self._links.append(link)
         self._dial(link)
         return link
 
     def disconnect(self, link: Link) -> None:
-        """Undo `connect`."""
         link.is_wanted = False
         self._break(link, redial=False)
         self._links.remove(link)
 
     def split(self, split: Split) -> None:
-        """Separate two sides."""
         self.splits.append(split)
         if split.is_cut:
             for link in list(self._links):
@@ -231,7 +221,6 @@ class Network:
                     self._break(link, redial=True)
 
     def heal(self, split: Split) -> None:
-        """Undo `split`."""
         self.splits.remove(split)
         for link in self._links:
             if link.held and not self.is_stalled(link):
@@ -249,16 +238,13 @@ class Network:
                 self._break(link, redial=True)
 
     def reaches(self, one: str, other: str) -> bool:
-        """Return whether no split separates two nodes."""
         return not any(split.separates(one, other) for split in self.splits)
 
     def is_stalled(self, link: Link) -> bool:
-        """Return whether a split stalls a link that is up."""
         publisher = link.publisher
         return bool(self.splits) and publisher is not None and not self.reaches(link.subscriber.name, publisher.name)
 
     def redial(self) -> None:
-        """Retry the connections that were not possible before."""
         for link in self._links:
             if not link.is_up:
                 self.clock.after(REDIAL_S * (0.5 + self.draw.random()), self._dial, link)
@@ -322,7 +308,6 @@ def unsubscriptions(link: Link, prefixes: Sequence[bytes]) -> list[bytes]:
 
 
 def topic_frame(message: wire.BatchedMessage) -> bytes:
-    """Return the frame that subscriptions are compared with."""
     if not isinstance(message, wire.RecordRun):
         topic: str = getattr(message, message.TOPIC)
         return message.COMMAND.value + topic.encode()
@@ -332,7 +317,6 @@ def topic_frame(message: wire.BatchedMessage) -> bytes:
 
 
 def find_receivers(subscribers: dict[bytes, dict[Link, None]], topic: bytes) -> dict[Link, None]:
-    """Return the links on which a message with this topic is wanted."""
     receivers: dict[Link, None] = {}
     for length in range(len(topic) + 1):
         receivers |= subscribers.get(topic[:length], {})

@@ -99,12 +99,10 @@ class SimulatedNode:
         self._busy_at = -1.0
 
     def start(self) -> None:
-        """Listen, subscribe, and send the first beacon."""
         self.node.start(self.cluster.clock.now)
         self._follow_beacons(self.beacons.start(self.cluster.clock.now))
 
     def vanish(self) -> None:
-        """End without warning."""
         self.is_alive = False
         self.cluster.network.vanish(self)
 
@@ -122,34 +120,28 @@ class SimulatedNode:
         self._wake()
 
     def arrive_subscriptions(self, frames: Sequence[bytes]) -> None:
-        """Take subscription frames that arrive at the publisher."""
         self._subscriptions += frames
         self._wake()
 
     def arrive_connection(self, endpoint: str) -> None:
-        """Note that the subscriber's connection to this endpoint was made."""
         self._connections.append(ConnectionChange(PeerEndpoint(endpoint), is_made=True))
         self._wake()
 
     def arrive_loss(self, endpoint: str) -> None:
-        """Note that the subscriber's connection to this endpoint was lost."""
         self._connections.append(ConnectionChange(PeerEndpoint(endpoint), is_made=False))
         self._wake()
 
     def arrive_from_tower(self, tower: int, frames: list[bytes]) -> None:
-        """Take a message of a tower."""
         self._from_towers.append((tower, frames))
         self._wake()
 
     def arrive_tower_subscriptions(self, tower: int, frames: Sequence[bytes]) -> None:
-        """Take the subscriptions of a tower."""
         if self.is_alive:
             self._follow_beacons(self.beacons.tower_subscribed(tower, frames, self.cluster.clock.now))
 
     # The interface `NodeIO`
 
     def publish(self, messages: Sequence[wire.BatchedMessage]) -> None:
-        """See `NodeIO.publish`."""
         self.cluster.checks.on_sent(self, messages)
         wanted: dict[Link, list[wire.BatchedMessage]] = {}
         for message in messages:
@@ -159,47 +151,38 @@ class SimulatedNode:
             link.push(wanted[link])
 
     def subscribe(self, prefix: bytes) -> None:
-        """See `NodeIO.subscribe`."""
         self.prefixes[prefix] += 1
         if self.prefixes[prefix] == 1:
             self._tell_publishers(b"\1" + prefix)
 
     def unsubscribe(self, prefix: bytes) -> None:
-        """See `NodeIO.unsubscribe`."""
         self.prefixes[prefix] -= 1
         if not self.prefixes[prefix]:
             del self.prefixes[prefix]
             self._tell_publishers(b"\0" + prefix)
 
     def connect(self, endpoint: PeerEndpoint) -> bool:
-        """See `NodeIO.connect`."""
         if endpoint in self._links:
             raise Violation("connected twice", f"{self.name} to {endpoint}")
         self._links[endpoint] = self.cluster.network.connect(self, endpoint.endpoint)
         return True
 
     def disconnect(self, endpoint: PeerEndpoint) -> None:
-        """See `NodeIO.disconnect`."""
         self.cluster.network.disconnect(self._links.pop(endpoint))
 
     def set_timer(self, deadline: float) -> None:
-        """See `NodeIO.set_timer`."""
         self._arm()
 
     def on_records(self, batch: RecordBatch) -> None:
-        """See `NodeCallbacks`."""
         raise NotImplementedError
 
     def on_reset_position(self, reset: ResetPosition) -> None:
-        """See `NodeCallbacks`."""
         raise NotImplementedError
 
     def on_event(self, event: Event) -> None:
-        """See `NodeCallbacks`."""
         self.cluster.checks.on_notified(self, event)
 
     def on_settled(self) -> None:
-        """See `NodeCallbacks`."""
         self.settled_at = self.cluster.clock.now
         self.cluster.checks.on_settled(self)
 
@@ -207,7 +190,6 @@ class SimulatedNode:
         """See `NodeCallbacks`."""
 
     def act(self, actions: Iterable[Action]) -> None:
-        """Carry out what the machine asks for."""
         self.node.act(actions)
 
     # Time
@@ -256,7 +238,6 @@ class SimulatedNode:
 
     @property
     def waiting(self) -> int:
-        """The number of messages that have arrived and are not handled."""
         return len(self._messages) + len(self._subscriptions) + len(self._connections) + len(self._from_towers)
 
     def look(self) -> None:

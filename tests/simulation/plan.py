@@ -90,17 +90,14 @@ class Plan:
 
     @property
     def names(self) -> list[str]:
-        """The names of all nodes."""
         return [member.name for member in self.members]
 
     @property
     def producers(self) -> list[str]:
-        """The names of the producers."""
         return [member.name for member in self.members if member.role == "producer"]
 
     @property
     def is_calm(self) -> bool:
-        """Whether the plan has no faults."""
         return all(step.kind in ("publish", "save positions") for step in self.steps)
 
     @property
@@ -110,7 +107,6 @@ class Plan:
 
     @property
     def ends(self) -> float:
-        """The time at which the last step is over."""
         ends = [step.time + step.seconds for step in self.steps] + [member.joins for member in self.members]
         return max(ends, default=0.0)
 
@@ -281,7 +277,6 @@ def _make_unseen_producer(draw: random.Random, members: list[Member]) -> list[St
 
 
 def _begin_at_times(draw: random.Random, members: list[Member], duration: float) -> list[Member]:
-    """Return the members; some consumers begin at a time, before or after they join."""
     found = []
     for member in members:
         begins = member.role == "consumer" and draw.random() < 0.15
@@ -313,7 +308,6 @@ def _make_config(draw: random.Random, stores: int, *, forgets: bool) -> Config:
     defaults = Config()
 
     def small(default: int, chance: float, *values: int) -> int:
-        """Return one of these values at times, otherwise the default."""
         return draw.choice(values) if draw.random() < chance else default
 
     retention = draw.random() < 0.15

@@ -42,12 +42,10 @@ class Answering(SimulatedNode):
     _is_reading = False
 
     def on_change(self) -> None:
-        """See `NodeCallbacks`."""
         super().on_change()
         self._answer()
 
     def read(self, request: ReadRequest) -> RecordBatch | None:
-        """Return the records that are held of those requested."""
         raise NotImplementedError
 
     def _answer(self) -> None:
@@ -86,32 +84,26 @@ class SimulatedStore(Answering):
         self.after(config.store.retention_interval_ms / 1000, self._forget)
 
     def on_records(self, batch: RecordBatch) -> None:
-        """See `NodeCallbacks`."""
         self.commits.put_records(batch)
         self._write()
 
     def on_reset_position(self, reset: ResetPosition) -> None:
-        """See `NodeCallbacks`."""
         self.commits.put_reset(reset)
         self._write()
 
     def on_change(self) -> None:
-        """See `NodeCallbacks`."""
         super().on_change()
         self._search()
 
     def read(self, request: ReadRequest) -> RecordBatch | None:
-        """See `Answering.read`."""
         return self.disk.read(request.partition, request.first_sequence, request.count)
 
     def crash(self) -> None:
-        """Crash. The transaction being written is durable completely, partly or not at all."""
         self.vanish()
         if self._writing is not None and not self.disk.is_full:
             self.disk.write_torn(self._writing, self.cluster.clock.now, self.cluster.draw, is_atomic=False)
 
     def stop(self) -> None:
-        """Stop in order: first write the received records."""
         while self.commits and not self.disk.is_full:
             work = self.commits.begin_work()
             self.disk.write(work, self.cluster.clock.now)
@@ -120,7 +112,6 @@ class SimulatedStore(Answering):
         self.vanish()
 
     def _search(self) -> None:
-        """Find a record by its time, in one step or several."""
         search = None if self._is_searching else self.machine.answers.positions.next_search()
         if search is not None:
             self._is_searching = True
@@ -196,31 +187,26 @@ class SimulatedProducer(Answering):
         self._is_publishing = False
 
     def publish_records(self, count: int) -> None:
-        """Add records for the program to publish."""
         self.to_publish += count
         self._publish()
 
     def on_change(self) -> None:
-        """See `NodeCallbacks`."""
         super().on_change()
         if self.to_publish and not self._is_publishing:
             self._publish()
         self._trim()
 
     def read(self, request: ReadRequest) -> RecordBatch | None:
-        """See `Answering.read`."""
         if self.spool is not None:
             return self.spool.read(self.partition, request.first_sequence, request.count)
         return self.machine.retransmit_buffer.read(request.first_sequence, request.count, 2**20)
 
     def crash(self) -> None:
-        """Crash. The records being spooled are durable or lost."""
         self.vanish()
         if self._spooling is not None and self.spool is not None:
             self.spool.write_torn([self._spooling], self.cluster.clock.now, self.cluster.draw, is_atomic=False)
 
     def stop(self) -> None:
-        """Stop without waiting for other nodes."""
         self.crash()
 
     def _publish(self) -> None:
@@ -284,33 +270,27 @@ class SimulatedConsumer(SimulatedNode):
         self._is_taking = False
 
     def on_records(self, batch: RecordBatch) -> None:
-        """See `NodeCallbacks`."""
         self.cluster.checks.on_delivered(self, batch)
         self.delivery.put_records(batch)
         self._take_next()
 
     def subscribe_topic(self, topic: str) -> None:
-        """Subscribe to a topic."""
         self.act(self.machine.subscribe(topic, self.cluster.clock.now))
 
     def unsubscribe_topic(self, topic: str) -> None:
-        """Unsubscribe from a topic."""
         self.act(self.machine.unsubscribe(topic))
         actions = self.delivery.drop_topic(topic, self.cluster.clock.now)
         self.cluster.checks.on_unsubscribed(self, topic)
         self.act(actions)
 
     def save_positions(self) -> None:
-        """Save how far the program has come."""
         self.cluster.checks.on_saved(self, self.delivery.positions)
         self.disk.save_positions(self.delivery.positions)
 
     def crash(self) -> None:
-        """Crash."""
         self.vanish()
 
     def stop(self) -> None:
-        """Stop in order."""
         self.save_positions()
         self.vanish()
 

@@ -29,12 +29,10 @@ class Outcome:
 
     @property
     def is_good(self) -> bool:
-        """Whether every promise was kept."""
         return not self.promise
 
 
 def run_seed(seed: int) -> Outcome:
-    """Run the simulation of a seed."""
     return run_plan(make_plan(seed))
 
 
