@@ -38,9 +38,7 @@ def main(arguments: list[str]) -> int:
         for _ in range(options.busy_loops):
             hardships.enter_context(busy_loop())
         return subprocess.call(
-            options.command,
-            env=environment,
-            preexec_fn=None if group is None else lambda: _enter(group),
+            options.command, env=environment, preexec_fn=None if group is None else lambda: _enter(group)
         )
 
 

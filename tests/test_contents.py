@@ -8,15 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dafka.packed_bytes import (
-    PackedContents,
-    Repeated,
-    content_ends,
-    count_bytes,
-    join_contents,
-    join_numbers,
-    pack,
-)
+from dafka.packed_bytes import PackedContents, Repeated, content_ends, count_bytes, join_contents, join_numbers, pack
 
 LISTS = st.lists(st.binary(max_size=5), max_size=12) | st.lists(st.binary(min_size=3, max_size=3), max_size=12)
 

@@ -51,8 +51,7 @@ async def test_a_trace_continues_from_the_producer_to_the_consumer(dafka_cluster
 
 
 @pytest.mark.parametrize(
-    "headers",
-    [(), (("traceparent", None),), (("traceparent", b"\xff nonsense"),), (("a", b"1"), ("a", b"2"))],
+    "headers", [(), (("traceparent", None),), (("traceparent", b"\xff nonsense"),), (("a", b"1"), ("a", b"2"))]
 )
 def test_a_record_without_a_trace_begins_one(headers: tuple[Header, ...], spans: Any) -> None:
     with tracing.processing(Record(PARTITION, 3, b"tea", headers=headers)):

@@ -10,10 +10,7 @@ import pytest
 import trio
 
 from dafka import Config, blocking
-from dafka.errors import (
-    UnacknowledgedError,
-    WrongContextError,
-)
+from dafka.errors import UnacknowledgedError, WrongContextError
 from tests.clients.each_hosted_style import EachHostedStyle, hold
 from tests.clients.styles import BLOCKING
 

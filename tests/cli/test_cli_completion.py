@@ -16,10 +16,7 @@ from tests.cli.harness import Dafka, open_terminal
 
 PATH = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
 
-SHELLS = {
-    "bash": ("bash", "--norc", "--noprofile", "-i"),
-    "zsh": ("zsh", "-f", "-i"),
-}
+SHELLS = {"bash": ("bash", "--norc", "--noprofile", "-i"), "zsh": ("zsh", "-f", "-i")}
 PREPARATIONS = {"bash": b"bind 'set enable-bracketed-paste off'", "zsh": b"autoload -Uz compinit && compinit -u"}
 
 

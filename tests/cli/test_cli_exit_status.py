@@ -225,10 +225,7 @@ run(program, shutdown=Shutdown(limit_s={limit_s}))
 
 def test_a_process_that_does_not_stop_is_ended_and_another_does_not_wait_for_that() -> None:
     done = run_python(LIMITED.format(wait="trio.to_thread.run_sync(time.sleep, 600)", limit_s=0.2), {**os.environ}, 60)
-    assert (done.returncode, done.stderr) == (
-        1,
-        "Error: not stopped 0 s after the signal; exited without finishing\n",
-    )
+    assert (done.returncode, done.stderr) == (1, "Error: not stopped 0 s after the signal; exited without finishing\n")
     done = run_python(LIMITED.format(wait="trio.sleep_forever()", limit_s=600), {**os.environ}, 60)
     assert (done.returncode, done.stderr) == (128 + signal.SIGTERM, "")
 

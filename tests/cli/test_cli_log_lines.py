@@ -14,15 +14,7 @@ from rich.logging import RichHandler
 
 from dafka.cli import terminal
 from dafka.cli.storage import common
-from dafka.cli.terminal import (
-    COMMAND_LOG,
-    counted,
-    log_silent_towers,
-    print_table,
-    report,
-    report_error,
-    start_logging,
-)
+from dafka.cli.terminal import COMMAND_LOG, counted, log_silent_towers, print_table, report, report_error, start_logging
 from dafka.config import LogConfig
 from dafka.config.settings import LogFormat, LogLevel
 from dafka.protocol import LoopbackOnly, TowersHeard, TowersSilent

@@ -59,10 +59,7 @@ def test_lines_of_a_pipe_are_published_at_once(cluster: Dafka) -> None:
     assert live.wait().output == b"0\n1 is longer than one write\n"
 
 
-@pytest.mark.parametrize(
-    ("text", "contents"),
-    [(b"", []), (b"0\n", [b"0"]), (b"\r\n\n", [b"\r", b""])],
-)
+@pytest.mark.parametrize(("text", "contents"), [(b"", []), (b"0\n", [b"0"]), (b"\r\n\n", [b"\r", b""])])
 def test_line_ends(cluster: Dafka, text: bytes, contents: list[bytes]) -> None:
     topic = f"ends-{text!r}"
     assert cluster.node("produce", topic, stdin=text).status == 0

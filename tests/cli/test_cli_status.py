@@ -150,11 +150,7 @@ def test_what_is_wrong_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
 
 def broker_view(number: int, count: int, *, is_alive: bool = True, is_draining: bool = False) -> BrokerView:
     return BrokerView(
-        number=number,
-        address=f"B{number}",
-        is_alive=is_alive,
-        is_draining=is_draining,
-        under_replicated_logs=count,
+        number=number, address=f"B{number}", is_alive=is_alive, is_draining=is_draining, under_replicated_logs=count
     )
 
 

@@ -7,11 +7,7 @@ import re
 
 import pytest
 
-from dafka.cli.record_lines import (
-    LineFormat,
-    make_formatter,
-    parse_template,
-)
+from dafka.cli.record_lines import LineFormat, make_formatter, parse_template
 from dafka.records import NO_TIMESTAMP, Partition, ProducerRecord, RecordBatch
 
 PARTITION = Partition("a topic", "ADDRESS")

@@ -204,12 +204,7 @@ def test_a_time_is_how_long_ago_or_iso_8601(text: str, time_ms: int) -> None:
 
 @pytest.mark.parametrize(
     "parse",
-    [
-        lambda text: parse_time_ms(text, NOW_MS),
-        parse_timestamp,
-        lambda text: parse_target(text).time_ms,
-        parse_time,
-    ],
+    [lambda text: parse_time_ms(text, NOW_MS), parse_timestamp, lambda text: parse_target(text).time_ms, parse_time],
     ids=["--since", "--timestamp", "group reset --to", "all"],
 )
 def test_a_time_that_names_no_offset_is_utc_as_those_that_are_printed(

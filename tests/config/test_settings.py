@@ -276,10 +276,7 @@ def sources(row: Row, value: Any, folder: Path) -> Iterator[tuple[str, Any]]:
     """Yield each source that can give a value, and what its errors begin with."""
     yield f"[{row.section}] ", lambda: getattr(Config(), f"with_{row.section}")(**{row.name: value})
     if value is not None:
-        yield (
-            f"{folder / 'dafka.toml'}: [{row.section}] ",
-            lambda: Config.load(in_file(folder, row, value), {}),
-        )
+        yield (f"{folder / 'dafka.toml'}: [{row.section}] ", lambda: Config.load(in_file(folder, row, value), {}))
     if isinstance(value, str) or (row.kind in NUMBERS and type(value) is int):
         yield f"{row.variable}: ", lambda: Config.load(environ={row.variable: str(value)})
 

@@ -82,11 +82,7 @@ async def test_a_store_is_not_live_while_its_storage_hangs(monkeypatch: pytest.M
     ids=["in time", "refused", "too slow"],
 )
 async def test_a_stopping_store_writes_the_records_that_it_has_received(
-    error: str,
-    is_opened: bool,
-    reasons: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    error: str, is_opened: bool, reasons: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     disk = Disk(monkeypatch)
     running = trio.CancelScope()

@@ -19,14 +19,7 @@ import trio.testing
 from dafka import Partition
 from dafka.endpoints import PeerEndpoint
 from dafka.operations.logs import SentenceFormatter, add_event, json_formatter
-from dafka.protocol import (
-    Event,
-    FetchUnanswered,
-    PeerJoined,
-    RecordsCompacted,
-    RecordsDropped,
-    StorageFailed,
-)
+from dafka.protocol import Event, FetchUnanswered, PeerJoined, RecordsCompacted, RecordsDropped, StorageFailed
 from dafka.roles import logging_events
 from dafka.roles.events import DISCARDS_REPEAT_S, ROUTINE, DiscardLog, NodeLog, log_discards
 from dafka.roles.logging_events import LogEvent, MessagesDiscarded, Started, event_fields, event_name
@@ -78,13 +71,7 @@ def dafka_lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
         ),
         (
             FetchUnanswered(PARTITION, 7, 3),
-            {
-                "event": "fetch_unanswered",
-                "topic": "orders",
-                "partition": "A" * 32,
-                "first_sequence": 7,
-                "attempts": 3,
-            },
+            {"event": "fetch_unanswered", "topic": "orders", "partition": "A" * 32, "first_sequence": 7, "attempts": 3},
         ),
         (
             RecordsCompacted(PARTITION, 5, 200),

@@ -16,15 +16,7 @@ from dafka.records import new_address
 from dafka.testing import open_cluster
 from dafka.transport import Mesh, open_mesh, open_security
 from tests.roles.closed_cluster import Keys
-from tests.roles.helpers import (
-    DEADLINE_S,
-    assert_run,
-    contents,
-    open_store,
-    receive,
-    receive_partition,
-    wait_event,
-)
+from tests.roles.helpers import DEADLINE_S, assert_run, contents, open_store, receive, receive_partition, wait_event
 from tests.waiting import wait_until
 
 NAMES = ("producer", "consumer", "store", "other")

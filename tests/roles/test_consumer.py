@@ -10,11 +10,7 @@ import trio.testing
 from dafka import Config, Consumer, Partition, Producer, Record, open_consumer
 from dafka.errors import ConfigError
 from dafka.testing import Cluster
-from tests.roles.helpers import (
-    DEADLINE_S,
-    contents,
-    receive_partition,
-)
+from tests.roles.helpers import DEADLINE_S, contents, receive_partition
 
 
 @pytest.fixture

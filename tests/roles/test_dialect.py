@@ -80,10 +80,7 @@ async def test_a_libdafka_store_that_joins_later_is_not_ended_erratum_30() -> No
 
 async def test_a_subscription_that_waits_counts_before_a_request_is_sent() -> None:
     config = Config()
-    async with (
-        open_sockets("ME", config, Role.CONSUMER, 0) as sockets,
-        open_mesh(config.node, 0) as reader,
-    ):
+    async with open_sockets("ME", config, Role.CONSUMER, 0) as sockets, open_mesh(config.node, 0) as reader:
         for prefix in READER:
             reader.subscriber.subscribe(prefix.replace(b"*", b"READER"))
         reader.subscriber.connect_peer(PeerEndpoint(sockets.endpoint))

@@ -72,7 +72,4 @@ async def test_advertised_ipv6_address_is_introduced() -> None:
     config = plain_config("tcp://*:*").with_beacon(advertise="[::1]")
     async with open_cluster(plain_config(), config) as (config, store), open_producer("hello", config) as producer:
         joined = await wait_event(producer.events, PeerJoined)
-        assert (joined.address, joined.endpoint.endpoint) == (
-            store.address,
-            at_loopback(store.endpoint),
-        )
+        assert (joined.address, joined.endpoint.endpoint) == (store.address, at_loopback(store.endpoint))

@@ -14,12 +14,7 @@ from dafka import Config, Partition, serve_tower, wire
 from dafka.config import DialectName
 from dafka.discovery import Advertisement, DiscoveryEvent, open_discovery
 from dafka.errors import ConfigError
-from dafka.protocol import (
-    ClusterSurvey,
-    NodeView,
-    PartitionView,
-    PeerJoined,
-)
+from dafka.protocol import ClusterSurvey, NodeView, PartitionView, PeerJoined
 from dafka.protocol.observer.cluster_survey import NodeState
 from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING
 from dafka.records import new_address

@@ -22,13 +22,7 @@ from dafka.records import Partition
 from dafka.storage import open_storage
 from dafka.storage.sqlite import SqliteStorage
 from dafka.testing import Cluster, open_cluster
-from tests.roles.helpers import (
-    DEADLINE_S,
-    contents,
-    open_store,
-    receive_partition,
-    wait_event,
-)
+from tests.roles.helpers import DEADLINE_S, contents, open_store, receive_partition, wait_event
 from tests.waiting import wait_until
 
 

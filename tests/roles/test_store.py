@@ -9,11 +9,7 @@ import trio
 import trio.testing
 
 from dafka import Config, Partition, Producer, RecordBatch, serve_store
-from dafka.errors import (
-    AddressInUseError,
-    StorageBusyError,
-    StorageError,
-)
+from dafka.errors import AddressInUseError, StorageBusyError, StorageError
 from dafka.protocol import StorageFailed
 from dafka.protocol.store_events import StorageRecovered
 from dafka.records import RECORD_MEMORY_BYTES

@@ -6,13 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from dafka import wire
-from dafka.protocol import (
-    Event,
-    ForgetPartitions,
-    PartitionHalted,
-    RecordsUnrecoverable,
-    ResetPosition,
-)
+from dafka.protocol import Event, ForgetPartitions, PartitionHalted, RecordsUnrecoverable, ResetPosition
 from dafka.protocol.machines.commit_queue import StorageWork
 from dafka.protocol.ordering.reassembler import ReceiveCapacity
 from dafka.records import Partition, RecordBatch

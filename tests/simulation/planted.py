@@ -14,14 +14,7 @@ import attrs
 import pytest
 
 from dafka import wire
-from dafka.protocol import (
-    BeaconMachine,
-    ConsumerMachine,
-    DeliveryBuffer,
-    FetchResponder,
-    ProducerMachine,
-    StoreMachine,
-)
+from dafka.protocol import BeaconMachine, ConsumerMachine, DeliveryBuffer, FetchResponder, ProducerMachine, StoreMachine
 from dafka.protocol.actions import Publish
 from dafka.protocol.machines.head_exchange import HeadExchange
 from dafka.protocol.ordering.cursor import Cursor

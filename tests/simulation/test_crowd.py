@@ -20,8 +20,7 @@ def test_fewer_cores_take_a_crowd_longer() -> None:
 
 
 @pytest.mark.parametrize(
-    "producers",
-    [10, *(pytest.param(number, marks=pytest.mark.long) for number in (100, 300, 1000))],
+    "producers", [10, *(pytest.param(number, marks=pytest.mark.long) for number in (100, 300, 1000))]
 )
 def test_connections_and_messages_are_in_proportion_to_the_crowd(producers: int) -> None:
     assert list(Crowd(producers).measure().excesses()) == []
