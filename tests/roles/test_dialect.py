@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import pytest
 import trio
+import zmq
 
-from dafka import Config, Partition, open_consumer, open_observer, wire
+from dafka import Config, Partition, open_consumer, open_observer, open_producer, wire
 from dafka.endpoints import PeerEndpoint
 from dafka.events import DialectAdopted, ForeignDialect
 from dafka.protocol import Event
+from dafka.protocol.machines import producer as producer_machine
 from dafka.roles.events import EventFeed
 from dafka.roles.sockets import open_sockets
 from dafka.testing import open_cluster
-from dafka.transport import open_mesh
-from dafka.wire import Dialect, Role, codec
+from dafka.transport import Socket, open_context, open_mesh
+from dafka.wire import Command, Dialect, Role, codec
 from dafka.wire.batch import iter_frames
-from tests.roles.helpers import DEADLINE_S, contents, receive_partition, wait_event
+from tests.roles.helpers import AN_HOUR_MS, DEADLINE_S, contents, receive_partition, wait_event
+from tests.roles.libdafka_consumer import LibdafkaConsumer, open_libdafka_consumer
 from tests.roles.libdafka_store import READER, LibdafkaStore, open_libdafka_store
 from tests.waiting import wait_until
 
@@ -93,3 +97,71 @@ async def test_a_subscription_that_waits_counts_before_a_request_is_sent() -> No
             sockets.publish([request])
             items, _ = await reader.subscriber.receive()
         assert {codec.decode(frames)[1] for frames in iter_frames(items)} == {Dialect.LIBDAFKA}
+
+
+# A producer among nodes of libdafka leaves when their consumers have everything (erratum 17)
+
+COUNT = 200
+PRODUCERS = 3
+SECOND_S = 0.3
+"""How long the second is in which the scripted consumer asks once for a page."""
+
+
+async def test_a_libdafka_consumer_that_is_behind_gets_everything_of_producers_that_leave_erratum_17(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(producer_machine, "LEAVING_HEAD_S", SECOND_S)
+    consumer = LibdafkaConsumer("hello", second_s=SECOND_S, page=50)
+    async with (
+        open_cluster(Config().with_beacon(interval_ms=100), storage=None) as cluster,
+        open_libdafka_store(cluster.config) as store,
+        trio.open_nursery() as nursery,
+    ):
+        has_begun = trio.Event()
+
+        async def publish() -> None:
+            async with open_producer("hello", cluster.config) as producer:
+                await producer.send_many(contents(0, COUNT))
+                await producer.wait_stored()
+                await has_begun.wait()
+
+        for _ in range(PRODUCERS):
+            nursery.start_soon(publish)
+        await wait_until(lambda: [len(each) for each in store.records.values()] == [COUNT] * PRODUCERS)
+        async with open_libdafka_consumer(cluster.config, consumer):
+            await wait_until(lambda: len(consumer.records) == PRODUCERS)
+            has_begun.set()
+            await wait_until(lambda: [len(each) for each in consumer.records.values()] == [COUNT] * PRODUCERS)
+            assert [*consumer.records.values()] == [contents(0, COUNT)] * PRODUCERS
+            nursery.cancel_scope.cancel()
+
+
+# An idle producer is quiet among nodes of this project only (erratum 33)
+
+HEADS = 15
+"""With growing intervals, the last of these HEADs would be sent after minutes."""
+
+
+async def test_heads_are_regular_for_a_peer_of_another_implementation() -> None:
+    config = Config().with_producer(head_interval_ms=20, head_interval_max_ms=AN_HOUR_MS)
+    async with (
+        open_cluster(config) as cluster,
+        cluster.consumer(["hello"]) as consumer,
+        cluster.producer("hello") as producer,
+        open_context(0) as context,
+    ):
+        await producer.send_many(contents(0, 3))
+        await receive_partition(consumer, 0, 3)
+        await producer.wait_stored()
+        peer = Socket(context.socket(zmq.SocketType.SUB))
+        try:
+            peer.subscribe(b"Hhello")
+            peer.connect(f"tcp://127.0.0.1:{producer.endpoint.rpartition(':')[2]}")
+            heads = 0
+            with trio.fail_after(DEADLINE_S):
+                while heads < HEADS:
+                    heads += sum(frames[0][:1] == Command.HEAD.value for frames in await peer.receive_many())
+            assert producer._sockets.need_regular_heads()
+        finally:
+            peer.close(0)
+        await wait_until(lambda: not producer._sockets.need_regular_heads())

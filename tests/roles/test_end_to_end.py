@@ -71,24 +71,6 @@ async def test_late_consumer_receives_all_of_a_large_partition_whose_producer_is
         assert_nothing_more(consumer)
 
 
-async def test_four_producers_at_once_are_each_in_order(dafka_cluster: Cluster) -> None:
-    async def produce() -> None:
-        async with dafka_cluster.producer("hello") as producer:
-            for first in range(0, COUNT, 100):
-                await producer.send_many(contents(first, first + 100))
-
-    async with dafka_cluster.consumer(["hello"]) as live, trio.open_nursery() as nursery:
-        for _ in range(4):
-            nursery.start_soon(produce)
-        at_live = await receive(live, 4 * COUNT)
-    async with dafka_cluster.consumer(["hello"]) as late:
-        at_late = await receive(late, 4 * COUNT)
-    assert len(at_live) == 4
-    assert at_late.keys() == at_live.keys()
-    for batches in [*at_live.values(), *at_late.values()]:
-        assert_run(batches, 0, COUNT)
-
-
 async def test_consumer_that_does_not_keep_up_loses_nothing_and_holds_little() -> None:
     config = PATIENT.with_producer(head_interval_ms=AN_HOUR_MS).with_node(record_batches="off")
     config = config.with_consumer(buffer_bytes_max=2000, silence_ms=AN_HOUR_MS)

@@ -13,12 +13,14 @@ import trio.testing
 
 from dafka import Config, Store, roles, wire
 from dafka.cli.daemons import serve_store_with_restarts
-from dafka.errors import AddressInUseError
+from dafka.errors import AddressInUseError, StorageError
 from dafka.events import PartitionReplaced
-from dafka.records import Partition
+from dafka.records import Partition, ProducerRecord, RecordBatch
 from dafka.roles import open_producer
+from dafka.roles.producer_partition import copy_spooled_partition, find_spooled_partition
 from dafka.roles.sockets import NodeSockets, open_sockets
 from dafka.storage import open_storage
+from dafka.storage.memory import MemoryStorage
 from dafka.testing import Cluster, open_cluster
 from tests.roles.helpers import DEADLINE_S, contents, wait_event
 from tests.waiting import wait_until
@@ -185,3 +187,66 @@ async def test_the_new_partition_has_the_same_port_once_that_is_free(
                 await producer.wait_stored()
             assert producer.statistics().partitions_replaced == 1
             assert producer.endpoint == endpoint
+
+
+# The spool of a producer whose partition was replaced: the partition that the next start continues
+
+FIRST, SECOND, THIRD = (Partition("hello", name * 32) for name in "9A5")
+
+
+async def make_spool() -> MemoryStorage:
+    spool = MemoryStorage()
+    await spool.append([RecordBatch(FIRST, 0, contents(0, 10))])
+    return spool
+
+
+async def spooled(spool: MemoryStorage, partition: Partition) -> list[bytes | None]:
+    batch = await spool.read(partition, 0, 100)
+    return [] if batch is None else list(batch.values)
+
+
+async def test_a_spool_continues_the_last_replacement_of_its_topic() -> None:
+    spool = await make_spool()
+    await copy_spooled_partition(spool, FIRST, 4, SECOND)
+    assert await spooled(spool, SECOND) == contents(4, 10)
+    await copy_spooled_partition(spool, SECOND, 1, THIRD)
+    assert await spooled(spool, THIRD) == contents(5, 10)
+    other = Partition("other", "F" * 32)
+    await spool.append([RecordBatch(other, 0, contents(0, 1))])
+    await copy_spooled_partition(spool, other, 0, Partition("other", "0" * 32))
+    assert await find_spooled_partition(spool, "hello") == THIRD
+    assert await spooled(spool, FIRST) == await spooled(spool, SECOND) == []
+
+
+async def test_a_replacement_keeps_whole_records() -> None:
+    spool = MemoryStorage()
+    records = [
+        ProducerRecord(b"0"),
+        ProducerRecord(None, b"key", (("a", b"1"), ("a", None)), 7),
+        ProducerRecord(b"", b"", (), 0),
+    ]
+    await spool.append([RecordBatch.from_records(FIRST, 0, records, 5)])
+    await copy_spooled_partition(spool, FIRST, 1, SECOND)
+    batch = await spool.read(SECOND, 0, 9)
+    assert batch is not None
+    assert [(each.value, each.key, each.headers, each.timestamp) for each in batch] == [
+        (each.value, each.key, each.headers, each.timestamp) for each in records[1:]
+    ]
+
+
+async def test_a_replacement_that_failed_halfway_is_completed(monkeypatch: pytest.MonkeyPatch) -> None:
+    spool = await make_spool()
+    save = MemoryStorage.save_positions
+
+    async def fail(*_: object) -> None:
+        raise StorageError("database or disk is full")
+
+    monkeypatch.setattr(MemoryStorage, "save_positions", fail)
+    with pytest.raises(StorageError):
+        await copy_spooled_partition(spool, FIRST, 4, SECOND)
+    assert await find_spooled_partition(spool, "hello") != SECOND
+    assert await spooled(spool, FIRST) == contents(0, 10)
+    monkeypatch.setattr(MemoryStorage, "save_positions", save)
+    await copy_spooled_partition(spool, FIRST, 4, SECOND)
+    assert await spooled(spool, SECOND) == contents(4, 10)
+    assert await find_spooled_partition(spool, "hello") == SECOND

@@ -1,20 +1,25 @@
 from __future__ import annotations
 
+import shutil
 import signal
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
 import trio
 import trio.testing
 
-from dafka import Config, Partition, Producer, RecordBatch, serve_store
-from dafka.errors import AddressInUseError, StorageBusyError, StorageError
-from dafka.protocol import StorageFailed
+from dafka import Config, Partition, Producer, RecordBatch, Store, serve_store
+from dafka.errors import AddressInUseError, StorageBusyError, StorageError, StorageLostError
+from dafka.exceptions import unwrap_group
+from dafka.protocol import StorageFailed, StorageLost
 from dafka.protocol.store_events import StorageRecovered
 from dafka.records import RECORD_MEMORY_BYTES
+from dafka.roles import Health
+from dafka.roles import store as store_module
 from dafka.storage import open_storage
 from dafka.storage.memory import MemoryStorage
+from dafka.storage.sqlite.storage import SqliteStorage
 from dafka.testing import Cluster, open_cluster
 from tests.roles.helpers import (
     AN_HOUR_MS,
@@ -90,16 +95,27 @@ async def test_a_store_that_was_down_catches_up_from_another_after_the_producer_
     assert await stored_end(tmp_path / "away.db", producer.partition) == 3000
 
 
+class Disk:
+    """The effect of appending to a storage, which a test sets."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.error = ""
+        self.is_open = trio.Event()
+        self.is_open.set()
+        append = MemoryStorage.append
+
+        async def append_or_not(storage: MemoryStorage, batches: Sequence[RecordBatch]) -> None:
+            await self.is_open.wait()
+            if self.error:
+                raise StorageError(self.error)
+            await append(storage, batches)
+
+        monkeypatch.setattr(MemoryStorage, "append", append_or_not)
+
+
 async def test_failing_storage_acknowledges_nothing_until_it_recovers(monkeypatch: pytest.MonkeyPatch) -> None:
-    is_full = True
-    append = MemoryStorage.append
-
-    async def append_unless_full(self: MemoryStorage, batches: Sequence[RecordBatch]) -> None:
-        if is_full:
-            raise StorageError("disk full")
-        await append(self, batches)
-
-    monkeypatch.setattr(MemoryStorage, "append", append_unless_full)
+    disk = Disk(monkeypatch)
+    disk.error = "disk full"
     async with open_cluster(Config().with_store(retry_ms=20)) as cluster:
         store = cluster.store
         assert store is not None
@@ -112,7 +128,7 @@ async def test_failing_storage_acknowledges_nothing_until_it_recovers(monkeypatc
             assert store.health().unready == "the storage fails: disk full"
             async with cluster.consumer(["hello"]) as consumer:
                 await receive_partition(consumer, 0, 2000)
-            is_full = False
+            disk.error = ""
             await wait_event(store.events, StorageRecovered)
             await wait_stored(producer)
         assert store.statistics().records_stored == 2000
@@ -122,29 +138,63 @@ async def test_failing_storage_acknowledges_nothing_until_it_recovers(monkeypatc
             await receive_partition(consumer, 0, 2000)
 
 
-async def test_a_stopped_store_writes_and_acknowledges_received_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    may_append = trio.Event()
-    append = MemoryStorage.append
-
-    async def append_slowly(self: MemoryStorage, batches: Sequence[RecordBatch]) -> None:
-        await may_append.wait()
-        await append(self, batches)
-
-    monkeypatch.setattr(MemoryStorage, "append", append_slowly)
-    async with open_cluster(storage=None) as cluster, cluster.producer("hello") as producer:
-        async with trio.open_nursery() as nursery:
-            async with open_store(cluster.config.with_node(grace_ms=60_000)) as store:
-                await producer.send_many(contents(0, 1000))
-                await wait_until(lambda: store.statistics().lag == {producer.partition: 1000})
-                await wait_until(lambda: store.statistics().pending_bytes >= 1000 * RECORD_MEMORY_BYTES)
-                nursery.start_soon(_set_when_blocked, may_append)
-            assert store.statistics().records_stored == 1000
-        await wait_stored(producer)
+async def test_a_store_is_not_live_while_its_storage_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "STUCK_S", 0.2)
+    disk = Disk(monkeypatch)
+    async with open_cluster() as cluster, cluster.producer("t") as producer:
+        assert cluster.store is not None
+        store = cluster.store
+        await wait_until(lambda: store.health() == Health())
+        disk.is_open = trio.Event()
+        await producer.send(b"0")
+        await wait_until(lambda: bool(store.health().trouble))
+        health = cluster.store.health()
+        assert health.trouble.startswith("one transaction of the storage has taken ")
+        assert health.unready.startswith("one transaction of the storage has taken ")
+        disk.is_open.set()
+        await producer.wait_stored()
+        assert cluster.store.health() == Health()
 
 
-async def _set_when_blocked(event: trio.Event) -> None:
-    await trio.testing.wait_all_tasks_blocked(0.05)
-    event.set()
+@pytest.mark.parametrize(
+    ("error", "is_opened", "reasons"),
+    [("", True, []), ("the disk is full", True, ["the disk is full"]), ("", False, [""])],
+    ids=["in time", "refused", "too slow"],
+)
+async def test_a_stopping_store_writes_the_records_that_it_has_received(
+    error: str, is_opened: bool, reasons: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = Disk(monkeypatch)
+    running = trio.CancelScope()
+    ended = trio.Event()
+
+    async def serve(config: Config, *, task_status: trio.TaskStatus[Store]) -> None:
+        with running:
+            await serve_store(config, task_status=task_status)
+        ended.set()
+
+    async with open_cluster(storage=None) as cluster, trio.open_nursery() as nursery:
+        config = cluster.config.with_store(storage="memory:")
+        config = config.with_node(grace_ms=30_000 if is_opened else 50)
+        store = await nursery.start(serve, config)
+        with trio.CancelScope() as leaving:
+            async with cluster.producer("t") as producer:
+                disk.is_open = trio.Event()
+                await producer.send_many([b"0"] * 10)
+                received = 10 * (1 + RECORD_MEMORY_BYTES)
+                await wait_until(lambda: store.statistics().pending_bytes >= received)
+                running.cancel()
+                disk.error = error
+                if is_opened:
+                    disk.is_open.set()
+                with trio.fail_after(DEADLINE_S):
+                    await ended.wait()
+                    if not reasons:
+                        await producer.wait_stored()
+                assert producer.statistics().unacknowledged == (10 if reasons else 0)
+                leaving.cancel()
+    lines = [getattr(record, "dafka", {}) for record in caplog.records]
+    assert [line["reason"] for line in lines if line.get("event") == "records_unwritten"] == reasons
 
 
 async def test_store_that_restarts_counts_once(tmp_path: Path) -> None:
@@ -210,3 +260,70 @@ async def test_a_store_learns_what_its_bounded_storage_has_dropped() -> None:
                 batch = await consumer.next_batch()
         assert batch.first_sequence == 20
         assert cluster.store.statistics().records_dropped == 20
+
+
+def remove(path: Path) -> None:
+    for each in path.parent.glob(f"{path.name}*"):
+        shutil.rmtree(each) if each.is_dir() else each.unlink()
+
+
+async def serve(url: str, cluster: Cluster, use: Callable[[Store], Awaitable[None]]) -> None:
+    """Run a store until it ends by itself."""
+    with unwrap_group(), trio.fail_after(DEADLINE_S):
+        async with open_store(cluster.config, url) as store:
+            await use(store)
+            await trio.sleep_forever()
+
+
+@pytest.mark.parametrize("scheme", ["sqlite", "filelog"])
+async def test_store_ends_and_acknowledges_nothing_more(scheme: str, tmp_path: Path) -> None:
+    async def use(store: Store) -> None:
+        await producer.send_many(contents(0, 100))
+        await producer.wait_stored()
+        remove(tmp_path / "store")
+        await producer.send_many(contents(100, 200))
+        event = await wait_event(store.events, StorageLost)
+        assert str(event).startswith("Storage lost; nothing more is acknowledged: ")
+
+    async with open_cluster(storage=None) as cluster:
+        with trio.CancelScope() as scope:
+            async with cluster.producer("hello") as producer:
+                with pytest.raises(StorageLostError, match="was removed or replaced"):
+                    await serve(f"{scheme}:{tmp_path}/store", cluster, use)
+                assert producer.statistics().unacknowledged == 100
+                scope.cancel()
+
+
+async def test_a_loss_that_retention_notices_ends_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(*_: object) -> None:
+        raise StorageLostError("the storage was removed")
+
+    monkeypatch.setattr(MemoryStorage, "apply_retention", fail)
+    async with open_cluster(storage=None) as cluster, cluster.producer("hello") as producer:
+        config = cluster.config.with_store(storage="memory:", retention_records=5, retention_interval_ms=20)
+        await producer.send(b"0")
+        with trio.fail_after(DEADLINE_S), pytest.raises(StorageLostError, match="the storage was removed"):
+            await serve_store(config)
+
+
+async def test_a_loss_that_two_tasks_notice_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    running: set[str] = set()
+
+    def fail_together(call: str) -> Callable[..., Awaitable[None]]:
+        async def fail(*_: object) -> None:
+            running.add(call)
+            with trio.CancelScope(shield=True):
+                await wait_until(lambda: len(running) == 2)
+            raise StorageLostError("the storage was removed")
+
+        return fail
+
+    for call in ("append", "check_not_removed"):
+        monkeypatch.setattr(SqliteStorage, call, fail_together(call))
+    async with open_cluster(storage=None) as cluster:
+        with trio.CancelScope() as scope:
+            async with cluster.producer("hello") as producer:
+                await producer.send(b"0")
+                with pytest.raises(StorageLostError, match="the storage was removed"):
+                    await serve_store(cluster.config.with_store(storage=f"sqlite:{tmp_path}/store"))
+                scope.cancel()
