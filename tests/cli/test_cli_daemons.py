@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,12 +15,15 @@ import trio
 from click.testing import CliRunner
 
 from dafka.cli import daemons, main, runner
+from dafka.cli.daemons import serve_store_with_restarts
 from dafka.cli.runner import Shutdown
 from dafka.config import Config
-from dafka.errors import DiscoveryError
+from dafka.errors import DiscoveryError, StorageError
 from dafka.protocol import RefusedByPeer, TowerHostUnresolved, TowersHeard, TowersSilent
-from dafka.roles import EventFeed, Tower
+from dafka.roles import EventFeed, Store, Tower
+from dafka.testing import open_cluster
 from dafka.transport.keys import KeyPair, write_key_file
+from tests.waiting import wait_until
 
 
 @pytest.mark.parametrize("command", ["tower", "store", "up"])
@@ -139,51 +143,44 @@ class Events:
         return self._events.pop(0)
 
 
-async def wait_tower(*events: object) -> float:
-    started = trio.current_time()
+async def wait_tower(*events: object) -> None:
+    """Wait for a tower as a command does while these events happen."""
     await runner._wait_tower_heard(cast(EventFeed, Events(*events)), CONFIG)
-    return trio.current_time() - started
 
 
-@pytest.mark.parametrize(
-    "before",
-    [
-        (),
-        (TowerHostUnresolved("a", "unknown"),),
-        (attrs.evolve(REFUSED, endpoint="tcp://peer:1"),),
-        (attrs.evolve(REFUSED, reason="unknown"), TowerHostUnresolved("b", "unknown")),
-        (REFUSED,),
-        (REFUSED, REFUSED),
-    ],
-)
-async def test_a_tower_that_is_heard_in_time_is_used(before: tuple[object, ...], autojump_clock: Any) -> None:
-    """Also a second after another one refused this node."""
-    assert await wait_tower(*before, TowersHeard()) == pytest.approx(0.4 * (len(before) + 1))
+UNRESOLVED = TowerHostUnresolved("a", "unknown")
+UNKNOWN = attrs.evolve(REFUSED, reason="unknown")
+HEARD = TowersHeard()
+REFUSES = "no tower accepts this node: tcp://a:2 refuses"
+WAITS: list[tuple[tuple[object, ...], str]] = [
+    ((HEARD,), ""),
+    ((UNRESOLVED, HEARD), ""),
+    ((attrs.evolve(REFUSED, endpoint="tcp://peer:1"), HEARD), ""),
+    ((UNKNOWN, UNRESOLVED, HEARD), ""),
+    ((REFUSED, HEARD), ""),  # another one refused this node
+    ((REFUSED, REFUSED, HEARD), ""),
+    ((SILENT,), "no tower answered at tcp://a:2 within 5 s; start one with `dafka up`"),
+    ((UNRESOLVED, SILENT), "the tower's host name 'a' cannot be resolved: unknown; check"),
+    ((REFUSED,), f"{REFUSES} this node's connection: its key"),
+    ((REFUSED, attrs.evolve(REFUSED, endpoint="tcp://a:1")), "no tower accepts this node: tcp://a:1 refuses"),
+    ((UNKNOWN, SILENT), REFUSES),
+    ((TowerHostUnresolved("b", "unknown"), UNKNOWN, SILENT), REFUSES),
+]
 
 
-@pytest.mark.parametrize(
-    ("events", "begin"),
-    [
-        ((SILENT,), "no tower answered at tcp://a:2 within 5 s; start one with `dafka up`"),
-        ((TowerHostUnresolved("a", "unknown"), SILENT), "the tower's host name 'a' cannot be resolved: unknown; check"),
-        ((REFUSED,), "no tower accepts this node: tcp://a:2 refuses this node's connection: its key"),
-        ((REFUSED, attrs.evolve(REFUSED, endpoint="tcp://a:1")), "no tower accepts this node: tcp://a:1 refuses"),
-        ((attrs.evolve(REFUSED, reason="unknown"), SILENT), "no tower accepts this node: tcp://a:2 refuses"),
-        (
-            (TowerHostUnresolved("b", "unknown"), attrs.evolve(REFUSED, reason="unknown"), SILENT),
-            "no tower accepts this node: tcp://a:2 refuses",
-        ),
-    ],
-)
-async def test_the_error_says_why_no_tower_is_heard(
-    events: tuple[object, ...], begin: str, autojump_clock: Any
+@pytest.mark.parametrize(("events", "error"), WAITS)
+async def test_a_tower_that_is_heard_in_time_is_used_and_otherwise_the_error_says_why(
+    events: tuple[object, ...], error: str, autojump_clock: Any
 ) -> None:
     started = trio.current_time()
-    with pytest.raises(DiscoveryError) as caught:
+    if error:
+        with pytest.raises(DiscoveryError) as caught:
+            await wait_tower(*events)
+        assert str(caught.value).startswith(error)
+    else:
         await wait_tower(*events)
-    assert str(caught.value).startswith(begin)
     # After a refusal the node waits for another tower, but no longer than this.
-    expected = 0.4 + runner.REFUSED_S if events[0] == REFUSED else 0.4 * len(events)
+    expected = 0.4 + runner.REFUSED_S if error and events[0] == REFUSED else 0.4 * len(events)
     assert trio.current_time() - started == pytest.approx(expected)
 
 
@@ -208,3 +205,43 @@ async def test_a_tower_that_passes_nothing_on_is_an_error(autojump_clock: Any) -
     with pytest.raises(DiscoveryError, match="tcp://a:2 is heard, but does not pass on what is sent to tcp://a:1"):
         async with runner.require_tower(node, CONFIG):
             await trio.sleep(1000)
+
+
+# `dafka store` starts again with a new storage when the one that it has is removed
+
+DEADLINE_S = 60
+
+
+async def test_a_store_whose_storage_is_removed_starts_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It retries while its storage cannot be opened. An error of the first start is raised."""
+    stores: list[Store] = []
+    ended: list[Store] = []
+
+    @contextmanager
+    def watch(store: Store) -> Iterator[None]:
+        stores.append(store)
+        try:
+            yield
+        finally:
+            ended.append(store)
+
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    with trio.fail_after(DEADLINE_S):
+        async with open_cluster(storage=None) as cluster, trio.open_nursery() as nursery:
+            config = cluster.config.with_store(storage=f"filelog:{folder}/log", retry_ms=10)
+            await nursery.start(serve_store_with_restarts, config, watch)
+            async with cluster.producer("orders") as producer:
+                await producer.send_many([b"1", b"2"])
+                await producer.wait_stored()
+                shutil.rmtree(folder)
+                await producer.send(b"3")
+                await wait_until(lambda: len(ended) == 1 and "does not exist; create it first" in caplog.text)
+                folder.mkdir()
+                await wait_until(lambda: len(stores) == 2)
+                await producer.wait_stored()
+            assert stores[0].address != stores[1].address
+            nursery.cancel_scope.cancel()
+        wrong = cluster.config.with_store(storage=f"filelog:{tmp_path}/missing/log")
+        with pytest.raises(StorageError):
+            await serve_store_with_restarts(wrong, watch, task_status=trio.TASK_STATUS_IGNORED)

@@ -58,43 +58,33 @@ async def stop_with(number: int) -> int:
     return 99
 
 
-@pytest.mark.parametrize(
-    ("error", "status"),
-    [
-        (errors.ConfigError("sentence"), 2),
-        (errors.MissingExtraError("sentence"), 2),
-        (errors.StorageError("sentence"), 2),
-        (errors.StorageBusyError("sentence"), 2),
-        (errors.StorageLostError("sentence"), 2),
-        (errors.DiscoveryError("sentence"), 1),
-        (errors.RecordError("sentence"), 1),
-        (errors.TransportError("sentence"), 1),
-        (errors.DafkaError("sentence"), 1),
-    ],
-    ids=lambda each: type(each).__name__ if isinstance(each, Exception) else None,
-)
+ENDS: list[tuple[Exception, int, str, bool]] = [
+    *((kind("sentence"), 2, "Error: sentence", False) for kind in (errors.ConfigError, errors.MissingExtraError)),
+    *((kind("sentence"), 2, "Error: sentence", False) for kind in (errors.StorageError, errors.StorageBusyError)),
+    (errors.StorageLostError("sentence"), 2, "Error: sentence", False),
+    *((kind("sentence"), 1, "Error: sentence", False) for kind in (errors.DiscoveryError, errors.RecordError)),
+    *((kind("sentence"), 1, "Error: sentence", False) for kind in (errors.TransportError, errors.DafkaError)),
+    (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), 1, "Error: No space left on device\n", True),
+    (OSError("something"), 1, "Error: something\n", True),
+    (BrokenPipeError(), 0, "", True),  # a reader that has gone is no error
+]
+"""Each error with its status, how its only sentence begins, and whether standard output is discarded: the interpreter
+would try to write the rest again."""
+
+
+@pytest.mark.parametrize(("error", "status", "sentence", "is_discarded"), ENDS)
 def test_an_error_is_one_sentence_and_a_status(
-    error: Exception, status: int, capsys: pytest.CaptureFixture[str], discarded: list[bool]
+    error: Exception,
+    status: int,
+    sentence: str,
+    is_discarded: bool,
+    capsys: pytest.CaptureFixture[str],
+    discarded: list[bool],
 ) -> None:
     assert status_of(lambda: fail(error)) == status
-    output, sentences = capsys.readouterr()
-    assert (output, sentences.splitlines()[0].startswith("Error: sentence")) == ("", True)
-    assert len(sentences.splitlines()) == 1
-    assert discarded == []
-
-
-def test_an_error_of_the_system_is_named(capsys: pytest.CaptureFixture[str], discarded: list[bool]) -> None:
-    assert status_of(lambda: fail(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))) == 1
-    assert capsys.readouterr().err == "Error: No space left on device\n"
-    assert discarded == [True], "the interpreter would try to write the rest again"
-    assert status_of(lambda: fail(OSError("something"))) == 1
-    assert capsys.readouterr().err == "Error: something\n"
-
-
-def test_a_reader_that_has_gone_is_no_error(capsys: pytest.CaptureFixture[str], discarded: list[bool]) -> None:
-    assert status_of(lambda: fail(BrokenPipeError())) == 0
-    assert capsys.readouterr().err == ""
-    assert discarded == [True]
+    output, found = capsys.readouterr()
+    assert (output, found[: len(sentence)], found.count("\n")) == ("", sentence, 1 if sentence else 0)
+    assert discarded == [True] * is_discarded
 
 
 @pytest.mark.parametrize(("error", "status"), [(BrokenPipeError(), 0), (OSError(errno.ENOSPC, "full"), 1)])

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +14,8 @@ import trio.testing
 
 from dafka.cli import lines as lines_module
 from dafka.cli.lines import StreamError, read_lines, wait_reader_gone, write_bytes
+from dafka.cli.record_lines import LineFormat, make_formatter, parse_template
+from dafka.records import NO_TIMESTAMP, Partition, ProducerRecord, RecordBatch
 
 
 @contextmanager
@@ -131,3 +135,109 @@ async def test_closed_pipe_is_noticed_without_writing() -> None:
             nursery.start_soon(wait_reader_gone, writer)
             await trio.testing.wait_all_tasks_blocked()
             os.close(reader)
+
+
+# Lines as records, and records as lines
+
+PARTITION = Partition("a topic", "ADDRESS")
+VALUES = RecordBatch(PARTITION, 7, [b"7", b"", b"\xff\x00", '"\N{SNOWMAN}'.encode()])
+WHOLE = RecordBatch(
+    PARTITION,
+    7,
+    [b"a value", None, b""],
+    keys=[b"key", b"", None],
+    headers=[(("trace", b"1"), ("trace", None), ("n\N{LATIN SMALL LETTER E WITH ACUTE}", b"")), (), (("x", b"\xff"),)],
+    timestamps=[1_700_000_000_123, NO_TIMESTAMP, 0],
+)
+"""A record with everything, a tombstone with an empty key, and an empty value without a key."""
+
+
+def test_values_alone_stay_as_they_are() -> None:
+    lines = [b"one", b"", b"a:b"]
+    assert LineFormat().to_records(lines) is lines
+    assert LineFormat(null=b"").to_records(lines) == [b"one", None, b"a:b"]
+
+
+def test_the_key_comes_before_the_first_separator() -> None:
+    lines = [b"k::v::w", b"no separator", b"::v", b"k::", b"", b":"]
+    assert LineFormat(b"::").to_records(lines) == [
+        ProducerRecord(b"v::w", b"k"),
+        ProducerRecord(b"no separator"),
+        ProducerRecord(b"v", b""),
+        ProducerRecord(b"", b"k"),
+        ProducerRecord(b""),
+        ProducerRecord(b":"),
+    ]
+
+
+def test_a_text_stands_for_null_in_keys_and_values() -> None:
+    lines = [b"k\tNULL", b"NULL\tv", b"NULL", b"NULL\tNULL", b"k\tNULL "]
+    assert LineFormat(b"\t", null=b"NULL").to_records(lines) == [
+        ProducerRecord(None, b"k"),
+        ProducerRecord(b"v", None),
+        ProducerRecord(None, None),
+        ProducerRecord(None, None),
+        ProducerRecord(b"NULL ", b"k"),
+    ]
+
+
+def test_headers_and_the_timestamp_are_those_of_every_record() -> None:
+    headers = (("a", b"1"), ("a", None))
+    expected = [ProducerRecord(b"one", None, headers, 5), ProducerRecord(None, None, headers, 5)]
+    assert LineFormat(headers=headers, timestamp=5, null=b"-").to_records([b"one", b"-"]) == expected
+    assert LineFormat(timestamp=0).to_records([b"one"]) == [ProducerRecord(b"one", timestamp=0)]
+
+
+def test_value_output() -> None:
+    assert make_formatter("value")(VALUES) == b'7\n\n\xff\x00\n"\xe2\x98\x83\n'
+    assert make_formatter("value")(WHOLE) == b"a value\nNULL\n\n"
+    assert make_formatter("value", "\N{EMPTY SET}")(WHOLE).split(b"\n")[1] == "\N{EMPTY SET}".encode()
+
+
+def test_full_output_shows_all_of_each_record() -> None:
+    assert make_formatter("full")(VALUES).split(b"\n") == [
+        b"a topic ADDRESS 7 - NULL - 7",
+        b"a topic ADDRESS 8 - NULL - ",
+        b"a topic ADDRESS 9 - NULL - \xff\x00",
+        b'a topic ADDRESS 10 - NULL - "\xe2\x98\x83',
+        b"",
+    ]
+    assert make_formatter("full", "none")(WHOLE).decode("utf-8", "surrogateescape").split("\n") == [
+        "a topic ADDRESS 7 2023-11-14T22:13:20.123Z key trace=1,trace=none,né= a value",
+        "a topic ADDRESS 8 -  - none",
+        "a topic ADDRESS 9 1970-01-01T00:00:00.000Z none x=\udcff ",
+        "",
+    ]
+
+
+def test_json_output_is_one_ascii_object_per_line() -> None:
+    text = make_formatter("json")(VALUES)
+    assert re.fullmatch(rb"[ -~\n]+", text)
+    assert [json.loads(line)["sequence"] for line in text.splitlines()] == [7, 8, 9, 10]
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ("%s;", b"a value;NULL;;"),
+        (r"%k\t%s\n", b"key\ta value\n\tNULL\nNULL\t\n"),
+        ("%K,%S ", b"3,7 0,-1 -1,0 "),
+        ("%t/%p/%o ", b"a topic/ADDRESS/7 a topic/ADDRESS/8 a topic/ADDRESS/9 "),
+        ("%T ", b"1700000000123 -1 0 "),
+        ("[%h]", b"[trace=1,trace=NULL,n\xc3\xa9=][][x=\xff]"),
+        (r"100%% \\ \x41\r%s|", b"100% \\ A\ra value|100% \\ A\rNULL|100% \\ A\r|"),
+        (r"\x25s", b"%s%s%s"),
+        ("x", b"xxx"),
+        ("", b""),
+        ("%s%s", b"a valuea valueNULLNULL"),
+    ],
+)
+def test_template(template: str, text: bytes) -> None:
+    assert parse_template(template)(WHOLE) == text
+
+
+def test_lines_with_keys_are_printed_as_they_were_read() -> None:
+    lines = [b"k\tv", b"\t", b"k\tNULL", b"NULL\tv"]
+    records = LineFormat(b"\t", null=b"NULL").to_records(lines)
+    batch = RecordBatch.from_records(PARTITION, 0, [each for each in records if isinstance(each, ProducerRecord)], 0)
+    assert parse_template(r"%k\t%s\n")(batch) == b"".join(line + b"\n" for line in lines)

@@ -16,13 +16,6 @@ from tests.cli.harness import FREE, Dafka, Running, open_terminal, wait_for
 SCRIPT = (sys.executable, "-c", "import os, dafka._entry; os.write(1, b'up\\n'); dafka._entry.main()")
 
 
-def test_consume_ends_cleanly(dafka: Dafka, tower: list[str]) -> None:
-    dafka.options = tower
-    ended = dafka.start_consumer("t").end(signal.SIGTERM)
-    assert ended.status == 0
-    assert "Traceback" not in ended.errors
-
-
 def test_produce_ends_cleanly_while_it_waits_for_input(dafka: Dafka, tower: list[str]) -> None:
     dafka.options = tower
     producer = dafka.start_node("produce", "t", "-v", stdin=subprocess.PIPE)

@@ -1,23 +1,24 @@
-"""The storage commands in the process of the test, on storages in memory with URLs `shelf:NAME`."""
+"""The storage commands: stories on storages in memory with URLs `shelf:NAME`, and real processes with real files."""
 
 from __future__ import annotations
 
 import io
 import json
 import os
+import re
+import shlex
 import signal
 import stat
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import attrs
 import pytest
 import trio
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from dafka.broker.core.log.log_table import leader_partition
 from dafka.broker.core.metadata.topics import Topic, encode_topic
@@ -25,12 +26,15 @@ from dafka.cli import main
 from dafka.cli.storage import common, removal
 from dafka.errors import StorageBusyError, StorageCorruptError, StorageError
 from dafka.records import Partition, RecordBatch
-from dafka.storage import READ_BYTES, Damage, PartitionInfo, Storage, opening
+from dafka.storage import READ_BYTES, Damage, PartitionInfo, Storage, open_storage, opening
 from dafka.storage.memory import MemoryStorage
+from tests.cli.harness import Dafka, open_terminal
 
-ORDERS = Partition("orders", "A")
-BILLS = Partition("bills", "B")
-STRANGE = Partition("[red]\x1b\udcff", "C")
+PARTITIONS = {"orders": Partition("orders", "A"), "bills": Partition("bills", "B"), "none": Partition("none", "N")}
+PARTITIONS |= {"strange": Partition("[red]\x1b\udcff", "C"), "orders/D": Partition("orders", "D")}
+SYSTEM = [Partition(topic, "4F0C") for topic in ("$topics", "$logs", "$brokers", "$coordinators", "$unheard-of")]
+PARTITIONS |= {each.topic: each for each in (*SYSTEM, Partition("$group/billing", "A"))}
+ORDERS = PARTITIONS["orders"]
 Open = Callable[..., AbstractAsyncContextManager[Storage]]
 
 
@@ -45,9 +49,6 @@ class Shelf:
         self.storages[name] = storage or MemoryStorage()
         trio.run(self.storages[name].append, batches)
         return self.storages[name]
-
-    def load_plugin(self, group: str, name: str, error: type[StorageError]) -> Open:
-        return self.open
 
     @asynccontextmanager
     async def open(self, place: str, *, read_only: bool = False) -> AsyncIterator[Storage]:
@@ -65,25 +66,19 @@ class Corrupt(MemoryStorage):
     """A storage in which sequence 5 of orders is damaged."""
 
     async def read(
-        self,
-        partition: Partition,
-        first_sequence: int,
-        count: int,
-        bytes_max: int = READ_BYTES,
-        *,
-        with_times: bool = False,
+        self, partition: Partition, first: int, count: int, bytes_max: int = READ_BYTES, *, with_times: bool = False
     ) -> RecordBatch | None:
-        if partition == ORDERS and first_sequence <= 5:
-            if first_sequence == 5:
+        if partition == ORDERS and first <= 5:
+            if first == 5:
                 raise StorageCorruptError("orders/A, sequence 5: the CRC is wrong", 6)
-            count = min(count, 5 - first_sequence)
-        return await super().read(partition, first_sequence, count, bytes_max, with_times=with_times)
+            count = min(count, 5 - first)
+        return await super().read(partition, first, count, bytes_max, with_times=with_times)
 
 
 @pytest.fixture
 def shelf(monkeypatch: pytest.MonkeyPatch) -> Shelf:
     shelf = Shelf()
-    monkeypatch.setattr(opening, "load_plugin", shelf.load_plugin)
+    monkeypatch.setattr(opening, "load_plugin", lambda *_: shelf.open)
     return shelf
 
 
@@ -94,96 +89,283 @@ def batch(first_sequence: int, end_sequence: int, partition: Partition = ORDERS)
     return RecordBatch(partition, first_sequence, [b"%d" % sequence for sequence in sequences], stored_at=times)
 
 
-def run(*arguments: str, status: int = 0) -> Result:
-    result = CliRunner().invoke(main, ["storage", *arguments])
-    assert (result.exit_code, result.stderr if status == 0 else "") == (status, ""), result.output
-    return result
+INFO = r"""
+put a orders:0-10 strange:5-6 bills:0-3
+trim a orders:4 bills:3
+save a billing orders:7 bills:0 none:5
+save a audit orders:2
+$ info shelf:a
+topic partition earliest head records size first stored last stored
+[red]\x1b\udcff C 5 5 1 1 byte 2026-01-01T00:00:05.000Z 2026-01-01T00:00:05.000Z
+bills B 3 2 0 0 bytes - -
+orders A 4 9 6 6 bytes 2026-01-01T00:00:04.000Z 2026-01-01T00:00:09.000Z
+
+consumer topic partition next lag
+audit orders A 2 6
+billing bills B 0 0
+billing none N 5 -
+billing orders A 7 3
+
+storage IDENTITY: 3 partitions, 7 records of 7 bytes, 455 bytes stored
+$ info shelf:a --topic orders --json
+{"identity": "IDENTITY", "totals": {"partitions": 3, "records": 7, "content_bytes": 7, "stored_bytes": 455},
+ "partitions": [{"topic": "orders", "partition": "A", "earliest": 4, "head": 9, "records": 6, "bytes": 6,
+  "first_stored_at": 1767225604000, "last_stored_at": 1767225609000, "is_orphan": false}],
+ "positions": [{"name": "audit", "topic": "orders", "partition": "A", "next": 2, "lag": 6},
+  {"name": "billing", "topic": "orders", "partition": "A", "next": 7, "lag": 3}]}
+! info shelf:a --topic unheard-of
+topic 'unheard-of' has no partition
+! info shelf:none
+none does not exist
+! info a.db
+storage 'a.db': expected SCHEME:LOCATION, such as sqlite:dafka.db
+"""
+VERIFY = r"""
+put a orders:4-10 bills:0-1
+use a
+$ verify shelf:a
+7 records in 2 partitions: no damage
+$ verify shelf:a --json
+{"partitions": 2, "records": 7, "bytes": 7, "damages": []}
+damaged b orders:0-10 bills:0-1
+!1 verify shelf:b
+orders/A, sequence 5: the CRC is wrong (found by reading)
+1.log\x1b: cut
+10 records in 2 partitions: 2 damages
+!1 verify shelf:b --json
+{"partitions": 2, "records": 10, "bytes": 10, "damages": [
+ {"topic": "orders", "partition": "A", "first": 5, "end": 6, "location": "found by reading",
+  "reason": "the CRC is wrong"},
+ {"topic": null, "partition": null, "first": 0, "end": 0, "location": "1.log\u001b", "reason": "cut"}]}
+! verify shelf:none
+none does not exist
+"""
+COPY = r"""
+put a orders:4-10 bills:0-1
+save a billing orders:7
+put b orders:4-6 bills:0-3
+$ copy shelf:a shelf:b
+bills/B: the target holds more than the source and was not changed
+4 records of 4 bytes copied into 1 partition, 3 already present
+$ copy shelf:a shelf:c --topic orders --json
+{"partitions": 1, "records": 6, "bytes": 6, "present": 0, "position_names": 1, "ahead": []}
+holds c orders:4-10
+$ copy shelf:a shelf:b --json
+{"partitions": 0, "records": 0, "bytes": 0, "present": 7, "position_names": 1,
+ "ahead": [{"topic": "bills", "partition": "B"}]}
+damaged d orders:0-10
+!1 copy shelf:d shelf:e
+orders/A, sequence 5: the CRC is wrong
+holds e orders:0-5
+put f orders:0-1
+other g orders:0-1
+!1 copy shelf:f shelf:g
+orders/A: sequence 0 has another value
+! copy shelf:none shelf:new
+none does not exist
+! copy shelf:a shelf:new --topic unheard-of
+topic 'unheard-of' has no partition
+use b
+! copy shelf:a shelf:b
+b is in use by another writer; stop it first
+"""
+FILES = r"""
+put a orders:4-6 bills:0-1
+! export shelf:a --topic unheard-of --output {tmp}/none
+topic 'unheard-of' has no partition
+! export shelf:none --output {tmp}/none
+none does not exist
+! export shelf:a --output {tmp}/no/lines
+cannot write {tmp}/no/lines: No such file or directory
+use a
+$ export shelf:a --output {tmp}/lines
+3 records written as 284 bytes
+$ export shelf:a --output {tmp}/bills --topic bills --json
+{"records": 1, "bytes": 94}
+$ import shelf:b {tmp}/bills
+1 record of 1 byte imported, 0 already present
+$ import shelf:b {tmp}/lines
+2 records of 2 bytes imported, 1 already present
+$ import shelf:c {tmp}/lines --json
+{"records": 3, "bytes": 3, "skipped": 0}
+$ import shelf:c {tmp}/bills --json
+{"records": 0, "bytes": 0, "skipped": 1}
+holds c bills:0-1 orders:4-6
+put d orders:0-2
+! import shelf:d {tmp}/lines
+line 2: orders/A: sequence 4 would leave a gap, expected 2
+! import shelf:a {tmp}/lines
+a is in use by another writer; stop it first
+"""
+TRIM = r"""
+put a orders:0-10 bills:0-3
+$ trim shelf:a --records 4 --dry-run
+orders/A: 6 records would be dropped
+6 records would be dropped from 1 partition
+! trim shelf:a --records 4
+expected --yes, since standard input is not a terminal on which to ask
+holds a orders:0-10 bills:0-3
+$ trim shelf:a --records 4 --yes
+orders/A: 6 records dropped
+6 records dropped from 1 partition
+$ trim shelf:a --bytes 3B --topic orders --dry-run --json
+{"records": 1, "dry_run": true, "partitions": [{"topic": "orders", "partition": "A", "records": 1}]}
+$ trim shelf:a --bytes 3B --topic orders --yes --json
+{"records": 1, "dry_run": false, "partitions": [{"topic": "orders", "partition": "A", "records": 1}]}
+holds a orders:7-10 bills:0-3
+$ trim shelf:a --age 1s --dry-run --json
+{"records": 6, "dry_run": true, "partitions": [{"topic": "bills", "partition": "B", "records": 3},
+ {"topic": "orders", "partition": "A", "records": 3}]}
+$ trim shelf:a --age 1s --yes
+bills/B: 3 records dropped
+orders/A: 3 records dropped
+6 records dropped from 2 partitions
+$ trim shelf:a --age 1s --yes
+0 records dropped from 0 partitions
+! trim shelf:a
+expected a limit: --age, --bytes or --records
+! trim shelf:a --age 1s --topic unheard-of
+topic 'unheard-of' has no partition
+! trim shelf:none --age 1s
+none does not exist
+use a
+! trim shelf:a --records 1 --yes
+a is in use by another writer; stop it first
+"""
+DELETE = r"""
+put a orders:0-10 bills:0-3 orders/D:0-2
+$ delete shelf:a orders --dry-run
+orders/A: 10 records would be deleted
+orders/D: 2 records would be deleted
+12 records of 2 partitions would be deleted
+! delete shelf:a orders
+expected --yes, since standard input is not a terminal on which to ask
+holds a orders:0-10 bills:0-3 orders/D:0-2
+$ delete shelf:a orders D --yes
+orders/D: 2 records deleted
+2 records of 1 partition deleted
+$ delete shelf:a orders --yes --json
+{"records": 10, "dry_run": false, "partitions": [{"topic": "orders", "partition": "A", "records": 10}]}
+holds a bills:0-3
+! delete shelf:a orders --yes
+topic 'orders' has no partition
+! delete shelf:a bills A --yes
+topic 'bills' has no partition 'A'
+! delete shelf:none orders --yes
+none does not exist
+use a
+! delete shelf:a bills --yes
+a is in use by another writer; stop it first
+"""
+SYSTEM_TOPICS = """
+put a orders:0-10 $group/billing:0-10 $topics:0-10 $logs:0-10 $brokers:0-10 $coordinators:0-10 $unheard-of:0-10
+$ trim shelf:a --records 0 --yes
+$group/billing/A: 10 records dropped
+orders/A: 10 records dropped
+20 records dropped from 2 partitions
+""" + "".join(
+    f"! {command}\n'{each.topic}' is a system topic, in which brokers keep what they need\nholds a {each.topic}:0-10\n"
+    for each in SYSTEM
+    for command in (f"trim shelf:a --records 0 --topic {each.topic} --yes", f"delete shelf:a {each.topic} --yes")
+)
+STORIES = {"info": INFO, "verify": VERIFY, "copy": COPY, "files": FILES, "trim": TRIM, "delete": DELETE}
+STORIES |= {"system topics": SYSTEM_TOPICS}
 
 
-def run_json(*arguments: str, status: int = 0) -> Any:
-    (line,) = run(*arguments, "--json", status=status).stdout.splitlines()
-    return json.loads(line)
+class Story:
+    """Plays lines that prepare storages, and commands with their output.
+
+    `$ ` begins a command that succeeds, `! ` one whose only line of errors begins with the next line, and `!1 ` one
+    that fails with status 1: with that error, or with output. Columns may have any width.
+    """
+
+    def __init__(self, shelf: Shelf, folder: Path) -> None:
+        self._shelf = shelf
+        self._folder = folder
+
+    def play(self, story: str) -> None:
+        for part in re.split(r"\n(?=(?:\$|!1?|put|damaged|other|trim|save|use|holds) )", f"\n{story.strip()}"):
+            if part:
+                first, _, rest = part.replace("{tmp}", str(self._folder)).partition("\n")
+                verb, *words = shlex.split(first)
+                if verb in ("$", "!", "!1"):
+                    self._run(words, {"$": 0, "!": 2, "!1": 1}[verb], rest)
+                else:
+                    getattr(self, f"_{verb}")(words[0], words[1:])
+
+    def _run(self, command: list[str], status: int, expected: str) -> None:
+        result = CliRunner().invoke(main, ["storage", *command])
+        assert result.exit_code == status, (command, result.output)
+        if result.stderr:
+            assert status, result.stderr
+            (line,) = result.stderr.splitlines()
+            assert line.startswith(f"Error: {expected}"), command
+        elif "--json" in command:
+            identity = self._shelf.storages[command[1].partition(":")[2]].identity
+            assert json.loads(result.stdout) == json.loads(expected.replace("IDENTITY", identity)), command
+        else:
+            identity = getattr(self._shelf.storages[command[1].partition(":")[2]], "identity", "")
+            found = [" ".join(line.split()) for line in result.stdout.splitlines()]
+            assert found == expected.replace("IDENTITY", identity).splitlines(), command
+
+    def _batches(self, words: list[str]) -> list[RecordBatch]:
+        split = [re.split(r":|(?<=\d)-", word) for word in words]
+        return [batch(int(first), int(end), PARTITIONS[name]) for name, first, end in split]
+
+    def _put(self, name: str, words: list[str]) -> None:
+        self._shelf.put(name, *self._batches(words))
+
+    def _other(self, name: str, words: list[str]) -> None:
+        self._shelf.put(name, *(attrs.evolve(each, values=[b"x"] * len(each)) for each in self._batches(words)))
+
+    def _damaged(self, name: str, words: list[str]) -> None:
+        self._shelf.put(name, *self._batches(words), storage=Corrupt()).repairs = [Damage("1.log\x1b", "cut")]
+
+    def _trim(self, name: str, words: list[str]) -> None:
+        for each, _, sequence in (word.partition(":") for word in words):
+            trio.run(self._shelf.storages[name].trim, PARTITIONS[each], int(sequence))
+
+    def _save(self, name: str, words: list[str]) -> None:
+        positions = {PARTITIONS[each]: int(end) for each, _, end in (word.partition(":") for word in words[1:])}
+        trio.run(self._shelf.storages[name].save_positions, words[0], positions)
+
+    def _use(self, name: str, words: list[str]) -> None:
+        self._shelf.in_use.add(name)
+
+    def _holds(self, name: str, words: list[str]) -> None:
+        infos = self._shelf.infos(name)
+        held = {each: (infos[each].earliest_sequence, infos[each].end_sequence) for each in infos if infos[each].count}
+        expected = {each.partition: (each.first_sequence, each.end_sequence) for each in self._batches(words)}
+        assert {each: held[each] for each in held if each not in SYSTEM or each in expected} == expected
 
 
-def error_of(*arguments: str, status: int = 2) -> str:
-    (line,) = run(*arguments, status=status).stderr.splitlines()
-    assert line.startswith("Error: ")
-    return line.removeprefix("Error: ")
+@pytest.mark.parametrize("story", STORIES)
+def test_each_command_on_storages_in_memory(shelf: Shelf, tmp_path: Path, story: str) -> None:
+    Story(shelf, tmp_path).play(STORIES[story])
+    assert "none" not in shelf.storages
 
 
-# info
+def run_json(*arguments: str) -> Any:
+    return json.loads(CliRunner().invoke(main, ["storage", *arguments, "--json"]).stdout)
 
 
-def test_info(shelf: Shelf) -> None:
-    storage = shelf.put("a", batch(0, 10), batch(5, 6, STRANGE), batch(0, 3, BILLS))
-    trio.run(storage.trim, ORDERS, 4)
-    trio.run(storage.trim, BILLS, 3)
-    trio.run(storage.save_positions, "billing", {ORDERS: 7, BILLS: 0, Partition("none", "N"): 5})
-    trio.run(storage.save_positions, "audit", {ORDERS: 2})
-    lines = run("info", "shelf:a").stdout.splitlines()
-    assert [" ".join(line.split()) for line in lines] == [
-        "topic partition earliest head records size first stored last stored",
-        r"[red]\x1b\udcff C 5 5 1 1 byte 2026-01-01T00:00:05.000Z 2026-01-01T00:00:05.000Z",
-        "bills B 3 2 0 0 bytes - -",
-        "orders A 4 9 6 6 bytes 2026-01-01T00:00:04.000Z 2026-01-01T00:00:09.000Z",
-        "",
-        "consumer topic partition next lag",
-        "audit orders A 2 6",
-        "billing bills B 0 0",
-        "billing none N 5 -",
-        "billing orders A 7 3",
-        "",
-        f"storage {storage.identity}: 3 partitions, 7 records of 7 bytes, {7 * 65} bytes stored",
-    ]
-
-
-def test_info_as_json(shelf: Shelf) -> None:
-    storage = shelf.put("a", batch(4, 10), batch(0, 3, BILLS))
-    trio.run(storage.save_positions, "billing", {ORDERS: 7, BILLS: 2, Partition("none", "N"): 5})
-    found = run_json("info", "shelf:a", "--topic", "orders")
-    orders = {
-        "topic": "orders",
-        "partition": "A",
-        "earliest": 4,
-        "head": 9,
-        "records": 6,
-        "bytes": 6,
-        "first_stored_at": 1_767_225_604_000,
-        "last_stored_at": 1_767_225_609_000,
-        "is_orphan": False,
-    }
-    assert found == {
-        "identity": storage.identity,
-        "totals": {"partitions": 2, "records": 9, "content_bytes": 9, "stored_bytes": 9 * 65},
-        "partitions": [orders],
-        "positions": [{"name": "billing", "topic": "orders", "partition": "A", "next": 7, "lag": 3}],
-    }
-    assert [line["topic"] for line in run_json("info", "shelf:a")["partitions"]] == ["bills", "orders"]
-    assert run_json("info", "shelf:a")["positions"][1]["lag"] is None
-
-
-def test_info_names_the_partitions_of_no_topic(shelf: Shelf) -> None:
+def test_info_names_the_partitions_of_no_topic_and_times_beyond_the_calendar(shelf: Shelf) -> None:
     known, other = Topic("orders", "1D"), Topic("orders", "2D")
     topics = RecordBatch(Partition("$topics", "4F0C"), 0, [encode_topic(known)], keys=[b"orders"], timestamps=[1])
     of_known, orphan = leader_partition("4F0C", known, 0), leader_partition("4F0C", other, 0)
-    shelf.put("a", topics, batch(0, 2, of_known), batch(0, 3, orphan), batch(0, 1))
+    shelf.put("a", topics, batch(0, 2, of_known), batch(0, 3, orphan), attrs.evolve(batch(0, 1), stored_at=[2**62]))
     found = run_json("info", "shelf:a")["partitions"]
     assert [each["partition"] for each in found if each["is_orphan"]] == [orphan.address]
-    assert run("info", "shelf:a").stdout.splitlines()[-2:] == [
+    lines = CliRunner().invoke(main, ["storage", "info", "shelf:a"]).stdout.splitlines()
+    assert lines[-2:] == [
         "1 partition with 3 records of no topic that the broker knows: kept, and read by nobody",
         f"  {orphan}",
     ]
-
-
-def test_info_of_an_empty_storage_and_of_times_beyond_the_calendar(shelf: Shelf) -> None:
-    storage = shelf.put("a")
-    assert run("info", "shelf:a").stdout.splitlines()[-1].startswith(f"storage {storage.identity}: 0 partitions, ")
-    shelf.put("a", attrs.evolve(batch(0, 1), stored_at=[2**62]))
-    assert run("info", "shelf:a").stdout.splitlines()[1].split()[-2:] == [str(2**62)] * 2
+    assert [line.split()[-2:] for line in lines if line.split()[:2] == ["orders", "A"]] == [[str(2**62)] * 2]
 
 
 def test_topics(shelf: Shelf) -> None:
-    shelf.put("a", batch(4, 10), batch(5, 6, STRANGE))
+    shelf.put("a", batch(4, 10), batch(5, 6, PARTITIONS["strange"]))
     shelf.put("none")
     shelf.in_use.add("a")
     command = ["topics", "--storage", "shelf:a"]
@@ -195,199 +377,27 @@ def test_topics(shelf: Shelf) -> None:
     ]
     strange, orders = map(json.loads, CliRunner().invoke(main, [*command, "--json"]).stdout.splitlines())
     assert orders == {"topic": "orders", "partition": "A", "earliest": 4, "head": 9, "records": 6, "bytes": 6}
-    assert strange["topic"] == STRANGE.topic
+    assert strange["topic"] == PARTITIONS["strange"].topic
     assert CliRunner().invoke(main, ["topics", "--storage", "shelf:none"]).stdout.count("\n") == 1
 
 
-# verify
-
-
-def test_verify(shelf: Shelf) -> None:
-    shelf.put("a", batch(4, 10), batch(0, 1, BILLS))
-    assert run("verify", "shelf:a").stdout == "7 records in 2 partitions: no damage\n"
-    assert run_json("verify", "shelf:a") == {"partitions": 2, "records": 7, "bytes": 7, "damages": []}
-
-
-def test_verify_reports_damage(shelf: Shelf) -> None:
-    storage = Corrupt()
-    shelf.put("a", batch(0, 10), batch(0, 1, BILLS), storage=storage)
-    storage.repairs = [Damage("1.log\x1b", "cut")]
-    assert run("verify", "shelf:a", status=1).stdout.splitlines() == [
-        "orders/A, sequence 5: the CRC is wrong (found by reading)",
-        r"1.log\x1b: cut",
-        "10 records in 2 partitions: 2 damages",
-    ]
-    found = run_json("verify", "shelf:a", status=1)
-    assert found["damages"] == [
-        {
-            "topic": "orders",
-            "partition": "A",
-            "first": 5,
-            "end": 6,
-            "location": "found by reading",
-            "reason": "the CRC is wrong",
-        },
-        {"topic": None, "partition": None, "first": 0, "end": 0, "location": "1.log\x1b", "reason": "cut"},
-    ]
-
-
-# copy
-
-
-def test_copy(shelf: Shelf) -> None:
-    shelf.put("a", batch(4, 10), batch(0, 1, BILLS))
-    trio.run(shelf.storages["a"].save_positions, "billing", {ORDERS: 7})
-    shelf.put("b", batch(4, 6), batch(0, 3, BILLS))
-    assert run("copy", "shelf:a", "shelf:b").stdout.splitlines() == [
-        "bills/B: the target holds more than the source and was not changed",
-        "4 records of 4 bytes copied into 1 partition, 3 already present",
-    ]
-    assert run_json("copy", "shelf:a", "shelf:c", "--topic", "orders") == {
-        "partitions": 1,
-        "records": 6,
-        "bytes": 6,
-        "present": 0,
-        "position_names": 1,
-        "ahead": [],
-    }
-    assert shelf.infos("c") == {ORDERS: shelf.infos("a")[ORDERS]}
-    assert run_json("copy", "shelf:a", "shelf:b")["ahead"] == [{"topic": "bills", "partition": "B"}]
-
-
-def test_copy_of_damaged_or_different_records(shelf: Shelf) -> None:
-    shelf.put("a", batch(0, 10), storage=Corrupt())
-    assert error_of("copy", "shelf:a", "shelf:b", status=1) == "orders/A, sequence 5: the CRC is wrong"
-    assert shelf.infos("b")[ORDERS].end_sequence == 5
-    shelf.put("c", RecordBatch(ORDERS, 0, [b"x"]))
-    assert "orders/A: sequence 0 has another value" in error_of("copy", "shelf:b", "shelf:c", status=1)
-
-
-# import
-
-
-def test_import_of_a_file(shelf: Shelf, tmp_path: Path) -> None:
-    shelf.put("a", batch(0, 2))
-    lines = [{"topic": "orders", "partition": "A", "sequence": number, "value": "x"} for number in range(5)]
-    path = tmp_path / "lines"
-    path.write_text("\n".join(map(json.dumps, lines)))
-    assert run("import", "shelf:a", str(path)).stdout == "3 records of 3 bytes imported, 2 already present\n"
-    assert run_json("import", "shelf:b", str(path)) == {"records": 5, "bytes": 5, "skipped": 0}
-    path.write_text("\n" + json.dumps({**lines[0], "sequence": 7}))
-    assert error_of("import", "shelf:a", str(path)) == "line 2: orders/A: sequence 7 would leave a gap, expected 5"
-
-
-# export to a file; to standard output see test_cli_storage_processes.py
-
-
-def test_export_to_a_file(shelf: Shelf, tmp_path: Path) -> None:
-    shelf.put("a", batch(4, 6), batch(0, 1, BILLS))
-    path = tmp_path / "lines"
-    path.write_bytes(b"what was there before" * 100)
-    export = partial(run, "export", "shelf:a", "--output", str(path))
-    assert export().stdout == f"3 records written as {path.stat().st_size} bytes\n"
-    assert path.read_bytes().splitlines() == [
-        b'{"topic": "bills", "partition": "B", "sequence": 0, "stored_at": 1767225600000, "value": "0"}',
-        b'{"topic": "orders", "partition": "A", "sequence": 4, "stored_at": 1767225604000, "value": "4"}',
-        b'{"topic": "orders", "partition": "A", "sequence": 5, "stored_at": 1767225605000, "value": "5"}',
-    ]
-    assert json.loads(export("--topic", "bills", "--json").stdout) == {"records": 1, "bytes": path.stat().st_size}
-    assert len(path.read_bytes().splitlines()) == 1
-
-
-def test_an_export_is_readable_as_the_users_other_files(shelf: Shelf, tmp_path: Path) -> None:
-    shelf.put("a", batch(0, 1))
+def test_the_file_of_an_export_is_replaced_and_readable_as_the_users_other_files(shelf: Shelf, tmp_path: Path) -> None:
+    shelf.put("a", batch(4, 5))
+    shelf.put("empty")
+    (tmp_path / "lines").write_bytes(b"what was there before" * 100)
     before = os.umask(0o002)
     try:
-        run("export", "shelf:a", "--output", str(tmp_path / "lines"))
+        for name, status in (("empty --topic orders", 2), ("a", 0)):
+            command = ["storage", "export", *f"shelf:{name} --output {tmp_path}/lines".split()]
+            assert CliRunner().invoke(main, command).exit_code == status
+            assert ((tmp_path / "lines").stat().st_size == 2100) == bool(status)
+        assert (tmp_path / "lines").read_bytes() == (
+            b'{"topic": "orders", "partition": "A", "sequence": 4, "stored_at": 1767225604000, "value": "4"}\n'
+        )
+        CliRunner().invoke(main, ["storage", "export", "shelf:a", "--output", f"{tmp_path}/new"])
     finally:
         os.umask(before)
-    assert stat.S_IMODE((tmp_path / "lines").stat().st_mode) == 0o664
-
-
-def test_output_file_is_not_truncated_if_there_is_nothing_to_write(shelf: Shelf, tmp_path: Path) -> None:
-    path = tmp_path / "lines"
-    assert error_of("export", "shelf:a", "--output", str(path)) == "a does not exist"
-    assert not path.exists()
-    shelf.put("a")
-    path.write_text("precious")
-    assert error_of("export", "shelf:a", "--topic", "orders", "--output", str(path)) == (
-        "topic 'orders' has no partition"
-    )
-    assert path.read_text() == "precious"
-    assert "No such file or directory" in error_of("export", "shelf:a", "--output", str(tmp_path / "none" / "lines"))
-
-
-# trim
-
-
-def test_trim(shelf: Shelf) -> None:
-    shelf.put("a", batch(0, 10), batch(0, 3, BILLS))
-    assert run("trim", "shelf:a", "--records", "4", "--yes").stdout.splitlines() == [
-        "orders/A: 6 records dropped",
-        "6 records dropped from 1 partition",
-    ]
-    assert run_json("trim", "shelf:a", "--bytes", "3B", "--topic", "orders", "--yes") == {
-        "records": 1,
-        "dry_run": False,
-        "partitions": [{"topic": "orders", "partition": "A", "records": 1}],
-    }
-    assert shelf.infos("a")[ORDERS].earliest_sequence == 7
-    assert shelf.infos("a")[BILLS].count == 3
-    assert run_json("trim", "shelf:a", "--age", "1s", "--yes")["records"] == 6
-    assert run("trim", "shelf:a", "--age", "1s", "--yes").stdout == "0 records dropped from 0 partitions\n"
-
-
-@pytest.mark.parametrize("limit", [("--records", "4"), ("--bytes", "4B"), ("--age", "1s")])
-def test_trim_says_before_what_it_drops(shelf: Shelf, limit: tuple[str, str]) -> None:
-    shelf.put("a", batch(0, 10), batch(0, 3, BILLS))
-    before = shelf.infos("a")
-    planned = run_json("trim", "shelf:a", *limit, "--dry-run")
-    assert planned.pop("dry_run")
-    assert shelf.infos("a") == before
-    assert error_of("trim", "shelf:a", *limit) == (
-        "expected --yes, since standard input is not a terminal on which to ask"
-    )
-    assert shelf.infos("a") == before
-    assert run_json("trim", "shelf:a", *limit, "--yes") == {**planned, "dry_run": False}
-
-
-SYSTEM = [Partition(topic, "4F0C") for topic in ("$topics", "$logs", "$brokers", "$coordinators", "$unheard-of")]
-
-
-def test_system_topics_are_neither_trimmed_nor_deleted(shelf: Shelf) -> None:
-    group = Partition("$group/billing", "A")
-    shelf.put("a", batch(0, 10), batch(0, 10, group), *(batch(0, 10, each) for each in SYSTEM))
-    found = run_json("trim", "shelf:a", "--records", "0", "--yes")
-    assert [each["topic"] for each in found["partitions"]] == ["$group/billing", "orders"]
-    for each in SYSTEM:
-        for command in (["trim", "--records", "0", "--topic", each.topic], ["delete", each.topic]):
-            error = error_of(command[0], "shelf:a", *command[1:], "--yes")
-            assert error.startswith(f"{each.topic!r} is a system topic, in which brokers keep what they need")
-        assert shelf.infos("a")[each].count == 10
-
-
-# delete
-
-
-def test_delete(shelf: Shelf) -> None:
-    shelf.put("a", batch(0, 10), batch(0, 3, BILLS), batch(0, 2, Partition("orders", "D")))
-    assert run("delete", "shelf:a", "orders", "--dry-run").stdout.splitlines() == [
-        "orders/A: 10 records would be deleted",
-        "orders/D: 2 records would be deleted",
-        "12 records of 2 partitions would be deleted",
-    ]
-    assert len(shelf.infos("a")) == 3
-    assert run("delete", "shelf:a", "orders", "D", "--yes").stdout.splitlines() == [
-        "orders/D: 2 records deleted",
-        "2 records of 1 partition deleted",
-    ]
-    assert set(shelf.infos("a")) == {ORDERS, BILLS}
-    assert run_json("delete", "shelf:a", "orders", "--yes") == {
-        "records": 10,
-        "dry_run": False,
-        "partitions": [{"topic": "orders", "partition": "A", "records": 10}],
-    }
-    assert set(shelf.infos("a")) == {BILLS}
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o664
 
 
 def test_delete_asks_on_standard_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -404,17 +414,13 @@ def test_delete_asks_on_standard_error(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert shown.err.startswith("Delete 1 partition of orders with 10 records from shelf:a?")
 
 
-def test_delete_needs_a_storage_that_can_delete(shelf: Shelf) -> None:
+def test_delete_needs_a_storage_that_can_delete(shelf: Shelf, tmp_path: Path) -> None:
     class Undeletable:
         def __init__(self, storage: Storage) -> None:
             self.partitions = storage.partitions
 
-    shelf.put("a", batch(0, 10))
-    shelf.storages["a"] = cast(MemoryStorage, Undeletable(shelf.storages["a"]))
-    assert error_of("delete", "shelf:a", "orders", "--yes") == "shelf:a: this storage cannot delete partitions"
-
-
-# ends
+    shelf.storages["a"] = cast(MemoryStorage, Undeletable(shelf.put("a", batch(0, 10))))
+    Story(shelf, tmp_path).play("! delete shelf:a orders --yes\nshelf:a: this storage cannot delete partitions")
 
 
 def test_an_interrupted_command_says_how_far_it_came(capsys: pytest.CaptureFixture[str]) -> None:
@@ -445,46 +451,101 @@ def test_damage_that_one_of_several_tasks_meets_is_one_error(capsys: pytest.Capt
     assert capsys.readouterr().err == "Error: orders/A, sequence 5: the CRC is wrong\n"
 
 
-# mistakes
+# Real processes: pipes, signals and terminals
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
-        (["info", "shelf:none"], "none does not exist"),
-        (["verify", "shelf:none"], "none does not exist"),
-        (["export", "shelf:none"], "none does not exist"),
-        (["copy", "shelf:none", "shelf:new"], "none does not exist"),
-        (["trim", "shelf:none", "--age", "1s"], "none does not exist"),
-        (["trim", "shelf:a"], "expected a limit: --age, --bytes or --records"),
-        (["copy", "shelf:a", "shelf:busy"], "busy is in use by another writer; stop it first"),
-        (["import", "shelf:busy"], "busy is in use by another writer; stop it first"),
-        (["trim", "shelf:busy", "--records", "1", "--yes"], "busy is in use by another writer; stop it first"),
-        (["delete", "shelf:none", "orders", "--yes"], "none does not exist"),
-        (["delete", "shelf:busy", "orders", "--yes"], "busy is in use by another writer; stop it first"),
-        (["delete", "shelf:a", "bills", "--yes"], "topic 'bills' has no partition"),
-        (["delete", "shelf:a", "orders", "B", "--yes"], "topic 'orders' has no partition 'B'"),
-        (["info", "shelf:a", "--topic", "bills"], "topic 'bills' has no partition"),
-        (["trim", "shelf:a", "--age", "1s", "--topic", "bills"], "topic 'bills' has no partition"),
-        (["copy", "shelf:a", "shelf:new", "--topic", "bills"], "topic 'bills' has no partition"),
-        (["info", "a.db"], "storage 'a.db': expected SCHEME:LOCATION, such as sqlite:dafka.db"),
-        (["delete", "shelf:a", "orders"], "expected --yes, since standard input is not a terminal on which to ask"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_mistakes(shelf: Shelf, arguments: list[str], error: str) -> None:
-    shelf.put("a", batch(0, 3))
-    shelf.put("busy", batch(0, 3))
-    shelf.in_use.add("busy")
-    if arguments[0] == "import":  # the test has no readable standard input
-        arguments = [*arguments, "/dev/null"]
-    assert error_of(*arguments) == error
-    assert "none" not in shelf.storages
+@pytest.fixture
+def source(tmp_path: Path) -> str:
+    url = f"sqlite:{tmp_path / 'source.db'}"
+
+    async def fill() -> None:
+        async with open_storage(url) as storage:
+            contents = [b"%d" % sequence for sequence in range(1000)]
+            await storage.append(
+                [RecordBatch(ORDERS, 5, contents, stored_at=[1000 + number for number in range(1000)])]
+            )
+
+    trio.run(fill)
+    return url
 
 
-@pytest.mark.parametrize("command", ["info", "verify", "export"])
-def test_a_store_in_use_can_be_read(shelf: Shelf, tmp_path: Path, command: str) -> None:
-    shelf.put("a", batch(0, 3))
-    shelf.in_use.add("a")
-    options = ["--output", str(tmp_path / "lines")] if command == "export" else []
-    assert "3" in run(command, "shelf:a", *options).stdout
+def test_export_is_read_by_import(dafka: Dafka, source: str, tmp_path: Path) -> None:
+    target = f"sqlite:{tmp_path / 'target.db'}"
+    exported = dafka.run("storage", "export", source, "--json")
+    lines = exported.output
+    assert (exported.status, lines.count(b"\n")) == (0, 1000)
+    assert json.loads(exported.errors) == {"records": 1000, "bytes": len(lines)}
+    imported = dafka.run("storage", "import", target, "--json", stdin=lines)
+    assert json.loads(imported.output) == {"records": 1000, "bytes": 2890, "skipped": 0}
+    again = dafka.run("storage", "export", target)
+    assert (again.status, again.output, again.errors) == (0, lines, "")
+
+
+@pytest.mark.parametrize(("answer", "status", "left"), [(b"y\n", 0, 0), (b"n\n", 2, 1000)])
+def test_a_terminal_is_asked_before_a_topic_is_deleted(
+    dafka: Dafka, source: str, answer: bytes, status: int, left: int
+) -> None:
+    with open_terminal(dafka, "storage", "delete", source, "orders") as terminal:
+        terminal.wait_for(b"Delete 1 partition of orders with 1,000 records")
+        terminal.type(answer)
+        assert terminal.wait() == status
+    info = json.loads(dafka.run("storage", "info", source, "--json").output)
+    assert info["totals"]["records"] == left
+    assert len(info["partitions"]) == (1 if left else 0)
+
+
+def test_a_terminal_shows_progress(dafka: Dafka, source: str, tmp_path: Path) -> None:
+    with open_terminal(dafka, "storage", "copy", source, f"sqlite:{tmp_path / 'target.db'}") as terminal:
+        assert terminal.wait() == 0
+        assert b"100%" in terminal.seen
+        assert b"1,000 records, " in terminal.seen
+        assert terminal.seen.rstrip().endswith(b"copied into 1 partition, 0 already present")
+        assert b"\x1b[?25h" in terminal.seen  # the cursor is visible again
+
+
+def test_an_export_to_a_terminal_shows_the_lines_only(dafka: Dafka, source: str) -> None:
+    with open_terminal(dafka, "storage", "export", source) as terminal:
+        assert terminal.wait() == 0
+        lines = terminal.seen.splitlines()
+    assert len(lines) == 1000
+    assert all(json.loads(line)["topic"] == "orders" for line in lines)
+
+
+def test_a_table_fits_the_terminal(dafka: Dafka, tmp_path: Path) -> None:
+    async def fill() -> None:
+        async with open_storage(f"sqlite:{tmp_path / 'long.db'}") as storage:
+            await storage.append([RecordBatch(Partition("a" * 100, "A"), 0, [b"0"])])
+
+    trio.run(fill)
+    with open_terminal(dafka, "storage", "info", f"sqlite:{tmp_path / 'long.db'}") as terminal:
+        assert terminal.wait() == 0
+        rows = [line.rstrip() for line in terminal.seen.splitlines()]
+        table = [row for row in rows[: rows.index(b"")] if b"\x1b" not in row]  # without the header
+        assert max(map(len, table)) <= 80
+        assert "\N{HORIZONTAL ELLIPSIS}".encode() not in b"".join(table)
+        assert b"".join(table).count(b"a") == 100
+
+
+def test_an_interrupted_import_is_continued(dafka: Dafka, tmp_path: Path) -> None:
+    target = f"sqlite:{tmp_path / 'target.db'}"
+    lines = [
+        json.dumps({"topic": "t", "partition": "A", "sequence": sequence, "value": "x" * 1000}).encode() + b"\n"
+        for sequence in range(3000)
+    ]
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "wb") as pipe:
+        running = dafka.start("storage", "import", target, stdin=reading)
+        os.close(reading)
+        pipe.write(b"".join(lines[:2000]))
+        pipe.flush()
+        ended = running.end(signal.SIGINT)
+    assert ended.status == 128 + signal.SIGINT
+    found = re.fullmatch(r"interrupted: ([0-9,]+) records done; run the command again to continue\n", ended.errors)
+    assert found, ended.errors
+    imported = int(found[1].replace(",", ""))
+    again = dafka.run("storage", "import", target, "--json", stdin=b"".join(lines))
+    assert json.loads(again.output) == {
+        "records": 3000 - imported,
+        "bytes": 1000 * (3000 - imported),
+        "skipped": imported,
+    }

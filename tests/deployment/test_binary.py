@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -19,7 +20,7 @@ from websockets.typing import Subprotocol
 
 from tests.cli.harness import Dafka, wait_for
 from tests.kafka.server.clients import Confluent, Message
-from tests.operations.test_supervised import Manager, wait_port
+from tests.operations.test_systemd import Manager, wait_port
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -178,15 +179,14 @@ def test_sigkill_ends_the_process_that_it_has_started_too(isolated: Dafka) -> No
 
 
 def test_systemd_is_notified(root: Path, tmp_path: Path) -> None:
-    manager = Manager("binary")
+    manager = Manager(f"@dafka-binary-{os.getpid()}")
     start = f"export WATCHDOG_PID=$$; exec {' '.join(ENTER)} --root={root} /dafka"
     dafka = Dafka(tmp_path, ("sh", "-c", f'{start} "$@"', "sh"))
     try:
-        environment = {**manager.environment, "WATCHDOG_USEC": "2000000"}
+        environment = {"NOTIFY_SOCKET": manager.path, "WATCHDOG_USEC": "2000000"}
         arguments = ("up", "--sub", "tcp://127.0.0.1:*", "--pub", "tcp://127.0.0.1:*", "--storage", "memory:")
         up = dafka.start(*arguments, environment=environment)
-        manager.wait_for("READY=1")
-        manager.wait_for("WATCHDOG=1")
+        manager.poll_for("READY=1", "WATCHDOG=1")
         assert up.end().status == 0
     finally:
         dafka.close()

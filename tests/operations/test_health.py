@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
 import pytest
 import trio
 from click.testing import CliRunner
 
 from dafka import Store
 from dafka.cli import main
-from dafka.operations.http import Answer, make_handlers, open_server
+from dafka.errors import AddressInUseError
+from dafka.operations import http
+from dafka.operations.http import CONNECTIONS_MAX, REQUEST_BYTES_MAX, Answer, make_handlers, open_server
 from dafka.operations.monitor import Monitor
 from dafka.roles import Health
 from dafka.testing import open_cluster
@@ -101,3 +106,120 @@ async def test_the_health_command_gives_up_on_a_silent_server() -> None:
         port = listener.socket.getsockname()[1]
         status, sentence = await probe(f"127.0.0.1:{port}", "--timeout", "100ms")
     assert (status, sentence) == (1, f"no answer from 127.0.0.1 port {port}: timed out\n")
+
+
+# The HTTP server for metrics and health, with correct, slow and malicious clients
+
+GET = b"GET /here HTTP/1.1\r\nHost: a\r\n\r\n"
+
+
+def here(headers: Mapping[str, str]) -> Answer:
+    if "fail" in headers:
+        raise RuntimeError("as asked")
+    return Answer(200, headers.get("x", "there").encode())
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[int]:
+    async with open_server("0", {"/here": here}) as url:
+        assert url.startswith("http://127.0.0.1:")
+        yield int(url.rpartition(":")[2])
+
+
+async def ask(port: int, request: bytes) -> bytes:
+    """Send a request, and return all bytes received until the connection is closed."""
+    answer = b""
+    with trio.fail_after(30):
+        async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+            try:
+                await stream.send_all(request)
+                while data := await stream.receive_some():
+                    answer += data
+            except trio.BrokenResourceError:
+                pass
+    return answer
+
+
+def status_of(answer: bytes) -> int:
+    return int(answer.split(b" ", 2)[1])
+
+
+@pytest.mark.parametrize(
+    ("request_", "status", "body"),
+    [
+        (GET, 200, b"there"),
+        (b"GET /here?x=1 HTTP/1.0\r\n\r\n", 200, b"there"),
+        (b"GET /here HTTP/1.1\r\nHost: a\r\nX: y\r\n\r\n", 200, b"y"),
+        (b"HEAD /here HTTP/1.1\r\nHost: a\r\n\r\n", 200, b""),
+        (b"POST /here HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n12345", 405, b"expected GET or HEAD\n"),
+        (b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", 404, b"not found: expected /here\n"),
+        (b"GET /here HTTP/1.1\r\nHost: a\r\nFail: 1\r\n\r\n", 500, b"the request failed; the log has the reason\n"),
+        (b"GET /here HTTP/1.1\r\n\r\n", 400, b"expected an HTTP/1.1 request\n"),
+        (b"\x16\x03\x01 hello\r\n\r\n", 400, b"expected an HTTP/1.1 request\n"),
+        (b"GET /" + b"x" * 2 * REQUEST_BYTES_MAX + b" HTTP/1.1\r\n\r\n", 431, b"expected an HTTP/1.1 request\n"),
+    ],
+)
+async def test_each_request_has_the_expected_answer(request_: bytes, status: int, body: bytes) -> None:
+    async with serving() as port:
+        answer = await ask(port, request_)
+        assert status_of(answer) == status
+        head, _, found = answer.partition(b"\r\n\r\n")
+        assert found == body
+        assert b"Connection: close" in head
+        assert status_of(await ask(port, GET)) == 200
+
+
+async def test_a_slow_client_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "EXCHANGE_S", 0.1)
+    async with serving() as port:
+        assert await ask(port, GET[:-2]) == b""
+
+
+async def test_refused_connections_are_forgotten() -> None:
+    async with serving() as port:
+        waiting = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(CONNECTIONS_MAX)]
+        for stream in waiting:
+            await stream.send_all(GET[:5])
+        with trio.fail_after(60):
+            refused = 0
+            while refused < 3 * CONNECTIONS_MAX:
+                refused += not await ask(port, GET)
+            for stream in waiting:
+                await trio.aclose_forcefully(stream)
+            while not (answer := await ask(port, GET)):  # noqa: ASYNC110 (until the server has noticed)
+                await trio.sleep(0.01)
+        assert status_of(answer) == 200
+
+
+async def test_a_port_that_is_in_use_is_refused_in_one_sentence() -> None:
+    async with serving() as port:
+        with pytest.raises(
+            AddressInUseError, match=f"cannot serve metrics at 127.0.0.1:{port}: Address already in use; choose another"
+        ):
+            async with open_server(f"127.0.0.1:{port}", {}):
+                pass
+
+
+async def test_the_server_listens_at_the_given_address() -> None:
+    async with open_server("[::1]:0", {"/here": here}) as url:
+        assert url.startswith("http://[::1]:")
+    with pytest.raises(AddressInUseError, match=r"cannot serve metrics at 192\.0\.2\.1:0: Cannot assign"):
+        async with open_server("192.0.2.1:0", {}):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("accept", "content_type"),
+    [
+        ("", "text/plain; version=0.0.4"),
+        ("application/openmetrics-text; version=1.0.0", "application/openmetrics-text; version=1.0.0"),
+        ("application/openmetrics-text; version=x.y", "text/plain"),
+        ("application/openmetrics-text; version=1.0.0; escaping=\x00;;=,,", ""),
+        (",;=,text/plain;version=", "text/plain"),
+    ],
+)
+def test_metrics_have_the_requested_format(accept: str, content_type: str) -> None:
+    answer = make_handlers(Monitor())["/metrics"]({"accept": accept})
+    assert answer.status == 200
+    assert answer.content_type.startswith(content_type)
+    assert b"process_resident_memory_bytes" in answer.body

@@ -62,27 +62,18 @@ def dafka_lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
     return [record.dafka for record in caplog.records if hasattr(record, "dafka")]
 
 
-@pytest.mark.parametrize(
-    ("notice", "fields"),
-    [
-        (
-            PeerJoined("A" * 32, PeerEndpoint("tcp://a:1")),
-            {"event": "peer_joined", "peer": "A" * 32, "endpoint": "tcp://a:1"},
-        ),
-        (
-            FetchUnanswered(PARTITION, 7, 3),
-            {"event": "fetch_unanswered", "topic": "orders", "partition": "A" * 32, "first_sequence": 7, "attempts": 3},
-        ),
-        (
-            RecordsCompacted(PARTITION, 5, 200),
-            {"event": "records_compacted", "topic": "orders", "partition": "A" * 32, "records": 5, "bytes": 200},
-        ),
-        (RecordsDropped(5, 2), {"event": "records_dropped", "records": 5, "partitions": 2}),
-        (StorageFailed("the disk is full"), {"event": "storage_failed", "reason": "the disk is full"}),
-        (Started(("tcp://a:1", "tcp://a:2")), {"event": "started", "endpoints": ["tcp://a:1", "tcp://a:2"]}),
-    ],
-    ids=lambda value: type(value).__name__,
-)
+OF_ORDERS = {"topic": "orders", "partition": "A" * 32}
+NOTICES: list[tuple[Event | LogEvent, dict[str, Any]]] = [
+    (PeerJoined("A", PeerEndpoint("tcp://a:1")), {"event": "peer_joined", "peer": "A", "endpoint": "tcp://a:1"}),
+    (FetchUnanswered(PARTITION, 7, 3), {"event": "fetch_unanswered", "first_sequence": 7, "attempts": 3, **OF_ORDERS}),
+    (RecordsCompacted(PARTITION, 5, 20), {"event": "records_compacted", "records": 5, "bytes": 20, **OF_ORDERS}),
+    (RecordsDropped(5, 2), {"event": "records_dropped", "records": 5, "partitions": 2}),
+    (StorageFailed("the disk is full"), {"event": "storage_failed", "reason": "the disk is full"}),
+    (Started(("tcp://a:1", "tcp://a:2")), {"event": "started", "endpoints": ["tcp://a:1", "tcp://a:2"]}),
+]
+
+
+@pytest.mark.parametrize(("notice", "fields"), NOTICES, ids=lambda value: type(value).__name__)
 def test_a_line_is_an_object_with_the_name_and_fields_of_the_event(
     written: Written, notice: Event | LogEvent, fields: dict[str, Any]
 ) -> None:

@@ -1,20 +1,28 @@
-"""Notifications for systemd, received by a datagram socket in its place."""
+"""Notifications for systemd, received by a datagram socket in its place, and commands under a supervisor."""
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import socket
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 import trio.testing
+from click.testing import CliRunner
 
+from dafka.cli import main
 from dafka.operations import open_operations, systemd
 from dafka.operations.monitor import Monitor
 from dafka.operations.systemd import ALIVE, READY, Notifier
 from dafka.roles import Health, Store
+from tests.cli.harness import FREE, Dafka, Running, wait_for
+from tests.waiting import poll_until, wait_until
 
 
 class Manager:
@@ -25,6 +33,7 @@ class Manager:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(f"\0{path[1:]}" if path.startswith("@") else path)
         self._socket.setblocking(False)
+        self.received: list[str] = []
 
     def receive(self) -> list[list[str]]:
         """Return the assignments of each datagram sent since the last call."""
@@ -35,14 +44,20 @@ class Manager:
             except BlockingIOError:
                 return found
 
+    def has_received(self, *assignments: str) -> bool:
+        """Return whether all these assignments are among those received so far."""
+        self.received += [each for datagram in self.receive() for each in datagram]
+        return {*assignments} <= {*self.received}
+
     async def wait_for(self, assignment: str) -> list[str]:
         """Wait for an assignment, and return all until then."""
-        received: list[str] = []
-        with trio.fail_after(30):
-            while assignment not in received:
-                received += [each for datagram in self.receive() for each in datagram]
-                await trio.sleep(0.005)
-        return received
+        self.received = []
+        await wait_until(lambda: self.has_received(assignment))
+        return self.received
+
+    def poll_for(self, *assignments: str) -> None:
+        """Wait for assignments, in a test without Trio."""
+        poll_until(lambda: self.has_received(*assignments))
 
     def close(self) -> None:
         self._socket.close()
@@ -174,3 +189,71 @@ async def test_each_state_is_reported_in_time(watchdog_s: float | None, autojump
         before = time
     assert is_ready
     assert set(STATES) == {state_at(time) for time, _ in recorder.sent}
+
+
+# The commands under a supervisor: real processes and signals, and a socket in place of systemd's
+
+
+def objects(errors: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in errors.splitlines()]
+
+
+def wait_port(running: Running) -> int:
+    """Wait for the last line that a daemon prints, and return the metrics port in it."""
+
+    def look() -> int | None:
+        lines = running.output.decode().splitlines(keepends=True)
+        assert running.process.poll() is None, running.errors
+        if not lines or not lines[-1].startswith("metrics at ") or not lines[-1].endswith("/metrics\n"):
+            return None
+        return int(lines[-1].rpartition(":")[2].partition("/")[0])
+
+    return wait_for(look, lambda: running.errors)
+
+
+def test_a_daemon_reports_its_state_from_start_to_stop(dafka: Dafka, tmp_path: Path) -> None:
+    manager = Manager(f"@dafka-life-{os.getpid()}")
+    running = dafka.start(
+        *("up", "--sub", FREE, "--pub", FREE, "--storage", "memory:", "--metrics-listen", "0"),
+        *("--log-level", "info", "--log-format", "json"),
+        environment={"NOTIFY_SOCKET": manager.path, "WATCHDOG_USEC": "10000000"},
+    )
+    manager.poll_for("WATCHDOG=1", "READY=1")
+    port = wait_port(running)
+    probed = CliRunner().invoke(main, ["health", str(port)])
+    assert (probed.exit_code, probed.output) == (0, "ready\n")
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+        text = answer.read().decode()
+    assert 'dafka_ready_nodes{role="store"} 1.0' in text
+    assert 'dafka_known_nodes{role="tower"} 1.0' in text
+    ended = running.end(signal.SIGTERM)
+    manager.poll_for("STOPPING=1")
+    manager.close()
+    assert ended.status == 0
+    lines = objects(ended.errors)
+    events = [(line["logger"], line["event"]) for line in lines]
+    for logger, event in [
+        ("dafka.command", "metrics_served"),
+        ("dafka.tower", "started"),
+        ("dafka.store", "storage_opened"),
+        ("dafka.store", "started"),
+        ("dafka.store", "towers_heard"),
+        ("dafka.store", "cluster_found"),
+        ("dafka.command", "stopping"),
+        ("dafka.store", "stopped"),
+        ("dafka.tower", "stopped"),
+    ]:
+        assert events.count((logger, event)) == 1, events
+    assert events.index(("dafka.command", "stopping")) < events.index(("dafka.store", "stopped"))
+    assert CliRunner().invoke(main, ["health", str(port)]).exit_code == 1
+
+
+def test_a_metrics_port_that_is_in_use_ends_the_command_before_a_node_starts(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        path = tmp_path / "store.db"
+        result = CliRunner().invoke(main, ["store", "--storage", f"sqlite:{path}", "--metrics-listen", str(port)])
+    assert (result.exit_code, result.stdout) == (1, "")
+    problem = f"cannot serve metrics at {port}: Address already in use"
+    assert result.stderr == f"Error: {problem}; choose another address or port ([metrics] listen)\n"
+    assert not path.exists()

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from pathlib import Path
-from subprocess import PIPE
 from typing import TypeVar
 
 import trio
@@ -99,39 +95,3 @@ async def wait_subscribed(publisher: Socket | PublisherSocket, prefix: bytes, *,
     with trio.fail_after(DEADLINE_S):
         while [bytes((active,)) + prefix] not in await publisher.receive_many():
             pass
-
-
-@asynccontextmanager
-async def open_process(*arguments: str, **environ: str) -> AsyncIterator[trio.Process]:
-    """Run a Python process, and kill it when the block is left."""
-    process = await trio.lowlevel.open_process([sys.executable, *arguments], stdout=PIPE, env={**os.environ, **environ})
-    try:
-        yield process
-    finally:
-        with trio.CancelScope(shield=True):
-            if process.poll() is None:
-                process.kill()
-            await process.wait()
-            if process.stdout is not None:
-                await process.stdout.aclose()
-
-
-async def read_line(process: trio.Process) -> str:
-    """Return the next line that the process prints."""
-    assert process.stdout is not None
-    line = b""
-    with trio.fail_after(DEADLINE_S):
-        while not line.endswith(b"\n"):
-            byte = await process.stdout.receive_some(1)
-            assert byte, f"the process ended after {line!r}"
-            line += byte
-    return line.decode().rstrip("\n")
-
-
-@asynccontextmanager
-async def open_store_process(config: Config, path: Path) -> AsyncIterator[tuple[trio.Process, str]]:
-    """Run `dafka store` on a SQLite file, and yield it with the first line that it prints."""
-    (sub,), (pub,) = config.beacon.tower_sub, config.beacon.tower_pub
-    arguments = ("-m", "dafka", "store", "--storage", f"sqlite:{path}", "--tower-sub", sub, "--tower-pub", pub)
-    async with open_process(*arguments, DAFKA_NODE_BIND="tcp://127.0.0.1:*") as process:
-        yield process, await read_line(process)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TypeAlias
 
 import attrs
@@ -114,10 +115,15 @@ async def run_node(
     address: str,
     prefixes: Sequence[bytes],
     answer: Answer,
+    subscribed: Callable[[bytes], object] | None = None,
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Run a scripted node that subscribes to prefixes, in which `*` is its address, until cancelled."""
+    """Run a scripted node that subscribes to prefixes, in which `*` is its address, until cancelled.
+
+    It is one of libdafka. With `subscribed`, which is called for each subscription of a peer, it is one of RFC 46.
+    """
+    dialect = Dialect.RFC46 if subscribed else Dialect.LIBDAFKA
     async with open_mesh(config.with_node(record_batches="off").node, 0) as mesh, trio.open_nursery() as nursery:
         for prefix in prefixes:
             mesh.subscriber.subscribe(prefix.replace(b"*", address.encode()))
@@ -126,24 +132,27 @@ async def run_node(
             if isinstance(report, PeerJoined):
                 mesh.subscriber.connect_peer(report.endpoint)
 
-        nursery.start_soon(_receive, mesh, answer)
-        nursery.start_soon(_greet, mesh, address)
+        nursery.start_soon(_receive, mesh, answer, dialect)
+        nursery.start_soon(_hear_subscriptions, mesh, subscribed or partial(_greet, mesh, address))
         await nursery.start(open_discovery(config).run, Advertisement(address, "", mesh.port), discovered)
         task_status.started()
 
 
-async def _receive(mesh: Mesh, answer: Answer) -> None:
+async def _receive(mesh: Mesh, answer: Answer, dialect: Dialect) -> None:
     while True:
         items, _ = await mesh.subscriber.receive()
         answers = [message for frames in iter_frames(items) for message in answer(frames)]
-        mesh.publisher.send_many([codec.encode(message, Dialect.LIBDAFKA) for message in answers])
+        mesh.publisher.send_many([codec.encode(message, dialect) for message in answers])
 
 
-async def _greet(mesh: Mesh, address: str) -> None:
-    """Greet consumers, which subscribe to STORE-HELLO with their address."""
+async def _hear_subscriptions(mesh: Mesh, subscribed: Callable[[bytes], object]) -> None:
     while True:
         for (frame,) in await mesh.publisher.receive_many():
-            found = wire.decode_subscription(frame)
-            if found is not None and found.command is wire.Command.STORE_HELLO and found.active:
-                hello = wire.StoreHello(found.topic, address)
-                mesh.publisher.send_many([codec.encode(hello, Dialect.LIBDAFKA)])
+            subscribed(frame)
+
+
+def _greet(mesh: Mesh, address: str, frame: bytes) -> None:
+    """Greet consumers, which subscribe to STORE-HELLO with their address."""
+    found = wire.decode_subscription(frame)
+    if found is not None and found.command is wire.Command.STORE_HELLO and found.active:
+        mesh.publisher.send_many([codec.encode(wire.StoreHello(found.topic, address), Dialect.LIBDAFKA)])

@@ -32,7 +32,6 @@ class History:
         times: By partition, the minute at which each record was made; no two records have the same.
         positions: The next record of each partition of the consumer's topics, and 0 for those not listed.
         reported: The position of each partition of which the program has received records or sought one.
-        paused: What is paused.
     """
 
     def __init__(self, cluster: Cluster, seed: int, folder: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -12,18 +12,18 @@ import trio
 
 from dafka import Config, Partition, serve_tower, wire
 from dafka.config import DialectName
-from dafka.discovery import Advertisement, DiscoveryEvent, open_discovery
+from dafka.discovery import Advertisement, open_discovery
 from dafka.errors import ConfigError
-from dafka.protocol import ClusterSurvey, NodeView, PartitionView, PeerJoined
+from dafka.protocol import ClusterSurvey, NodeView, PartitionView
 from dafka.protocol.observer.cluster_survey import NodeState
 from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING
 from dafka.records import new_address
 from dafka.roles import Observer, open_observer
 from dafka.testing import open_cluster
-from dafka.transport import Mesh, open_mesh
 from dafka.wire import codec
 from tests.roles.closed_cluster import Keys
 from tests.roles.helpers import DEADLINE_S, contents, open_store
+from tests.roles.libdafka_store import run_node
 from tests.waiting import wait_until
 
 FAST = Config().with_beacon(interval_ms=200)
@@ -38,8 +38,10 @@ class Played:
     subscriptions: list[bytes] = attrs.field(factory=list)
     received: list[wire.Message] = attrs.field(factory=list)
 
-    def answers(self, message: wire.Message) -> list[wire.Message]:
+    def answer(self, frames: Sequence[bytes]) -> list[wire.Message]:
         """Return the answers of a store."""
+        message, _ = codec.decode(frames)
+        self.received.append(message)
         if isinstance(message, wire.GetHeads):
             return [
                 wire.DirectHead(message.address, partition.address, partition.topic, end - 1)
@@ -61,33 +63,10 @@ async def play_node(
 ) -> AsyncIterator[Played]:
     """Run a node with these subscriptions (`*` is its address) that answers like a store with these records."""
     played = Played(address or new_address(), ends or {})
-    async with open_mesh(config.node, 0) as mesh, trio.open_nursery() as nursery:
-        for prefix in prefixes:
-            mesh.subscriber.subscribe(prefix.replace(b"*", played.address.encode()))
-
-        def discovered(report: DiscoveryEvent) -> None:
-            if isinstance(report, PeerJoined):
-                mesh.subscriber.connect_peer(report.endpoint)
-
-        nursery.start_soon(_hear_subscriptions, mesh, played)
-        nursery.start_soon(_answer, mesh, played)
-        await nursery.start(open_discovery(config).run, Advertisement(played.address, "", mesh.port), discovered)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(run_node, config, played.address, prefixes, played.answer, played.subscriptions.append)
         yield played
         nursery.cancel_scope.cancel()
-
-
-async def _hear_subscriptions(mesh: Mesh, played: Played) -> None:
-    while True:
-        played.subscriptions += [frames[0] for frames in await mesh.publisher.receive_many()]
-
-
-async def _answer(mesh: Mesh, played: Played) -> None:
-    while True:
-        items, _ = await mesh.subscriber.receive()
-        messages = [codec.decode(item)[0] for item in items if isinstance(item, list)]
-        played.received += messages
-        answers = [answer for message in messages for answer in played.answers(message)]
-        mesh.publisher.send_many([codec.encode(answer, wire.Dialect.RFC46) for answer in answers])
 
 
 OUR_STORE = [b"G", b"F", b"W*", b"T*", b"D*", b"E*", b"Q*"]

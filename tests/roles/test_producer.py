@@ -97,16 +97,6 @@ async def test_value_that_is_not_bytes_is_refused(value: object, dafka_cluster: 
         assert await producer.send(b"0") == 0
 
 
-async def test_value_larger_than_the_message_limit_is_refused(dafka_cluster: Cluster) -> None:
-    config = dafka_cluster.config.with_node(message_bytes_max=2000)
-    async with dafka_cluster.producer("hello", config) as producer:
-        with pytest.raises(
-            RecordError, match=r"value: expected at most 2000 bytes \(\[node\] message_bytes_max\), not 2001"
-        ):
-            await producer.send(b"x" * 2001)
-        assert await producer.send(b"x" * 2000) == 0
-
-
 @pytest.mark.parametrize("topic", ["", "x" * 256, "é" * 128, "\ud800", b"bytes", None, "a\0b"])
 async def test_an_invalid_topic_is_refused(topic: object) -> None:
     """A NUL ends a topic in the dialect of libdafka."""

@@ -21,12 +21,12 @@ from dafka.storage import open_storage
 from dafka.storage.memory import MemoryStorage
 from dafka.storage.sqlite.storage import SqliteStorage
 from dafka.testing import Cluster, open_cluster
+from tests.cli.harness import Dafka
 from tests.roles.helpers import (
     AN_HOUR_MS,
     DEADLINE_S,
     contents,
     open_store,
-    open_store_process,
     receive_partition,
     wait_event,
 )
@@ -59,17 +59,19 @@ async def stored_end(path: Path, partition: Partition) -> int:
     return end
 
 
-async def test_a_killed_store_has_all_acknowledged_records_and_fetches_the_rest(tmp_path: Path) -> None:
+async def test_a_killed_store_has_all_acknowledged_records_and_fetches_the_rest(tmp_path: Path, dafka: Dafka) -> None:
     path = tmp_path / "store.db"
     async with open_cluster(storage=None) as cluster, cluster.producer("hello") as producer:
-        async with open_store_process(cluster.config, path) as (process, greeting):
-            with trio.fail_after(DEADLINE_S):
-                while acknowledged(producer) <= 2000:
-                    begin = producer.statistics().next_sequence
-                    await producer.send_many(contents(begin, begin + 100))
-            process.send_signal(signal.SIGKILL)
-            at_death = acknowledged(producer)
-            await process.wait()
+        (sub,), (pub,) = cluster.config.beacon.tower_sub, cluster.config.beacon.tower_pub
+        running = dafka.start("store", "--storage", f"sqlite:{path}", "--tower-sub", sub, "--tower-pub", pub)
+        (greeting,) = await trio.to_thread.run_sync(running.wait_output, 1)
+        with trio.fail_after(DEADLINE_S):
+            while acknowledged(producer) <= 2000:
+                begin = producer.statistics().next_sequence
+                await producer.send_many(contents(begin, begin + 100))
+        running.process.send_signal(signal.SIGKILL)
+        at_death = acknowledged(producer)
+        await trio.to_thread.run_sync(running.wait)
         assert await stored_end(path, producer.partition) >= at_death
         begin = producer.statistics().next_sequence
         end = begin + 1000

@@ -18,94 +18,27 @@ from collections.abc import Iterator
 import attrs
 
 from dafka.config import Config
-from tests.simulation.clock import Clock
 from tests.simulation.cluster import Cluster
 from tests.simulation.nodes import SimulatedNode
 from tests.simulation.plan import Member, Plan
 
 TOPIC = "orders"
-STORES = 2
-CONSUMERS = 3
-
+STORES, CONSUMERS, CORES = 2, 3, 2
 MESSAGE_S = 20e-6
 """Seconds of a core in which a node handles a message."""
-
-CORES = 2
-
 STEP_S = 0.05
 """Virtual seconds between two looks at whether everything is stored."""
-
 SETTLE_S_MAX = 120.0
 """Virtual seconds after which the crowd is given up."""
-
 REST_S = 10.0
 """Virtual seconds between joining and counting the messages of an idle cluster, until joining has no more effects."""
-
 IDLE_S = 10.0
 """Virtual seconds in which the messages of an idle cluster are counted."""
-
-
-class Processor:
-    """The cores that all nodes share. Nodes wait in a queue, and each handles everything that has arrived for it."""
-
-    def __init__(self, clock: Clock, cores: int, message_s: float) -> None:
-        self._clock = clock
-        self._message_s = message_s
-        self._idle = cores
-        self._queue: deque[SimulatedNode] = deque()
-
-    def look(self, node: SimulatedNode) -> None:
-        self._queue.append(node)
-        self._next()
-
-    def _next(self) -> None:
-        while self._idle and self._queue:
-            node = self._queue.popleft()
-            seconds = node.waiting * self._message_s
-            self._idle -= 1
-            node.look()
-            self._clock.after(seconds, self._done)
-
-    def _done(self) -> None:
-        self._idle += 1
-        self._next()
-
-
-@attrs.frozen
-class Share:
-    """The messages of the nodes of one role: of the average node and of the busiest one."""
-
-    mean: float
-    most: float
-
-    def __str__(self) -> str:
-        return f"{self.mean:,.1f} (most {self.most:,.1f})"
-
-
-@attrs.frozen
-class Traffic:
-    """The messages of one period.
-
-    Attributes:
-        roles: By role, the messages that a node handles: from peers and from the tower.
-        tower: The messages that the tower gets, divided by the number of nodes.
-    """
-
-    roles: dict[str, Share]
-    tower: float
-
-    def per_second(self, seconds: float) -> Traffic:
-        roles = {role: Share(share.mean / seconds, share.most / seconds) for role, share in self.roles.items()}
-        return Traffic(roles, self.tower / seconds)
-
-
 CONNECTIONS_MAX = 2.5 * (STORES + CONSUMERS)
 """Connections for each producer: to and from each store and consumer, and a few of stores and consumers themselves."""
-
 JOINING_MAX = {"producer": 100.0, "store": 20.0, "consumer": 20.0, "tower": 10.0}
 """Messages of the busiest node of a role until everything is stored; those of a store, a consumer and the tower are for
 each node."""
-
 IDLE_MAX = {"producer": 10.0, "store": 5.0, "consumer": 5.0, "tower": 2.0}
 """The same, per second of an idle cluster."""
 
@@ -119,8 +52,8 @@ class CrowdReport:
         stored_s: Virtual seconds until every first record was stored in all stores; None if that took too long.
         stored: The number of records stored by then.
         connections: The number of connections between nodes.
-        joining: The messages until everything was stored.
-        idle: The messages per second of the idle cluster.
+        joining: By role, the messages of the busiest node until everything was stored, in the units of `JOINING_MAX`.
+        idle: The same, per second of the idle cluster.
         run_s: The processor time of the simulation, in seconds.
     """
 
@@ -128,34 +61,20 @@ class CrowdReport:
     stored_s: float | None
     stored: int
     connections: int
-    joining: Traffic
-    idle: Traffic
+    joining: dict[str, float]
+    idle: dict[str, float]
     run_s: float
 
     def excesses(self) -> Iterator[str]:
         """Yield a sentence about each figure that grows faster than the crowd, even for a single node."""
         if self.stored_s is None:
             yield f"{self.stored:,} of {self.nodes:,} stored after {SETTLE_S_MAX:.0f} s"
-        if self.connections > CONNECTIONS_MAX * self.nodes:
-            found_mean = self.connections / self.nodes
-            yield f"{found_mean:,.1f} connections for each producer, at most {CONNECTIONS_MAX} expected"
-        for title, traffic, limits in (("joining", self.joining, JOINING_MAX), ("idle", self.idle, IDLE_MAX)):
-            found = {role: share.most for role, share in traffic.roles.items()}
-            for role in ("store", "consumer"):
-                found[role] /= self.nodes
-            found["tower"] = traffic.tower
+        if (each := self.connections / self.nodes) > CONNECTIONS_MAX:
+            yield f"{each:,.1f} connections for each producer, at most {CONNECTIONS_MAX} expected"
+        for title, found, limits in (("joining", self.joining, JOINING_MAX), ("idle", self.idle, IDLE_MAX)):
             for role, limit in limits.items():
                 if found[role] > limit:
                     yield f"{title}: {role}: {found[role]:,.1f} messages of the busiest, at most {limit} expected"
-
-    def lines(self) -> Iterator[str]:
-        after = f"after {self.stored_s:.2f} s" if self.stored_s is not None else f"NOT after {SETTLE_S_MAX:.0f} s"
-        yield f"{self.nodes:,} producers: {self.stored:,} first records stored {after}; simulated in {self.run_s:.1f} s"
-        yield f"  connections: {self.connections:,}, {self.connections / self.nodes:,.1f} for each producer"
-        for title, traffic in (("joining", self.joining), ("idle, per second", self.idle)):
-            yield f"  {title}: the tower gets {traffic.tower:,.2f} messages for each node"
-            for role, share in traffic.roles.items():
-                yield f"    each {role} handles {share} messages"
 
 
 class Crowd(Cluster):
@@ -174,11 +93,27 @@ class Crowd(Cluster):
         self._first_form_only = frozenset()
         self._reversed_share = 0.0  # libzmq sends subscriptions in the order of their bytes
         self._size = producers
-        self._processor = Processor(self.clock, cores, message_s)
+        self._message_s = message_s
+        self._idle_cores = cores
+        self._queue: deque[SimulatedNode] = deque()
         self._beacons = 0
 
     def wake(self, node: SimulatedNode, delay: float) -> None:
-        self.clock.after(delay, self._processor.look, node)
+        self.clock.after(delay, self._wait_for_core, node)
+
+    def _wait_for_core(self, node: SimulatedNode) -> None:
+        self._queue.append(node)
+        self._use_cores()
+
+    def _use_cores(self, released: int = 0) -> None:
+        """Let nodes handle everything that has arrived for them, as long as cores are idle."""
+        self._idle_cores += released
+        while self._idle_cores and self._queue:
+            node = self._queue.popleft()
+            seconds = node.waiting * self._message_s
+            self._idle_cores -= 1
+            node.look()
+            self.clock.after(seconds, self._use_cores, 1)
 
     def send_to_tower(self, node: SimulatedNode, tower: int, frames: list[bytes]) -> None:
         self._beacons += 1
@@ -197,12 +132,12 @@ class Crowd(Cluster):
             if self._stored() == self._size:
                 stored_s = self.clock.now
         stored = self._stored()
-        joining = self._traffic()
+        joining = self._messages(0, {})
         self.clock.run(self.clock.now + REST_S)
         connections = sum(len(node.outgoing) for node in self.nodes())
-        before = self._counts()
+        before = self._beacons, {node.name: node.handled for node in self.nodes()}
         self.clock.run(self.clock.now + IDLE_S)
-        idle = self._traffic(before).per_second(IDLE_S)
+        idle = {role: found / IDLE_S for role, found in self._messages(*before).items()}
         return CrowdReport(self._size, stored_s, stored, connections, joining, idle, time.process_time() - began)
 
     def _stored(self) -> int:
@@ -213,16 +148,17 @@ class Crowd(Cluster):
             for producer in self.producers.values()
         )
 
-    def _counts(self) -> tuple[int, dict[str, int]]:
-        return self._beacons, {node.name: node.handled for node in self.nodes()}
-
-    def _traffic(self, before: tuple[int, dict[str, int]] = (0, {})) -> Traffic:
-        beacons, handled = self._counts()
-        shares = {}
-        for role, nodes in (("producer", self.producers), ("store", self.stores), ("consumer", self.consumers)):
-            counts = [handled[name] - before[1].get(name, 0) for name in nodes]
-            shares[role] = Share(sum(counts) / len(counts), max(counts))
-        return Traffic(shares, (beacons - before[0]) / len(handled))
+    def _messages(self, beacons: int, handled: dict[str, int]) -> dict[str, float]:
+        """Return the messages since these counts, in the units of `JOINING_MAX`."""
+        found = {"tower": (self._beacons - beacons) / len(self.nodes())}
+        roles = (
+            ("producer", self.producers, 1),
+            ("store", self.stores, self._size),
+            ("consumer", self.consumers, self._size),
+        )
+        for role, nodes, share in roles:
+            found[role] = max(node.handled - handled.get(name, 0) for name, node in nodes.items()) / share
+        return found
 
 
 def main() -> None:
@@ -237,7 +173,7 @@ def main() -> None:
     gc.disable()
     for nodes in arguments.nodes:
         report = Crowd(nodes, arguments.cores).measure()
-        print("\n".join(report.lines()), flush=True)
+        print("\n".join(f"{name}: {value}" for name, value in attrs.asdict(report).items()), flush=True)
         for excess in report.excesses():
             print(f"  too much: {excess}")
 

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import Any
 
+import attrs
 import pytest
 import trio
 import trio.testing
@@ -14,18 +16,30 @@ from dafka.testing import check_discovery
 OWN = Advertisement("A" * 32, "10.0.0.1", 7001)
 PEER = PeerJoined("B" * 32, PeerEndpoint("tcp://10.0.0.2:7001"))
 LEFT = PeerLeft("B" * 32, PeerEndpoint("tcp://10.0.0.2:7001"))
+OTHER = PeerJoined("C" * 32, PeerEndpoint("tcp://10.0.0.3:7001"))
 
 
+@attrs.define
 class Scripted:
-    """A discovery that reports these events in turn, and then waits to be cancelled."""
+    """A discovery that reports events in turn, and then waits to be cancelled.
 
-    def __init__(
-        self, *reports: DiscoveryEvent, starts: bool = True, ends: bool = False, ends_after_s: float = 0
-    ) -> None:
-        self._reports = reports
-        self._starts = starts
-        self._ends = ends
-        self._ends_after_s = ends_after_s
+    Attributes:
+        reports: The events.
+        starts: Whether it says that it has started.
+        ends: Whether it ends by itself.
+        ends_after_s: How long it goes on when it is cancelled.
+        is_hasty: Whether it returns if it is cancelled before it starts.
+        is_forgetful: Whether it continues to report after it was cancelled.
+        stopped: Set when the peers stop; it then reports that one of them has left.
+    """
+
+    reports: tuple[DiscoveryEvent, ...]
+    starts: bool = True
+    ends: bool = False
+    ends_after_s: float = 0
+    is_hasty: bool = False
+    is_forgetful: bool = False
+    stopped: trio.Event = attrs.field(factory=trio.Event)
 
     async def run(
         self,
@@ -34,32 +48,24 @@ class Scripted:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
+        if self.is_hasty and trio.current_effective_deadline() <= trio.current_time():
+            return
+        if self.is_forgetful:
+            trio.lowlevel.spawn_system_task(self._report_later, report)
         await trio.lowlevel.checkpoint()
-        if self._starts:
+        if self.starts:
             task_status.started()
         try:
-            for each in self._reports:
+            for each in self.reports:
                 report(each)
                 await trio.lowlevel.checkpoint()
-            if not self._ends:
+            if not self.ends:
+                await self.stopped.wait()
+                report(LEFT)
                 await trio.sleep_forever()
         finally:
             with trio.CancelScope(shield=True):
-                await trio.sleep(self._ends_after_s)
-
-
-class Forgetful(Scripted):
-    """A discovery that continues to report after it was cancelled."""
-
-    async def run(
-        self,
-        advertisement: Advertisement,
-        report: Callable[[DiscoveryEvent], None],
-        *,
-        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
-    ) -> None:
-        trio.lowlevel.spawn_system_task(self._report_later, report)
-        await super().run(advertisement, report, task_status=task_status)
+                await trio.sleep(self.ends_after_s)
 
     async def _report_later(self, report: Callable[[DiscoveryEvent], None]) -> None:
         for _ in range(100):
@@ -68,93 +74,52 @@ class Forgetful(Scripted):
             report(LEFT)
 
 
+def scripted(*reports: DiscoveryEvent, **options: Any) -> Scripted:
+    return Scripted(reports, **options)
+
+
+async def check(discovery: Scripted, *peers: PeerJoined, stop: Callable[[], Awaitable[None]] | None = None) -> None:
+    await check_discovery(lambda: discovery, OWN, peers=[each.endpoint for each in peers], stop_peers=stop)
+
+
 async def test_a_correct_discovery_passes(autojump_clock: trio.testing.MockClock) -> None:
-    await check_discovery(lambda: Scripted(PEER, Settled(), LEFT, PEER), OWN, peers=[PEER.endpoint])
+    await check(scripted(PEER, Settled(), LEFT, PEER), PEER)
 
 
-@pytest.mark.parametrize(
-    ("broken", "message"),
-    [
-        (Scripted(Settled(), starts=False), "started was not called within 10"),
-        (Scripted(PEER), "Settled never came"),
-        (Scripted(PEER, Settled(), Settled(), LEFT), "Settled came twice"),
-        (Scripted(Settled()), r"not all of \['tcp://10.0.0.2:7001'\] were found"),
-        (Scripted(PEER, PEER, Settled()), "came twice without a PeerLeft between"),
-        (Scripted(LEFT, PEER, Settled()), "without an earlier PeerJoined"),
-        (Scripted(PEER, LEFT, LEFT, Settled()), "without an earlier PeerJoined"),
-        (
-            Scripted(PeerJoined(OWN.address, PeerEndpoint("tcp://10.0.0.3:1")), PEER, Settled()),
-            "the own node was reported",
-        ),
-        (Scripted(PeerJoined("", PeerEndpoint("tcp://10.0.0.1:7001")), PEER, Settled()), "the own node was reported"),
-        (Scripted(PeerJoined("C", PeerEndpoint("10.0.0.3:1")), PEER, Settled()), "has no endpoint to connect to"),
-        (Scripted(PEER, Settled(), ends=True), "run returned without being cancelled"),
-        (Scripted(PEER, Settled(), ends_after_s=2), r"it ran for another 2\.0 s after it was cancelled"),
-        (Forgetful(PEER, Settled()), "after it ended it reported|came twice"),
-    ],
-)
-async def test_check_discovery_finds_each_fault(
-    autojump_clock: trio.testing.MockClock, broken: Scripted, message: str
-) -> None:
+BROKEN: list[tuple[Scripted, str]] = [
+    (scripted(Settled(), starts=False), "started was not called within 10"),
+    (scripted(PEER), "Settled never came"),
+    (scripted(PEER, Settled(), Settled(), LEFT), "Settled came twice"),
+    (scripted(Settled()), r"not all of \['tcp://10.0.0.2:7001'\] were found"),
+    (scripted(PEER, PEER, Settled()), "came twice without a PeerLeft between"),
+    (scripted(LEFT, PEER, Settled()), "without an earlier PeerJoined"),
+    (scripted(PEER, LEFT, LEFT, Settled()), "without an earlier PeerJoined"),
+    (scripted(PeerJoined(OWN.address, OTHER.endpoint), PEER, Settled()), "the own node was reported"),
+    (scripted(PeerJoined("", PeerEndpoint("tcp://10.0.0.1:7001")), PEER, Settled()), "the own node was reported"),
+    (scripted(PeerJoined("C", PeerEndpoint("10.0.0.3:1")), PEER, Settled()), "has no endpoint to connect to"),
+    (scripted(PEER, Settled(), ends=True), "run returned without being cancelled"),
+    (scripted(PEER, Settled(), is_hasty=True), "run returned without being cancelled"),
+    (scripted(PEER, Settled(), ends_after_s=2), r"it ran for another 2\.0 s after it was cancelled"),
+    (scripted(PEER, Settled(), is_forgetful=True), "after it ended it reported|came twice"),
+]
+
+
+@pytest.mark.parametrize(("broken", "message"), BROKEN)
+async def test_each_fault_is_found(autojump_clock: trio.testing.MockClock, broken: Scripted, message: str) -> None:
     with pytest.raises(AssertionError, match=message):
-        await check_discovery(lambda: broken, OWN, peers=[PEER.endpoint])
-
-
-async def test_check_discovery_finds_a_peer_that_never_leaves(autojump_clock: trio.testing.MockClock) -> None:
-    with pytest.raises(AssertionError, match="not all stopped peers have left"):
-        await check_discovery(
-            lambda: Scripted(PEER, Settled()), OWN, peers=[PEER.endpoint], stop_peers=trio.lowlevel.checkpoint
-        )
-
-
-OTHER = PeerJoined("C" * 32, PeerEndpoint("tcp://10.0.0.3:7001"))
+        await check(broken, PEER)
 
 
 async def test_every_peer_must_be_found_and_must_leave(autojump_clock: trio.testing.MockClock) -> None:
-    stopped = trio.Event()
-
-    class Slow(Scripted):
-        """A discovery that reports that one of two stopped peers has left."""
-
-        async def run(
-            self,
-            advertisement: Advertisement,
-            report: Callable[[DiscoveryEvent], None],
-            *,
-            task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
-        ) -> None:
-            async with trio.open_nursery() as nursery:
-                await nursery.start(super().run, advertisement, report)
-                task_status.started()
-                await stopped.wait()
-                report(LEFT)
+    both = scripted(PEER, OTHER, Settled())
 
     async def stop() -> None:
         await trio.lowlevel.checkpoint()
-        stopped.set()
+        both.stopped.set()
 
-    both = [PEER.endpoint, OTHER.endpoint]
     with pytest.raises(AssertionError, match="were found"):
-        await check_discovery(lambda: Scripted(PEER, Settled()), OWN, peers=both)
+        await check(scripted(PEER, Settled()), PEER, OTHER)
+    with pytest.raises(AssertionError, match="not all stopped peers have left"):
+        await check(scripted(PEER, Settled()), PEER, stop=trio.lowlevel.checkpoint)
     with pytest.raises(AssertionError, match=r"have left; joined are \['tcp://10.0.0.3:7001'\]"):
-        await check_discovery(lambda: Slow(PEER, OTHER, Settled()), OWN, peers=both, stop_peers=stop)
-
-
-async def test_a_discovery_that_is_cancelled_before_it_starts_must_not_return_as_if_it_had_ended(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
-    class Hasty(Scripted):
-        """A discovery that returns if it is cancelled already."""
-
-        async def run(
-            self,
-            advertisement: Advertisement,
-            report: Callable[[DiscoveryEvent], None],
-            *,
-            task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
-        ) -> None:
-            if trio.current_effective_deadline() > trio.current_time():
-                await super().run(advertisement, report, task_status=task_status)
-
-    with pytest.raises(AssertionError, match="run returned without being cancelled"):
-        await check_discovery(lambda: Hasty(PEER, Settled()), OWN, peers=[PEER.endpoint])
+        await check(both, PEER, OTHER, stop=stop)

@@ -6,8 +6,9 @@ import pytest
 import trio
 
 from dafka import Config
-from dafka.errors import RecordError, StorageError
-from dafka.testing import open_cluster
+from dafka.errors import AddressInUseError, RecordError, StorageError
+from dafka.testing import kafka, open_cluster
+from tests.kafka.server.clients import AioKafka, Confluent, Message
 from tests.waiting import DEADLINE_S, wait_until
 
 
@@ -91,3 +92,65 @@ async def test_settings_of_a_cluster_and_of_one_node_apply() -> None:
                     await producer.send(bytes(3000))
             async with cluster.producer("hello") as producer:
                 await producer.send(bytes(3000))
+
+
+# A broker for tests of programs that use Kafka
+
+
+def test_broker_serves_plain_and_asyncio_programs(tmp_path: Path) -> None:
+    config = Config().with_producer(silence_ms=77).with_kafka(listen="127.0.0.1:1")
+    with kafka(f"filelog:{tmp_path}", config) as running:
+        assert running.bootstrap_servers.startswith("127.0.0.1:")
+        assert running.config.producer.silence_ms == 77
+        assert running.config.kafka == config.kafka
+        Confluent().write(running.bootstrap_servers, "orders", [Message(b"a")], "none")
+        AioKafka().write(running.bootstrap_servers, "orders", [Message(b"b")], "none")
+        found = AioKafka().read(running.bootstrap_servers, "orders", 2)
+        assert [each.value for each in found] == [b"a", b"b"]
+    with kafka(f"filelog:{tmp_path}") as again:
+        assert [each.value for each in AioKafka().read(again.bootstrap_servers, "orders", 2)] == [b"a", b"b"]
+
+
+def test_taken_port_is_named() -> None:
+    with kafka("memory:") as running:
+        port = int(running.bootstrap_servers.split(":")[1])
+        with pytest.raises(AddressInUseError), kafka("memory:", port=port):
+            pass
+
+
+pytest_plugins = ["pytester"]
+
+EMBEDDER = """
+    import dafka
+    import pytest
+    import trio
+
+    {override}
+
+    @pytest.mark.trio
+    async def test_record_goes_through(dafka_cluster):
+        with trio.fail_after(20):
+            async with dafka.open_producer("orders", dafka_cluster.config) as producer:
+                await producer.send(b"tea")
+            assert dafka_cluster.store.statistics().records_stored == 1
+            assert producer.endpoint != dafka_cluster.store.endpoint
+            assert dafka_cluster.config.producer.silence_ms == {silence_ms}
+"""
+
+OVERRIDE = """
+    @pytest.fixture
+    def dafka_config():
+        return dafka.Config().with_producer(silence_ms=77)
+
+    def test_broker_has_the_settings(dafka_kafka):
+        assert dafka_kafka.bootstrap_servers.startswith("127.0.0.1:")
+        assert dafka_kafka.config.producer.silence_ms == 77
+"""
+
+
+def test_embedder_needs_no_trio_mode(pytester: pytest.Pytester) -> None:
+    defaults = EMBEDDER.format(override="", silence_ms=5000)
+    own = EMBEDDER.format(override=OVERRIDE.strip(), silence_ms=77)
+    pytester.makeconftest('pytest_plugins = ["dafka.testing.plugin"]')
+    pytester.makepyfile(test_defaults=defaults, test_own_config=own)
+    pytester.runpytest_subprocess("-W", "error").assert_outcomes(passed=3)
