@@ -12,13 +12,7 @@ DEADLINE_S = 60
 
 
 async def wait_until(is_true: Callable[[], bool], message: str = "", deadline_s: float = DEADLINE_S) -> None:
-    """Wait until a condition is true.
-
-    Args:
-        is_true: The condition.
-        message: The text of the error if it does not become true.
-        deadline_s: The longest wait, in seconds.
-    """
+    """Wait until a condition is true; fail with the message if it does not become true."""
     with trio.move_on_after(deadline_s):
         while not is_true():  # noqa: ASYNC110 (no event is set)
             await trio.sleep(0.01)

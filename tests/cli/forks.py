@@ -81,19 +81,9 @@ def fork_dafka(
     on_terminal: bool = False,
     program: tuple[str, ...] = (),
 ) -> Forked:
-    """Start `dafka`.
+    """Start `dafka`, or `program` in its place, with these descriptors and this environment.
 
-    Args:
-        arguments: The arguments of the command.
-        stdin: The descriptor of its standard input, or `subprocess.PIPE` or `subprocess.DEVNULL`.
-        stdout: The descriptor of its standard output.
-        stderr: The descriptor of its standard error.
-        environment: Its environment.
-        on_terminal: Whether standard input becomes its controlling terminal.
-        program: What runs in place of `dafka`.
-
-    Returns:
-        The process.
+    `stdin` may be `subprocess.PIPE` or `subprocess.DEVNULL`. With `on_terminal` it becomes the controlling terminal.
     """
     request: dict[str, Any] = {"arguments": arguments, "environment": environment, "folder": os.getcwd()}
     request |= {"program": program, "on_terminal": on_terminal}

@@ -46,16 +46,9 @@ class Machine:
 
 @contextmanager
 def open_machines(folder: Path, names: list[str]) -> Iterator[list[Machine]]:
-    """Open machines with the addresses 10.0.0.1, 10.0.0.2 and so on. No machine has a default route.
+    """Open machines with the addresses 10.0.0.1, 10.0.0.2 and so on, which know each other as `NAME.example`.
 
-    Each machine knows the others as `NAME.example`.
-
-    Args:
-        folder: Where the machines have their folders.
-        names: The names of the machines.
-
-    Yields:
-        The machines. Their processes are killed when the block is left.
+    No machine has a default route. Their folders are in `folder`, and their processes are killed at the end.
     """
     _require_namespaces()
     root = folder / "machines"

@@ -26,12 +26,7 @@ TIMES = [1_700_000_000_000 + n * 1000 for n in range(10)]
 
 
 class Broker:
-    """A broker, and the command.
-
-    Args:
-        running: The broker.
-        options: Further options of the command.
-    """
+    """A broker, and the command with these further options."""
 
     def __init__(self, running: RunningKafka, *options: str) -> None:
         self.servers = running.bootstrap_servers

@@ -46,6 +46,15 @@ class Unstopped:
         return await function()
 
 
+async def print_records(records: Records, fd: int, count: int, supervisor: object) -> None:
+    """Print records as `dafka consume` does."""
+    selected, consumer = cast(SelectedRecords, records), cast(Consumer, records)
+    printer = _Printer(consumer, selected, fd, make_formatter("value"), is_saving=True)
+    with trio.fail_after(30):
+        await printer.print_records(cast(Supervisor, supervisor), count, 1000.0)
+    os.close(fd)
+
+
 @pytest.mark.parametrize("save_s", [0.0, 1000.0])
 async def test_positions_are_saved_after_the_output(save_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(consume, "SAVE_S", save_s)
@@ -60,13 +69,8 @@ async def test_positions_are_saved_after_the_output(save_s: float, monkeypatch: 
         return written
 
     records = Records(3, count_written)
-    printer = _Printer(
-        cast(Consumer, records), cast(SelectedRecords, records), writing, make_formatter("value"), is_saving=True
-    )
-    with trio.fail_after(30):
-        await printer.print_records(cast(Supervisor, Unstopped()), 30, 1000)
+    await print_records(records, writing, 30, Unstopped())
     os.close(reading)
-    os.close(writing)
     assert records.saved[-1] == (30, 30)
     assert [position for position, end in records.saved if position > end] == []
     assert len(records.saved) == (4 if save_s == 0 else 1)
@@ -86,13 +90,7 @@ class StoppedByASignal(Unstopped):
 async def test_positions_are_saved_when_it_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(consume, "SAVE_S", 1000.0)
     records = Records(3, lambda: 20)
-    fd = os.open(os.devnull, os.O_WRONLY)
-    printer = _Printer(
-        cast(Consumer, records), cast(SelectedRecords, records), fd, make_formatter("value"), is_saving=True
-    )
-    with trio.fail_after(30):
-        await printer.print_records(cast(Supervisor, StoppedByASignal()), 1000, 1000.0)
-    os.close(fd)
+    await print_records(records, os.open(os.devnull, os.O_WRONLY), 1000, StoppedByASignal())
     assert records.saved == [(20, 20)]
 
 
@@ -100,10 +98,7 @@ async def test_nothing_is_saved_when_the_output_cannot_be_written(monkeypatch: p
     monkeypatch.setattr(consume, "SAVE_S", 0.0)
     records = Records(1, lambda: 0)
     fd = os.open("/dev/null", os.O_RDONLY)
-    printer = _Printer(
-        cast(Consumer, records), cast(SelectedRecords, records), fd, make_formatter("value"), is_saving=True
-    )
-    with trio.fail_after(30), pytest.raises(StreamError):
-        await printer.print_records(cast(Supervisor, Unstopped()), 10, 1000)
+    with pytest.raises(StreamError):
+        await print_records(records, fd, 10, Unstopped())
     os.close(fd)
     assert records.saved == []

@@ -17,7 +17,7 @@ from dafka.errors import StorageError
 from dafka.roles import open_reader
 from dafka.storage.sqlite import SqliteStorage
 from dafka.testing import open_cluster
-from tests.roles.helpers import DEADLINE_S, contents, open_store, receive_partition
+from tests.roles.helpers import DEADLINE_S, open_store, receive_partition
 from tests.roles.test_commits import CancelAt
 from tests.waiting import wait_until
 
@@ -100,27 +100,6 @@ async def ends_at_once(call: Callable[[], Awaitable[object]]) -> bool:
 
 
 # Roles act before they promise, and release everything that they acquired, also when they end early
-
-
-async def test_records_are_published_after_they_are_durable_in_the_spool(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    spooled: list[tuple[int, int]] = []
-    append = SqliteStorage.append
-
-    async def append_noting(self: SqliteStorage, batches: Sequence[RecordBatch]) -> None:
-        await append(self, batches)
-        spooled.append((batches[0].first_sequence, producer.statistics().next_sequence))
-
-    monkeypatch.setattr(SqliteStorage, "append", append_noting)
-    async with open_cluster() as cluster:
-        config = cluster.config.with_producer(spool=f"sqlite:{tmp_path / 'spool.db'}")
-        async with cluster.producer("hello", config) as producer:
-            await producer.wait_settled()
-            for first in range(0, 40, 10):
-                await producer.send_many(contents(first, first + 10))
-            await producer.wait_stored()
-    assert spooled == [(first, first) for first in range(0, 40, 10)]
 
 
 async def test_records_that_the_spool_refuses_are_not_published(

@@ -47,14 +47,7 @@ class Machine:
 
 @attrs.define(eq=False)
 class Disk:
-    """A storage that takes several steps for each transaction, and fails when it is told to.
-
-    Attributes:
-        errors: The error of each transaction, by its number.
-        log: What happened, in order.
-        duration_s: How long each transaction takes.
-        on_append: Called when a transaction begins.
-    """
+    """A storage that takes several steps for each transaction, and fails in those whose numbers are in `errors`."""
 
     errors: dict[int, Exception] = attrs.field(factory=dict)
     log: list[tuple[Any, ...]] = attrs.field(factory=list)

@@ -48,15 +48,6 @@ async def take(consumer: Consumer, count: int) -> list[Record]:
     return records
 
 
-async def test_latest_receives_the_records_published_in_its_block_and_none_before(
-    dafka_cluster: Cluster, producer: Producer
-) -> None:
-    for first in (100, 110):
-        async with dafka_cluster.consumer(["hello"], latest(dafka_cluster)) as consumer:
-            await producer.send_many(contents(first, first + 10))
-            await receive_partition(consumer, first, first + 10)
-
-
 async def test_latest_gives_subscriptions_time_to_arrive_after_it_has_settled(
     dafka_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

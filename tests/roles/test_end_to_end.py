@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from dafka import Config, Partition, RecordBatch
+from dafka import Config
 from dafka.config import DialectName
-from dafka.storage import open_storage
 from dafka.testing import Cluster, open_cluster
 from dafka.transport import choose_loops
 from tests.roles.helpers import (
@@ -57,18 +56,6 @@ async def test_topics_are_any_text_and_do_not_mix(topic: str, dafka_cluster: Clu
                 await producer.send_many(contents(first, first + 10))
                 await receive_partition(consumer, first, first + 10)
             assert consumer.positions().keys() == consumer.statistics().positions.keys() == {producer.partition}
-
-
-async def test_late_consumer_receives_all_of_a_large_partition_whose_producer_is_gone(tmp_path: Path) -> None:
-    storage = f"sqlite:{tmp_path / 'store.db'}"
-    partition, count = Partition("hello", "GONE"), 120_000
-    async with open_storage(storage) as opened:
-        await opened.append([RecordBatch(partition, 0, contents(0, count))])
-    async with open_cluster(PATIENT, storage=storage) as cluster, cluster.consumer(["hello"]) as consumer:
-        received = await receive(consumer, count)
-        assert_run(received[partition], 0, count)
-        assert consumer.positions() == {partition: count}
-        assert_nothing_more(consumer)
 
 
 async def test_consumer_that_does_not_keep_up_loses_nothing_and_holds_little() -> None:

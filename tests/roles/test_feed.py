@@ -85,21 +85,15 @@ async def test_reader_that_is_far_behind_misses_the_oldest() -> None:
     assert await read(feed, EVENTS_MAX) == [joined(number) for number in range(11, EVENTS_MAX + 11)]
 
 
-@pytest.mark.parametrize(
-    ("event", "level"),
-    [
-        (joined(1), logging.INFO),
-        (TowersHeard(), logging.INFO),
-        (StoresHeard(), logging.INFO),
-        (StorageFailed("disk full"), logging.WARNING),
-        (ForeignDialect("rfc46", "libdafka"), logging.WARNING),
-        (DialectAdopted("libdafka"), logging.INFO),
-    ],
-)
-def test_events_are_logged(event: Event, level: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_events_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    routine = (joined(1), TowersHeard(), StoresHeard(), DialectAdopted("libdafka"))
+    feed = EventFeed(LOGGER)
     with caplog.at_level(logging.DEBUG, "dafka.test"):
-        EventFeed(LOGGER).put(event)
-    assert [(record.levelno, record.getMessage()) for record in caplog.records] == [(level, str(event))]
+        for event in (*routine, StorageFailed("disk full"), ForeignDialect("rfc46", "libdafka")):
+            caplog.clear()
+            feed.put(event)
+            level = logging.INFO if event in routine else logging.WARNING
+            assert [(record.levelno, record.getMessage()) for record in caplog.records] == [(level, str(event))]
 
 
 def test_a_flood_of_events_of_one_kind_is_not_logged_in_full(caplog: pytest.LogCaptureFixture) -> None:
@@ -115,35 +109,26 @@ def test_a_flood_of_events_of_one_kind_is_not_logged_in_full(caplog: pytest.LogC
 async def test_partitions_that_no_node_answers_for_take_one_line_each_interval(
     caplog: pytest.LogCaptureFixture, autojump_clock: trio.testing.MockClock
 ) -> None:
-    feed = EventFeed(LOGGER)
+    feed, expected = EventFeed(LOGGER), list[str]()
     caplog.set_level(logging.INFO, "dafka.test")
-
-    def put(*numbers: int) -> None:
-        for number in numbers:
-            feed.put(unanswered(number))
-
+    steps: tuple[tuple[float, range, Event | FetchesUnanswered | None], ...] = (
+        (1, range(151), unanswered(0)),
+        (UNANSWERED_INTERVAL_S + 1, range(0), FetchesUnanswered(150, partition(150))),
+        (0, range(151, 152), None),
+        (UNANSWERED_INTERVAL_S, range(0), FetchesUnanswered(1, partition(151))),
+        (UNANSWERED_INTERVAL_S, range(152, 153), unanswered(152)),
+        (0, range(153, 155), None),
+    )
     async with trio.open_nursery() as nursery:
         nursery.start_soon(feed.log_unanswered)
-        await trio.sleep(1)
-        put(*range(151))
-        expected = [str(unanswered(0))]
-        assert caplog.messages == expected
-        await trio.sleep(UNANSWERED_INTERVAL_S + 1)
-        expected.append(str(FetchesUnanswered(150, partition(150))))
-        assert caplog.messages == expected
-        put(151)
-        assert caplog.messages == expected
-        await trio.sleep(UNANSWERED_INTERVAL_S)
-        expected.append(str(FetchesUnanswered(1, partition(151))))
-        assert caplog.messages == expected
-        await trio.sleep(UNANSWERED_INTERVAL_S)
-        put(152)
-        expected.append(str(unanswered(152)))
-        assert caplog.messages == expected
-        put(153, 154)
+        for seconds, numbers, line in steps:
+            await trio.sleep(seconds)
+            for number in numbers:
+                feed.put(unanswered(number))
+            expected += [] if line is None else [str(line)]
+            assert caplog.messages == expected
         nursery.cancel_scope.cancel()
-    expected.append(str(FetchesUnanswered(2, partition(154))))
-    assert caplog.messages == expected
+    assert caplog.messages == [*expected, str(FetchesUnanswered(2, partition(154)))]
     assert {record.levelno for record in caplog.records} == {logging.WARNING}
 
 

@@ -290,17 +290,6 @@ def test_each_ack_restarts_the_wait_for_the_others_when_the_block_is_left() -> N
 ADDRESS = "0123456789ABCDEF" * 2
 
 
-async def test_a_partition_continues_at_its_next_sequence(dafka_cluster: Cluster) -> None:
-    async with open_producer("t", dafka_cluster.config, address=ADDRESS) as producer:
-        assert producer.partition.address == ADDRESS
-        assert await producer.send_many(contents(0, 500)) == range(500)
-    async with open_producer("t", dafka_cluster.config, address=ADDRESS, next_sequence=500) as producer:
-        assert await producer.send_many(contents(500, 900)) == range(500, 900)
-    assert producer.statistics().unacknowledged == 0
-    async with dafka_cluster.consumer(["t"]) as consumer:
-        await receive_partition(consumer, 0, 900)
-
-
 async def test_records_before_count_as_unacknowledged_until_a_store_has_them() -> None:
     async with open_cluster(storage=None) as cluster:
         config = cluster.config.with_producer(close_timeout_ms=200)

@@ -4,26 +4,27 @@ import shutil
 import signal
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
-from dafka import Config, Partition, Producer, RecordBatch, Store, serve_store
+from dafka import Config, Partition, Producer, RecordBatch, Store, serve_store, wire
 from dafka.errors import AddressInUseError, StorageBusyError, StorageError, StorageLostError
 from dafka.exceptions import unwrap_group
-from dafka.protocol import StorageFailed, StorageLost
+from dafka.protocol import FetchResponder, ReadRequest, StorageFailed, StorageLost
 from dafka.protocol.store_events import StorageRecovered
 from dafka.records import RECORD_MEMORY_BYTES
 from dafka.roles import Health
 from dafka.roles import store as store_module
+from dafka.roles.replies import COLD_READS_MAX, FetchReplies
 from dafka.storage import open_storage
 from dafka.storage.memory import MemoryStorage
 from dafka.storage.sqlite.storage import SqliteStorage
 from dafka.testing import Cluster, open_cluster
 from tests.cli.harness import Dafka
 from tests.roles.helpers import (
-    AN_HOUR_MS,
     DEADLINE_S,
     contents,
     open_store,
@@ -31,9 +32,6 @@ from tests.roles.helpers import (
     wait_event,
 )
 from tests.waiting import wait_until
-
-QUIET = Config().with_producer(head_interval_ms=AN_HOUR_MS)
-"""Nothing is found by waiting for a HEAD."""
 
 
 def acknowledged(producer: Producer) -> int:
@@ -82,19 +80,6 @@ async def test_a_killed_store_has_all_acknowledged_records_and_fetches_the_rest(
             async with cluster.consumer(["hello"]) as consumer:
                 await receive_partition(consumer, 0, end)
         assert await stored_end(path, producer.partition) == end
-
-
-async def test_a_store_that_was_down_catches_up_from_another_after_the_producer_left(tmp_path: Path) -> None:
-    storage = f"sqlite:{tmp_path / 'away.db'}"
-    async with open_storage(storage) as opened:
-        await opened.append([RecordBatch(Partition("hello", "OLD"), 0, contents(0, 10))])
-    async with open_cluster(QUIET) as cluster:
-        async with cluster.producer("hello") as producer:
-            await producer.send_many(contents(0, 3000))
-        async with open_store(cluster.config, storage) as away:
-            await wait_until(lambda: away.statistics().records_stored >= 3000)
-            assert away.statistics().lag == {}
-    assert await stored_end(tmp_path / "away.db", producer.partition) == 3000
 
 
 class Disk:
@@ -197,22 +182,6 @@ async def test_a_stopping_store_writes_the_records_that_it_has_received(
                 leaving.cancel()
     lines = [getattr(record, "dafka", {}) for record in caplog.records]
     assert [line["reason"] for line in lines if line.get("event") == "records_unwritten"] == reasons
-
-
-async def test_store_that_restarts_counts_once(tmp_path: Path) -> None:
-    async with open_cluster(storage=None) as cluster:
-        config = cluster.config.with_producer(min_stores=2)
-        async with cluster.producer("hello", config) as producer:
-            for end in (10, 20):
-                async with open_store(cluster.config, f"sqlite:{tmp_path / 'a.db'}") as store:
-                    await producer.send_many(contents(end - 10, end))
-                    await wait_until(lambda store=store: store.statistics().records_stored == 10)  # type: ignore[misc]
-                assert acknowledged(producer) == 0
-            async with (
-                open_store(cluster.config, f"sqlite:{tmp_path / 'a.db'}"),
-                open_store(cluster.config, f"sqlite:{tmp_path / 'b.db'}"),
-            ):
-                await wait_stored(producer)
 
 
 async def test_statistics_count_stored_and_sent_records(dafka_cluster: Cluster) -> None:
@@ -329,3 +298,72 @@ async def test_a_loss_that_two_tasks_notice_is_one_error(tmp_path: Path, monkeyp
                 with pytest.raises(StorageLostError, match="the storage was removed"):
                     await serve_store(cluster.config.with_store(storage=f"sqlite:{tmp_path}/store"))
                 scope.cancel()
+
+
+# The order in which FETCHes are answered when a part of the records is in a slow object store
+
+COLD_END = 50
+END = 100
+
+
+class Sent:
+    """Takes the place of the sockets."""
+
+    def __init__(self) -> None:
+        self.runs: list[tuple[str, int, int]] = []
+
+    def publish(self, runs: Sequence[wire.RecordRun]) -> None:
+        for each in runs:
+            assert each.requestor is not None
+            self.runs.append((each.requestor, each.batch.first_sequence, each.batch.end_sequence))
+
+
+class SlowTier:
+    """Two tiers; the cold one answers when it is told to.
+
+    Attributes:
+        is_answering: Set when the cold tier answers.
+        reading: How many reads wait for it.
+    """
+
+    def __init__(self) -> None:
+        self.is_answering = trio.Event()
+        self.reading = 0
+
+    async def read(self, request: ReadRequest) -> RecordBatch:
+        end = request.first_sequence + request.count
+        if request.first_sequence < COLD_END:
+            self.reading += 1
+            await self.is_answering.wait()
+            self.reading -= 1
+            end = min(end, COLD_END)
+        await trio.lowlevel.checkpoint()
+        return RecordBatch(request.partition, request.first_sequence, [b"x"] * (end - request.first_sequence))
+
+
+async def test_a_slow_object_store_delays_only_who_asks_for_what_is_in_it() -> None:
+    responder = FetchResponder(lambda _: range(END), 1000)
+    sent, tier = Sent(), SlowTier()
+    sockets: Any = sent
+    replies = FetchReplies(sockets, responder, tier.read, lambda _: COLD_END)
+
+    def fetch(requestor: str, first: int) -> None:
+        responder.add_fetch(wire.Fetch("p", requestor, "orders", first, END))
+        replies.wake()
+
+    slow = [f"slow-{number}" for number in range(COLD_READS_MAX + 2)]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(replies.run)
+        for each in slow:
+            fetch(each, 0)
+        await trio.testing.wait_all_tasks_blocked()
+        assert tier.reading == COLD_READS_MAX
+        fetch("quick", COLD_END)
+        await trio.testing.wait_all_tasks_blocked()
+        assert sent.runs == [("quick", COLD_END, END)]
+        tier.is_answering.set()
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    for each in slow:
+        found = [run[1:] for run in sent.runs if run[0] == each]
+        assert found == [(0, COLD_END), (COLD_END, END)]

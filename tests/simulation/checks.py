@@ -26,11 +26,7 @@ RUN_BYTES = 64 * 1024
 
 
 class Checks:
-    """The checks, and what they must remember.
-
-    Attributes:
-        published_ends: By partition, the sequence after the last record that its producer has made.
-    """
+    """The checks, and what they must remember, such as the end of what each producer has published."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.published_ends: dict[Partition, int] = {}

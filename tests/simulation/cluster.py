@@ -59,15 +59,7 @@ class _TowerConnection:
 
 
 class Cluster:
-    """The cluster of one plan.
-
-    Attributes:
-        clock: The time.
-        draw: The random numbers for everything that the plan leaves open.
-        network: The network between the nodes.
-        checks: The promises.
-        disks: The disks of the stores, by name.
-    """
+    """The cluster of one plan. `draw` has the random numbers for everything that the plan leaves open."""
 
     def __init__(self, plan: Plan, note: Callable[[float, str], None] | None = None) -> None:
         self.plan = plan

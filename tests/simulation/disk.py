@@ -33,15 +33,7 @@ class Log:
 
 
 class Disk:
-    """The durable state of one node.
-
-    Attributes:
-        logs: The durable records of each partition.
-        positions: Saved positions.
-        is_full: Whether writing fails.
-        clock_offset_ms: The error of this machine's wall clock, in milliseconds.
-        dropped: By partition, the end of the records that retention has dropped.
-    """
+    """The durable state of one node. `dropped` has, by partition, the end of the records that retention has dropped."""
 
     def __init__(self) -> None:
         self.logs: dict[Partition, Log] = {}

@@ -162,14 +162,7 @@ class Link:
 
 
 class Network:
-    """The network between all nodes.
-
-    Attributes:
-        loss: The share of messages that is lost.
-        repeat: The share of messages that arrives twice.
-        slowness: The factor by which everything is slower than usual.
-        dropped: How often a full queue has dropped messages.
-    """
+    """The network between all nodes. `loss` and `repeat` are shares of messages, and `slowness` is a factor."""
 
     def __init__(self, clock: Clock, draw: random.Random) -> None:
         self.clock = clock

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 
 class Violation(Exception):  # noqa: N818 - it is the product's error, not the caller's
-    """A promise was broken.
-
-    Attributes:
-        promise: The name of the promise. A shrunk plan breaks the same one.
-        detail: A description of the violation.
-    """
+    """A promise was broken: its name, and a description. A shrunk plan breaks the same one."""
 
     def __init__(self, promise: str, detail: str) -> None:
         self.promise = promise
