@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -68,6 +69,30 @@ def test_up_uses_its_own_tower_and_those_that_are_configured(
     config = Config() if subs is None else Config().with_beacon(tower_sub=subs, tower_pub=pubs)
     beacon = daemons._use_tower(config, OWN).beacon
     assert (beacon.tower_sub, beacon.tower_pub) == (expected_subs, expected_pubs)
+
+
+@pytest.mark.parametrize(
+    ("options", "role"), [((), "store"), (("--kafka", "0"), "broker"), (("--http", "0"), "broker")]
+)
+def test_up_runs_a_broker_if_it_serves_clients(
+    options: tuple[str, ...], role: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[str] = []
+
+    async def start_tower(*_: object) -> Tower:
+        await trio.lowlevel.checkpoint()
+        return OWN
+
+    async def run_role(name: str, *_: object) -> None:
+        await trio.lowlevel.checkpoint()
+        ran.append(name)
+
+    monkeypatch.setattr(daemons, "_start_tower", start_tower)
+    monkeypatch.setattr(daemons, "_serve", lambda _config, start, *_: trio.run(start, None, None))
+    for each in ("store", "broker"):
+        monkeypatch.setattr(daemons, f"_run_{each}", partial(run_role, each))
+    assert CliRunner().invoke(main, ["up", "--log-level", "error", *options]).exit_code == 0
+    assert ran == [role]
 
 
 @pytest.mark.parametrize("others", [1, 2])
