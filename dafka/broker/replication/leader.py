@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
@@ -272,23 +273,26 @@ class LedLogs:
             self._has_to_follow.set()
 
     async def _follow(self) -> None:
+        failed: dict[str, None] = {}
         while True:
-            await self._has_to_follow.wait()
+            with trio.move_on_after(READ_AGAIN_S if failed else math.inf):
+                await self._has_to_follow.wait()
             self._has_to_follow = trio.Event()
-            following, self._to_follow = self._to_follow, {}
+            following, self._to_follow, failed = self._to_follow | failed, {}, {}
             for name in following:
                 log = self._logs.find(name)
                 state = None if log is None else self._log_table.find_log(log.topic, log.number, log.topic_id)
                 if log is not None and state is not None:
                     async with self._locks[name]:
-                        if not state.is_gone:
-                            await self._follow_log(log, state)
+                        if not state.is_gone and not await self._follow_log(log, state):
+                            failed[name] = None
             await trio.lowlevel.checkpoint()
 
-    async def _follow_log(self, log: ReplicatedLog, state: Log) -> None:
+    async def _follow_log(self, log: ReplicatedLog, state: Log) -> bool:
+        """Follow a log. Return whether its index could be read."""
         epoch = log.replica.latest.leader_epoch
         if log.replica.led_epoch is not None or not log.replica.local_epochs.is_complete(epoch):
-            return
+            return True
         arguments = (self._storage.storage, log, state, epoch)
         try:
             if self._followed.get(log.name) == epoch:
@@ -299,30 +303,35 @@ class LedLogs:
                 await restore_log(*arguments, is_led=False)
                 self._followed[log.name] = epoch
         except StorageError as error:
-            _LOGGER.warning("cannot follow the log %s of %s: %s", log.number, log.topic, error)
-            return
+            _LOGGER.warning("cannot follow the log %s of %s yet: %s", log.number, log.topic, error)
+            return False
         if not state.is_gone and log.replica.led_epoch is None:
             self._show_high_watermark(state, min(log.replica.high_watermark, state.index.end_offset))
             self.refresh(log)
+        return True
 
     # Merging
 
     async def _merge(self) -> None:
         """Append divergent records of other epochs to the logs that this broker leads."""
+        failed: dict[ReplicatedLog, None] = {}
         while True:
-            await self._has_to_merge.wait()
-            merging, self._to_merge, self._has_to_merge = self._to_merge, {}, trio.Event()
+            with trio.move_on_after(READ_AGAIN_S if failed else math.inf):
+                await self._has_to_merge.wait()
+            merging, self._to_merge, self._has_to_merge = self._to_merge | failed, {}, trio.Event()
+            failed = {}
             for log in merging:
                 state = self._log_table.find_log(log.topic, log.number, log.topic_id)
-                if state is not None and state.leadership.is_led:
-                    await self._merge_log(log, state)
+                if state is not None and state.leadership.is_led and not await self._merge_log(log, state):
+                    failed[log] = None
             await trio.lowlevel.checkpoint()
 
-    async def _merge_log(self, log: ReplicatedLog, state: Log) -> None:
+    async def _merge_log(self, log: ReplicatedLog, state: Log) -> bool:
+        """Merge divergent records into a log. Return whether they could be read."""
         replica = log.replica
         led_epoch = replica.led_epoch
         if led_epoch is None:
-            return
+            return True
         merged_into, merged = self._merged.get(log.name, (led_epoch, {}))
         if merged_into != led_epoch:  # records merged into another epoch can be missing in this one
             merged = {}
@@ -349,12 +358,13 @@ class LedLogs:
                 _LOGGER.warning(
                     "cannot merge divergent records into the log %s of %s yet: %s", log.number, log.topic, error
                 )
-                return
+                return False
             if replica.led_epoch != led_epoch or state.is_gone:
-                return
+                return True
             merged[epoch] = ends[epoch]
             self._log_table.merge_divergent(state, self.admitted(state, entries))
             self._storage.write()
+        return True
 
     def _has_ended(self, log: ReplicatedLog, epoch: LeaderAndEpoch, led_epoch: LeaderAndEpoch) -> bool:
         """Return whether the leader of an epoch no longer appends to it, as far as this broker knows."""

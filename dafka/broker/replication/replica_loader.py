@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 
@@ -19,10 +21,16 @@ from dafka.broker.log.broker_storage import BrokerStorage
 from dafka.broker.log.index_reader import read_index
 from dafka.broker.log.own_partitions import OwnPartitions
 from dafka.broker.replication.checkpoints import Checkpoints
+from dafka.errors import StorageError
 from dafka.records import Partition, RecordBatch
+
+_LOGGER = logging.getLogger("dafka.broker")
 
 ADOPTED_TOGETHER = 50
 """Number of logs that are loaded before other tasks run."""
+
+READ_AGAIN_S = 1.0
+"""Seconds after which a log is loaded again that could not be read."""
 
 
 class ReplicaLoader:
@@ -67,8 +75,12 @@ class ReplicaLoader:
 
     async def run(self) -> None:
         """Load logs until cancelled."""
+        failed: list[Log] = []
         while True:
-            await self._has_waiting.wait()
+            with trio.move_on_after(READ_AGAIN_S if failed else math.inf):
+                await self._has_waiting.wait()
+            self._waiting.update(dict.fromkeys(failed))
+            failed = []
             states, self._waiting, self._has_waiting = list(self._waiting), {}, trio.Event()
             own = [each for each in states if self._log_table.leads(each) and not each.is_replicated]
             if own:
@@ -77,24 +89,31 @@ class ReplicaLoader:
                 self._storage.write()
                 await self._storage.wait_durable()
             for number, state in enumerate(states):
-                if self._log_table.find_log(state.topic, state.number) is state:
-                    await self._load(self._log_table.topics[state.topic], state)
+                is_known = self._log_table.find_log(state.topic, state.number) is state
+                if is_known and not await self._load(self._log_table.topics[state.topic], state):
+                    failed.append(state)
                 if number % ADOPTED_TOGETHER == 0:
                     await trio.lowlevel.checkpoint()
             self._mesh.ask_heads((*{each.topic for each in states}, INDEX_TOPIC))
 
-    async def _load(self, topic: Topic, state: Log) -> None:
+    async def _load(self, topic: Topic, state: Log) -> bool:
+        """Load the replica of a log. Return whether its indexes could be read."""
         number, name = state.number, name_log(topic.topic_id, state.number)
         if self._logs.find(name) is not None:
-            return
+            return True
         replicas = topic.placement[number] if number < len(topic.placement) else (self._mesh.address,)
         checkpoints = self._checkpoints.take(topic.name, self._indexes.get(name, ()))
-        index, ends = await self._read_indexes(name, checkpoints)
+        try:
+            index, ends = await self._read_indexes(name, checkpoints)
+        except StorageError as error:
+            _LOGGER.warning("cannot load the log %s of %s yet: %s", number, topic.name, error)
+            return False
         if self._log_table.find_log(topic.name, number) is not state:
-            return
+            return True
         log = self._logs.add(topic, number, replicas, index, checkpoints)
         self._announce_ended(state, log, ends)
         self._take_part(log, state)
+        return True
 
     async def _read_indexes(
         self, name: str, checkpoints: Mapping[Partition, Checkpoint]

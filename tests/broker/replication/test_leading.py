@@ -211,6 +211,24 @@ async def test_a_follower_shows_no_offset_before_it_can_give_the_record(
     assert not beyond
 
 
+async def test_a_follower_whose_disk_could_not_be_read_goes_on_although_nothing_is_appended(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_virtual_cluster() as cluster:
+        await cluster.start("A", "B", "C", rack="r")
+        await cluster.create("orders", "ABC")
+        await cluster.append("A", b"a")
+        await wait_for(lambda: all(cluster.log(each).high_watermark == 1 for each in "ABC"))
+        unreadable = cluster.disks["B"].unreadable
+        unreadable.add(cluster.log("A").index_partition)
+        await cluster.append("A", b"b")
+        await wait_for(lambda: cluster.log("C").high_watermark == 2)
+        await trio.sleep(3)
+        assert cluster.log("B").high_watermark == 1
+        unreadable.clear()
+        await wait_for(lambda: cluster.log("B").high_watermark == 2)
+
+
 async def test_followers_in_a_rack_let_clients_read_while_nothing_is_appended(autojump_clock: MockClock) -> None:
     """Otherwise a leader would go on sending clients to followers that refuse them."""
     async with open_virtual_cluster() as cluster:
@@ -305,13 +323,11 @@ async def test_all_brokers_stop_and_start_again(autojump_clock: MockClock) -> No
 async def test_divergent_records_that_could_not_be_read_are_merged_later(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    failures = 0
+    failures = [StorageError("the disk cannot be read")] * 2
 
     async def read_tail_later(*arguments: Any) -> list[Any]:
-        nonlocal failures
-        if failures < 2:
-            failures += 1
-            raise StorageError("the disk cannot be read")
+        if failures:
+            raise failures.pop()
         return await read_tail(*arguments)
 
     monkeypatch.setattr(leader_module, "read_tail", read_tail_later)
@@ -324,14 +340,69 @@ async def test_divergent_records_that_could_not_be_read_are_merged_later(
         for each in "AB":
             await cluster.append(each, each.encode())
         cluster.heal()
-        await wait_for(lambda: failures > 0)
-        for name in "CD":  # each one that comes makes the leader look again
-            await cluster.start(name)
-            await trio.sleep(1)
         leader = await cluster.wait_leader("AB")
         await wait_for(lambda: cluster.log(leader).high_watermark == 2)
-        assert failures == 2
+        assert not failures
         assert sorted(await cluster.read(leader)) == [b"A", b"B"]
+
+
+async def test_what_was_merged_into_a_former_epoch_and_lost_with_it_is_merged_again(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_virtual_cluster() as cluster:
+        await cluster.start("A", "B", "C")
+        await cluster.create("orders", "ABC")
+        await cluster.append("A", b"a")
+        await wait_for(lambda: cluster.in_sync() == "ABC")
+        cluster.cut("A", "BC")
+        await cluster.brokers["A"].writer.append(cluster.log("A"), batch(b"merged")).durable.wait()
+        leader = await cluster.wait_leader("BC")
+        others, may_merge = "ABC".replace(leader, ""), trio.Event()
+
+        async def read_tail_at_leader(storage: Disk, *arguments: Any) -> list[Any]:
+            if storage is not cluster.disks[leader]:
+                raise StorageError("only one of them can read what diverges")
+            await may_merge.wait()
+            return await read_tail(storage, *arguments)
+
+        monkeypatch.setattr(leader_module, "read_tail", read_tail_at_leader)
+        await cluster.append(leader, b"b")
+        cluster.heal()
+        await wait_for(lambda: cluster.in_sync() == "ABC" and bool(may_merge.statistics().tasks_waiting))
+        cluster.cut(leader, others)
+        may_merge.set()
+        await wait_for(lambda: cluster.log(leader).index.end_offset == 3)
+        assert await cluster.append(await cluster.wait_leader(others), b"c") == 2
+        cluster.heal()
+        await wait_for(lambda: cluster.in_sync() == "ABC")
+        cluster.transfer_leadership(leader)
+        await cluster.wait_leader(leader)
+        await wait_for(lambda: cluster.log(leader).high_watermark == 4)
+        assert await cluster.read(leader) == [b"a", b"b", b"c", b"merged"]
+
+
+async def test_a_leader_whose_epoch_ends_while_it_reads_the_log_does_not_begin_it(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster() as cluster:
+        await cluster.start("A", "B", "C")
+        await cluster.create("orders", "ABC")
+        await cluster.append("A", b"a")
+        await wait_for(lambda: cluster.in_sync() == "ABC")
+        for each in "BC":
+            cluster.disks[each].held.add(cluster.log("A").index_partition)
+        await cluster.stop("A")
+        await wait_for(lambda: any(cluster.replicated(each).replica.led_epoch is not None for each in "BC"))
+        slow = next(each for each in "BC" if cluster.replicated(each).replica.led_epoch is not None)
+        other = "BC".replace(slow, "")
+        cluster.disks[other].held.clear()
+        cluster.cut(slow, f"A{other}")
+        await cluster.start("A", are_cut=True)
+        leader = await cluster.wait_leader(f"A{other}")
+        assert await cluster.append(leader, b"b") == 1
+        cluster.heal()
+        await wait_for(lambda: cluster.replicated(slow).replica.led_epoch is None)
+        cluster.disks[slow].held.clear()
+        await wait_for(lambda: cluster.in_sync() == "ABC")
+        assert not cluster.brokers[slow].log_table.leads(cluster.log(slow))
 
 
 async def test_a_new_leader_appends_nothing_before_it_has_all_records(autojump_clock: MockClock) -> None:

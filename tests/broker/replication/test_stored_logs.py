@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 import trio
 from trio.testing import MockClock
 
 from dafka.broker.core.replication.checkpoints import CHECKPOINTS_TOPIC, decode_checkpoint
-from dafka.broker.core.replication.records import BRANCHES_TOPIC, EpochStart, decode_control, key_of
+from dafka.broker.core.replication.records import (
+    BRANCHES_TOPIC,
+    EpochStart,
+    LeaderAndEpoch,
+    decode_control,
+    encode_control,
+    key_of,
+)
 from dafka.broker.replication.checkpoints import WRITE_S
 from dafka.records import Partition
 from tests.broker.replication.virtual_cluster import VirtualCluster, open_virtual_cluster, wait_for
@@ -68,6 +76,63 @@ async def test_a_checkpoint_does_not_count_where_records_were_lost(autojump_cloc
         await cluster.disks[name].delete_partitions([ended])
         (again,) = await cluster.start(name)
         await wait_for(lambda: again.storage.durable_end(ended) == 2 and cluster.in_sync() == "ABC")
+
+
+async def test_a_checkpoint_does_not_count_where_the_end_of_its_index_was_lost(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster() as cluster:
+        leader, ended = await end_an_epoch(cluster)
+        name = {"B": "C", "C": "B"}[leader]
+        await trio.sleep(WRITE_S)
+        await cluster.stop(name)
+        first = await cluster.disks[name].read(ended, 0, 1)
+        assert first is not None
+        await cluster.disks[name].delete_partitions([ended])
+        await cluster.disks[name].append([first])
+        cluster.cut(name, "ABC".replace(name, ""))
+        (again,) = await cluster.start(name, are_cut=True)
+        assert cluster.replicated(name).local_log.acknowledged_end(LeaderAndEpoch(0, "A" * 32)) == 1
+        cluster.heal()
+        await wait_for(lambda: again.storage.durable_end(ended) == 2 and cluster.in_sync() == "ABC")
+
+
+async def test_a_log_whose_index_cannot_be_read_or_grows_meanwhile_is_loaded_later(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster() as cluster:
+        await cluster.start("A", "B", "C")
+        await cluster.create("orders", "ABC")
+        await cluster.append("A", b"1")
+        await wait_for(lambda: cluster.in_sync() == "ABC")
+        await cluster.stop("C")
+        await cluster.append("A", b"2")
+        index, disk = cluster.log("A").index_partition, cluster.disks["C"]
+        disk.unreadable.add(index)
+        (again,) = await cluster.start("C")
+        await trio.sleep(3)
+        assert not len(again.replicator.logs)
+        disk.held.add(index)
+        disk.unreadable.clear()
+        await trio.sleep(1)
+        before = again.storage.durable_end(index)
+        await cluster.append("A", b"3")
+        await wait_for(lambda: again.storage.durable_end(index) > before)
+        disk.held.clear()
+        await wait_for(lambda: bool(len(again.replicator.logs)) and cluster.in_sync() == "ABC")
+        end = again.storage.durable_end(index)
+        assert cluster.replicated("C").local_log.acknowledged_end(LeaderAndEpoch(0, "A" * 32)) == end
+
+
+async def test_late_control_records_of_deleted_topics_are_forgotten(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster() as cluster:
+        first, _ = await cluster.start("A", "B")
+        await cluster.create("orders", "AB")
+        replicated = cluster.replicated("A")
+        late = attrs.evolve(replicated.replica.latest, leader_epoch=LeaderAndEpoch(9, "B" * 32))
+        await first.delete_topic("orders")
+        await wait_for(lambda: not any(cluster.brokers[each].storage.state(BRANCHES_TOPIC) for each in "AB"))
+        assert not first.replicator.logs.has_control(replicated.name)
+        for writer in "AB":
+            row = (key_of(late).encode(), encode_control(late))
+            first.replicator.learn(Partition(BRANCHES_TOPIC, writer * 32), [row])
+        assert not first.replicator.logs.has_control(replicated.name)
 
 
 async def test_checkpoints_of_indexes_that_are_gone_are_removed_and_malformed_ones_ignored(
@@ -136,10 +201,8 @@ async def test_a_vote_outlives_its_broker(autojump_clock: MockClock) -> None:
         await cluster.create("orders", "ABC")
         await cluster.append("A", b"a")
         await wait_for(lambda: cluster.in_sync() == "ABC")
-        other = cluster.brokers["B"]
         cluster.cut("A", "BC", is_one_way=True)
-        cluster.replicated("B").replica.preference.set(("B" * 32,), frozenset())
-        other.replicator.act(other.replicator.logs.transfer_leadership(cluster.replicated("B")))
+        cluster.transfer_leadership("B")
         await wait_for(lambda: cluster.replicated("A").replica.led_epoch is None)
         await cluster.stop("B", "A")
         (again,) = await cluster.start("A", are_cut=True)

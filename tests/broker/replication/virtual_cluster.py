@@ -45,13 +45,14 @@ PATIENCE_S = 120.0
 
 
 class Disk(MemoryStorage):
-    """A disk that outlives its broker, and can be full."""
+    """A disk that outlives its broker, can be full, and whose reads can fail or be held back."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
         self.identity = name * 32
         self.is_full = False
         self.unreadable: set[Partition] = set()
+        self.held: set[Partition] = set()
         self.append_s = LATENCY_S
         self.were_read: set[Partition] = set()
 
@@ -59,6 +60,8 @@ class Disk(MemoryStorage):
         """See `Storage.read`. It notes the partition."""
         await trio.sleep(LATENCY_S)
         self.were_read.add(partition)
+        while partition in self.held:  # noqa: ASYNC110
+            await trio.sleep(LATENCY_S)
         if partition in self.unreadable:
             raise StorageError("the disk cannot be read")
         return await super().read(partition, *arguments, **options)
@@ -97,6 +100,8 @@ class VirtualSockets:
                 other.arrive([each for each in messages if other.wants(each)])
 
     def wants(self, message: wire.BatchedMessage) -> bool:
+        if isinstance(message, wire.RecordRun) and message.batch.partition in self._cluster.lost:
+            return False
         frame = topic_frame(message)
         return any(frame.startswith(prefix) for prefix in self.prefixes)
 
@@ -187,13 +192,14 @@ class VirtualSockets:
 
 @attrs.define(eq=False)
 class VirtualCluster:
-    """Brokers, by the letter of their name: `A` has the address `AAA...`."""
+    """Brokers, by the letter of their name: `A` has the address `AAA...`. No records of `lost` partitions arrive."""
 
     nursery: trio.Nursery
     sockets: dict[str, VirtualSockets] = attrs.field(factory=dict)
     brokers: dict[str, BrokerNode] = attrs.field(factory=dict)
     disks: dict[str, Disk] = attrs.field(factory=dict)
     down: set[tuple[str, str]] = attrs.field(factory=set)
+    lost: set[Partition] = attrs.field(factory=set)
     scopes: dict[str, tuple[trio.CancelScope, trio.Event]] = attrs.field(factory=dict)
 
     async def start(self, *names: str, are_cut: bool = False, **settings: Any) -> list[BrokerNode]:
@@ -298,6 +304,12 @@ class VirtualCluster:
         """Wait until one of some brokers leads a log, and return it."""
         await wait_for(lambda: self.leader(topic, number) in set(names))
         return self.leader(topic, number)
+
+    def transfer_leadership(self, name: str) -> None:
+        """Have a broker request the leadership of the log `orders`."""
+        replicator, log = self.brokers[name].replicator, self.replicated(name)
+        log.replica.preference.set((name * 32,), frozenset())
+        replicator.act(replicator.logs.transfer_leadership(log))
 
     def in_sync(self, topic: str = "orders", number: int = 0) -> str:
         """Return the names of the replicas in sync, as the leader knows them; empty without a leader."""
