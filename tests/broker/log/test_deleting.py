@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from dafka.broker.core.log.offset_assigner import OffsetAssigner
 from dafka.broker.core.partition_address import INDEX_TOPIC
 from dafka.broker.core.positions import Offset
 from dafka.errors import TopicDeletedError
@@ -144,3 +146,50 @@ async def test_records_before_the_start_of_a_log_are_dropped_at_all_replicas(aut
         assert cluster.log(leader).index.start_offset == 13
         assert await cluster.read(leader, offset=13) == [b"%d" % number for number in range(13, 20)]
         assert cluster.brokers[leader].storage.ends(INDEX_TOPIC)
+
+
+async def test_a_follower_that_misses_a_former_index_drops_records_once_it_has_it(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster() as cluster:
+        await cluster.start(*"ABC", store_retention_interval_ms=1000)
+        await cluster.create("orders", "ABC")
+        await cluster.append("A", *[b"%d" % number for number in range(10)])
+        former, index = cluster.log("A").leader_partition, cluster.log("A").index_partition
+        await wait_for(lambda: cluster.in_sync() == "ABC")
+        await cluster.stop("A")
+        leader = await cluster.wait_leader("BC")
+        await cluster.append(leader, b"10")
+        await cluster.start("A", store_retention_interval_ms=1000)
+        await wait_for(lambda: cluster.in_sync() == "ABC")
+        name = "BC".replace(leader, "")
+        await cluster.stop(name)
+        await cluster.disks[name].delete_partitions([index])
+        cluster.lost.add(index)
+        await cluster.brokers[leader].deletion.delete_before(cluster.log(leader), Offset(5))
+        await cluster.start(name, store_retention_interval_ms=1000)
+        await wait_for(lambda: cluster.replicated(name).local_log.start_offset == 5)
+        await trio.sleep(3)
+        assert cluster.earliest(name, former) == [0]
+        cluster.lost.clear()
+        await wait_for(lambda: cluster.earliest(name, former) == [5])
+
+
+async def test_a_broker_catches_up_with_an_index_that_was_written_again(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("dafka.broker.log.stages.OffsetAssigner", partial(OffsetAssigner, rewrite_entries=5))
+    monkeypatch.setattr("dafka.broker.core.replication.local_log.REWRITE_RECORDS", 2)
+    values = [b"%d" % number for number in range(100)]
+    async with open_virtual_cluster() as cluster:
+        await cluster.start(*"ABC", store_retention_interval_ms=100)
+        await cluster.create("orders", "ABC")
+        await wait_for(lambda: cluster.in_sync() == "ABC")
+        await cluster.stop("C")
+        for value in values:
+            await cluster.append("A", value)
+        await wait_for(lambda: cluster.earliest("B", cluster.log("A").index_partition)[0] > 50)
+        await cluster.start("C", store_retention_interval_ms=100)
+        await wait_for(lambda: cluster.in_sync() == "ABC")
+        await cluster.stop("A", "B")
+        await cluster.start("B")
+        assert await cluster.read(await cluster.wait_leader("BC")) == values
+    assert "unrecoverable" not in caplog.text, "nobody misses what was before"

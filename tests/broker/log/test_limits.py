@@ -6,19 +6,14 @@ import pytest
 import trio
 import trio.testing
 
-from dafka.broker.core.log.entries import BatchEntry, IndexRewriteEntry, RunEntry, encode_entries
-from dafka.broker.core.log.log import LEADER, Log
+from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.topics import Topic
-from dafka.broker.core.positions import Offset
-from dafka.broker.core.replication.records import LeaderAndEpoch
 from dafka.broker.log.durable_waits import DURABLE_S, FAILING_S, DurableWaits
-from dafka.broker.log.index_reader import read_index, read_tail
 from dafka.broker.log.retention import _limits_of
 from dafka.broker.log.waiters import LogWaiters
 from dafka.errors import StorageError
-from dafka.records import Partition, RecordBatch
-from dafka.storage import RetentionPolicy, open_storage
-from tests.broker.core.entries import batch_entry, run_entry
+from dafka.records import Partition
+from dafka.storage import RetentionPolicy
 
 DEFAULT = RetentionPolicy(age_ms=100, bytes_max=200, records_max=300)
 
@@ -91,47 +86,3 @@ def test_only_tasks_that_watch_a_log_are_woken_up() -> None:
         watchers.notify(logs[1])
         assert second.is_set()
     assert len(watchers) == 0
-
-
-class Followed:
-    """A log of another leader, as far as reading its index needs it."""
-
-    def leader_partition(self, epoch: LeaderAndEpoch) -> Partition:
-        return Partition("orders", f"leader-{epoch.leader}")
-
-    def index_partition(self, epoch: LeaderAndEpoch) -> Partition:
-        return Partition("$logs", f"index-{epoch.leader}")
-
-
-RUNS = [(0, LEADER, 0, 4), (4, "P", 0, 3), (7, LEADER, 4, 3)]
-BATCHES = [(0, 4), (4, 1), (5, 2)]
-"""First sequences and counts."""
-
-
-@pytest.mark.parametrize("is_rewritten", [False, True])
-async def test_the_tail_of_a_divergent_epoch_has_exactly_the_leaders_records_in_the_range(is_rewritten: bool) -> None:
-    epoch = LeaderAndEpoch(1024, "b")
-    log = Followed()
-    entries: list[RunEntry | BatchEntry] = [run_entry(*run) for run in RUNS]
-    entries += [batch_entry(first, count, 7, 0, first, 0, 0) for first, count in BATCHES]
-    values = [encode_entries([each]) for each in entries]
-    if is_rewritten:  # what an index has before it is rewritten does not count
-        values = [encode_entries([run_entry(0, LEADER, 0, 99)]), encode_entries([IndexRewriteEntry()]), *values]
-    async with open_storage("memory:") as storage:
-        await storage.append([RecordBatch(log.index_partition(epoch), 0, values)])
-        for first in range(len(values) + 1):
-            for end in range(first, len(values) + 1):
-                read = [each async for each in read_index(storage, log.index_partition(epoch), first, end)]
-                assert [value for each in read for value in each.values] == values[first:end]
-        for begin in range(11):
-            for end in range(begin, 11):
-                found = await read_tail(storage, log, epoch, Offset(begin), Offset(end))  # type: ignore[arg-type]
-                own = [(offset, first, offset + count) for offset, address, first, count in RUNS if address == LEADER]
-                cut = [(max(at, begin), first + max(begin - at, 0), min(stop, end)) for at, first, stop in own]
-                wanted = [(at, LEADER, first, stop - at) for at, first, stop in cut if stop > at]
-                runs = [each for each in found if isinstance(each, RunEntry)]
-                assert [(each.offset, LEADER, each.first_sequence, each.record_count) for each in runs] == wanted
-                assert {each.address for each in runs} <= {"leader-b"}
-                batches = [each.position for each in found if isinstance(each, BatchEntry)]
-                places = {sequence + number for _, _, sequence, count in wanted for number in range(count)}
-                assert batches == [first for first, _ in BATCHES if first in places]

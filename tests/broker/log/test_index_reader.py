@@ -1,12 +1,13 @@
-"""A log that is restored from the indexes of its branches."""
+"""The indexes of a log's leader epochs: a log is restored from them, and divergent records are found in them."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from pathlib import Path
+from collections.abc import AsyncIterator
+from itertools import combinations
 
 import pytest
-import trio
+from trio.testing import MockClock
 
 from dafka.broker.core.log.entries import (
     BatchEntry,
@@ -23,20 +24,13 @@ from dafka.broker.core.replication.records import EpochStart, LeaderAndEpoch
 from dafka.broker.core.replication.replica import Replica
 from dafka.broker.core.replication.replicated_logs import ReplicatedLog
 from dafka.broker.core.replication.settings import ReplicaSettings
-from dafka.broker.log.index_reader import restore_log
+from dafka.broker.log.index_reader import read_index, read_tail, restore_log
 from dafka.records import Partition, RecordBatch
+from dafka.storage import Storage
 from dafka.storage.memory import MemoryStorage
 from tests.broker.core.entries import batch_entry, epoch_end, run_entry
-from tests.broker.nodes.broker_cluster import (
-    PATIENCE_S,
-    distinct,
-    make_batch,
-    open_broker_cluster,
-    read,
-    record_read_indexes,
-)
-
-pytestmark = pytest.mark.trio
+from tests.broker.replication.virtual_cluster import batch as make_batch
+from tests.broker.replication.virtual_cluster import open_virtual_cluster, wait_for
 
 FIRST, SECOND = LeaderAndEpoch(0, "a"), LeaderAndEpoch(1024, "b")
 BATCHES = 12
@@ -45,7 +39,15 @@ BATCHES = 12
 @pytest.fixture
 def records_read(monkeypatch: pytest.MonkeyPatch) -> list[Partition]:
     """The partition of each index record that was read to restore logs."""
-    return record_read_indexes(monkeypatch, "log.index_reader")
+    found: list[Partition] = []
+
+    async def read_and_note(storage: Storage, partition: Partition, *sequences: int) -> AsyncIterator[RecordBatch]:
+        async for batch in read_index(storage, partition, *sequences):
+            found.extend([partition] * len(batch))
+            yield batch
+
+    monkeypatch.setattr("dafka.broker.log.index_reader.read_index", read_and_note)
+    return found
 
 
 def batch(number: int) -> BatchEntry:
@@ -122,23 +124,60 @@ async def test_an_index_that_its_leader_has_written_again_is_all_that_is_read(re
     assert len(records_read) == 1
 
 
+class Followed:
+    """A log of another leader, as far as reading its index needs it."""
+
+    def leader_partition(self, epoch: LeaderAndEpoch) -> Partition:
+        return Partition("orders", f"leader-{epoch.leader}")
+
+    def index_partition(self, epoch: LeaderAndEpoch) -> Partition:
+        return Partition("$logs", f"index-{epoch.leader}")
+
+
+RUNS = [(0, LEADER, 0, 4), (4, "P", 0, 3), (7, LEADER, 4, 3)]
+TAIL_BATCHES = [(0, 4), (4, 1), (5, 2)]
+"""First sequences and counts."""
+
+
+@pytest.mark.parametrize("is_rewritten", [False, True])
+async def test_the_tail_of_a_divergent_epoch_has_exactly_the_leaders_records_in_the_range(is_rewritten: bool) -> None:
+    epoch = LeaderAndEpoch(1024, "b")
+    log = Followed()
+    entries: list[RunEntry | BatchEntry] = [run_entry(*run) for run in RUNS]
+    entries += [batch_entry(first, count, 7, 0, first, 0, 0) for first, count in TAIL_BATCHES]
+    values = [encode_entries([each]) for each in entries]
+    if is_rewritten:  # what an index has before it is rewritten does not count
+        values = [encode_entries([run_entry(0, LEADER, 0, 99)]), encode_entries([IndexRewriteEntry()]), *values]
+    storage, own = MemoryStorage(), [(offset, first, offset + count) for offset, to, first, count in RUNS if not to]
+    await storage.append([RecordBatch(log.index_partition(epoch), 0, values)])
+    for first, end in combinations(range(len(values) + 1), 2):
+        read = [each async for each in read_index(storage, log.index_partition(epoch), first, end)]
+        assert [value for each in read for value in each.values] == values[first:end]
+    for begin, end in combinations(range(11), 2):
+        found = await read_tail(storage, log, epoch, Offset(begin), Offset(end))  # type: ignore[arg-type]
+        cut = [(max(at, begin), first + max(begin - at, 0), min(stop, end)) for at, first, stop in own]
+        wanted = [(at, "leader-b", first, stop - at) for at, first, stop in cut if stop > at]
+        assert [tuple(each) for each in found if isinstance(each, RunEntry)] == wanted
+        places = {sequence + number for _, _, sequence, count in wanted for number in range(count)}
+        batches = [each.position for each in found if isinstance(each, BatchEntry)]
+        assert batches == [first for first, _ in TAIL_BATCHES if first in places]
+
+
 async def test_new_leaders_read_few_indexes_of_a_log_that_has_had_many_leaders(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, records_read: list[Partition]
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, records_read: list[Partition]
 ) -> None:
     monkeypatch.setattr("dafka.broker.core.log.offset_assigner.REWRITE_EPOCHS", 2)
-    names = ("a", "b", "c")
-    async with open_broker_cluster(tmp_path) as cluster:
-        first, *_ = await cluster.start_all(*names)
-        await first.create_topic("orders").wait()
-        for number in range(4):
-            ((leader, log),) = await cluster.wait_led("orders")
-            with trio.fail_after(PATIENCE_S):
-                await leader.writer.append(log, make_batch(f"{number}".encode(), producer=(7, 0, number))).wait_offset()
-            name = cluster.name_of(leader)
+    async with open_virtual_cluster() as cluster:
+        await cluster.start(*"ABC")
+        await cluster.create("orders", "ABC")
+        for number in range(5):
+            leader = cluster.leader()
+            sent = make_batch(b"%d" % number, producer=(7, 0, number))
+            await cluster.brokers[leader].writer.append(cluster.log(leader), sent).wait_offset()
             records_read.clear()
-            await cluster.stop(name)
-            ((leader, log),) = await cluster.wait_led("orders")
-            topic_id = leader.log_table.topics["orders"].topic_id
-            assert len({each for each in records_read if each.address.split("/")[1] == topic_id}) <= 3
-            assert distinct(await read(leader, log)) == [f"{each}".encode() for each in range(number + 1)]
-            await cluster.start(name)
+            await cluster.stop(leader)
+            await cluster.wait_leader("ABC".replace(leader, ""))
+            assert len(set(records_read)) <= 3
+            assert await cluster.read(cluster.leader()) == [b"%d" % each for each in range(number + 1)]
+            await cluster.start(leader)
+            await wait_for(lambda: cluster.in_sync() == "ABC")
