@@ -78,9 +78,7 @@ async def test_brokers_that_come_late_lead_what_is_left(autojump_clock: MockCloc
 async def test_records_that_are_not_in_the_index_yet_are_not_taken_for_compacted(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with open_virtual_cluster() as cluster:
-        await cluster.start("A")
-        await cluster.create("orders", "A")
+    async with open_virtual_cluster("A", "A") as cluster:
         await append(cluster, "A", 0, COUNT)
         storage = cluster.disks["A"]
         find = storage.find_compactable

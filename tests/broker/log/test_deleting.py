@@ -121,9 +121,7 @@ async def test_records_are_not_deleted_from_a_topic_that_is_deleted_meanwhile(au
 
 
 async def test_records_before_the_start_of_a_log_are_dropped_at_all_replicas(autojump_clock: MockClock) -> None:
-    async with open_virtual_cluster() as cluster:
-        await cluster.start("A", "B", "C", store_retention_interval_ms=1000)
-        await cluster.create("orders", "ABC")
+    async with open_virtual_cluster("ABC", "ABC", store_retention_interval_ms=1000) as cluster:
         await cluster.append("A", *[b"%d" % number for number in range(10)])
         former = cluster.log("A").leader_partition
         await wait_for(lambda: cluster.in_sync() == "ABC")
@@ -149,9 +147,7 @@ async def test_records_before_the_start_of_a_log_are_dropped_at_all_replicas(aut
 
 
 async def test_a_follower_that_misses_a_former_index_drops_records_once_it_has_it(autojump_clock: MockClock) -> None:
-    async with open_virtual_cluster() as cluster:
-        await cluster.start(*"ABC", store_retention_interval_ms=1000)
-        await cluster.create("orders", "ABC")
+    async with open_virtual_cluster("ABC", "ABC", store_retention_interval_ms=1000) as cluster:
         await cluster.append("A", *[b"%d" % number for number in range(10)])
         former, index = cluster.log("A").leader_partition, cluster.log("A").index_partition
         await wait_for(lambda: cluster.in_sync() == "ABC")
@@ -179,10 +175,7 @@ async def test_a_broker_catches_up_with_an_index_that_was_written_again(
     monkeypatch.setattr("dafka.broker.log.stages.OffsetAssigner", partial(OffsetAssigner, rewrite_entries=5))
     monkeypatch.setattr("dafka.broker.core.replication.local_log.REWRITE_RECORDS", 2)
     values = [b"%d" % number for number in range(100)]
-    async with open_virtual_cluster() as cluster:
-        await cluster.start(*"ABC", store_retention_interval_ms=100)
-        await cluster.create("orders", "ABC")
-        await wait_for(lambda: cluster.in_sync() == "ABC")
+    async with open_virtual_cluster("ABC", "ABC", store_retention_interval_ms=100) as cluster:
         await cluster.stop("C")
         for value in values:
             await cluster.append("A", value)

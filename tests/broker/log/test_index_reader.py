@@ -167,9 +167,7 @@ async def test_new_leaders_read_few_indexes_of_a_log_that_has_had_many_leaders(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, records_read: list[Partition]
 ) -> None:
     monkeypatch.setattr("dafka.broker.core.log.offset_assigner.REWRITE_EPOCHS", 2)
-    async with open_virtual_cluster() as cluster:
-        await cluster.start(*"ABC")
-        await cluster.create("orders", "ABC")
+    async with open_virtual_cluster("ABC", "ABC") as cluster:
         for number in range(5):
             leader = cluster.leader()
             sent = make_batch(b"%d" % number, producer=(7, 0, number))

@@ -154,9 +154,8 @@ async def test_what_is_stored_is_listed_by_size_and_by_partition(autojump_clock:
 
 
 async def test_metrics_count_logs_brokers_and_elections(autojump_clock: MockClock) -> None:
-    async with open_virtual_cluster() as cluster:
-        first, *_ = await cluster.start("A", "B", "C")
-        await cluster.create("orders", "ABC", "BCA", "CAB")
+    async with open_virtual_cluster("ABC", "ABC", "BCA", "CAB") as cluster:
+        first = cluster.brokers["A"]
         times = iter(range(1000, 100_000, 1000))
         metrics = {each: BrokerMetrics(cluster.brokers[each], Memory(2**20), lambda: next(times)) for each in "ABC"}
 
@@ -189,9 +188,8 @@ async def test_metrics_count_logs_brokers_and_elections(autojump_clock: MockCloc
 
 async def test_topics_are_read_from_the_storage_of_a_broker(autojump_clock: MockClock) -> None:
     assert await read_topics(MemoryStorage()) is None
-    async with open_virtual_cluster() as cluster:
-        first, _ = await cluster.start("A", "B")
-        await cluster.create("orders", "AB")
+    async with open_virtual_cluster("AB", "AB") as cluster:
+        first = cluster.brokers["A"]
         await cluster.create("gone", "AB")
         await first.delete_topic("gone")
         await wait_for(lambda: list(cluster.brokers["B"].topics) == ["orders"])

@@ -20,9 +20,7 @@ from tests.broker.replication.virtual_cluster import PATIENCE_S, Disk, batch, op
 
 
 async def test_a_log_goes_on_when_its_leader_stops_and_all_keep_it_when_it_is_back(autojump_clock: MockClock) -> None:
-    async with open_virtual_cluster() as cluster:
-        await cluster.start("A", "B", "C")
-        await cluster.create("orders", "ABC")
+    async with open_virtual_cluster("ABC", "ABC") as cluster:
         assert cluster.leader() == "A"
         assert await cluster.append("A", b"a", b"b") == 0
         assert cluster.log("A").leadership.epoch == 0
@@ -49,10 +47,7 @@ async def test_a_log_goes_on_when_its_leader_stops_and_all_keep_it_when_it_is_ba
 async def test_a_follower_gets_and_acknowledges_what_was_lost_on_the_way(
     autojump_clock: MockClock, sender: str, receiver: str
 ) -> None:
-    async with open_virtual_cluster() as cluster:
-        await cluster.start("A", "B", leader_timeout_ms=10_000)
-        await cluster.create("orders", "AB")
-        await wait_for(lambda: cluster.in_sync() == "AB")
+    async with open_virtual_cluster("AB", "AB", leader_timeout_ms=10_000) as cluster:
         cluster.cut(sender, receiver, is_one_way=True)
         appended = cluster.brokers["A"].writer.append(cluster.log("A"), batch(b"a"))
         await appended.durable.wait()
@@ -63,9 +58,7 @@ async def test_a_follower_gets_and_acknowledges_what_was_lost_on_the_way(
 
 
 async def test_only_the_leader_takes_records_and_others_name_it(autojump_clock: MockClock) -> None:
-    async with open_virtual_cluster() as cluster:
-        await cluster.start("A", "B")
-        await cluster.create("orders", "AB")
+    async with open_virtual_cluster("AB", "AB") as cluster:
         await wait_for(lambda: cluster.log("B").leadership.leader == "A" * 32)
         with pytest.raises(NotLeaderError) as caught:
             cluster.brokers["B"].writer.append(cluster.log("B"), batch(b"x"))
@@ -73,9 +66,7 @@ async def test_only_the_leader_takes_records_and_others_name_it(autojump_clock: 
 
 
 async def test_nothing_is_committed_or_led_without_a_majority(autojump_clock: MockClock) -> None:
-    async with open_virtual_cluster() as cluster:
-        await cluster.start("A", "B", "C")
-        await cluster.create("orders", "ABC")
+    async with open_virtual_cluster("ABC", "ABC") as cluster:
         await cluster.append("A", b"a")
         cluster.cut("A", "BC")
         appended = cluster.brokers["A"].writer.append(cluster.log("A"), batch(b"lost"))
@@ -98,9 +89,7 @@ async def test_nothing_is_committed_or_led_without_a_majority(autojump_clock: Mo
 async def test_records_that_become_durable_when_another_broker_leads_are_appended_again(
     autojump_clock: MockClock,
 ) -> None:
-    async with open_virtual_cluster() as cluster:
-        await cluster.start("A", "B", "C")
-        await cluster.create("orders", "ABC")
+    async with open_virtual_cluster("ABC", "ABC") as cluster:
         await cluster.append("A", b"a")
         cluster.cut("A", "BC")
         cluster.disks["A"].append_s = 60
@@ -116,9 +105,7 @@ async def test_records_that_become_durable_when_another_broker_leads_are_appende
 async def test_a_batch_of_an_idempotent_producer_is_not_appended_again_from_another_epoch(
     autojump_clock: MockClock,
 ) -> None:
-    async with open_virtual_cluster() as cluster:
-        await cluster.start("A", "B", "C")
-        await cluster.create("orders", "ABC")
+    async with open_virtual_cluster("ABC", "ABC") as cluster:
         writer, log = cluster.brokers["A"].writer, cluster.log("A")
         await writer.append(log, batch(b"a0", b"a1", producer=(7, 0, 0))).wait_offset()
         cluster.cut("A", "BC")
@@ -133,9 +120,7 @@ async def test_a_batch_of_an_idempotent_producer_is_not_appended_again_from_anot
 
 
 async def test_a_log_can_be_read_while_no_replica_can_write(autojump_clock: MockClock) -> None:
-    async with open_virtual_cluster() as cluster:
-        await cluster.start("A", "B", "C")
-        await cluster.create("orders", "ABC")
+    async with open_virtual_cluster("ABC", "ABC") as cluster:
         await cluster.append("A", b"before")
         for each in "ABC":
             cluster.disks[each].is_full = True
@@ -150,9 +135,7 @@ async def test_a_log_can_be_read_while_no_replica_can_write(autojump_clock: Mock
 
 
 async def test_a_preferred_leader_that_is_back_leads_again(autojump_clock: MockClock) -> None:
-    async with open_virtual_cluster() as cluster:
-        await cluster.start("A", "B", "C", preferred_leader_after_ms=2000)
-        await cluster.create("orders", "BCA")
+    async with open_virtual_cluster("ABC", "BCA", preferred_leader_after_ms=2000) as cluster:
         await cluster.append("B", b"a")
         await cluster.stop("B")
         assert await cluster.wait_leader("AC") == "C", "the next one in the order that was named"
@@ -164,9 +147,7 @@ async def test_a_preferred_leader_that_is_back_leads_again(autojump_clock: MockC
 
 
 async def test_followers_in_a_rack_let_clients_read_what_is_committed(autojump_clock: MockClock) -> None:
-    async with open_virtual_cluster() as cluster:
-        await cluster.start("A", "B", "C", rack="r")
-        await cluster.create("orders", "ABC")
+    async with open_virtual_cluster("ABC", "ABC", rack="r") as cluster:
         await cluster.append("A", b"a", b"b")
         await wait_for(lambda: all(cluster.log(each).high_watermark == 2 for each in "ABC"))
         for each in "ABC":
@@ -202,9 +183,7 @@ async def test_a_follower_shows_no_offset_before_it_can_give_the_record(
 
     monkeypatch.setattr(LedLogs, "_show_high_watermark", check)
     monkeypatch.setattr(Disk, "read", read_slowly)
-    async with open_virtual_cluster() as cluster:
-        await cluster.start("A", "B", "C", rack="r")
-        await cluster.create("orders", "ABC")
+    async with open_virtual_cluster("ABC", "ABC", rack="r") as cluster:
         for number in range(50):
             await cluster.append("A", b"%d" % number)
         await wait_for(lambda: all(cluster.log(each).high_watermark == 50 for each in "ABC"))
@@ -214,9 +193,7 @@ async def test_a_follower_shows_no_offset_before_it_can_give_the_record(
 async def test_a_follower_whose_disk_could_not_be_read_goes_on_although_nothing_is_appended(
     autojump_clock: MockClock,
 ) -> None:
-    async with open_virtual_cluster() as cluster:
-        await cluster.start("A", "B", "C", rack="r")
-        await cluster.create("orders", "ABC")
+    async with open_virtual_cluster("ABC", "ABC", rack="r") as cluster:
         await cluster.append("A", b"a")
         await wait_for(lambda: all(cluster.log(each).high_watermark == 1 for each in "ABC"))
         unreadable = cluster.disks["B"].unreadable
@@ -231,9 +208,7 @@ async def test_a_follower_whose_disk_could_not_be_read_goes_on_although_nothing_
 
 async def test_followers_in_a_rack_let_clients_read_while_nothing_is_appended(autojump_clock: MockClock) -> None:
     """Otherwise a leader would go on sending clients to followers that refuse them."""
-    async with open_virtual_cluster() as cluster:
-        await cluster.start("A", "B", "C", rack="r")
-        await cluster.create("orders", "ABC")
+    async with open_virtual_cluster("ABC", "ABC", rack="r") as cluster:
         await wait_for(lambda: all(cluster.log(each).leadership.is_follower_readable for each in "ABC"))
         await cluster.append("A", b"a")
         await wait_for(lambda: all(cluster.log(each).high_watermark == 1 for each in "ABC"))
@@ -247,9 +222,7 @@ async def test_followers_in_a_rack_let_clients_read_while_nothing_is_appended(au
 
 
 async def test_without_racks_clients_read_from_leaders_only(autojump_clock: MockClock) -> None:
-    async with open_virtual_cluster() as cluster:
-        await cluster.start("A", "B", "C")
-        await cluster.create("orders", "ABC")
+    async with open_virtual_cluster("ABC", "ABC") as cluster:
         await cluster.append("A", b"a")
         await trio.sleep(1)
         assert [cluster.log(each).leadership.is_follower_readable for each in "ABC"] == [False] * 3
@@ -262,9 +235,7 @@ async def test_without_racks_clients_read_from_leaders_only(autojump_clock: Mock
 
 @pytest.mark.parametrize("topic", ["branch", "majority"])
 async def test_both_sides_of_a_split_go_on_only_if_the_topic_says_so(autojump_clock: MockClock, topic: str) -> None:
-    async with open_virtual_cluster() as cluster:
-        await cluster.start("A", "B")
-        await cluster.create("orders", "AB", settings={"availability": topic})
+    async with open_virtual_cluster("AB", "AB", topic={"availability": topic}) as cluster:
         await cluster.append(cluster.leader(), b"both")
         await wait_for(lambda: cluster.in_sync() == "AB")
         cluster.cut("A", "B")
@@ -293,9 +264,8 @@ async def test_both_sides_of_a_split_go_on_only_if_the_topic_says_so(autojump_cl
 
 
 async def test_a_replica_that_joins_is_not_in_sync_for_clients_until_it_counts(autojump_clock: MockClock) -> None:
-    async with open_virtual_cluster() as cluster:
-        first, *_ = await cluster.start("A", "B", "C")
-        await cluster.create("orders", "AB")
+    async with open_virtual_cluster("ABC", "AB") as cluster:
+        first = cluster.brokers["A"]
         await cluster.append("A", b"a")
         first.change_replicas(cluster.log("A"), ["A" * 32, "B" * 32, "C" * 32])
         await wait_for(lambda: cluster.log("A").leadership.learners == ("C" * 32,) and cluster.in_sync() == "AB")
@@ -307,9 +277,7 @@ async def test_a_replica_that_joins_is_not_in_sync_for_clients_until_it_counts(a
 
 
 async def test_all_brokers_stop_and_start_again(autojump_clock: MockClock) -> None:
-    async with open_virtual_cluster() as cluster:
-        await cluster.start("A", "B", "C")
-        await cluster.create("orders", "ABC", "BCA", "CAB")
+    async with open_virtual_cluster("ABC", "ABC", "BCA", "CAB") as cluster:
         for number, leader in enumerate("ABC"):
             await cluster.append(leader, *[b"%d" % each for each in range(number + 1)], number=number)
         await cluster.stop("A", "B", "C")
@@ -331,10 +299,7 @@ async def test_divergent_records_that_could_not_be_read_are_merged_later(
         return await read_tail(*arguments)
 
     monkeypatch.setattr(leader_module, "read_tail", read_tail_later)
-    async with open_virtual_cluster() as cluster:
-        await cluster.start("A", "B")
-        await cluster.create("orders", "AB", settings={"availability": "branch"})
-        await wait_for(lambda: cluster.in_sync() == "AB")
+    async with open_virtual_cluster("AB", "AB", topic={"availability": "branch"}) as cluster:
         cluster.cut("A", "B")
         await wait_for(lambda: all(cluster.log(each).leadership.is_led for each in "AB"))
         for each in "AB":
@@ -349,11 +314,8 @@ async def test_divergent_records_that_could_not_be_read_are_merged_later(
 async def test_what_was_merged_into_a_former_epoch_and_lost_with_it_is_merged_again(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with open_virtual_cluster() as cluster:
-        await cluster.start("A", "B", "C")
-        await cluster.create("orders", "ABC")
+    async with open_virtual_cluster("ABC", "ABC") as cluster:
         await cluster.append("A", b"a")
-        await wait_for(lambda: cluster.in_sync() == "ABC")
         cluster.cut("A", "BC")
         await cluster.brokers["A"].writer.append(cluster.log("A"), batch(b"merged")).durable.wait()
         leader = await cluster.wait_leader("BC")
@@ -382,11 +344,8 @@ async def test_what_was_merged_into_a_former_epoch_and_lost_with_it_is_merged_ag
 
 
 async def test_a_leader_whose_epoch_ends_while_it_reads_the_log_does_not_begin_it(autojump_clock: MockClock) -> None:
-    async with open_virtual_cluster() as cluster:
-        await cluster.start("A", "B", "C")
-        await cluster.create("orders", "ABC")
+    async with open_virtual_cluster("ABC", "ABC") as cluster:
         await cluster.append("A", b"a")
-        await wait_for(lambda: cluster.in_sync() == "ABC")
         for each in "BC":
             cluster.disks[each].held.add(cluster.log("A").index_partition)
         await cluster.stop("A")
@@ -407,11 +366,8 @@ async def test_a_leader_whose_epoch_ends_while_it_reads_the_log_does_not_begin_i
 
 async def test_a_new_leader_appends_nothing_before_it_has_all_records(autojump_clock: MockClock) -> None:
     """B gets no records of the log, and leads when A is gone: until C has given it what is missing, it waits."""
-    async with open_virtual_cluster() as cluster:
-        await cluster.start("A", "B", "C")
-        await cluster.create("orders", "ABC")
+    async with open_virtual_cluster("ABC", "ABC") as cluster:
         await cluster.append("A", b"a")
-        await wait_for(lambda: cluster.in_sync() == "ABC")
         cluster.cut("A", "B", is_one_way=True)
         await cluster.append("A", b"b")
         await cluster.stop("A")
@@ -423,11 +379,8 @@ async def test_a_new_leader_appends_nothing_before_it_has_all_records(autojump_c
 
 
 async def test_a_leader_that_cannot_read_the_log_yet_leads_later(autojump_clock: MockClock) -> None:
-    async with open_virtual_cluster() as cluster:
-        await cluster.start("A", "B", "C")
-        await cluster.create("orders", "ABC")
+    async with open_virtual_cluster("ABC", "ABC") as cluster:
         await cluster.append("A", b"a")
-        await wait_for(lambda: cluster.in_sync() == "ABC")
         for each in "BC":
             cluster.disks[each].unreadable.add(cluster.log("A").index_partition)
         await cluster.stop("A")
@@ -442,9 +395,7 @@ async def test_a_leader_that_cannot_read_the_log_yet_leads_later(autojump_clock:
 
 async def test_records_of_producers_that_cannot_be_read_yet_get_their_offsets_later(autojump_clock: MockClock) -> None:
     native = Partition("orders", "D" * 32)
-    async with open_virtual_cluster() as cluster:
-        await cluster.start("A", "B", "C")
-        await cluster.create("orders", "ABC")
+    async with open_virtual_cluster("ABC", "ABC") as cluster:
         await cluster.stop("A", "B", "C")
         for each in cluster.disks.values():
             await each.append([RecordBatch(native, 0, [b"n"], timestamps=[1])])
@@ -461,11 +412,8 @@ async def test_records_of_producers_that_cannot_be_read_yet_get_their_offsets_la
 
 async def test_a_leader_merges_what_it_had_stored_before_it_led(autojump_clock: MockClock) -> None:
     """The others cannot read what A could not commit, so A itself appends that when it leads again."""
-    async with open_virtual_cluster() as cluster:
-        await cluster.start("A", "B", "C", preferred_leader_after_ms=500)
-        await cluster.create("orders", "ABC")
+    async with open_virtual_cluster("ABC", "ABC", preferred_leader_after_ms=500) as cluster:
         await cluster.append("A", b"a")
-        await wait_for(lambda: cluster.in_sync() == "ABC")
         cluster.cut("A", "BC")
         await cluster.brokers["A"].writer.append(cluster.log("A"), batch(b"lost")).durable.wait()
         former = cluster.log("A").index_partition

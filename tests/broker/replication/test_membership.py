@@ -112,9 +112,8 @@ async def test_a_broker_that_was_stopped_takes_nobody_for_dead(
     autojump_clock: MockClock, stalled_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Heartbeats that wait to be read show that the others are alive."""
-    async with open_virtual_cluster() as cluster:
-        brokers = await cluster.start("A", "B", "C", leader_timeout_ms=1000, heartbeat_ms=250)
-        await cluster.create("orders", "ABC")
+    async with open_virtual_cluster("ABC", "ABC", leader_timeout_ms=1000, heartbeat_ms=250) as cluster:
+        brokers = list(cluster.brokers.values())
         await cluster.append("A", b"a")
         await trio.sleep(3)
         dead: list[str] = []

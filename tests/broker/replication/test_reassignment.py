@@ -81,9 +81,8 @@ async def test_dead_brokers_are_replaced_and_logs_count_as_under_replicated_unti
 
 
 async def test_a_log_moves_to_the_brokers_that_an_operator_names_and_stays_there(autojump_clock: MockClock) -> None:
-    async with open_virtual_cluster() as cluster:
-        first, *_ = await cluster.start("A", "B", "C", "D", **QUICK)
-        await cluster.create("orders", "AB")
+    async with open_virtual_cluster("ABCD", "AB", **QUICK) as cluster:
+        first = cluster.brokers["A"]
         await cluster.append("A", b"a")
         first.change_replicas(cluster.log("A"), ["D" * 32, "C" * 32, "B" * 32])
         assert first.replicator.reassigner.explain("orders", 0) == Reason.ASKED
@@ -98,9 +97,7 @@ async def test_a_log_moves_to_the_brokers_that_an_operator_names_and_stays_there
 
 
 async def test_named_brokers_keep_a_log_until_one_of_them_dies(autojump_clock: MockClock) -> None:
-    async with open_virtual_cluster() as cluster:
-        await cluster.start("A", "B", "C", "D", **QUICK)
-        await cluster.create("orders", "CBA")
+    async with open_virtual_cluster("ABCD", "CBA", **QUICK) as cluster:
         assert cluster.leader() == "C"
         await cluster.stop("B")
         await wait_for(lambda: cluster.replicas() == "ACD" and cluster.in_sync() == "ACD")
@@ -129,9 +126,8 @@ async def test_logs_whose_brokers_are_named_do_not_move_to_one_that_comes(autoju
 async def test_named_brokers_replace_others_only_when_they_are_in_sync(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with open_virtual_cluster() as cluster:
-        first, *_ = await cluster.start("A", "B", "C", **QUICK)
-        await cluster.create("orders", "AB")
+    async with open_virtual_cluster("ABC", "AB", **QUICK) as cluster:
+        first = cluster.brokers["A"]
         assert cluster.leader() == "A"
         first.change_replicas(cluster.log("A"), ["A" * 32, "C" * 32])
         with monkeypatch.context() as patched:
@@ -164,18 +160,16 @@ async def test_a_replaced_broker_keeps_a_log_until_enough_others_are_known_to_ha
 
 @pytest.mark.parametrize("named", [["A", "A"], ["A", "Z"], ["Z"]])
 async def test_named_replicas_are_different_brokers_of_the_cluster(autojump_clock: MockClock, named: list[str]) -> None:
-    async with open_virtual_cluster() as cluster:
-        first, _ = await cluster.start("A", "B")
-        await cluster.create("orders", "AB")
+    async with open_virtual_cluster("AB", "AB") as cluster:
+        first = cluster.brokers["A"]
         with pytest.raises(ConfigError, match="different brokers of the cluster"):
             first.change_replicas(cluster.log("A"), [each * 32 for each in named])
         assert cluster.replicas() == "AB"
 
 
 async def test_a_broker_that_has_deleted_what_it_has_written_gets_it_from_others(autojump_clock: MockClock) -> None:
-    async with open_virtual_cluster() as cluster:
-        first, *_ = await cluster.start("A", "B", "C", "D", **QUICK)
-        await cluster.create("orders", "ABC")
+    async with open_virtual_cluster("ABCD", "ABC", **QUICK) as cluster:
+        first = cluster.brokers["A"]
         await cluster.append("A", b"a", b"b")
         partition = cluster.log("A").leader_partition
         first.change_replicas(cluster.log("A"), ["B" * 32, "C" * 32, "D" * 32])
@@ -200,9 +194,7 @@ async def test_a_broker_with_too_little_space_gets_no_logs(autojump_clock: MockC
 
 
 async def test_the_preferred_replica_leads_when_it_is_asked_for(autojump_clock: MockClock) -> None:
-    async with open_virtual_cluster() as cluster:
-        await cluster.start("A", "B", "C", preferred_leader_after_ms=3_600_000)
-        await cluster.create("orders", "ABC", "BCA")
+    async with open_virtual_cluster("ABC", "ABC", "BCA", preferred_leader_after_ms=3_600_000) as cluster:
         elections = {
             name: PreferredLeaderElections(each.log_table, each.replicator, each.messenger)
             for name, each in cluster.brokers.items()
@@ -227,9 +219,8 @@ async def test_the_preferred_replica_leads_when_it_is_asked_for(autojump_clock: 
 async def test_an_election_of_the_preferred_replica_takes_no_longer_than_is_waited_for(
     autojump_clock: MockClock,
 ) -> None:
-    async with open_virtual_cluster() as cluster:
-        first, *_ = await cluster.start("A", "B", "C", preferred_leader_after_ms=3_600_000)
-        await cluster.create("orders", "ABC")
+    async with open_virtual_cluster("ABC", "ABC", preferred_leader_after_ms=3_600_000) as cluster:
+        first = cluster.brokers["A"]
         await cluster.brokers["A"].create_topic("single", placement=[["A" * 32]]).wait()
         elections = PreferredLeaderElections(first.log_table, first.replicator, first.messenger)
         first.change_replicas(cluster.log("A"), ["B" * 32, "A" * 32, "C" * 32])

@@ -96,11 +96,8 @@ async def test_a_checkpoint_does_not_count_where_the_end_of_its_index_was_lost(a
 
 
 async def test_a_log_whose_index_cannot_be_read_or_grows_meanwhile_is_loaded_later(autojump_clock: MockClock) -> None:
-    async with open_virtual_cluster() as cluster:
-        await cluster.start("A", "B", "C")
-        await cluster.create("orders", "ABC")
+    async with open_virtual_cluster("ABC", "ABC") as cluster:
         await cluster.append("A", b"1")
-        await wait_for(lambda: cluster.in_sync() == "ABC")
         await cluster.stop("C")
         await cluster.append("A", b"2")
         index, disk = cluster.log("A").index_partition, cluster.disks["C"]
@@ -121,9 +118,8 @@ async def test_a_log_whose_index_cannot_be_read_or_grows_meanwhile_is_loaded_lat
 
 
 async def test_late_control_records_of_deleted_topics_are_forgotten(autojump_clock: MockClock) -> None:
-    async with open_virtual_cluster() as cluster:
-        first, _ = await cluster.start("A", "B")
-        await cluster.create("orders", "AB")
+    async with open_virtual_cluster("AB", "AB") as cluster:
+        first = cluster.brokers["A"]
         replicated = cluster.replicated("A")
         late = attrs.evolve(replicated.replica.latest, leader_epoch=LeaderAndEpoch(9, "B" * 32))
         await first.delete_topic("orders")
@@ -153,9 +149,7 @@ async def test_checkpoints_of_indexes_that_are_gone_are_removed_and_malformed_on
 
 
 async def test_epoch_starts_stay_at_their_leaders_until_the_topic_is_deleted(autojump_clock: MockClock) -> None:
-    async with open_virtual_cluster() as cluster:
-        await cluster.start("A", "B", "C")
-        await cluster.create("orders", "ABC")
+    async with open_virtual_cluster("ABC", "ABC") as cluster:
         for _ in range(3):
             leader = cluster.leader()
             await cluster.stop(leader)
@@ -180,10 +174,7 @@ async def test_epoch_starts_stay_at_their_leaders_until_the_topic_is_deleted(aut
 
 
 async def test_a_broker_leads_when_the_start_of_its_epoch_is_durable(autojump_clock: MockClock) -> None:
-    async with open_virtual_cluster() as cluster:
-        await cluster.start("A", "B", "C")
-        await cluster.create("orders", "ABC")
-        await wait_for(lambda: cluster.in_sync() == "ABC")
+    async with open_virtual_cluster("ABC", "ABC") as cluster:
         for each in "BC":
             cluster.disks[each].append_s = 1
         await cluster.stop("A")
@@ -196,11 +187,8 @@ async def test_a_broker_leads_when_the_start_of_its_epoch_is_durable(autojump_cl
 
 async def test_a_vote_outlives_its_broker(autojump_clock: MockClock) -> None:
     """A leader that has voted for another one, and restarts, does not lead its former epoch."""
-    async with open_virtual_cluster() as cluster:
-        await cluster.start("A", "B", "C")
-        await cluster.create("orders", "ABC")
+    async with open_virtual_cluster("ABC", "ABC") as cluster:
         await cluster.append("A", b"a")
-        await wait_for(lambda: cluster.in_sync() == "ABC")
         cluster.cut("A", "BC", is_one_way=True)
         cluster.transfer_leadership("B")
         await wait_for(lambda: cluster.replicated("A").replica.led_epoch is None)

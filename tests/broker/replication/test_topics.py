@@ -30,9 +30,7 @@ async def delete(cluster: VirtualCluster, name: str, topic: str = "orders") -> N
 
 
 async def test_epochs_of_a_topic_are_later_than_those_of_a_deleted_one_of_its_name(autojump_clock: MockClock) -> None:
-    async with open_virtual_cluster() as cluster:
-        await cluster.start("A", "B", "C")
-        await cluster.create("orders", "ABC")
+    async with open_virtual_cluster("ABC", "ABC") as cluster:
         await cluster.stop("A")
         leader = await cluster.wait_leader("BC")
         epoch = cluster.log(leader).leadership.epoch
@@ -86,9 +84,7 @@ async def test_of_two_topics_with_one_name_the_first_counts_and_the_records_of_t
 
 
 async def test_partitions_that_no_topic_names_are_kept_through_restarts(autojump_clock: MockClock) -> None:
-    async with open_virtual_cluster() as cluster:
-        await cluster.start("A")
-        await cluster.create("orders", "A")
+    async with open_virtual_cluster("A", "A") as cluster:
         await cluster.append("A", b"own")
         await cluster.stop("A")
         unknown = Topic("orders", "1D" * 16)
@@ -126,9 +122,8 @@ async def test_a_deletion_that_was_recorded_is_finished_at_the_next_start(autoju
 
 
 async def test_a_topic_gets_more_logs_on_brokers_that_take_replicas(autojump_clock: MockClock) -> None:
-    async with open_virtual_cluster() as cluster:
-        first, *_ = await cluster.start("A", "B", "C")
-        await cluster.create("orders", "ABC")
+    async with open_virtual_cluster("ABC", "ABC") as cluster:
+        first = cluster.brokers["A"]
         await cluster.append("A", b"a")
         await first.change_topic("orders", log_count=3).wait()
         await wait_for(lambda: all(cluster.replicas("orders", number) == "ABC" for number in range(3)))

@@ -370,8 +370,19 @@ async def wait_for(is_true: Callable[[], bool]) -> None:
 
 
 @asynccontextmanager
-async def open_virtual_cluster() -> AsyncIterator[VirtualCluster]:
-    """Run the brokers that are started during a block."""
+async def open_virtual_cluster(
+    names: str = "", *placement: str, topic: dict[str, str] | None = None, **settings: Any
+) -> AsyncIterator[VirtualCluster]:
+    """Run brokers with these names, and those that are started during the block.
+
+    With a placement, they have the topic `orders`, whose replicas are in sync.
+    """
     async with trio.open_nursery() as nursery:
-        yield VirtualCluster(nursery)
+        cluster = VirtualCluster(nursery)
+        await cluster.start(*names, **settings)
+        if placement:
+            await cluster.create("orders", *placement, settings=topic or {})
+            replicas = ["".join(sorted(each)) for each in placement]
+            await wait_for(lambda: [cluster.in_sync("orders", n) for n in range(len(placement))] == replicas)
+        yield cluster
         nursery.cancel_scope.cancel()
