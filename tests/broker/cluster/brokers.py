@@ -48,16 +48,7 @@ Settings = Mapping[str, Mapping[str, Any]]
 
 @attrs.frozen
 class BrokerNode:
-    """A broker.
-
-    Attributes:
-        number: Its number.
-        node: Its process.
-        place: Where it runs.
-        storage: The URL of its storage.
-        servers: Where clients of Kafka reach it.
-        url: Where HTTP clients reach it.
-    """
+    """A broker."""
 
     number: int
     node: Node
@@ -68,20 +59,11 @@ class BrokerNode:
 
     @property
     def name(self) -> str:
-        """Its name."""
         return self.node.name
 
 
 class ProcessCluster:
-    """A cluster, opened by `open_cluster`.
-
-    Attributes:
-        network: The network between its nodes.
-        folder: Where all its files are.
-        timeline: What happens to it.
-        tower: Its tower.
-        brokers: Its brokers, by their names.
-    """
+    """A cluster, opened by `open_cluster`."""
 
     def __init__(
         self,
@@ -92,7 +74,6 @@ class ProcessCluster:
         settings: Settings,
         scheme: str = "filelog",
     ) -> None:
-        """Create it. Tests call `open_cluster` instead."""
         self.network = network
         self.folder = folder
         self.timeline = timeline
@@ -105,11 +86,9 @@ class ProcessCluster:
 
     @property
     def servers(self) -> str:
-        """Where clients find all brokers."""
         return ",".join(each.servers for each in self.brokers.values())
 
     async def start_tower(self) -> None:
-        """Start the tower."""
         place = await self.network.add(TOWER)
         self._tower_host = place.host
         if not self.network.can_split:
@@ -152,7 +131,6 @@ class ProcessCluster:
         set_clock(self.folder / f"{broker.name}.clock", ahead_s)
 
     async def set_draining(self, broker: BrokerNode, *, is_draining: bool) -> None:
-        """Drain a broker, or no longer. Raises `OSError` if it does not answer."""
         action = "drain" if is_draining else "undrain"
         request = Request(f"{broker.url}/brokers/{broker.number}/{action}", method="POST")
 
@@ -163,20 +141,17 @@ class ProcessCluster:
         await trio.to_thread.run_sync(ask)
 
     def run(self, name: str, place: Place, command: Sequence[str], ready_line: str, **environment: str) -> Node:
-        """Return a further process at a place, which is not started, and that is killed at the end."""
         node = Node(name, (*place.prefix, *command), environment, self.folder, self.timeline, ready_line)
         self._nursery.start_soon(node.run)
         return node
 
     async def start(self, *brokers: BrokerNode) -> None:
-        """Start brokers, and wait until they are ready."""
         for each in brokers:
             each.node.start()
         for each in brokers:
             await self.wait_ready(each.node)
 
     async def wait_ready(self, node: Node) -> None:
-        """Wait until a process is ready."""
         with trio.move_on_after(READY_S) as scope:
             await node.wait_ready()
         if scope.cancelled_caught:
@@ -184,7 +159,6 @@ class ProcessCluster:
             raise TimeoutError(f"{node.name} is not ready within {READY_S:.0f} s")
 
     async def wait_members(self, deadline_s: float = READY_S) -> None:
-        """Wait until all running brokers list all running brokers."""
         wanted = {each.number for each in self.running()}
         await self.wait_until(
             lambda: all(set(list_brokers(each.servers)) == wanted for each in self.running()),
@@ -193,7 +167,6 @@ class ProcessCluster:
         )
 
     async def wait_in_sync(self, topic: str, logs: int, replicas: int = 3, deadline_s: float = READY_S) -> None:
-        """Wait until all running brokers say the same of all logs, and that all their replicas are in sync."""
 
         def is_in_sync() -> bool:
             found = [find_in_sync(each.servers, topic) for each in self.running()]
@@ -218,11 +191,9 @@ class ProcessCluster:
         return trio.current_time() - begun
 
     def running(self) -> list[BrokerNode]:
-        """Return the brokers whose processes run."""
         return [each for each in self.brokers.values() if each.node.is_running]
 
     async def create_topic(self, topic: str, logs: int, replicas: int = 3, availability: str = "") -> None:
-        """Create a topic, and wait until every running broker knows it with its leaders."""
         settings = {"availability": availability} if availability else {}
         new = NewTopic(topic, num_partitions=logs, replication_factor=replicas, config=settings)
 
@@ -237,17 +208,14 @@ class ProcessCluster:
         )
 
     async def kill(self, *brokers: BrokerNode) -> None:
-        """Kill brokers at the same moment."""
         async with trio.open_nursery() as nursery:
             for each in brokers:
                 nursery.start_soon(each.node.kill)
 
     def stop(self, broker: BrokerNode) -> None:
-        """Stop a broker as a machine that hangs does."""
         broker.node.signal(signal.SIGSTOP)
 
     def go_on(self, broker: BrokerNode) -> None:
-        """Let a stopped broker go on."""
         broker.node.signal(signal.SIGCONT)
 
 
@@ -261,16 +229,6 @@ async def open_cluster(
     scheme: str = "filelog",
     **settings: Mapping[str, Any],
 ) -> AsyncIterator[ProcessCluster]:
-    """Run a cluster during the block; at its end, or on any failure, all processes are killed.
-
-    Args:
-        folder: Where to keep all files.
-        brokers: The number of brokers at the start.
-        is_split: Whether its network can be split.
-        is_quick: Whether the cluster is whole again sooner than by default.
-        scheme: The storages of the brokers.
-        settings: Settings of all brokers, by section.
-    """
     timeline = Timeline(folder / "timeline.txt")
     network = await open_network(is_split=is_split)
     try:
@@ -290,13 +248,11 @@ async def open_cluster(
 
 
 def set_clock(path: Path, ahead_s: float) -> None:
-    """Write by how much a clock is ahead to a file that processes have mapped."""
     with path.open("r+b" if path.exists() else "wb") as file:
         file.write(struct.pack("=d", ahead_s))
 
 
 def list_brokers(servers: str) -> list[int]:
-    """Return the numbers of the brokers that one broker lists; none if it does not answer."""
     try:
         return list(AdminClient({"bootstrap.servers": servers, **SILENT}).list_topics(timeout=5).brokers)
     except KafkaException:
@@ -304,23 +260,19 @@ def list_brokers(servers: str) -> list[int]:
 
 
 def find_leaders(servers: str, topic: str) -> dict[int, int]:
-    """Return the leaders of those logs of a topic that have one, as one broker knows them."""
     found = _describe_logs(servers, topic)
     return {log: each.leader for log, each in found.items() if each.leader >= 0 and each.error is None}
 
 
 def find_in_sync(servers: str, topic: str) -> dict[int, set[int]]:
-    """Return the numbers of the brokers whose replicas of each log are in sync, as one broker knows them."""
     return {log: set(each.isrs) for log, each in _describe_logs(servers, topic).items()}
 
 
 def find_replicas(servers: str, topic: str) -> dict[int, list[int]]:
-    """Return the numbers of the brokers that keep each log of a topic, as one broker knows them."""
     return {log: list(each.replicas) for log, each in _describe_logs(servers, topic).items()}
 
 
 def _describe_logs(servers: str, topic: str) -> dict[int, Any]:
-    """Return what one broker knows of the logs of a topic; nothing if it does not answer."""
     try:
         found = AdminClient({"bootstrap.servers": servers, **SILENT}).list_topics(topic, timeout=5)
     except KafkaException:
@@ -333,7 +285,6 @@ SILENT = {"log_level": 2, "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms"
 
 
 def merge(*layers: Settings) -> dict[str, dict[str, Any]]:
-    """Return settings, in which later layers override earlier ones."""
     sections: dict[str, dict[str, Any]] = {}
     for layer in layers:
         for name, settings in layer.items():
@@ -342,7 +293,6 @@ def merge(*layers: Settings) -> dict[str, dict[str, Any]]:
 
 
 def to_toml(sections: Settings) -> str:
-    """Return the text of a configuration file."""
     lines = []
     for name, settings in sections.items():
         lines.append(f"[{name}]")

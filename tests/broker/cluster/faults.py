@@ -35,7 +35,6 @@ class Faults:
 
     @asynccontextmanager
     async def apply(self, kind: str) -> AsyncIterator[None]:
-        """Have a fault during the block. Afterward, the processes that have ended are ready again."""
         brokers = self._draw.sample(list(self._cluster.brokers.values()), len(self._cluster.brokers))
         self._cluster.timeline.fault(f"{kind}: {' '.join(each.name for each in brokers)}")
         async with self._begin(kind, brokers):
@@ -73,7 +72,6 @@ class Faults:
 
     @asynccontextmanager
     async def _fill_disk(self, broker: BrokerNode) -> AsyncIterator[None]:
-        """Let every write to a file fail."""
         process = broker.node.process_id
         _, hard = resource.prlimit(process, resource.RLIMIT_FSIZE)
         resource.prlimit(process, resource.RLIMIT_FSIZE, (1, hard))
@@ -119,7 +117,6 @@ class Faults:
                 await network.slow_down((), 0)
 
     def _pairs(self, kind: str, names: list[str]) -> set[Pair]:
-        """Return which brokers do not hear which others. Clients reach all of them."""
         half = len(names) // 2
         if kind == "split":
             sides = [names[:half], names[half:]]
@@ -132,7 +129,6 @@ class Faults:
         return {"isolate": isolate, "deafen": deafen, "mute": mute}[kind](names[0], [*names, TOWER])
 
     async def _flap(self, pairs: set[Pair]) -> None:
-        """Let a split come and go."""
         while True:
             await self._cluster.network.cut(pairs)
             await trio.sleep(self._draw.uniform(0.1, 2.0))

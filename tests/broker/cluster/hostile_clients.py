@@ -132,7 +132,6 @@ async def subscriptions_unread(target: Target) -> None:
 
 
 async def watches(target: Target) -> None:
-    """Watch what costs the broker work, and read it."""
     paths = ["/topics", f"/topics/{LARGE}", f"/topics/{OWN}", f"/topics/{OWN}/offsets"] * 5
     async with await open_websocket(target) as stream:
         await send_messages(stream, *({"type": "watch", "path": each, "interval_ms": 100} for each in paths))

@@ -14,7 +14,6 @@ import subprocess
 import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Protocol
 
 import attrs
 import trio
@@ -34,63 +33,39 @@ CHAIN = "CUT"
 
 @attrs.frozen
 class Place:
-    """Where a node runs.
-
-    Attributes:
-        host: Its address.
-        prefix: What comes before the command that starts it.
-    """
+    """Where a node runs."""
 
     host: str
     prefix: tuple[str, ...] = ()
 
 
-class Network(Protocol):
-    """A network."""
+class Network:
+    """All nodes on 127.0.0.1, which cannot be split."""
 
-    can_split: bool
+    can_split = False
 
     async def add(self, name: str) -> Place:
         """Give a node its place; the same one if it has one already."""
+        return Place("127.0.0.1")
 
     async def cut(self, pairs: Iterable[Pair], loss: float = 1.0) -> None:
         """Drop packets of these pairs only, with a probability. What was dropped before passes again."""
+        assert not list(pairs), "the loopback address cannot be split"
 
     async def slow_down(self, names: Iterable[str], bits_per_s: int) -> None:
         """Let these nodes only send at this rate. Packets wait in long queues."""
+        assert not list(names), "the loopback address cannot be slowed down"
 
     async def close(self) -> None:
         """Remove it."""
 
 
-class Loopback:
-    """All nodes on 127.0.0.1. It cannot be split."""
-
-    can_split = False
-
-    async def add(self, name: str) -> Place:
-        """See `Network.add`."""
-        return Place("127.0.0.1")
-
-    async def cut(self, pairs: Iterable[Pair], loss: float = 1.0) -> None:
-        """Refuse to split."""
-        assert not list(pairs), "the loopback address cannot be split"
-
-    async def slow_down(self, names: Iterable[str], bits_per_s: int) -> None:
-        """Refuse to slow down."""
-        assert not list(names), "the loopback address cannot be slowed down"
-
-    async def close(self) -> None:
-        """Do nothing."""
-
-
-class Namespaces:
+class Namespaces(Network):
     """Each node in a network namespace, with an address of its own. Needs the rights of root."""
 
     can_split = True
 
     def __init__(self, subnet: int, lock: int) -> None:
-        """Create it. Programs call `open_network` instead."""
         self._subnet = subnet
         self._lock = lock
         self._bridge = f"dafka{subnet}"
@@ -99,18 +74,15 @@ class Namespaces:
         self._slow: set[str] = set()
 
     def host(self, name: str) -> str:
-        """Return the address of a node, or of the bridge."""
         return self._address(254) if name == OUTSIDE else self._places[name].host
 
     async def open(self) -> None:
-        """Create the bridge."""
         await self.close(is_last=False)
         await _run("ip", "link", "add", self._bridge, "type", "bridge", "forward_delay", "0")
         await _run("ip", "address", "add", f"{self._address(254)}/24", "dev", self._bridge)
         await _run("ip", "link", "set", self._bridge, "up")
 
     async def add(self, name: str) -> Place:
-        """See `Network.add`."""
         if name in self._places:
             return self._places[name]
         number = len(self._places) + 1
@@ -128,7 +100,6 @@ class Namespaces:
         return self._places[name]
 
     async def cut(self, pairs: Iterable[Pair], loss: float = 1.0) -> None:
-        """See `Network.cut`. All nodes change at nearly the same time."""
         rules: dict[str, list[str]] = {name: [] for name in self._cut}
         chance = "" if loss >= 1 else f" -m statistic --mode random --probability {loss:.4f}"
         for source, target in sorted(set(pairs)):
@@ -139,7 +110,6 @@ class Namespaces:
                 nursery.start_soon(self._put_rules, name, lines)
 
     async def slow_down(self, names: Iterable[str], bits_per_s: int) -> None:
-        """See `Network.slow_down`."""
         wanted = set(names)
         for name in self._slow - wanted:
             await _run(*self._places[name].prefix, "tc", "qdisc", "del", "dev", "eth0", "root")
@@ -176,7 +146,6 @@ class Namespaces:
 
 
 def find_obstacle() -> str:
-    """Return why this machine has no network namespaces for a cluster; empty if it has."""
     if not Path("/proc/self/ns/net").exists():
         return "network namespaces need Linux"
     missing = [each for each in ("ip", "iptables", "iptables-restore") if shutil.which(each) is None]
@@ -190,9 +159,8 @@ def find_obstacle() -> str:
 
 
 async def open_network(*, is_split: bool = True) -> Network:
-    """Return a new network, of namespaces if it is to be split."""
     if not is_split:
-        return Loopback()
+        return Network()
     for subnet in SUBNETS:
         lock = os.open(Path(tempfile.gettempdir()) / f"dafka-cluster-{subnet}.lock", os.O_CREAT | os.O_RDWR)
         try:
@@ -207,7 +175,6 @@ async def open_network(*, is_split: bool = True) -> Network:
 
 
 def split(*sides: Iterable[str]) -> set[Pair]:
-    """Return the pairs of a split into sides that do not hear each other."""
     parts = [tuple(side) for side in sides]
     return {
         (source, target)
@@ -220,22 +187,18 @@ def split(*sides: Iterable[str]) -> set[Pair]:
 
 
 def isolate(name: str, others: Iterable[str]) -> set[Pair]:
-    """Return the pairs of one node that is cut off from all others."""
     return split((name,), set(others) - {name})
 
 
 def deafen(name: str, others: Iterable[str]) -> set[Pair]:
-    """Return the pairs of a node that hears no other, which hear it."""
     return {(other, name) for other in others if other != name}
 
 
 def mute(name: str, others: Iterable[str]) -> set[Pair]:
-    """Return the pairs of a node that no other hears, and that hears them."""
     return {(name, other) for other in others if other != name}
 
 
 def ring(names: Sequence[str]) -> set[Pair]:
-    """Return the pairs of a ring, in which each node hears only the next one on either side."""
     count = len(names)
     near = {(one, (one + step) % count) for one in range(count) for step in (-1, 0, 1)}
     return {(names[one], names[other]) for one in range(count) for other in range(count) if (one, other) not in near}

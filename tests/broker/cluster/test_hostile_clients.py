@@ -51,13 +51,11 @@ class Running:
 
     @property
     def memory_max(self) -> int:
-        """The most memory that the process has had, in bytes."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         (line,) = [line for line in status.splitlines() if line.startswith("VmHWM:")]
         return int(line.split()[1]) * 1024
 
     def request(self, method: str, path: str, body: bytes = b"") -> bytes:
-        """Return the body of an answer."""
         login = base64.b64encode(f"{HONEST}:{PASSWORD}".encode()).decode()
         connection = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=DEADLINE_S)
         try:
@@ -70,7 +68,6 @@ class Running:
             connection.close()
 
     def settings(self, **further: object) -> dict[str, object]:
-        """Return the settings of a client of Kafka."""
         return {
             "bootstrap.servers": f"127.0.0.1:{self.kafka_port}",
             "security.protocol": "SASL_PLAINTEXT",
@@ -82,7 +79,6 @@ class Running:
         }
 
     def timed(self, what: str, action: Callable[[], object]) -> None:
-        """Carry out what an honest client does."""
         began = time.monotonic()
         action()
         self.waited_s[what].append(time.monotonic() - began)
@@ -129,7 +125,6 @@ def run_broker(folder: Path) -> Iterator[Running]:
 
 
 def fill(running: Running) -> None:
-    """Publish what hostile clients read."""
     for _ in range(20):
         running.request("POST", f"/topics/{LARGE}/records", os.urandom(MIB - 1000))
     producer = Producer(running.settings(compression_type="zstd", message_max_bytes=64 * MIB, linger_ms=0))
@@ -152,7 +147,6 @@ class Honest:
         assert self._consumer.consume(1, DEADLINE_S)
 
     def work(self) -> None:
-        """Do everything once."""
         timed = self._running.timed
         timed("kafka produce", self._produce)
         timed("kafka consume", self._consume)
@@ -178,7 +172,6 @@ class Honest:
         assert json.loads(found)["offset"] == self._count - 1
 
     def close(self) -> None:
-        """End the clients."""
         self._consumer.close()
 
 
@@ -190,7 +183,6 @@ def test_memory_is_bounded_and_honest_clients_are_served(tmp_path: Path, scale: 
 
 
 def attack(folder: Path, scale: int, seconds: float, *kinds: str) -> None:
-    """Run a broker under hostile clients, and print how long honest ones wait."""
     with run_broker(folder) as running:
         fill(running)
         honest = Honest(running)

@@ -40,14 +40,7 @@ Records = list[tuple[int, int]]
 
 
 class Traffic:
-    """A producer that sends numbered records to all logs in turn, until it is stopped.
-
-    Attributes:
-        sent: How many records were sent to each log. Their numbers are their values.
-        offsets: The offset of each acknowledged record of each log, by its number; None if the broker did not say it.
-        failed: What else the producer was told.
-        can_diverge: Whether the records of one side of a split move behind those of the other when it heals.
-    """
+    """A producer that sends numbered records to all logs in turn, until it is stopped."""
 
     def __init__(self, servers: str, logs: int, settings: dict[str, Any], *, can_diverge: bool = False) -> None:
         self.sent = [0] * logs
@@ -58,7 +51,6 @@ class Traffic:
         self._is_stopped = False
 
     def run(self) -> None:
-        """Send records until `stop` is called, and wait until all of them are acknowledged."""
         producer = Producer(self._settings)
         while not self._is_stopped:
             for log, first in enumerate(self.sent):
@@ -71,11 +63,9 @@ class Traffic:
             self.failed.append(f"{left} records are not acknowledged")
 
     def stop(self) -> None:
-        """Stop sending."""
         self._is_stopped = True
 
     def is_more_acknowledged(self, before: list[int]) -> bool:
-        """Return whether further records of each log are acknowledged than these counts, which were sent later."""
         return all(len(each) > count for each, count in zip(self.offsets, before, strict=True))
 
     def _note(self, error: KafkaError | None, message: Any) -> None:
@@ -86,7 +76,6 @@ class Traffic:
 
 
 def find_problems(traffic: Traffic, logs: list[Records]) -> list[str]:
-    """Return what is wrong with the contents of logs."""
     problems = list(traffic.failed)
     for log, records in enumerate(logs):
         acknowledged, counts = traffic.offsets[log], Counter(number for _, number in records)
@@ -106,7 +95,6 @@ def find_problems(traffic: Traffic, logs: list[Records]) -> list[str]:
 
 
 def read_logs(servers: str, logs: int) -> list[Records]:
-    """Return the contents of all logs, from their first records to their ends."""
     consumer = Consumer(
         {"bootstrap.servers": servers, "group.id": "look", "enable.auto.commit": False, "enable.partition.eof": True}
     )

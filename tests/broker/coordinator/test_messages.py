@@ -10,12 +10,12 @@ import attrs
 import pytest
 import trio
 
-from dafka.batches import check_crc, encode_batch
 from dafka.broker.broker import Broker
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.producer_state import Producer
 from dafka.broker.core.topic_partition import TopicPartition
-from dafka.broker.interbroker.messenger import Message
+from dafka.broker.interbroker.messenger import BrokerMessenger, Message
+from tests.broker.replication.virtual_cluster import batch
 from tests.http.brokers import open_broker_service
 from tests.spoiled import spoil_fields
 
@@ -29,13 +29,7 @@ async def test_every_kind_of_message_with_a_wrong_or_missing_field_is_refused() 
         tried = 0
         for kind, (message, _) in list(messenger._handlers.items()):
             messenger._handlers[kind] = message, lambda _sender, each: received.append(each)
-            sample = {
-                "version": 1,
-                "to": "",
-                "incarnation": messenger._incarnation,
-                "kind": kind,
-                "fields": make_sample(message),
-            }
+            sample = envelope(messenger, kind, make_sample(message))
             messenger.receive("other", json.dumps(sample).encode())
             for wrong in spoil_fields(sample):
                 is_other = isinstance(wrong.get("kind"), str) and wrong["kind"] != kind
@@ -47,6 +41,10 @@ async def test_every_kind_of_message_with_a_wrong_or_missing_field_is_refused() 
                 tried += 1
         assert [each.KIND for each in received] == list(messenger._handlers)
         assert tried > 100
+
+
+def envelope(messenger: BrokerMessenger, kind: str, fields: Any) -> dict[str, Any]:
+    return {"version": 1, "to": "", "incarnation": messenger._incarnation, "kind": kind, "fields": fields}
 
 
 def make_sample(kind: Any) -> Any:
@@ -71,14 +69,8 @@ async def test_no_well_formed_message_ends_a_broker(seed: int) -> None:
         producer = await begin_transaction(broker)
         log = broker.node.find_log("orders", 0)
         assert log is not None
-        texts = [
-            "",
-            "x",
-            "orders",
-            "payments",
-            log.leader_partition.address,
-            *(each.name for each in broker.node.replicator.logs),
-        ]
+        names = [each.name for each in broker.node.replicator.logs]
+        texts = ["", "x", "orders", "payments", log.leader_partition.address, *names]
         numbers = [-(2**63), -1, 0, 1, 3, log.leadership.epoch, *producer, 2**63 - 1]
 
         def make(kind: Any) -> Any:
@@ -96,23 +88,11 @@ async def test_no_well_formed_message_ends_a_broker(seed: int) -> None:
         messenger = broker.node.messenger
         for _ in range(300):
             kind, (message, _) = draw.choice(list(messenger._handlers.items()))
-            sent = {
-                "version": 1,
-                "to": "",
-                "incarnation": messenger._incarnation,
-                "kind": kind,
-                "fields": make(message),
-            }
-            broker.node.messenger.receive("other", json.dumps(sent).encode())
+            messenger.receive("other", json.dumps(envelope(messenger, kind, make(message))).encode())
         assert messenger.discarded == 0
         await broker.node.storage.wait_durable()
         with trio.fail_after(DEADLINE_S):
-            await broker.appender.append(log, [make_batch(b"further")]).wait_offset()
-
-
-def make_batch(value: bytes) -> tuple[Any, bytes]:
-    data = encode_batch(0, [value], timestamps=1000)
-    return check_crc(data), data
+            await broker.appender.append(log, batch(b"further")).wait_offset()
 
 
 async def begin_transaction(broker: Broker) -> Producer:
@@ -123,14 +103,6 @@ async def begin_transaction(broker: Broker) -> Producer:
     assert log is not None
     added = await broker.transactions.add_partitions("payments", result.producer, [TopicPartition("orders", 0)])
     assert added is ErrorCode.NONE
-    data = encode_batch(
-        0,
-        [b"record"],
-        timestamps=1000,
-        producer_id=result.producer.producer_id,
-        producer_epoch=result.producer.producer_epoch,
-        base_sequence=0,
-        is_transactional=True,
-    )
-    await broker.appender.append(log, [(check_crc(data), data)], "payments").wait_offset()
+    sent = batch(b"record", producer=(*result.producer, 0), is_transactional=True)
+    await broker.appender.append(log, sent, "payments").wait_offset()
     return result.producer

@@ -10,7 +10,6 @@ import pytest
 import trio
 import trio.testing
 
-from dafka.batches import encode_batch, read_header
 from dafka.broker.coordinator.coordinator_shard import CoordinatorError
 from dafka.broker.coordinator.participants import RETRY_S, TransactionParticipants
 from dafka.broker.coordinator.transaction_messages import Ask, Begin, End, Ended, Refuse, TransactionParticipant
@@ -30,6 +29,7 @@ from dafka.broker.log.waiters import LogWaiters
 from dafka.errors import NotLeaderError
 from dafka.storage.plugin_helpers import now_ms
 from tests.broker.coordinator.shards import Records, Shard, serve
+from tests.broker.replication.virtual_cluster import batch
 
 pytestmark = pytest.mark.trio
 
@@ -111,16 +111,8 @@ def begin(producer: Producer, shard_epoch: int = 5, epoch: int = 1) -> Begin:
 
 def append_transactional(log: Log, producer: Producer) -> None:
     """Add a record of an open transaction to a log."""
-    data = encode_batch(
-        0,
-        [b""],
-        timestamps=0,
-        producer_id=producer.producer_id,
-        producer_epoch=producer.producer_epoch,
-        base_sequence=0,
-        is_transactional=True,
-    )
-    log.producers.add_batch(read_header(data), RecordSequence(0), 0)
+    ((header, _),) = batch(b"", producer=(*producer, 0), is_transactional=True)
+    log.producers.add_batch(header, RecordSequence(0), 0)
 
 
 @pytest.mark.parametrize("known", ["nothing", "message", "records"])

@@ -11,7 +11,6 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from dafka.batches import check_crc, encode_batch
 from dafka.broker.broker import Broker
 from dafka.broker.core.coordination.state_records import shard_of
 from dafka.broker.core.error_codes import ErrorCode
@@ -24,7 +23,7 @@ from dafka.broker.core.topic_partition import TopicPartition
 from dafka.broker.core.transactions.transaction import TransactionPhase
 from dafka.broker.log.appending import AppendRefusedError
 from tests.broker.coordinator.brokers import Brokers, open_brokers, served
-from tests.broker.replication.virtual_cluster import PATIENCE_S, open_virtual_cluster, wait_for
+from tests.broker.replication.virtual_cluster import PATIENCE_S, batch, open_virtual_cluster, wait_for
 
 PLACE = TopicPartition("orders", 0)
 
@@ -60,45 +59,29 @@ async def open_orders(log_count: int = 1) -> AsyncIterator[Brokers]:
         yield brokers
 
 
-def find_leader(brokers: Brokers, number: int = 0) -> Broker | None:
-    """Return the broker that leads a log of the topic, if all know it."""
-    leaders = set()
-    for broker in brokers.running.values():
-        log = broker.node.find_log("orders", number)
-        leaders.add("" if log is None else log.leadership.leader)
-    led = [each for each in brokers.running.values() if is_led(each, number)]
-    return led[0] if len(led) == 1 and leaders == {led[0].node.address} else None
-
-
-def is_led(broker: Broker, number: int) -> bool:
-    log = broker.node.find_log("orders", number)
-    return log is not None and log.leadership.is_led
+def find_leader(brokers: Brokers, number: int = 0) -> tuple[Broker, Log] | None:
+    """Return a log of the topic with the broker that leads it, if all know it."""
+    found = [(each, log) for each in brokers.running.values() if (log := each.node.find_log("orders", number))]
+    led = [(broker, log) for broker, log in found if log.leadership.is_led]
+    leaders = {log.leadership.leader for _, log in found}
+    is_known = len(found) == len(brokers.running) and len(led) == 1 and leaders == {led[0][0].node.address}
+    return led[0] if is_known else None
 
 
 def led_log(brokers: Brokers, number: int = 0) -> tuple[Broker, Log]:
-    broker = find_leader(brokers, number)
-    assert broker is not None
-    log = broker.node.find_log("orders", number)
-    assert log is not None
-    return broker, log
+    found = find_leader(brokers, number)
+    assert found is not None
+    return found
 
 
 async def append(brokers: Brokers, name: str, producer: Producer, sequence: int, number: int = 0) -> None:
     """Append a record in a transaction, as a client does: again and again while it is told to try again."""
-    data = encode_batch(
-        0,
-        [b"record %d" % sequence],
-        timestamps=1000,
-        producer_id=producer.producer_id,
-        producer_epoch=producer.producer_epoch,
-        base_sequence=sequence,
-        is_transactional=True,
-    )
+    sent = batch(b"record %d" % sequence, producer=(*producer, sequence), is_transactional=True)
     with trio.fail_after(PATIENCE_S):
         while True:
             broker, log = led_log(brokers, number)
             try:
-                appended = broker.appender.append(log, [(check_crc(data), data)], name)
+                appended = broker.appender.append(log, sent, name)
             except AppendRefusedError as refused:
                 if refused.error_code is not ErrorCode.NOT_ENOUGH_REPLICAS:
                     raise
@@ -203,14 +186,14 @@ async def test_members_stay_in_their_group_when_the_wall_clock_is_set(
 async def test_repeated_batches_are_known_when_the_wall_clock_is_set(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = encode_batch(0, [b"once"], timestamps=1000, producer_id=7, producer_epoch=0, base_sequence=0)
+    sent = batch(b"once", producer=(7, 0, 0))
     async with open_orders() as brokers:
         broker, log = led_log(brokers)
-        assert await broker.appender.append(log, [(check_crc(data), data)], "").wait_offset() == 0
+        assert await broker.appender.append(log, sent, "").wait_offset() == 0
         read = time.time_ns
         monkeypatch.setattr(time, "time_ns", lambda: read() + 10**15)
         await trio.sleep(1000)  # producers that have sent nothing for a day are forgotten every ten minutes
-        assert await broker.appender.append(log, [(check_crc(data), data)], "").wait_offset() == 0
+        assert await broker.appender.append(log, sent, "").wait_offset() == 0
         assert log.index.end_offset == 1
 
 

@@ -353,11 +353,10 @@ class VirtualCluster:
         return [value or b"" for data in found for value in decode_batch(data, bytes_max=2**30).values]
 
 
-def batch(*values: bytes, producer: tuple[int, int, int] = (-1, -1, -1)) -> list[Any]:
+def batch(*values: bytes, producer: tuple[int, int, int] = (-1, -1, -1), **options: Any) -> list[Any]:
     """Return records as a client sends them; of a producer with an id, an epoch and a first sequence."""
-    producer_id, epoch, base_sequence = producer
-    options: dict[str, Any] = {"producer_id": producer_id, "producer_epoch": epoch, "base_sequence": base_sequence}
-    data = encode_batch(0, values, timestamps=1000, **options)
+    names = ("producer_id", "producer_epoch", "base_sequence")
+    data = encode_batch(0, values, timestamps=1000, **dict(zip(names, producer, strict=True)), **options)
     return [(check_crc(memoryview(data), 0), data)]
 
 
