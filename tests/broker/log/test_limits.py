@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 import trio
-import trio.testing
+from trio.testing import MockClock
 
+from dafka import wire
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.log.durable_waits import DURABLE_S, FAILING_S, DurableWaits
+from dafka.broker.log.own_partitions import HEAD_WAITS_S, HeadAnnouncer
 from dafka.broker.log.retention import _limits_of
 from dafka.broker.log.waiters import LogWaiters
 from dafka.errors import StorageError
@@ -38,7 +43,7 @@ def test_settings_of_a_topic_replace_the_limits_of_the_broker(
 
 
 async def test_waits_end_after_their_time_or_when_writes_have_failed_for_a_while(
-    autojump_clock: trio.testing.MockClock,
+    autojump_clock: MockClock,
 ) -> None:
     for limit_s in (DURABLE_S, 3.0):
         began = trio.current_time()
@@ -86,3 +91,26 @@ def test_only_tasks_that_watch_a_log_are_woken_up() -> None:
         watchers.notify(logs[1])
         assert second.is_set()
     assert len(watchers) == 0
+
+
+KEPT, DELETED = Partition("orders", "kept"), Partition("orders", "deleted")
+
+
+async def test_heads_are_sent_less_and_less_often_and_none_of_deleted_partitions(
+    autojump_clock: MockClock,
+) -> None:
+    sent: list[tuple[float, str, int]] = []
+
+    def publish(heads: list[wire.Head]) -> None:
+        sent.extend((trio.current_time(), each.address, each.sequence) for each in heads)
+
+    begun = trio.current_time()
+    heads = HeadAnnouncer(cast(Any, SimpleNamespace(publish=publish)), {KEPT: 3, DELETED: 0}.__getitem__)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(heads.run)
+        heads.add([KEPT, DELETED])
+        await trio.sleep(2 * sum(HEAD_WAITS_S))
+        nursery.cancel_scope.cancel()
+    due = [begun + sum(HEAD_WAITS_S[: number + 1]) for number in range(len(HEAD_WAITS_S))]
+    assert [each[1:] for each in sent] == [("kept", 2)] * len(HEAD_WAITS_S)
+    assert [each[0] for each in sent] == pytest.approx(due)

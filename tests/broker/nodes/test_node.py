@@ -75,6 +75,27 @@ async def test_internal_topics_are_hidden_and_cannot_be_deleted(autojump_clock: 
         assert "$state" in first.log_table.topics
 
 
+async def test_no_limit_drops_records_of_internal_topics_which_nodes_cannot_write(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster() as cluster:
+        disk = cluster.disks["A"] = Disk("A")
+        await disk.append([RecordBatch(Partition(each, "Z" * 32), 0, [b"node"]) for each in ("$state", "visits")])
+        for _ in range(2):
+            (broker,) = await cluster.start("A", store_retention_records=1, store_retention_interval_ms=20)
+            logs = list(await broker.ensure_internal_topic("$state", 2))
+            assert [log.number for log in logs] == [0, 1]
+            assert list(await broker.ensure_internal_topic("$state", 2)) == logs
+            await wait_for(lambda: cluster.log("A", "visits").high_watermark == 1)
+            if not logs[1].high_watermark:
+                await cluster.create("orders", "A")
+                await cluster.append("A", b"1", b"2", b"3", topic="$state", number=1)
+                await cluster.append("A", b"1", b"2", b"3")
+            await wait_for(lambda: cluster.log("A").index.start_offset >= 2)
+            assert await cluster.read("A", "$state", 1) == [b"1", b"2", b"3"]
+            assert logs[0].high_watermark == 0
+            assert "$state" not in broker.inventory.topics_without_logs()
+            await cluster.stop("A")
+
+
 async def test_internal_topics_wait_for_nodes_that_are_there_and_for_no_others(autojump_clock: MockClock) -> None:
     async with open_virtual_cluster() as cluster:
         cluster.cut("A", "B")

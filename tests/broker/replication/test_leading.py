@@ -8,6 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from dafka.broker.core.log.entries import BatchEntry, RunEntry
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.positions import Offset, RecordSequence
 from dafka.broker.core.replication.replicated_logs import ReplicatedLog
@@ -16,6 +17,7 @@ from dafka.broker.replication import leader as leader_module
 from dafka.broker.replication.leader import LedLogs
 from dafka.errors import NotLeaderError, StorageError
 from dafka.records import Partition, RecordBatch
+from tests.broker.core.entries import batch_entry, run_entry
 from tests.broker.replication.virtual_cluster import PATIENCE_S, Disk, batch, open_virtual_cluster, wait_for
 
 
@@ -34,6 +36,9 @@ async def test_a_log_goes_on_when_its_leader_stops_and_all_keep_it_when_it_is_ba
         assert await cluster.read(leader) == [b"a", b"b", b"c"]
         assert [cluster.log(each).leadership.leader for each in "ABC"] == [leader * 32] * 3
         assert [cluster.log(each).leadership.epoch for each in "ABC"] == [epoch] * 3
+        with pytest.raises(NotLeaderError) as caught:
+            cluster.brokers["A"].writer.append(cluster.log("A"), batch(b"x"))
+        assert caught.value.leader == leader * 32
         assert cluster.log(leader).epochs == [(0, 0), (epoch, 2)]
         for each in "ABC":
             log = cluster.log(each)
@@ -55,14 +60,6 @@ async def test_a_follower_gets_and_acknowledges_what_was_lost_on_the_way(
         cluster.down.clear()  # the connection was not lost
         with trio.fail_after(5):
             assert await appended.wait_offset() == 0
-
-
-async def test_only_the_leader_takes_records_and_others_name_it(autojump_clock: MockClock) -> None:
-    async with open_virtual_cluster("AB", "AB") as cluster:
-        await wait_for(lambda: cluster.log("B").leadership.leader == "A" * 32)
-        with pytest.raises(NotLeaderError) as caught:
-            cluster.brokers["B"].writer.append(cluster.log("B"), batch(b"x"))
-        assert caught.value.leader == "A" * 32
 
 
 async def test_nothing_is_committed_or_led_without_a_majority(autojump_clock: MockClock) -> None:
@@ -146,13 +143,21 @@ async def test_a_preferred_leader_that_is_back_leads_again(autojump_clock: MockC
         assert len(cluster.brokers["B"].epoch_starts("orders")[0]) == 3
 
 
-async def test_followers_in_a_rack_let_clients_read_what_is_committed(autojump_clock: MockClock) -> None:
+async def test_followers_in_a_rack_let_clients_read_what_is_committed_also_while_nothing_is_appended(
+    autojump_clock: MockClock,
+) -> None:
+    """Otherwise a leader would go on sending clients to followers that refuse them."""
     async with open_virtual_cluster("ABC", "ABC", rack="r") as cluster:
+
+        async def check(*values: bytes) -> None:
+            logs = [cluster.log(each) for each in "ABC"]
+            await wait_for(lambda: all(each.leadership.is_follower_readable for each in logs))
+            await wait_for(lambda: all(each.high_watermark == len(values) for each in logs))
+            assert [await cluster.read(each) for each in "ABC"] == [list(values)] * 3
+
+        await check()
         await cluster.append("A", b"a", b"b")
-        await wait_for(lambda: all(cluster.log(each).high_watermark == 2 for each in "ABC"))
-        for each in "ABC":
-            assert cluster.log(each).leadership.is_follower_readable
-            assert await cluster.read(each) == [b"a", b"b"]
+        await check(b"a", b"b")
         cluster.cut("A", "BC")
         await cluster.brokers["A"].writer.append(cluster.log("A"), batch(b"lost")).durable.wait()
         await trio.sleep(0.3)
@@ -160,9 +165,12 @@ async def test_followers_in_a_rack_let_clients_read_what_is_committed(autojump_c
         leader = await cluster.wait_leader("BC")
         await cluster.append(leader, b"c")
         cluster.heal()
-        await wait_for(lambda: all(cluster.log(each).high_watermark == 4 for each in "ABC"))
-        for each in "ABC":
-            assert await cluster.read(each) == [b"a", b"b", b"c", b"lost"]
+        await check(b"a", b"b", b"c", b"lost")
+        cluster.cut(leader, "ABC".replace(leader, ""))
+        await cluster.wait_leader("ABC".replace(leader, ""))
+        cluster.heal()
+        await wait_for(lambda: cluster.in_sync() == "ABC")
+        await check(b"a", b"b", b"c", b"lost")
 
 
 async def test_a_follower_shows_no_offset_before_it_can_give_the_record(
@@ -204,21 +212,6 @@ async def test_a_follower_whose_disk_could_not_be_read_goes_on_although_nothing_
         assert cluster.log("B").high_watermark == 1
         unreadable.clear()
         await wait_for(lambda: cluster.log("B").high_watermark == 2)
-
-
-async def test_followers_in_a_rack_let_clients_read_while_nothing_is_appended(autojump_clock: MockClock) -> None:
-    """Otherwise a leader would go on sending clients to followers that refuse them."""
-    async with open_virtual_cluster("ABC", "ABC", rack="r") as cluster:
-        await wait_for(lambda: all(cluster.log(each).leadership.is_follower_readable for each in "ABC"))
-        await cluster.append("A", b"a")
-        await wait_for(lambda: all(cluster.log(each).high_watermark == 1 for each in "ABC"))
-        cluster.cut("A", "BC")
-        leader = await cluster.wait_leader("BC")
-        cluster.heal()
-        await wait_for(lambda: cluster.in_sync() == "ABC")
-        await wait_for(lambda: all(cluster.log(each).leadership.is_follower_readable for each in "ABC"))
-        assert [await cluster.read(each) for each in "ABC"] == [[b"a"]] * 3
-        assert cluster.leader() == leader
 
 
 async def test_without_racks_clients_read_from_leaders_only(autojump_clock: MockClock) -> None:
@@ -276,16 +269,19 @@ async def test_a_replica_that_joins_is_not_in_sync_for_clients_until_it_counts(a
         assert cluster.log("A").leadership.learners == ()
 
 
-async def test_all_brokers_stop_and_start_again(autojump_clock: MockClock) -> None:
-    async with open_virtual_cluster("ABC", "ABC", "BCA", "CAB") as cluster:
-        for number, leader in enumerate("ABC"):
-            await cluster.append(leader, *[b"%d" % each for each in range(number + 1)], number=number)
-        await cluster.stop("A", "B", "C")
-        await cluster.start("A", "B", "C")
-        for number in range(3):
-            leader = await cluster.wait_leader("ABC", "orders", number)
-            assert await cluster.read(leader, number=number) == [b"%d" % each for each in range(number + 1)]
-            assert await cluster.append(leader, b"more", number=number) == number + 1
+@pytest.mark.parametrize("availability", ["majority", "branch"])
+async def test_batches_of_idempotent_producers_are_merged_once_or_only_where_nobody_acknowledged_them(
+    autojump_clock: MockClock, availability: str
+) -> None:
+    """Plain records around them are merged in any case."""
+    async with open_virtual_cluster("A", "A", topic={"availability": availability}) as cluster:
+        admitted, log = cluster.brokers["A"].replicator.led_logs.admitted, cluster.log("A")
+        first, second = (batch_entry(each, 5, 7, 0, each, 0, 0) for each in (2, 8))
+        entries: list[RunEntry | BatchEntry] = [run_entry(100, "another", 0, 15), first, second]
+        whole, plain = list(range(15)), [0, 1, 7, 13, 14]
+        for wanted in (whole if availability == "branch" else plain, plain):
+            runs = [each for each in admitted(log, entries) if isinstance(each, RunEntry)]
+            assert [each.first_sequence + n for each in runs for n in range(each.record_count)] == wanted
 
 
 async def test_divergent_records_that_could_not_be_read_are_merged_later(

@@ -355,8 +355,8 @@ class VirtualCluster:
 
 def batch(*values: bytes, producer: tuple[int, int, int] = (-1, -1, -1), **options: Any) -> list[Any]:
     """Return records as a client sends them; of a producer with an id, an epoch and a first sequence."""
-    names = ("producer_id", "producer_epoch", "base_sequence")
-    data = encode_batch(0, values, timestamps=1000, **dict(zip(names, producer, strict=True)), **options)
+    options |= zip(("producer_id", "producer_epoch", "base_sequence"), producer, strict=True)
+    data = encode_batch(0, values, timestamps=1000, **options)
     return [(check_crc(memoryview(data), 0), data)]
 
 
