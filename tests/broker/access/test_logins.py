@@ -158,27 +158,19 @@ async def test_few_passwords_are_hashed_at_the_same_time() -> None:
     assert len(running) == HASHING_MAX + 3
 
 
-async def test_step_that_does_not_end_a_login_does_not_forget_the_failures() -> None:
+async def test_failures_are_forgotten_after_a_right_password_and_not_within_a_login_nor_of_unknown_users() -> None:
+    """A malformed message names no user. It must not lock the others of its address out."""
     logins = Logins()
+    for _ in range(3):
+        for _ in range(FAILURES_FREE - 1):
+            await fail(logins, "a", "anne")
+        await succeed(logins, "a", "anne")
+    for _ in range(3 * FAILURES_FREE):
+        await fail(logins, "a", "")
+    await succeed(logins, "a", "")
     for _ in range(FAILURES_FREE - 1):
         await fail(logins, "a", "anne")
         assert await logins.verify("a", "anne", lambda: b"continue", is_last=lambda: False) == b"continue"
     await fail(logins, "a", "anne")
     with pytest.raises(TooManyLoginsError):
         logins.check("a", "anne")
-
-
-async def test_a_right_password_ends_the_delays() -> None:
-    logins = Logins()
-    for _ in range(3):
-        for _ in range(FAILURES_FREE - 1):
-            await fail(logins, "a", "anne")
-        await succeed(logins, "a", "anne")
-
-
-async def test_logins_of_unknown_users_are_not_delayed() -> None:
-    """A malformed message names no user. It must not lock the others of its address out."""
-    logins = Logins()
-    for _ in range(3 * FAILURES_FREE):
-        await fail(logins, "a", "")
-    await succeed(logins, "a", "")

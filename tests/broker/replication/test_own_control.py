@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, cast
+from random import Random
+from types import SimpleNamespace
+from typing import Any
 
 import attrs
-import pytest
 
 from dafka.broker.core.replication.records import (
     BRANCHES_TOPIC,
@@ -17,10 +18,10 @@ from dafka.broker.core.replication.records import (
     Vote,
     VoteRequest,
     decode_control,
-    encode_control,
     key_of,
 )
 from dafka.broker.replication.own_control import OwnControl
+from tests.seeds import each_seed
 
 LOG, OTHER = "id/0", "id/1"
 
@@ -57,82 +58,76 @@ class Logs:
         if epoch is None:
             return None
         row = EpochStart(name, LeaderAndEpoch(epoch, "a"), NO_EPOCH_END, ("a",))
-        return attrs.make_class("Log", {"replica": attrs.field()})(attrs.make_class("Replica", ["latest"])(row))
+        return SimpleNamespace(replica=SimpleNamespace(latest=row))
 
 
-def request(epoch: int, log: str = LOG) -> VoteRequest:
-    return VoteRequest(log, LeaderAndEpoch(epoch, "a"), ("a", "b"))
+class History:
+    """What happens to a broker's records, and which of them it must have."""
+
+    def __init__(self, seed: int) -> None:
+        self.draw = Random(seed)
+        self.storage, self.logs = Storage(), Logs()
+        self.control = self.make()
+        self.kept: dict[str, dict[str, ControlRecord]] = {LOG: {}, OTHER: {}}
+        self.waiting: list[ControlRecord] = []
+        self.writing: list[ControlRecord] = []
+        self.writes = 0
+
+    def make(self) -> OwnControl:
+        parts: Any = self.logs, self.storage
+        return OwnControl(*parts)
+
+    def write(self, log: str) -> None:
+        """Write a record. Requests and votes of epochs before the latest one of its log are removed with it."""
+        epoch, kept = LeaderAndEpoch(self.draw.randrange(9), "a"), self.kept[log]
+        request, vote = VoteRequest(log, epoch, ("a", "b")), Vote(log, epoch, NO_EPOCH_END, (("a", "b"),))
+        rows: list[ControlRecord] = [request, vote, EpochStart(log, epoch, NO_EPOCH_END, ("a", "b"))]
+        record = self.draw.choice(rows)
+        self.control.write(record)
+        kept[key_of(record)] = record
+        for key, each in list(kept.items()):
+            if not isinstance(each, EpochStart) and each.leader_epoch.epoch < self.logs.latest.get(log, 0):
+                del kept[key]
+        self.waiting.append(record)
+        self.writes += 1
+
+    def begin(self, _log: str) -> None:
+        self.control.begin_write()
+        self.waiting, self.writing = [], self.writing + self.waiting  # the last write can have failed
+
+    def done(self, _log: str) -> None:
+        assert self.control.write_done() == self.writing
+        self.writing = []
+
+    def advance(self, log: str) -> None:
+        self.logs.latest[log] = self.draw.randrange(9)
+        if self.logs.latest[log] == 8:
+            del self.logs.latest[log]  # nothing is known of the log
+
+    def forget(self, log: str) -> None:
+        self.control.forget([log, "unknown/0"])
+        self.writes += bool(self.kept[log])
+        self.kept[log] = {}
+
+    def restart(self, _log: str) -> None:
+        self.control, self.waiting, self.writing = self.make(), [], []
+        for each in self.storage.records:
+            self.control.restore(key_of(each), each)
+
+    def remove(self, log: str) -> None:
+        """Restore a record that another process of the broker has removed."""
+        if self.kept[log]:
+            key = self.draw.choice(sorted(self.kept[log]))
+            self.control.restore(key, None)
+            del self.kept[log][key], self.storage.values[key.encode()]
 
 
-def vote(epoch: int, log: str = LOG) -> Vote:
-    return Vote(log, LeaderAndEpoch(epoch, "b"), NO_EPOCH_END, (("a", "b"),))
-
-
-def start(epoch: int, log: str = LOG) -> EpochStart:
-    return EpochStart(log, LeaderAndEpoch(epoch, "a"), NO_EPOCH_END, ("a", "b"))
-
-
-@pytest.fixture
-def parts() -> tuple[OwnControl, Storage, Logs]:
-    storage, logs = Storage(), Logs()
-    return OwnControl(cast("Any", logs), cast("Any", storage)), storage, logs
-
-
-def test_records_are_durable_when_the_write_that_has_them_is_done(parts: tuple[OwnControl, Storage, Logs]) -> None:
-    control, storage, _ = parts
-    assert control.is_durable
-    control.write(request(1))
-    control.begin_write()
-    control.write(vote(2))
-    assert not control.is_durable
-    assert control.write_done() == [request(1)]
-    assert not control.is_durable
-    control.begin_write()
-    control.write(vote(3))
-    control.begin_write()  # the write has failed, and comes again with more
-    assert control.write_done() == [vote(2), vote(3)]
-    assert control.is_durable
-    assert control.write_done() == []
-    assert storage.records == {request(1), vote(2), vote(3)}
-
-
-def test_requests_and_votes_of_former_epochs_are_removed_with_the_next_record(
-    parts: tuple[OwnControl, Storage, Logs],
-) -> None:
-    control, storage, logs = parts
-    for each in (request(4), vote(4), start(4), vote(5), request(6), vote(4, OTHER)):
-        control.write(each)
-    logs.latest[LOG] = 5
-    control.write(vote(7))
-    assert storage.records == {start(4), vote(5), request(6), vote(7), vote(4, OTHER)}
-    logs.latest[LOG] = 8
-    writes = storage.writes
-    control.write(start(8))
-    assert storage.records == {start(4), start(8), vote(4, OTHER)}
-    assert storage.writes == writes + 1, "in one write"
-    del logs.latest[LOG]
-    control.write(vote(1))
-    assert vote(1) in storage.records, "nothing is known of the log"
-
-
-def test_restored_records_are_removed_like_written_ones(parts: tuple[OwnControl, Storage, Logs]) -> None:
-    control, storage, logs = parts
-    for each in (request(1), vote(2), start(1)):
-        storage.values[key_of(each).encode()] = encode_control(each)
-        control.restore(key_of(each), each)
-    control.restore(key_of(vote(2)), None)
-    del storage.values[key_of(vote(2)).encode()]
-    logs.latest[LOG] = 3
-    control.write(vote(4))
-    assert storage.records == {start(1), vote(4)}
-
-
-def test_records_of_deleted_logs_are_removed(parts: tuple[OwnControl, Storage, Logs]) -> None:
-    control, storage, _ = parts
-    for each in (start(1), vote(2), start(1, OTHER)):
-        control.write(each)
-    control.forget([LOG, "unknown/0"])
-    assert storage.records == {start(1, OTHER)}
-    writes = storage.writes
-    control.forget([LOG])
-    assert storage.writes == writes, "nothing is left"
+@each_seed(100)
+def test_any_history_of_records_follows_a_model(seed: int) -> None:
+    history = History(seed)
+    actions = [*[history.write] * 4, history.begin, history.done, history.advance, history.forget, history.restart]
+    for _ in range(60):
+        history.draw.choice([*actions, history.remove])(history.draw.choice([LOG, OTHER]))
+        assert history.storage.records == {each for records in history.kept.values() for each in records.values()}
+        assert history.control.is_durable == (not history.waiting and not history.writing)
+        assert history.storage.writes == history.writes
