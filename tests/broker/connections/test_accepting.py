@@ -17,8 +17,6 @@ from dafka.config import Config
 from dafka.errors import AddressInUseError, ConfigError
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.trio
-
 SECURITY = ServerSecurity(Config().clients)
 DEADLINE_S = 60
 

@@ -47,28 +47,29 @@ async def test_what_waits_in_one_room_is_admitted_when_another_has_less(autojump
     rooms[1].give_back(40)
 
 
+async def read_nothing(room: MemoryPool, ended: list[int], number: int = 0) -> None:
+    room.take_now(30)
+    with trio.CancelScope() as scope, room.waiting_for_client(scope, 30):
+        await trio.sleep_forever()
+    ended.append(number)
+    room.give_back(30)
+
+
 async def test_clients_that_read_nothing_end_when_others_wait(autojump_clock: trio.testing.MockClock) -> None:
     """The clients that have read nothing for the longest time are ended first, and only as many as is needed."""
     memory = Memory(200)
     room = memory.make_pool(100)
     ended: list[int] = []
 
-    async def read_nothing(number: int) -> None:
-        room.take_now(30)
-        with trio.CancelScope() as scope, room.waiting_for_client(scope, 30):
-            await trio.sleep_forever()
-        ended.append(number)
-        room.give_back(30)
-
     async with trio.open_nursery() as nursery:
         for number in range(3):
-            nursery.start_soon(read_nothing, number)
+            nursery.start_soon(read_nothing, room, ended, number)
             await trio.sleep(PATIENCE_S)
         begun = trio.current_time()
         async with room.take("honest", 40):
             assert trio.current_time() - begun < 1
             assert sorted(ended) == [0, 1]  # 10 were left
-        nursery.start_soon(read_nothing, 3)
+        nursery.start_soon(read_nothing, room, ended, 3)
         await trio.testing.wait_all_tasks_blocked()
         assert memory.ended_holders == 2
         assert room.grant(100) == 100  # which cannot wait, but makes room for the next one
@@ -209,19 +210,13 @@ async def test_several_that_wait_end_no_more_clients_than_all_of_them_need(
     memory = Memory(200)
     room = memory.make_pool(100)
 
-    async def read_nothing() -> None:
-        room.take_now(30)
-        with trio.CancelScope() as scope, room.waiting_for_client(scope, 30):
-            await trio.sleep_forever()
-        room.give_back(30)
-
     async def take(source: str) -> None:
         async with room.take(source, 15):
             await trio.sleep(0.01)
 
     async with trio.open_nursery() as nursery:
         for _ in range(3):
-            nursery.start_soon(read_nothing)
+            nursery.start_soon(read_nothing, room, [])
         await trio.sleep(PATIENCE_S)
         with trio.fail_after(100):
             async with trio.open_nursery() as waiting:

@@ -47,25 +47,11 @@ def test_listening_elsewhere_needs_authentication_or_the_operators_word(users: P
                 security.check_exposure(host)
 
 
-@pytest.mark.parametrize(
-    ("host", "expected"),
-    [
-        ("127.0.0.1", True),
-        ("127.255.0.9", True),
-        ("localhost", True),
-        ("::1", True),
-        ("::1%lo", True),
-        ("::ffff:127.0.0.1", True),
-        ("::ffff:10.0.0.1", False),
-        ("10.0.0.1", False),
-        ("128.0.0.1", False),
-        ("localhost.example", False),
-        ("", False),
-        ("*", False),
-    ],
-)
-def test_loopback_is_known(host: str, expected: bool) -> None:
-    assert is_loopback(host) is expected
+def test_loopback_is_known() -> None:
+    for host in ("127.0.0.1", "127.255.0.9", "localhost", "::1", "::1%lo", "::ffff:127.0.0.1"):
+        assert is_loopback(host)
+    for host in ("::ffff:10.0.0.1", "10.0.0.1", "128.0.0.1", "localhost.example", "", "*"):
+        assert not is_loopback(host)
 
 
 @pytest.mark.parametrize(

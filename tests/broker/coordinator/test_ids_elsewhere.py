@@ -16,8 +16,6 @@ from dafka.broker.core.transactions.coordinator import InitProducerResult
 from dafka.broker.interbroker.messenger import BrokerMessenger
 from tests.broker.coordinator.shards import Records, Shard, serve
 
-pytestmark = pytest.mark.trio
-
 
 class Broker:
     """A broker that coordinates one shard, or none."""

@@ -31,8 +31,6 @@ from dafka.storage.plugin_helpers import now_ms
 from tests.broker.coordinator.shards import Records, Shard, serve
 from tests.broker.replication.virtual_cluster import batch
 
-pytestmark = pytest.mark.trio
-
 ORDERS, PAYMENTS = TopicPartition("orders", 0), TopicPartition("payments", 0)
 LOG, GROUP = TransactionParticipant("orders", number=0), TransactionParticipant(name="g")
 OWN, OLDER, NEWER = Producer(7, 3), Producer(7, 2), Producer(7, 4)
@@ -144,9 +142,7 @@ async def test_messages_of_former_leaders_confirm_nothing(stale: Begin) -> None:
     assert leader.check() is ErrorCode.NOT_ENOUGH_REPLICAS, "it led the log in a former epoch"
 
 
-async def test_a_leader_asks_once_in_a_while_and_repeats_a_refusal_once(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_a_leader_asks_once_in_a_while_and_repeats_a_refusal_once(autojump_clock: trio.testing.MockClock) -> None:
     leader = Broker("leader", leads=True)
     asked = [("coordinator", Ask("t", OWN, LOG, 1))]
     assert [leader.check(), leader.check()] == [ErrorCode.NOT_ENOUGH_REPLICAS] * 2

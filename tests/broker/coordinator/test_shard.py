@@ -22,8 +22,6 @@ from dafka.broker.log.durable_waits import DURABLE_S, FAILING_S
 from dafka.storage.plugin_helpers import now_ms
 from tests.broker.coordinator.shards import Records, Shard, serve
 
-pytestmark = pytest.mark.trio
-
 ORDERS = TopicPartition("orders", 0)
 
 

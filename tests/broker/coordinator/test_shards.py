@@ -14,12 +14,7 @@ from dafka.batches import check_crc, encode_batch
 from dafka.broker.coordinator import coordinator_log as slot_log
 from dafka.broker.coordinator.coordinator_log import CoordinatorLog
 from dafka.broker.coordinator.coordinator_shard import CoordinatorError, CoordinatorShard
-from dafka.broker.core.coordination.state_records import (
-    COORDINATORS_TOPIC,
-    SHARDS,
-    StateRecord,
-    shard_of,
-)
+from dafka.broker.core.coordination.state_records import COORDINATORS_TOPIC, SHARDS, StateRecord, shard_of
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.coordinator import CommitRequest, OffsetToCommit
 from dafka.broker.core.log.log import Log

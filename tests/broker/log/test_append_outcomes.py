@@ -24,8 +24,6 @@ from dafka.broker.log.writer import PendingAppend
 from dafka.errors import NotLeaderError, OutcomeUnknownError, TopicDeletedError
 from dafka.records import Partition, RecordBatch
 
-pytestmark = pytest.mark.trio
-
 TOPIC = Topic("orders", "id", 1)
 NAME = name_log("id", 0)
 

@@ -22,7 +22,13 @@ from dafka.broker.core.log.producer_state import GAP_WAIT_MS
 from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.positions import Offset
-from dafka.broker.log.appending import AppendedBatches, AppendRefusedError, ClientAppender, read_batches
+from dafka.broker.log.appending import (
+    INLINE_BYTES_MAX,
+    AppendedBatches,
+    AppendRefusedError,
+    ClientAppender,
+    read_batches,
+)
 from dafka.broker.log.waiters import LogWaiters
 from dafka.broker.log.writer import LogWriter
 from dafka.config import KafkaConfig
@@ -53,6 +59,7 @@ class Broker:
             waits=SimpleNamespace(problem=""),
             durable=trio.Event(),
             durable_end=lambda partition: self.durable_ends.get(partition, 0),
+            wait_capacity=trio.lowlevel.checkpoint,
         )
 
         def append_own(records: RecordBatch, _now: float) -> list[Any]:
@@ -233,10 +240,40 @@ async def test_batches_are_refused_without_effect() -> None:
     assert Broker().appender.message_bytes_max(broker.log) == 1000
 
 
+async def test_compressed_batches_are_unpacked_within_the_limit_of_their_topic_when_there_is_room() -> None:
+    values = {size: [bytes(size)] * 4 for size in (10, 240, 260, INLINE_BYTES_MAX)}
+    sent = {size: encode_batch(0, each, timestamps=0, compression=Compression.ZSTD) for size, each in values.items()}
+    small, large = (Broker(**{"max.decompressed.message.bytes": f"{limit}"}) for limit in (1000, 5 * INLINE_BYTES_MAX))
+    waits = 0
+
+    async def unpack(broker: Broker, data: bytes) -> Any:
+        try:
+            async with broker.appender.unpacked(broker.log, [(check_crc(data), data)], "source") as records:
+                return records and list(records.values)
+        except AppendRefusedError as error:
+            return error.error_code
+
+    async def wait_capacity() -> None:
+        nonlocal waits
+        waits += 1
+        if waits == 2:
+            large.table.remove_topic("orders")
+
+    large.storage.wait_capacity = wait_capacity
+    assert await unpack(small, batch(2)[1]) is None, "it is not compressed"
+    for size in (10, 240, 260):
+        found = await unpack(small, sent[size])
+        assert found == (values[size] if size < 250 else ErrorCode.MESSAGE_TOO_LARGE)
+        assert await unpack(large, sent[size]) == values[size]
+    assert waits == 0
+    assert await unpack(large, sent[INLINE_BYTES_MAX]) == values[INLINE_BYTES_MAX]
+    assert await unpack(large, sent[INLINE_BYTES_MAX]) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "it is gone"
+    small.log.leadership = attrs.evolve(small.log.leadership, is_led=False)
+    assert await unpack(small, sent[10]) is None
+
+
 @pytest.mark.parametrize("availability", ["majority", "branch"])
-async def test_a_lasting_gap_is_refused_unless_the_rest_may_be_on_the_other_side_of_a_split(
-    availability: str,
-) -> None:
+async def test_a_lasting_gap_is_refused_unless_the_rest_may_be_on_the_other_side_of_a_split(availability: str) -> None:
     broker = Broker(availability=availability)
     broker.append(batch(2, producer_id=7))
     after = batch(2, producer_id=7, sequence=5)

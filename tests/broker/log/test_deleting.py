@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -13,7 +14,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from dafka.broker.core.log.offset_assigner import OffsetAssigner
 from dafka.broker.core.partition_address import INDEX_TOPIC
 from dafka.broker.core.positions import Offset
-from dafka.errors import TopicDeletedError
+from dafka.broker.log.durable_waits import FAILING_S
+from dafka.errors import StorageError, TopicDeletedError
 from dafka.records import Partition, RecordBatch
 from dafka.storage import open_storage
 from tests.broker.nodes.test_broker import log_of, open_broker, read_all, values_of, wait_end
@@ -118,6 +120,33 @@ async def test_records_are_not_deleted_from_a_topic_that_is_deleted_meanwhile(au
         nursery.start_soon(broker.delete_topic, "orders")
         with pytest.raises(TopicDeletedError):
             await broker.deletion.delete_before(cluster.log("A"), Offset(1))
+
+
+async def test_a_log_begins_after_what_retention_has_just_dropped(autojump_clock: MockClock) -> None:
+    settings: dict[str, Any] = {"store_retention_records": 1, "store_retention_interval_ms": 10_000}
+    async with open_virtual_cluster("A", "A", **settings) as cluster:
+        await cluster.append("A", b"x", b"y", b"z")
+        log = cluster.log("A")
+        await wait_for(lambda: cluster.earliest("A", log.leader_partition) == [2])
+        assert log.index.start_offset == 2
+
+
+async def test_requests_are_refused_while_the_storage_fails_and_accepted_when_it_works_again(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_virtual_cluster("A", "A") as cluster:
+        storage, disk = cluster.brokers["A"].storage, cluster.disks["A"]
+        for _ in range(2):
+            disk.is_full = True
+            storage.write_state("$checkpoints", [(b"k", b"v")])
+            await trio.sleep(FAILING_S / 2)
+            storage.waits.check()
+            await trio.sleep(FAILING_S)
+            with pytest.raises(StorageError, match="no space left"):
+                storage.waits.check()
+            disk.is_full = False
+            await cluster.append("A", b"x")
+            storage.waits.check()
 
 
 async def test_records_before_the_start_of_a_log_are_dropped_at_all_replicas(autojump_clock: MockClock) -> None:

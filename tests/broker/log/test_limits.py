@@ -42,9 +42,7 @@ def test_settings_of_a_topic_replace_the_limits_of_the_broker(
     assert _limits_of(Topic("orders", "1D", 1, settings), DEFAULT, is_compacted=is_compacted) == expected
 
 
-async def test_waits_end_after_their_time_or_when_writes_have_failed_for_a_while(
-    autojump_clock: MockClock,
-) -> None:
+async def test_waits_end_after_their_time_or_when_writes_have_failed_for_a_while(autojump_clock: MockClock) -> None:
     for limit_s in (DURABLE_S, 3.0):
         began = trio.current_time()
         with pytest.raises(StorageError, match="it may be stored later"), DurableWaits().bounded(limit_s):
@@ -96,9 +94,7 @@ def test_only_tasks_that_watch_a_log_are_woken_up() -> None:
 KEPT, DELETED = Partition("orders", "kept"), Partition("orders", "deleted")
 
 
-async def test_heads_are_sent_less_and_less_often_and_none_of_deleted_partitions(
-    autojump_clock: MockClock,
-) -> None:
+async def test_heads_are_sent_less_and_less_often_and_none_of_deleted_partitions(autojump_clock: MockClock) -> None:
     sent: list[tuple[float, str, int]] = []
 
     def publish(heads: list[wire.Head]) -> None:

@@ -10,6 +10,7 @@ from trio.testing import MockClock
 
 from dafka.broker.core.log.entries import BatchEntry, RunEntry
 from dafka.broker.core.log.log import Log
+from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.positions import Offset, RecordSequence
 from dafka.broker.core.replication.replicated_logs import ReplicatedLog
 from dafka.broker.log.index_reader import read_tail
@@ -337,6 +338,39 @@ async def test_what_was_merged_into_a_former_epoch_and_lost_with_it_is_merged_ag
         await cluster.wait_leader(leader)
         await wait_for(lambda: cluster.log(leader).high_watermark == 4)
         assert await cluster.read(leader) == [b"a", b"b", b"c", b"merged"]
+
+
+async def test_nothing_is_merged_into_a_log_that_another_broker_leads_by_then(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_merge, merged = trio.Event(), list[str]()
+
+    async def read_tail_later(*arguments: Any) -> list[Any]:
+        await may_merge.wait()
+        return await read_tail(*arguments)
+
+    def merge_divergent(table: LogTable, log: Log, entries: list[Any]) -> None:
+        merged.append(table._identity)
+        merge(table, log, entries)
+
+    merge = LogTable.merge_divergent
+    monkeypatch.setattr(leader_module, "read_tail", read_tail_later)
+    monkeypatch.setattr(LogTable, "merge_divergent", merge_divergent)
+    async with open_virtual_cluster("ABC", "ABC") as cluster:
+        cluster.cut("A", "BC")
+        await cluster.brokers["A"].writer.append(cluster.log("A"), batch(b"merged")).durable.wait()
+        former = await cluster.wait_leader("BC")
+        cluster.heal()
+        await wait_for(lambda: cluster.in_sync() == "ABC" and bool(may_merge.statistics().tasks_waiting))
+        cluster.cut(former, "ABC".replace(former, ""))
+        leader = await cluster.wait_leader("ABC".replace(former, ""))
+        cluster.heal()
+        await wait_for(lambda: cluster.replicated(former).replica.led_epoch is None)
+        may_merge.set()
+        await wait_for(lambda: cluster.log(leader).high_watermark == 1)
+        await trio.sleep(3)
+        assert set(merged) == {leader * 32}
+        assert await cluster.read(leader) == [b"merged"]
 
 
 async def test_a_leader_whose_epoch_ends_while_it_reads_the_log_does_not_begin_it(autojump_clock: MockClock) -> None:

@@ -134,9 +134,7 @@ async def test_a_broker_that_was_stopped_takes_nobody_for_dead(
         assert cluster.log("A").leadership.epoch == 0
 
 
-async def test_a_lease_lasts_for_less_than_the_timeout_since_the_last_round_was_sent(
-    autojump_clock: MockClock,
-) -> None:
+async def test_a_lease_lasts_for_less_than_the_timeout_since_the_last_round_was_sent(autojump_clock: MockClock) -> None:
     async with open_virtual_cluster() as cluster:
         (leader, *_) = await cluster.start("A", "B", "C", leader_timeout_ms=1000, heartbeat_ms=250)
         await cluster.create("orders", "ABC")

@@ -13,13 +13,7 @@ from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.partition_address import INDEX_TOPIC
 from dafka.errors import NotLeaderError, TopicDeletedError
 from dafka.records import RecordBatch
-from tests.broker.replication.virtual_cluster import (
-    PATIENCE_S,
-    VirtualCluster,
-    batch,
-    open_virtual_cluster,
-    wait_for,
-)
+from tests.broker.replication.virtual_cluster import PATIENCE_S, VirtualCluster, batch, open_virtual_cluster, wait_for
 
 
 async def delete(cluster: VirtualCluster, name: str, topic: str = "orders") -> None:
