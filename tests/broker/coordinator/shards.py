@@ -8,6 +8,7 @@ from typing import Any
 
 import attrs
 import trio
+import trio.testing
 
 from dafka.broker.coordinator.coordinator_shard import CoordinatorShard
 from dafka.broker.core.coordination.effects import WriteMarkers
@@ -85,6 +86,11 @@ class Shard:
             TransactionCoordinator(TransactionSettings()),
             self._end,
         )
+
+    async def commit(self, count: int | None = None) -> None:
+        """Make records durable, and wait for what follows."""
+        self.records.commit(count)
+        await trio.testing.wait_all_tasks_blocked()
 
     async def _end(self, shard: CoordinatorShard, ending: WriteMarkers) -> None:
         self.ended.append(ending)

@@ -55,8 +55,7 @@ async def test_another_broker_gives_ids_once_they_are_reserved_durably() -> None
             nursery.start_soon(here.ask, found)
         await trio.testing.wait_all_tasks_blocked()
         assert found == []
-        shard.records.commit()
-        await trio.testing.wait_all_tasks_blocked()
+        await shard.commit()
         nursery.start_soon(there.ask, found)
         await trio.testing.wait_all_tasks_blocked()
         assert sorted(each.producer for each in found) == [(0, 0), (1, 0), (2, 0)]

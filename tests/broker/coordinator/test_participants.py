@@ -90,6 +90,11 @@ class Broker:
         self.markers.append((log, marker))
         return self.written
 
+    async def commit(self, offset: int) -> None:
+        self.log.high_watermark = Offset(offset)
+        self.watchers.notify(self.log)
+        await trio.testing.wait_all_tasks_blocked()
+
     def check(self, producer: Producer = OWN) -> ErrorCode:
         return self.participants.check_log(self.log, "t", producer)
 
@@ -238,15 +243,11 @@ async def test_a_leader_ends_a_transaction_once_and_confirms_when_enough_replica
         leader.log.index.append("", RecordSequence(0), 4, is_open=False)
         leader.written.set()
         await trio.testing.wait_all_tasks_blocked()
-        leader.log.high_watermark = Offset(3)
-        leader.watchers.notify(leader.log)
-        await trio.testing.wait_all_tasks_blocked()
+        await leader.commit(3)
         assert leader.taken() == []
         if not is_current:
             leader.log.leadership = attrs.evolve(leader.log.leadership, epoch=2)
-        leader.log.high_watermark = Offset(4)
-        leader.watchers.notify(leader.log)
-        await trio.testing.wait_all_tasks_blocked()
+        await leader.commit(4)
         assert leader.taken() == ([("coordinator", Ended(3))] if is_current else [])
         nursery.cancel_scope.cancel()
 
@@ -258,21 +259,20 @@ async def test_a_coordinator_ends_a_transaction_everywhere_and_repeats_its_reque
         coordinator = Broker("coordinator", leads=False, shard=shard)
         own = coordinator.log_table.logs("payments")[0]
         shard.end = coordinator.participants.end
+
+        def phase() -> TransactionPhase:
+            (transaction,) = shard.shard.transactions.list_transactions()
+            return transaction.phase
+
         producer = await add(shard, ORDERS, PAYMENTS)
         shard.records.commit()
         coordinator.participants.begin(shard.shard, producer, logs=[ORDERS, PAYMENTS])
         assert coordinator.taken() == [("leader", Begin(0, 5, producer, LOG, 1))]
-        shard.shard.execute(
-            [
-                each
-                for each in shard.shard.transactions.end_transaction(0, "t", producer, False, now_ms())
-                if not isinstance(each, Answer)
-            ]
-        )
+        ended = shard.shard.transactions.end_transaction(0, "t", producer, False, now_ms())
+        shard.shard.execute([each for each in ended if not isinstance(each, Answer)])
         await trio.testing.wait_all_tasks_blocked()
         assert coordinator.markers == []
-        shard.records.commit()
-        await trio.testing.wait_all_tasks_blocked()
+        await shard.commit()
         assert coordinator.markers == [(own, Marker(*producer, False))]
         coordinator.written.set()
         await trio.sleep(2.5 * RETRY_S)
@@ -281,12 +281,10 @@ async def test_a_coordinator_ends_a_transaction_everywhere_and_repeats_its_reque
         assert {attrs.evolve(each, request=0) for each in ends} == {End(0, 5, producer, LOG, 1, False, 0)}
         coordinator.hear(Ended(ends[0].request))  # too late: another request waits
         await trio.testing.wait_all_tasks_blocked()
-        transaction = shard.shard.transactions.describe_transaction("t")
-        assert transaction is not None
-        assert transaction.phase is TransactionPhase.PREPARE_ABORT
+        assert phase() is TransactionPhase.PREPARE_ABORT
         coordinator.hear(Ended(ends[-1].request))
         await trio.testing.wait_all_tasks_blocked()
-        transaction = shard.shard.transactions.describe_transaction("t")
-        assert transaction is not None
-        assert transaction.phase is TransactionPhase.COMPLETE_ABORT
+        assert [each.phase for each in shard.shard.transactions.list_transactions()] == [
+            TransactionPhase.COMPLETE_ABORT
+        ]
         nursery.cancel_scope.cancel()

@@ -37,6 +37,12 @@ async def outcome(shard: Shard, answers: list[Any], call: Any, **options: Any) -
         answers.append(error.error_code)
 
 
+async def send(nursery: trio.Nursery, shard: Shard, answers: list[Any], call: Any) -> None:
+    """Send a request that may wait."""
+    nursery.start_soon(outcome, shard, answers, call)
+    await trio.testing.wait_all_tasks_blocked()
+
+
 @pytest.mark.parametrize("seed", range(20))
 async def test_answers_come_in_order_as_soon_as_all_earlier_records_are_durable(seed: int) -> None:
     draw = random.Random(seed)
@@ -49,26 +55,18 @@ async def test_answers_come_in_order_as_soon_as_all_earlier_records_are_durable(
                 WriteState(tuple(record(each) for each in range(draw.randint(1, 3))))
                 for _ in range(draw.choice([0, 1, 2]))
             ]
-            nursery.start_soon(
-                outcome,
-                shard,
-                answers,
-                lambda token, actions=actions, number=number: [
-                    *actions,
-                    partial(executed.append, number),
-                    Answer(token, number),
-                ],
-            )
-            await trio.testing.wait_all_tasks_blocked()
+
+            def call(token: int, actions: list[Action] = actions, number: int = number) -> list[Any]:
+                return [*actions, partial(executed.append, number), Answer(token, number)]
+
+            await send(nursery, shard, answers, call)
             needed.append(len(shard.records.put_records))
             if draw.random() < 0.6 and shard.records.durable < len(shard.records.put_records):
-                shard.records.commit(draw.randint(1, len(shard.records.put_records) - shard.records.durable))
-                await trio.testing.wait_all_tasks_blocked()
+                await shard.commit(draw.randint(1, len(shard.records.put_records) - shard.records.durable))
             assert executed == [each for each, end in enumerate(needed) if end <= shard.records.durable]
             assert sorted(answers) == executed
             assert shard.shard.is_settled == (shard.records.durable == len(shard.records.put_records))
-        shard.records.commit()
-        await trio.testing.wait_all_tasks_blocked()
+        await shard.commit()
         assert executed == sorted(answers) == list(range(12))
 
 
@@ -78,8 +76,7 @@ async def test_positions_are_durable_before_their_commit_is_acknowledged_or_they
         groups = shard.shard.groups
         answers: list[Any] = []
         read = trio.Event()
-        nursery.start_soon(outcome, shard, answers, lambda token: groups.commit_offsets(token, request, 0))
-        await trio.testing.wait_all_tasks_blocked()
+        await send(nursery, shard, answers, lambda token: groups.commit_offsets(token, request, 0))
         nursery.start_soon(
             outcome, shard, answers, lambda token: groups.commit_transaction_offsets(token, request, 1, 0)
         )
@@ -92,45 +89,32 @@ async def test_positions_are_durable_before_their_commit_is_acknowledged_or_they
         nursery.start_soon(wait_read)
         await trio.testing.wait_all_tasks_blocked()
         assert (answers, read.is_set()) == ([], False)
-        shard.records.commit(1)
-        await trio.testing.wait_all_tasks_blocked()
+        await shard.commit(1)
         assert (answers, read.is_set()) == ([{ORDERS: ErrorCode.NONE}], False)
-        shard.records.commit(1)
-        await trio.testing.wait_all_tasks_blocked()
+        await shard.commit(1)
         assert (answers, read.is_set()) == ([{ORDERS: ErrorCode.NONE}] * 2, True)
 
 
 async def test_a_transaction_is_ended_after_its_decision_is_durable_and_answered_after_its_completion_is() -> None:
     async with serve(Shard(Records())) as shard, trio.open_nursery() as nursery:
-        coordinator = shard.shard.transactions
+        coordinator, now = shard.shard.transactions, now_ms()
         answers: list[Any] = []
-        nursery.start_soon(
-            outcome, shard, answers, lambda token: coordinator.init_producer_id(token, "t", 60_000, None, now_ms())
-        )
-        await trio.testing.wait_all_tasks_blocked()
+        await send(nursery, shard, answers, lambda token: coordinator.init_producer_id(token, "t", 60_000, None, now))
         assert answers == []
-        shard.records.commit()
-        await trio.testing.wait_all_tasks_blocked()
+        await shard.commit()
         producer = answers.pop().producer
-        nursery.start_soon(
-            outcome, shard, answers, lambda token: coordinator.add_partitions(token, "t", producer, [ORDERS], now_ms())
+        await send(
+            nursery, shard, answers, lambda token: coordinator.add_partitions(token, "t", producer, [ORDERS], now)
         )
-        await trio.testing.wait_all_tasks_blocked()
-        nursery.start_soon(
-            outcome, shard, answers, lambda token: coordinator.end_transaction(token, "t", producer, True, now_ms())
-        )
-        await trio.testing.wait_all_tasks_blocked()
-        shard.records.commit(1)
-        await trio.testing.wait_all_tasks_blocked()
+        await send(nursery, shard, answers, lambda token: coordinator.end_transaction(token, "t", producer, True, now))
+        await shard.commit(1)
         assert (answers, shard.ended) == ([ErrorCode.NONE], [])
-        shard.records.commit(1)
-        await trio.testing.wait_all_tasks_blocked()
+        await shard.commit(1)
         assert (answers, len(shard.ended)) == ([ErrorCode.NONE], 1)
-        shard.shard.execute(coordinator.markers_written("t", now_ms()))
+        shard.shard.execute(coordinator.markers_written("t", now))
         await trio.testing.wait_all_tasks_blocked()
         assert answers == [ErrorCode.NONE]
-        shard.records.commit()
-        await trio.testing.wait_all_tasks_blocked()
+        await shard.commit()
         assert answers == [ErrorCode.NONE] * 2
 
 
@@ -140,8 +124,7 @@ async def test_a_shard_that_is_lost_refuses_everything_that_waits() -> None:
     async with trio.open_nursery() as nursery:
         async with serve(Shard(Records())) as shard:
             groups = shard.shard.groups
-            nursery.start_soon(outcome, shard, answers, lambda token: groups.commit_offsets(token, request, 0))
-            await trio.testing.wait_all_tasks_blocked()
+            await send(nursery, shard, answers, lambda token: groups.commit_offsets(token, request, 0))
         shard.shard.close()
     assert answers == [ErrorCode.NOT_COORDINATOR]
 
@@ -180,8 +163,7 @@ async def test_reads_are_refused_when_another_broker_may_have_begun() -> None:
 async def restored(records: list[StateRecord], **fields: Any) -> Shard:
     """Return a shard that has served its records for a moment."""
     async with serve(Shard(Records(records), **fields)) as shard:
-        shard.records.commit()
-        await trio.testing.wait_all_tasks_blocked()
+        await shard.commit()
     return shard
 
 

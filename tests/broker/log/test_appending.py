@@ -87,7 +87,7 @@ class Broker:
             lambda *_: self.refused,
         )
 
-    def write(self) -> None:
+    async def write(self) -> None:
         """Let everything become durable on this broker."""
         plan = self.assigner.plan(self.pending, 0)
         self.assigner.commit(plan)
@@ -95,11 +95,15 @@ class Broker:
         self.pending = []
         self.storage.durable.set()
         self.storage.durable = trio.Event()
-        self.watchers.notify(self.log)
+        await self.notify()
 
-    def commit(self, offset: int) -> None:
+    async def commit(self, offset: int) -> None:
         self.log.high_watermark = Offset(offset)
+        await self.notify()
+
+    async def notify(self) -> None:
         self.watchers.notify(self.log)
+        await trio.testing.wait_all_tasks_blocked()
 
     def append(self, *batches: tuple[BatchHeader, bytes], **options: Any) -> AppendedBatches | ErrorCode:
         try:
@@ -129,7 +133,7 @@ async def test_records_and_their_repetitions_are_acknowledged_when_enough_replic
 ) -> None:
     broker = Broker()
     broker.append(batch(1))
-    broker.write()
+    await broker.write()
     sent = batch(3, producer_id=producer_id)
     attempts = [broker.append(sent)]
     if producer_id >= 0:
@@ -142,16 +146,13 @@ async def test_records_and_their_repetitions_are_acknowledged_when_enough_replic
             nursery.start_soon(partial(note, found, each, all_replicas=all_replicas))
         await trio.testing.wait_all_tasks_blocked()
         assert found == []
-        broker.write()
-        await trio.testing.wait_all_tasks_blocked()
+        await broker.write()
         assert all(isinstance(each, AppendedBatches) and each.is_durable() for each in attempts)
         if all_replicas:
             for high_watermark in (1, 3):
-                broker.commit(high_watermark)
-                await trio.testing.wait_all_tasks_blocked()
+                await broker.commit(high_watermark)
                 assert found == []
-            broker.commit(4)
-            await trio.testing.wait_all_tasks_blocked()
+            await broker.commit(4)
         assert found == [1] * len(attempts)
     if producer_id >= 0 and all_replicas:
         late = broker.append(sent)
@@ -166,7 +167,7 @@ async def test_another_leader_decides_about_records_that_are_not_committed(momen
     sent = batch(producer_id=producer_id)
     attempts = [broker.append(sent), *([broker.append(sent)] if producer_id >= 0 else [])]
     if moment == "before it is committed":
-        broker.write()
+        await broker.write()
     found: list[Any] = []
     async with trio.open_nursery() as nursery:
         for each in attempts:
@@ -175,7 +176,7 @@ async def test_another_leader_decides_about_records_that_are_not_committed(momen
         await trio.testing.wait_all_tasks_blocked()
         assert found == []
         broker.log.leadership = attrs.evolve(broker.log.leadership, is_led=False, leader="b")
-        broker.watchers.notify(broker.log)
+        await broker.notify()
     # Producers with ids repeat their records at the next leader, which recognizes them.
     assert found == [NotLeaderError] * len(attempts) if producer_id >= 0 else [OUTCOME]
     with pytest.raises(NotLeaderError):
@@ -185,7 +186,7 @@ async def test_another_leader_decides_about_records_that_are_not_committed(momen
 async def test_records_of_a_deleted_topic_are_never_acknowledged() -> None:
     broker = Broker()
     attempts = [broker.append(batch(producer_id=7)), broker.append(batch(producer_id=7)), broker.append(batch())]
-    broker.write()
+    await broker.write()
     found: list[Any] = []
     async with trio.open_nursery() as nursery:
         for each in attempts:
@@ -193,7 +194,7 @@ async def test_records_of_a_deleted_topic_are_never_acknowledged() -> None:
             nursery.start_soon(note, found, each)
         await trio.testing.wait_all_tasks_blocked()
         broker.table.remove_topic("orders")
-        broker.watchers.notify(broker.log)
+        await broker.notify()
     assert found == [TopicDeletedError] * 3
 
 
