@@ -6,7 +6,7 @@ import json
 import signal
 import struct
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -42,9 +42,6 @@ QUICK: dict[str, dict[str, Any]] = {
 }
 """Settings with which a cluster is whole again sooner than by default."""
 
-Settings = Mapping[str, Mapping[str, Any]]
-"""Settings by section."""
-
 
 @attrs.frozen
 class BrokerNode:
@@ -52,8 +49,6 @@ class BrokerNode:
 
     number: int
     node: Node
-    place: Place
-    storage: str
     servers: str
     url: str
 
@@ -65,22 +60,12 @@ class BrokerNode:
 class ProcessCluster:
     """A cluster, opened by `open_cluster`."""
 
-    def __init__(
-        self,
-        network: Network,
-        folder: Path,
-        timeline: Timeline,
-        nursery: trio.Nursery,
-        settings: Settings,
-        scheme: str = "filelog",
-    ) -> None:
+    def __init__(self, network: Network, folder: Path, timeline: Timeline, nursery: trio.Nursery) -> None:
         self.network = network
         self.folder = folder
         self.timeline = timeline
         self.brokers: dict[str, BrokerNode] = {}
         self._nursery = nursery
-        self._settings = settings
-        self._scheme = scheme
         self._tower_ports = (5556, 5557)
         self._tower_host = ""
 
@@ -105,25 +90,28 @@ class ProcessCluster:
         name = f"broker-{number}"
         place = await self.network.add(name)
         kafka, http = (9092, 8080) if self.network.can_split else free_ports(2)
-        storage = f"{self._scheme}:{self.folder / name}"
-        own: Settings = {
+        own: dict[str, dict[str, Any]] = {
             "node": {"bind": f"tcp://{place.host}:*", "tower_timeout_ms": 120_000},
             "beacon": {"tower": [":".join(map(str, (self._tower_host, *self._tower_ports)))], "advertise": place.host},
             "kafka": {"listen": f"{place.host}:{kafka}", "advertised_listener": f"{place.host}:{kafka}"},
             "http": {"listen": f"{place.host}:{http}"},
-            "store": {"storage": storage},
+            "store": {"storage": f"filelog:{self.folder / name}"},
             "broker": {"number": number},
             "clients": {"allow_unauthenticated": "on"},
         }
         config = self.folder / f"{name}.toml"
-        config.write_text(to_toml(merge(self._settings, own)))
+        sections = {section: QUICK.get(section, {}) | own.get(section, {}) for section in QUICK | own}
+        rows = {
+            name: [f"{key} = {json.dumps(value)}" for key, value in each.items()] for name, each in sections.items()
+        }
+        config.write_text("\n".join(line for section in rows for line in (f"[{section}]", *rows[section], "")))
         command = (sys.executable, "-m", "dafka", "broker", "-v", "--config", str(config))
         clock = self.folder / f"{name}.clock"
         set_clock(clock, 0.0)
         environment = {"PYTHONPATH": str(CLOCK), "CLUSTER_CLOCK": str(clock)}
         node = self.run(name, place, command, "clients of Kafka connect to ", **environment)
         servers = f"{place.host}:{kafka}"
-        self.brokers[name] = BrokerNode(number, node, place, storage, servers, f"http://{place.host}:{http}")
+        self.brokers[name] = BrokerNode(number, node, servers, f"http://{place.host}:{http}")
         return self.brokers[name]
 
     def set_clock(self, broker: BrokerNode, ahead_s: float) -> None:
@@ -207,11 +195,6 @@ class ProcessCluster:
             f"not every broker knows the leaders of all logs of {topic}",
         )
 
-    async def kill(self, *brokers: BrokerNode) -> None:
-        async with trio.open_nursery() as nursery:
-            for each in brokers:
-                nursery.start_soon(each.node.kill)
-
     def stop(self, broker: BrokerNode) -> None:
         broker.node.signal(signal.SIGSTOP)
 
@@ -220,22 +203,14 @@ class ProcessCluster:
 
 
 @asynccontextmanager
-async def open_cluster(
-    folder: Path,
-    brokers: int = 3,
-    *,
-    is_split: bool = False,
-    is_quick: bool = True,
-    scheme: str = "filelog",
-    **settings: Mapping[str, Any],
-) -> AsyncIterator[ProcessCluster]:
+async def open_cluster(folder: Path, brokers: int = 3, *, is_split: bool = False) -> AsyncIterator[ProcessCluster]:
+    """Run a cluster during the block; at its end, or on any failure, all processes are killed."""
     timeline = Timeline(folder / "timeline.txt")
     network = await open_network(is_split=is_split)
     try:
         with unwrap_group():
             async with trio.open_nursery() as nursery:
-                common = merge(QUICK, settings) if is_quick else settings
-                cluster = ProcessCluster(network, folder, timeline, nursery, common, scheme)
+                cluster = ProcessCluster(network, folder, timeline, nursery)
                 await cluster.start_tower()
                 added = [await cluster.add() for _ in range(brokers)]
                 await cluster.start(*added)
@@ -282,19 +257,3 @@ def _describe_logs(servers: str, topic: str) -> dict[int, Any]:
 
 SILENT = {"log_level": 2, "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200}
 """Settings of clients that expect brokers to be away."""
-
-
-def merge(*layers: Settings) -> dict[str, dict[str, Any]]:
-    sections: dict[str, dict[str, Any]] = {}
-    for layer in layers:
-        for name, settings in layer.items():
-            sections.setdefault(name, {}).update(settings)
-    return sections
-
-
-def to_toml(sections: Settings) -> str:
-    lines = []
-    for name, settings in sections.items():
-        lines.append(f"[{name}]")
-        lines += [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
-    return "\n".join((*lines, ""))
