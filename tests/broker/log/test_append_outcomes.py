@@ -145,18 +145,6 @@ async def test_records_that_the_next_leader_has_are_answered_with_their_offset(
         nursery.cancel_scope.cancel()
 
 
-async def test_records_that_this_broker_leads_again_are_answered_with_their_offset(autojump_clock: object) -> None:
-    former, leader = make_brokers()
-    appended = former.append(2)
-    former.write(appended)
-    former.follow(leader.address, 2)
-    former.lead(3)
-    former.place(leader.log.leader_partition, 0, 5)
-    former.place(appended.own, 0, 2)
-    former.commit(7)
-    assert await wait(former, appended) == 5
-
-
 async def test_records_that_were_not_written_are_refused_and_get_no_offset_afterward(autojump_clock: object) -> None:
     former, leader = make_brokers()
     written, late = former.append(2), former.append(3)
@@ -175,28 +163,29 @@ async def test_records_that_were_not_written_are_refused_and_get_no_offset_after
         former.log_table.begin_epoch(former.log, 2)
 
 
-async def test_records_that_nobody_speaks_of_may_be_in_the_log_or_not(autojump_clock: object) -> None:
+def make_followed() -> tuple[Broker, Broker, PendingAppend]:
+    """Return a former leader and its successor, and records of the former one that are durable there."""
     former, leader = make_brokers()
     appended = former.append(2)
     former.write(appended)
     former.follow(leader.address, 2)
+    return former, leader, appended
+
+
+async def test_records_that_this_broker_leads_again_are_answered_with_their_offset(autojump_clock: object) -> None:
+    former, leader, appended = make_followed()
+    former.lead(3)
+    former.place(leader.log.leader_partition, 0, 5)
+    former.place(appended.own, 0, 2)
+    former.commit(7)
+    assert await wait(former, appended) == 5
+
+
+async def test_records_that_nobody_speaks_of_may_be_in_the_log_or_not(autojump_clock: object) -> None:
+    former, _, appended = make_followed()
     began = trio.current_time()
     assert await wait(former, appended) == "OutcomeUnknownError"
     assert trio.current_time() - began == pytest.approx(outcomes.OUTCOME_S)
-
-
-async def test_one_broker_is_enough_for_those_who_ask_for_no_more(autojump_clock: object) -> None:
-    former, leader = make_brokers()
-    appended = former.append(2)
-    former.write(appended)
-    former.follow(leader.address, 2)
-    assert await wait(former, appended, all_replicas=False) == 0
-
-
-async def test_records_of_a_deleted_topic_are_not_looked_for(autojump_clock: object) -> None:
-    former, leader = make_brokers()
-    appended = former.append(2)
-    former.write(appended)
-    former.follow(leader.address, 2)
+    assert await wait(former, appended, all_replicas=False) == 0, "one broker is enough for those who ask for no more"
     former.log_table.remove_topic("orders")
     assert await wait(former, appended) == "TopicDeletedError"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from functools import partial
+from collections.abc import Iterable
 from itertools import combinations, product
 from types import SimpleNamespace
 from typing import Any
@@ -119,11 +119,20 @@ def batch(count: int = 2, *, sequence: int = 0, producer_id: int = -1, **fields:
     return check_crc(data), data
 
 
-async def note(found: list[Any], appended: AppendedBatches, **options: Any) -> None:
-    try:
-        found.append(await appended.wait_offset(**options))
-    except (NotLeaderError, TopicDeletedError) as error:
-        found.append(type(error))
+async def wait_all(nursery: trio.Nursery, attempts: Iterable[Any], **options: Any) -> list[Any]:
+    """Wait for the offsets of records, and return what is found until everything else waits, and later."""
+    found: list[Any] = []
+
+    async def wait(appended: AppendedBatches) -> None:
+        try:
+            found.append(await appended.wait_offset(**options))
+        except (NotLeaderError, TopicDeletedError) as error:
+            found.append(type(error))
+
+    for each in attempts:
+        nursery.start_soon(wait, each)
+    await trio.testing.wait_all_tasks_blocked()
+    return found
 
 
 @pytest.mark.parametrize("all_replicas", [True, False])
@@ -138,13 +147,11 @@ async def test_records_and_their_repetitions_are_acknowledged_when_enough_replic
     attempts = [broker.append(sent)]
     if producer_id >= 0:
         attempts.append(broker.append(sent))
-    found: list[int] = []
+    for is_duplicate, each in enumerate(attempts):
+        assert isinstance(each, AppendedBatches)
+        assert (each.is_duplicate, each.record_count, each.is_durable()) == (bool(is_duplicate), 3, False)
     async with trio.open_nursery() as nursery:
-        for is_duplicate, each in enumerate(attempts):
-            assert isinstance(each, AppendedBatches)
-            assert (each.is_duplicate, each.record_count, each.is_durable()) == (bool(is_duplicate), 3, False)
-            nursery.start_soon(partial(note, found, each, all_replicas=all_replicas))
-        await trio.testing.wait_all_tasks_blocked()
+        found = await wait_all(nursery, attempts, all_replicas=all_replicas)
         assert found == []
         await broker.write()
         assert all(isinstance(each, AppendedBatches) and each.is_durable() for each in attempts)
@@ -168,12 +175,8 @@ async def test_another_leader_decides_about_records_that_are_not_committed(momen
     attempts = [broker.append(sent), *([broker.append(sent)] if producer_id >= 0 else [])]
     if moment == "before it is committed":
         await broker.write()
-    found: list[Any] = []
     async with trio.open_nursery() as nursery:
-        for each in attempts:
-            assert isinstance(each, AppendedBatches)
-            nursery.start_soon(note, found, each)
-        await trio.testing.wait_all_tasks_blocked()
+        found = await wait_all(nursery, attempts)
         assert found == []
         broker.log.leadership = attrs.evolve(broker.log.leadership, is_led=False, leader="b")
         await broker.notify()
@@ -187,12 +190,8 @@ async def test_records_of_a_deleted_topic_are_never_acknowledged() -> None:
     broker = Broker()
     attempts = [broker.append(batch(producer_id=7)), broker.append(batch(producer_id=7)), broker.append(batch())]
     await broker.write()
-    found: list[Any] = []
     async with trio.open_nursery() as nursery:
-        for each in attempts:
-            assert isinstance(each, AppendedBatches)
-            nursery.start_soon(note, found, each)
-        await trio.testing.wait_all_tasks_blocked()
+        found = await wait_all(nursery, attempts)
         broker.table.remove_topic("orders")
         await broker.notify()
     assert found == [TopicDeletedError] * 3

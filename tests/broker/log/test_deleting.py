@@ -19,7 +19,7 @@ from dafka.errors import StorageError, TopicDeletedError
 from dafka.records import Partition, RecordBatch
 from dafka.storage import open_storage
 from tests.broker.nodes.test_broker import log_of, open_broker, read_all, values_of, wait_end
-from tests.broker.replication.virtual_cluster import open_virtual_cluster, wait_for
+from tests.broker.replication.virtual_cluster import batch, open_virtual_cluster, wait_for
 
 
 @pytest.fixture
@@ -147,6 +147,18 @@ async def test_requests_are_refused_while_the_storage_fails_and_accepted_when_it
             disk.is_full = False
             await cluster.append("A", b"x")
             storage.waits.check()
+        writer, log = cluster.brokers["A"].writer, cluster.log("A")
+        disk.is_full = True
+        state = storage.write_state("$checkpoints", [(b"k", b"w")])
+        first = writer.append(log, batch(b"a", b"b"))
+        await trio.sleep(1)
+        second = writer.append(log, batch(b"c"))
+        await trio.sleep(1)
+        assert (first.durable.is_set(), state.is_set(), log.index.end_offset) == (False, False, 2)
+        disk.is_full = False
+        assert [await each.wait_offset() for each in (second, first)] == [4, 2]
+        assert state.is_set()
+        assert await cluster.read("A") == [b"x", b"x", b"a", b"b", b"c"]
 
 
 async def test_records_before_the_start_of_a_log_are_dropped_at_all_replicas(autojump_clock: MockClock) -> None:

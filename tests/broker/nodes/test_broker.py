@@ -12,14 +12,12 @@ import pytest
 import trio
 import trio.testing
 
-from dafka import Config, Consumer, Partition, ProducerRecord, Record, RecordBatch
+from dafka import Config, Consumer, Partition, ProducerRecord, Record
 from dafka.batches import BatchHeader, Compression, check_crc, decode_records, encode_batch
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.positions import Offset
-from dafka.broker.core.replication.checkpoints import CHECKPOINTS_TOPIC
 from dafka.broker.node import BrokerNode
 from dafka.broker.startup import serve_broker
-from dafka.errors import StorageError
 from dafka.roles import serve_store
 from dafka.testing.cluster import Cluster, open_cluster
 
@@ -173,39 +171,3 @@ async def test_kill_leaves_no_acknowledged_record_without_its_offset(tmp_path: P
         assert log.high_watermark > acknowledged
         records = await read_all(broker, log)
         assert values_of(records) == [b"%d" % n for n in range(log.high_watermark)]
-
-
-async def test_records_get_their_offsets_when_a_failing_storage_works_again(
-    storage: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = Config().with_store(retry_ms=10)
-    async with open_broker(storage, config) as (cluster, broker):
-        await broker.create_topic("orders").wait()
-        log = log_of(broker, "orders")
-        append = broker.storage.storage.append
-        attempts = 0
-
-        async def fail_at_first(batches: list[RecordBatch]) -> None:
-            nonlocal attempts
-            attempts += 1
-            if attempts <= 3:
-                await trio.sleep(0.01)
-                raise StorageError("the disk is full")
-            await append(batches)
-
-        monkeypatch.setattr(broker.storage.storage, "append", fail_at_first)
-        state = broker.storage.write_state(CHECKPOINTS_TOPIC, [(b"a", b"1")])
-        await trio.testing.wait_all_tasks_blocked()
-        first = broker.writer.append(log, encode([b"a", b"b"]))
-        await trio.sleep(0.015)
-        second = broker.writer.append(log, encode([b"c"]))
-        with trio.fail_after(DEADLINE_S):
-            assert await second.wait_offset() == 2
-            assert await first.wait_offset() == 0
-            await state.wait()
-            async with cluster.producer("orders") as producer:
-                await producer.send(b"d")
-                await producer.wait_acknowledged()
-        await wait_end(broker, "orders", 4)
-        assert values_of(await read_all(broker, log)) == [b"a", b"b", b"c", b"d"]
-        assert attempts > 3
