@@ -408,6 +408,24 @@ async def test_a_new_leader_appends_nothing_before_it_has_all_records(autojump_c
         assert await cluster.read(leader) == [b"a", b"b", b"c"]
 
 
+async def test_a_new_leader_serves_nobody_before_all_records_before_its_epoch_are_committed(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_virtual_cluster("ABC", "ABC") as cluster:
+        await cluster.append("A", b"a")
+        cluster.cut("A", "C", is_one_way=True)
+        await cluster.append("A", b"b")
+        cluster.lost.add(cluster.log("A").leader_partition)
+        await cluster.stop("A")
+        cluster.heal()
+        await wait_for(lambda: cluster.brokers["B"].log_table.leads(cluster.log("B")))
+        await trio.sleep(3)
+        assert cluster.leader() == ""
+        cluster.lost.clear()
+        await cluster.wait_leader("B")
+        assert await cluster.read("B") == [b"a", b"b"]
+
+
 async def test_a_leader_that_cannot_read_the_log_yet_leads_later(autojump_clock: MockClock) -> None:
     async with open_virtual_cluster("ABC", "ABC") as cluster:
         await cluster.append("A", b"a")
