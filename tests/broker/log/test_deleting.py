@@ -175,6 +175,7 @@ async def test_records_before_the_start_of_a_log_are_dropped_at_all_replicas(aut
         unreadable.add(log.index_partition)
         await cluster.brokers[leader].deletion.delete_before(log, Offset(13))
         later = log.leader_partition
+        assert cluster.earliest(leader, former, later) == [10, 3]
         await trio.sleep(3)
         unreadable.clear()
         await wait_for(lambda: cluster.earliest("B", former, later) == cluster.earliest("C", former, later) == [10, 3])
