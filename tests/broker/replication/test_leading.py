@@ -199,6 +199,28 @@ async def test_a_follower_shows_no_offset_before_it_can_give_the_record(
     assert not beyond
 
 
+async def test_a_follower_that_misses_a_former_index_lets_nobody_read(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster("ABC", "ABC", rack="r") as cluster:
+        await cluster.append("A", b"a")
+        index = cluster.log("A").index_partition
+        await cluster.stop("A")
+        leader = await cluster.wait_leader("BC")
+        await cluster.append(leader, b"b")
+        await cluster.start("A", rack="r")
+        await wait_for(lambda: cluster.in_sync() == "ABC")
+        name = "BC".replace(leader, "")
+        await cluster.stop(name)
+        await cluster.disks[name].delete_partitions([index])
+        cluster.lost.add(index)
+        await cluster.start(name, rack="r")
+        await trio.sleep(5)
+        assert not cluster.log(name).leadership.is_follower_readable
+        cluster.lost.clear()
+        await wait_for(lambda: cluster.log(name).leadership.is_follower_readable)
+        await wait_for(lambda: cluster.log(name).high_watermark == 2)
+        assert await cluster.read(name) == [b"a", b"b"]
+
+
 async def test_a_follower_whose_disk_could_not_be_read_goes_on_although_nothing_is_appended(
     autojump_clock: MockClock,
 ) -> None:

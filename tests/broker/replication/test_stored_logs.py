@@ -12,6 +12,7 @@ from dafka.broker.core.replication.records import (
     BRANCHES_TOPIC,
     EpochStart,
     LeaderAndEpoch,
+    VoteRequest,
     decode_control,
     encode_control,
     key_of,
@@ -171,6 +172,18 @@ async def test_epoch_starts_stay_at_their_leaders_until_the_topic_is_deleted(aut
         assert all(cluster.brokers[name].epoch_starts("orders")[0] == starts for name in "ABC")
         await cluster.brokers["A"].delete_topic("orders")
         await wait_for(lambda: not any(cluster.brokers[name].storage.state(BRANCHES_TOPIC) for name in "ABC"))
+
+
+async def test_a_control_record_that_was_removed_is_not_removed_again(autojump_clock: MockClock) -> None:
+    """Other brokers have records with the same keys, and their removal changes nothing here."""
+    async with open_virtual_cluster("AB", "AB") as cluster:
+        replicator, log = cluster.brokers["A"].replicator, cluster.replicated("A")
+        stale = VoteRequest(log.name, LeaderAndEpoch(-1, "A" * 32), ("A" * 32,))
+        key = key_of(stale).encode()
+        replicator.learn(Partition(BRANCHES_TOPIC, "A" * 32), [(key, encode_control(stale))])
+        for writer, is_left in (("B", True), ("A", False)):
+            replicator.learn(Partition(BRANCHES_TOPIC, writer * 32), [(key, None)])
+            assert (key_of(stale) in replicator._control._records[log.name]) == is_left
 
 
 async def test_a_broker_leads_when_the_start_of_its_epoch_is_durable(autojump_clock: MockClock) -> None:
