@@ -54,13 +54,11 @@ class Scenario:
         return found[0].removeprefix(EXPECTED_FAILURE) if found else ""
 
     def write(self) -> None:
-        """Write the file."""
         parts = ["\n".join(self.introduction), *map(str, self.blocks)]
         self.path.write_text("\n\n".join(parts) + "\n")
 
 
 def read_scenario(path: Path) -> Scenario:
-    """Read a scenario."""
     introduction, *parts = path.read_text().rstrip("\n").split("\n\n")
     blocks: list[Block] = []
     for part in parts:
@@ -86,7 +84,6 @@ def find_command(script: object, command: str) -> Callable[[], object] | None:
 
 
 def play(scenario: Scenario, run: Callable[[str], list[str]]) -> list[Block]:
-    """Play a scenario with a function that runs one command and returns what it prints."""
     return [
         Block(each.commands, [line for command in each.commands for line in run(command)]) for each in scenario.blocks
     ]

@@ -66,7 +66,6 @@ class History:
         return coordinator
 
     def take(self, actions: list[Action]) -> list[Any]:
-        """Write, and return the answers, none of which may come before a write."""
         kinds = [isinstance(each, Answer) for each in actions]
         assert kinds == sorted(kinds)
         for each in actions:
@@ -201,7 +200,6 @@ class History:
         self.now_ms = end_ms
 
     def check(self, coordinator: GroupCoordinator) -> None:
-        """Check all positions of a coordinator, and that clients are asked to wait for open transactions."""
         for group in GROUPS:
             expected = {log: found.fetched() for (name, log), found in self.committed.items() if name == group}
             assert coordinator.fetch_offsets(group, None) == expected
@@ -214,7 +212,6 @@ class History:
             assert coordinator.fetch_offsets(group, None, require_stable=True).keys() == expected.keys() | unstable
 
     def check_restored(self) -> None:
-        """Check that a broker which reads only the records, compacted or not, knows the same."""
         latest = {record.key: record for record in self.records}
         for records in (self.records, [each for each in latest.values() if each.value is not None]):
             restored = self.restore(records)

@@ -93,7 +93,6 @@ class Log:
 
 
 def index_entry(entry: Entry) -> BatchEntry | MarkerEntry:
-    """Return what the index of a log says of a batch."""
     header, marker, at = entry.header, entry.marker, entry.appended_at_ms
     offset = header.base_offset
     if marker is not None:

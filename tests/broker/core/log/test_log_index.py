@@ -78,7 +78,6 @@ class Model:
             self.ends = {address: sequence + 1 for address, sequence in self.items}
 
     def restore(self) -> None:
-        """Rebuild the index from its entries, as they are stored."""
         end = self.index.open_run()
         restored = LogIndex()
         for entry in decode_entries(encode_entries(self.index.entries())):

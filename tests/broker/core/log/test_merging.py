@@ -35,7 +35,6 @@ class Leaders:
         self.lead()
 
     def lead(self) -> None:
-        """Begin to lead in place of a leader of which only what is durable is left."""
         self.epoch += 1
         self.order = OffsetAssigner(LogTable(f"broker-{self.epoch}"))
         self.order.table.add_topic(TOPIC)

@@ -59,7 +59,6 @@ class Model:
         self.transactions = 0
 
     def make_order(self) -> OffsetAssigner:
-        """Return an order that often rewrites its indexes."""
         return OffsetAssigner(LogTable(IDENTITY), rewrite_entries=self.random.choice([0, 5, 1000]))
 
     def restart(self) -> None:
@@ -71,7 +70,6 @@ class Model:
         assert self.order.table.finish_restoring(self.storage.record_ends(), self.storage.earliest) == []
 
     def append(self) -> None:
-        """Append some batches in one group, or fail to."""
         batches = []
         placed: list[tuple[int, Partition | None, int]] = []
         partitions = [Partition("orders", name) for name in "PQ"] + [
@@ -101,7 +99,6 @@ class Model:
             self.expected[log].append((where, sequence))
 
     def end_transaction(self, batches: list[RecordBatch], placed: list[tuple[int, Partition | None, int]]) -> None:
-        """Append the end of a transaction to one log, before, among or behind the records that are appended."""
         log = self.random.choice(self.order.table.logs("orders"))
         first = end = self.storage.ends.get(log.leader_partition, 0)
         for batch in batches:
@@ -124,7 +121,6 @@ class Model:
         self.expected.append([])
 
     def drop_records(self) -> None:
-        """Let the storage drop the oldest records of each partition, as retention does."""
         for partition, end in self.storage.record_ends().items():
             before = self.storage.earliest.get(partition, 0)
             self.storage.earliest[partition] = min(before + self.random.randint(0, 10), end)
@@ -201,12 +197,10 @@ def test_a_restart_looks_at_one_log_for_each_partition_of_a_broker(count: int, m
 
 
 def producer_entries(value: bytes) -> list[ProducerEntry]:
-    """Return what an index record says about producers."""
     return [each for each in decode_entries(value) if isinstance(each, ProducerEntry)]
 
 
 def restore_all(order: OffsetAssigner, index: list[tuple[int, bytes]]) -> tuple[OffsetAssigner, list[ProducerEntry]]:
-    """Return an order that was restored from index records, and what it says of producers."""
     restored = OffsetAssigner(LogTable(IDENTITY))
     restored.table.add_topic(order.table.topics["orders"])
     (log,) = restored.table.logs("orders")

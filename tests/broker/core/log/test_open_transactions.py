@@ -72,7 +72,6 @@ class Model:
         return sorted(found, key=lambda each: each.first_offset)
 
     def is_visible(self, offset: int) -> bool:
-        """Return whether a record belongs to a committed transaction."""
         producer_id = self.entries[offset].producer_id
         ends = (each for each in self.entries[offset:] if each.producer_id == producer_id)
         end = next(each for each in ends if each.is_commit is not None)

@@ -37,7 +37,6 @@ class OneLog:
     def produce(
         self, base_sequence: int, count: int = 1, *, producer_id: int = 1, epoch: int = 0, transactional: bool = False
     ) -> int | ErrorCode:
-        """Return the offset of a batch, or why it is refused."""
         header = make_header(self.end_offset, count, producer_id, epoch, base_sequence, is_transactional=transactional)
         check = self.producers.check_batch(header)
         if check.duplicate_of is not None:
@@ -50,7 +49,6 @@ class OneLog:
         self.log.append_marker(Marker(producer_id, epoch, is_commit), self.now_ms)
 
     def restart(self) -> None:
-        """Restore the producers from an index that was rewritten."""
         self.log.restart()
 
 
@@ -69,7 +67,6 @@ def test_quiet_producers_are_forgotten() -> None:
 
 
 def send_to_branch(log: OneLog, base_sequence: int, count: int = 1) -> int | ErrorCode:
-    """Return the offset of a batch in a log that may lack records of another branch, or why it is refused."""
     header = make_header(log.end_offset, count, 1, 0, base_sequence)
     check = log.producers.check_batch(header)
     is_gap = check.error_code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER

@@ -51,7 +51,6 @@ class Topics(World):
         self.problems: list[str] = []
 
     def run_until(self, end: float) -> None:
-        """Let time pass. A promise that is broken is noted, and everything goes on."""
         while True:
             try:
                 super().run_until(end)
@@ -60,7 +59,6 @@ class Topics(World):
                 self.problems.append(str(error) or repr(error))
 
     def add_log(self, topic: Topic, number: int) -> str:
-        """Note a log, with the replicas that the first broker knows that has it."""
         name = name_log(topic.topic_id, number)
         if name not in self.histories:
             self.histories[name] = Clerk(name, topic.placement[number], self)
@@ -82,7 +80,6 @@ class Clerk(History):
             setattr(self, name, partial(self.note, getattr(self, name)))
 
     def note(self, check: Callable[..., None], *arguments: Any, **options: Any) -> None:
-        """Make a check."""
         try:
             check(*arguments, **options)
         except AssertionError as error:
@@ -122,7 +119,6 @@ class TopicBroker(Broker):
     # Topics, as `Replicator` and `BrokerNode` have them
 
     def known_logs(self) -> Iterable[str]:
-        """Read the topics from the disk."""
         self.table, self.in_use, self.logs = TopicTable(), {}, {}
         for maker, found in self.statements.items():
             self.learn(maker, found)
@@ -165,8 +161,6 @@ class TopicBroker(Broker):
                 self.branches.pop(name_log(deletion.topic.topic_id, number), None)
 
     def state(self, *statements: tuple[str, bytes]) -> None:
-        """Write what this broker says of topics, and publish it when it is durable."""
-
         def stored() -> None:
             self.statements.setdefault(self.name, []).extend(statements)
             for other in self.world.running:
@@ -223,7 +217,6 @@ class TopicBroker(Broker):
         super().copy_from(other)
 
     def copy_statements(self, other: TopicBroker) -> None:
-        """Copy what another broker has of the statements of all."""
         for maker, theirs in other.statements.items():
             known = self.statements.setdefault(maker, [])
             if maker != self.name and len(theirs) > len(known):
@@ -233,7 +226,6 @@ class TopicBroker(Broker):
         self.settle()
 
     def find(self, label: str) -> KeptLog | None:
-        """Return a log by the name of its topic and its number."""
         topic, _, number = label.partition("/")
         found = self.in_use.get(topic)
         return None if found is None else self.logs.get(name_log(found.topic_id, int(number)))
@@ -257,7 +249,6 @@ class Script(BrokerScript):
     transactions: int = 0
 
     def run(self, command: str) -> list[str]:
-        """Run a command, and return what it prints."""
         self.printed = []
         if run := find_command(self, command):
             run()
@@ -423,7 +414,6 @@ class Script(BrokerScript):
         self.printed += problems or ["ok"]
 
     def _drop(self) -> None:
-        """Let brokers drop logs that they do not replicate any more, now and then."""
         for broker in self.world.running:
             for log in broker.logs.values():
                 log.drop()
@@ -431,7 +421,6 @@ class Script(BrokerScript):
 
 
 def main() -> None:
-    """Write the outputs of all scenarios anew."""
     for path in sorted(SCENARIOS.glob("*.txt")):
         scenario = read_scenario(path)
         played = play(scenario, Script().run)

@@ -55,7 +55,6 @@ class Cluster:
         self.logs[name] = LogPlacement(name, rank_nodes(name, replicas)[0], replicas, wanted, replicas)
 
     def create(self, *topics: tuple[str, int, int]) -> None:
-        """Create topics at any broker, each with a name, a number of logs, and of replicas."""
         for topic, count, wanted in topics:
             creator = self.balancers[self.draw.choice(sorted(self.alive))]
             names = [f"{topic}/{number}" for number in range(count)]
@@ -104,7 +103,6 @@ class Cluster:
             assert 2 * len(acknowledging) > len(replicas), "nothing more is acknowledged"
 
     def usable(self) -> set[str]:
-        """Return the brokers that take replicas."""
         found = (self.brokers[each] for each in self.alive)
         return {each.address for each in found if not each.is_draining and each.free_bytes >= SETTINGS.full_bytes}
 
@@ -118,7 +116,6 @@ class Cluster:
             self.died_at.pop(each, None)
 
     def run(self, seconds: int) -> None:
-        """Advance the clock."""
         for _ in range(seconds):
             self.step()
 
@@ -198,7 +195,6 @@ def test_a_change_that_fails_is_asked_for_again_and_not_before_some_time_has_pas
 
 
 def reasons(cluster: Cluster, log: str, assigned: tuple[str, ...] = ()) -> set[Reason | None]:
-    """Return why a log moves, as the brokers say; all say the same."""
     placed = cluster.logs[log]
     cluster.step()
     return {cluster.balancers[each].explain(placed, assigned) for each in cluster.alive}

@@ -20,7 +20,6 @@ Statement = Topic | Deletion
 
 @st.composite
 def topics(draw: st.DrawFn) -> Topic:
-    """A topic as some broker has created or changed it."""
     topic_id = draw(st.sampled_from(sorted(IDS)))
     name, created_at = IDS[topic_id]
     log_count = draw(st.integers(1, 3))

@@ -13,7 +13,7 @@ from collections import Counter
 
 from dafka.broker.core.replication.settings import Availability
 from dafka.broker.core.replication.transitions import Transition
-from tests.broker.core.replication.planted import CASES, is_noticed
+from tests.broker.core.replication.planted import BUGS, is_noticed
 from tests.broker.core.replication.running import run_seed
 
 
@@ -27,9 +27,9 @@ def main() -> int:
     arguments = parser.parse_args()
     seeds = range(arguments.first, arguments.first + arguments.seeds)
     if arguments.planted:
-        for availability, bug, _ in CASES:
-            found = next((seed for seed in seeds if is_noticed(availability, bug, seed)), None)
-            print(f"{availability.value} {bug.__name__}: {found}", flush=True)
+        for name, bug in BUGS.items():
+            found = next((seed for seed in seeds if is_noticed(bug, seed)), None)
+            print(f"{bug.availability.value}, {name}: {found}", flush=True)
         return 0
     failed = 0
     transitions: Counter[tuple[Transition, str]] = Counter()

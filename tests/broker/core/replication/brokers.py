@@ -83,7 +83,6 @@ class KeptLog:
         self.act([*self.replica.resume(), *self.replica.set_alive({self.broker.name}, self.broker.clock)])
 
     def check_transition(self, transition: Transition, state: State, effects: tuple[ReplicaAction, ...]) -> None:
-        """Count a transition, which the table must have."""
         before = self.replica.elections.state
         self.world.transitions[transition, before.name] += 1
         if not transition.value.allows(before.name, state.name, effects):
@@ -112,7 +111,6 @@ class KeptLog:
         self.replica.restore_local({branch: Offset(start + len(ids)) for branch, (start, ids) in self.branches.items()})
 
     def act(self, actions: list[ReplicaAction]) -> None:
-        """Carry out actions."""
         for action in actions:
             if isinstance(action, WriteControl):
                 self.broker.write_control(action.record)
@@ -160,12 +158,10 @@ class KeptLog:
 
     @property
     def can_append(self) -> bool:
-        """Whether this broker leads, holds what is before its branch, and has room."""
         is_begun = self.led is not None and self.led in self.branches
         return is_begun and self.replica.may_append and not self.broker.is_full
 
     def append(self, ids: list[Indexed]) -> bool:
-        """Append records of a client. Return whether this broker leads, and has room."""
         branch = self.led
         if branch is None or not self.can_append:
             return False
@@ -196,7 +192,6 @@ class KeptLog:
                 self.world.send(self.broker, other, partial(other.copy_branch, self.broker, self.name, branch))
 
     def merge_divergent(self) -> None:
-        """As a leader, append the records of all other branches that the log lacks, once nothing is being appended."""
         if self.led is None or not self.replica.may_append or self.appending or len(self.branches) < 2:
             return
         on_chain = {
@@ -240,7 +235,6 @@ class KeptLog:
     # Following
 
     def copy_branches(self, other: KeptLog) -> None:
-        """Copy what another broker holds more."""
         branches = self.branches
         for branch, (_, ids) in other.branches.items():
             if branch not in branches or len(branches[branch][1]) < len(ids):
@@ -292,14 +286,12 @@ class KeptLog:
     # What readers of committed records see
 
     def _led_log(self, branch: LeaderAndEpoch) -> ReadLog:
-        """Return the log that this broker leads, restored when it begins to."""
         if self._read is None:
             self._read = ReadLog(self.broker.name, branch, self.world.rewrite_entries)
             self._read.restore(self.replica.epoch_tree, self.branches, is_led=True)
         return self._read
 
     def _followed_log(self) -> ReadLog | None:
-        """Return the log that this broker follows, as far as it holds it."""
         tip = self.replica.local_epochs.log_end()
         if tip.leader_epoch not in self.branches:
             return None
@@ -311,20 +303,11 @@ class KeptLog:
         return self._read
 
     def check_sometimes(self) -> None:
-        """Check now and then what readers of committed records see here."""
         draw = self.world.transaction_draw
         if self.world.has_transactions and draw.random() < 0.2:
             self.check_committed(is_whole=draw.random() < 0.1)
 
     def check_committed(self, *, is_whole: bool = False) -> int | None:
-        """Check what readers of committed records see here.
-
-        Args:
-            is_whole: Whether to look at the whole log, and not only at what is new.
-
-        Returns:
-            The last stable offset; None if there is nothing to read.
-        """
         branch, replica = self.led, self.replica
         if branch is not None and branch not in self.branches:
             return None
@@ -342,12 +325,10 @@ class KeptLog:
     # What is there
 
     def holds(self, tip: EpochEnd) -> bool:
-        """Return whether a branch is here up to an offset."""
         start, ids = self.branches.get(tip.leader_epoch, (0, []))
         return start + len(ids) >= tip.end_offset
 
     def records(self) -> list[Indexed]:
-        """Return the records of the log, as far as this broker holds it."""
         found: list[Indexed] = []
         for branch, end in self.replica.epoch_tree.chain(self.replica.local_epochs.log_end()) or ():
             if branch in self.branches:
@@ -356,7 +337,6 @@ class KeptLog:
         return found
 
     def placed(self) -> LogPlacement:
-        """Return where the log is kept, as far as this broker knows."""
         replica = self.replica
         return LogPlacement(
             self.name,
@@ -396,17 +376,14 @@ class Broker:
 
     @property
     def is_running(self) -> bool:
-        """Whether its process is up and not stopped."""
         return self.is_up and self.world.now >= self.stopped_until
 
     @property
     def is_full(self) -> bool:
-        """Whether writing fails."""
         return self.world.now < self.full_until
 
     @property
     def clock(self) -> float:
-        """What its clock shows."""
         return self.world.now + self.clock_s
 
     @property
@@ -415,15 +392,12 @@ class Broker:
         return self.name
 
     def known_logs(self) -> Iterable[str]:
-        """Return the logs that it knows when it starts."""
         return self.world.histories
 
     def first_replicas(self, log: str) -> tuple[str, ...]:
-        """Return the first replicas of a log, as far as this broker knows."""
         return self.world.histories[log].replicas
 
     def describe(self) -> BrokerRegistration:
-        """Return how it describes itself."""
         return BrokerRegistration(
             address=self.name,
             number=self.number,
@@ -458,7 +432,6 @@ class Broker:
         self._tick(self.generation)
 
     def crash(self) -> None:
-        """Lose everything that is not durable."""
         self.is_up = False
         self.generation += 1
 
@@ -521,7 +494,6 @@ class Broker:
             self.world.send(self, other, partial(other.take_answer, self.name, answer))
 
     def acknowledged(self, log: str, broker: str, branch: LeaderAndEpoch, end_offset: int) -> None:
-        """Take in an acknowledgement."""
         kept = self.logs.get(log)
         if kept is not None:
             kept.act(kept.wake_up().acknowledged(broker, branch, Offset(end_offset)))
@@ -529,7 +501,6 @@ class Broker:
     # Leases
 
     def take_answer(self, broker: str, answer: RoundAnswer) -> None:
-        """Take in an answer to a round of this broker."""
         self.rounds.answered(broker, answer, len(self.control.get(broker, ())))
         self.check_leases()
 
@@ -542,7 +513,6 @@ class Broker:
     # Control records
 
     def write_control(self, record: ControlRecord) -> None:
-        """Make a control record durable, and publish it."""
         self.writing_control += 1
 
         def stored() -> None:
@@ -564,7 +534,6 @@ class Broker:
         self.world.write(self, stored)
 
     def copy_from(self, other: Broker) -> None:
-        """Copy what another broker holds more."""
         for name in other.control:
             self.copy_control(other, name)
         for name, kept in self.logs.items():
@@ -572,12 +541,10 @@ class Broker:
                 kept.copy_branches(other.logs[name])
 
     def copy_branch(self, other: Broker, log: str, branch: LeaderAndEpoch) -> None:
-        """Copy a branch, as far as another broker holds it."""
         if log in self.logs and log in other.logs:
             self.logs[log].copy_branch(other.logs[log], branch)
 
     def copy_control(self, other: Broker, maker: str) -> None:
-        """Copy the control records that a broker has made, as far as another one holds them."""
         theirs, first = other.control.get(maker, ()), len(self.control.get(maker, ()))
         if len(theirs) <= first or maker in {self.name, *self.copying} or (self.name, maker) in self.world.deaf:
             return

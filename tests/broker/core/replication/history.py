@@ -65,7 +65,6 @@ class History:
             raise Violation(f"{row} lacks what was committed up to {self.committed}")
 
     def _continues(self, tip: EpochEnd, earlier: EpochEnd) -> bool:
-        """Return whether a log includes all of another one."""
         fork = self.epoch_tree.common_end(tip, earlier)
         # The end of a branch is the same place as the beginning of the next one.
         return fork is not None and fork.end_offset >= earlier.end_offset
@@ -131,12 +130,10 @@ class History:
                 raise Violation(f"{kind} at the offset {offset} of {broker}")
 
     def check_lease(self, branch: LeaderAndEpoch, broker: str) -> None:
-        """Check that nothing is committed in a later branch than that of a leader that holds a lease."""
         if self.committed.leader_epoch > branch:
             raise Violation(f"{broker} holds a lease of {branch}, and {self.committed} was committed")
 
     def check_table(self, broker: str, table: EpochTree, rows: set[LeaderAndEpoch]) -> None:
-        """Check that a broker knows rows."""
         for branch in rows:
             if table.starts.get(branch) != self.epoch_tree.starts[branch]:
                 raise Violation(f"{broker} does not know the row of {branch} in time")
@@ -163,7 +160,6 @@ class History:
         self._check_transactions(leader, kept_logs)
 
     def _check_transactions(self, leader: KeptLog, kept_logs: list[KeptLog]) -> None:
-        """Check that all transactions have ended, and that readers of committed records see all of the log."""
         if not self.transactions.is_quiet:
             raise Violation("a transaction has not ended at the end")
         for each in kept_logs if leader.world.has_transactions else ():
@@ -172,7 +168,6 @@ class History:
                 raise Violation(f"the last stable offset at {each.broker.name} is not the end of the log")
 
     def _check_replicas(self, leader: KeptLog, kept_logs: list[KeptLog], wanted: int) -> None:
-        """Check that all brokers agree on who keeps the log, and that those that keep it do so completely."""
         replicas = leader.replica.replicas
         if any(each.replica.replicas != replicas or each.replica.leader != leader.broker.name for each in kept_logs):
             raise Violation(f"brokers differ in who keeps or leads {self.log}")
@@ -189,7 +184,6 @@ class History:
 
     @staticmethod
     def _check_order(log: list[Indexed]) -> None:
-        """Check that each producer's records are in their order."""
         last: dict[str, int] = {}
         for record in log:
             producer, number = record.split(":")

@@ -46,7 +46,6 @@ class Indexed(str):
         transaction: int | None = None,
         is_commit: bool | None = None,
     ) -> Indexed:
-        """Return a record that has no offset yet."""
         found = cls(name)
         found.producer_id, found.transaction, found.is_commit = producer_id, transaction, is_commit
         found.entries = b""
@@ -102,7 +101,6 @@ class ReadLog:
             self.follow(start, records)
 
     def follow(self, start: int, records: Sequence[Indexed]) -> None:
-        """Read on in the latest branch."""
         self._read(self.leader_epoch, records[self.end - start :], self.end - start, None)
         self.end = start + len(records)
 
@@ -127,7 +125,6 @@ class ReadLog:
             )
 
     def append(self, record: Indexed) -> None:
-        """Append a record, or the end of a transaction, as the leader."""
         producers = self.state.producers
         batches: list[RecordBatch] = []
         if record.producer_id is not None and record.is_commit is not None:

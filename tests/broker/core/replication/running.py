@@ -27,18 +27,6 @@ PRODUCING_S = FAULTS_S + SPLIT_S + SETTLING_S + 2 * ONE_MOMENT_S + MOVING_S + FU
 
 
 def run_seed(seed: int, availability: Availability) -> World:
-    """Run one seed.
-
-    Args:
-        seed: Determines everything that happens.
-        availability: What the sides of a split may do.
-
-    Returns:
-        The world at its end.
-
-    Raises:
-        Violation: A promise is broken.
-    """
     if seed % 4 == 3:
         world = World(seed, availability, 4 + seed % 2, 3, 2, balances=True)
     else:
@@ -99,7 +87,6 @@ def _produce(world: World) -> None:
 
 
 def _end_transactions(world: World, *, all_of_them: bool = False) -> None:
-    """Decide transactions, and have leaders append the markers of those that are decided."""
     for history in world.histories.values() if world.has_transactions else ():
         history.transactions.decide(history.acknowledged, all_of_them=all_of_them)
     for broker in world.brokers.values() if world.has_transactions else ():
@@ -122,7 +109,6 @@ def _check_progress(world: World, why: str) -> None:
 
 
 def _run_while(world: World, is_so: Callable[[World], bool], within_s: float) -> None:
-    """Let time pass while something is so, for a limited time."""
     for _ in range(int(within_s)):
         if not is_so(world):
             break
@@ -146,7 +132,6 @@ def _is_moving(world: World) -> bool:
 
 
 def _is_joining(world: World) -> bool:
-    """Return whether replicas still join a log, or a leader has just let them count for majorities."""
     for log in world.histories:
         latest = {broker.logs[log].replica.latest for broker in world.brokers.values() if broker.is_up}
         if len(latest) > 1 or any(row.learners for row in latest):
@@ -155,7 +140,6 @@ def _is_joining(world: World) -> bool:
 
 
 def _split_for_long(world: World) -> None:
-    """Leave more than half of the brokers connected, and cut off the others, in one direction or in both."""
     names = [each.name for each in world.brokers.values() if each.is_up]
     side = set(world.draw.sample(names, len(names) // 2 + 1))
     others = [each for each in names if each not in side]
@@ -166,11 +150,6 @@ def _split_for_long(world: World) -> None:
 
 
 def _fill_disk_of_leader(world: World) -> bool:
-    """Let the disk of a broker be full that leads a log, and give the others time to take its logs over.
-
-    Returns:
-        Whether they can: each log has three replicas or more.
-    """
     log = world.draw.choice(sorted(world.histories))
     leaders = [each for each in world.brokers.values() if each.is_up and each.logs[log].led is not None]
     if not leaders:
@@ -219,14 +198,12 @@ class Faults:
         world.drops = self.has_moves
 
     def go_on(self) -> None:
-        """Let something go wrong, and something else some time later."""
         if self.world.now >= FAULTS_S:
             return
         self.draw.choice(self._kinds)()
         self.world.later(self.draw.expovariate(self.draw.choice([0.5, 2, 10])), self.go_on)
 
     def end(self) -> None:
-        """Let everything be well again."""
         world = self.world
         world.crash_after_write = 0
         world.down.clear()
@@ -296,7 +273,6 @@ class Faults:
         self.world.down |= {pair for other in self.world.brokers for pair in ((name, other), (other, name))}
 
     def _flap(self) -> None:
-        """Cut some links, and connect them again, a few times."""
         side, others = self._draw_side()
         links = {(one, other) for one in sorted(side) for other in sorted(others) if self.draw.random() < 0.7}
         at = 0.0
@@ -307,7 +283,6 @@ class Faults:
             at += self.draw.uniform(0.1, 1.2)
 
     def _lose_control(self) -> None:
-        """Let brokers not get the control records of others for a while."""
         names = list(self.world.brokers)
         deaf = {(self.draw.choice(names), self.draw.choice(names)) for _ in range(self.draw.choice([1, 2, 4]))}
         self.world.deaf |= deaf
@@ -320,8 +295,6 @@ class Faults:
         self._draw_broker().clock_s += self.draw.choice([-3600.0, -5.0, -0.5, 0.5, 5.0, 3600.0])
 
     def _crash_leader_and_set_clocks(self) -> None:
-        """Set the clocks of all other brokers while they look for another leader."""
-
         def set_clocks() -> None:
             if self.world.now < FAULTS_S:
                 for broker in self._brokers():
@@ -340,7 +313,6 @@ class Faults:
     # Changes of replicas
 
     def _move(self) -> None:
-        """Let leaders ask for other replicas."""
         names = sorted(self.world.brokers)
         for broker in self._brokers():
             for kept in broker.logs.values() if broker.is_running else ():
@@ -352,7 +324,6 @@ class Faults:
         self.world.later(self.draw.uniform(0.01, 0.2), self._crash_leader)
 
     def _replace_holder(self) -> None:
-        """Replace the only follower that has the latest records, and crash the leader before others have them."""
         leader = self._draw_leader()
         led = [each for each in leader.logs.values() if each.led is not None and len(each.replica.replicas) >= 3]
         if not leader.is_up or not led:

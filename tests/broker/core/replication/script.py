@@ -40,7 +40,6 @@ class NoChance(random.Random):
     """Draws what is usual, always the same."""
 
     def random(self) -> float:
-        """Return a number with which acknowledgements reach all brokers, and nothing else is done by chance."""
         return 0.25
 
     def uniform(self, a: float, b: float) -> float:
@@ -63,7 +62,6 @@ def name_end(log_end: EpochEnd) -> str:
 
 
 def describe_control(write: WriteControl) -> str:
-    """Return what a broker writes."""
     record = write.record
     epoch = name_epoch(record.leader_epoch)
     if isinstance(record, VoteRequest | EpochStart):
@@ -77,7 +75,6 @@ def describe_control(write: WriteControl) -> str:
 
 
 def describe(action: ReplicaAction) -> str:
-    """Return what a replica does."""
     if isinstance(action, WriteControl):
         return describe_control(action)
     if isinstance(action, Acknowledge):
@@ -176,7 +173,6 @@ class Script(BrokerScript):
     acknowledged: set[str] = attrs.field(factory=set)
 
     def run(self, command: str) -> list[str]:
-        """Run a command, and return what happens."""
         self.printed = []
         run = find_command(self, command)
         if run is None:
@@ -323,12 +319,10 @@ class Script(BrokerScript):
 
 
 def start(broker: Broker) -> None:
-    """Start a broker whose log reports what it does."""
     broker.start(ScriptedLog)
 
 
 def main() -> None:
-    """Write the outputs of all scenarios anew."""
     for path in sorted(SCENARIOS.glob("*.txt")):
         scenario = read_scenario(path)
         scenario.blocks = play(scenario, Script().run)

@@ -49,11 +49,9 @@ class Transactions:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether all transactions have ended."""
         return not self._running
 
     def produce(self) -> list[Indexed]:
-        """Return records that producers append now; transactions begin with their first ones."""
         found: list[Indexed] = []
         for producer_id in range(PRODUCERS):
             running = self._running.get(producer_id)

@@ -77,7 +77,6 @@ class World:
         self.transitions: Counter[tuple[Transition, str]] = Counter()
 
     def place_on(self, replica_count: int) -> None:
-        """Place logs on some of the brokers, before they start."""
         names = list(self.brokers)[: self._broker_count]
         for name in [f"log/{number}" for number in range(self._log_count)]:
             replicas = tuple(self.draw.sample(names, replica_count))
@@ -86,15 +85,12 @@ class World:
     # Time
 
     def later(self, delay_s: float, call: Callable[[], None]) -> None:
-        """Call something later."""
         self.call_at(self.now + delay_s, call)
 
     def call_at(self, at: float, call: Callable[[], None]) -> None:
-        """Call something at a time."""
         heapq.heappush(self._events, (at, next(self._log_table), call))
 
     def run_until(self, end: float) -> None:
-        """Let time pass."""
         while self._events and self._events[0][0] <= end:
             self.now, _, call = heapq.heappop(self._events)
             call()
@@ -118,11 +114,9 @@ class World:
         self.later(self.draw.expovariate(1 / self.slow_s), arrive)
 
     def is_skipped(self) -> bool:
-        """Return whether something is copied later."""
         return self.draw.random() < self.skipped
 
     def write(self, broker: Broker, stored: Callable[[], None]) -> None:
-        """Make something durable, in the order of the calls; on a full disk, when it has room again."""
         generation = broker.generation
         broker.pending_writes += 1
         at = max(broker.last_write_at, self.now + self.draw.uniform(0.0005, 0.01), broker.full_until)
@@ -140,11 +134,9 @@ class World:
     # Promises
 
     def acknowledged(self) -> int:
-        """Return how many records were acknowledged."""
         return sum(len(each.acknowledged) for each in self.histories.values())
 
     def check_tables(self, age_s: float) -> None:
-        """Check that every broker that is up knows each row that is older."""
         for log, history in self.histories.items():
             old = {branch for branch, at in history.begun_at.items() if at < self.now - age_s}
             for broker in self.brokers.values():
