@@ -1,7 +1,11 @@
-"""The state of logs and their table, by brute force over small cases."""
+"""The state of logs and their table, by brute force over small cases.
+
+The histories of one log, in `test_histories.py`, show its index, its transactions and its producers.
+"""
 
 from __future__ import annotations
 
+import random
 from itertools import product
 from typing import Any
 
@@ -9,8 +13,10 @@ import pytest
 
 from dafka.broker.core.log.entries import MarkerEntry
 from dafka.broker.core.log.log import FORMER_ENDS_MAX, LEADER, Log
+from dafka.broker.core.log.log_index import LogIndex
 from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.log.offset_assigner import OffsetAssigner
+from dafka.broker.core.log.partitioner import log_of_address, log_of_key
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.positions import Offset, RecordSequence
 from dafka.records import Partition, RecordBatch
@@ -143,3 +149,62 @@ def test_a_marker_follows_the_records_before_it_also_if_other_partitions_are_wri
         after = [log.index.find(LEADER, RecordSequence(each)) for each in range(max(position, 1), 4)]
         assert all(each is not None and each < marker.offset for each in before)
         assert all(each is not None and each > marker.offset for each in after)
+
+
+def test_records_of_producers_are_placed_by_their_keys_in_all_logs_also_after_a_restart() -> None:
+    for seed in range(30):
+        draw, assigner, index = random.Random(seed), leading(3), list[RecordBatch]()
+        places: list[list[tuple[str, int]]] = [[], [], []]
+        ends = {Partition("orders", name): 0 for name in "PQ"}
+        for _ in range(12):
+            partition = draw.choice(list(ends))
+            first, keys = ends[partition], [draw.choice([None, b"a", b"b", b"c"]) for _ in range(draw.randint(1, 6))]
+            plan = assigner.plan([RecordBatch(partition, first, [b""] * len(keys), keys=keys)], 0)
+            if draw.random() < 0.2:
+                assigner.undo(plan)
+                continue
+            assigner.commit(plan)
+            index += plan.index_records
+            ends[partition] = first + len(keys)
+            for sequence, key in enumerate(keys, first):
+                number = log_of_address(partition.address, 3) if key is None else log_of_key(key, 3)
+                places[number].append((partition.address, sequence))
+            if draw.random() < 0.3:
+                assigner = leading(3)
+                for log in assigner.table.logs("orders"):
+                    mine = [each for each in index if each.partition == log.index_partition]
+                    values = [value or b"" for each in mine for value in each.values]
+                    for at, value in enumerate(values):
+                        assigner.table.restore(log, RecordSequence(at), value)
+                assert assigner.table.finish_restoring(ends, {}) == []
+            for log, expected in zip(assigner.table.logs("orders"), places, strict=True):
+                assert log.high_watermark == log.index.end_offset == len(expected)
+                found = [log.index.find(address, RecordSequence(sequence)) for address, sequence in expected]
+                assert found == list(range(len(expected)))
+
+
+def test_an_unbroken_run_is_one_entry() -> None:
+    assigner = leading()
+    (log,) = assigner.table.logs("orders")
+    for number in range(100):
+        plan = assigner.plan([RecordBatch(log.leader_partition, number * 5, [b""] * 5)], 0)
+        assert len(plan.index_records) == (number == 0)
+        assigner.commit(plan)
+    assert (len(log.index), log.high_watermark) == (1, 500)
+
+
+@pytest.mark.parametrize("count", [10, 100])
+def test_a_restart_looks_at_one_log_for_each_partition_of_a_broker(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The work of a restart grows with the number of logs, not with its square."""
+    table, looked_up, end_sequence = leading(count).table, list[str](), LogIndex.end_sequence
+
+    def look_up(self: LogIndex, address: str) -> int:
+        looked_up.append(address)
+        return end_sequence(self, address)
+
+    monkeypatch.setattr(LogIndex, "end_sequence", look_up)
+    partitions = [log.leader_partition for log in table.logs("orders")]
+    other = [Partition("orders", f"OTHER/1D/{number}/7") for number in range(count)]
+    assert table.finish_restoring(dict.fromkeys(partitions + other, 5), {}) == [(each, 0) for each in partitions]
+    assert [table.first_needed(each) for each in other] == [0] * count
+    assert len(looked_up) == 2 * count
