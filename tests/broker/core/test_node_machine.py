@@ -155,12 +155,7 @@ def test_a_broker_that_was_restarted_while_it_got_back_what_it_had_deleted_gets_
 
 @pytest.mark.parametrize(
     ("leader", "requestor", "answered"),
-    [
-        ("", PRODUCER, [0, 0, 5]),
-        (OWN, PRODUCER, [0, 0, 5]),
-        (OTHER, OTHER, [0, 0, 5]),
-        (OTHER, PRODUCER, [0]),
-    ],
+    [("", PRODUCER, [0, 0, 5]), (OWN, PRODUCER, [0, 0, 5]), (OTHER, OTHER, [0, 0, 5]), (OTHER, PRODUCER, [0])],
     ids=["nobody leads", "this broker leads", "the leader asks", "another one leads"],
 )
 def test_records_are_sent_by_the_leader_of_their_log_unless_they_are_asked_for_again(

@@ -71,9 +71,7 @@ def test_a_rebalance_waits_for_the_longest_timeout_of_all_members() -> None:
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
-def test_members_that_do_not_fetch_their_assignment_are_removed_after_the_rebalance_timeout(
-    is_restarted: bool,
-) -> None:
+def test_members_that_do_not_fetch_their_assignment_are_removed_after_the_rebalance_timeout(is_restarted: bool) -> None:
     groups = Groups()
     groups.joined(session_timeout_ms=100_000, rebalance_timeout_ms=20_000)
     if is_restarted:

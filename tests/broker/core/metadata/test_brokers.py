@@ -11,13 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dafka.broker.core.metadata.brokers import (
-    BROKER_VERSION,
-    BrokerRegistration,
-    Brokers,
-    decode_broker,
-    encode_broker,
-)
+from dafka.broker.core.metadata.brokers import BROKER_VERSION, BrokerRegistration, Brokers, decode_broker, encode_broker
 from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
 from dafka.errors import StorageFormatError
 

@@ -40,11 +40,7 @@ class Indexed(str):
 
     @classmethod
     def make(
-        cls,
-        name: str,
-        producer_id: int | None = None,
-        transaction: int | None = None,
-        is_commit: bool | None = None,
+        cls, name: str, producer_id: int | None = None, transaction: int | None = None, is_commit: bool | None = None
     ) -> Indexed:
         found = cls(name)
         found.producer_id, found.transaction, found.is_commit = producer_id, transaction, is_commit

@@ -3,16 +3,8 @@
 from __future__ import annotations
 
 from dafka.broker.core.positions import Offset
-from dafka.broker.core.replication.effects import (
-    WriteControl,
-)
-from dafka.broker.core.replication.records import (
-    EpochStart,
-    LeaderAndEpoch,
-    Vote,
-    VoteRequest,
-    next_epoch,
-)
+from dafka.broker.core.replication.effects import WriteControl
+from dafka.broker.core.replication.records import EpochStart, LeaderAndEpoch, Vote, VoteRequest, next_epoch
 from dafka.broker.core.replication.replica import Replica
 from dafka.broker.core.replication.settings import Availability, ReplicaSettings
 from dafka.protocol.rendezvous import rank_nodes
