@@ -10,13 +10,14 @@ from dafka.broker.core.coordination import deadlines as deadlines_module
 from dafka.broker.core.coordination.deadlines import Deadlines
 from dafka.broker.core.coordination.state_records import GROUPS_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, StateRecord
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.groups.coordinator import FetchedOffset, GroupCoordinator, OffsetToCommit
+from dafka.broker.core.groups.coordinator import CommitRequest, FetchedOffset, GroupCoordinator, OffsetToCommit
 from dafka.broker.core.groups.settings import GroupSettings
+from dafka.broker.core.topic_partition import TopicPartition
 from dafka.broker.core.transactions.coordinator import TransactionCoordinator, TransactionSettings
 from dafka.errors import StorageFormatError
-from tests.broker.core.groups.group_client import Groups, two_members
-from tests.broker.core.groups.test_offsets import ORDERS, commit
+from tests.broker.core.groups.group_client import BOTH, Groups
 
+ORDERS = TopicPartition("orders", 0)
 OPTIONAL = "topic_id"
 """The field of committed offsets that former versions have not written."""
 
@@ -36,8 +37,10 @@ def transaction_records() -> list[StateRecord]:
 
 def samples() -> list[StateRecord]:
     groups = Groups()
-    two_members(groups)
-    commit(groups, group_id="simple", offsets={ORDERS: OffsetToCommit(5, 3, "note", "2D")})
+    alone = groups.joined()
+    groups.synced(alone, {alone.member_id: b"left"})
+    request = CommitRequest(group_id="simple", offsets={ORDERS: OffsetToCommit(5, 3, "note", "2D")})
+    groups.call(groups.coordinator.commit_offsets, request)
     return [groups.records[-2], groups.records[-1], *transaction_records()]
 
 
@@ -157,3 +160,10 @@ def test_cancelled_deadlines_take_no_memory() -> None:
     assert len(deadlines._heap) < 1_300
     due = [deadlines.pop_due(10_000) for _ in range(101)]
     assert due == [*range(0, 10_000, 100), None]
+
+
+def test_generations_begin_again_with_1_after_the_largest_number() -> None:
+    record = samples()[0]
+    value = json.loads(record.value or b"") | {"generation_id": 2**31 - 1}
+    again = Groups(Groups().settings, [record._replace(value=json.dumps(value).encode())])
+    assert again.joined(value["leader"], protocols=BOTH).generation_id == 1

@@ -104,22 +104,8 @@ class Groups:
         self.now_ms = end_ms
 
     def restart(self) -> "Groups":
-        restarted = Groups(self.settings, self.records)
-        restarted.now_ms = self.now_ms
-        return restarted
+        return Groups(self.settings, self.records, self.now_ms)
 
     @property
     def state(self) -> str:
         return self.coordinator.describe_group("g").state
-
-
-def two_members(groups: Groups, **fields: Any) -> tuple[JoinResult, JoinResult]:
-    """Return the leader and a follower of a stable group in its second generation."""
-    alone = groups.joined(**fields)
-    groups.synced(alone, {alone.member_id: b"everything"})
-    waiting = groups.join(client_id="d", **fields)
-    leader = groups.joined(alone.member_id, **fields)
-    follower = groups.answers[waiting]
-    groups.synced(leader, {leader.member_id: b"left", follower.member_id: b"right"})
-    groups.synced(follower)
-    return leader, follower

@@ -27,7 +27,7 @@ from tests.broker.core.replication.read_log import Indexed
 from tests.broker.core.replication.script import BrokerScript, NoChance
 from tests.broker.core.replication.transactions import Transactions
 from tests.broker.core.replication.world import World
-from tests.broker.core.scenarios import find_command, play, read_scenario
+from tests.broker.core.scenarios import find_command, write_outputs
 
 SCENARIOS = Path(__file__).parent / "scenarios"
 BEGAN_MS = 1_700_000_000_000
@@ -420,16 +420,5 @@ class Script(BrokerScript):
         self.world.later(DROPPING_S, self._drop)
 
 
-def main() -> None:
-    for path in sorted(SCENARIOS.glob("*.txt")):
-        scenario = read_scenario(path)
-        played = play(scenario, Script().run)
-        if scenario.expected_failure:
-            print(path.stem, "expects", scenario.blocks[-1].output, "and today is", played[-1].output)
-            played[-1] = scenario.blocks[-1]
-        scenario.blocks = played
-        scenario.write()
-
-
 if __name__ == "__main__":
-    main()
+    write_outputs(SCENARIOS, lambda: Script().run)

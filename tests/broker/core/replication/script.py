@@ -30,7 +30,7 @@ from tests.broker.core.replication.history import History, Violation
 from tests.broker.core.replication.read_log import Indexed
 from tests.broker.core.replication.transactions import Transactions
 from tests.broker.core.replication.world import World
-from tests.broker.core.scenarios import UnknownCommandError, find_command, play, read_scenario
+from tests.broker.core.scenarios import UnknownCommandError, find_command, write_outputs
 
 SCENARIOS = Path(__file__).parent / "scenarios"
 LOG = "orders/0"
@@ -322,12 +322,5 @@ def start(broker: Broker) -> None:
     broker.start(ScriptedLog)
 
 
-def main() -> None:
-    for path in sorted(SCENARIOS.glob("*.txt")):
-        scenario = read_scenario(path)
-        scenario.blocks = play(scenario, Script().run)
-        scenario.write()
-
-
 if __name__ == "__main__":
-    main()
+    write_outputs(SCENARIOS, lambda: Script().run)
