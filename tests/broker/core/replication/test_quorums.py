@@ -69,19 +69,36 @@ def elect(replicas: tuple[str, ...], learners: tuple[str, ...], voted: Iterable[
     return election
 
 
-def test_learners_are_replicas_and_no_voters() -> None:
+def test_more_than_half_of_the_voters_decide_and_learners_and_strangers_count_for_nothing() -> None:
     for replicas, learners in sets_of_replicas(5):
-        row = EpochStart("log", EPOCH, NO_EPOCH_END, replicas, learners)
-        for each in (row, LeaderAndIsr("a", replicas=replicas, learners=learners)):
-            assert each.voters == tuple(voters_of(replicas, learners))
-
-
-def test_more_than_half_of_the_voters_elect_a_leader_and_learners_and_strangers_count_for_nothing() -> None:
-    for replicas, learners in sets_of_replicas(6):
         voters = voters_of(replicas, learners)
-        for voted in subsets([*replicas[1:], STRANGER]):
-            is_elected = elect(replicas, learners, voted, MajorityRule()).has_quorum(frozenset())
-            assert is_elected == are_most({"a", *voted}, voters), (replicas, learners, voted)
+        assert EpochStart("log", EPOCH, NO_EPOCH_END, replicas, learners).voters == tuple(voters)
+        assert LeaderAndIsr("a", replicas=replicas, learners=learners).voters == tuple(voters)
+        for some in subsets([*replicas, STRANGER]):
+            election = elect(replicas, learners, some, MajorityRule())
+            assert election.has_quorum(frozenset()) == are_most({"a", *some}, voters), "its leader votes for itself"
+            assert election.has_own_vote == ("a" in some)
+            peers, _ = make_peers(replicas, learners)
+            peers.alive = peers.writable = some
+            peers.progress.begin(EPOCH)
+            for each in some:
+                peers.progress.add(each, EPOCH, Offset(0))
+            found = peers.is_quorum_active, peers.can_elect, peers.have_acknowledged_latest()
+            assert found == (are_most(some, voters),) * 3
+            assert sorted(peers.rank_writable()) == sorted(some.intersection(voters))
+            peers.progress.leader_epoch = FIRST
+            assert not peers.have_acknowledged_latest()
+
+
+def test_a_leader_that_cannot_write_is_replaced_if_others_can_elect_one() -> None:
+    for (replicas, learners), can_diverge in product(sets_of_replicas(4), (False, True)):
+        voters = voters_of(replicas, learners)
+        for alive in subsets([*replicas, STRANGER]):
+            peers, _ = make_peers(replicas, learners, can_diverge=can_diverge)
+            for writable in subsets(alive):
+                peers.alive, peers.writable = alive, writable
+                can_elect = bool(writable.intersection(voters)) if can_diverge else are_most(writable, voters)
+                assert (peers.can_elect, peers.is_replaceable) == (can_elect, "a" in alive - writable and can_elect)
 
 
 def test_all_writable_voters_elect_a_leader_of_a_log_that_can_diverge() -> None:
@@ -90,13 +107,6 @@ def test_all_writable_voters_elect_a_leader_of_a_log_that_can_diverge() -> None:
         for voted, writable in product(subsets([*replicas[1:], STRANGER]), subsets([*replicas, STRANGER])):
             missing = (needed & writable) - {"a", *voted}
             assert elect(replicas, learners, voted, DivergentRule()).has_quorum(writable) == (not missing)
-
-
-def test_an_own_vote_counts_when_it_is_durable() -> None:
-    election = elect(("a", "b"), (), "b", MajorityRule())
-    assert not election.has_own_vote
-    election.votes["a"] = vote_of()
-    assert election.has_own_vote
 
 
 SETS = [("a", "b", "c"), ("a", "b", "c", "d"), ("c", "d"), ("e",)]
@@ -153,6 +163,31 @@ def test_late_log_ends_replace_those_of_votes_only_where_logs_can_diverge() -> N
         assert [each.end_offset for each in election.log_ends(late)] == ends
 
 
+def test_late_votes_are_those_for_the_last_epoch() -> None:
+    late = LateVotes()
+    for broker, epoch, number, known in (("b", FIRST, 1, "b"), ("c", FIRST, 2, "bc"), ("d", EPOCH, 3, "d")):
+        late.add(broker, epoch, epoch_end(FIRST, number))
+        assert (late.leader_epoch, "".join(late.log_ends)) == (epoch, known)
+        assert late.log_ends[broker] == epoch_end(FIRST, number)
+    late.clear()
+    assert (late.leader_epoch, late.log_ends) == (EPOCH, {})
+
+
+def test_a_leader_leads_until_it_or_a_follower_has_voted_for_a_later_epoch() -> None:
+    """A vote for the next epoch of the same leader leaves it followed."""
+    for epoch, is_leader in ((1023, True), (1024, True), (1025, False)):
+        peers, votes = make_peers(("a", "b", "c"))
+        votes.record_vote("a", epoch)
+        votes.record_vote("b", LATER)
+        assert peers.leader == ("a" if is_leader else "")
+        votes.add_own(VoteRequest("log", LeaderAndEpoch(epoch, "b"), ("a", "b", "c")))
+        assert peers.is_leader == is_leader
+        assert not make_peers(("a", "b", "c"), broker="b")[0].is_leader
+    leader = Leader(EPOCH, elect(("a", "b"), (), (), MajorityRule()))
+    assert [leader.is_superseded_by(each) for each in (1023, 1024, 1025, LATER, LATER + 1)] == [0, 0, 1, 0, 1]
+    assert Leader(EPOCH).is_superseded_by(LATER)
+
+
 def test_votes_that_can_have_begun_are_kept_until_their_epoch_has() -> None:
     votes = VoteRecord()
     assert votes.own_epoch == votes.epoch_of("b") == -1
@@ -173,17 +208,6 @@ def test_votes_that_can_have_begun_are_kept_until_their_epoch_has() -> None:
     votes.record_request(requests[0])
     assert votes.find_vote_request(requests[0].leader_epoch) == requests[0]
     assert votes.find_vote_request(EPOCH) is None
-
-
-def test_late_votes_are_those_for_the_last_epoch() -> None:
-    late = LateVotes()
-    late.add("b", FIRST, epoch_end(FIRST, 1))
-    late.add("c", FIRST, epoch_end(FIRST, 2))
-    assert late.log_ends == {"b": epoch_end(FIRST, 1), "c": epoch_end(FIRST, 2)}
-    late.add("d", EPOCH, epoch_end(FIRST, 3))
-    assert (late.leader_epoch, late.log_ends) == (EPOCH, {"d": epoch_end(FIRST, 3)})
-    late.clear()
-    assert (late.leader_epoch, late.log_ends) == (EPOCH, {})
 
 
 # Commits
@@ -281,27 +305,6 @@ def test_acknowledgements_grow_within_an_epoch_and_begin_anew_with_another() -> 
 # What a broker hears
 
 
-def test_a_leader_hears_a_quorum_when_more_than_half_of_the_voters_are_alive() -> None:
-    for replicas, learners in sets_of_replicas(6):
-        peers, _ = make_peers(replicas, learners)
-        voters = voters_of(replicas, learners)
-        for alive in subsets([*replicas, STRANGER]):
-            peers.alive = alive
-            assert peers.is_quorum_active == are_most(alive, voters)
-
-
-def test_a_leader_is_elected_by_voters_that_can_write() -> None:
-    for replicas, learners in sets_of_replicas(4):
-        voters = voters_of(replicas, learners)
-        for can_diverge, alive in product((False, True), subsets([*replicas, STRANGER])):
-            peers, _ = make_peers(replicas, learners, can_diverge=can_diverge)
-            for writable in subsets(alive):
-                peers.alive, peers.writable = alive, writable
-                can_elect = bool(writable.intersection(voters)) if can_diverge else are_most(writable, voters)
-                assert peers.can_elect == can_elect
-                assert peers.is_replaceable == ("a" in alive - writable and can_elect)
-
-
 def test_a_leader_refuses_a_candidate_while_more_than_half_of_the_voters_hear_and_follow_it() -> None:
     leader = Leader(EPOCH)
     for replicas, learners in sets_of_replicas(5):
@@ -333,25 +336,6 @@ def test_a_leader_is_followed_since_the_latest_time_from_which_more_than_half_of
             known = {each: times[each] for each in voters if each == "a" or each in acked - gone}
             since = [at for at in known.values() if are_most([each for each in known if known[each] >= at], voters)]
             assert peers.followed_since(leader, times.__getitem__) == max(since, default=NEVER)
-
-
-def test_a_vote_for_the_next_epoch_of_the_same_leader_leaves_it_followed() -> None:
-    election = elect(("a", "b"), (), (), MajorityRule())
-    leader = Leader(EPOCH, election)
-    assert [leader.is_superseded_by(each) for each in (1023, 1024, 1025, LATER, LATER + 1)] == [0, 0, 1, 0, 1]
-    assert Leader(EPOCH).is_superseded_by(LATER)
-
-
-def test_more_than_half_of_the_voters_have_acknowledged_the_latest_epoch() -> None:
-    for replicas, learners in sets_of_replicas(5):
-        for acked in subsets([*replicas, STRANGER]):
-            peers, _ = make_peers(replicas, learners)
-            peers.progress.begin(EPOCH)
-            for each in acked:
-                peers.progress.add(each, EPOCH, Offset(0))
-            assert peers.have_acknowledged_latest() == are_most(acked, voters_of(replicas, learners))
-            peers.progress.leader_epoch = FIRST
-            assert not peers.have_acknowledged_latest()
 
 
 def test_a_replica_joins_while_others_have_a_quorum_without_it_and_it_misses_the_epoch_that_it_belongs_to() -> None:
@@ -390,17 +374,6 @@ def test_replicas_in_sync_are_alive_and_have_acknowledged_enough_or_were_caught_
         assert peers.acknowledged_end("z", Leader(FIRST)) == 0, "the first epoch has nothing to acknowledge"
 
 
-def test_a_leader_leads_until_it_has_voted_for_a_later_epoch() -> None:
-    for epoch, is_leader in ((1023, True), (1024, True), (1025, False)):
-        peers, votes = make_peers(("a", "b", "c"))
-        votes.record_vote("a", epoch)
-        votes.record_vote("b", LATER)
-        assert peers.leader == ("a" if is_leader else "")
-        votes.add_own(VoteRequest("log", LeaderAndEpoch(epoch, "b"), ("a", "b", "c")))
-        assert peers.is_leader == is_leader
-        assert not make_peers(("a", "b", "c"), broker="b")[0].is_leader
-
-
 def test_rivals_are_living_leaders_of_other_epochs_that_do_not_follow_the_latest_one() -> None:
     rival = LeaderAndEpoch(512, "b")
     for can_diverge, is_alive, voted in product((False, True), (False, True), (512, 1023, 1024, 4096)):
@@ -432,9 +405,3 @@ def test_leaders_are_preferred_as_named_then_by_rendezvous_and_ineligible_ones_c
     assert not peers.preference.set(named, ineligible)
     assert peers.preference.set(named, frozenset())
     assert peers.preference.set((), frozenset())
-
-
-def test_learners_are_not_ranked_as_leaders() -> None:
-    peers, _ = make_peers(("a", "b", "c"), ("b",))
-    peers.writable = frozenset("abc")
-    assert sorted(peers.rank_writable()) == ["a", "c"]
