@@ -1,4 +1,6 @@
-"""Transactional ids, as clients see them."""
+"""Transactional ids: the answer to each request in each phase of a transaction, from each producer, as a table says."""
+
+from __future__ import annotations
 
 import itertools
 import json
@@ -7,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from dafka.broker.core.coordination.effects import Action, WriteMarkers, WriteState
+from dafka.broker.core.coordination.effects import Action, Answer, WriteMarkers, WriteState
 from dafka.broker.core.coordination.state_records import StateRecord
-from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.error_codes import ErrorCode as E
 from dafka.broker.core.log.producer_state import Producer
 from dafka.broker.core.topic_partition import TopicPartition
 from dafka.broker.core.transactions.coordinator import InitProducerResult, TransactionCoordinator, TransactionSettings
+from dafka.broker.core.transactions.producer_ids import BLOCK, ProducerIds
 from dafka.broker.core.transactions.transaction import TransactionPhase
 
 A, B = TopicPartition("orders", 0), TopicPartition("orders", 1)
 NAME = "payments"
-DAY_MS = 24 * 3_600_000
 
 
 class Transactions:
@@ -59,11 +61,11 @@ class Transactions:
         assert isinstance(result, InitProducerResult)
         return result
 
-    def add(self, producer: Producer, *logs: TopicPartition, name: str = NAME) -> ErrorCode:
-        return ErrorCode(self.call(self.coordinator.add_partitions, name, producer, logs))
+    def add(self, producer: Producer, *logs: TopicPartition, name: str = NAME) -> E:
+        return E(self.call(self.coordinator.add_partitions, name, producer, logs))
 
-    def add_offsets(self, producer: Producer, group_id: str = "g") -> ErrorCode:
-        return ErrorCode(self.call(self.coordinator.add_offsets, NAME, producer, group_id))
+    def add_offsets(self, producer: Producer, group_id: str = "g") -> E:
+        return E(self.call(self.coordinator.add_offsets, NAME, producer, group_id))
 
     def end(self, producer: Producer, *, is_commit: bool = True, name: str = NAME) -> Any:
         return self.call(self.coordinator.end_transaction, name, producer, is_commit)
@@ -80,7 +82,7 @@ class Transactions:
             self.take(self.coordinator.advance(self.now_ms))
         self.now_ms = end_ms
 
-    def restart(self) -> "Transactions":
+    def restart(self) -> Transactions:
         return Transactions(self.records)
 
     def phase(self) -> TransactionPhase | None:
@@ -88,10 +90,171 @@ class Transactions:
         return transaction.phase if transaction else None
 
 
-def ready(transactions: Transactions) -> Producer:
-    result = transactions.init()
-    assert result.error_code is ErrorCode.NONE
-    return result.producer
+PHASES = ["Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort"]
+
+REQUESTS = ["add A", "add B", "add group g", "add group h", "commit", "abort"]
+REQUESTS += ["batch A", "batch B", "offsets g", "offsets h"]
+
+BUSY, STATE, WAITS = E.CONCURRENT_TRANSACTIONS, E.INVALID_TXN_STATE, None
+ANSWERS: dict[str, list[E | None]] = {
+    "Empty": [E.NONE, E.NONE, E.NONE, E.NONE, STATE, STATE, STATE, STATE, STATE, STATE],
+    "Ongoing": [E.NONE, E.NONE, E.NONE, E.NONE, WAITS, WAITS, E.NONE, STATE, E.NONE, STATE],
+    "PrepareCommit": [BUSY, BUSY, BUSY, BUSY, BUSY, STATE, STATE, STATE, STATE, STATE],
+    "PrepareAbort": [BUSY, BUSY, BUSY, BUSY, STATE, BUSY, STATE, STATE, STATE, STATE],
+    "CompleteCommit": [E.NONE, E.NONE, E.NONE, E.NONE, E.NONE, STATE, STATE, STATE, STATE, STATE],
+    "CompleteAbort": [E.NONE, E.NONE, E.NONE, E.NONE, STATE, E.NONE, STATE, STATE, STATE, STATE],
+}
+"""What the producer gets, by phase, in the order of `REQUESTS`. The log A and the group g take part if it is open."""
+
+WRITES = {("Ongoing", "add B"), ("Ongoing", "add group h"), ("Ongoing", "commit"), ("Ongoing", "abort")} | {
+    (phase, request) for phase in ("Empty", "CompleteCommit", "CompleteAbort") for request in REQUESTS[:4]
+}
+"""Where something changes."""
+
+
+def in_phase(phase: str) -> tuple[Transactions, Producer]:
+    """Return a coordinator with a transactional id in a phase, and its producer, whose epoch is 2."""
+    transactions = Transactions()
+    for _ in range(3):
+        producer = transactions.init().producer
+    if phase != "Empty":
+        transactions.add(producer, A)
+        transactions.add_offsets(producer)
+    if phase.endswith(("Commit", "Abort")):
+        transactions.end(producer, is_commit=phase.endswith("Commit"))
+    if phase.startswith("Complete"):
+        transactions.write_markers()
+    assert transactions.phase() is TransactionPhase(phase)
+    return transactions, producer
+
+
+def send(transactions: Transactions, request: str, producer: Producer, name: str = NAME) -> Any:
+    coordinator = transactions.coordinator
+    transactions.actions = []
+    match request.split():
+        case ["add", "group", group]:
+            return transactions.call(coordinator.add_offsets, name, producer, group)
+        case ["add", log]:
+            return transactions.call(coordinator.add_partitions, name, producer, [A if log == "A" else B])
+        case ["batch", log]:
+            return coordinator.check_partition(name, producer, A if log == "A" else B)
+        case ["offsets", group]:
+            return coordinator.check_group(name, producer, group)
+        case [end]:
+            return transactions.call(coordinator.end_transaction, name, producer, end == "commit")
+
+
+def test_the_producer_is_answered_by_the_phase_and_others_are_refused_and_change_nothing() -> None:
+    for phase, request in itertools.product(PHASES, REQUESTS):
+        transactions, producer = in_phase(phase)
+        before, written = transactions.coordinator.describe_transaction(NAME), len(transactions.records)
+        fenced = E.INVALID_PRODUCER_EPOCH if request.startswith("batch") else E.PRODUCER_FENCED
+        for change, name, error in [
+            ((0, -1), NAME, fenced),
+            ((0, 1), NAME, fenced),
+            ((0, -1 - producer.producer_epoch), NAME, fenced),
+            ((1, 0), NAME, E.INVALID_PRODUCER_ID_MAPPING),
+            ((0, 0), "other", E.INVALID_PRODUCER_ID_MAPPING),
+            ((0, 0), "", E.INVALID_REQUEST),
+        ]:
+            other = Producer(*map(sum, zip(producer, change, strict=True)))
+            assert send(transactions, request, other, name) is error, (phase, request)
+        assert (transactions.coordinator.describe_transaction(NAME), len(transactions.records)) == (before, written)
+        assert send(transactions, request, producer) is ANSWERS[phase][REQUESTS.index(request)], (phase, request)
+        kinds, writes = [type(each) for each in transactions.actions], (phase, request) in WRITES
+        assert (kinds[:1] == [WriteState]) == writes
+        assert kinds[1:] == ([WriteMarkers] if request in {"commit", "abort"} else [Answer]) or not writes
+        assert (transactions.coordinator.describe_transaction(NAME) != before) == writes
+        assert transactions.restart().coordinator.list_transactions() == transactions.coordinator.list_transactions()
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("expected", ["none", "unnamed", "own", "last", "older", "newer", "other"])
+def test_init_gives_the_next_epoch_once_the_transaction_has_ended(phase: str, expected: str) -> None:
+    transactions, (producer_id, epoch) = in_phase(phase)
+    named = {
+        "none": None,
+        "unnamed": Producer(-1, -1),
+        "own": Producer(producer_id, epoch),
+        "last": Producer(producer_id, -1),  # no producer has asked for this epoch itself
+        "older": Producer(producer_id, epoch - 1),
+        "newer": Producer(producer_id, epoch + 1),
+        "other": Producer(producer_id + 1, epoch),
+    }[expected]
+    result = transactions.init(expected=named)
+    if expected == "unnamed":
+        named = None
+    if expected not in {"none", "unnamed", "own"}:
+        assert result == InitProducerResult(E.PRODUCER_FENCED)
+        assert transactions.phase() is TransactionPhase(phase)
+        return
+    following = epoch + 1
+    if phase in {"Ongoing", "PrepareCommit", "PrepareAbort"}:
+        assert result == InitProducerResult(BUSY)
+        kinds = [type(each) for each in transactions.actions]
+        assert kinds == ([WriteState, WriteMarkers, Answer] if phase == "Ongoing" else [Answer])
+        fence = epoch + (phase == "Ongoing")
+        is_commit = phase == "PrepareCommit"
+        assert transactions.markers[-1] == WriteMarkers(NAME, producer_id, fence, is_commit, (A,), ("g",))
+        transactions.write_markers()
+        if phase == "Ongoing" and named is None:  # the epoch that fences a producer is nobody's
+            following += 1
+        result = transactions.init(expected=named)
+    assert result.producer == (producer_id, following)
+    assert transactions.phase() is TransactionPhase.EMPTY
+    if named is not None:  # the response was lost
+        assert transactions.restart().init(expected=named) == transactions.init(expected=named) == result
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_transaction_is_complete_when_all_markers_are_written_and_its_producer_is_answered_if_it_waits(
+    phase: str, is_restarted: bool
+) -> None:
+    transactions, _ = in_phase(phase)
+    transactions = transactions.restart() if is_restarted else transactions
+    answers = set(transactions.answers.items())
+    transactions.take(transactions.coordinator.markers_written(NAME, transactions.now_ms))
+    is_prepared = phase.startswith("Prepare")
+    waits = is_prepared and not is_restarted
+    assert [type(each) for each in transactions.actions] == [WriteState] * is_prepared + [Answer] * waits
+    assert [each for _, each in transactions.answers.items() - answers] == [E.NONE] * waits
+    assert transactions.restart().phase() is TransactionPhase(phase.replace("Prepare", "Complete"))
+
+
+@pytest.mark.parametrize("phase", ["Empty", "CompleteCommit", "CompleteAbort"])
+def test_the_next_transaction_has_only_its_own_logs_and_groups(phase: str) -> None:
+    transactions, producer = in_phase(phase)
+    described = transactions.coordinator.describe_transaction(NAME)
+    assert described is not None
+    assert not described.partitions | described.groups
+    assert described.started_at_ms == -1
+    transactions.add(producer, B)
+    transactions.add_offsets(producer, "h")
+    transactions.end(producer, is_commit=True)
+    assert transactions.markers == [WriteMarkers(NAME, *producer, True, (B,), ("h",))]
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_transaction_is_aborted_exactly_at_its_timeout_however_often_it_grows(is_restarted: bool) -> None:
+    transactions = Transactions()
+    producer = transactions.init(timeout_ms=900_000).producer
+    producer = transactions.init(timeout_ms=5_000).producer  # a producer changes its timeout when it begins again
+    transactions.wait(2_000)
+    transactions.add(producer, A)
+    transactions.wait(4_000)
+    transactions.add(producer, B)
+    if is_restarted:
+        now_ms, transactions = transactions.now_ms, transactions.restart()
+        transactions.now_ms = now_ms
+    transactions.wait(999)
+    assert (transactions.phase(), transactions.markers) == (TransactionPhase.ONGOING, [])
+    assert transactions.coordinator.check_partition(NAME, producer, B) is E.NONE
+    transactions.wait(1)
+    assert transactions.phase() is TransactionPhase.PREPARE_ABORT
+    fence = producer.producer_epoch + 1
+    assert transactions.markers == [WriteMarkers(NAME, producer.producer_id, fence, False, (A, B), ())]
+    assert [type(each) for each in transactions.actions] == [WriteState, WriteMarkers]
 
 
 def test_idempotent_producers_get_ids_of_their_own() -> None:
@@ -103,34 +266,10 @@ def test_idempotent_producers_get_ids_of_their_own() -> None:
     assert len(transactions.records) == 2
 
 
-def test_number_of_transactional_ids_is_limited() -> None:
-    transactions = Transactions(transactional_ids_max=1)
-    assert transactions.init().error_code is ErrorCode.NONE
-    assert transactions.init("another").error_code is ErrorCode.POLICY_VIOLATION
-    assert transactions.init().error_code is ErrorCode.NONE
-
-
-def test_producer_asks_for_a_new_epoch_itself() -> None:
-    transactions = Transactions()
-    first = ready(transactions)
-    second = transactions.init(expected=first).producer
-    assert second == (first.producer_id, first.producer_epoch + 1)
-    transactions = transactions.restart()
-    assert transactions.init(expected=first).producer == second  # it has lost the answer
-    assert transactions.add(first, A) is ErrorCode.PRODUCER_FENCED
-    assert transactions.add(second, A) is ErrorCode.NONE
-    assert transactions.init(expected=first).error_code is ErrorCode.PRODUCER_FENCED
-    assert transactions.phase() is TransactionPhase.ONGOING
-    assert transactions.init(expected=second).error_code is ErrorCode.CONCURRENT_TRANSACTIONS
-    transactions.write_markers()
-    third = transactions.init(expected=second)
-    assert (third.error_code, third.producer.producer_epoch) == (ErrorCode.NONE, second.producer_epoch + 1)
-
-
 @pytest.mark.parametrize("asks_itself", [True, False])
 def test_producer_gets_another_id_when_its_epochs_are_used_up(asks_itself: bool) -> None:
     transactions = Transactions()
-    producer = ready(transactions)
+    producer = transactions.init().producer
     value = json.loads(transactions.records[-1].value or b"")
     value["producer_epoch"] = 32_765
     transactions.records[-1] = transactions.records[-1]._replace(value=json.dumps(value).encode())
@@ -148,5 +287,58 @@ def test_producer_gets_another_id_when_its_epochs_are_used_up(asks_itself: bool)
     if asks_itself:
         assert transactions.init(expected=expected).producer == fresh  # it has lost the answer
         for other in (last, fresh._replace(producer_epoch=1)):
-            assert transactions.init(expected=other).error_code is ErrorCode.PRODUCER_FENCED
-    assert transactions.add(last, A) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+            assert transactions.init(expected=other).error_code is E.PRODUCER_FENCED
+    assert transactions.add(last, A) is E.INVALID_PRODUCER_ID_MAPPING
+
+
+def test_an_unused_id_is_forgotten_exactly_after_its_expiration_and_never_one_whose_transaction_is_being_ended() -> (
+    None
+):
+    expiration_ms = 7 * 24 * 3_600_000
+    for phase in ("Empty", "CompleteCommit", "CompleteAbort", "PrepareCommit", "PrepareAbort"):
+        transactions, _ = in_phase(phase)
+        transactions.wait(expiration_ms - 1)
+        assert transactions.phase() is TransactionPhase(phase)
+        transactions.wait(1)
+        assert transactions.phase() is (TransactionPhase(phase) if phase.startswith("Prepare") else None)
+        assert bool(transactions.restart().coordinator.list_transactions()) == phase.startswith("Prepare")
+
+
+def test_timeouts_and_the_number_of_ids_are_limited() -> None:
+    for timeout_ms in (-1, 0, 1, 900_000, 900_001):
+        error = Transactions().init(timeout_ms=timeout_ms).error_code
+        assert error is (E.NONE if 0 < timeout_ms <= 900_000 else E.INVALID_TRANSACTION_TIMEOUT)
+    limited = Transactions(transactional_ids_max=1)
+    assert [limited.init(name).error_code for name in (NAME, "another", NAME)] == [E.NONE, E.POLICY_VIOLATION, E.NONE]
+
+
+def test_producer_ids_are_reserved_before_they_are_used_and_never_given_twice_by_any_shard() -> None:
+    for count in (1, 2, 16):
+        given: set[int] = set()
+        for shard in range(count):
+            records: list[StateRecord] = []
+            reserved = 0
+            for taken in (1, BLOCK - 1, BLOCK, BLOCK + 1, 3):  # and then the broker restarts
+                ids = ProducerIds(shard, count)
+                for each in records:
+                    ids.restore(each)
+                for number in range(taken):
+                    found, written = ids.take()
+                    assert bool(written) == (number % BLOCK == 0)
+                    for each in written:
+                        reserved = json.loads(each.value or b"")["next_producer_id"]
+                    records += written
+                    assert reserved - BLOCK <= found < reserved
+                    assert found // BLOCK % count == shard
+                    assert found not in given
+                    given.add(found)
+
+
+def test_shards_continue_after_what_any_of_them_has_reserved() -> None:
+    record = ProducerIds().take()[1][0]
+    for reserved, shard in itertools.product((0, 1, BLOCK, 33 * BLOCK, 33 * BLOCK + 1), range(16)):
+        ids = ProducerIds(shard, 16)
+        ids.restore(record._replace(value=json.dumps({"version": 1, "next_producer_id": reserved}).encode()))
+        found, _ = ids.take()
+        assert reserved <= found < reserved + 16 * BLOCK
+        assert (found // BLOCK % 16, found % BLOCK) == (shard, 0)
