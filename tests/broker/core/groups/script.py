@@ -83,7 +83,9 @@ class Script:
         if isinstance(result, DeleteOffsetsResult) and result.error_code:
             return result.error_code.name
         errors = result.partitions if isinstance(result, DeleteOffsetsResult) else result
-        return ", ".join(f"{topic}/{number} {ErrorCode(error).name}" for (topic, number), error in errors.items())
+        return ", ".join(
+            f"{topic}/{number} {ErrorCode(error).name}" for (topic, number), error in sorted(errors.items())
+        )
 
     def name_of(self, member_id: str) -> str:
         return next((name for name, each in self.ids.items() if each == member_id), "another one")
@@ -160,7 +162,9 @@ class Script:
     def do_offsets(self, group_id: str = "g") -> None:
         """`offsets [GROUP]`: tell what is committed."""
         found = self.groups.coordinator.fetch_offsets(group_id, None)
-        self.printed.append(" ".join(f"{topic}/{n}={each.offset}" for (topic, n), each in found.items()) or "nothing")
+        self.printed.append(
+            " ".join(f"{topic}/{n}={each.offset}" for (topic, n), each in sorted(found.items())) or "nothing"
+        )
 
     def do_group(self, group_id: str = "g") -> None:
         """`group [GROUP]`: describe a group."""
