@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import attrs
@@ -117,46 +118,29 @@ OTHERS: list[tuple[str, str | None, E]] = [
     ("nobody", "s", E.FENCED_INSTANCE_ID),
 ]
 
-ANSWERS: dict[str, dict[str, Any]] = {
-    "PreparingRebalance": {
-        "heartbeat": E.REBALANCE_IN_PROGRESS,
-        "sync": E.REBALANCE_IN_PROGRESS,
-        "commit": E.NONE,
-        "commit_in_transaction": E.NONE,
-    },
-    "CompletingRebalance": {
-        "heartbeat": E.NONE,
-        "sync": WAITS,
-        "commit": E.REBALANCE_IN_PROGRESS,
-        "commit_in_transaction": E.NONE,
-    },
-    "Stable": {"heartbeat": E.NONE, "sync": E.NONE, "commit": E.NONE, "commit_in_transaction": E.NONE},
+REBALANCES = E.REBALANCE_IN_PROGRESS
+ANSWERS: dict[str, list[Any]] = {
+    "PreparingRebalance": [REBALANCES, REBALANCES, E.NONE, E.NONE],
+    "CompletingRebalance": [E.NONE, WAITS, REBALANCES, E.NONE],
+    "Stable": [E.NONE, E.NONE, E.NONE, E.NONE],
 }
-"""What members get in their own generation."""
+"""What members get in their own generation, in the order of `REQUESTS`; leaders need not wait for their assignment."""
 
-each_request = pytest.mark.parametrize("request_of", REQUESTS, ids=lambda each: each.__name__)
+UNWRITTEN = [*((state, heartbeat) for state in ANSWERS), ("Stable", sync)]
 
 
-@each_request
+def test_members_are_answered_by_the_state() -> None:
+    for (state, answers), (name, instance_id) in product(ANSWERS.items(), MEMBERS):
+        for request_of, answer in zip(REQUESTS, answers, strict=True):
+            scene = Scene(state)
+            expected = E.NONE if answer == WAITS and name == "leader" else answer
+            found = request_of(scene, scene.ids[name], instance_id, scene.generation)
+            assert found == expected, (state, request_of, name)
+            assert scene.wrote == (expected is E.NONE and (state, request_of) not in UNWRITTEN)
+
+
 @pytest.mark.parametrize("state", ANSWERS)
-def test_members_are_answered_by_the_state(state: str, request_of: Callable[..., Any]) -> None:
-    for name, instance_id in MEMBERS:
-        scene = Scene(state)
-        expected = ANSWERS[state][request_of.__name__]
-        if expected == WAITS and name == "leader":
-            expected = E.NONE
-        assert request_of(scene, scene.ids[name], instance_id, scene.generation) == expected, name
-        assert scene.wrote == (expected is E.NONE and (state, request_of) not in UNWRITTEN)
-
-
-UNWRITTEN = [(state, heartbeat) for state in ANSWERS] + [("Stable", sync)]
-
-
-@each_request
-@pytest.mark.parametrize("state", ANSWERS)
-def test_other_generations_and_clients_are_refused_and_change_nothing(
-    state: str, request_of: Callable[..., Any]
-) -> None:
+def test_other_generations_and_clients_are_refused_and_change_nothing(state: str) -> None:
     scene = Scene(state)
     wrong = [scene.generation - 1, scene.generation + 1]
     cases = [(name, instance, generation, E.ILLEGAL_GENERATION) for name, instance in MEMBERS for generation in wrong]
@@ -164,34 +148,26 @@ def test_other_generations_and_clients_are_refused_and_change_nothing(
         cases += [(name, instance, generation, error) for name, instance, error in OTHERS]
     scene.groups.wait(100)
     before = scene.described()
-    for name, instance_id, generation, error in cases:
+    for request_of, (name, instance_id, generation, error) in product(REQUESTS, cases):
         found = request_of(scene, scene.ids[name], instance_id, generation)
-        assert (found, scene.wrote) == (error, False), (name, instance_id, generation)
-        assert scene.described() == before, (name, instance_id, generation)
+        assert (found, scene.wrote) == (error, False), (request_of, name, instance_id, generation)
+        assert scene.described() == before, (request_of, name, instance_id, generation)
 
 
-@pytest.mark.parametrize(
-    ("state", "generation", "plain", "transactional"),
-    [
+def test_clients_that_are_no_members_commit_only_to_groups_without_members() -> None:
+    for state, generation, plain, transactional in [
         ("Absent", -1, E.NONE, E.NONE),
         ("Absent", 0, E.ILLEGAL_GENERATION, E.ILLEGAL_GENERATION),
         ("Empty", -1, E.NONE, E.NONE),
         ("Empty", 0, E.UNKNOWN_MEMBER_ID, E.UNKNOWN_MEMBER_ID),
-        ("Stable", -1, E.UNKNOWN_MEMBER_ID, E.NONE),
-        ("PreparingRebalance", -1, E.UNKNOWN_MEMBER_ID, E.NONE),
-        ("CompletingRebalance", -1, E.UNKNOWN_MEMBER_ID, E.NONE),
-    ],
-)
-def test_clients_that_are_no_members_commit_only_to_groups_without_members(
-    state: str, generation: int, plain: E, transactional: E
-) -> None:
-    for request_of, expected in ((commit, plain), (commit_in_transaction, transactional)):
-        scene = Scene(state)
-        assert request_of(scene, "", None, generation) is expected
-        assert scene.wrote == (expected is E.NONE)
-    if state in {"Absent", "Empty"}:
-        for request_of in (heartbeat, sync):
-            for each in ("leader", "stranger", "nobody"):
+        *((state, -1, E.UNKNOWN_MEMBER_ID, E.NONE) for state in ANSWERS),
+    ]:
+        for request_of, expected in ((commit, plain), (commit_in_transaction, transactional)):
+            scene = Scene(state)
+            assert request_of(scene, "", None, generation) is expected
+            assert scene.wrote == (expected is E.NONE)
+        for request_of, each in product((heartbeat, sync), ("leader", "stranger", "nobody")):
+            if state in {"Absent", "Empty"}:
                 scene = Scene(state)
                 assert request_of(scene, scene.ids[each], None, scene.generation) is E.UNKNOWN_MEMBER_ID
 
@@ -215,75 +191,59 @@ def joins(scene: Scene, name: str, instance_id: str | None, **fields: Any) -> tu
     return (WAITS, None) if result is None else (result.error_code, result)
 
 
-@pytest.mark.parametrize(
-    ("name", "instance_id", "answers"), JOINS, ids=[f"{name} {instance or ''}" for name, instance, _ in JOINS]
-)
-def test_clients_join_by_the_state(name: str, instance_id: str | None, answers: dict[str, Any]) -> None:
-    for state, expected in answers.items():
+def test_clients_join_by_the_state() -> None:
+    for name, instance_id, answers in JOINS:
+        for state, expected in answers.items():
+            scene = Scene(state)
+            before = scene.generation
+            found, result = joins(scene, name, instance_id)
+            assert found == expected, (name, state)
+            if result is not None and found is E.NONE:
+                assert result.generation_id == before + (state not in ANSWERS)
+                assert bool(result.members) == (result.leader == result.member_id)
+            assert found != WAITS or scene.groups.state == "PreparingRebalance"
+    for state in ANSWERS:  # other metadata begins a rebalance
         scene = Scene(state)
-        before = scene.generation
-        found, result = joins(scene, name, instance_id)
-        assert found == expected, state
-        if result is not None and found is E.NONE:
-            is_known = state in ANSWERS
-            assert result.generation_id == before + (not is_known)
-            assert bool(result.members) == (result.leader == result.member_id)
-        if found == WAITS:
-            assert scene.groups.state == "PreparingRebalance"
+        assert joins(scene, "follower", None, protocols=(("range", b"other"),))[0] == WAITS
+        assert scene.groups.state == "PreparingRebalance"
+        assert heartbeat(scene, scene.ids["leader"], None, scene.generation) is E.REBALANCE_IN_PROGRESS
 
 
-@pytest.mark.parametrize("state", ANSWERS)
-def test_a_follower_with_other_metadata_begins_a_rebalance(state: str) -> None:
-    scene = Scene(state)
-    assert joins(scene, "follower", None, protocols=(("range", b"other"),))[0] == WAITS
-    assert scene.groups.state == "PreparingRebalance"
-    assert heartbeat(scene, scene.ids["leader"], None, scene.generation) is E.REBALANCE_IN_PROGRESS
-
-
-@pytest.mark.parametrize("state", ["Absent", "Empty", *ANSWERS])
-def test_members_leave_by_their_ids_and_an_administrator_by_the_static_name(state: str) -> None:
-    is_alive = state in ANSWERS
+def test_members_leave_by_their_ids_and_an_administrator_by_the_static_name() -> None:
+    """With their errors; nobody is a member of a group that does not exist or is empty."""
     cases: list[tuple[str, str | None, E]] = [
-        ("leader", None, E.NONE if is_alive else E.UNKNOWN_MEMBER_ID),
-        ("follower", None, E.NONE if is_alive else E.UNKNOWN_MEMBER_ID),
-        ("static", "s", E.NONE if is_alive else E.UNKNOWN_MEMBER_ID),
-        ("nobody", "s", E.NONE if is_alive else E.UNKNOWN_MEMBER_ID),
+        *((name, None, E.NONE) for name in ("leader", "follower")),
+        *((name, "s", E.NONE) for name in ("static", "nobody")),
+        *((name, "s", E.FENCED_INSTANCE_ID) for name in ("fenced", "leader")),
+        *((name, None, E.UNKNOWN_MEMBER_ID) for name in ("nobody", "stranger")),
         ("nobody", "t", E.UNKNOWN_MEMBER_ID),
-        ("nobody", None, E.UNKNOWN_MEMBER_ID),
-        ("stranger", None, E.UNKNOWN_MEMBER_ID),
-        ("fenced", "s", E.FENCED_INSTANCE_ID if is_alive else E.UNKNOWN_MEMBER_ID),
-        ("leader", "s", E.FENCED_INSTANCE_ID if is_alive else E.UNKNOWN_MEMBER_ID),
     ]
-    for name, instance_id, error in cases:
-        scene = Scene(state)
+    for state, (name, instance_id, error_alive) in product(["Absent", "Empty", *ANSWERS], cases):
+        scene, error = Scene(state), error_alive if state in ANSWERS else E.UNKNOWN_MEMBER_ID
         size = len(scene.groups.coordinator.describe_group("g").members)
         (left,) = scene.groups.leave(LeavingMember(scene.ids[name], instance_id)).members
         assert left == (scene.ids[name], instance_id, error)
         assert len(scene.groups.coordinator.describe_group("g").members) == size - (error is E.NONE)
-        if error is E.NONE:
-            assert scene.groups.state == "PreparingRebalance"
+        assert error is not E.NONE or scene.groups.state == "PreparingRebalance"
 
 
-@pytest.mark.parametrize(
-    ("state", "of_offsets", "of_group"),
-    [
+def test_only_what_nobody_reads_is_deleted() -> None:
+    for state, of_offsets, of_group in [
         ("Absent", E.GROUP_ID_NOT_FOUND, E.GROUP_ID_NOT_FOUND),
         ("Empty", E.NONE, E.NONE),
         *((state, E.GROUP_SUBSCRIBED_TO_TOPIC, E.NON_EMPTY_GROUP) for state in ANSWERS),
-    ],
-)
-def test_only_what_nobody_reads_is_deleted(state: str, of_offsets: E, of_group: E) -> None:
-    scene = Scene(state)
-    coordinator = scene.groups.coordinator
-    if state == "Empty":
-        commit(scene, "", None, -1)
-    deleted = scene.send(lambda token, _: coordinator.delete_offsets(token, "g", [ORDERS]))
-    assert (deleted.error_code or deleted.partitions[ORDERS]) is of_offsets
-    assert scene.wrote == (state == "Empty")
-    assert coordinator.fetch_offsets("g", None) == {}
-    deleted = scene.send(lambda token, _: coordinator.delete_groups(token, ["g", "h", "g"]))
-    assert deleted == {"g": of_group, "h": E.GROUP_ID_NOT_FOUND}
-    assert (scene.groups.state == "Dead") == (of_group is not E.NON_EMPTY_GROUP)
+    ]:
+        scene = Scene(state)
+        coordinator = scene.groups.coordinator
+        if state == "Empty":
+            commit(scene, "", None, -1)
+        deleted = scene.send(lambda token, _, delete=coordinator.delete_offsets: delete(token, "g", [ORDERS]))
+        assert (deleted.error_code or deleted.partitions[ORDERS]) is of_offsets
+        assert scene.wrote == (state == "Empty")
+        assert coordinator.fetch_offsets("g", None) == {}
+        deleted = scene.send(lambda token, _, delete=coordinator.delete_groups: delete(token, ["g", "h", "g"]))
+        assert deleted == {"g": of_group, "h": E.GROUP_ID_NOT_FOUND}
+        assert (scene.groups.state == "Dead") == (of_group is not E.NON_EMPTY_GROUP)
 
 
 def test_a_group_without_a_name_is_refused() -> None:
