@@ -43,31 +43,25 @@ BALANCING = BalancerSettings(replace_replicas_after_s=2.0, full_bytes=100, moves
 
 
 class KeptLog:
-    """One log at one broker, from a start to the next crash.
-
-    Attributes:
-        branches: The records of each branch that are durable here, after the offset of the first one.
-        ready_from: How far the log reached when this broker began to lead it: readers are served from then on.
-        readable: How far readers may read.
-        stable: How far readers of committed records were seen to read.
-    """
+    """One log at one broker, from a start to the next crash."""
 
     def __init__(self, name: str, broker: Broker) -> None:
         self.name = name
         self.broker = broker
         self.world = broker.world
         self.history = self.world.histories[name]
-        self.branches = broker.branches.setdefault(name, {})
+        self.branches = broker.branches.setdefault(name, {})  # durable records, after the offset of the first one
         self.replica = Replica(name, broker.name, broker.number, broker.first_replicas(name), self.world.settings)
         self.replica.elections.on_transition = self.check_transition
         self.copying: set[LeaderAndEpoch] = set()
         self.dropped = 0
         self.led: LeaderAndEpoch | None = None
         self.led_since = 0.0
-        self.appended_end = self.ready_from = 0
+        self.appended_end = 0
+        self.ready_from = 0  # how far the log reached when this broker began to lead it, and to serve readers
         self.waiting: list[tuple[int, str]] = []
         self.appending = 0
-        self.readable = self.stable = 0
+        self.readable = self.stable = 0  # how far readers may read, and those of committed records were seen to read
         self.is_restless = True
         self._read: ReadLog | None = None
 
@@ -348,16 +342,7 @@ class KeptLog:
 
 
 class Broker:
-    """One broker.
-
-    Attributes:
-        control: The control records that are durable here, by the broker that made them.
-        branches: The records that are durable here, by log and branch.
-        generation: How often it has started.
-        clock_s: How much its clock is ahead.
-        full_until: Until when its disk has no room.
-        stopped_until: Until when its process is stopped.
-    """
+    """One broker. Its control records, by the broker that made them, and the branches of its logs are durable."""
 
     def __init__(self, name: str, number: int, world: World) -> None:
         self.name = name
@@ -365,13 +350,12 @@ class Broker:
         self.world = world
         self.control: dict[str, list[ControlRecord]] = {}
         self.branches: dict[str, dict[LeaderAndEpoch, tuple[int, list[Indexed]]]] = {}
-        self.generation = 0
+        self.generation = 0  # how often it has started
         self.is_up = False
         self.is_draining = False
         self.awaits_share = True
-        self.clock_s = 0.0
-        self.full_until = 0.0
-        self.stopped_until = 0.0
+        self.clock_s = 0.0  # how much its clock is ahead
+        self.full_until = self.stopped_until = 0.0
         self.logs: dict[str, KeptLog] = {}
 
     @property

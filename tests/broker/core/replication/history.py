@@ -20,16 +20,7 @@ class Violation(AssertionError):  # noqa: N818 (the name in all simulations)
 
 
 class History:
-    """One log.
-
-    Attributes:
-        replicas: Its first replicas.
-        epoch_tree: All rows that are durable at their leaders.
-        begun_at: When each row became durable.
-        committed: How far any broker has let readers read (majority).
-        acknowledged: The records that clients were told are durable.
-        transactions: The transactions.
-    """
+    """One log, with its first replicas."""
 
     def __init__(
         self, log: str, replicas: tuple[str, ...], availability: Availability, transactions: Transactions
@@ -38,10 +29,11 @@ class History:
         self.replicas = replicas
         self.availability = availability
         first = LeaderAndEpoch(0, replicas[0])
+        # All rows that are durable at their leaders, and since when.
         self.epoch_tree = EpochTree([EpochStart(log, first, NO_EPOCH_END, replicas)])
         self.begun_at: dict[LeaderAndEpoch, float] = {}
-        self.committed = epoch_end(first, 0)
-        self.acknowledged: set[str] = set()
+        self.committed = epoch_end(first, 0)  # how far any broker has let readers read (majority)
+        self.acknowledged: set[str] = set()  # the records that clients were told are durable
         self.transactions = transactions
         self._contents: dict[LeaderAndEpoch, list[Indexed]] = {}
         self._stable: dict[tuple[LeaderAndEpoch, bool], int] = {}

@@ -24,19 +24,12 @@ PRODUCER_EPOCH = 0
 
 
 class Indexed(str):
-    """A record with the index record that gives it its offset.
-
-    Attributes:
-        producer_id: The producer; None if it has no id.
-        transaction: The number of the transaction that it belongs to, or that it ends; None if there is none.
-        is_commit: If it is the end of a transaction, whether that is committed; None if it is a record.
-        entries: The value of the index record.
-    """
+    """A record with the index record that gives it its offset."""
 
     producer_id: int | None
-    transaction: int | None
-    is_commit: bool | None
-    entries: bytes
+    transaction: int | None  # that it belongs to, or that it ends
+    is_commit: bool | None  # if it is the end of a transaction
+    entries: bytes  # the value of the index record
 
     @classmethod
     def make(
@@ -49,22 +42,11 @@ class Indexed(str):
 
 
 class ReadLog:
-    """One log, restored from the indexes of its branches.
-
-    Args:
-        broker: The address of the broker.
-        branch: The latest branch.
-        rewrite_entries: Entries of no use that an index may have until it is rewritten.
-
-    Attributes:
-        state: The log.
-        leader_epoch: The latest branch.
-        end: How far the branch was read.
-    """
+    """One log, restored from the indexes of its branches, of which `branch` is the latest one."""
 
     def __init__(self, broker: str, branch: LeaderAndEpoch, rewrite_entries: int) -> None:
         self.leader_epoch = branch
-        self.end = 0
+        self.end = 0  # how far the branch was read
         self._order = OffsetAssigner(LogTable(broker, keeps_record_batches=False), rewrite_entries=rewrite_entries)
         self._order.table.add_topic(TOPIC)
         (self.state,) = self._order.table.logs(TOPIC.name)

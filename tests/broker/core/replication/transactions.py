@@ -17,12 +17,8 @@ PRODUCERS = 3
 class Transaction:
     """A transaction that has not ended yet.
 
-    Attributes:
-        number: Its number.
-        producer_id: Its producer.
-        records: Its records.
-        markers: The markers that were appended, by the epoch of the leader, and since when it had led it: a leader
-            that crashes may lead the same epoch again, without the marker.
+    Its markers are by the epoch of their leader, and since when it had led it: a leader that crashes may lead the same
+    epoch again, without the marker.
     """
 
     number: int
@@ -32,17 +28,10 @@ class Transaction:
 
 
 class Transactions:
-    """The transactions in one log.
-
-    Args:
-        draw: Draws what producers do.
-
-    Attributes:
-        decisions: By the number of a transaction, whether it is committed; none if that is not decided.
-    """
+    """The transactions in one log."""
 
     def __init__(self, draw: random.Random) -> None:
-        self.decisions: dict[int, bool] = {}
+        self.decisions: dict[int, bool] = {}  # by the number of a transaction, whether it is committed
         self._draw = draw
         self._numbers = count()
         self._running: dict[int, Transaction] = {}

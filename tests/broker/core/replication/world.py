@@ -22,19 +22,7 @@ LEASES_EVERY = 4
 
 
 class World:
-    """Brokers, a network, disks, and what was promised to clients.
-
-    Args:
-        seed: Determines everything that happens.
-        availability: What the sides of a split may do.
-        broker_count: The number of brokers at the beginning.
-        log_count: The number of logs.
-        reserve_count: How many further brokers may start later.
-        balances: Whether brokers balance their logs.
-
-    Attributes:
-        transitions: How often replicas have taken each transition, by the state that they have left.
-    """
+    """Brokers, of which the last `reserve_count` may start later, a network, disks, and promises to clients."""
 
     def __init__(
         self,
@@ -74,7 +62,7 @@ class World:
         self.skipped = 0.0
         self.sent = 0
         self.messages: Counter[str] = Counter()
-        self.transitions: Counter[tuple[Transition, str]] = Counter()
+        self.transitions: Counter[tuple[Transition, str]] = Counter()  # by the state that a replica has left
 
     def place_on(self, replica_count: int) -> None:
         names = list(self.brokers)[: self._broker_count]
