@@ -32,6 +32,7 @@ from dafka.broker.core.positions import (
     Position,
     RecordSequence,
     log_order,
+    sequence_of,
 )
 from dafka.records import Partition
 
@@ -232,6 +233,9 @@ class Log:
             return entry._replace(address=leader_address)
         if isinstance(entry, BatchEntry):
             offset = self._offset_of(entry, leader_address)
+            if offset is None and sequence_of(entry.position) < self.index.end_sequence(leader_address):
+                # Its records are deleted, and its producer goes on after them.
+                entry, offset = entry._replace(flags=0), self._offset_from(entry.position, leader_address)
             return None if offset is None else entry._replace(position=AtOffset(offset))
         if isinstance(entry, MarkerEntry):
             first = self._first_offset(entry, leader_address)

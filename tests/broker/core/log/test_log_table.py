@@ -11,16 +11,18 @@ from typing import Any
 
 import pytest
 
-from dafka.broker.core.log.entries import MarkerEntry
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.log.entries import Entry, IndexRewriteEntry, LogStartEntry, MarkerEntry, encode_entries
 from dafka.broker.core.log.log import FORMER_ENDS_MAX, LEADER, Log
 from dafka.broker.core.log.log_index import LogIndex
 from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.log.offset_assigner import OffsetAssigner
 from dafka.broker.core.log.partitioner import log_of_address, log_of_key
 from dafka.broker.core.metadata.topics import Topic
-from dafka.broker.core.positions import Offset, RecordSequence
+from dafka.broker.core.positions import AtOffset, Offset, RecordSequence
 from dafka.records import Partition, RecordBatch
-from tests.broker.core.entries import marker_entry
+from tests.broker.core.entries import batch_entry, marker_entry, run_entry
+from tests.broker.core.log.test_producer_model import make_header
 
 EPOCHS = [(0, 0), (3, 4), (5, 4), (9, 7)]
 END = 10
@@ -54,6 +56,35 @@ def test_an_epoch_ends_where_the_next_one_of_the_log_begins() -> None:
 def test_a_leader_knows_the_end_when_it_has_committed_up_to_its_first_offset(start: int) -> None:
     log = make_log(epochs=[(0, Offset(0)), (1, Offset(start))])
     assert log.is_end_known == (start <= END)
+
+
+def restore(log: Log, *entries: Entry, end: int) -> None:
+    """Read the index of a former leader, whose epoch ends at an offset."""
+    arguments: dict[str, Any] = {"leader_address": "OTHER/1D/0/7", "end_offset": Offset(end)}
+    log.restore(RecordSequence(0), encode_entries(entries), keeps_record_batches=False, **arguments)
+
+
+def test_a_new_leader_knows_producers_whose_last_records_are_deleted_and_none_of_those_that_are_not_in_its_log() -> (
+    None
+):
+    log = make_log()
+    rewritten: list[Entry] = [IndexRewriteEntry(), LogStartEntry(Offset(5)), run_entry(5, LEADER, 5, 9)]
+    batches = [batch_entry(at, 1, producer, 0, at, 1, 0) for at, producer in ((1, 6), (2, 6), (6, 7), (9, 8), (20, 9))]
+    restore(log, *rewritten, *batches, end=8)
+    for producer, following in ((6, 3), (7, 7)):
+        header = make_header(1, producer, 0, following, transactional=True)
+        assert log.producers.check_batch(header).error_code is ErrorCode.NONE
+        header = make_header(1, producer, 0, following + 1, transactional=True)
+        assert log.producers.check_batch(header).error_code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert set(log.producers.producers) == {6, 7}
+    assert set(log.producers.open_transactions) == {7}
+
+
+def test_a_marker_names_the_first_record_of_its_transaction_that_another_leader_has_appended() -> None:
+    log = make_log()
+    marker = marker_entry(8, 8, 7, 0, 0, 5, None)._replace(first_position=AtOffset(Offset(3)))
+    restore(log, IndexRewriteEntry(), run_entry(0, "P", 0, 4), run_entry(4, LEADER, 4, 4), marker, end=9)
+    assert log.aborted_between(Offset(0), Offset(9)) == [(7, 3)]
 
 
 def leading(log_count: int = 1) -> OffsetAssigner:
