@@ -14,7 +14,6 @@ from dafka.broker.core.log.entries import (
     encode_entries,
 )
 from dafka.broker.core.log.partitioner import log_of_key, murmur2, place_records
-from dafka.broker.core.metadata.topics import find_name_problem
 from dafka.broker.core.positions import Offset, RecordSequence
 from dafka.errors import StorageFormatError
 from dafka.records import Partition, RecordBatch
@@ -55,9 +54,3 @@ def test_entries_come_back() -> None:
 def test_malformed_entries_are_refused(value: bytes) -> None:
     with pytest.raises(StorageFormatError):
         decode_entries(value)
-
-
-def test_names_are_those_of_kafka() -> None:
-    assert find_name_problem("a.b_c-9") == ""
-    for name in ("", ".", "..", "a/b", "$logs", "ä", "x" * 250):
-        assert find_name_problem(name)

@@ -92,16 +92,6 @@ def test_followers_of_changes_have_what_the_table_has(statements: list[Statement
     assert dropped == table.deleted_ids
 
 
-def test_topic_that_was_made_after_the_deletion_wins() -> None:
-    old = Topic("orders", "1D", created_at=5)
-    new = Topic("orders", "2D", created_at=9)
-    orders: list[list[Statement]] = [[old, Deletion(old), new], [new, old, Deletion(old)], [Deletion(old), new, old]]
-    for statements in orders:
-        table = TopicTable()
-        learn(table, statements)
-        assert table.find("orders") == new
-
-
 def test_native_partitions_go_on_after_the_last_deletion() -> None:
     table = TopicTable()
     old, new = Topic("orders", "1D"), Topic("orders", "2D")
@@ -114,12 +104,8 @@ def test_native_partitions_go_on_after_the_last_deletion() -> None:
 
 
 def test_epochs_of_deleted_topics_are_the_largest_that_any_broker_knew() -> None:
-    table = TopicTable()
-    topic = Topic("orders", "1D")
-    learn(
-        table,
-        [Deletion(topic, {}, 5), Deletion(topic, {}, 9), Deletion(topic, {}, 7), Deletion(Topic("x", "2D"), {}, 1)],
-    )
+    table, topic = TopicTable(), Topic("orders", "1D")
+    learn(table, [*(Deletion(topic, {}, epoch) for epoch in (5, 9, 7)), Deletion(Topic("x", "2D"), {}, 1)])
     assert table.last_epochs == {"orders": 9, "x": 1}
 
 

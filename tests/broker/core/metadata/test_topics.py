@@ -41,23 +41,12 @@ TOPICS = st.builds(
 DELETIONS = st.builds(Deletion, TOPICS, st.dictionaries(ADDRESSES, st.integers(0, 9)), st.integers(0, 2**31))
 
 
-@pytest.mark.parametrize(
-    ("name", "is_valid"),
-    [
-        ("", False),
-        (".", False),
-        ("..", False),
-        ("...", True),
-        ("a", True),
-        ("Az09._-", True),
-        ("a" * NAME_MAX, True),
-        ("a" * (NAME_MAX + 1), False),
-        *((f"a{each}", False) for each in " /$:,ü\n\0"),
-    ],
-)
-def test_names_are_those_that_clients_of_kafka_can_use(name: str, is_valid: bool) -> None:
-    assert (find_name_problem(name) == "") == is_valid
+def test_names_are_those_that_clients_of_kafka_can_use() -> None:
     assert NAME_MAX == 249
+    for name in ("...", "a", "Az09._-", "a" * NAME_MAX):
+        assert find_name_problem(name) == ""
+    for name in ("", ".", "..", "a" * (NAME_MAX + 1), "$logs", *(f"a{each}" for each in " /$:,ü\n\0")):
+        assert find_name_problem(name)
 
 
 @settings(max_examples=25)
@@ -79,32 +68,15 @@ def test_a_topic_of_a_newer_version_is_refused_with_what_to_do() -> None:
         decode_topic("orders", json.dumps(fields).encode())
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"log_count": 0},
-        {"log_count": LOGS_MAX + 1},
-        {"log_count": "x"},
-        {"settings": []},
-        {"placement": 1},
-        {"assignments": {"x": []}},
-        {"revision": None},
-        {"topic_id": ...},
-        {"version": ...},
-    ],
-    ids=repr,
-)
-def test_a_malformed_topic_is_refused(changes: dict[str, Any]) -> None:
-    fields = json.loads(encode_topic(TOPIC)) | changes
-    fields = {key: value for key, value in fields.items() if value is not ...}
-    with pytest.raises(StorageFormatError):
-        decode_topic("orders", json.dumps(fields).encode())
-
-
-@pytest.mark.parametrize("value", [b"", b"[]", b"\xff", b"{}"])
-def test_what_is_no_topic_is_refused(value: bytes) -> None:
-    with pytest.raises(StorageFormatError):
-        decode_topic("orders", value)
+def test_a_malformed_topic_is_refused() -> None:
+    changes: list[dict[str, Any]] = [{"log_count": each} for each in (0, LOGS_MAX + 1, "x")]
+    changes += [{"settings": []}, {"placement": 1}, {"assignments": {"x": []}}, {"revision": None}]
+    fields = json.loads(encode_topic(TOPIC))
+    changed = [fields | each for each in changes]
+    changed += [{key: each for key, each in fields.items() if key != name} for name in ("topic_id", "version")]
+    for value in [b"", b"[]", b"\xff", b"{}", *(json.dumps(each).encode() for each in changed)]:
+        with pytest.raises(StorageFormatError):
+            decode_topic("orders", value)
 
 
 def test_fields_that_are_missing_have_their_defaults() -> None:

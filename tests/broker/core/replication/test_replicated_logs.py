@@ -1,4 +1,7 @@
-"""The replicated logs of one broker: what it fetches, keeps and acknowledges, and which control records count."""
+"""The replicated logs of one broker: what it fetches, keeps and acknowledges, and which control records count.
+
+And what no scenario shows of when a replica requests votes, serves readers and counts as heard.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,18 @@ from dafka.broker.core.log.log import LEADER
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.positions import Offset, RecordSequence
 from dafka.broker.core.replication.effects import Acknowledge, WriteControl
-from dafka.broker.core.replication.records import ControlRecord, EpochStart, LeaderAndEpoch, Vote, next_epoch
+from dafka.broker.core.replication.records import (
+    ControlRecord,
+    EpochStart,
+    LeaderAndEpoch,
+    Vote,
+    VoteRequest,
+    next_epoch,
+)
+from dafka.broker.core.replication.replica import Replica
 from dafka.broker.core.replication.replicated_logs import FetchRecords, LogAction, ReplicatedLog, ReplicatedLogs
-from dafka.broker.core.replication.settings import ReplicaSettings
+from dafka.broker.core.replication.settings import Availability, ReplicaSettings
+from dafka.protocol.rendezvous import rank_nodes
 from dafka.records import Partition, RecordBatch
 from tests.broker.core.entries import epoch_end, run_entry
 
@@ -187,3 +199,70 @@ def test_a_log_that_is_dropped_is_empty_and_waits_for_nothing() -> None:
     assert kept.log.local_log.ends() == {}
     assert kept.store_records() == []
     assert kept.log.replica.local_epochs.log_end() == epoch_end(FIRST, 0)
+
+
+# One replica by itself
+
+
+def make_replica(broker: str, replicas: tuple[str, ...] = REPLICAS) -> Replica:
+    replica = Replica(
+        "log",
+        broker,
+        REPLICAS.index(broker),
+        replicas,
+        ReplicaSettings(election_timeout_s=0.5, preferred_leader_after_s=30.0),
+    )
+    replica.elections.restore([], [])
+    replica.restore_local({})
+    return replica
+
+
+def lead_followed_by_one() -> Replica:
+    """Return a leader whose log reaches to 10, as one of its two followers has acknowledged."""
+    leader = make_replica("a")
+    leader.resume()
+    leader.set_alive(REPLICAS, 0.0)
+    leader.stored(FIRST, Offset(10))
+    leader.acknowledged("b", FIRST, Offset(10))
+    return leader
+
+
+def test_a_leader_that_cannot_write_serves_only_while_others_cannot_either() -> None:
+    leader = make_replica("a")
+    leader.resume()
+    leader.set_alive(REPLICAS, 0.0, frozenset({"a"}))
+    assert not leader.may_serve
+    leader.set_alive(REPLICAS, 1.0, frozenset({"a", "b"}))
+    assert leader.may_serve
+
+
+def test_a_leader_is_heard_since_most_replicas_that_follow_it_were_asked() -> None:
+    leader = lead_followed_by_one()
+    asked = {"b": 7.0, "c": 9.0}
+    assert leader.heard_since(asked.__getitem__) == 9.0
+    assert leader.heard_since({"b": 7.0, "c": float("-inf")}.__getitem__) == 7.0
+    assert leader.heard_since(lambda _broker: float("-inf")) == float("-inf")
+    leader.receive("c", Vote("log", LeaderAndEpoch(2048, "b"), epoch_end(FIRST, 7), (), FIRST))
+    assert leader.heard_since(asked.__getitem__) == 7.0, "b2 may follow another leader"
+    leader.receive("b", Vote("log", LeaderAndEpoch(2048, "b"), epoch_end(FIRST, 7), (), FIRST))
+    assert leader.heard_since(asked.__getitem__) == float("-inf")
+    unwritable = lead_followed_by_one()
+    unwritable.set_alive(REPLICAS, 0.0, frozenset({"a"}))
+    assert unwritable.heard_since(lambda _broker: 9.0) == float("-inf"), "others may elect another leader"
+    branch = Replica("log", "a", 0, REPLICAS, ReplicaSettings(availability=Availability.BRANCH))
+    branch.resume()
+    assert branch.heard_since(lambda _broker: float("-inf")) == float("inf")
+    assert make_replica("b").heard_since(asked.__getitem__) == float("-inf"), "it leads nothing"
+
+
+def test_a_replica_that_joins_claims_nothing_and_leads_nothing() -> None:
+    learners = make_replica("c")
+    row = EpochStart("log", LeaderAndEpoch(next_epoch(0, 0), "a"), epoch_end(FIRST, 0), REPLICAS, ("c",))
+    learners.receive("a", row)
+    learners.stored(row.leader_epoch, Offset(5))
+    for now in range(60):
+        assert not any(
+            isinstance(each, WriteControl) and isinstance(each.record, VoteRequest)
+            for each in learners.set_alive(("b", "c"), float(now))
+        )
+    assert learners.rank_replicas() == rank_nodes("log", ("a", "b"))
