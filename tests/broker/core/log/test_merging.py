@@ -9,9 +9,9 @@ from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.log.offset_assigner import OffsetAssigner
 from dafka.broker.core.metadata.topics import Topic
-from dafka.broker.core.positions import FIRST_SEQUENCE, Offset
+from dafka.broker.core.positions import FIRST_SEQUENCE, Offset, RecordSequence
 from dafka.records import Partition, RecordBatch
-from tests.broker.core.entries import run_entry
+from tests.broker.core.entries import marker_entry, run_entry
 
 TOPIC = Topic("orders", "id", 1)
 SIDE = "side/id/0/1"
@@ -20,7 +20,7 @@ SIDE = "side/id/0/1"
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("heal"), st.integers(0, 30), st.integers(1, 30)),
-        st.tuples(st.sampled_from(["write", "fail", "append", "lead"]), st.just(0), st.just(0)),
+        st.tuples(st.sampled_from(["write", "fail", "append", "lead", "lead again"]), st.just(0), st.just(0)),
     ),
     max_size=30,
 )
@@ -34,10 +34,11 @@ class Leaders:
         self.written: list[RecordBatch] = []
         self.lead()
 
-    def lead(self) -> None:
+    def lead(self, *, is_same_broker: bool = False) -> None:
         self.epoch += 1
-        self.order = OffsetAssigner(LogTable(f"broker-{self.epoch}"))
-        self.order.table.add_topic(TOPIC)
+        if not is_same_broker:
+            self.order = OffsetAssigner(LogTable(f"broker-{self.epoch}"))
+            self.order.table.add_topic(TOPIC)
         self.order.table.begin_epoch(self.log, self.epoch)
         for batch in self.written:
             for value in batch.values:
@@ -81,8 +82,8 @@ def test_no_record_is_healed_twice(steps: list[tuple[str, int, int]]) -> None:
             begin = min(first, end)
             end = max(end, begin + count)
             leaders.order.table.merge_divergent(leaders.log, [run_entry(begin, SIDE, begin, end - begin)])
-        elif what == "lead":
-            leaders.lead()
+        elif what in {"lead", "lead again"}:
+            leaders.lead(is_same_broker=what == "lead again")
             end = leaders.log.index.end_sequence(SIDE)
         else:
             leaders.write(succeeds=what != "fail", records=5 if what == "append" else 0)
@@ -91,3 +92,16 @@ def test_no_record_is_healed_twice(steps: list[tuple[str, int, int]]) -> None:
     assert len(set(found)) == len(found)
     healed = [sequence for address, sequence in found if address == SIDE]
     assert healed == list(range(end))
+
+
+def test_what_waits_in_a_former_epoch_is_not_appended_in_the_next_one_of_the_same_broker() -> None:
+    leaders = Leaders()
+    leaders.write(records=1)
+    former, table = leaders.log.leader_partition, leaders.order.table
+    table.append_marker(leaders.log, marker_entry(0, 1, 7, 0, 1, 0, None))
+    table.merge_divergent(leaders.log, [run_entry(0, SIDE, 0, 5)])
+    assert table.withdraw(leaders.log, former, RecordSequence(1), RecordSequence(2))
+    leaders.lead(is_same_broker=True)
+    leaders.write(records=3)
+    own = leaders.log.leader_partition
+    assert leaders.places() == [(former.address, 0), *((own.address, each) for each in range(3))]
