@@ -195,7 +195,9 @@ def test_settled_logs_rest_until_something_happens() -> None:
 def test_a_log_that_is_dropped_is_empty_and_waits_for_nothing() -> None:
     kept = Kept()
     kept.store_index()
+    kept.logs.take_changed()
     kept.logs.drop(kept.log)
+    assert kept.logs.take_changed() == [kept.log]
     assert kept.log.local_log.ends() == {}
     assert kept.store_records() == []
     assert kept.log.replica.local_epochs.log_end() == epoch_end(FIRST, 0)
