@@ -23,7 +23,9 @@ from dafka.broker.replication.replicator import MISSED_EPOCHS
 from dafka.protocol.rendezvous import rank_nodes
 from tests.broker.core.replication.brokers import LEASE_S, Broker, KeptLog
 from tests.broker.core.replication.history import History
+from tests.broker.core.replication.read_log import Indexed
 from tests.broker.core.replication.script import BrokerScript, NoChance
+from tests.broker.core.replication.transactions import Transactions
 from tests.broker.core.replication.world import World
 from tests.broker.core.scenarios import find_command, write_outputs
 
@@ -39,7 +41,7 @@ class Topics(World):
         super().__init__(0, Availability.MAJORITY, broker_count=1)
         self.draw = NoChance()
         self.settings = ReplicaSettings(preferred_leader_after_s=3600.0)
-        self.balances = self.has_leases = True
+        self.balances, self.keeps_indexes, self.has_transactions, self.has_leases = True, True, True, True
         self.wanted = 3
         self.brokers: dict[str, Broker] = {}
         self.histories = {}
@@ -72,9 +74,9 @@ class Clerk(History):
     """Notes promises that are broken, and lets the brokers go on."""
 
     def __init__(self, log: str, replicas: tuple[str, ...], world: Topics) -> None:
-        super().__init__(log, replicas, Availability.MAJORITY)
+        super().__init__(log, replicas, Availability.MAJORITY, Transactions(world.transaction_draw))
         self.world = world
-        for name in ("check_row", "check_stored", "check_readable", "check_lease"):
+        for name in ("check_row", "check_stored", "check_readable", "check_committed", "check_lease"):
             setattr(self, name, partial(self.note, getattr(self, name)))
 
     def note(self, check: Callable[..., None], *arguments: Any, **options: Any) -> None:
@@ -244,6 +246,7 @@ class Script(BrokerScript):
     world: Topics = attrs.field(factory=Topics)
     printed: list[str] = attrs.field(factory=list)
     disks: dict[str, tuple[Any, ...]] = attrs.field(factory=dict)
+    transactions: int = 0
 
     def run(self, command: str) -> list[str]:
         self.printed = []
@@ -312,10 +315,27 @@ class Script(BrokerScript):
 
     def do_append(self, name: str, label: str, *values: str) -> None:
         """`append BROKER TOPIC/LOG VALUE...`: append records through a broker, or through the leader if it is `any`."""
+        self._append(name, label, [Indexed.make(each) for each in values])
+
+    def do_abort(self, name: str, label: str, *values: str) -> None:
+        """`abort BROKER TOPIC/LOG VALUE...`: append records in a transaction, and abort it."""
+        number = self.transactions
+        self.transactions += 1
+        found = self._find(name, label)
+        if found is not None:
+            found.history.transactions.decisions[number] = False
+        self._append(name, label, [Indexed.make(each, 7, number) for each in values])
+        self.do_advance("300ms")
+        self._append(name, label, [Indexed.make(f"end-{number}", 7, number, is_commit=False)])
+
+    def _find(self, name: str, label: str) -> KeptLog | None:
         names = self.world.brokers if name == "any" else (name,)
         logs = [self.broker(each).find(label) for each in names if self.broker(each).is_up]
-        found = next((each for each in logs if each is not None and each.can_append), None)
-        if found is None or not found.append(list(values)):
+        return next((each for each in logs if each is not None and each.can_append), None)
+
+    def _append(self, name: str, label: str, ids: list[Indexed]) -> None:
+        found = self._find(name, label)
+        if found is None or not found.append(ids):
             self.printed.append(f"{name} refuses to append to {label}")
 
     def do_read(self, name: str, label: str) -> None:
@@ -331,6 +351,17 @@ class Script(BrokerScript):
             self.printed.append(f"{name} answers {' '.join(found.records()[: found.replica.high_watermark])}")
         else:
             self.printed.append(f"{name} does not answer")
+
+    def do_committed(self, label: str) -> None:
+        """`committed TOPIC/LOG`: tell what readers of committed records see at the leader."""
+        for broker in self.world.running:
+            found = broker.find(label)
+            if found is not None and found.led is not None:
+                found.check_committed(is_whole=True)
+                log = found._led_log(found.led)
+                records = found.records()
+                visible = [records[offset] for offset, is_visible in log.visible(records, 0) if is_visible]
+                self.printed.append(" ".join(each for each in visible if each.is_commit is None))
 
     def do_move(self, name: str, label: str) -> None:
         """`move BROKER TOPIC/LOG`: let a broker take over a log."""

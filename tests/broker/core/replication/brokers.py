@@ -30,6 +30,7 @@ from dafka.broker.core.replication.replicated_logs import is_obsolete
 from dafka.broker.core.replication.states import State
 from dafka.broker.core.replication.transitions import Transition
 from tests.broker.core.replication.history import Violation
+from tests.broker.core.replication.read_log import Indexed, ReadLog
 
 if TYPE_CHECKING:
     from tests.broker.core.replication.world import World
@@ -55,11 +56,14 @@ class KeptLog:
         self.copying: set[LeaderAndEpoch] = set()
         self.dropped = 0
         self.led: LeaderAndEpoch | None = None
+        self.led_since = 0.0
         self.appended_end = 0
+        self.ready_from = 0  # how far the log reached when this broker began to lead it, and to serve readers
         self.waiting: list[tuple[int, str]] = []
         self.appending = 0
-        self.readable = 0  # how far readers may read
+        self.readable = self.stable = 0  # how far readers may read, and those of committed records were seen to read
         self.is_restless = True
+        self._read: ReadLog | None = None
 
     def restore(self, control: dict[str, list[ControlRecord]]) -> None:
         """Take over what is on the disk: perhaps without the control records that say nothing any more."""
@@ -109,7 +113,7 @@ class KeptLog:
             elif isinstance(action, Lead):
                 self._lead(action.start)
             elif isinstance(action, StepDown):
-                self.led, self.waiting = None, []
+                self.led, self.waiting, self._read = None, [], None
             elif isinstance(action, AdvanceHighWatermark):
                 self._move_high_watermark(action.offset)
 
@@ -134,8 +138,10 @@ class KeptLog:
 
     def _lead(self, row: EpochStart) -> None:
         branch, start = row.leader_epoch, row.parent.end_offset
-        self.led, self.waiting = branch, []
+        self.led, self.waiting, self._read = branch, [], None
+        self.led_since = self.world.now
         self.appended_end = start + len(self.branches[branch][1]) if branch in self.branches else start
+        self.ready_from = self.appended_end
 
         def stored() -> None:
             self.branches.setdefault(branch, (start, []))
@@ -149,10 +155,14 @@ class KeptLog:
         is_begun = self.led is not None and self.led in self.branches
         return is_begun and self.replica.may_append and not self.broker.is_full
 
-    def append(self, ids: list[str]) -> bool:
+    def append(self, ids: list[Indexed]) -> bool:
         branch = self.led
         if branch is None or not self.can_append:
             return False
+        if self.world.keeps_indexes:
+            log = self._led_log(branch)
+            for each in ids:
+                log.append(each)
         self.waiting.extend((self.appended_end + place, each) for place, each in enumerate(ids))
         self.appended_end += len(ids)
         self.appending += 1
@@ -190,7 +200,11 @@ class KeptLog:
         for branch in sorted(self.branches):
             if not self.replica.local_epochs.is_complete(branch) and self._is_all_before_held(branch):
                 continue  # its records come behind those of the branches before it
-            missing = [each for each in self.branches[branch][1] if each not in known]
+            missing = [
+                Indexed.make(each)
+                for each in self.branches[branch][1]
+                if each not in known and each.transaction is None
+            ]
             if missing:
                 self.append(missing)
                 return
@@ -259,8 +273,48 @@ class KeptLog:
             self.branches.clear()
             self.copying.clear()
             self.dropped += 1
-            self.readable = 0
+            self.readable = self.stable = 0
+            self._read = None
             self._restore_held()
+
+    # What readers of committed records see
+
+    def _led_log(self, branch: LeaderAndEpoch) -> ReadLog:
+        if self._read is None:
+            self._read = ReadLog(self.broker.name, branch, self.world.rewrite_entries)
+            self._read.restore(self.replica.epoch_tree, self.branches, is_led=True)
+        return self._read
+
+    def _followed_log(self) -> ReadLog | None:
+        tip = self.replica.local_epochs.log_end()
+        if tip.leader_epoch not in self.branches:
+            return None
+        if self._read is None or self._read.leader_epoch != tip.leader_epoch:
+            self._read = ReadLog(self.broker.name, tip.leader_epoch, self.world.rewrite_entries)
+            self._read.restore(self.replica.epoch_tree, self.branches, is_led=False)
+        else:
+            self._read.follow(*self.branches[tip.leader_epoch])
+        return self._read
+
+    def check_sometimes(self) -> None:
+        draw = self.world.transaction_draw
+        if self.world.has_transactions and draw.random() < 0.2:
+            self.check_committed(is_whole=draw.random() < 0.1)
+
+    def check_committed(self, *, is_whole: bool = False) -> int | None:
+        branch, replica = self.led, self.replica
+        if branch is not None and branch not in self.branches:
+            return None
+        if branch is not None and (not replica.may_append or replica.high_watermark < self.ready_from):
+            return None
+        before = self._read
+        log = self._followed_log() if branch is None else self._led_log(branch)
+        if log is None:
+            return None
+        log.state.high_watermark = min(replica.high_watermark, log.state.index.end_offset)
+        from_offset = 0 if is_whole or log is not before else self.stable
+        self.history.check_committed(self, log, from_offset=from_offset, is_leader=branch is not None)
+        return log.state.last_stable_offset
 
     # What is there
 
@@ -268,8 +322,8 @@ class KeptLog:
         start, ids = self.branches.get(tip.leader_epoch, (0, []))
         return start + len(ids) >= tip.end_offset
 
-    def records(self) -> list[str]:
-        found: list[str] = []
+    def records(self) -> list[Indexed]:
+        found: list[Indexed] = []
         for branch, end in self.replica.epoch_tree.chain(self.replica.local_epochs.log_end()) or ():
             if branch in self.branches:
                 start, ids = self.branches[branch]
@@ -295,7 +349,7 @@ class Broker:
         self.number = number
         self.world = world
         self.control: dict[str, list[ControlRecord]] = {}
-        self.branches: dict[str, dict[LeaderAndEpoch, tuple[int, list[str]]]] = {}
+        self.branches: dict[str, dict[LeaderAndEpoch, tuple[int, list[Indexed]]]] = {}
         self.generation = 0  # how often it has started
         self.is_up = False
         self.is_draining = False
@@ -385,6 +439,7 @@ class Broker:
                     heard = partial(other.acknowledged, kept.name, self.name, *kept.replica.acknowledged_log_end)
                     world.send(self, other, heard)
             kept.merge_divergent()
+            kept.check_sometimes()
             if world.drops and world.draw.random() < 0.2:
                 kept.drop()
         for other in others:

@@ -11,6 +11,8 @@ from tests.broker.core.entries import epoch_end
 
 if TYPE_CHECKING:
     from tests.broker.core.replication.brokers import KeptLog
+    from tests.broker.core.replication.read_log import Indexed, ReadLog
+    from tests.broker.core.replication.transactions import Transactions
 
 
 class Violation(AssertionError):  # noqa: N818 (the name in all simulations)
@@ -20,7 +22,9 @@ class Violation(AssertionError):  # noqa: N818 (the name in all simulations)
 class History:
     """One log, with its first replicas."""
 
-    def __init__(self, log: str, replicas: tuple[str, ...], availability: Availability) -> None:
+    def __init__(
+        self, log: str, replicas: tuple[str, ...], availability: Availability, transactions: Transactions
+    ) -> None:
         self.log = log
         self.replicas = replicas
         self.availability = availability
@@ -30,7 +34,9 @@ class History:
         self.begun_at: dict[LeaderAndEpoch, float] = {}
         self.committed = epoch_end(first, 0)  # how far any broker has let readers read (majority)
         self.acknowledged: set[str] = set()  # the records that clients were told are durable
-        self._contents: dict[LeaderAndEpoch, list[str]] = {}
+        self.transactions = transactions
+        self._contents: dict[LeaderAndEpoch, list[Indexed]] = {}
+        self._stable: dict[tuple[LeaderAndEpoch, bool], int] = {}
         self._leaders: dict[int, str] = {0: replicas[0]}
 
     def check_row(self, row: EpochStart, now: float) -> None:
@@ -55,7 +61,7 @@ class History:
         # The end of a branch is the same place as the beginning of the next one.
         return fork is not None and fork.end_offset >= earlier.end_offset
 
-    def check_stored(self, branch: LeaderAndEpoch, place: int, ids: list[str]) -> None:
+    def check_stored(self, branch: LeaderAndEpoch, place: int, ids: list[Indexed]) -> None:
         """Check records that become durable: in a branch, each offset has one record."""
         found = self._contents.setdefault(branch, [])
         shared = found[place : place + len(ids)]
@@ -87,6 +93,34 @@ class History:
             if row.leader_epoch > end.leader_epoch and not self._continues(row.parent, end):
                 raise Violation(f"{kept.broker.name} commits {end}, and {row} has begun without it")
 
+    def check_committed(self, kept: KeptLog, read: ReadLog, *, from_offset: int, is_leader: bool) -> None:
+        """Check what readers of committed records see at a broker.
+
+        They see all records of no transaction or of committed ones, and none of aborted ones. The last stable offset
+        never goes back, also where another broker has begun to lead.
+        """
+        stable, broker = read.state.last_stable_offset, kept.broker.name
+        if stable < kept.stable:
+            raise Violation(f"the last stable offset at {broker} goes back from {kept.stable} to {stable}")
+        kept.stable = stable
+        # A follower may hear sooner than its leader that enough replicas hold something.
+        place = (read.leader_epoch, is_leader)
+        before = max(
+            (each for shown, each in self._stable.items() if shown[0] < read.leader_epoch or shown == place), default=0
+        )
+        if is_leader and stable < before:
+            raise Violation(f"the last stable offset of the leader {broker} is {stable}, after {before}")
+        self._stable[place] = max(stable, self._stable.get(place, 0))
+        records = kept.records()
+        for offset, is_visible in read.visible(records, from_offset):
+            number = records[offset].transaction
+            decision = True if number is None else self.transactions.decisions.get(number)
+            if decision is None:
+                raise Violation(f"{broker} has the last stable offset {stable}, and {number} is undecided")
+            if is_visible != decision:
+                kind = "a committed record is not visible" if decision else "an aborted record is visible"
+                raise Violation(f"{kind} at the offset {offset} of {broker}")
+
     def check_lease(self, branch: LeaderAndEpoch, broker: str) -> None:
         if self.committed.leader_epoch > branch:
             raise Violation(f"{broker} holds a lease of {branch}, and {self.committed} was committed")
@@ -112,9 +146,18 @@ class History:
         known = set(log)
         for each in kept_logs:
             for branch, (_, ids) in each.branches.items():
-                if not known.issuperset(ids):
+                if not known.issuperset(each for each in ids if each.transaction is None):
                     raise Violation(f"records of the branch {branch} are lost")
         self._check_order(log)
+        self._check_transactions(leader, kept_logs)
+
+    def _check_transactions(self, leader: KeptLog, kept_logs: list[KeptLog]) -> None:
+        if not self.transactions.is_quiet:
+            raise Violation("a transaction has not ended at the end")
+        for each in kept_logs if leader.world.has_transactions else ():
+            is_kept = each.broker.name in leader.replica.replicas
+            if is_kept and each.check_committed(is_whole=True) != len(leader.records()):
+                raise Violation(f"the last stable offset at {each.broker.name} is not the end of the log")
 
     def _check_replicas(self, leader: KeptLog, kept_logs: list[KeptLog], wanted: int) -> None:
         replicas = leader.replica.replicas
@@ -132,7 +175,7 @@ class History:
             raise Violation(f"not all replicas of {self.log} are in sync at the end")
 
     @staticmethod
-    def _check_order(log: list[str]) -> None:
+    def _check_order(log: list[Indexed]) -> None:
         last: dict[str, int] = {}
         for record in log:
             producer, number = record.split(":")

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from dafka.broker.core.positions import FIRST_OFFSET
+from dafka.broker.core.log.log import Log
+from dafka.broker.core.positions import FIRST_OFFSET, AtOffset
 from dafka.broker.core.replication.effects import Acknowledge, AdvanceHighWatermark, ReplicaAction, StepDown
 from dafka.broker.core.replication.election import Election
 from dafka.broker.core.replication.elections import Elections
@@ -102,10 +103,7 @@ BUGS: dict[str, Bug] = {
         lambda _: lambda self, _late: [self.votes[each].log_end for each in self.votes if each == self.leader_epoch[1]],
     ),
     "a broker forgets at a restart what it has voted for": Bug(
-        MAJORITY,
-        7,
-        Elections,
-        "restore",
+        MAJORITY, 59, Elections, "restore",
         lambda restore: lambda self, own, others: restore(self, [e for e in own if not isinstance(e, Vote)], others),
     ),
     "a leader leads after a vote for another one": Bug(MAJORITY, 0, Elections, "_consider", lead_despite_votes),
@@ -116,7 +114,7 @@ BUGS: dict[str, Bug] = {
         MAJORITY, 35, Election, "has_quorum_of_former_voters", lambda _: lambda _self, _tree: True
     ),
     "a candidate requests votes once": Bug(
-        MAJORITY, 35, Elections, "advance",
+        MAJORITY, 114, Elections, "advance",
         lambda advance: lambda self, now: [] if self.state.election is not None else advance(self, now),
     ),
     "what others have acknowledged is committed where it is not stored": Bug(
@@ -125,6 +123,12 @@ BUGS: dict[str, Bug] = {
     "a leader with a full disk is not replaced": Bug(MAJORITY, 0, Elections, "set_alive", stay_with_full_leaders),
     "what learners have acknowledged is committed": Bug(
         MAJORITY, 35, HighWatermark, "acknowledged_end", count_learners
+    ),
+    "the first record of a transaction is forgotten if another leader has appended it": Bug(
+        MAJORITY, 4, Log, "_first_offset",
+        lambda find: lambda self, marker, own: (
+            None if isinstance(marker.first_position, AtOffset) else find(self, marker, own)
+        ),
     ),
     "answers to rounds count although promises made before are unknown": Bug(
         MAJORITY, 418, LeaseRounds, "answered",

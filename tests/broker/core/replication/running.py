@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dafka.broker.core.replication.settings import Availability
 from tests.broker.core.replication.brokers import Broker
 from tests.broker.core.replication.history import Violation
+from tests.broker.core.replication.read_log import Indexed
 from tests.broker.core.replication.world import World
 
 FAULTS_S = 15.0
@@ -70,14 +71,33 @@ def _begin(world: World, faults: Faults) -> None:
 def _produce(world: World) -> None:
     """Append at each broker that leads: clients may still talk to a leader that was replaced."""
     if world.now >= PRODUCING_S:
+        _end_all_transactions(world)
         return
     for broker in world.brokers.values():
         for kept in broker.logs.values() if broker.is_running else ():
             if kept.led is not None:
                 count = world.draw.randint(1, 5)
-                if kept.append([f"{kept.led.epoch}:{world.sent + number}" for number in range(count)]):
-                    world.sent += count
+                ids = [Indexed.make(f"{kept.led.epoch}:{world.sent + number}") for number in range(count)]
+                if kept.append(ids):
+                    world.sent += len(ids)
+                if world.has_transactions:
+                    kept.append(kept.history.transactions.produce())
+    _end_transactions(world)
     world.later(world.draw.uniform(0.02, 0.15), lambda: _produce(world))
+
+
+def _end_transactions(world: World, *, all_of_them: bool = False) -> None:
+    for history in world.histories.values() if world.has_transactions else ():
+        history.transactions.decide(history.acknowledged, all_of_them=all_of_them)
+    for broker in world.brokers.values() if world.has_transactions else ():
+        for kept in broker.logs.values() if broker.is_running else ():
+            if kept.led is not None and kept.can_append:
+                kept.append(kept.history.transactions.end((kept.led, kept.led_since), kept.history.acknowledged))
+
+
+def _end_all_transactions(world: World) -> None:
+    _end_transactions(world, all_of_them=True)
+    world.later(0.1, lambda: _end_all_transactions(world))
 
 
 def _check_progress(world: World, why: str) -> None:

@@ -27,6 +27,8 @@ from dafka.broker.core.replication.states import State
 from dafka.broker.core.replication.transitions import Transition
 from tests.broker.core.replication.brokers import LEASE_S, Broker, KeptLog
 from tests.broker.core.replication.history import History, Violation
+from tests.broker.core.replication.read_log import Indexed
+from tests.broker.core.replication.transactions import Transactions
 from tests.broker.core.replication.world import World
 from tests.broker.core.scenarios import UnknownCommandError, find_command, write_outputs
 
@@ -97,7 +99,8 @@ class ScriptedWorld(World):
         self.report = report
         self.reported: dict[str, ReplicaAction] = {}
         self.brokers = {name: Broker(name, number, self) for number, name in enumerate(names)}
-        self.histories = {LOG: History(LOG, tuple(replicas), settings.availability)}
+        transactions = Transactions(self.transaction_draw)
+        self.histories = {LOG: History(LOG, tuple(replicas), settings.availability, transactions)}
         self.has_leases = settings.availability is Availability.MAJORITY
 
     def record(self, broker: str, transition: Transition, effects: Iterable[ReplicaAction]) -> None:
@@ -216,7 +219,7 @@ class Script(BrokerScript):
 
     def do_append(self, name: str, *values: str) -> None:
         """`append BROKER VALUE...`: a client appends records."""
-        if not self.log(name).append(list(values)):
+        if not self.log(name).append([Indexed.make(each) for each in values]):
             self.report(f"{name} refuses to append")
 
     def do_start(self, *names: str) -> None:

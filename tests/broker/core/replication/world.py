@@ -12,6 +12,10 @@ from dafka.broker.core.replication.settings import Availability, ReplicaSettings
 from dafka.broker.core.replication.transitions import Transition
 from tests.broker.core.replication.brokers import Broker
 from tests.broker.core.replication.history import History
+from tests.broker.core.replication.transactions import Transactions
+
+TRANSACTIONS_EVERY = 5
+"""Which part of the seeds has real index records, and transactions with "majority": every fifth one, from seed 4 on."""
 
 LEASES_EVERY = 4
 """Which part of the seeds has processes that are stopped, and clocks that run as those of leases do."""
@@ -30,6 +34,7 @@ class World:
         balances: bool = False,
     ) -> None:
         self.draw = random.Random(seed)
+        self.transaction_draw = random.Random(f"transactions {seed}")
         self.now = 0.0
         self.availability = availability
         self.settings = ReplicaSettings(availability=availability, preferred_leader_after_s=3.0)
@@ -48,7 +53,10 @@ class World:
         self.stalled: set[str] = set()
         self.drops = False
         self.compacts = False
+        self.has_transactions = availability is Availability.MAJORITY and seed % TRANSACTIONS_EVERY == 4
+        self.keeps_indexes = seed % TRANSACTIONS_EVERY == 4
         self.has_leases = availability is Availability.MAJORITY and seed % LEASES_EVERY == 2
+        self.rewrite_entries = self.transaction_draw.choice([0, 20, 2000])
         self.slow_s = 0.01
         self.crash_after_write = 0.0
         self.skipped = 0.0
@@ -60,7 +68,7 @@ class World:
         names = list(self.brokers)[: self._broker_count]
         for name in [f"log/{number}" for number in range(self._log_count)]:
             replicas = tuple(self.draw.sample(names, replica_count))
-            self.histories[name] = History(name, replicas, self.availability)
+            self.histories[name] = History(name, replicas, self.availability, Transactions(self.transaction_draw))
 
     # Time
 
