@@ -120,7 +120,7 @@ async def map_keys(
         try:
             batch = await storage.read(partition, sequence, min(end_sequence - sequence, NOTE_RECORDS_MAX))
         except StorageCorruptError as error:  # records before it then count as the last of their keys
-            sequence = max(error.end_sequence, sequence + 1)
+            sequence = min(max(error.end_sequence, sequence + 1), end_sequence)
             continue
         if batch is None:
             info = (await storage.partitions(partition.topic)).get(partition)

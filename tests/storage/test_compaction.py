@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from itertools import product
+from collections.abc import AsyncIterator, Callable, Sequence
+from itertools import combinations, product
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
@@ -14,6 +15,7 @@ from dafka.errors import StorageCorruptError, StorageUnsupportedError
 from dafka.records import Partition, Record, RecordBatch
 from dafka.storage import CompactsPartitions, DeletesPartitions, Storage, open_storage, read_range
 from dafka.storage.compaction import CompactionPolicy, LatestKeys, Pass, choose, compact_partition
+from dafka.storage.memory import MemoryStorage
 from dafka.storage.plugin_helpers import now_ms
 from dafka.storage.tools.copy import copy_storage
 from dafka.storage.tools.verify import verify_storage
@@ -108,32 +110,6 @@ async def test_nothing_happens_until_enough_is_new(storage: Storage) -> None:
     assert await compact(storage, found.clean_end, CompactionPolicy(dirty_ratio=0.99)) is None
 
 
-async def test_appends_and_reads_go_on_meanwhile(storage: Storage) -> None:
-    await fill(storage, 400, 13)
-    is_over = False
-
-    async def compact_repeatedly() -> None:
-        nonlocal is_over
-        clean_end = 0
-        for _ in range(3):
-            found = await compact(storage, clean_end)
-            clean_end = clean_end if found is None else found.clean_end
-        is_over = True
-
-    async def read_repeatedly() -> None:
-        while not is_over:
-            last = {record.key: record.value for record in await read_all(storage)}
-            assert len(last) == 13
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(compact_repeatedly)
-        nursery.start_soon(read_repeatedly)
-        nursery.start_soon(read_repeatedly)
-        await fill(storage, 200, 13, first=400)
-    held = [record.sequence for record in await read_all(storage)]
-    assert held[-13:] == list(range(587, 600))
-
-
 async def test_storages_that_cannot_compact_refuse_gaps(storage: Storage) -> None:
     await fill(storage, 300, 7)
     await compact(storage)
@@ -152,21 +128,49 @@ async def test_storages_that_cannot_compact_refuse_gaps(storage: Storage) -> Non
             await copy_storage(storage, plain)  # type: ignore[arg-type]
 
 
-async def test_damage_in_a_compacted_part_is_found(tmp_path: Path) -> None:
+DAMAGES: list[Callable[[bytes], bytes]] = [
+    lambda data: data[:-20] + bytes(20),
+    lambda data: data[: len(data) // 2] + b"\xff" + data[len(data) // 2 + 1 :],
+    lambda data: data[: data.rindex(b"\0\0\0\0\0\0", 0, -500)],  # the last batches are missing
+    lambda data: data[:-7],
+    lambda data: data + b"?",
+]
+
+
+@pytest.mark.parametrize("number", range(len(DAMAGES)))
+async def test_a_damaged_segment_stays_as_it_is_and_the_others_are_compacted(number: int, tmp_path: Path) -> None:
     url = f"filelog:{tmp_path}/log?segment_bytes=2000"
     async with open_storage(url) as storage:
+        assert isinstance(storage, CompactsPartitions)
         await fill(storage, 300, 150)
-        await compact(storage)
-        segments = sorted((tmp_path / "log").glob("topics/*/*/*.log"))
-        whole = next(each for each in segments if each.stat().st_size > 500)
-        data = bytearray(whole.read_bytes())
-        data[len(data) // 2] ^= 0xFF
-        whole.write_bytes(data)
-        with pytest.raises(StorageCorruptError):
-            await read_all(storage)
+        segments = sorted((tmp_path / "log").glob("topics/*/*/*.log"))[:-1]
+        damaged = segments[len(segments) // 2]
+        damaged.write_bytes(DAMAGES[number](damaged.read_bytes()))
+        before = [each.read_bytes() for each in segments]
+        done = await storage.compact(PARTITION, 300, lambda batch: b"\1" * len(batch), no_wait)
+        unchanged = [path for path, data in zip(segments, before, strict=True) if path.read_bytes() == data]
+        assert unchanged == [damaged]
+        assert 200 < done.records_removed < 300
+        assert not [*tmp_path.rglob("*.tmp")]  # noqa: ASYNC240
         assert (await verify_storage(storage)).damages != ()
-        await compact(storage)  # leaves a damaged segment as it is
-        assert whole.read_bytes() == data
+
+
+async def test_a_pass_skips_damaged_records_and_goes_no_further_than_it_may() -> None:
+    class Damaged(MemoryStorage):
+        async def read(self, partition: Partition, first_sequence: int, count: int, *_: Any, **__: Any) -> Any:
+            if first <= first_sequence < end:
+                raise StorageCorruptError("damaged", end)
+            return await super().read(partition, first_sequence, min(count, max(first - first_sequence, 0) or count))
+
+    for first, end in combinations(range(9), 2):
+        for end_max in range(1, 9):
+            storage = Damaged()
+            await storage.append([make_batch(0, [b"a", b"b"] * 5)])
+            found = await compact_partition(storage, PARTITION, 0, ALWAYS, now_ms(), no_wait, end_max=end_max)
+            assert found is not None
+            known = {each for each in range(end_max) if not first <= each < end}
+            removed = sum(bool(known & {*range(each + 2, end_max, 2)}) for each in range(end_max))
+            assert (found.clean_end, found.done.records_removed) == (end_max, removed), (first, end, end_max)
 
 
 def test_long_keys_are_told_apart() -> None:
@@ -194,25 +198,21 @@ def test_a_pass_removes_what_is_superseded_and_old_tombstones_up_to_its_end() ->
 
 
 async def test_a_partition_that_begins_again_during_a_compaction_is_not_compacted(tmp_path: Path) -> None:
-    partition = Partition("orders", "A")
-    is_deleted = False
+    values = [b"old"]
+
+    async def append() -> None:
+        for first in (0, 2, 4):
+            await storage.append([RecordBatch(PARTITION, first, values * 2)])
 
     async def begin_again(_count: int) -> None:
-        nonlocal is_deleted
-        if not is_deleted:
-            is_deleted = True
+        if values == [b"old"]:
+            values[:] = [b"new"]
             assert isinstance(storage, DeletesPartitions)
-            await storage.delete_partitions([partition])
-            await append(b"new")
-
-    async def append(value: bytes) -> None:
-        for first in (0, 2, 4):
-            await storage.append([RecordBatch(partition, first, [value, value])])
+            await storage.delete_partitions([PARTITION])
+            await append()
 
     async with open_storage(f"filelog:{tmp_path}/log?segment_bytes=1&fsync=never") as storage:
         assert isinstance(storage, CompactsPartitions)
-        await append(b"old")
-        done = await storage.compact(partition, 5, lambda batch: b"\1" + bytes(len(batch) - 1), begin_again)
-        assert (is_deleted, done.records_removed) == (True, 0)
-        values = [value async for batch in read_range(storage, partition, 0, 6) for value in batch.values]
-        assert values == [b"new"] * 6
+        await append()
+        await storage.compact(PARTITION, 5, lambda batch: b"\1" + bytes(len(batch) - 1), begin_again)
+        assert [record.value for record in await read_all(storage)] == [b"new"] * 6
