@@ -19,12 +19,7 @@ from tests.adversarial.test_roles import TOPIC, check_honest
 from tests.batches.hostile import hostile_batches
 from tests.batches.samples import SHAPES
 from tests.batches.test_compression import BOMBS, resident_bytes
-from tests.roles.helpers import (
-    contents,
-    open_unverified_peer,
-    receive_partition,
-    wait_subscribed,
-)
+from tests.roles.helpers import contents, open_unverified_peer, receive_partition, wait_subscribed
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 

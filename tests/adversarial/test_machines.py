@@ -9,12 +9,7 @@ import pytest
 
 from dafka import wire
 from dafka.config import Config
-from dafka.protocol import (
-    ConsumerMachine,
-    Machine,
-    ProducerMachine,
-    StoreMachine,
-)
+from dafka.protocol import ConsumerMachine, Machine, ProducerMachine, StoreMachine
 from dafka.protocol.actions import Publish
 from dafka.records import Partition, RecordBatch
 from tests.adversarial import NODE_ATTACKS, Target, generate

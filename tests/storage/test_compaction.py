@@ -202,17 +202,17 @@ async def test_a_partition_that_begins_again_during_a_compaction_is_not_compacte
 
     async def append() -> None:
         for first in (0, 2, 4):
-            await storage.append([RecordBatch(PARTITION, first, values * 2)])
+            await log.append([RecordBatch(PARTITION, first, values * 2)])
 
     async def begin_again(_count: int) -> None:
         if values == [b"old"]:
             values[:] = [b"new"]
-            assert isinstance(storage, DeletesPartitions)
-            await storage.delete_partitions([PARTITION])
+            assert isinstance(log, DeletesPartitions)
+            await log.delete_partitions([PARTITION])
             await append()
 
-    async with open_storage(f"filelog:{tmp_path}/log?segment_bytes=1&fsync=never") as storage:
-        assert isinstance(storage, CompactsPartitions)
+    async with open_storage(f"filelog:{tmp_path}/log?segment_bytes=1&fsync=never") as log:
+        assert isinstance(log, CompactsPartitions)
         await append()
-        await storage.compact(PARTITION, 5, lambda batch: b"\1" + bytes(len(batch) - 1), begin_again)
-        assert [record.value for record in await read_all(storage)] == [b"new"] * 6
+        await log.compact(PARTITION, 5, lambda batch: b"\1" + bytes(len(batch) - 1), begin_again)
+        assert [record.value for record in await read_all(log)] == [b"new"] * 6

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +9,9 @@ import pytest
 import trio
 import trio.testing
 
-from dafka.errors import StorageCorruptError, StorageError, StorageSequenceError
+from dafka.errors import StorageError, StorageSequenceError
 from dafka.records import Partition, RecordBatch
-from dafka.storage import PartitionInfo, Storage, open_storage, read_range
+from dafka.storage import PartitionInfo, Storage, read_range
 from dafka.storage.memory import MemoryStorage
 from dafka.storage.tools.copy import GROUP_BYTES, CopySummary, RecordsDifferError, copy_storage
 
@@ -67,43 +66,6 @@ class Recorder(MemoryStorage):
     async def flush(self) -> None:
         await super().flush()
         self.is_flushed = True
-
-
-class Corrupt(MemoryStorage):
-    """Sequence 5 cannot be read."""
-
-    async def read(
-        self, partition: Partition, first_sequence: int, count: int, *rest: Any, **options: Any
-    ) -> RecordBatch | None:
-        if first_sequence == 5:
-            raise StorageCorruptError("orders/A, sequence 5: the CRC is wrong", 6)
-        count = min(count, 5 - first_sequence) if first_sequence < 5 else count
-        return await super().read(partition, first_sequence, count, *rest, **options)
-
-
-async def test_round_trip_through_every_kind_of_storage(tmp_path: Path) -> None:
-    source = await memory(batch(3, 1000), batch(0, 7, BILLS), batch(0, 9, TRIMMED))
-    await source.append([RecordBatch(BILLS, 7, [b"\xff\0", b""])])
-    await source.reset_to(SKIPPED, 12)
-    await source.trim(ORDERS, 6)
-    await source.trim(TRIMMED, 9)
-    await source.save_positions("billing", {ORDERS: 7, Partition("elsewhere", "E"): 1})
-    expected = await everything(source)
-    assert expected[0][TRIMMED] == PartitionInfo(9, 9)
-
-    async with AsyncExitStack() as stack:
-        storages: list[Storage] = [source]
-        filelog = f"filelog:{tmp_path / 'log'}?segment_bytes=2000"
-        for url in (f"sqlite:{tmp_path / '1.db'}", filelog, "memory:", f"sqlite:{tmp_path / '2.db'}"):
-            storages.append(await stack.enter_async_context(open_storage(url)))
-            summary = await copy_storage(storages[-2], storages[-1])
-            assert (summary.partitions, summary.records, summary.present) == (2, 994 + 9, 0)
-        for storage in storages[1:]:
-            assert await everything(storage) == expected
-            assert await storage.position_names() == ["billing"]
-            assert await storage.load_positions("billing") == await source.load_positions("billing")
-            await storage.append([RecordBatch(SKIPPED, 12, [b"12"]), RecordBatch(TRIMMED, 9, [b"9"])])
-        assert len({storage.identity for storage in storages}) == len(storages)
 
 
 async def test_copying_again_copies_nothing() -> None:
@@ -164,17 +126,6 @@ async def test_reading_continues_while_a_group_is_appended() -> None:
     assert read_before[5] == 8
 
 
-async def test_a_failing_target_keeps_what_it_appended_and_is_continued() -> None:
-    source, target = await memory(batch(0, 10, size=GROUP_BYTES), batch(0, 3, BILLS)), Recorder()
-    target.capacity = 4
-    with pytest.raises(StorageError, match="the disk is full"):
-        await copy_storage(source, target)
-    assert len((await everything(target))[1][ORDERS]) > 0
-    target.capacity = 100
-    assert (await copy_storage(source, target)).present > 0
-    assert await everything(source) == await everything(target)
-
-
 async def test_a_copy_cancelled_anywhere_is_continued(tmp_path: Path) -> None:
     many = [batch(0, 10, Partition("small", f"{number:02}")) for number in range(20)]
     many.append(batch(0, 12, size=GROUP_BYTES // 4))
@@ -222,19 +173,6 @@ async def test_an_incomplete_copy_is_continued(held: int, source_trimmed: int, t
     assert (await everything(target))[1][ORDERS] == [*zip(expected.values, expected.stored_at or (), strict=True)]
 
 
-@pytest.mark.parametrize("end", [7, 10])
-async def test_records_between_target_and_source_are_missing(end: int) -> None:
-    source, target = await memory(batch(0, 10), batch(0, 3, BILLS)), await memory(batch(0, 5))
-    await source.trim(ORDERS, end)
-    with pytest.raises(StorageSequenceError) as caught:
-        await copy_storage(source, target)
-    assert str(caught.value) == (
-        f"orders/A: the source begins at sequence {end} and the target ends at 4; "
-        "neither holds the records between them: copy to a new target"
-    )
-    assert list(await target.partitions()) == [ORDERS]
-
-
 @pytest.mark.parametrize(
     ("held", "what"),
     [
@@ -264,16 +202,6 @@ async def test_a_target_that_holds_more_is_not_changed() -> None:
     assert summary == CopySummary(1, 3, 3, 3, (ORDERS,), 1)
     assert (await target.partitions())[ORDERS].count == 5
     assert await target.load_positions("billing") == {ORDERS: 5, BILLS: 1}
-
-
-async def test_records_before_damage_are_copied() -> None:
-    source, target = Corrupt(), MemoryStorage()
-    await source.append([batch(0, 5, BILLS), batch(0, 10)])
-    for _ in range(2):
-        with pytest.raises(StorageCorruptError, match="orders/A, sequence 5: the CRC is wrong"):
-            await copy_storage(source, target)
-        _, held = await everything(target)
-        assert {partition: len(records) for partition, records in held.items()} == {ORDERS: 5, BILLS: 5}
 
 
 async def test_records_dropped_while_they_are_copied() -> None:

@@ -102,12 +102,7 @@ DAMAGES: list[tuple[str, str, Damage, tuple[int, int] | None]] = [
     ("sqlite", "a time that decreases", execute(f"UPDATE records SET stored_at = 1 {RECORD} = 6"), None),
     ("sqlite", "no partition", execute("INSERT INTO records VALUES (77, 0, 0, x'00', NULL, NULL, NULL)"), None),
     ("tiered", "a missing object", remove(OBJECTS, 1), (8, 16)),
-    (
-        "tiered",
-        "bytes of an object",
-        change(OBJECTS, 2, lambda data: data[:9] + bytes(400) + data[409:]),
-        (16, 24),
-    ),
+    ("tiered", "bytes of an object", change(OBJECTS, 2, lambda data: data[:9] + bytes(400) + data[409:]), (16, 24)),
     ("tiered", "the end of an object", change(OBJECTS, 0, lambda data: data[:-9] + bytes(9)), (0, 8)),
     ("tiered", "half an object", change(OBJECTS, 1, lambda data: data[: len(data) // 2]), (8, 16)),
 ]

@@ -325,6 +325,10 @@ class History:
 
         async def change(_count: int) -> None:
             nonlocal left
+            current = self.model.logs[partition]
+            async for batch in read_range(self.storage, partition, current.earliest, current.end, with_times=True):
+                held = {each.sequence: each for each in current.between(*span(batch))}
+                assert [*batch] == [held[each.sequence] for each in batch], "readers go on meanwhile"
             if left == 0:
                 for step in ((self.append,), (self.trim,), (self.delete, self.append, self.append))[b // 2 % 3]:
                     await step(a, 2 * c, b)
@@ -477,6 +481,10 @@ class History:
             assert verified.records == sum(len(log.records) for log in self.model.logs.values())
         async with open_storage("memory:") as copied, open_storage("memory:") as imported:
             await copy_storage(self.storage, copied)
+            ends = {each: info.end_sequence for each, info in (await copied.partitions()).items()}
+            assert ends == {each: log.end for each, log in self.model.logs.items()}
+            names = await copied.position_names()
+            assert {name: await copied.load_positions(name) for name in names} == self.model.positions
             lines = b"".join([chunk async for chunk in export_lines(self.storage)]).splitlines()
             await import_lines(imported, several(lines))
             for partition, log in self.model.logs.items():

@@ -97,9 +97,7 @@ PLACES = [
     Place("sqlite", lambda path: path.write_text("text," * 4000), "{} is not a dafka store: file is not a database"),
     Place("sqlite", Path.mkdir, "{} is a folder, not a dafka store"),
     Place(
-        "sqlite",
-        execute("CREATE TABLE records (id)"),
-        "{} is not a dafka store, but the database of another program",
+        "sqlite", execute("CREATE TABLE records (id)"), "{} is not a dafka store, but the database of another program"
     ),
     Place("sqlite", lambda path: None, "{} does not exist", READER, StorageError),
     Place("sqlite", Path.touch, "{} is not a dafka store, but an empty database", READER),

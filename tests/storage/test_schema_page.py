@@ -118,10 +118,7 @@ async def test_every_query_runs(store: sqlite3.Connection) -> None:
         ),
         ("The latest value of each key", [(A, "cake", "6", 3)]),
         ("The records with a header", [(A, 1, "4bf9"), (A, 3, "a3ce")]),
-        (
-            "The sizes of topics",
-            [("logs", 1, 0, 0), ("orders", 3, 11, 28), ("prices", 1, 5, 37), (b"\xff", 1, 1, 1)],
-        ),
+        ("The sizes of topics", [("logs", 1, 0, 0), ("orders", 3, 11, 28), ("prices", 1, 5, 37), (b"\xff", 1, 1, 1)]),
         ("Following a partition", [(9, b"9"), (10, b"10"), (11, b"11")]),
         ("The lag of a consumer", [("orders", A, 2), ("orders", B, 2), ("orders", C, 1)]),
     ],

@@ -328,19 +328,3 @@ async def test_connections_are_counted_by_events_and_not_examined(
         assert listener.ended == [6]
     await listener.wait_count(0)
     assert sorted(listener.ended) == [1, 2, 3, 4, 5, 6]
-
-
-async def test_all_connections_can_be_dropped_and_the_peers_connect_again(listener: Listener) -> None:
-    with listener.open_peer() as peer:
-        await listener.receive_descriptor()
-        await listener.wait_count(1)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(peer.receive_many)  # libzmq repeats subscriptions in calls on the socket
-            with trio.fail_after(DEADLINE_S):
-                await listener.accepted.drop_all()
-                assert listener.ended == [1]
-                # libzmq ends the old connection in calls on the socket, too.
-                while [b"\1x"] not in await listener.socket.receive_many():
-                    pass
-                await listener.wait_count(1)
-            nursery.cancel_scope.cancel()

@@ -49,22 +49,6 @@ async def settle_threads() -> None:
         pass
 
 
-async def test_subscriptions_come_with_the_number_of_their_connection() -> None:
-    with trio.fail_after(DEADLINE_S):
-        async with open_mesh(CONFIG, 1000) as one, open_mesh(CONFIG, 1000) as two, open_mesh(CONFIG, 1000) as three:
-            found: list[tuple[int, list[bytes]]] = []
-            for mesh in (two, three):
-                mesh.subscriber.subscribe(b"a")
-                mesh.subscriber.subscribe(b"b")
-                mesh.subscriber.connect_peer(PeerEndpoint(one.endpoint))
-                while len(found) % 2 or len({number for number, _ in found}) < (1 if mesh is two else 2):
-                    found += await one.publisher.receive_numbered()
-            assert [frames for _, frames in found] == [[b"\1a"], [b"\1b"]] * 2, "also those that another peer has"
-            numbers = [number for number, _ in found]
-            assert numbers[0] == numbers[1] != numbers[2] == numbers[3]
-            assert min(numbers) >= 0
-
-
 async def receive_until(mesh: Mesh, last: bytes) -> list[list[bytes]]:
     """Return the messages up to the one with this topic frame."""
     found: list[list[bytes]] = []
@@ -217,9 +201,7 @@ def options_of(socket: BaseSocket, names: Iterable[str]) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("batches", ["on", "off"])
-async def test_a_node_that_sends_no_batches_sends_single_records_to_everybody(
-    batches: Literal["on", "off"],
-) -> None:
+async def test_a_node_that_sends_no_batches_sends_single_records_to_everybody(batches: Literal["on", "off"]) -> None:
     with trio.fail_after(DEADLINE_S):
         config = NodeConfig(bind=CONFIG.bind, record_batches=batches)
         async with open_mesh(config, 1000) as one, open_mesh(CONFIG, 1000) as two:

@@ -12,13 +12,7 @@ import zmq
 
 from dafka.endpoints import PeerEndpoint
 from dafka.transport import RunSocket, Socket, open_context
-from dafka.transport.plain_subscriber import (
-    PAUSE_S,
-    PROBATION_COUNT_MAX,
-    PROBATION_SLICE_S,
-    SHARE,
-    PlaintextSubscriber,
-)
+from dafka.transport.plain_subscriber import PAUSE_S, PROBATION_COUNT_MAX, PROBATION_SLICE_S, SHARE, PlaintextSubscriber
 from dafka.transport.socket import COUNT_MIN, ITEMS_MAX, SLICE_S, SLOW_BATCH_ITEMS
 from dafka.transport.subscribers import Messages
 from dafka.wire import Dialect

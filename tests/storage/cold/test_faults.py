@@ -13,7 +13,7 @@ import trio
 
 from dafka.errors import StorageBusyError, StorageCorruptError, StorageError
 from dafka.records import Partition
-from dafka.storage import DeletesPartitions, RetentionPolicy, open_storage, read_range
+from dafka.storage import open_storage, read_range
 from dafka.storage.cold import ColdOptions, manifest_store, object_store, opening
 from dafka.storage.cold.object_store import ObjectStore, ObjectStoreError
 from dafka.storage.cold.offloader import Offloader
@@ -158,24 +158,6 @@ async def test_records_are_read_anew_after_a_search_for_damage(tmp_path: Path) -
             await read_all(storage, A)
 
 
-async def test_retention_that_fails_halfway_leaves_no_gap_between_the_tiers(faults: Faults, tmp_path: Path) -> None:
-    def fault(found: str, name: str) -> None:
-        if found == "replace":
-            fail(found, name)
-
-    async with open_tiered(tmp_path) as storage:
-        await storage.append([batch(A, 0, 50)])
-        await storage.move_due()
-        faults.fault = fault
-        with pytest.raises(ObjectStoreError, match="failed"):
-            await storage.apply_retention(RetentionPolicy(records_max=3))
-        assert await read_all(storage, A) == expected(50)
-        faults.fault = no_fault
-        assert await storage.find_damage() == []
-        assert await storage.apply_retention(RetentionPolicy(records_max=3)) == {A: 47}
-        assert await read_all(storage, A) == expected(50, 47)
-
-
 async def test_records_of_a_topic_that_is_compacted_meanwhile_stay_hot(faults: Faults, tmp_path: Path) -> None:
     async with open_tiered(tmp_path) as storage:
 
@@ -282,45 +264,6 @@ async def test_two_stores_of_one_address_do_not_overwrite_each_other(tmp_path: P
         assert root.read_bytes() == other.encode()
 
 
-async def test_an_object_that_cannot_be_deleted_is_deleted_later(faults: Faults, tmp_path: Path) -> None:
-    async with open_tiered(tmp_path) as storage:
-        await storage.append([batch(A, 0, 50)])
-        await storage.move_due()
-        faults.fault = failing("delete", "parquet")
-        assert await storage.apply_retention(RetentionPolicy(records_max=20)) == {A: 30}
-        assert len(find_objects(tmp_path)) == 4
-        assert await read_all(storage, A) == expected(50, 30)
-        faults.fault = no_fault
-        await storage.move_due()
-        assert len(find_objects(tmp_path)) == 1
-
-
-@pytest.mark.parametrize("earliest_sequence", [10, 15, 40, 45])
-async def test_a_change_whose_answer_is_lost_can_be_repeated(
-    earliest_sequence: int, faults: Faults, tmp_path: Path
-) -> None:
-    async with open_tiered(tmp_path) as storage:
-        await storage.append([batch(A, 0, 50)])
-        await storage.move_due()
-        is_lost = False
-
-        def lose_answer(operation: str, name: str) -> None:
-            nonlocal is_lost
-            is_lost = is_lost or operation == "after replace"
-            if is_lost:
-                fail(operation, name)
-
-        faults.fault = lose_answer
-        with pytest.raises(ObjectStoreError):
-            await storage.trim(A, earliest_sequence)
-        faults.fault = no_fault
-        await storage.trim(A, earliest_sequence)
-        info = (await storage.partitions())[A]
-        assert (info.count, info.content_bytes) == (50 - earliest_sequence, 5000 - 100 * earliest_sequence)
-        assert await read_all(storage, A) == expected(50, earliest_sequence)
-        assert sum(each.count for each in storage._manifest_store.manifest.segments()) == max(40 - earliest_sequence, 0)
-
-
 async def test_a_hot_storage_goes_on_where_the_cold_tier_ends(tmp_path: Path) -> None:
     """Whichever records it has: it is an older copy, or a process ended before it dropped what was moved."""
     async with open_tiered(tmp_path, local_retention_bytes=0, cold_segment_bytes=500) as storage:
@@ -349,30 +292,6 @@ async def test_segments_go_when_records_behind_them_are_missing(tmp_path: Path) 
         assert len(find_objects(tmp_path)) == 3
 
 
-async def test_an_object_that_is_written_again_is_not_deleted(faults: Faults, tmp_path: Path) -> None:
-    """Its name is that of a deleted one, which is left to be deleted, if the same records are appended again."""
-    is_written = False
-
-    def fault(found: str, name: str) -> None:
-        nonlocal is_written
-        if found == "delete" and not is_written:
-            fail(found, name)
-        if found == "after write" and f"/{A.topic}/{A.address}/" in name and not is_written:
-            is_written = True
-            trio.from_thread.run(storage.trim, B, 5)
-
-    async with open_tiered(tmp_path) as storage:
-        await storage.append([batch(A, 0, 20), batch(B, 0, 50)])
-        await storage.move_due()
-        faults.fault = fault
-        assert isinstance(storage, DeletesPartitions)
-        await storage.delete_partitions([A])
-        await storage.append([batch(A, 0, 20)])
-        assert await storage.move_due() == 1
-        assert is_written
-        assert await read_all(storage, A) == expected(20)
-
-
 async def test_records_that_are_in_both_tiers_are_read_without_the_object_store(
     faults: Faults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -387,22 +306,6 @@ async def test_records_that_are_in_both_tiers_are_read_without_the_object_store(
         assert storage.cold_end(A) == 10
         faults.fault = fail
         assert await read_all(storage, A) == expected(20)
-
-
-async def test_a_hot_storage_that_was_restored_continues_behind_the_cold_tier(tmp_path: Path) -> None:
-    database, hot = tmp_path / "store.db", f"sqlite:{tmp_path}/store.db"
-    async with open_tiered(tmp_path, hot) as storage:
-        await storage.append([batch(A, 0, 50)])
-    saved = database.read_bytes()
-    async with open_tiered(tmp_path, hot) as storage:
-        await storage.append([batch(A, 50, 100)])
-        await storage.move_due()
-        end = storage.cold_end(A)
-    database.write_bytes(saved)
-    async with open_tiered(tmp_path, hot) as storage:
-        assert (await storage.partitions())[A].end_sequence == end == 90
-        await storage.append([batch(A, 90, 95)])
-        assert await read_all(storage, A) == expected(95)
 
 
 async def test_a_reader_tries_again_to_read_a_copy_that_could_not_be_read(

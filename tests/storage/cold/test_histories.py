@@ -109,16 +109,18 @@ class ColdHistory(History):
         await self.storage.move_due()
         partition = PARTITIONS[a % 3]
         end = self.end(partition)
-        sequence = max(end - c % 60, 0) if b % 3 == 0 else end + c % 2
+        sequence = max(end - c % 60, 0) if b % 4 == 0 else end + c % 2
 
         async def change() -> None:
-            if b % 3 == 0:
+            if b % 4 == 0:
                 await self.storage.trim(partition, sequence)
-            elif b % 3 == 1:
+            elif b % 4 == 1:
                 await self.storage.reset_to(partition, sequence)
-            else:
+            elif b % 4 == 2:
                 assert isinstance(self.storage, DeletesPartitions)
                 await self.storage.delete_partitions([partition])
+            else:
+                await self.storage.apply_retention(RetentionPolicy(records_max=0), partition.topic)
 
         self.requests.set(c // 60 % 6)
         try:
@@ -128,12 +130,15 @@ class ColdHistory(History):
             await self.check(self.storage, b)
             await change()
         self.requests.end()
-        if b % 3 == 0:
+        if b % 4 == 0:
             self.model.logs[partition].drop_before(sequence)
-        elif b % 3 == 1:
+        elif b % 4 == 1:
             self.model.logs[partition].reset(sequence)
-        else:
+        elif b % 4 == 2:
             del self.model.logs[partition]
+        else:
+            for log in self.model.of_topic(partition.topic).values():
+                log.drop_before(log.end)
 
     async def read_while_dropped(self, a: int, b: int, c: int) -> None:
         """A reader of records that are dropped meanwhile gets them or none, but no error."""
