@@ -12,6 +12,7 @@ import argparse
 import json
 import secrets
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -22,7 +23,6 @@ import trio
 from tests.chaos.cluster import Size
 from tests.chaos.run import Run
 from tests.chaos.schedule import FAULTS, LOSSES, Lanes, Pace, plan
-from tests.chaos.signals import until_signal
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -54,6 +54,22 @@ def make_lanes(found: argparse.Namespace, seed: int) -> Lanes:
     return plan(seed, found.minutes * 60, Pace(losses_every_s=found.losses_every), only)
 
 
+async def until_signal(run: Run, length_s: float) -> list[str]:
+    """Run until the end or Ctrl-C, which ends all processes and skips the checks. Return the problems."""
+    problems = ["interrupted"]
+    async with trio.open_nursery() as nursery:
+
+        async def wait() -> None:
+            with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+                async for _ in signals:
+                    nursery.cancel_scope.cancel()
+
+        nursery.start_soon(wait)
+        problems = await run.run(length_s)
+        nursery.cancel_scope.cancel()
+    return problems
+
+
 def main() -> int:
     found = parse()
     seed = secrets.randbelow(2**32) if found.seed is None else found.seed
@@ -63,7 +79,7 @@ def main() -> int:
     lanes = make_lanes(found, seed)
     print(f"seed {seed}, {sum(map(len, lanes))} faults, in {folder}", flush=True)
     run = Run(size, lanes, folder, seed, echo=sys.stdout)
-    problems = trio.run(until_signal, run.run, found.minutes * 60)
+    problems = trio.run(until_signal, run, found.minutes * 60)
     summary = json.dumps({"seed": seed, "arguments": sys.argv[1:], **run.result}, indent=2)
     (folder / "summary.json").write_text(summary + "\n")
     print(summary)

@@ -87,11 +87,6 @@ class ProducerLedger:
             published.is_complete = line["kind"] == "close"
 
     @property
-    def sent(self) -> int:
-        """Records of all its partitions."""
-        return sum(published.sent for published in self.partitions.values())
-
-    @property
     def acknowledged(self) -> int:
         """Acknowledged records of all its partitions."""
         return sum(published.acknowledged for published in self.partitions.values())

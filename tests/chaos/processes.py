@@ -10,7 +10,6 @@ from contextlib import suppress
 from pathlib import Path
 from signal import SIGKILL, SIGTERM, SIGUSR1, Signals
 
-import attrs
 import trio
 
 from tests.chaos.timeline import Timeline
@@ -21,22 +20,13 @@ RESTART_S = 0.5
 PAGE_BYTES = resource.getpagesize()
 
 
-@attrs.define
-class Memory:
-    """The memory of a node over all its lives, in bytes: the maximum, and the latest measurement."""
-
-    peak: int = 0
-    last: int = 0
-
-
 class Node:
     """One node of the cluster.
 
     Attributes:
         name: Its name in the timeline.
         starts: How often it was started.
-        memory: Its memory.
-        cpu_s: Processor seconds of the lives that have ended, and of the current one when it was measured last.
+        memory_peak: The most memory that it took in all its lives, in bytes.
         status: The exit status of its last life.
         lock: Held by the fault that must not be disturbed by others.
     """
@@ -53,22 +43,21 @@ class Node:
         """Create a node that is not started. `ready_line` is a part of the line that it prints when it is ready."""
         self.name = name
         self.starts = 0
-        self.memory = Memory()
+        self.memory_peak = 0
         self.status: int | None = None
         self.lock = trio.Lock()
         self._ready_line = ready_line
         self._is_ready = False
         self._awaited: dict[str, int] = {}
         self._command = list(command)
-        self._environment = {**_clean_environment(), **environment}
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith("DAFKA_")}
+        self._environment = {**inherited, "PYTHONUNBUFFERED": "1", **environment}
         self._folder = folder
         self._timeline = timeline
         self._process: trio.Process | None = None
         self._is_wanted = False
         self._is_alive = False
         self._changed = trio.lowlevel.ParkingLot()
-        self._ended_cpu_s = 0.0
-        self._cpu_s = 0.0
 
     @property
     def is_running(self) -> bool:
@@ -80,11 +69,6 @@ class Node:
         """The process id of the running process."""
         assert self._process is not None
         return self._process.pid
-
-    @property
-    def cpu_s(self) -> float:
-        """The processor seconds of all its lives."""
-        return self._ended_cpu_s + self._cpu_s
 
     async def run(self) -> None:
         """Keep the process running while it is wanted, until cancelled. Then kill it."""
@@ -148,15 +132,11 @@ class Node:
             self._process.send_signal(number)
 
     def look(self) -> None:
-        """Measure its memory and processor time."""
-        if self._process is None:
-            return
-        with suppress(OSError, IndexError, ValueError):
-            pages = int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1])
-            self.memory.last = pages * PAGE_BYTES
-            self.memory.peak = max(self.memory.peak, self.memory.last)
-            fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
-            self._cpu_s = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        """Measure its memory."""
+        if self._process is not None:
+            with suppress(OSError, IndexError, ValueError):
+                pages = int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1])
+                self.memory_peak = max(self.memory_peak, pages * PAGE_BYTES)
 
     async def _end(self, number: Signals) -> None:
         self._is_wanted = False
@@ -184,7 +164,6 @@ class Node:
             self.status = await process.wait()
         self._process = None
         self._is_ready = False
-        self._ended_cpu_s, self._cpu_s = self.cpu_s, 0.0
 
     async def _listen(self, process: trio.Process) -> None:
         assert process.stdout is not None
@@ -202,8 +181,3 @@ class Node:
         for text in self._awaited:
             self._awaited[text] += text in line
         self._changed.unpark_all()
-
-
-def _clean_environment() -> dict[str, str]:
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("DAFKA_")}
-    return {**inherited, "PYTHONUNBUFFERED": "1"}

@@ -49,28 +49,15 @@ GOOD = Conditions()
 
 
 class Link:
-    """Forwards connections to `endpoint` to `target`, each a host and a port.
-
-    Attributes:
-        connections: Connections forwarded so far.
-        bytes: Bytes forwarded so far.
-        endpoint: The host and port at which it listens, once it runs; a port of 0 is replaced.
-    """
+    """Forwards connections to `endpoint` to `target`, each a host and a port; a port of 0 is replaced when it runs."""
 
     def __init__(self, endpoint: tuple[str, int], target: tuple[str, int], seed: int = 0) -> None:
         self.endpoint = endpoint
-        self.connections = 0
-        self.bytes = 0
         self._target = target
         self._random = Random(seed)
         self._conditions = GOOD
         self._changed = trio.Event()
         self._open: set[trio.SocketStream] = set()
-
-    @property
-    def conditions(self) -> Conditions:
-        """The current conditions."""
-        return self._conditions
 
     def set(self, conditions: Conditions) -> None:
         """Change the conditions. A piece that is being delayed keeps its delay."""
@@ -101,7 +88,6 @@ class Link:
             if self._conditions.is_refusing:
                 return
             server = await trio.open_tcp_stream(*self._target)
-            self.connections += 1
             self._open |= {client, server}
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._pass_on, client, server, nursery.cancel_scope)
@@ -120,7 +106,6 @@ class Link:
                 if self._conditions is not GOOD:
                     await self._hold_up(len(piece))
                 await sink.send_all(piece)
-                self.bytes += len(piece)
         scope.cancel()
 
     async def _hold_up(self, size: int) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
-import attrs
 import trio
 
 from dafka.exceptions import unwrap_group
@@ -35,34 +33,9 @@ END_S = 150.0
 MEMORY_BYTES_MAX = 600 * 2**20
 """The most memory that a node may take at any time, in bytes."""
 
-SETTLED_S = 10.0
-"""Seconds after the start from which rates are measured."""
-
-
-@attrs.define
-class Rates:
-    """The records per second of all producers, published and acknowledged."""
-
-    published: list[float] = attrs.field(factory=list)
-    acknowledged: list[float] = attrs.field(factory=list)
-
-    def summary(self, rate: float) -> dict[str, float]:
-        """Return the mean, the worst second, and the number of seconds below half of the rate."""
-        found: dict[str, float] = {}
-        for name, values in (("published", self.published), ("acknowledged", self.acknowledged)):
-            if values:
-                found[f"{name}_mean"] = round(sum(values) / len(values))
-                found[f"{name}_worst_second"] = round(min(values))
-                found[f"{name}_seconds_below_half"] = sum(value < rate / 2 for value in values)
-        return found
-
 
 class Run:
-    """One run, in a folder of its own.
-
-    Attributes:
-        result: Figures for the summary.
-    """
+    """One run, in a folder of its own. `result` has figures for the summary."""
 
     def __init__(
         self,
@@ -76,11 +49,9 @@ class Run:
     ) -> None:
         self.timeline = Timeline(folder / "timeline.txt", echo)
         self.result: dict[str, object] = {}
-        self._size = size
         self._lanes = lanes
         self._cluster = make_cluster(size, folder, self.timeline, seed)
         self._faults = Faults(self._cluster, self.timeline, caught_up_s)
-        self._rates = Rates()
         self._checked: dict[str, int] = {}
 
     async def run(self, length_s: float) -> list[str]:
@@ -144,8 +115,6 @@ class Run:
             timeline.problem(f"{problem}, {CONVERGED_S:.0f} s after the last fault")
         self.result["converged_s"] = round(timeline.now - faults_end, 1)
         timeline.note(f"every store and consumer has everything {timeline.now - faults_end:.1f} s after the last fault")
-        for node in cluster.nodes:
-            node.look()
         async with trio.open_nursery() as nursery:
             for node in reversed(cluster.nodes):
                 if node.is_running:
@@ -175,7 +144,6 @@ class Run:
     async def _check(self, holdings: dict[str, dict[str, PartitionInfo]]) -> None:
         """Check everything once more, now that nothing is written, and read all contents."""
         timeline, cluster = self.timeline, self._cluster
-        begun = time.monotonic()
         if await self._holdings() != holdings:
             timeline.problem("when stores were stopped, they held other records than before")
         for store in cluster.stores:
@@ -184,7 +152,6 @@ class Run:
             for problem in problems:
                 timeline.problem(problem)
         self._check_ledgers()
-        self.result["checked_s"] = round(time.monotonic() - begun, 1)
 
     def _check_ledgers(self) -> None:
         """Check the problems that producers and consumers noticed, and whether their lives are consistent."""
@@ -199,25 +166,15 @@ class Run:
             for problem in consumer.ledger.problems:
                 timeline.problem(f"{consumer.node.name}: {problem}")
         for node in cluster.nodes:
-            if node.memory.peak > MEMORY_BYTES_MAX:
-                timeline.problem(f"{node.name} took {node.memory.peak / 2**20:.0f} MiB of memory")
+            if node.memory_peak > MEMORY_BYTES_MAX:
+                timeline.problem(f"{node.name} took {node.memory_peak / 2**20:.0f} MiB of memory")
 
     async def _watch(self) -> None:
-        """Measure rates and memory every second."""
-        cluster = self._cluster
-        before: tuple[float, int, int] | None = None
+        """Read the ledgers and measure memory every second."""
         while True:
-            cluster.poll()
-            for node in cluster.nodes:
+            self._cluster.poll()
+            for node in self._cluster.nodes:
                 node.look()
-            sent = sum(producer.ledger.sent for producer in cluster.producers)
-            acknowledged = sum(producer.ledger.acknowledged for producer in cluster.producers)
-            now = self.timeline.now
-            if before is not None and now > SETTLED_S and "converged_s" not in self.result:
-                seconds = now - before[0]
-                self._rates.published.append((sent - before[1]) / seconds)
-                self._rates.acknowledged.append((acknowledged - before[2]) / seconds)
-            before = (now, sent, acknowledged)
             await trio.sleep(1.0)
 
     def _sum_up(self) -> None:
@@ -235,11 +192,6 @@ class Run:
             "records_given_again_to_later_lives": {each.node.name: each.ledger.repeated for each in cluster.consumers},
             "faults": dict(sorted(self._faults.counts.items())),
             "starts": {node.name: node.starts for node in cluster.nodes},
-            "memory_mib_peak": {node.name: round(node.memory.peak / 2**20) for node in cluster.nodes},
-            "memory_mib_last": {node.name: round(node.memory.last / 2**20) for node in cluster.nodes},
-            "cpu_s": {node.name: round(node.cpu_s, 1) for node in cluster.nodes},
-            "cpu_s_harness": round(time.process_time(), 1),
-            "passed_on_mib": round(sum(link.bytes for links in cluster.links.values() for link in links) / 2**20),
-            **self._rates.summary(self._size.rate),
+            "memory_mib_peak": {node.name: round(node.memory_peak / 2**20) for node in cluster.nodes},
             "problems": self.timeline.problems,
         }

@@ -8,16 +8,8 @@ from random import Random
 import attrs
 
 PROCESS_FAULTS = (
-    "kill-store",
-    "kill-stores",
-    "kill-producer",
-    "kill-consumer",
-    "kill-tower",
-    "stop-store",
-    "stop-producer",
-    "stop-consumer",
-    "stop-tower",
-    "disk-full",
+    *("kill-store", "kill-stores", "kill-producer", "kill-consumer", "kill-tower"),
+    *("stop-store", "stop-producer", "stop-consumer", "stop-tower", "disk-full"),
 )
 """Faults of processes and their disks. One at a time."""
 

@@ -128,7 +128,7 @@ def test_a_ledger_of_a_producer_goes_on_through_lives_and_torn_lines(tmp_path: P
         writer.write(kind="open", address="A", acknowledged=4, sent=sent, next=sent, spool=True)
         ledger.poll()
         assert len(ledger.problems) == problems
-        assert (ledger.acknowledged, ledger.sent) == (6, 9)
+        assert (ledger.acknowledged, ledger.partitions["A"].sent) == (6, 9)
 
 
 def test_a_seed_decides_about_faults_of_every_kind() -> None:

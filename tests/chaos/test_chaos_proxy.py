@@ -59,8 +59,6 @@ async def test_bytes_pass_unchanged_and_later(conditions: Conditions, size: int,
         begun = trio.current_time()
         await expect_echo(stream, bytes(range(256)) * (size // 256) + b"hello")
         assert trio.current_time() - begun >= least_s
-        assert link.connections == 1
-        assert link.bytes >= 2 * (size // 256 * 256)
 
 
 async def test_a_stalled_link_passes_on_later() -> None:

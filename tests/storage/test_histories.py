@@ -187,7 +187,8 @@ class History:
 
     async def trim(self, a: int, b: int, c: int) -> None:
         partition = PARTITIONS[a % 3]
-        sequence = max(self.end(partition) - (b % 60 - 3), 0)
+        log = self.model.logs.get(partition, Log(0))
+        sequence = log.earliest + b % 4 if c % 3 == 0 else max(log.end - (b % 60 - 3), 0)
         await self.storage.trim(partition, sequence)
         if partition in self.model.logs:
             self.model.logs[partition].drop_before(sequence)
