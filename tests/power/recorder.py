@@ -28,12 +28,14 @@ class Recorder:
     Attributes:
         entries: The entries so far.
         failing_syncs: The number of syncs that fail next.
+        is_failing_folders: Whether syncs of folders fail.
         may_sync: While it is not set, syncs wait.
     """
 
     def __init__(self, root: Path) -> None:
         self.entries: list[Entry] = []
         self.failing_syncs = 0
+        self.is_failing_folders = False
         self.may_sync = threading.Event()
         self.may_sync.set()
         self._root = str(root.resolve())
@@ -124,8 +126,8 @@ class Recorder:
         if number not in self._paths:
             return
         with self._lock:
-            fails = self.failing_syncs > 0
-            self.failing_syncs -= fails
+            fails = self.failing_syncs > 0 or (self.is_failing_folders and os.path.isdir(self._paths[number]))
+            self.failing_syncs -= self.failing_syncs > 0
             self._add(Kind.SYNC_BEGIN, number)
         self.may_sync.wait()
         self._add(Kind.SYNC_END, number, -1 if fails else 0)

@@ -6,6 +6,7 @@ import copy
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, nullcontext
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from shutil import rmtree
@@ -36,9 +37,11 @@ class MarksCalls(Protocol):
 
     Attributes:
         failing_syncs: The number of syncs that fail next.
+        is_failing_folders: Whether syncs of folders fail.
     """
 
     failing_syncs: int
+    is_failing_folders: bool
 
     def mark(self, text: str) -> None:
         """Add a mark to the recording."""
@@ -63,18 +66,24 @@ class Writer:
     def mark(self, what: str, value: object) -> None:
         self._recorder.mark(json.dumps([what, value]))
 
-    async def append(self, *chosen: tuple[int, int], failing_syncs: int = 0) -> None:
+    async def change(self, change: Callable[[], Awaitable[None]], *, failing_syncs: int = 0, fails: bool) -> None:
+        """Make a change; again after failed syncs, and if it `fails`, after folders could not be synced."""
+        for number in range(failing_syncs + fails):
+            self._recorder.failing_syncs = int(number < failing_syncs)
+            self._recorder.is_failing_folders = number == failing_syncs
+            with pytest.raises(StorageError, match=IO_ERROR):
+                await change()
+        self._recorder.is_failing_folders = False
+        await change()
+
+    async def append(self, *chosen: tuple[int, int], failing_syncs: int = 0, fails: bool = False) -> None:
         """Append a number of records to each of some partitions; after a failure again, as a store does."""
         batches = []
         for number, count in chosen:
             batches.append(make_batch(number, self.ends[number], count, size=self._size))
             self.ends[number] += count
         self.mark("appending", self.ends)
-        for _ in range(failing_syncs):
-            self._recorder.failing_syncs = 1
-            with pytest.raises(StorageError, match=IO_ERROR):
-                await self.storage.append(batches)
-        await self.storage.append(batches)
+        await self.change(partial(self.storage.append, batches), failing_syncs=failing_syncs, fails=fails)
         self.promise()
 
     def promise(self) -> None:
@@ -82,19 +91,16 @@ class Writer:
         if not self.is_relaxed:
             self.mark("appended", self.ends)
 
-    async def flush(self, *, failing_syncs: int = 0) -> None:
+    async def flush(self, *, failing_syncs: int = 0, fails: bool = False) -> None:
         """Make everything durable; after a failure again."""
-        for _ in range(failing_syncs):
-            self._recorder.failing_syncs = 1
-            with pytest.raises(StorageError, match=IO_ERROR):
-                await self.storage.flush()
-        await self.storage.flush()
+        await self.change(self.storage.flush, failing_syncs=failing_syncs, fails=fails)
         self.mark("appended", self.ends)
 
-    async def save(self, name: int, number: int) -> None:
+    async def save(self, name: int, number: int, *, fails: bool = False) -> None:
         """Save a position."""
         self.mark("saving", [name, number, self.ends[number]])
-        await self.storage.save_positions(NAMES[name], {PARTITIONS[number]: self.ends[number]})
+        positions = {PARTITIONS[number]: self.ends[number]}
+        await self.change(partial(self.storage.save_positions, NAMES[name], positions), fails=fails)
         if self._saves_durably:
             self.mark("saved", [name, number, self.ends[number]])
 
@@ -110,12 +116,12 @@ class Writer:
             self.mark("trimming", [number, end - count])
         await self.storage.apply_retention(RetentionPolicy(records_max=count))
 
-    async def reset(self, number: int, by: int) -> None:
+    async def reset(self, number: int, by: int, *, fails: bool = False) -> None:
         """Continue a partition at a later sequence."""
         self.ends[number] += by
         self.mark("trimming", [number, self.ends[number]])
         self.mark("appending", self.ends)
-        await self.storage.reset_to(PARTITIONS[number], self.ends[number])
+        await self.change(partial(self.storage.reset_to, PARTITIONS[number], self.ends[number]), fails=fails)
         self.promise()
 
     async def delete(self, number: int) -> None:

@@ -21,8 +21,8 @@ URL = "filelog:{folder}/log?segment_bytes=300"
 
 async def first_session(writer: Writer) -> None:
     await writer.append((0, 1))
-    await writer.append((0, 4), (1, 2))
-    await writer.save(0, 0)
+    await writer.append((0, 4), (1, 2), fails=True)
+    await writer.save(0, 0, fails=True)
     await writer.append((0, 9), (3, 1))
     await writer.append((0, 3), (1, 8), failing_syncs=1)
     await writer.append((2, 2), failing_syncs=3)
@@ -46,6 +46,7 @@ async def second_session(writer: Writer) -> None:
 async def third_session(writer: Writer) -> None:
     await writer.append((1, 2), (3, 2))
     await writer.delete(2)
+    await writer.reset(2, 5, fails=True)
     await writer.trim(1, 1)
 
 
@@ -53,7 +54,7 @@ async def relaxed_session(writer: Writer) -> None:
     writer.is_relaxed = True
     await writer.append((0, 1))
     await writer.append((0, 9), (1, 9), (3, 2))
-    await writer.flush()
+    await writer.flush(fails=True)
     await writer.append((0, 9), (2, 3))
     await writer.flush(failing_syncs=2)
     await writer.save(0, 0)

@@ -7,8 +7,6 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -39,58 +37,6 @@ def batch(first: int, count: int) -> RecordBatch:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return tmp_path / "log"
-
-
-@pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Record the names of files and folders that are synced, and of files that are put in place."""
-    found: list[str] = []
-
-    for name in ("fsync", "fdatasync"):
-        monkeypatch.setattr(os, name, _recording(getattr(os, name), found))
-    replace = os.replace
-
-    def replace_recorded(source: str, target: str) -> None:
-        found.append(f"replace {os.path.basename(target)}")
-        replace(source, target)
-
-    monkeypatch.setattr(os, "replace", replace_recorded)
-    return found
-
-
-def _recording(sync: object, found: list[str]) -> object:
-    def run(fd: int) -> None:
-        found.append(Path(os.readlink(f"/proc/self/fd/{fd}")).name)
-        assert callable(sync)
-        sync(fd)
-
-    return run
-
-
-@contextmanager
-def failing_folder_syncs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    fsync = os.fsync
-
-    def fail_for_folders(fd: int) -> None:
-        if os.path.isdir(f"/proc/self/fd/{fd}"):
-            raise OSError(errno.EIO, "Input/output error")
-        fsync(fd)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", fail_for_folders)
-        yield
-
-
-async def test_a_reset_that_fails_leaves_no_partition_behind(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with open_filelog(str(folder)) as storage:
-        with failing_folder_syncs(monkeypatch), pytest.raises(StorageError, match="Input/output error"):
-            await storage.reset_to(PARTITION, 50)
-        assert await storage.partitions() == {}
-        assert list(folder.rglob("*.log")) == []
-        async with open_filelog(str(folder), read_only=True) as reader:
-            assert await reader.partitions() == {}
-        await storage.append([batch(0, 10)])
-        assert await storage.read(PARTITION, 0, 100) == batch(0, 10)
 
 
 async def test_a_partition_whose_deletion_fails_is_described_by_its_slot(
@@ -166,32 +112,6 @@ async def test_a_reader_looks_again_when_a_segment_is_dropped_meanwhile(
     async with open_filelog(str(folder), read_only=True) as reader:
         assert (await reader.partitions())[PARTITION].end_sequence == 10
     assert len(missing) == 1
-
-
-async def test_a_folder_whose_sync_failed_is_synced_by_the_next_flush(
-    folder: Path, calls: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with open_filelog(f"{folder}?fsync=never") as storage:
-        await storage.append([batch(0, 10)])
-        with failing_folder_syncs(monkeypatch), pytest.raises(StorageError, match="Input/output error"):
-            await storage.flush()
-        calls.clear()
-        await storage.flush()
-        assert {"A", "orders"} <= set(calls)
-
-
-async def test_the_folders_of_positions_are_synced_after_a_failure(
-    folder: Path, calls: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with open_filelog(str(folder)) as storage:
-        with failing_folder_syncs(monkeypatch), pytest.raises(StorageError, match="Input/output error"):
-            await storage.save_positions("billing", {PARTITION: 3})
-        calls.clear()
-        await storage.save_positions("billing", {PARTITION: 3})
-        assert {"log", "positions"} <= set(calls)
-        calls.clear()
-        await storage.save_positions("billing", {PARTITION: 4})
-        assert "log" not in calls
 
 
 async def test_entries_that_were_read_in_part_have_a_limit_of_memory(
