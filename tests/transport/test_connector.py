@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import socket as sockets
-from collections.abc import AsyncIterator
 from pathlib import Path
+from random import Random
 
-import attrs
 import pytest
 import trio
 import trio.testing
@@ -69,51 +68,6 @@ def pair() -> KeyPair:
     return KeyPair.generate()
 
 
-@attrs.define
-class Watched:
-    """A connector, and what it has reported."""
-
-    socket: ScriptedSocket
-    connector: Connector
-    made: list[str]
-    lost: list[str]
-    refused: list[RefusedByPeer]
-
-    async def report(self, *events: tuple[int, int], endpoint: str = PEER) -> None:
-        for event in events:
-            self.socket.monitored.report(*event, endpoint)
-        await trio.testing.wait_all_tasks_blocked()
-
-    async def reasons_after(self, *events: tuple[int, int]) -> list[str]:
-        """Return the reasons that were reported because of these events."""
-        count = len(self.refused)
-        await self.report(*events)
-        return [event.reason for event in self.refused[count:]]
-
-    async def calls_after(self, seconds: float, clock: trio.testing.MockClock) -> list[tuple[str, object]]:
-        """Return the calls on the socket while this time passes."""
-        self.socket.calls.clear()
-        clock.jump(seconds)
-        await trio.testing.wait_all_tasks_blocked()
-        return self.socket.calls
-
-
-@pytest.fixture
-async def watched(pair: KeyPair, tmp_path: Path) -> AsyncIterator[Watched]:
-    (tmp_path / "list").touch()
-    socket = ScriptedSocket()
-    made, lost, refused = list[str](), list[str](), list[RefusedByPeer]()
-    security = Security(pair, AuthorizedKeys(tmp_path / "list", pair.public), ())
-    connector = Connector(socket.as_socket(), security, made.append, refused.append, lost.append)
-    for endpoint in (PEER, OTHER):
-        connector.connect(endpoint, f"key of {endpoint}")
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(connector.watch)
-        yield Watched(socket, connector, made, lost, refused)
-        nursery.cancel_scope.cancel()
-    connector.close()
-
-
 def keyed(pair: KeyPair, endpoint: str) -> list[tuple[str, object]]:
     """Return the calls that connect to a peer."""
     options = {
@@ -124,72 +78,72 @@ def keyed(pair: KeyPair, endpoint: str) -> list[tuple[str, object]]:
     return [("set", options), ("connect", endpoint)]
 
 
-async def test_the_key_of_a_peer_is_expected_before_it_is_connected(watched: Watched, pair: KeyPair) -> None:
-    assert watched.socket.calls == [*keyed(pair, PEER), *keyed(pair, OTHER)]
+REASONS: dict[tuple[int, int], str] = {REFUSED: KEY_NOT_AUTHORIZED, WRONG: WRONG_KEY, UNLOCKED: NO_KEY, BROKEN: UNKNOWN}
+KINDS = [MADE, LOST, *REASONS, *[BROKEN] * 3, "connect", "disconnect", "wait", "wait"]
 
 
-async def test_connections_are_reported_when_they_are_made_and_lost(watched: Watched) -> None:
-    await watched.report(MADE, LOST, MADE)
-    await watched.report(MADE, LOST, REFUSED, endpoint="tcp://10.0.0.9:1")
-    assert (watched.made, watched.lost, watched.refused) == ([PEER, PEER], [PEER], [])
-    watched.connector.disconnect(PEER)
-    await watched.report(MADE, LOST, REFUSED)
-    assert (watched.made, watched.lost, watched.refused) == ([PEER, PEER], [PEER], [])
+def expected_reports(
+    known: dict[str, tuple[str, int]], endpoint: str, kind: tuple[int, int]
+) -> tuple[list[str], list[str], list[str]]:
+    """Return the connections that are reported as made and as lost because of a handshake, and reasons of refusals."""
+    if endpoint not in known or kind == LOST:
+        return [], [endpoint] if endpoint in known else [], []
+    if kind == MADE:
+        known[endpoint] = ("", 0)
+        return [endpoint], [], []
+    reported, broken = known[endpoint]
+    broken += kind == BROKEN
+    is_new = reported != REASONS[kind] and (kind != BROKEN or (broken >= 3 and not reported))
+    known[endpoint] = (REASONS[kind] if is_new else reported, broken)
+    return [], [], [REASONS[kind]] if is_new else []
 
 
-@pytest.mark.parametrize(
-    ("event", "reason"), [(REFUSED, KEY_NOT_AUTHORIZED), (WRONG, WRONG_KEY), (UNLOCKED, NO_KEY), (BROKEN, UNKNOWN)]
-)
-async def test_a_refusal_is_reported_once_until_the_connection_is_made(
-    event: tuple[int, int], reason: str, watched: Watched, pair: KeyPair
+async def test_any_history_of_handshakes_is_reported_and_refused_connections_are_tried_again(
+    pair: KeyPair, tmp_path: Path, clock: trio.testing.MockClock
 ) -> None:
-    attempts = 3 if event == BROKEN else 1
-    assert await watched.reasons_after(*[event] * (attempts - 1)) == []
-    assert await watched.reasons_after(event) == [reason]
-    assert watched.refused == [RefusedByPeer(PEER, pair.public, reason)]
-    assert await watched.reasons_after(*[event] * 5) == []
-    assert await watched.reasons_after(MADE, *[event] * (attempts - 1)) == []
-    assert await watched.reasons_after(event) == [reason]
-    watched.connector.disconnect(PEER)
-    watched.connector.connect(PEER, "")
-    assert await watched.reasons_after(*[event] * (attempts - 1)) == []
-    assert await watched.reasons_after(event) == [reason]
+    """A reason is reported until another one is, or the connection is made; an unknown one after three attempts.
 
-
-async def test_another_reason_is_reported_unless_it_is_unknown(watched: Watched) -> None:
-    assert await watched.reasons_after(REFUSED, UNLOCKED, UNLOCKED, REFUSED) == [
-        KEY_NOT_AUTHORIZED,
-        NO_KEY,
-        KEY_NOT_AUTHORIZED,
-    ]
-    assert await watched.reasons_after(*[BROKEN] * 5) == []
-    await watched.report(REFUSED, endpoint=OTHER)
-    assert [event.endpoint for event in watched.refused] == [PEER] * 3 + [OTHER]
-
-
-@pytest.mark.parametrize("event", [REFUSED, WRONG, UNLOCKED])
-async def test_a_refused_connection_is_tried_again_after_a_while(
-    event: tuple[int, int], watched: Watched, pair: KeyPair, clock: trio.testing.MockClock
-) -> None:
-    await watched.report(event)
-    assert await watched.calls_after(RETRY_S * 0.9, clock) == []
-    assert await watched.calls_after(RETRY_S * 0.2, clock) == [("disconnect", PEER), *keyed(pair, PEER)]
-    assert await watched.calls_after(100 * RETRY_S, clock) == []
-
-
-async def test_libzmq_itself_tries_broken_and_lost_connections_again(
-    watched: Watched, clock: trio.testing.MockClock
-) -> None:
-    await watched.report(*[BROKEN] * 5, LOST)
-    assert await watched.calls_after(100 * RETRY_S, clock) == []
-
-
-async def test_a_peer_that_was_disconnected_meanwhile_is_not_tried_again(
-    watched: Watched, clock: trio.testing.MockClock
-) -> None:
-    await watched.report(REFUSED)
-    watched.connector.disconnect(PEER)
-    assert await watched.calls_after(2 * RETRY_S, clock) == []
+    libzmq itself tries broken and lost connections again.
+    """
+    (tmp_path / "list").touch()
+    security = Security(pair, AuthorizedKeys(tmp_path / "list", pair.public), ())
+    made, lost, refused = list[str](), list[str](), list[RefusedByPeer]()
+    for seed in range(60):
+        random, socket = Random(seed), ScriptedSocket()
+        connector = Connector(socket.as_socket(), security, made.append, refused.append, lost.append)
+        known: dict[str, tuple[str, int]] = {}
+        due: list[tuple[float, str]] = []
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(connector.watch)
+            for _ in range(60):
+                endpoint, kind = random.choice((PEER, OTHER)), random.choice(KINDS)
+                expected: object = [], [], []
+                calls: list[tuple[str, object]] = []
+                if kind == "connect" and endpoint not in known:
+                    connector.connect(endpoint, f"key of {endpoint}")
+                    known[endpoint], calls = ("", 0), keyed(pair, endpoint)
+                elif kind == "disconnect":
+                    connector.disconnect(endpoint)
+                    calls = [("disconnect", endpoint)] if known.pop(endpoint, None) else []
+                elif kind == "wait":
+                    clock.jump(random.choice((0.1, 0.45, 0.95)) * RETRY_S)
+                    for each in [each for at, each in due if at <= trio.current_time() and each in known]:
+                        calls += [("disconnect", each), *keyed(pair, each)]
+                    due = [each for each in due if each[0] > trio.current_time()]
+                elif isinstance(kind, tuple):
+                    socket.monitored.report(kind[0], kind[1], endpoint)
+                    expected = expected_reports(known, endpoint, kind)
+                    if endpoint in known and kind in (REFUSED, WRONG, UNLOCKED):
+                        due.append((trio.current_time() + RETRY_S, endpoint))
+                await trio.testing.wait_all_tasks_blocked()
+                assert all(each == RefusedByPeer(endpoint, pair.public, each.reason) for each in refused)
+                assert (made, lost, [each.reason for each in refused]) == expected, (seed, kind)
+                order = (lambda each: 0) if kind != "wait" else str  # those that are due together have no order
+                assert sorted(socket.calls, key=order) == sorted(calls, key=order), (seed, kind)
+                for done in (made, lost, refused, socket.calls):
+                    done.clear()
+            nursery.cancel_scope.cancel()
+        connector.close()
 
 
 @pytest.mark.parametrize("hears_losses", [True, False])
