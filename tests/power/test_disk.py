@@ -54,6 +54,10 @@ def test_a_file_is_there_after_a_sync_of_it_and_of_its_folder() -> None:
     assert left(written, NOTHING) == {}
     assert left(written, ALL) == {"f": b"abc"}
     assert left([*written, *sync(FOLDER)], NOTHING) == {"f": b"abc"}
+    for change, after in ((call(Kind.UNLINK, first="f"), {}), (call(Kind.TRUNCATE, FILE, 1), {"f": b"a"})):
+        changed = [*written, *sync(FOLDER), change]
+        assert (left(changed, NOTHING), left(changed, ALL)) == ({"f": b"abc"}, after)
+        assert left([*changed, *sync(FILE), *sync(FOLDER)], NOTHING) == after
     assert left([*CREATE, write(0, b"abc"), *sync(FOLDER)], NOTHING) == {"f": b""}
 
 
@@ -70,13 +74,6 @@ def test_a_failed_sync_makes_nothing_durable_and_nor_does_the_next_one() -> None
     assert left(failed, NOTHING, forgets_failed=False) == {"f": b"abc"}
     assert left([*failed, write(0, b"abd"), *sync(FILE)], NOTHING) == {"f": b"abd"}
     assert left([*failed, write(0, b"abd"), *sync(FILE)], ALL) == {"f": b"abd"}
-
-
-def test_a_truncation_is_lost_without_a_sync() -> None:
-    entries = [*CREATE, *sync(FOLDER), write(0, b"abc"), *sync(FILE), call(Kind.TRUNCATE, FILE, 1)]
-    assert left(entries, NOTHING) == {"f": b"abc"}
-    assert left(entries, ALL) == {"f": b"a"}
-    assert left([*entries, *sync(FILE)], NOTHING) == {"f": b"a"}
 
 
 def test_changes_of_a_folder_keep_their_order() -> None:
@@ -117,12 +114,6 @@ def test_any_file_or_folder_may_lose_what_others_keep() -> None:
     ):
         assert expected in found
     assert len(all_left([*CREATE, *sync(FILE), *sync(FOLDER)])) == 2, "nothing can be lost"
-
-
-def test_a_removed_file_that_comes_back_has_its_content() -> None:
-    entries = [*CREATE, write(0, b"abc"), *sync(FILE), *sync(FOLDER), call(Kind.UNLINK, first="f")]
-    assert left(entries, NOTHING) == {"f": b"abc"}
-    assert left([*entries, *sync(FOLDER)], NOTHING) == {}
 
 
 def test_shared_mappings_of_files_that_must_last_are_refused() -> None:

@@ -13,7 +13,7 @@ import trio
 
 from dafka.errors import StorageCorruptError, StorageUnsupportedError
 from dafka.records import Partition, Record, RecordBatch
-from dafka.storage import CompactsPartitions, DeletesPartitions, Storage, open_storage, read_range
+from dafka.storage import CompactsPartitions, Storage, open_storage, read_range
 from dafka.storage.compaction import CompactionPolicy, LatestKeys, Pass, choose, compact_partition
 from dafka.storage.memory import MemoryStorage
 from dafka.storage.plugin_helpers import now_ms
@@ -128,10 +128,17 @@ async def test_storages_that_cannot_compact_refuse_gaps(storage: Storage) -> Non
             await copy_storage(storage, plain)  # type: ignore[arg-type]
 
 
+def without_last_batch(data: bytes) -> bytes:
+    position = end = 0
+    while end < len(data):
+        position, end = end, end + 12 + int.from_bytes(data[end + 8 : end + 12], "big")
+    return data[:position]
+
+
 DAMAGES: list[Callable[[bytes], bytes]] = [
     lambda data: data[:-20] + bytes(20),
     lambda data: data[: len(data) // 2] + b"\xff" + data[len(data) // 2 + 1 :],
-    lambda data: data[: data.rindex(b"\0\0\0\0\0\0", 0, -500)],  # the last batches are missing
+    without_last_batch,
     lambda data: data[:-7],
     lambda data: data + b"?",
 ]
@@ -171,6 +178,11 @@ async def test_a_pass_skips_damaged_records_and_goes_no_further_than_it_may() ->
             known = {each for each in range(end_max) if not first <= each < end}
             removed = sum(bool(known & {*range(each + 2, end_max, 2)}) for each in range(end_max))
             assert (found.clean_end, found.done.records_removed) == (end_max, removed), (first, end, end_max)
+    first, end, storage = 4, 5, Damaged()
+    await storage.append([make_batch(0, [b"a", b"b"] * 5)])
+    found = await compact_partition(storage, PARTITION, 0, attrs.evolve(ALWAYS, keys_max=2), now_ms(), no_wait)
+    assert found is not None
+    assert found.clean_end == 4, "no more keys can be remembered after the first read"
 
 
 def test_long_keys_are_told_apart() -> None:
@@ -195,24 +207,3 @@ def test_a_pass_removes_what_is_superseded_and_old_tombstones_up_to_its_end() ->
                 for at, key, value, stored_at in zip(range(5, 8), keys, values, (10, 19, 20), strict=True)
             ]
             assert [*choose(batch, latest, 20, end)] == expected, (keys, values, end)
-
-
-async def test_a_partition_that_begins_again_during_a_compaction_is_not_compacted(tmp_path: Path) -> None:
-    values = [b"old"]
-
-    async def append() -> None:
-        for first in (0, 2, 4):
-            await log.append([RecordBatch(PARTITION, first, values * 2)])
-
-    async def begin_again(_count: int) -> None:
-        if values == [b"old"]:
-            values[:] = [b"new"]
-            assert isinstance(log, DeletesPartitions)
-            await log.delete_partitions([PARTITION])
-            await append()
-
-    async with open_storage(f"filelog:{tmp_path}/log?segment_bytes=1&fsync=never") as log:
-        assert isinstance(log, CompactsPartitions)
-        await append()
-        await log.compact(PARTITION, 5, lambda batch: b"\1" + bytes(len(batch) - 1), begin_again)
-        assert [record.value for record in await read_all(log)] == [b"new"] * 6

@@ -90,23 +90,3 @@ async def test_exactly_what_may_go_goes(kind: str, tmp_path: Path, monkeypatch: 
                 assert moved == ({partition: first} if first > trimmed else {}), (policy, cold_ends)
                 log.drop_before(first)
                 assert (await storage.partitions())[partition] == log.info(), policy
-
-
-@pytest.mark.parametrize("kind", URLS)
-async def test_every_time_is_found(kind: str, tmp_path: Path) -> None:
-    """Times of neighboring records are equal, go back, or are as late as possible; each is searched, and between."""
-    with quickly():
-        async with open_storage(URLS[kind].format(tmp_path)) as storage:
-            cases = []
-            for number, times in enumerate(product((3, 5, 2**63 - 2), repeat=4)):
-                partition = Partition("t", f"{number}")
-                starts = ([0], [0, 2], [0, 1, 2, 3])[number % 3]
-                cases.append((partition, await append(storage, partition, list(times), [4] * 4, starts)))
-            if isinstance(storage, TieredStorage):
-                await storage.move_due()
-            for trimmed in (0, 2, 4):
-                for partition, log in cases:
-                    await storage.trim(partition, trimmed)
-                    log.drop_before(trimmed)
-                    for at in (0, 2, 3, 4, 5, 6, 2**63 - 3, 2**63 - 2, 2**63 - 1):
-                        assert await storage.find_sequence_by_time(partition, at) == log.by_time(at), (log, at)

@@ -112,22 +112,14 @@ async def test_damaged_page_damages_a_range_of_records(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("statement", "reason"),
-    [
-        ("UPDATE partitions SET content_bytes = 7 WHERE id = 1", "the records have 50000 bytes, expected 7"),
-        ("UPDATE partitions SET latest_stored_at = 7 WHERE id = 1", "the records have different times than the row"),
-        ("UPDATE partitions SET earliest_sequence = 2, content_bytes = 49900 WHERE id = 1", "before the earliest"),
-        ("UPDATE partitions SET end_sequence = 999, content_bytes = 49950 WHERE id = 1", "past the end"),
-        ("UPDATE records SET stored_at = 1 WHERE partition_id = 1 AND sequence = 6", "its time decreases"),
-        ("INSERT INTO records VALUES (77, 0, 0, x'00', NULL, NULL, NULL)", "records of 1 partitions without a row"),
-    ],
+    ("change", "reason"),
+    [("earliest_sequence = 2, content_bytes = 49900", "before the earliest"), ("end_sequence = 999", "past the end")],
 )
-async def test_find_damage_compares_rows_with_records(path: Path, statement: str, reason: str) -> None:
+async def test_records_outside_of_their_partition_are_damage(path: Path, change: str, reason: str) -> None:
     async with open_storage(f"sqlite:{path}", read_only=True) as storage:
         assert await storage.find_damage() == []
-        damage(path, statement)
-        found = [str(each) for each in await storage.find_damage()]
-        assert any(reason in each for each in found), found
+        damage(path, f"UPDATE partitions SET {change} WHERE id = 1")
+        assert any(reason in str(each) for each in await storage.find_damage())
 
 
 async def test_a_damaged_time_is_reported_once(path: Path) -> None:

@@ -162,16 +162,6 @@ def test_contents_of_all_sizes_are_unchanged_in_runs(each: Loops, dialect: Diale
     )
 
 
-@pytest.mark.parametrize("requestor", [None, "R"])
-def test_consecutive_records_become_one_run(each: Loops, requestor: str | None) -> None:
-    run = RecordRun(RecordBatch(Partition("t", "P"), 0, [b"content"] * 500), requestor)
-    with joined() as (near, far):
-        send_raw(near, [list(frames) for frames in iter_frames(BatchEncoder(Dialect.RFC46).encode([run]))])
-        items = each.receive_runs(far, 1000, 1000, BYTES_MAX)
-    assert len(items) <= 2
-    assert isinstance(items[-1], EncodedRun)
-
-
 def test_a_message_of_thousands_of_frames_is_received_whole(each: Loops) -> None:
     many = [b"M", *(b"%d" % number for number in range(5000))]
     with joined() as (near, far):
@@ -179,13 +169,6 @@ def test_a_message_of_thousands_of_frames_is_received_whole(each: Loops) -> None
         assert each.receive(far, 10, BYTES_MAX) == [many, [b"next"]]
         send_raw(near, [many, [b"next"]])
         assert each.receive_runs(far, 10, 10, BYTES_MAX) == [many, [b"next"]]
-
-
-def test_receiving_without_messages_returns_an_empty_list(each: Loops) -> None:
-    with joined() as (_, far):
-        assert each.receive(far, 10, BYTES_MAX) == []
-        assert each.receive_runs(far, 10, 10, BYTES_MAX) == []
-        assert each.receive_sourced(far, 10, BYTES_MAX) == []
 
 
 def test_receiving_stops_at_the_limits_of_messages_and_bytes(each: Loops) -> None:

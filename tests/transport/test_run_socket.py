@@ -15,9 +15,7 @@ from dafka.transport import RunSocket, Socket, open_context
 from dafka.transport.plain_subscriber import PAUSE_S, PROBATION_COUNT_MAX, PROBATION_SLICE_S, SHARE, PlaintextSubscriber
 from dafka.transport.socket import COUNT_MIN, ITEMS_MAX, SLICE_S, SLOW_BATCH_ITEMS
 from dafka.transport.subscribers import Messages
-from dafka.wire import Dialect
-from dafka.wire.batch import EncodedRun, iter_frames
-from tests.transport.test_loops import records
+from dafka.wire.batch import EncodedRun
 
 
 @attrs.define
@@ -133,21 +131,6 @@ async def test_messages_that_were_held_come_first_and_once(ends: Ends) -> None:
         assert take() == [[b"a", b"b"]]
         assert take() == [[b"c"]]
         assert take() == []
-
-
-@pytest.mark.usefixtures("either_loops")
-async def test_a_stream_of_records_is_one_run(ends: Ends) -> None:
-    messages = records(Dialect.RFC46, 0, 1500)
-    ends.near.send_many(messages)
-    received: list[list[bytes]] = []
-    items = []
-    with trio.fail_after(60):
-        while len(received) < len(messages):
-            batch = await ends.far.receive_many()
-            items.append(len(batch))
-            received += map(list, iter_frames(batch))
-    assert received == messages
-    assert max(items) <= 2
 
 
 # Peers on probation
