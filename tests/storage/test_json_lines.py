@@ -19,6 +19,8 @@ ORDERS = Partition("orders", "A")
 BILLS = Partition("bills", "B")
 STRANGE = Partition('"\udcff\\', "\N{SNOWMAN}\n\x1b\u2028")
 MISSING = object()
+NO_TEXT = "expected text without lone surrogates, or null"
+NO_OBJECTS = (b"{", b"7", b"[]", b'{"topic": "\xff"}', b"[" * 100_000, b'{"sequence": ' + b"1" * 10_000 + b"}")
 LINE = {"topic": "orders", "partition": "A", "sequence": 3, "stored_at": 30, "value": "3"}
 
 
@@ -53,40 +55,24 @@ async def lists(*lines: bytes | dict[str, Any]) -> AsyncIterator[list[bytes]]:
         yield data[start : start + 200]
 
 
-def test_a_line_has_every_field() -> None:
+def test_a_line_has_every_part_of_a_record() -> None:
     contents = [b"text", b"", '"\N{SNOWMAN}\0\u2028\n'.encode(), b"\xff\x00"]
     lines = format_lines(RecordBatch(STRANGE, 7, contents, stored_at=[70, 80, 90, 100])).splitlines()
     assert all(line.isascii() for line in lines)
+    values: list[dict[str, str]] = [{"value": value.decode()} for value in contents[:3]]
     assert [json.loads(line) for line in lines] == [
-        {"topic": STRANGE.topic, "partition": STRANGE.address, "sequence": 7, "stored_at": 70, "value": "text"},
-        {"topic": STRANGE.topic, "partition": STRANGE.address, "sequence": 8, "stored_at": 80, "value": ""},
-        {
-            "topic": STRANGE.topic,
-            "partition": STRANGE.address,
-            "sequence": 9,
-            "stored_at": 90,
-            "value": '"\N{SNOWMAN}\0\u2028\n',
-        },
-        {
-            "topic": STRANGE.topic,
-            "partition": STRANGE.address,
-            "sequence": 10,
-            "stored_at": 100,
-            "value_base64": "/wA=",
-        },
+        {"topic": STRANGE.topic, "partition": STRANGE.address, "sequence": 7 + number, "stored_at": 70 + 10 * number}
+        | each
+        for number, each in enumerate([*values, {"value_base64": "/wA="}])
     ]
-    assert format_lines(RecordBatch(ORDERS, 7, [b"7"])) == (
-        '{"topic": "orders", "partition": "A", "sequence": 7, "value": "7"}\n'
-    )
-
-
-def test_a_line_has_every_part_of_a_record() -> None:
+    where = '{"topic": "orders", "partition": "A", "sequence"'
+    assert format_lines(RecordBatch(ORDERS, 7, [b"7"])) == f'{where}: 7, "value": "7"}}\n'
     parts = {"keys": [b"key", None], "headers": [(("a", b"1"), ("b", None)), ()], "timestamps": [5, 7]}
-    lines = format_lines(RecordBatch(ORDERS, 0, [b"0", None], stored_at=[8, 9], **parts))  # type: ignore[arg-type]
-    assert lines.splitlines() == [
-        '{"topic": "orders", "partition": "A", "sequence": 0, "stored_at": 8, "timestamp": 5, "key": "key", '
+    lines = format_lines(RecordBatch(ORDERS, 0, [b"0", None], stored_at=[8, 9], **parts)).splitlines()  # type: ignore[arg-type]
+    assert lines == [
+        f'{where}: 0, "stored_at": 8, "timestamp": 5, "key": "key", '
         '"headers": [{"name": "a", "value": "1"}, {"name": "b", "value": null}], "value": "0"}',
-        '{"topic": "orders", "partition": "A", "sequence": 1, "stored_at": 9, "timestamp": 7, "value": null}',
+        f'{where}: 1, "stored_at": 9, "timestamp": 7, "value": null}}',
     ]
 
 
@@ -95,14 +81,9 @@ async def test_lines_are_sorted() -> None:
     storage = await memory(batch(0, 3), batch(5, 7, later), batch(2, 4, BILLS))
     await storage.trim(ORDERS, 1)
     found = [json.loads(line) for line in await exported(storage)]
-    assert [(line["topic"], line["partition"], line["sequence"]) for line in found] == [
-        ("bills", "B", 2),
-        ("bills", "B", 3),
-        ("bills", "C", 5),
-        ("bills", "C", 6),
-        ("orders", "A", 1),
-        ("orders", "A", 2),
-    ]
+    partitions = [("bills", "B", 2), ("bills", "B", 3), ("bills", "C", 5), ("bills", "C", 6)]
+    expected = [*partitions, ("orders", "A", 1), ("orders", "A", 2)]
+    assert [(line["topic"], line["partition"], line["sequence"]) for line in found] == expected
     assert {json.loads(line)["topic"] for line in await exported(storage, ["orders"])} == {"orders"}
     assert await exported(storage, ["orders", "bills", "orders"]) == await exported(storage)
     with pytest.raises(StorageError, match="topic 'order' has no partition"):
@@ -167,12 +148,7 @@ async def test_lines_of_records_already_held_are_skipped() -> None:
 @pytest.mark.parametrize(
     ("wrong", "error"),
     [
-        (b"{", "expected a JSON object in UTF-8"),
-        (b"7", "expected a JSON object in UTF-8"),
-        (b"[]", "expected a JSON object in UTF-8"),
-        (b'{"topic": "\xff"}', "expected a JSON object in UTF-8"),
-        (b"[" * 100_000, "expected a JSON object in UTF-8"),
-        (b'{"sequence": ' + b"1" * 10_000 + b"}", "expected a JSON object in UTF-8"),
+        *((line, "expected a JSON object in UTF-8") for line in NO_OBJECTS),
         (
             {"time": 7},
             "unknown field 'time', expected compacted, headers, key, key_base64, partition, "
@@ -183,23 +159,22 @@ async def test_lines_of_records_already_held_are_skipped() -> None:
         ({"partition": 7}, "partition: expected text, not int"),
         ({"topic": "a" * 256}, "topic: expected at most 255 bytes, not 256"),
         ({"topic": "\ud800"}, "topic: expected text that can be encoded (it contains a lone surrogate)"),
-        ({"sequence": "7"}, 'sequence: expected a whole number from 0 to 18446744073709551615, not "7"'),
-        ({"sequence": True}, "sequence: expected a whole number from 0 to 18446744073709551615, not true"),
-        ({"sequence": -1}, "sequence: expected a whole number from 0 to 18446744073709551615, not -1"),
-        ({"sequence": 2**64}, f"sequence: expected a whole number from 0 to 18446744073709551615, not {2**64}"),
-        ({"sequence": 3.0}, "sequence: expected a whole number from 0 to 18446744073709551615, not 3.0"),
+        *(
+            ({"sequence": wrong}, f"sequence: expected a whole number from 0 to {2**64 - 1}, not {json.dumps(wrong)}")
+            for wrong in ("7", True, -1, 2**64, 3.0)
+        ),
         ({"stored_at": None}, "stored_at: expected a whole number from 0 to 9223372036854775807, not null"),
-        ({"value": 7}, "value: expected text without lone surrogates, or null"),
-        ({"value": "\udcff"}, "value: expected text without lone surrogates, or null"),
+        *(({name: wrong}, f"{name}: {NO_TEXT}") for name, wrong in (("value", 7), ("value", "\udcff"), ("key", 7))),
         ({"value_base64": "MQ=="}, "expected either value or value_base64"),
-        ({"key": 7}, "key: expected text without lone surrogates, or null"),
         ({"key": "3", "key_base64": "MQ=="}, "expected either key or key_base64"),
         ({"timestamp": 2**63}, f"timestamp: expected a whole number from {-(2**63)} to {2**63 - 1}, not {2**63}"),
         ({"headers": {}}, "headers: expected a list of objects"),
-        ({"headers": [["a", "b"]]}, "headers: expected objects with a name that is text, and a value"),
-        ({"headers": [{"value": "b"}]}, "headers: expected objects with a name that is text, and a value"),
+        *(
+            ({"headers": [wrong]}, "headers: expected objects with a name that is text, and a value")
+            for wrong in (["a", "b"], {"value": "b"})
+        ),
         ({"headers": [{"name": "a"}]}, "headers: expected either value or value_base64"),
-        ({"headers": [{"name": "a", "value": 7}]}, "headers: value: expected text without lone surrogates, or null"),
+        ({"headers": [{"name": "a", "value": 7}]}, f"headers: value: {NO_TEXT}"),
         (
             {"headers": [{"name": "a", "text": "b"}]},
             "headers: unknown field 'text', expected name, value, value_base64",

@@ -102,20 +102,16 @@ async def test_every_query_runs(store: sqlite3.Connection) -> None:
         assert rows or "'2025-01-01" in statement or "86400" in statement, statement
 
 
+SIZES = [
+    *[("logs", A, 3, 2, 0, 0), ("orders", A, 4, 11, 8, 10), ("orders", B, 0, 1, 2, 17), ("orders", C, 0, 0, 1, 1)],
+    *[("prices", A, 0, 4, 5, 37), (b"\xff", A, 0, 0, 1, 1)],
+]
+
+
 @pytest.mark.parametrize(
     ("title", "expected"),
     [
-        (
-            "Heads and sizes",
-            [
-                ("logs", A, 3, 2, 0, 0),
-                ("orders", A, 4, 11, 8, 10),
-                ("orders", B, 0, 1, 2, 17),
-                ("orders", C, 0, 0, 1, 1),
-                ("prices", A, 0, 4, 5, 37),
-                (b"\xff", A, 0, 0, 1, 1),
-            ],
-        ),
+        ("Heads and sizes", SIZES),
         ("The latest value of each key", [(A, "cake", "6", 3)]),
         ("The records with a header", [(A, 1, "4bf9"), (A, 3, "a3ce")]),
         ("The sizes of topics", [("logs", 1, 0, 0), ("orders", 3, 11, 28), ("prices", 1, 5, 37), (b"\xff", 1, 1, 1)]),
