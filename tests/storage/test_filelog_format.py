@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiokafka.record.memory_records import MemoryRecords as AioRecords
 from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,11 +27,10 @@ from dafka.storage.filelog.layout import (
     walk_names,
 )
 from tests.batches.samples import BYTES_MAX, SHAPES, Records
-from tests.batches.test_foreign import NAMES, Rows, foreign_batches, rows
+from tests.batches.test_foreign import NAMES, rows
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # importing kafka-python uses what Python deprecates
-    from kafka.record.memory_records import MemoryRecords as KafkaRecords
 
 SAFE = set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.%")
 
@@ -175,33 +173,6 @@ async def test_rows_of_times_are_as_documented(tmp_path: Path) -> None:
         data = struct.pack(">QqQ", *row)
         expected += data + struct.pack(">I", crc32c(data, seed))
     assert path.with_suffix(".stored").read_bytes() == expected
-
-
-@pytest.mark.parametrize("reader", [KafkaRecords, AioRecords])
-async def test_segments_are_read_by_others(reader: type[Any], tmp_path: Path) -> None:
-    """With all compressions, as they came and as they were appended one by one."""
-    partition = Partition("orders", "A")
-    expected: Rows = []
-    first = 5
-    async with open_filelog(str(tmp_path / "log")) as storage:
-        for compression in Compression:
-            for name in NAMES:
-                records = SHAPES[name]
-                data = records.encode(first, compression=compression)
-                await storage.append([decode_records(partition, data, bytes_max=BYTES_MAX)])
-                expected += rows(records, first)
-                first = expected[-1][0] + 1
-        for name in NAMES:
-            records = SHAPES[name]
-            await storage.append([make_batch(partition, first, records)])
-            expected += rows(records, first)
-            first = expected[-1][0] + 1
-    (path,) = (tmp_path / "log").rglob("*.log")
-    read: Rows = []
-    for batch in foreign_batches(reader, path.read_bytes()):
-        assert batch.validate_crc()
-        read += [(each.offset, each.timestamp, each.key, each.value, list(each.headers)) for each in batch]
-    assert read == expected
 
 
 async def test_batches_are_stored_and_read_as_they_came(tmp_path: Path) -> None:

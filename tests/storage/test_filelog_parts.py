@@ -144,22 +144,6 @@ def test_a_copy_of_batches_within_a_damaged_record_is_not_taken_for_batches(path
     assert [(each.first_sequence, list(each.values)) for each in found if each] == [(9, [b"right"]), (10, [b"right"])]
 
 
-def test_the_tail_of_a_segment_ends_with_its_last_good_batch(path: Path) -> None:
-    parts = batches(40, 3, 50)
-    whole = b"".join(parts)
-    for size in range(len(whole) + 1):
-        path.write_bytes(whole[:size])
-        tail = open_log(path).scan_tail(0, 7)
-        ends = {0: 7, len(parts[0]): 8, len(parts[0] + parts[1]): 10, len(whole): 13}
-        length = max(end for end in ends if end <= size)
-        assert (tail.length, tail.end, tail.damaged) == (length, ends[length], [])
-    damaged = bytearray(whole)
-    damaged[len(parts[0]) + 70] ^= 1
-    path.write_bytes(bytes(damaged))
-    tail = open_log(path).scan_tail(0, 7)
-    assert (tail.length, tail.end, tail.damaged) == (len(whole), 13, [(len(parts[0]), 8, 10)])
-
-
 # Indexes
 
 
@@ -360,14 +344,6 @@ def seed_of(number: int) -> int:
     return partition_seed(*NAMES[number])
 
 
-def test_a_catalog_lists_its_partitions(writer: CatalogWriter, tmp_path: Path) -> None:
-    reader = load(tmp_path)
-    assert (reader.names, reader.is_complete, reader.is_trusted) == (NAMES, True, True)
-    assert [reader.loaded_slot(number, seed_of(number)) for number in range(3)] == [(GOOD, HEAD)] * 3
-    assert reader.loaded_slot(0, seed_of(1)) == (CHANGING, Head()), "a slot belongs to its partition"
-    writer.close(is_clean=True)
-
-
 def test_after_a_restart_of_the_system_only_a_closed_catalog_is_trusted(
     writer: CatalogWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -390,30 +366,6 @@ def test_after_a_restart_of_the_system_only_a_closed_catalog_is_trusted(
     assert not load(tmp_path).is_trusted
     monkeypatch.setattr(catalog, "boot_id", lambda: b"")
     assert not load(tmp_path).is_trusted, "an unknown boot is never the same"
-
-
-def test_a_catalog_is_closed_once_it_is_durable(writer: CatalogWriter, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = {writer._names_fd: "names", writer._heads_fd: "heads"}
-    seen: list[tuple[str, str]] = []
-    sync, write = os.fsync, os.pwritev
-
-    def record_sync(fd: int) -> None:
-        seen.append(("sync", names[fd]))
-        sync(fd)
-
-    def record_write(fd: int, buffers: list[bytes], position: int) -> int:
-        seen.append(("write", names[fd]))
-        return write(fd, buffers, position)
-
-    monkeypatch.setattr(os, "fsync", record_sync)
-    monkeypatch.setattr(os, "pwritev", record_write)
-    writer.write_slot(1, seed_of(1), CHANGING, HEAD)
-    assert seen == [("write", "heads")]
-    writer.close(is_clean=True)
-    assert sorted(seen[1:3]) == [("sync", "heads"), ("sync", "names")], "lists before the closing mark"
-    assert seen[3:] == [("write", "heads"), ("sync", "heads")]
-    writer.close(is_clean=True)
-    assert len(seen) == 5
 
 
 def test_added_slots_are_there_or_undone(writer: CatalogWriter, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from dafka.records import Partition, RecordBatch
 from dafka.storage import DeletesPartitions, PartitionInfo, RetentionPolicy, open_storage
 from dafka.storage.sqlite import storage as storage_module
 from dafka.storage.sqlite import write_ahead_log, writing
-from dafka.storage.sqlite.connection import BUSY_TIMEOUT_S, connect, snapshot, transaction
+from dafka.storage.sqlite.connection import BUSY_TIMEOUT_S, connect, snapshot
 from dafka.storage.sqlite.schema import PartitionRow, PartitionTable
 from dafka.storage.sqlite.storage import SqliteStorage
 from dafka.storage.sqlite.write_ahead_log import WriteAheadLog
@@ -252,19 +252,6 @@ def test_a_snapshot_shows_one_state_and_ends_whatever_happens(path: Path) -> Non
         with pytest.raises(ZeroDivisionError), snapshot(reader):
             assert count() / 0
         assert not reader.in_transaction
-
-
-def test_a_transaction_is_complete_or_undone(path: Path) -> None:
-    with closing(connect(str(path), read_only=False)) as writer:
-        writer.execute("CREATE TABLE t (x)")
-        with transaction(writer):
-            writer.execute("INSERT INTO t VALUES (1)")
-            assert writer.in_transaction
-        assert not writer.in_transaction
-        with pytest.raises(ZeroDivisionError), transaction(writer):
-            assert writer.execute("INSERT INTO t VALUES (2)").rowcount / 0
-        assert not writer.in_transaction
-        assert writer.execute("SELECT x FROM t").fetchall() == [(1,)]
 
 
 async def test_a_failed_read_leaves_no_transaction_open(storage: SqliteStorage, path: Path) -> None:

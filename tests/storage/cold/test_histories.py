@@ -214,10 +214,12 @@ class ColdHistory(History):
         await self.append_due(a, b, c)
         before = {each: self.storage.cold_end(each) for each in PARTITIONS}
         await self.storage.move_due()
+        root, dropped = self.folder / "bucket" / self.storage.identity, self.storage._manifest_store.manifest.dropped
+        assert [each for each in dropped if (root / each).exists()] == []
         urls = self.storage.object_urls()
         for partition in PARTITIONS:
             if self.storage.cold_end(partition) > before[partition]:
-                folder = self.folder / "bucket" / self.storage.identity / partition_folder(partition)
+                folder = root / partition_folder(partition)
                 objects = {f"file://{path}" for path in folder.iterdir()}
                 assert objects == {url for url in urls if url.startswith(f"file://{folder}/")}
 
