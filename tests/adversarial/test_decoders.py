@@ -6,12 +6,9 @@ import tracemalloc
 from itertools import islice
 
 import pytest
-import zmq
 
 from dafka import wire
 from dafka.errors import WireError
-from dafka.transport.loops import PureLoops, load_compiled
-from dafka.wire.batch import iter_frames
 from tests.adversarial import NODE_ATTACKS, Target, generate
 
 MEMORY_FACTOR = 40
@@ -46,23 +43,3 @@ def test_a_list_that_claims_to_be_huge_takes_no_memory() -> None:
     finally:
         tracemalloc.stop()
     assert peak < 1_000_000
-
-
-@pytest.mark.parametrize("attack", [*NODE_ATTACKS, "mixed"])
-def test_both_loops_receive_the_same(attack: str) -> None:
-    compiled = load_compiled()
-    if isinstance(compiled, str):
-        pytest.skip(compiled)
-    messages = list(islice(generate(attack, AIM, 3), 10 if attack == "hellos" else 150))
-    found = []
-    for loops in (PureLoops(), compiled):
-        with zmq.Context() as context, context.socket(zmq.PAIR) as near, context.socket(zmq.PAIR) as far:
-            near.bind("inproc://here")
-            far.connect("inproc://here")
-            for message in messages:
-                near.send_multipart(message, zmq.NOBLOCK)
-            items = loops.receive_runs(far, len(messages) + 1, len(messages) + 1, 2**40)
-        assert sorted(map(list, iter_frames(items))) == sorted(messages)
-        decoder = wire.BatchDecoder()
-        found.append((decoder.decode(items), decoder.discarded))
-    assert found[0] == found[1]

@@ -51,7 +51,7 @@ def make_lanes(found: argparse.Namespace, seed: int) -> Lanes:
     only = [name for name in found.only.split(",") if name] or list(FAULTS)
     if found.stores < 2:
         only = [name for name in only if name not in LOSSES]
-    return plan(seed, found.minutes * 60, Pace(losses_every_s=found.losses_every), only)
+    return plan(seed, Pace(losses_every_s=found.losses_every), found.minutes * 60, only)
 
 
 async def until_signal(run: Run, length_s: float) -> list[str]:

@@ -57,50 +57,18 @@ Each lane has one fault at a time, independently of the others.
 """
 
 
-def plan(seed: int, length_s: float, pace: Pace, only: Sequence[str] = FAULTS) -> Lanes:
-    """Return the faults of a run of this length."""
-    random = Random(seed)
-    processes = _lane(random, [kind for kind in PROCESS_FAULTS if kind in only], length_s, pace)
-    losses: list[Fault] = []
-    step_s = min(pace.losses_every_s, length_s / 3)
-    at_s = step_s / 2
-    while at_s <= length_s - step_s / 2:
-        kinds = [kind for kind in LOSSES if kind in only and (kind != "delete-storage" or at_s <= pace.delete_until_s)]
-        if kinds:
-            losses.append(_fault(random, _from_bag(random, kinds, losses), at_s, pace))
-        at_s += step_s
-    network = _lane(random, [kind for kind in NETWORK_FAULTS if kind in only], length_s, pace)
-    return processes, losses, network
-
-
-def plan_each(seed: int, pace: Pace, only: Sequence[str] = FAULTS) -> Lanes:
-    """Return every fault once, each right after the one before in its lane."""
+def plan(seed: int, pace: Pace, length_s: float = 0.0, only: Sequence[str] = FAULTS) -> Lanes:
+    """Return the faults of a run of this length: in each lane all kinds, and all again, each time in another order."""
     random = Random(seed)
 
-    def lane(kinds: Sequence[str]) -> list[Fault]:
-        chosen = [kind for kind in kinds if kind in only]
-        random.shuffle(chosen)
-        return [_fault(random, kind, pace.calm_s, pace) for kind in chosen]
+    def lane(kinds: Sequence[str], gap_s: tuple[float, float]) -> list[Fault]:
+        chosen, faults, at_s = [kind for kind in kinds if kind in only], list[Fault](), pace.calm_s
+        while chosen and (not faults or at_s < length_s - pace.calm_s):
+            for kind in random.sample(chosen, len(chosen)):
+                duration_s = random.uniform(*pace.duration_s)
+                faults.append(Fault(kind, at_s, duration_s, random.randrange(2**31), random.random()))
+                at_s += duration_s + random.uniform(*gap_s)
+            chosen = [kind for kind in chosen if kind != "delete-storage" or at_s <= pace.delete_until_s]
+        return faults
 
-    return lane(PROCESS_FAULTS), lane(LOSSES), lane(NETWORK_FAULTS)
-
-
-def _lane(random: Random, kinds: list[str], length_s: float, pace: Pace) -> list[Fault]:
-    """Return one lane, with each kind equally often, in a changing order."""
-    faults: list[Fault] = []
-    at_s = pace.calm_s
-    while kinds and at_s < length_s - pace.calm_s:
-        fault = _fault(random, _from_bag(random, kinds, faults), at_s, pace)
-        faults.append(fault)
-        at_s += fault.duration_s + random.uniform(*pace.gap_s)
-    return faults
-
-
-def _from_bag(random: Random, kinds: list[str], drawn: list[Fault]) -> str:
-    counts = {kind: sum(fault.kind == kind for fault in drawn) for kind in kinds}
-    fewest = min(counts.values())
-    return random.choice([kind for kind in kinds if counts[kind] == fewest])
-
-
-def _fault(random: Random, kind: str, at_s: float, pace: Pace) -> Fault:
-    return Fault(kind, at_s, random.uniform(*pace.duration_s), random.randrange(2**31), random.random())
+    return lane(PROCESS_FAULTS, pace.gap_s), lane(LOSSES, (pace.losses_every_s,) * 2), lane(NETWORK_FAULTS, pace.gap_s)

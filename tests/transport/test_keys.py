@@ -344,28 +344,6 @@ def test_towers_share_a_key_or_have_one_each(
             security.tower_key(index, count)
 
 
-class Options:
-    """Takes the options of a socket."""
-
-    def __init__(self) -> None:
-        self.set: dict[str, object] = {}
-
-    def set_options(self, **options: object) -> None:
-        self.set.update(options)
-
-
-def test_a_bound_socket_asks_the_handler_and_a_connecting_one_expects_a_key(pair: KeyPair, tmp_path: Path) -> None:
-    security = make_security(pair, tmp_path / "list")
-    bound, connecting = Options(), Options()
-    security.require_keys(bound)  # type: ignore[arg-type]
-    secret, public = pair.secret.encode(), pair.public.encode()
-    assert bound.set == {"curve_server": 1, "curve_secretkey": secret, "zap_domain": b"dafka", "zap_enforce_domain": 1}
-    other = KeyPair.generate().public
-    security.expect_key(connecting, other)  # type: ignore[arg-type]
-    expected = {"curve_serverkey": other.encode(), "curve_publickey": public, "curve_secretkey": secret}
-    assert connecting.set == expected
-
-
 def test_a_key_file_is_private_before_it_holds_the_key(
     pair: KeyPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

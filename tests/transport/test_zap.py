@@ -17,7 +17,7 @@ from trio.testing import MockClock
 from zmq.utils import z85
 
 from dafka.protocol import AuthorizedKeysUnreadable, Event, PeerRefused
-from dafka.protocol.trust import KEY_NOT_AUTHORIZED, NO_KEY, WRONG_KEY
+from dafka.protocol.trust import KEY_NOT_AUTHORIZED
 from dafka.transport import AcceptedConnections, KeyPair, Security, Socket, ZapHandler, open_context, open_zap_handler
 from dafka.transport import zap as module
 from dafka.transport.keys import AuthorizedKeys
@@ -238,29 +238,3 @@ async def test_revoked_keys_lose_their_connections_to_every_socket(
             socket.close(0)
         for accepted in bound:
             accepted.close()
-
-
-async def test_peers_without_a_key_and_with_a_wrong_one_are_counted(client: HandlerClient) -> None:
-    publisher = Socket(client.context.socket(zmq.SocketType.XPUB))
-    accepted = AcceptedConnections(publisher, 100)
-    try:
-        endpoint = client.handler.bind(accepted, "tcp://127.0.0.1:*")
-        for expected, key in (("no key", ""), ("wrong key", KeyPair.generate().public)):
-            subscriber = Socket(client.context.socket(zmq.SocketType.SUB))
-            if key:
-                client.security.expect_key(subscriber, key)
-            subscriber.connect(endpoint)
-            try:
-                with trio.fail_after(DEADLINE_S):
-                    while not client.events:
-                        await trio.sleep(0.01)
-                        accepted.update()
-            finally:
-                subscriber.close(0)
-            event = client.events[0]
-            assert isinstance(event, PeerRefused), expected
-            client.events.clear()
-        assert set(client.handler.refused) == {NO_KEY, WRONG_KEY}
-    finally:
-        publisher.close(0)
-        accepted.close()

@@ -13,7 +13,7 @@ import trio
 
 from dafka.errors import StorageBusyError, StorageCorruptError, StorageError
 from dafka.records import Partition
-from dafka.storage import open_storage, read_range
+from dafka.storage import DeletesPartitions, open_storage, read_range
 from dafka.storage.cold import ColdOptions, manifest_store, object_store, opening
 from dafka.storage.cold.object_store import ObjectStore, ObjectStoreError
 from dafka.storage.cold.offloader import Offloader
@@ -290,6 +290,30 @@ async def test_segments_go_when_records_behind_them_are_missing(tmp_path: Path) 
         assert (await storage.partitions())[A].earliest_sequence == 50
         assert await read_all(storage, A) == expected(90, 50)
         assert len(find_objects(tmp_path)) == 3
+
+
+async def test_an_object_that_is_written_again_is_not_deleted(faults: Faults, tmp_path: Path) -> None:
+    """Its name is that of a deleted one, which is left to be deleted, if the same records are appended again."""
+    is_written = False
+
+    def fault(found: str, name: str) -> None:
+        nonlocal is_written
+        if found == "delete" and not is_written:
+            fail(found, name)
+        if found == "after write" and f"/{A.topic}/{A.address}/" in name and not is_written:
+            is_written = True
+            trio.from_thread.run(storage.trim, B, 5)
+
+    async with open_tiered(tmp_path) as storage:
+        await storage.append([batch(A, 0, 20), batch(B, 0, 50)])
+        await storage.move_due()
+        faults.fault = fault
+        assert isinstance(storage, DeletesPartitions)
+        await storage.delete_partitions([A])
+        await storage.append([batch(A, 0, 20)])
+        assert await storage.move_due() == 1
+        assert is_written
+        assert await read_all(storage, A) == expected(20)
 
 
 async def test_records_that_are_in_both_tiers_are_read_without_the_object_store(

@@ -211,7 +211,8 @@ class ColdHistory(History):
 
     async def move(self, a: int, b: int, c: int) -> None:
         """Objects of moves and changes that failed are deleted before the next move of their partition."""
-        await self.append_due(a, b, c)
+        if c % 2:
+            await self.append_due(a, b, c)
         before = {each: self.storage.cold_end(each) for each in PARTITIONS}
         await self.storage.move_due()
         root, dropped = self.folder / "bucket" / self.storage.identity, self.storage._manifest_store.manifest.dropped
