@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -67,11 +67,8 @@ class Clients:
         self._wait(self.admin.alter_consumer_group_offsets([group]))
 
     def consume_and_commit(self) -> None:
-        consumer = Consumer({**self._options, "group.id": "others", "enable.auto.commit": False})
-        try:
+        with self._consumer("others", {"enable.auto.commit": False}) as consumer:
             consumer.commit(offsets=[TopicPartition("orders", 1, 3)], asynchronous=False)
-        finally:
-            consumer.close()
 
     def commit_transaction(self) -> None:
         producer = Producer({**self._options, "transactional.id": "transfer"})
@@ -83,11 +80,13 @@ class Clients:
         producer.commit_transaction(DEADLINE_S)
 
     def _metadata(self) -> Any:
-        consumer = Consumer({**self._options, "group.id": "transactional"})
-        try:
+        with self._consumer("transactional") as consumer:
             return consumer.consumer_group_metadata()
-        finally:
-            consumer.close()
+
+    @contextmanager
+    def _consumer(self, group: str, options: dict[str, bool] | None = None) -> Iterator[Consumer]:
+        with closing(Consumer({**self._options, "group.id": group, **(options or {})})) as consumer:
+            yield consumer
 
     @staticmethod
     def _wait(futures: dict[Any, Future[Any]]) -> None:
@@ -110,31 +109,22 @@ class Clients:
         return {name: len(topic.partitions) for name, topic in found.items() if not name.startswith("$")}
 
     def values(self, partition: int) -> list[bytes | None]:
-        consumer = Consumer({**self._options, "group.id": "check", "enable.partition.eof": True})
-        try:
+        with self._consumer("check", {"enable.partition.eof": True}) as consumer:
             found: list[bytes | None] = []
             consumer.assign([TopicPartition("orders", partition, OFFSET_BEGINNING)])
             while (message := consumer.poll(DEADLINE_S)) is not None and message.error() is None:
                 found.append(message.value())
             return found
-        finally:
-            consumer.close()
 
     def first_offset(self, partition: int) -> int:
-        consumer = Consumer({**self._options, "group.id": "check"})
-        try:
+        with self._consumer("check") as consumer:
             first: int = consumer.get_watermark_offsets(TopicPartition("orders", partition), timeout=DEADLINE_S)[0]
             return first
-        finally:
-            consumer.close()
 
     def committed(self, group: str, partition: int) -> int:
-        consumer = Consumer({**self._options, "group.id": group})
-        try:
+        with self._consumer(group) as consumer:
             offset: int = consumer.committed([TopicPartition("orders", partition)], timeout=DEADLINE_S)[0].offset
             return offset
-        finally:
-            consumer.close()
 
     def retention_ms(self) -> str:
         resource = ConfigResource("topic", "orders")

@@ -368,6 +368,30 @@ def test_after_a_restart_of_the_system_only_a_closed_catalog_is_trusted(
     assert not load(tmp_path).is_trusted, "an unknown boot is never the same"
 
 
+def test_a_catalog_is_closed_once_it_is_durable(writer: CatalogWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {writer._names_fd: "names", writer._heads_fd: "heads"}
+    seen: list[tuple[str, str]] = []
+    sync, write = os.fsync, os.pwritev
+
+    def record_sync(fd: int) -> None:
+        seen.append(("sync", names[fd]))
+        sync(fd)
+
+    def record_write(fd: int, buffers: list[bytes], position: int) -> int:
+        seen.append(("write", names[fd]))
+        return write(fd, buffers, position)
+
+    monkeypatch.setattr(os, "fsync", record_sync)
+    monkeypatch.setattr(os, "pwritev", record_write)
+    writer.write_slot(1, seed_of(1), CHANGING, HEAD)
+    assert seen == [("write", "heads")]
+    writer.close(is_clean=True)
+    assert sorted(seen[1:3]) == [("sync", "heads"), ("sync", "names")], "lists before the closing mark"
+    assert seen[3:] == [("write", "heads"), ("sync", "heads")]
+    writer.close(is_clean=True)
+    assert len(seen) == 5
+
+
 def test_added_slots_are_there_or_undone(writer: CatalogWriter, tmp_path: Path) -> None:
     assert writer.add_slots([(b"u", b"C"), (b"u", b"D")]) == 3
     assert writer.add_slots([(b"u", b"E")]) == 5

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from dafka.storage.cold import manifest
+from dafka.storage.cold.manifest import decode_root
+from dafka.storage.cold.manifest_store import COPY_FILE
 from dafka.storage.cold.tiered import TieredStorage
 from dafka.storage.tiers import has_tier
 from tests.power.disk import ALL, NOTHING, Disk
@@ -43,7 +46,9 @@ async def session(writer: Writer) -> None:
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Entry]]:
     root = tmp_path_factory.mktemp("recorded")
-    return root, record(root, URL, [session, move_more])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(manifest, "CHUNK_SEGMENTS", 2)
+        return root, record(root, URL, [session, move_more])
 
 
 async def move_more(writer: Writer) -> None:
@@ -87,3 +92,17 @@ def test_a_hot_storage_knows_its_cold_tier_after_a_power_failure(
             assert "log/cold/tier.json" in moment.disk.tree(NOTHING)
     assert is_open
     assert has_tier(f"filelog:{root}/log")
+
+
+def test_the_copy_of_the_manifest_is_whole_at_every_moment(recorded: tuple[Path, list[Entry]]) -> None:
+    """A store starts with it while its object store is away."""
+    root, entries = recorded
+    folder, named = "log/cold", set[str]()
+    for entry, moment in moments(Disk(root), Promises(SIZE), entries):
+        if entry.kind in (Kind.RENAME, Kind.UNLINK, Kind.SYNC_END):
+            for tree in (moment.disk.tree(ALL), moment.disk.tree(NOTHING)):
+                copy = tree.get(f"{folder}/{COPY_FILE}")
+                names = decode_root(json.loads(copy)["root"].encode(), COPY_FILE).chunk_names if copy else ()
+                named.update(names)
+                assert [name for name in names if not tree.get(f"{folder}/{name}")] == []
+    assert len(named) > 1
