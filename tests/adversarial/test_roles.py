@@ -20,7 +20,6 @@ MESSAGES = 300
 
 
 def flood(role: str, address: str, partition: str, seed: int = 11) -> list[list[bytes]]:
-    """Return some messages of each attack."""
     target = Target(address, TOPIC, partition, role)
     attacks = TOWER_ATTACKS if role == "tower" else NODE_ATTACKS
     return [

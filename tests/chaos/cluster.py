@@ -53,7 +53,6 @@ class StoreNode:
 
     @property
     def path(self) -> Path:
-        """The path of its file or folder."""
         return Path(self.url.partition(":")[2])
 
     async def partitions(self) -> dict[str, PartitionInfo] | None:
@@ -95,7 +94,6 @@ class Cluster:
 
     @property
     def nodes(self) -> list[Node]:
-        """Return all nodes, in the order of their start."""
         stores = [store.node for store in self.stores]
         producers = [producer.node for producer in self.producers]
         return [self.tower, *stores, *producers, *(consumer.node for consumer in self.consumers)]
@@ -111,7 +109,6 @@ class Cluster:
             task_status.started()
 
     def poll(self) -> None:
-        """Read what was added to the ledgers."""
         for producer in self.producers:
             producer.ledger.poll()
         for consumer in self.consumers:

@@ -15,7 +15,6 @@ _SHOWN = 60
 
 
 def contents_of(address: str, first: int, end: int) -> list[bytes]:
-    """Return the only right contents of a producer's records."""
     prefix = address[:8].encode() + b":%d:"
     filler = _FILLER
     return [prefix % sequence + filler[: 20 + sequence * 7919 % 50] for sequence in range(first, end)]
@@ -55,5 +54,4 @@ class Sequel:
         return find_wrong(batch)
 
     def take_all(self, batches: Iterable[RecordBatch]) -> list[str]:
-        """Return what is wrong with several batches."""
         return [problem for batch in batches if (problem := self.take(batch))]

@@ -52,7 +52,6 @@ class Faults:
             await self.do(fault)
 
     async def do(self, fault: Fault) -> None:
-        """Apply one fault, and heal it."""
         action, _, role = fault.kind.partition("-")
         if fault.kind in _NETWORK:
             await self._disturb(fault)
@@ -213,7 +212,6 @@ class Faults:
             self._timeline.problem(f"{node.name} has not said {text!r} within {NOTICED_S:.0f} s")
 
     def _acknowledged(self) -> dict[str, int]:
-        """Return the number of records acknowledged so far, by address."""
         self._cluster.poll()
         return {
             address: published.acknowledged

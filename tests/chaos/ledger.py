@@ -22,7 +22,6 @@ class LedgerWriter:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
     def write(self, **values: Any) -> None:
-        """Write one line."""
         os.write(self._fd, json.dumps(values).encode() + b"\n")
 
 
@@ -71,7 +70,6 @@ class ProducerLedger:
     problems: list[str] = attrs.field(factory=list)
 
     def poll(self) -> None:
-        """Read what was added."""
         for line in self.reader.read():
             address = line["address"]
             published = self.partitions.setdefault(address, Published())
@@ -88,7 +86,6 @@ class ProducerLedger:
 
     @property
     def acknowledged(self) -> int:
-        """Acknowledged records of all its partitions."""
         return sum(published.acknowledged for published in self.partitions.values())
 
 
@@ -112,7 +109,6 @@ class ConsumerLedger:
     _begun: Sequel = attrs.field(factory=Sequel)
 
     def poll(self) -> None:
-        """Read what was added."""
         for line in self.reader.read():
             if line["kind"] == "open":
                 self.lives += 1

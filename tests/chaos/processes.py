@@ -61,12 +61,10 @@ class Node:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process runs."""
         return self._process is not None
 
     @property
     def process_id(self) -> int:
-        """The process id of the running process."""
         assert self._process is not None
         return self._process.pid
 
@@ -95,7 +93,6 @@ class Node:
         self._changed.unpark_all()
 
     async def wait_ready(self) -> None:
-        """Wait until the running process has said that it is ready."""
         while not self._is_ready:
             await self._changed.park()
 
@@ -127,12 +124,10 @@ class Node:
             self._timeline.problem(f"{self.name} was asked to end, and did with status {self.status}")
 
     def signal(self, number: Signals) -> None:
-        """Send a signal if the process runs."""
         if self._process is not None:
             self._process.send_signal(number)
 
     def look(self) -> None:
-        """Measure its memory."""
         if self._process is not None:
             with suppress(OSError, IndexError, ValueError):
                 pages = int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1])
@@ -145,7 +140,6 @@ class Node:
             await self._changed.park()
 
     async def _live(self) -> None:
-        """Run one life, from its start to its end."""
         self.starts += 1
         self._is_ready = False
         process = await trio.lowlevel.open_process(

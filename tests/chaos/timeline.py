@@ -30,11 +30,9 @@ class Timeline:
 
     @property
     def now(self) -> float:
-        """Seconds since the run began."""
         return time.monotonic() - self._begun
 
     def fault(self, text: str) -> None:
-        """Note that a fault begins."""
         self._write("FAULT", text)
 
     def healed(self, text: str) -> None:
@@ -42,16 +40,13 @@ class Timeline:
         self._write("healed", text)
 
     def note(self, text: str) -> None:
-        """Note something about the run."""
         self._write("note", text)
 
     def problem(self, text: str) -> None:
-        """Note a problem."""
         self.problems.append(f"at {self.now:.1f} s: {text}")
         self._write("PROBLEM", text)
 
     def said(self, node: str, line: str) -> None:
-        """Note what a node printed."""
         self._said[node] = self._said.get(node, 0) + 1
         if self._said[node] <= SAID_MAX:
             self._write("said", f"{node}: {line}", is_shown=False)
@@ -59,7 +54,6 @@ class Timeline:
             self.problem(f"{node} said {line!r}")
 
     def close(self) -> None:
-        """Close the file."""
         for node, count in self._said.items():
             if count > SAID_MAX:
                 self.note(f"{node} said {count - SAID_MAX} lines more")

@@ -37,7 +37,6 @@ class Change:
     data: bytes | None
 
     def apply_to(self, content: bytearray) -> None:
-        """Make the change."""
         if self.data is None:
             del content[self.position :]
             content.extend(bytes(self.position - len(content)))
@@ -94,7 +93,6 @@ class File:
         return [change for change in self._changes if change.number not in self._synced]
 
     def add_change(self, change: Change) -> None:
-        """Take a change."""
         self._changes.append(change)
 
     def sync(self, before: int) -> None:
@@ -107,12 +105,10 @@ class File:
             change.apply_to(self._durable)
 
     def forget(self, before: int) -> None:
-        """Note that a sync failed."""
         numbers = {change.number for change in self._changes if change.number < before}
         self._forgotten |= numbers - self._synced
 
     def content_after(self, fate: Fate) -> bytes:
-        """Return the content that a power failure leaves."""
         kept = [change for change in self._changes if change.number in self._synced] + fate.apply(self.unsynced)
         content = bytearray(self._durable)
         for change in sorted(kept, key=lambda change: change.number):
@@ -146,7 +142,6 @@ class Folder:
         return {name: node for name, node in found.items() if node is not None}
 
     def sync(self, before: int) -> None:
-        """Make the changes before a number durable."""
         count = sum(change.number < before for change in self.unsynced)
         self.durable = self.entries(Fate(count))
         del self.unsynced[:count]
@@ -174,7 +169,6 @@ class Disk:
         self._open, self._syncing = {}, {}
 
     def apply(self, entry: Entry) -> None:
-        """Replay one entry."""
         self._number += 1
         apply = self._APPLY.get(entry.kind)
         if apply is not None:
@@ -281,7 +275,6 @@ class Disk:
 
 
 def store_tree(tree: Tree, target: Path) -> None:
-    """Write files to a new folder."""
     os.mkdir(target)
     for path, content in tree.items():
         if content is None:

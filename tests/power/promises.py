@@ -24,7 +24,6 @@ def make_batch(number: int, first: int, count: int, *, size: int = 300) -> Recor
 
 
 def time_of(sequence: int) -> int:
-    """Return when a record was stored."""
     return 1_000_000 + sequence // 4
 
 
@@ -73,7 +72,6 @@ class Promises:
     compacted: dict[int, set[int]] = attrs.field(factory=dict)
 
     def add_mark(self, text: bytes) -> None:
-        """Take a mark."""
         what, value = json.loads(text)
         if what == "opened":
             self.identity = value

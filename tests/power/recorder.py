@@ -44,7 +44,6 @@ class Recorder:
         self._lock = threading.RLock()
 
     def mark(self, text: str) -> None:
-        """Add a mark."""
         self._add(Kind.MARK, first=text)
 
     @contextmanager

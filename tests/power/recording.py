@@ -125,7 +125,6 @@ def _library() -> ctypes.CDLL:
 
 
 def mark(text: str) -> None:
-    """Add a mark to the recording of this process."""
     data = text.encode()
     _library().power_mark(data, ctypes.c_size_t(len(data)))
 

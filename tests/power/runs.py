@@ -97,7 +97,6 @@ class Writer:
         self.mark("appended", self.ends)
 
     async def save(self, name: int, number: int, *, fails: bool = False) -> None:
-        """Save a position."""
         self.mark("saving", [name, number, self.ends[number]])
         positions = {PARTITIONS[number]: self.ends[number]}
         await self.change(partial(self.storage.save_positions, NAMES[name], positions), fails=fails)
@@ -125,7 +124,6 @@ class Writer:
         self.promise()
 
     async def delete(self, number: int) -> None:
-        """Delete a partition."""
         assert isinstance(self.storage, DeletesPartitions)
         self.mark("deleting", number)
         await self.storage.delete_partitions([PARTITIONS[number]])
@@ -143,7 +141,6 @@ class Writer:
 
 
 def even(batch: RecordBatch) -> bytes:
-    """Return which records have even sequences."""
     return bytes(sequence % 2 == 0 for sequence in range(batch.first_sequence, batch.end_sequence))
 
 

@@ -39,12 +39,10 @@ def replayed(entries: Iterable[Entry], *, forgets_failed: bool = True) -> Disk:
 
 
 def left(entries: Iterable[Entry], fate: Fate, *, forgets_failed: bool = True) -> Tree:
-    """Return what a power failure leaves."""
     return replayed(entries, forgets_failed=forgets_failed).tree(fate)
 
 
 def all_left(entries: Iterable[Entry]) -> list[Tree]:
-    """Return everything that a power failure may leave."""
     disk = replayed(entries)
     return [disk.tree(default, others) for default, others in disk.fates()]
 

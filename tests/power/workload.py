@@ -52,7 +52,6 @@ def is_relaxed(url: str) -> bool:
 
 
 async def step(writer: Writer, choose: random.Random) -> None:
-    """Do one thing."""
     action = choose.random()
     number = choose.randrange(len(PARTITIONS))
     failing_syncs = choose.randint(1, 2) if choose.random() < 0.1 else 0
@@ -102,7 +101,6 @@ def shrink_limits(patch: pytest.MonkeyPatch) -> None:
 
 
 def main() -> None:
-    """Run the program."""
     shrink_limits(pytest.MonkeyPatch())
     seed, steps, *urls = sys.argv[1:]
     for url in urls:

@@ -43,7 +43,6 @@ class Log:
         return self.earliest <= sequence < self.end and sequence not in self.removed
 
     def between(self, first: int, end: int) -> list[Record]:
-        """Return the records of a range that are held."""
         records = self.records[max(first - self.earliest, 0) : max(end - self.earliest, 0)]
         return [each for each in records if each.sequence not in self.removed]
 

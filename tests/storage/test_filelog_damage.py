@@ -233,7 +233,6 @@ async def test_a_prefix_of_the_batches_of_an_append_may_stay(tmp_path: Path) -> 
 
 
 def content_bytes(contents: list[bytes], end: int) -> int:
-    """Return the size of the records of the test above."""
     return sum(len(content(number)) for number in range(3)) + sum(map(len, contents[: end - 3]))
 
 

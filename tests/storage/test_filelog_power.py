@@ -72,7 +72,6 @@ async def append_one(writer: Writer) -> None:
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Entry]]:
-    """The folder of a process, and its recording."""
     root = tmp_path_factory.mktemp("recorded")
     return root, record(root, URL, [first_session, second_session, third_session])
 

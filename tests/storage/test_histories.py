@@ -532,7 +532,6 @@ def is_chosen(sequence: int, end: int, b: int, c: int) -> bool:
 def expect_batch(
     batch: RecordBatch, log: Log, first: int, count: int, bytes_max: int, *, with_times: bool = True
 ) -> None:
-    """Check a batch that was read."""
     assert (batch.first_sequence, 1 <= len(batch) <= count) == (first, True)
     assert batch.content_bytes <= bytes_max or batch.held_count == 1
     expected = log.between(first, batch.end_sequence)

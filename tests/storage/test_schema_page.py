@@ -62,7 +62,6 @@ async def store(tmp_path: Path) -> AsyncIterator[sqlite3.Connection]:
 
 
 def query(title: str) -> str:
-    """Return the query that follows these words on the page."""
     _, found, rest = PAGE.partition(title)
     assert found, f"{title!r} is not on the page"
     return rest.partition("```sql\n")[2].partition("```")[0]

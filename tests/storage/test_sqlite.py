@@ -52,7 +52,6 @@ async def storage(path: Path) -> AsyncIterator[SqliteStorage]:
 
 
 def execute(path: Path, statement: str) -> None:
-    """Execute a statement as another program."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute(statement)
 

@@ -80,7 +80,6 @@ async def storage(path: Path) -> AsyncIterator[SqliteStorage]:
 
 @contextmanager
 def traced(connection: sqlite3.Connection | None) -> Iterator[list[str]]:
-    """Record the statements of a connection."""
     assert connection is not None
     statements: list[str] = []
     connection.set_trace_callback(statements.append)

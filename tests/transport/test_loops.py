@@ -44,7 +44,6 @@ def each(request: pytest.FixtureRequest) -> Loops:
 
 @contextmanager
 def joined() -> Iterator[tuple[RawSocket, RawSocket]]:
-    """Open two connected sockets."""
     context: zmq.Context[RawSocket] = zmq.Context()
     near, far = context.socket(zmq.PAIR), context.socket(zmq.PAIR)
     near.set_hwm(0)

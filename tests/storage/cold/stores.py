@@ -50,7 +50,6 @@ async def open_tiered(
 
 
 async def read_all(storage: Storage, partition: Partition) -> list[bytes | None]:
-    """Read a partition from its first record to its last."""
     info = (await storage.partitions())[partition]
     found: list[bytes | None] = []
     async for run in read_range(storage, partition, info.earliest_sequence, info.end_sequence):

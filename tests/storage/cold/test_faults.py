@@ -13,7 +13,7 @@ import trio
 
 from dafka.errors import StorageBusyError, StorageCorruptError, StorageError
 from dafka.records import Partition
-from dafka.storage import DeletesPartitions, open_storage, read_range
+from dafka.storage import DeletesPartitions, RetentionPolicy, open_storage, read_range
 from dafka.storage.cold import ColdOptions, manifest_store, object_store, opening
 from dafka.storage.cold.object_store import ObjectStore, ObjectStoreError
 from dafka.storage.cold.offloader import Offloader
@@ -314,6 +314,19 @@ async def test_an_object_that_is_written_again_is_not_deleted(faults: Faults, tm
         assert await storage.move_due() == 1
         assert is_written
         assert await read_all(storage, A) == expected(20)
+
+
+async def test_an_object_that_cannot_be_deleted_is_deleted_later(faults: Faults, tmp_path: Path) -> None:
+    async with open_tiered(tmp_path) as storage:
+        await storage.append([batch(A, 0, 50)])
+        await storage.move_due()
+        faults.fault = failing("delete", "parquet")
+        assert await storage.apply_retention(RetentionPolicy(records_max=20)) == {A: 30}
+        assert len(find_objects(tmp_path)) == 4
+        assert await read_all(storage, A) == expected(50, 30)
+        faults.fault = no_fault
+        await storage.move_due()
+        assert len(find_objects(tmp_path)) == 1
 
 
 async def test_records_that_are_in_both_tiers_are_read_without_the_object_store(
