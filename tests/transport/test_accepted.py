@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import resource
 import socket
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, ExitStack, contextmanager
+from contextlib import AsyncExitStack, ExitStack
 from random import Random
 
 import attrs
@@ -247,84 +246,42 @@ async def test_the_tables_of_a_process_share_its_descriptors(descriptor_limits: 
     assert AcceptedConnections._process_count == 0
 
 
-# Real sockets
-
-
-Context = zmq.Context[zmq.Socket[bytes]]
-
-
-@attrs.frozen
-class Listener:
-    socket: Socket
-    accepted: AcceptedConnections
-    endpoint: str
-    context: Context
-    ended: list[int]
-
-    async def wait_count(self, count: int) -> None:
-        with trio.fail_after(DEADLINE_S):
-            while len(self.accepted) != count:
-                self.accepted.update()
-                await trio.sleep(0.001)
-
-    async def open_stream(self) -> trio.SocketStream:
-        host, _, port = self.endpoint.removeprefix("tcp://").partition(":")
-        return await trio.open_tcp_stream(host, int(port))
-
-    async def receive_descriptor(self) -> int:
-        """Receive one message, and return the descriptor that it arrived on."""
-        with trio.fail_after(DEADLINE_S):
-            ((_, source),) = await self.socket.receive_with_sources(1)
-        return source.connection
-
-    @contextmanager
-    def open_peer(self, prefix: bytes = b"x") -> Iterator[Socket]:
-        peer = Socket(self.context.socket(zmq.SocketType.SUB))
-        try:
-            peer.subscribe(prefix)
-            peer.connect(self.endpoint)
-            yield peer
-        finally:
-            peer.close(0)
-
-
-@pytest.fixture
-async def listener() -> AsyncIterator[Listener]:
-    async with open_context(0) as context:
-        socket = Socket(context.socket(zmq.SocketType.XPUB))
-        accepted = AcceptedConnections(socket, 1000)
-        try:
-            socket.set_options(xpub_verbose=1)
-            ended: list[int] = []
+async def test_real_connections_are_counted_by_events_and_not_examined(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("find_connection", "end_connection", "is_open"):
+        monkeypatch.setattr(module, name, None)
+    ended, spoken = list[int](), list[AcceptedConnection]()
+    with trio.fail_after(DEADLINE_S):
+        async with open_context(0) as context, AsyncExitStack() as stack:
+            listener, peer = (Socket(context.socket(kind)) for kind in (zmq.SocketType.XPUB, zmq.SocketType.SUB))
+            accepted = AcceptedConnections(listener, 1000)
+            stack.callback(accepted.close)
+            for each in (listener, peer):
+                stack.callback(each.close, 0)
             accepted.on_ended(ended.append)
-            yield Listener(socket, accepted, socket.bind("tcp://127.0.0.1:*"), context, ended)
-        finally:
-            socket.close(0)
-            accepted.close()
+            accepted.on_first_message(spoken.append)
 
+            async def wait_count(count: int) -> None:
+                while len(accepted) != count:
+                    accepted.update()
+                    await trio.sleep(0.001)
 
-async def test_connections_are_counted_by_events_and_not_examined(
-    listener: Listener, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "find_connection", None)
-    monkeypatch.setattr(module, "end_connection", None)
-    monkeypatch.setattr(module, "is_open", None)
-    async with AsyncExitStack() as stack:
-        for _ in range(5):
-            await stack.enter_async_context(await listener.open_stream())
-        await listener.wait_count(5)
-        with listener.open_peer():
-            descriptor = await listener.receive_descriptor()
-            await listener.wait_count(6)
-            spoken: list[module.AcceptedConnection] = []
-            listener.accepted.on_first_message(spoken.append)
-            connection = listener.accepted.find(descriptor)
-            assert connection is not None
-            assert (connection.number, connection.is_silent) == (6, False)
-            assert listener.accepted.find(descriptor) is connection
-            assert spoken == [connection]
-            assert listener.accepted.find(10**6) is None
-        await listener.wait_count(5)
-        assert listener.ended == [6]
-    await listener.wait_count(0)
-    assert sorted(listener.ended) == [1, 2, 3, 4, 5, 6]
+            host, _, port = listener.bind("tcp://127.0.0.1:*").removeprefix("tcp://").partition(":")
+            async with AsyncExitStack() as streams:
+                for _ in range(5):
+                    await streams.enter_async_context(await trio.open_tcp_stream(host, int(port)))
+                await wait_count(5)
+                peer.subscribe(b"x")
+                peer.connect(f"tcp://{host}:{port}")
+                ((_, source),) = await listener.receive_with_sources(1)
+                await wait_count(6)
+                connection = accepted.find(source.connection)
+                assert connection is not None
+                assert (connection.number, connection.is_silent) == (6, False)
+                assert accepted.find(source.connection) is connection
+                assert spoken == [connection]
+                assert accepted.find(10**6) is None
+                peer.close(0)
+                await wait_count(5)
+                assert ended == [6]
+            await wait_count(0)
+            assert sorted(ended) == [1, 2, 3, 4, 5, 6]

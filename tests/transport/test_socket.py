@@ -204,6 +204,8 @@ async def test_bad_endpoints_are_refused(publisher: Socket) -> None:
     for endpoint in (*BAD, "tcp://*:5556"):
         with pytest.raises(TransportError, match=f"^cannot connect to {re.escape(endpoint)}: "):
             publisher.connect(endpoint)
+    for port in (1, 65535):
+        publisher.connect(f"tcp://127.0.0.1:{port}")
 
 
 async def test_disconnect_ends_the_connection_and_is_harmless_without_one(
