@@ -67,12 +67,12 @@ async def fill(storage: Storage, count: int, keys: int, first: int = 0) -> None:
         await storage.append([make_batch(start, [b"key %d" % (each % keys) for each in range(start, start + 10)])])
 
 
-async def read_all(storage: Storage, *, with_times: bool = False) -> list[Record]:
+async def read_all(storage: Storage) -> list[Record]:
     """Return all records that are held. Batches must follow each other without a gap."""
     info = (await storage.partitions())[PARTITION]
     found: list[Record] = []
     sequence = info.earliest_sequence
-    async for batch in read_range(storage, PARTITION, sequence, info.end_sequence, with_times=with_times):
+    async for batch in read_range(storage, PARTITION, sequence, info.end_sequence):
         assert batch.first_sequence == sequence
         sequence = batch.end_sequence
         found += batch

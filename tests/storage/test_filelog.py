@@ -9,7 +9,6 @@ import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -107,14 +106,6 @@ async def test_small_reads_of_a_large_entry_read_it_once(folder: Path, monkeypat
 # Errors
 
 
-async def append_to(storage: Storage, batches: list[RecordBatch]) -> None:
-    await storage.append(batches)
-
-
-async def trim_of(storage: Storage, earliest_sequence: int) -> None:
-    await storage.trim(PARTITION, earliest_sequence)
-
-
 @pytest.mark.parametrize("name", ["pwritev", "fdatasync", "fsync", "mkdir", "replace"])
 async def test_any_failing_call_changes_nothing_and_the_next_one_succeeds(
     folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
@@ -136,9 +127,10 @@ async def test_any_failing_call_changes_nothing_and_the_next_one_succeeds(
         for number in range(40):
             end = number * 4
             new = batch(0, 1, partition=Partition("new", f"{number}"), stored_at=number)
+            batches = [batch(end, 4, 20, stored_at=end), new]
             operations: tuple[Callable[[Storage], Awaitable[None]], ...] = (
-                partial(append_to, batches=[batch(end, 4, 20, stored_at=end), new]),
-                partial(trim_of, earliest_sequence=end - 7),
+                lambda it, batches=batches: it.append(batches),  # type: ignore[misc]
+                lambda it, end=end: it.trim(PARTITION, end - 7),  # type: ignore[misc]
             )
             for operation in operations:
                 calls, failing_call = 0, number // 4 + 1
