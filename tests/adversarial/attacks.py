@@ -12,8 +12,6 @@ from random import Random
 import attrs
 
 from dafka import wire
-from dafka.records import Partition, RecordBatch
-from dafka.wire.batch import iter_frames
 
 HUGE = wire.NUMBER_8_MAX
 COUNT_HUGE = wire.NUMBER_4_MAX
@@ -80,81 +78,31 @@ def _flipped(random: Random, target: Target) -> list[bytes]:
     return frames
 
 
-def _many_frames(random: Random, target: Target) -> list[bytes]:
-    return [_prefix(random, target), *[b""] * random.randrange(3, 200)]
-
-
 def _valid(random: Random, target: Target) -> wire.Message:
-    return random.choice((_record, _head, _fetch, _ack, _get_heads, _direct_head, _store_hello))(random, target)
+    return MESSAGES[random.choice(SENSIBLE)](random, target)
 
 
 def _sequence(random: Random) -> int:
     return random.choice((0, 1, random.getrandbits(20), random.getrandbits(40), 2**62, 2**63, HUGE))
 
 
+def _known(random: Random, target: Target) -> str:
+    """Return the address of a partition that the target serves, or of an unknown one."""
+    return target.address if target.role == "producer" else random.choice((target.partition, _name(random)))
+
+
 def _record(random: Random, target: Target) -> wire.Message:
     address = random.choice((target.partition, _name(random)))
-    return wire.Record(
-        address, target.topic, _sequence(random) + (address == target.partition) * 2**20 & HUGE, b"x" * 50
-    )
+    sequence = _sequence(random) + (address == target.partition) * 2**20 & HUGE
+    return wire.Record(address, target.topic, sequence, b"x" * 50)
 
 
-def _head(random: Random, target: Target) -> wire.Message:
-    return wire.Head(random.choice((target.partition, _name(random))), target.topic, _sequence(random))
-
-
-def _fetch(random: Random, target: Target) -> wire.Message:
-    partition = target.address if target.role == "producer" else random.choice((target.partition, _name(random)))
-    count = random.choice((0, 1, 1000, COUNT_HUGE))
-    return wire.Fetch(partition, _name(random), target.topic, random.choice((0, _sequence(random))), count)
-
-
-def _ack(random: Random, target: Target) -> wire.Message:
-    return wire.Ack(target.address, target.topic, random.choice((2**40, 2**62, HUGE)), _name(random))
-
-
-def _get_heads(random: Random, target: Target) -> wire.Message:
-    return wire.GetHeads(target.topic, _name(random))
-
-
-def _direct_head(random: Random, target: Target) -> wire.Message:
-    return wire.DirectHead(target.address, _name(random), target.topic, _sequence(random))
-
-
-def _store_hello(random: Random, target: Target) -> wire.Message:
-    return wire.StoreHello(target.address, _name(random))
-
-
-def _of(make: Callable[[Random, Target], wire.Message]) -> Attack:
-    return lambda random, target: _encode(make(random, target), random)
-
-
-def _partitions(random: Random, target: Target) -> list[bytes]:
-    """Return the valid first record of a new partition."""
-    return _encode(wire.Record(_name(random), target.topic, 0, b"x" * 50), random)
-
-
-def _topics(random: Random, target: Target) -> list[bytes]:
-    return _encode(wire.Record(_name(random), f"{target.topic}{random.getrandbits(64):x}", 0, b""), random)
-
-
-def _ahead(random: Random, target: Target) -> list[bytes]:
-    """Return a record far beyond the head of an honest partition, with a gap before it."""
-    return _encode(wire.Record(target.partition, target.topic, 2**30 + 2 * random.getrandbits(24), b"x" * 1000), random)
-
-
-def _hello(random: Random, target: Target) -> list[bytes]:
+def _hello(random: Random, target: Target) -> wire.Message:
     count = random.choice((1, 100, 2000))
     topics = [target.topic, *(f"{random.getrandbits(48):x}" for _ in range(count))]
     if target.role == "store":
-        return _encode(wire.ConsumerHello(target.address, _name(random), topics), random)
-    return _encode(_store_hello(random, target), random)
-
-
-def _earliest(random: Random, target: Target) -> list[bytes]:
-    partition = random.choice((target.partition, _name(random)))
-    sequence = random.choice((HUGE, 2**50, 5))
-    return _encode(wire.DirectEarliest(target.address, _name(random), partition, target.topic, sequence, 2**61), random)
+        return wire.ConsumerHello(target.address, _name(random), topics)
+    return wire.StoreHello(target.address, _name(random))
 
 
 def _counts(random: Random, target: Target) -> list[bytes]:
@@ -163,61 +111,69 @@ def _counts(random: Random, target: Target) -> list[bytes]:
     return [b"W" + target.address.encode(), body + random.randbytes(8)]
 
 
-def _direct_records(random: Random, target: Target) -> list[bytes]:
-    return _encode(wire.DirectRecord(target.address, _name(random), target.topic, _sequence(random), b"x" * 50), random)
+MESSAGES: dict[str, Callable[[Random, Target], wire.Message]] = {
+    "records": _record,
+    "heads": lambda random, it: wire.Head(random.choice((it.partition, _name(random))), it.topic, _sequence(random)),
+    "fetches": lambda random, it: wire.Fetch(
+        *(_known(random, it), _name(random), it.topic, random.choice((0, _sequence(random)))),
+        random.choice((0, 1, 1000, COUNT_HUGE)),
+    ),
+    "acks": lambda random, it: wire.Ack(it.address, it.topic, random.choice((2**40, 2**62, HUGE)), _name(random)),
+    "get-heads": lambda random, it: wire.GetHeads(it.topic, _name(random)),
+    "direct-heads": lambda random, it: wire.DirectHead(it.address, _name(random), it.topic, _sequence(random)),
+    "store-hellos": lambda random, it: wire.StoreHello(it.address, _name(random)),
+    "fetch-all": lambda random, it: wire.Fetch(  # for a requestor that does not exist
+        it.address if it.role == "producer" else it.partition, _name(random), it.topic, 0, COUNT_HUGE
+    ),
+    "direct-records": lambda random, it: wire.DirectRecord(
+        it.address, _name(random), it.topic, _sequence(random), b"x" * 50
+    ),
+    "earliest": lambda random, it: wire.DirectEarliest(
+        *(it.address, _name(random), random.choice((it.partition, _name(random))), it.topic),
+        *(random.choice((HUGE, 2**50, 5)), 2**61),
+    ),
+    "hellos": _hello,
+    "partitions": lambda random, it: wire.Record(_name(random), it.topic, 0, b"x" * 50),
+    "topics": lambda random, it: wire.Record(_name(random), f"{it.topic}{random.getrandbits(64):x}", 0, b""),
+    # With a gap before it.
+    "ahead": lambda random, it: wire.Record(it.partition, it.topic, 2**30 + 2 * random.getrandbits(24), b"x" * 1000),
+}
+"""Well-formed messages; those in `SENSIBLE` may also be sent by honest nodes."""
+
+SENSIBLE = ["records", "heads", "fetches", "acks", "get-heads", "direct-heads", "store-hellos"]
 
 
-def _fetch_all(random: Random, target: Target) -> list[bytes]:
-    """Return a FETCH of everything, for a requestor that does not exist."""
-    partition = target.address if target.role == "producer" else target.partition
-    return _encode(wire.Fetch(partition, _name(random), target.topic, 0, COUNT_HUGE), random)
+def _of(make: Callable[[Random, Target], wire.Message]) -> Attack:
+    return lambda random, target: _encode(make(random, target), random)
 
 
 NODE_ATTACKS: dict[str, Attack] = {
     "random": _random,
     "truncated": _truncated,
     "flipped": _flipped,
-    "many-frames": _many_frames,
-    "records": _of(_record),
-    "heads": _of(_head),
-    "fetches": _of(_fetch),
-    "fetch-all": _fetch_all,
-    "acks": _of(_ack),
-    "get-heads": _of(_get_heads),
-    "direct-heads": _of(_direct_head),
-    "direct-records": _direct_records,
-    "earliest": _earliest,
-    "hellos": _hello,
+    "many-frames": lambda random, target: [_prefix(random, target), *[b""] * random.randrange(3, 200)],
     "counts": _counts,
-    "partitions": _partitions,
-    "topics": _topics,
-    "ahead": _ahead,
+    **{name: _of(make) for name, make in MESSAGES.items() if name != "store-hellos"},
 }
 """Attacks on a connected node, by name."""
 
 
-def _beacon_rubbish(random: Random, _: Target) -> list[bytes]:
-    return [b"B", *(random.randbytes(random.randrange(40)) for _ in range(random.randrange(6)))]
+def _beacon(random: Random, address: str, host: bytes = b"127.0.0.1") -> list[bytes]:
+    return [b"B", address.encode(), host, b"%d" % random.randrange(1, 65536)]
 
 
-def _beacon_million(random: Random, _: Target) -> list[bytes]:
-    return [b"B", _name(random).encode(), b"127.0.0.1", b"%d" % random.randrange(1, 65536)]
-
-
-def _beacon_elsewhere(random: Random, _: Target) -> list[bytes]:
-    host = random.choice((b"192.0.2.%d" % random.randrange(256), b"host-%x.invalid" % random.getrandbits(32)))
-    return [b"B", _name(random).encode(), host, b"%d" % random.randrange(1, 65536)]
-
-
-def _beacon_of_another(random: Random, target: Target) -> list[bytes]:
-    return [b"B", target.partition.encode(), b"127.0.0.1", b"%d" % random.randrange(1, 65536)]
+def _elsewhere(random: Random) -> bytes:
+    return random.choice((b"192.0.2.%d" % random.randrange(256), b"host-%x.invalid" % random.getrandbits(32)))
 
 
 TOWER_ATTACKS: dict[str, Attack] = {
-    "beacon-rubbish": _beacon_rubbish,
-    "beacon-million": _beacon_million,
-    "beacon-elsewhere": _beacon_elsewhere,
-    "beacon-of-another": _beacon_of_another,
+    "beacon-rubbish": lambda random, _: [
+        b"B",
+        *(random.randbytes(random.randrange(40)) for _ in range(random.randrange(6))),
+    ],
+    "beacon-million": lambda random, _: _beacon(random, _name(random)),
+    "beacon-elsewhere": lambda random, _: _beacon(random, _name(random), _elsewhere(random)),
+    "beacon-of-another": lambda random, target: _beacon(random, target.partition),
 }
 """Attacks on a tower, by name."""
 
@@ -233,9 +189,3 @@ def generate(attack: str, target: Target, seed: int) -> Iterator[list[bytes]]:
     make = attacks[attack]
     while True:
         yield make(random, target)
-
-
-def honest_run(target: Target, first: int, contents: list[bytes]) -> Iterator[list[bytes]]:
-    """Yield frames of records as the honest producer would send them, to be sent by another node."""
-    run = wire.RecordRun(RecordBatch(Partition(target.topic, target.partition), first, contents))
-    yield from (list(frames) for frames in iter_frames(wire.BatchEncoder(wire.Dialect.RFC46).encode([run])))
