@@ -104,7 +104,12 @@ async def test_the_table_and_the_limits_follow_the_events(seed: int, clock: trio
             if kind == "wait":
                 clock.jump(random.choice([0.1, SILENT_S / 2, SILENT_S]))
             elif kind == "accept" or not model.known:
-                accepted, peer = stack.enter_context(connected())
+                reused = [each for each in model.known.values() if not each.is_ending and random.random() < 0.02]
+                if reused:  # the end of the one before has not been reported
+                    model.leave(reused[0])
+                    accepted, peer = reused[0].accepted, reused[0].peer
+                else:
+                    accepted, peer = stack.enter_context(connected())
                 scripted.monitored.report(zmq.EVENT_ACCEPTED, accepted.fileno())
                 model.accept(accepted, peer, clock.current_time())
                 table.update()
