@@ -57,26 +57,39 @@ async def receive_until(mesh: Mesh, last: bytes) -> list[list[bytes]]:
     return found
 
 
+async def join(reader: Mesh, publisher: Mesh, *prefixes: bytes) -> set[int]:
+    """Subscribe, connect, and return the numbers of the connections once all subscriptions have arrived."""
+    for prefix in prefixes:
+        reader.subscriber.subscribe(prefix)
+    reader.subscriber.connect_peer(PeerEndpoint(publisher.endpoint))
+    missing, numbers = {b"\1" + prefix for prefix in prefixes}, set[int]()
+    while missing:
+        found = await publisher.publisher.receive_numbered()
+        missing -= {frames[0] for _, frames in found}
+        numbers |= {number for number, _ in found}
+    return numbers
+
+
 @pytest.mark.usefixtures("either_loops")
-async def test_each_peer_gets_records_in_the_form_that_it_takes() -> None:
+@pytest.mark.parametrize("batches", ["on", "off"])
+async def test_each_peer_gets_records_in_the_form_that_it_takes(batches: Literal["on", "off"]) -> None:
+    """A node that sends no batches sends single records to everybody."""
+    config = NodeConfig(bind=CONFIG.bind, record_batches=batches)
     with trio.fail_after(DEADLINE_S):
-        async with open_mesh(CONFIG, 1000) as one, open_mesh(CONFIG, 1000) as two, open_mesh(CONFIG, 1000) as three:
-            for mesh, prefixes in ((two, (b"Bt", b"Mt", b"end")), (three, (b"Mt", b"end"))):
-                for prefix in prefixes:
-                    mesh.subscriber.subscribe(prefix)
-                mesh.subscriber.connect_peer(PeerEndpoint(one.endpoint))
-                missing = {b"\1" + prefix for prefix in prefixes}
-                while missing:
-                    missing -= {frames[0] for frames in await one.publisher.receive_many()}
+        async with open_mesh(config, 1000) as one, open_mesh(CONFIG, 1000) as two, open_mesh(CONFIG, 1000) as three:
+            await join(two, one, b"Bt", b"Mt", b"end")
+            assert one.publisher.is_wanted(b"Mt") is (batches == "off")
+            await join(three, one, b"Mt", b"end")
             assert one.publisher.is_wanted(b"Mt")
             one.publisher.send_many([[b"Bt", b"batch"], [b"Mt", b"single"], [b"end"]])
-            assert await receive_until(two, b"end") == [[b"Bt", b"batch"], [b"end"]]
+            single = [[b"Mt", b"single"]] if batches == "off" else []
+            assert await receive_until(two, b"end") == [[b"Bt", b"batch"], *single, [b"end"]]
             assert await receive_until(three, b"end") == [[b"Mt", b"single"], [b"end"]]
             three.subscriber.unsubscribe(b"Mt")
             three.subscriber.subscribe(b"last")
             while [b"\1last"] not in await one.publisher.receive_many():
                 pass
-            assert not one.publisher.is_wanted(b"Mt")
+            assert one.publisher.is_wanted(b"Mt") is (batches == "off")
             assert one.publisher.is_wanted(b"Bt")
 
 
@@ -199,40 +212,17 @@ def options_of(socket: BaseSocket, names: Iterable[str]) -> dict[str, object]:
     return {name: socket._socket.getsockopt(getattr(zmq, name.upper())) for name in names}
 
 
-@pytest.mark.parametrize("batches", ["on", "off"])
-async def test_a_node_that_sends_no_batches_sends_single_records_to_everybody(batches: Literal["on", "off"]) -> None:
-    with trio.fail_after(DEADLINE_S):
-        config = NodeConfig(bind=CONFIG.bind, record_batches=batches)
-        async with open_mesh(config, 1000) as one, open_mesh(CONFIG, 1000) as two:
-            for prefix in (b"Bt", b"Mt"):
-                two.subscriber.subscribe(prefix)
-            two.subscriber.connect_peer(PeerEndpoint(one.endpoint))
-            missing = {b"\1Bt", b"\1Mt"}
-            while missing:
-                missing -= {frames[0] for frames in await one.publisher.receive_many()}
-            assert one.publisher.is_wanted(b"Mt") is (batches == "off")
-
-
 async def test_the_end_of_a_connection_ends_its_subscriptions_and_no_others() -> None:
     with trio.fail_after(DEADLINE_S):
         async with open_mesh(CONFIG, 1000) as one, open_mesh(CONFIG, 1000) as two, trio.open_nursery() as nursery:
             nursery.start_soon(one.publisher.watch)
             async with open_mesh(CONFIG, 1000) as three:
-                for mesh, prefixes in ((two, [b"a", b"b", b"d"]), (three, [b"b", b"c", b"d"])):
-                    for prefix in prefixes:
-                        mesh.subscriber.subscribe(prefix)
-                    mesh.subscriber.connect_peer(PeerEndpoint(one.endpoint))
-                    missing = {b"\1" + prefix for prefix in prefixes}
-                    numbers = set()
-                    while missing:
-                        found = await one.publisher.receive_numbered()
-                        missing -= {frames[0] for _, frames in found}
-                        numbers |= {number for number, _ in found}
+                await join(two, one, b"a", b"b", b"d")
+                (number,) = await join(three, one, b"b", b"c", b"d")
                 three.subscriber.unsubscribe(b"d")  # two still has it
                 three.subscriber.subscribe(b"e")
                 assert await one.publisher.receive_many() == [[b"\1e"]]
             # A reader is woken by the end alone, and two still has b.
-            (number,) = numbers
             ended: list[tuple[int, list[bytes]]] = []
             while len(ended) < 2:
                 ended += await one.publisher.receive_numbered()
