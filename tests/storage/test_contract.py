@@ -112,11 +112,11 @@ async def let_times_decrease(it: MemoryStorage, append: Any, batches: Sequence[R
     await append(batches)
 
 
-def changing(change: Callable[[RecordBatch], RecordBatch]) -> Callable[..., Awaitable[None]]:
-    """Return what appends each batch after a change."""
+def changing(change: Callable[[RecordBatch], dict[str, Any]]) -> Callable[..., Awaitable[None]]:
+    """Return what appends each batch with some changed fields."""
 
     async def append_changed(it: Storage, append: Any, batches: Sequence[RecordBatch]) -> None:
-        await append([change(each) for each in batches])
+        await append([attrs.evolve(each, **change(each)) for each in batches])
 
     return append_changed
 
@@ -252,25 +252,17 @@ BROKEN: list[tuple[str, Callable[..., Awaitable[Any]], str]] = [
     ("append", accept_gaps, "append with a gap did not raise StorageSequenceError"),
     ("append", split_cancelled_appends, "a cancelled append of 500 to 0 left ends"),
     ("append", let_times_decrease, "times that go back are read as"),
+    ("append", changing(lambda batch: {"stored_at": None}), "returned {}, expected 25|records are within"),
+    ("append", changing(lambda batch: {"keys": None}), "its key is read as None, was appended as"),
+    ("append", changing(lambda batch: {"timestamps": None}), "its timestamp is read as None, was"),
     (
         "append",
-        changing(lambda batch: attrs.evolve(batch, stored_at=None)),
-        "returned {}, expected 25|records are within",
-    ),
-    ("append", changing(lambda batch: attrs.evolve(batch, keys=None)), "its key is read as None, was appended as"),
-    ("append", changing(lambda batch: attrs.evolve(batch, timestamps=None)), "its timestamp is read as None, was"),
-    (
-        "append",
-        changing(lambda batch: attrs.evolve(batch, values=[each or b"" for each in batch.values])),
+        changing(lambda it: {"values": [each or b"" for each in it.values]}),
         "its value is read as b'', was appended as None",
     ),
     (
         "append",
-        changing(
-            lambda batch: attrs.evolve(
-                batch, headers=batch.headers and [tuple(dict(each).items()) for each in batch.headers]
-            )
-        ),
+        changing(lambda it: {"headers": [(*dict(each).items(),) for each in it.headers or ()] or None}),
         "its headers is read as",
     ),
     ("append", refuse_late, "an append that raised StorageUnsupportedError created"),

@@ -80,6 +80,15 @@ def overlapping_readers(path: Path) -> Iterator[None]:
             process.kill()
 
 
+@contextmanager
+def reading(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open a transaction that sees one record."""
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, isolation_level=None)) as connection:
+        connection.execute("BEGIN")
+        assert connection.execute("SELECT count(*) FROM records").fetchone() == (1,)
+        yield connection
+
+
 async def test_log_stays_small_while_there_is_always_a_reader(path: Path) -> None:
     async with open_storage(f"sqlite:{path}?synchronous=OFF") as storage:
         await append(storage, path, 0, 1)
@@ -94,9 +103,7 @@ async def test_log_stays_small_while_there_is_always_a_reader(path: Path) -> Non
 async def test_long_reader_blocks_no_append_and_the_log_is_truncated_when_it_leaves(path: Path) -> None:
     async with open_storage(f"sqlite:{path}?synchronous=OFF") as storage:
         await append(storage, path, 0, 1)
-        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, isolation_level=None)) as connection:
-            connection.execute("BEGIN")
-            assert connection.execute("SELECT count(*) FROM records").fetchone() == (1,)
+        with reading(path) as connection:
             await append(storage, path, 1, 100)
             assert log_bytes(path) > 6 * MIB
             assert connection.execute("SELECT count(*) FROM records").fetchone() == (1,)
@@ -133,9 +140,7 @@ async def test_waits_for_a_long_reader_become_rare(path: Path, monkeypatch: pyte
 
     async with open_storage(f"sqlite:{path}?synchronous=OFF") as storage:
         await append(storage, path, 0, 1)
-        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, isolation_level=None)) as connection:
-            connection.execute("BEGIN")
-            connection.execute("SELECT count(*) FROM records").fetchone()
+        with reading(path):
             while not await waits_after(storage, 0.0):
                 pass
             for pause in (0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0):
@@ -199,9 +204,7 @@ async def test_flush_syncs_everything_if_a_reader_uses_the_log(path: Path, monke
     monkeypatch.setattr("dafka.storage.sqlite.write_ahead_log.os.sync", lambda: synced.append(True))
     async with open_storage(f"sqlite:{path}?synchronous=OFF") as storage:
         await append(storage, path, 0, 1)
-        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, isolation_level=None)) as connection:
-            connection.execute("BEGIN")
-            connection.execute("SELECT count(*) FROM records").fetchone()
+        with reading(path):
             await append(storage, path, 1, 1)
             await storage.flush()
             assert synced == [True]
