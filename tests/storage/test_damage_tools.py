@@ -99,12 +99,6 @@ DAMAGES: list[tuple[str, str, Damage, tuple[int, int] | None]] = [
     ("sqlite", "a timestamp", execute(f"UPDATE records SET timestamp = 'x' {RECORD} = 0"), (0, 1)),
     ("sqlite", "a total", execute("UPDATE partitions SET content_bytes = 7 WHERE id = 2"), None),
     ("sqlite", "the latest time", execute("UPDATE partitions SET latest_stored_at = 7 WHERE id = 2"), None),
-    (
-        "sqlite",
-        "the first",
-        execute("UPDATE partitions SET earliest_sequence = 2, content_bytes = 152 WHERE id = 2"),
-        None,
-    ),
     ("sqlite", "a time that decreases", execute(f"UPDATE records SET stored_at = 1 {RECORD} = 6"), None),
     ("sqlite", "no partition", execute("INSERT INTO records VALUES (77, 0, 0, x'00', NULL, NULL, NULL)"), None),
     ("tiered", "a missing object", remove(OBJECTS, 1), (8, 16)),

@@ -564,7 +564,7 @@ async def play(url: str, folder: Path, clock: Clock, history: list[Step]) -> Non
 def test_every_storage_is_as_its_model(kind: str, tmp_path: Path) -> None:
     for seed in range(SEEDS):
         clock = Clock()
-        with pytest.MonkeyPatch.context() as patch, quickly():
+        with quickly(), pytest.MonkeyPatch.context() as patch:
             patch.setattr(time, "time_ns", clock.time_ns)
             patch.setattr(manifest, "CHUNK_SEGMENTS", 2)
             folder = Path(tempfile.mkdtemp(dir=tmp_path, prefix=f"seed {seed} "))

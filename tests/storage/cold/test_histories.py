@@ -258,7 +258,7 @@ def in_any_order(draw: random.Random) -> Callable[..., Awaitable[Any]]:
 def test_nothing_is_lost_or_there_twice_whatever_happens_during_a_move(kind: str, tmp_path: Path) -> None:
     for seed in range(SEEDS):
         clock, requests = Clock(), Requests()
-        with pytest.MonkeyPatch.context() as patch, quickly():
+        with quickly(), pytest.MonkeyPatch.context() as patch:
             patch.setattr(time, "time_ns", clock.time_ns)
             patch.setattr(manifest, "CHUNK_SEGMENTS", 2)
             patch.setattr(object_store, "FIRST_PAUSE_S", 0)
