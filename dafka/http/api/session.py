@@ -8,7 +8,7 @@ import attrs
 
 from dafka.broker.access.permissions import Permissions
 from dafka.http.api.registry import Answer, RequiredPermission, Route
-from dafka.http.server.authentication import COOKIE, SESSION_S, session_of
+from dafka.http.server.authentication import COOKIE, session_of
 from dafka.http.server.documents import Document, doc
 from dafka.http.server.errors import WebError
 from dafka.http.server.messages import AnyResponse, Request, Response, respond
@@ -40,10 +40,14 @@ def _describe(principal: Principal) -> Session:
     return Session(principal.user, not principal.is_known, permissions.is_administrator, attrs.asdict(permissions))
 
 
-def _cookie(request: Request, value: str, seconds: float) -> tuple[str, str]:
-    is_encrypted = request.broker.security.tls is not None
-    secure = "; Secure" if is_encrypted else ""
-    return "Set-Cookie", f"{COOKIE}={value}; Path=/; Max-Age={seconds:.0f}; HttpOnly; SameSite=Strict{secure}"
+def _cookie(request: Request, secret: str) -> tuple[str, str]:
+    """Return the header with the cookie of a session; of none, if the secret is empty.
+
+    The broker ends sessions, not the browser, which does not know of the last request, and whose clock can jump.
+    """
+    ended = "" if secret else "; Max-Age=0"
+    secure = "; Secure" if request.broker.security.tls is not None else ""
+    return "Set-Cookie", f"{COOKIE}={secret}; Path=/{ended}; HttpOnly; SameSite=Strict{secure}"
 
 
 @Route("GET /session", RequiredPermission.NOTHING, name="describeSession", tag="Session")
@@ -64,7 +68,7 @@ async def log_in(request: Request, document: Login) -> AnyResponse:
     """Log in with a password, from a browser.
 
     Other clients send a token or the password with each request. A session ends 12 hours after its last request, and
-    when the broker stops.
+    when the browser or the broker is closed.
     """
     web = request.web
     user = await web.authenticator.log_in(
@@ -76,9 +80,7 @@ async def log_in(request: Request, document: Login) -> AnyResponse:
     if former is not None:
         web.sessions.end(former)
     secret = web.sessions.begin(user)
-    return respond(
-        _describe(Principal(request.broker.security.users, user.name)), headers=(_cookie(request, secret, SESSION_S),)
-    )
+    return respond(_describe(Principal(request.broker.security.users, user.name)), headers=(_cookie(request, secret),))
 
 
 @Route(
@@ -93,4 +95,4 @@ async def log_out(request: Request) -> AnyResponse:
     secret = session_of(request.head.headers)
     if secret is not None:
         request.web.sessions.end(secret)
-    return Response(204, headers=(_cookie(request, "", 0),))
+    return Response(204, headers=(_cookie(request, ""),))

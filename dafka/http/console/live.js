@@ -5,6 +5,9 @@ import { ApiError, get, noteUnauthenticated, sentence } from "./api.js";
 
 const LOST_SHOWN_MS = 1500;
 
+/** The time in ms since 1970 by a clock that does not jump while the page is open. */
+export const steadyNow = () => performance.timeOrigin + performance.now();
+
 /** "connecting", "open" or "lost". */
 let state = "connecting";
 const listeners = new Set();
@@ -69,7 +72,7 @@ export function useView(path, { intervalMs = 2000 } = {}) {
       if (ending.signal.aborted) return;
       setView((before) => {
         const kept = before.path === path ? before.data : null;
-        return { path, data: error ? (error.status === 0 ? kept : null) : data, error, at: Date.now() };
+        return { path, data: error ? (error.status === 0 ? kept : null) : data, error, at: steadyNow() };
       });
     };
     get(path, ending.signal).then(

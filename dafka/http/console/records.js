@@ -16,7 +16,16 @@ const SEARCH_FOUND = 50;
 const idOf = (record) => `${record.log}:${record.offset}`;
 /** Return the records of two lists, each once. */
 const union = (one, other) => [...new Map([...one, ...other].map((record) => [idOf(record), record])).values()];
-const byTime = (one, other) => one.timestamp - other.timestamp || one.log - other.log || one.offset - other.offset;
+
+/** Return records in the order of their logs. Logs are merged by time; a record counts as no older than those before it. */
+function inOrder(records) {
+  const latest = {};
+  return [...records]
+    .sort((one, other) => one.log - other.log || one.offset - other.offset)
+    .map((record) => ({ record, at: (latest[record.log] = Math.max(record.timestamp, latest[record.log] ?? -Infinity)) }))
+    .sort((one, other) => one.at - other.at)
+    .map(({ record }) => record);
+}
 
 /** Return where each log begins and ends now. */
 async function readBounds(topic, signal) {
@@ -183,7 +192,7 @@ export function Records({ topic, route }) {
   const held = useMemo(() => (loaded?.records ?? []).filter(stillThere), [loaded, JSON.stringify(begins)]);
   const known = useMemo(() => union(held, scanned.records.filter(stillThere)), [held, scanned]);
   const shown = useMemo(() => {
-    const found = known.filter((record) => !search || matches(record)).sort(byTime);
+    const found = inOrder(known).filter((record) => !search || matches(record));
     return back ? found.reverse() : found;
   }, [known, matches, back]);
 

@@ -150,6 +150,14 @@ def test_a_list_that_is_opened_again_is_not_filtered(window: Window) -> None:
     assert page.get_by_role("searchbox").input_value() == ""
 
 
+def test_records_of_a_log_are_shown_in_its_order_whatever_their_times(window: Window, broker: ServedBroker) -> None:
+    broker.create_topic("times")
+    broker.publish("times", [{"value": str(time), "timestamp": time} for time in (3000, 1000, 2000, 4000)])
+    page = window.open("topics/times", "times")
+    wait_first_offset(window, 3)
+    assert page.locator("tbody th button").all_inner_texts() == ["3", "2", "1", "0"]
+
+
 def test_a_long_live_tail_leaves_no_gap(window: Window, broker: ServedBroker) -> None:
     broker.create_topic("long", [str(number) for number in range(1000)])
     page = window.open("topics/long", "long")

@@ -2,7 +2,7 @@
 import { html, useEffect, useMemo, useRef, useState } from "../vendor/htm-preact-3.1.1.js";
 import { get, may, segment } from "../api.js";
 import { brief, bytes, count, plural } from "../format.js";
-import { useView, useVisible } from "../live.js";
+import { steadyNow, useView, useVisible } from "../live.js";
 import { go, href, parseHash, setQuery } from "../router.js";
 import { Table, useSort } from "../table.js";
 import { CreateTopic } from "../topic_dialogs.js";
@@ -21,7 +21,7 @@ function useFurtherTopics(after) {
     let timer = 0;
     const read = async () => {
       const found = [];
-      const at = Date.now();
+      const at = steadyNow();
       let next = after;
       try {
         while (next) {
