@@ -7,9 +7,10 @@ import sys
 from contextlib import suppress
 from typing import Any, cast
 
+import fastavro
 import msgspec
 import pytest
-from google.protobuf import duration_pb2, timestamp_pb2
+from google.protobuf import descriptor_pb2, duration_pb2, timestamp_pb2
 
 from dafka.errors import ConfigError, RecordError
 from dafka.records import Partition, ProducerRecord, Record, RecordBatch
@@ -28,7 +29,9 @@ SCHEMA: dict[str, Any] = {
     "name": "Order",
     "fields": [{"name": "item", "type": "string"}, {"name": "count", "type": "int"}],
 }
-NEWER: dict[str, Any] = {**SCHEMA, "fields": [*SCHEMA["fields"], {"name": "note", "type": "string", "default": "-"}]}
+NOTE = {"name": "note", "type": "string"}
+NEWER: dict[str, Any] = {**SCHEMA, "fields": [*SCHEMA["fields"], {**NOTE, "default": "-"}]}
+WITHOUT_DEFAULT: dict[str, Any] = {**SCHEMA, "fields": [*SCHEMA["fields"], NOTE]}
 
 
 class Order(msgspec.Struct):
@@ -37,17 +40,29 @@ class Order(msgspec.Struct):
 
 
 ORDER = {"item": "tea", "count": 2}
+FORM = fastavro.schema.to_parsing_canonical_form(SCHEMA)
+FINGERPRINT = bytes.fromhex(fastavro.schema.fingerprint(FORM, "CRC-64-AVRO"))
 
-CASES: list[tuple[Serializer[Any], object, str]] = [
-    (JsonSerializer(), [1, "\N{SNOWMAN}", None, {"a": 1.5}], "application/json"),
-    (JsonSerializer(dict), ORDER, "application/json"),
-    (MsgspecSerializer(Order), Order("tea", 2), "application/json"),
-    (MsgspecSerializer(Order, "msgpack"), Order("tea", 2), "application/msgpack"),
-    (AvroSerializer(SCHEMA), ORDER, "application/avro"),
+NAME_PART = descriptor_pb2.UninterpretedOption.NamePart
+"""A message that must have some fields."""
+
+CASES: list[tuple[Serializer[Any], object, str, bytes]] = [
+    (
+        JsonSerializer(),
+        [1, "\N{SNOWMAN}", None, {"a": 1.5}],
+        "application/json",
+        '[1,"\N{SNOWMAN}",null,{"a":1.5}]'.encode(),
+    ),
+    (JsonSerializer(dict), ORDER, "application/json", b'{"item":"tea","count":2}'),
+    (MsgspecSerializer(Order), Order("tea", 2), "application/json", b'{"item":"tea","count":2}'),
+    (MsgspecSerializer(list[int]), [1, 2], "application/json", b"[1,2]"),
+    (MsgspecSerializer(Order, "msgpack"), Order("tea", 2), "application/msgpack", b"\x82\xa4item\xa3tea\xa5count\x02"),
+    (AvroSerializer(SCHEMA), ORDER, "application/avro", b"\xc3\x01" + FINGERPRINT + b"\x06tea\x04"),
     (
         ProtobufSerializer(timestamp_pb2.Timestamp),
         timestamp_pb2.Timestamp(seconds=5),
         "application/protobuf; message=google.protobuf.Timestamp",
+        b"\x08\x05",
     ),
 ]
 
@@ -56,9 +71,10 @@ def stored(record: ProducerRecord, sequence: int = 0) -> Record:
     return Record(PARTITION, sequence, record.value, record.key, tuple(record.headers), record.timestamp)
 
 
-@pytest.mark.parametrize(("serializer", "value", "content_type"), CASES)
-def test_a_value_comes_back(serializer: Serializer[Any], value: object, content_type: str) -> None:
-    assert serializer.load(serializer.dump(value)) == value
+@pytest.mark.parametrize(("serializer", "value", "content_type", "data"), CASES)
+def test_a_value_comes_back(serializer: Serializer[Any], value: object, content_type: str, data: bytes) -> None:
+    assert serializer.dump(value) == data
+    assert serializer.load(data) == value
     assert serializer.content_type == content_type
 
 
@@ -74,6 +90,7 @@ def test_a_value_comes_back(serializer: Serializer[Any], value: object, content_
         (AvroSerializer(SCHEMA), {"item": "tea"}, "value: expected one of the schema"),
         (AvroSerializer(SCHEMA), {**ORDER, "other": 1}, "value: expected one of the schema"),
         (ProtobufSerializer(timestamp_pb2.Timestamp), duration_pb2.Duration(), "value: expected Timestamp, not Dur"),
+        (ProtobufSerializer(NAME_PART), NAME_PART(), "value: protobuf cannot write it: .*name_part"),
     ],
 )
 def test_a_value_of_another_type_is_not_written(serializer: Serializer[Any], value: object, message: str) -> None:
@@ -91,11 +108,12 @@ def test_a_value_of_another_type_is_not_written(serializer: Serializer[Any], val
         (MsgspecSerializer(Order), b'{"item": "tea"}', "value: expected Order: .*`count`"),
         (MsgspecSerializer(Order), b'{"item": "tea", "count": "2"}', "value: expected Order: .*`int`"),
         (MsgspecSerializer(Order, "msgpack"), b"\xc1", "value: expected Order"),
+        (MsgspecSerializer(list[int]), b'["1"]', r"value: expected list\[int\]: "),
         (AvroSerializer(SCHEMA), b"{}", "single-object encoding"),
         (
-            AvroSerializer(SCHEMA),
-            AvroSerializer(NEWER).dump({**ORDER, "note": "x"}),
-            "written with another schema, of f",
+            AvroSerializer(NEWER),
+            AvroSerializer(SCHEMA).dump(ORDER),
+            f"written with another schema, of fingerprint {FINGERPRINT.hex()}; give",
         ),
         (AvroSerializer(SCHEMA), AvroSerializer(SCHEMA).dump(ORDER)[:-2], "value: expected one of the schema"),
         (ProtobufSerializer(timestamp_pb2.Timestamp), b"\xff", "value: expected google.protobuf.Timestamp"),
@@ -109,11 +127,10 @@ def test_bytes_of_another_type_are_not_read(serializer: Serializer[Any], data: b
 DEEP = 20_000
 
 
-@pytest.mark.parametrize(("serializer", "value", "content_type"), CASES)
+@pytest.mark.parametrize(("serializer", "value", "content_type", "written"), CASES)
 def test_no_bytes_cause_another_error_and_whole_values_end_where_they_end(
-    serializer: Serializer[Any], value: object, content_type: str
+    serializer: Serializer[Any], value: object, content_type: str, written: bytes
 ) -> None:
-    written = serializer.dump(value)
     is_self_delimiting = not isinstance(serializer, ProtobufSerializer)
     parts = [written[:end] for end in range(len(written))]
     longer = [written + tail for tail in (b"\0", b"}", b"\xff" * 9)]
@@ -148,7 +165,7 @@ def test_avro_begins_with_the_fingerprint_of_its_specification() -> None:
 
 
 def test_avro_converts_values_of_older_schemas() -> None:
-    newer = AvroSerializer(NEWER, SCHEMA)
+    newer = AvroSerializer(NEWER, WITHOUT_DEFAULT, SCHEMA)  # the first two have the same fingerprint
     assert newer.load(AvroSerializer(SCHEMA).dump(ORDER)) == {**ORDER, "note": "-"}
     assert newer.load(newer.dump({**ORDER, "note": "x"})) == {**ORDER, "note": "x"}
 
@@ -181,6 +198,7 @@ def test_a_typed_topic_makes_records_and_reads_them() -> None:
         (("content-type", b"application/json"), ("h", b"1")),
         7,
     )
+    assert [each.key for each in orders.records([Order("tea", 1)])] == [None]
     assert orders.record(None, key=b"k", headers=[("h", b"1")]) == ProducerRecord(None, b"k", [("h", b"1")])
 
 
