@@ -17,6 +17,7 @@ ELSEWHERE = {
     "asyncio": ("tests/asyncio", "tests/clients"),
     "blocking": ("tests/blocking", "tests/clients"),
     "storage": ("tests/storage", "tests/power"),
+    "testing": ("tests/testing", "tests/storage/test_contract.py"),
 }
 """Rooms whose tests are not, or not only, in a folder of their name."""
 
