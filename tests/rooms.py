@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[1]
 ELSEWHERE = {
     "asyncio": ("tests/asyncio", "tests/clients"),
     "blocking": ("tests/blocking", "tests/clients"),
+    "clients": ("tests/clients", "tests/asyncio", "tests/blocking"),
     "storage": ("tests/storage", "tests/power"),
     "testing": ("tests/testing", "tests/storage/test_contract.py"),
 }

@@ -27,7 +27,10 @@ def test_an_error_names_the_time_that_was_given_and_not_what_was_left_of_it(conf
                 with pytest.raises(TimeoutError) as caught:
                     wait(timeout_s=timeout_s)
                 assert str(caught.value) == f"this has not ended within {timeout_s:g} s"
+            with producer._sending, pytest.raises(TimeoutError, match=f"^this has not ended within {timeout_s:g} s$"):
+                producer.send(b"3", timeout_s=timeout_s)  # another thread is sending
         go_on()
+        assert producer.send(b"3", timeout_s=DEADLINE_S) == 2
 
 
 def test_leaving_the_block_waits_for_acks_unless_it_is_left_by_an_exception(

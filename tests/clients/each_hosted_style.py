@@ -137,6 +137,7 @@ class EachHostedStyle(EachStyle):
 
         consumer = await self.style.call(self.style.module.open_consumer, ["hello"], config)
         await self.style.together([partial(collect, consumer), partial(use, consumer)])
+        await self.style.close(consumer)
         assert any(isinstance(event, events.PeerJoined) for event in found)
         assert [event async for event in self.style.each(consumer.events)] == found
 
