@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from dafka.errors import MissingExtraError
-from dafka.extras import require_extra
+from dafka.errors import MissingExtraError, StorageError
+from dafka.extras import load_plugin, require_extra
 
 FREE = "tcp://127.0.0.1:*"
 CASES = {
@@ -69,6 +71,30 @@ def test_a_module_of_our_own_that_is_missing_is_no_missing_extra() -> None:
     with pytest.raises(ModuleNotFoundError) as caught, require_extra("metrics", "a test"):
         import dafka.no_such_module  # type: ignore[import-not-found]  # noqa: F401
     assert not isinstance(caught.value, MissingExtraError)
+
+
+PLUGINS = """\
+[dafka.toys]
+json = json:dumps
+absent = dafka_absent:open
+"""
+
+
+def test_a_plugin_is_found_by_its_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail_to_load(name: str) -> str:
+        with pytest.raises(StorageError) as caught:
+            load_plugin("dafka.toys", name, StorageError)
+        return str(caught.value)
+
+    assert fail_to_load("json") == "unknown toys 'json': installed are none"
+    metadata = tmp_path / "toys-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: toys\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(PLUGINS)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert load_plugin("dafka.toys", "json", StorageError) is json.dumps
+    assert fail_to_load("other") == "unknown toys 'other': installed are absent, json"
+    assert fail_to_load("absent") == "toys 'absent' cannot be loaded: No module named 'dafka_absent'"
 
 
 def test_importing_the_package_imports_none_of_its_modules_and_every_public_name_can_be_imported() -> None:
