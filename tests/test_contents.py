@@ -57,6 +57,22 @@ def test_ends_of_contents_are_the_sums_of_lengths(contents: list[bytes]) -> None
     assert list(content_ends(pack(contents))) == ends
 
 
+@given(
+    value=st.integers(0, 1), count=st.integers(0, 5), index=st.slices(5), other=st.lists(st.integers(0, 1), max_size=5)
+)
+def test_repeated_numbers_equal_the_list(value: int, count: int, index: slice, other: list[int]) -> None:
+    repeated, numbers = Repeated(value, count), [value] * count
+    assert (len(repeated), list(repeated), list(repeated[index])) == (count, numbers, numbers[index])
+    assert isinstance(repeated[index], Repeated)
+    assert [repeated[number] for number in range(-count, count)] == numbers * 2
+    for form in (other, array("q", other)):
+        assert (repeated == form) == (numbers == other)
+    assert (repeated == Repeated(1, len(other))) == (numbers == [1] * len(other))
+    assert repeated != bytes(numbers)
+    with pytest.raises(IndexError):
+        repeated[count]
+
+
 def test_numbers_are_joined_in_the_smallest_form() -> None:
     same = join_numbers([Repeated(7, 2), Repeated(7, 3)])
     assert isinstance(same, Repeated)

@@ -2,12 +2,14 @@ from itertools import pairwise
 from random import Random
 from typing import Any
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dafka.errors import EncodingError
 from dafka.records import (
+    NO_TIMESTAMP,
     RECORD_MEMORY_BYTES,
     Partition,
     Record,
@@ -79,6 +81,11 @@ def test_consecutive_batches_are_joined() -> None:
     assert join(runs[:1]) is runs[0]
     untimed = [runs[0], RecordBatch(partition, 7, [b"7"])]
     assert join(untimed) == RecordBatch(partition, 5, [b"5", b"6", b"7"])
+    columns = RecordBatch(partition, 7, [b"7"], keys=[b"k"], headers=[(("h", b"1"),)], timestamps=[8])
+    missing: dict[str, Any] = {"keys": [None, None, b"k"], "headers": [(), (), (("h", b"1"),)]}
+    assert join([runs[0], columns]) == RecordBatch(
+        partition, 5, [b"5", b"6", b"7"], timestamps=[NO_TIMESTAMP] * 2 + [8], **missing
+    )
 
 
 class Rows:
@@ -90,14 +97,19 @@ class Rows:
         count = draw.randrange(1, 30)
         self.records = [self._record(5 + number) for number in range(count)]
         self.removed = bytes(draw.random() < 0.3 for _ in range(count)) if seed % 2 else bytes(count)
-        self.batch = RecordBatch.from_records(self.partition, 5, self.records, 77).without(self.removed)
+        whole = RecordBatch.from_records(self.partition, 5, self.records, 77)
+        stored_at = [each.stored_at or 0 for each in self.records] if seed % 3 else None
+        self.encoded = (b"12345", b"678") if seed % 5 else ()
+        self.batch = attrs.evolve(whole, stored_at=stored_at, encoded=self.encoded).without(self.removed)
+        if not seed % 3:
+            self.records = [attrs.evolve(each, stored_at=None) for each in self.records]
         self.held = [each for each, gone in zip(self.records, self.removed, strict=True) if not gone]
 
     def _record(self, sequence: int) -> Record:
         draw = self.draw
         value, key = (None if draw.random() < 0.2 else draw.randbytes(draw.randrange(9)) for _ in range(2))
         headers = tuple((draw.choice("aø"), draw.choice((None, b"", b"12"))) for _ in range(draw.randrange(3)))
-        return Record(self.partition, sequence, value, key, headers, draw.choice((77, 5, 0)))
+        return Record(self.partition, sequence, value, key, headers, draw.choice((77, 5, 0)), 1000 + sequence)
 
 
 def size_of(record: Record) -> int:
@@ -116,7 +128,9 @@ def test_a_batch_is_a_list_of_records_in_every_part(seed: int) -> None:
     assert list(map(record_bytes, rows.held)) == list(map(size_of, rows.held))
     sizes = [0 if gone else size_of(each) for each, gone in zip(rows.records, rows.removed, strict=True)]
     assert list(batch.record_sizes()) == sizes
-    assert batch.memory_bytes == sum(sizes) + RECORD_MEMORY_BYTES * len(batch)
+    assert batch.encoded == (() if 1 in rows.removed else rows.encoded), "they would have the removed records"
+    assert batch.memory_bytes == sum(sizes) + RECORD_MEMORY_BYTES * len(batch) + sum(map(len, batch.encoded))
+    assert batch.between(6, 99).encoded == ()
     assert (batch.compacted is not None) == (1 in rows.removed)
     first, end = draw.randrange(3, 37), draw.randrange(3, 37)
     assert list(batch.between(first, end)) == [each for each in rows.held if first <= each.sequence < end]

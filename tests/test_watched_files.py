@@ -104,6 +104,19 @@ def test_files_that_stay_as_they_are_are_read_until_they_have_settled(folder: Fo
     assert reads == [2, 3, 4, 5, 5, 5]
 
 
+def test_a_folder_that_cannot_be_read_has_no_files(folder: Folder) -> None:
+    watched = folder.watch()
+    folder.now_s += SETTLED_S
+    assert not watched.refresh()
+    hidden = folder.path.rename(folder.path.with_name("hidden"))
+    with pytest.raises(FileNotFoundError):  # what `read` raises
+        watched.refresh()
+    hidden.rename(folder.path)
+    folder.write("a", "1")
+    assert watched.refresh()
+    assert watched.value == {"a": "1"}
+
+
 def test_files_that_go_are_an_error_once_and_their_last_value_stays(folder: Folder) -> None:
     path = folder.path / "a"
 
