@@ -3,6 +3,7 @@ from __future__ import annotations
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -81,6 +82,41 @@ def test_a_view_of_each_topic(spark: SparkSession, store: Path) -> None:
     assert "value" not in spark.table("v_orders").columns
 
 
+TABLES: list[tuple[dict[str, Any], dict[str, str], list[str]]] = [
+    ({"path": "a.db"}, {"paths": '["$/a.db"]'}, [*PLAIN, "value"]),
+    ({"path": ["sqlite:a.db", Path("/b.db")]}, {"paths": '["sqlite:a.db", "/b.db"]'}, [*PLAIN, "value"]),
+    ({"path": "/a", "topic": "x"}, {"paths": '["/a"]', "subscribe": "x"}, [*PLAIN, "value"]),
+    ({"path": "/a", "topic": ["x", "y"]}, {"paths": '["/a"]', "subscribe": "x,y"}, [*PLAIN, "value"]),
+    ({"path": "/a", "topic": ["x+", "y,z"]}, {"paths": '["/a"]', "subscribePattern": r"x\+|y,z"}, [*PLAIN, "value"]),
+    ({"path": "/a", "topic": " x"}, {"paths": '["/a"]', "subscribePattern": r"\ x"}, [*PLAIN, "value"]),
+    ({"path": "/a", "columns": ["offset", "key", "offset"]}, {"paths": '["/a"]'}, ["offset", "key"]),
+    (
+        {"path": "/a", "failOnDataLoss": False, "minPartitions": 2, "wire": None, "startingOffsets": {"x": {"A": 1}}},
+        {"paths": '["/a"]', "failOnDataLoss": "false", "minPartitions": "2", "startingOffsets": '{"x": {"A": 1}}'},
+        [*PLAIN, "value"],
+    ),
+    (
+        {"path": "/a", "includeHeaders": True},
+        {"paths": '["/a"]', "includeHeaders": "true"},
+        [*PLAIN, "headers", "value"],
+    ),
+]
+"""Arguments of `read` and `read_stream`, the options of the data source, and the columns. `$` is the present folder."""
+
+
+@pytest.mark.parametrize("name", ["read", "readStream"])
+def test_arguments_become_options(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for given, options, columns in TABLES:
+        session = MagicMock()
+        reader = getattr(session, name).format.return_value.options
+        function = dafka.spark.read if name == "read" else dafka.spark.read_stream
+        assert function(session, **given) is reader.return_value.schema.return_value.load.return_value
+        expected = {key: text.replace("$", str(tmp_path)) for key, text in options.items()}
+        assert (reader.call_args.kwargs, reader.return_value.schema.call_args.args[0].names) == (expected, columns)
+        session.dataSource.register.assert_called_once()
+
+
 def test_names_of_views_are_valid_and_unique() -> None:
     topics = ["orders", "Orders", "orders?", "orders!", "2013", "", "ü", "orders_2"]
     assert name_views(topics) == {
@@ -95,7 +131,8 @@ def test_names_of_views_are_valid_and_unique() -> None:
     }
 
 
-def test_mistakes(spark: SparkSession, store: Path, tmp_path: Path) -> None:
+def test_mistakes(store: Path, tmp_path: Path) -> None:
+    session = MagicMock()
     expected = "columns: expected some of topic, partition, offset, timestamp, timestampType, "
     mistakes: list[tuple[dict[str, Any], str]] = [
         ({"into": "data"}, "into: expected a schema to decode values with"),
@@ -105,14 +142,14 @@ def test_mistakes(spark: SparkSession, store: Path, tmp_path: Path) -> None:
     ]
     for options, error in mistakes:
         with pytest.raises(ConfigError, match=error):
-            dafka.spark.read(spark, store, **options)
+            dafka.spark.read(session, store, **options)
     with pytest.raises(ConfigError, match="schemas: no store has a topic 'order'; the stores hold 'Orders 2013'"):
-        dafka.spark.make_views(spark, store, {"order": "item STRING"})
+        dafka.spark.make_views(session, store, {"order": "item STRING"})
     with pytest.raises(StorageError, match="there is nothing here"):
-        dafka.spark.make_views(spark, tmp_path / "none")
+        dafka.spark.make_views(session, tmp_path / "none")
 
 
-def test_public_names_exist_and_are_listed(spark: SparkSession) -> None:
+def test_public_names_exist_and_are_listed() -> None:
     assert set(dafka.spark.__all__) <= set(dir(dafka.spark))
     assert all(callable(getattr(dafka.spark, name)) for name in dafka.spark.__all__)
     with pytest.raises(AttributeError, match="no attribute 'reed'"):

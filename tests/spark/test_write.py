@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,17 +10,12 @@ import pytest
 import trio
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import BinaryType, StructField, StructType
 
 from dafka.records import Partition
-from dafka.spark.publishing import PublishResult
-from dafka.spark.sink import BatchWriter, TaskCommit
 from tests.cli.harness import Dafka
 from tests.spark.cluster import tower_option
 from tests.spark.queries import finish_query
 from tests.spark.stores import batch, content, fill, read_store
-
-VALUES = StructType([StructField("value", BinaryType())])
 
 
 @attrs.frozen
@@ -141,16 +135,3 @@ def test_rows_are_inserted_in_sql(spark: SparkSession, written: Written) -> None
     finally:
         spark.sql("DROP TABLE insert_table")
     assert written.values("inserted") == [b"%d" % number for number in range(10)]
-
-
-def test_the_driver_logs_how_much_was_stored(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "dafka.spark")
-    writer = BatchWriter({"topic": "t"}, VALUES, False)
-    results = [PublishResult(5, frozenset("t"), 2), PublishResult(4, frozenset("tu"), 0)]
-    writer.commit([TaskCommit(result, task, ("batch", "x")) for task, result in enumerate(results)])
-    assert caplog.messages == ["9 records stored in 3 partitions, 2 of them by an earlier attempt"]
-
-
-def test_a_failed_write_logs_how_to_continue(caplog: pytest.LogCaptureFixture) -> None:
-    BatchWriter({"topic": "t", "writeId": "x"}, VALUES, False).abort([None])
-    assert ".option('writeId', 'x')" in caplog.text
