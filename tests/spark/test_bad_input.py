@@ -101,6 +101,7 @@ OPTIONS: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
     (BATCH, {"pushFilters": "maybe"}, "option pushFilters: expected true or false, not 'maybe'"),
     (STREAM, {"maxOffsetsPerTrigger": 2**63}, f"option maxOffsetsPerTrigger: {WHOLE}"),
     (STREAM, {"endingOffsets": "latest"}, "option endingoffsets: there is no such option for following stores"),
+    (CLUSTER, {"path": "a.db"}, "option path: expected a path of stores or the towers of a running cluster, not both"),
     (CLUSTER, {"subscribe": ""}, "option subscribe: expected topics separated by commas, not ''"),
     (CLUSTER, {"subscribePattern": "o.*"}, "option subscribePattern: a running cluster cannot list its topics; n"),
     (CLUSTER, {"endingOffsets": "latest"}, "option endingOffsets: a stream has no end; read stores at a path ins"),

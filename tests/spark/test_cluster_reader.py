@@ -14,6 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StructType
 
 from dafka.errors import ConfigError, DiscoveryError, StorageError
+from dafka.records import Partition
 from dafka.spark.offsets import StreamOffset
 from dafka.spark.schema import COLUMNS
 from tests.roles.helpers import contents
@@ -226,18 +227,49 @@ def test_a_second_store_replaces_the_first(tmp_path: Path) -> None:
             assert read(query, start, query.latest(start)) == {partition.address: records(0, 10)}
 
 
-def test_stores_that_hold_less_than_was_read_cause_one_warning(
+def test_stores_that_hold_less_than_was_read_cause_one_warning_each_time(
     cluster: RunningCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    partition = cluster.publish(10)
-    checkpoint = document(partition.address, 0, 15)
-    with open_stream(cluster) as query:
-        assert query.latest(checkpoint) == query.latest(checkpoint) == checkpoint
+    with cluster.producer() as producer, open_stream(cluster) as query:
+        partition = producer.partition
+        for count, position in ((10, 15), (10, 25)):
+            cluster.send(producer, count)
+            wait_latest(query, document(partition.address, 0, 0), **{partition.address: position - 5})
+            checkpoint = document(partition.address, 0, position)
+            assert query.latest(checkpoint) == query.latest(checkpoint) == checkpoint
     warnings = [record.message for record in caplog.records if record.name == "dafka.spark"]
     assert warnings == [
-        f"The running stores hold less than was read before (partitions: 1): {partition} ends at 10, not 15; "
+        f"The running stores hold less than was read before (partitions: 1): {partition} ends at {end}, not {end + 5}; "
         "check that all stores are running"
+        for end in (10, 20)
     ]
+
+
+def test_a_partition_whose_start_no_store_reports_is_planned_later_and_fails_a_run_that_must_end(
+    cluster: RunningCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = cluster.publish(10)
+    with open_stream(cluster) as query:
+        start = query.latest(query.initial())
+        answering, waits = query.reader._reader, []
+
+        def answer_nothing(partitions: object, timeout_s: float) -> dict[Partition, int]:
+            waits.append(timeout_s)
+            return {}
+
+        new = cluster.publish(5)
+        with monkeypatch.context() as patch:
+            patch.setattr(answering, "earliest", answer_nothing)
+            poll_until(lambda: new in answering.ends())
+            assert query.latest(start) == start
+            query.reader.prepareForTriggerAvailableNow()
+            with pytest.raises(StorageError, match=f"^no store reported within 10 s where {new} starts; "):
+                query.latest(start)
+        assert waits == [0.5, 10.0], "a running query asks again soon"
+        end = query.latest(start)
+        assert end["offsets"] == {"orders": {known.address: 10, new.address: 5}}
+        monkeypatch.setattr(answering, "earliest", None)  # what is known is not asked for again
+        assert query.latest(start)["offsets"] == end["offsets"]
 
 
 def test_the_other_dialect() -> None:

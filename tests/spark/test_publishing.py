@@ -252,6 +252,8 @@ async def test_a_retry_succeeds_though_retention_dropped_the_first_records(tmp_p
     async with one_store(path) as cluster:
         done = await publish(rows(contents(0, 600)), ONE_TOPIC, cluster.config, TASK)
         assert await read_store(path) == {PARTITION: contents(450, 600)}
+        with pytest.raises(InputChangedError, match="rows have another order, and retention has dropped some of the"):
+            await publish(rows(contents(0, 600)[::-1]), ONE_TOPIC, cluster.config, TASK)
     assert done == PublishResult(600, frozenset("t"), 500)
 
 
@@ -337,7 +339,10 @@ async def test_an_attempt_fails_while_another_is_idle(tmp_path: Path) -> None:
         await twin.wait_stored()
 
 
-async def test_null_timestamps_and_topics_are_refused() -> None:
+async def test_null_timestamps_topics_and_headers_are_refused() -> None:
+    (batch,) = whole_rows([{**make_rows(0)[0], "headers": [None]}])
+    with pytest.raises(RowError, match="column headers: expected no header that is null"):
+        list(WHOLE.split_by_topic(batch))
     (batch,) = whole_rows([{**make_rows(0)[0], "timestamp": None}])
     with pytest.raises(RowError, match="column timestamp: expected a time in each row, not null"):
         list(WHOLE.split_by_topic(batch))

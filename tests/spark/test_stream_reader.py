@@ -45,6 +45,7 @@ class Follower:
                 self.last = query.read(self.checkpoint, end)
                 self.rows += [row for task in self.last for row in task]
                 self.checkpoint = end
+            assert "unread" not in self.checkpoint, "all was read"
 
     def check_repeatable(self, **options: object) -> None:
         """Check that the last micro-batch has the same tasks if it is run again as the first one of a new process.
@@ -208,6 +209,24 @@ def test_a_partition_that_was_not_read_to_its_end_may_not_be_forgotten(
     assert f"orders/{B} is no longer in any of the stores" in query.fail()
     query.run(failOnDataLoss="false")
     assert f"orders/{B}: records 5 to 9 (5 of them) are left out: the partition is no longer in any" in caplog.text
+
+
+def test_records_that_are_lost_after_they_were_planned(query: Follower, scheme: str) -> None:
+    url = fill(f"{scheme}:{query.path}/store", batch("orders", A, 0, 10), batch("orders", B, 0, 5))
+    options = {"path": query.path, "startingOffsets": "earliest"}
+    with open_query(options) as reading, open_query({**options, "failOnDataLoss": "false"}) as skipping:
+        start = reading.initial()
+        end = reading.latest(start)
+        for held, message in (
+            ([], f"orders/{A} is no longer in any of the stores; check that no store was removed"),
+            ([batch("orders", A, 0, 4)], f"orders/{A} was seen up to offset 9, and now ends at 4; check that no"),
+        ):
+            forget(url, ORDERS)
+            fill(url, *held)
+            with pytest.raises(StorageError, match=f"^{message}"):
+                reading.read(start, end)
+            found = {(row["partition"], row["offset"]) for task in skipping.read(start, end) for row in task}
+            assert found == {*((B, offset) for offset in range(5)), *((A, offset) for offset in range(4) if held)}
 
 
 def test_what_a_replaced_store_has_not_and_has_is_named_once(query: Follower, caplog: pytest.LogCaptureFixture) -> None:
