@@ -24,14 +24,7 @@ GRACE_MS = 8000
 
 @attrs.define
 class Parts:
-    """What a broker is made of, as parts that record what is done with them and when.
-
-    Attributes:
-        done: What was done, in order.
-        ended: When each server ended.
-        answering_s: How long each server answers requests that it has received.
-        broker: The broker, as far as servers need it.
-    """
+    """What a broker is made of, as parts that record what is done with them, and when each server ended."""
 
     done: list[str] = attrs.field(factory=list)
     ended: dict[str, float] = attrs.field(factory=dict)

@@ -1,4 +1,4 @@
-"""Nodes in the Trio thread: what becomes of calls while a node is closed, fails, or Trio itself does."""
+"""Nodes in the Trio thread: what becomes of calls while a node is closed, or fails."""
 
 from __future__ import annotations
 
@@ -78,8 +78,7 @@ def opened() -> Iterator[Steps]:
         steps.hosted.abandon()
         steps.set(steps.may_leave)
         steps.hosted.closed.exception(DEADLINE_S)
-        if steps.hosted.thread.is_ending():
-            steps.hosted.thread.join()
+        steps.hosted.thread.join()
 
 
 def fail() -> int:
@@ -154,13 +153,3 @@ def test_closing_waits_for_a_call_that_must_finish() -> None:
         steps.set(may_finish)
         assert accepted.result(DEADLINE_S) is None
         assert steps.is_leaving.wait(DEADLINE_S)
-
-
-def test_nodes_share_a_thread_which_ends_with_the_last_one() -> None:
-    with opened() as first:
-        with opened() as second:
-            assert second.hosted.thread is first.hosted.thread
-        assert not first.hosted.thread.is_ending()
-    assert first.hosted.thread.is_ending()
-    with opened() as third:
-        assert third.hosted.thread is not first.hosted.thread

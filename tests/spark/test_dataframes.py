@@ -58,13 +58,6 @@ def test_columns_and_options(spark: SparkSession, store: Path) -> None:
     assert sorted(row.offset for row in frame.collect()) == [1, 2]
 
 
-def test_a_relative_path_is_resolved_in_this_process(
-    spark: SparkSession, store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(store.parent)
-    assert dafka.spark.read(spark, "orders.db", topic="orders").count() == 3
-
-
 def test_a_stream_decoded(spark: SparkSession, store: Path, tmp_path: Path) -> None:
     frame = dafka.spark.read_stream(
         spark, store, topic="orders", schema="item STRING, count INT", mode="dropmalformed", startingOffsets="earliest"
