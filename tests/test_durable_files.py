@@ -38,8 +38,10 @@ def test_the_text_is_synced_before_it_is_visible_and_its_name_afterwards(
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", record)
+    opened = os.listdir("/proc/self/fd")
     replace_text(path, "new", 0o600)
     assert done == [("file", "former"), ("folder", "new")]
+    assert os.listdir("/proc/self/fd") == opened
 
 
 @pytest.mark.parametrize("function", ["fsync", "replace"])
