@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
+from itertools import permutations, product
 from typing import Any
 
 from hypothesis import given
@@ -157,3 +158,12 @@ def test_other_filters_are_left_to_spark() -> None:
         pushed = PushedFilters()
         assert (pushed.push([each]), pushed.clip_range(0, 12)) == ([each], span)
         assert len(read(pushed)) == (len(ROWS) if span == (0, 12) else 60)
+
+
+def test_two_limits_both_apply() -> None:
+    for column, values in (("offset", (3, 7)), ("stored_at", (at(30), at(70)))):
+        for kinds, pair in product(product(COMPARISONS, repeat=2), permutations(values)):
+            filters = [kind((column,), value) for kind, value in zip(kinds, pair, strict=True)]
+            pushed = PushedFilters()
+            assert pushed.push(filters) == []
+            assert read(pushed) == [row for row in ROWS if all(keeps(each, row) for each in filters)], filters

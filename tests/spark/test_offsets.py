@@ -97,6 +97,7 @@ def test_a_partition_never_goes_back_and_one_without_a_known_start_waits() -> No
     assert offset.advance({A: 3, B: 4}, {}, None, 1) is offset
     assert offset.advance({A: 3, B: 4}, {B: 4}, None, 1) is offset
     assert offset.advance({A: 3, B: 4}, {B: 1}, None, 1).ranges() == {B: (1, 4)}
+    assert offset.advance({B: 4}, {B: 1}, None, 1).offsets == {A: 5, B: 4}, "positions of others are kept"
 
 
 def position(offsets: dict[PartitionName, int], timestamp: int = 0) -> StreamOffset:

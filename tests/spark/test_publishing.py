@@ -15,7 +15,7 @@ import trio.testing
 
 from dafka import Config, Store, open_producer, serve_store
 from dafka.errors import DiscoveryError
-from dafka.records import Partition, Record
+from dafka.records import Partition, ProducerRecord, Record
 from dafka.roles import Reader
 from dafka.spark import publishing
 from dafka.spark.errors import InputChangedError, PublishingError, RowError
@@ -337,6 +337,12 @@ async def test_an_attempt_fails_while_another_is_idle(tmp_path: Path) -> None:
             await publish(rows(contents(0, 300)), ONE_TOPIC, config, TASK)
         await twin.send_many(contents(0, 300))
         await twin.wait_stored()
+
+
+async def test_times_before_1970_are_rounded_down_as_others_are() -> None:
+    (batch,) = whole_rows([{**make_rows(0)[0], "timestamp": microseconds} for microseconds in (1999, -1, -1001)])
+    ((_, found),) = WHOLE.split_by_topic(batch)
+    assert [each.timestamp for each in found if isinstance(each, ProducerRecord)] == [1, -1, -2]
 
 
 async def test_null_timestamps_topics_and_headers_are_refused() -> None:
