@@ -27,7 +27,7 @@ from dafka.broker.core.transactions.transaction import TransactionPhase
 from dafka.broker.interbroker.messenger import BrokerMessenger, Message
 from dafka.broker.log.waiters import LogWaiters
 from dafka.errors import NotLeaderError
-from dafka.storage.plugin_helpers import now_ms
+from dafka.steady_clock import steady_now_ms
 from tests.broker.coordinator.shards import Records, Shard, serve
 from tests.broker.replication.virtual_cluster import batch
 
@@ -180,12 +180,12 @@ async def add(shard: Shard, *logs: TopicPartition, groups: tuple[str, ...] = ())
         found.extend(each.result for each in actions if isinstance(each, Answer))
         shard.shard.execute([each for each in actions if not isinstance(each, Answer)])
 
-    take(transactions.init_producer_id(0, "t", 60_000, None, now_ms()))
+    take(transactions.init_producer_id(0, "t", 60_000, None, steady_now_ms()))
     producer: Producer = found[0].producer
     shard.records.commit()
-    take(transactions.add_partitions(0, "t", producer, logs, now_ms()))
+    take(transactions.add_partitions(0, "t", producer, logs, steady_now_ms()))
     for each in groups:
-        take(transactions.add_offsets(0, "t", producer, each, now_ms()))
+        take(transactions.add_offsets(0, "t", producer, each, steady_now_ms()))
     return producer
 
 
@@ -268,7 +268,7 @@ async def test_a_coordinator_ends_a_transaction_everywhere_and_repeats_its_reque
         shard.records.commit()
         coordinator.participants.begin(shard.shard, producer, logs=[ORDERS, PAYMENTS])
         assert coordinator.taken() == [("leader", Begin(0, 5, producer, LOG, 1))]
-        ended = shard.shard.transactions.end_transaction(0, "t", producer, False, now_ms())
+        ended = shard.shard.transactions.end_transaction(0, "t", producer, False, steady_now_ms())
         shard.shard.execute([each for each in ended if not isinstance(each, Answer)])
         await trio.testing.wait_all_tasks_blocked()
         assert coordinator.markers == []

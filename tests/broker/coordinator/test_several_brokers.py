@@ -11,17 +11,20 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from dafka.broker import broker as broker_module
 from dafka.broker.broker import Broker
 from dafka.broker.core.coordination.state_records import shard_of
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.coordinator import CommitRequest, OffsetToCommit
 from dafka.broker.core.groups.results import JoinRequest, JoinResult, SyncRequest
 from dafka.broker.core.log.log import Log
+from dafka.broker.core.log.producer_batches import PRODUCER_EXPIRY_MS
 from dafka.broker.core.log.producer_state import Producer
 from dafka.broker.core.positions import Offset
 from dafka.broker.core.topic_partition import TopicPartition
 from dafka.broker.core.transactions.transaction import TransactionPhase
 from dafka.broker.log.appending import AppendRefusedError
+from dafka.steady_clock import steady_now_ms
 from tests.broker.coordinator.brokers import Brokers, open_brokers, served
 from tests.broker.replication.virtual_cluster import PATIENCE_S, batch, open_virtual_cluster, wait_for
 
@@ -183,17 +186,24 @@ async def test_members_stay_in_their_group_when_the_wall_clock_is_set(
                 }
 
 
-async def test_repeated_batches_are_known_when_the_wall_clock_is_set(
+async def test_producers_are_forgotten_a_day_after_their_last_batch_whatever_the_wall_clock_says(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sent = batch(b"once", producer=(7, 0, 0))
-    async with open_orders() as brokers:
+    sent, jumped_ns, passed_ms = batch(b"once", producer=(7, 0, 0)), 10**15, 0
+    read_wall, read_steady = time.time_ns, steady_now_ms
+    monkeypatch.setattr(broker_module, "_EXPIRY_INTERVAL_S", 1.0)
+    monkeypatch.setattr(broker_module, "steady_now_ms", lambda: read_steady() + passed_ms)
+    async with open_brokers("A") as brokers:
+        await brokers.running["A"].node.create_topic("orders").wait()
+        await wait_for(lambda: find_leader(brokers) is not None)
         broker, log = led_log(brokers)
         assert await broker.appender.append(log, sent, "").wait_offset() == 0
-        read = time.time_ns
-        monkeypatch.setattr(time, "time_ns", lambda: read() + 10**15)
-        await trio.sleep(1000)  # producers that have sent nothing for a day are forgotten every ten minutes
-        assert await broker.appender.append(log, sent, "").wait_offset() == 0
+        monkeypatch.setattr(time, "time_ns", lambda: read_wall() + jumped_ns)
+        for passed_ms in (0, PRODUCER_EXPIRY_MS - 3_600_000, PRODUCER_EXPIRY_MS):
+            await trio.sleep(1.5)
+            assert (7 in log.producers.producers) == (passed_ms < PRODUCER_EXPIRY_MS)
+            if passed_ms < PRODUCER_EXPIRY_MS:
+                assert await broker.appender.append(log, sent, "").wait_offset() == 0
         assert log.index.end_offset == 1
 
 

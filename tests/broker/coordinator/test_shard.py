@@ -19,7 +19,7 @@ from dafka.broker.core.log.producer_state import Producer
 from dafka.broker.core.topic_partition import TopicPartition
 from dafka.broker.core.transactions.transaction import TransactionPhase
 from dafka.broker.log.durable_waits import DURABLE_S, FAILING_S
-from dafka.storage.plugin_helpers import now_ms
+from dafka.steady_clock import steady_now_ms
 from tests.broker.coordinator.shards import Records, Shard, serve
 
 ORDERS = TopicPartition("orders", 0)
@@ -97,7 +97,7 @@ async def test_positions_are_durable_before_their_commit_is_acknowledged_or_they
 
 async def test_a_transaction_is_ended_after_its_decision_is_durable_and_answered_after_its_completion_is() -> None:
     async with serve(Shard(Records())) as shard, trio.open_nursery() as nursery:
-        coordinator, now = shard.shard.transactions, now_ms()
+        coordinator, now = shard.shard.transactions, steady_now_ms()
         answers: list[Any] = []
         await send(nursery, shard, answers, lambda token: coordinator.init_producer_id(token, "t", 60_000, None, now))
         assert answers == []
@@ -177,14 +177,18 @@ async def test_the_next_coordinator_knows_what_is_durable_completes_decisions_an
         return next((each.result for each in actions if isinstance(each, Answer)), None)
 
     producers: dict[str, Producer] = {}
-    for name, begun_ms in (("decided", now_ms()), ("late", now_ms() - 61_000), ("open", now_ms() - 30_000)):
+    for name, begun_ms in (
+        ("decided", steady_now_ms()),
+        ("late", steady_now_ms() - 61_000),
+        ("open", steady_now_ms() - 30_000),
+    ):
         producers[name] = do(transactions.init_producer_id(0, name, 60_000, None, begun_ms)).producer
         do(transactions.add_partitions(0, name, producers[name], [ORDERS], begun_ms))
-    do(transactions.end_transaction(0, "decided", producers["decided"], True, now_ms()))
+    do(transactions.end_transaction(0, "decided", producers["decided"], True, steady_now_ms()))
     kept = CommitRequest(group_id="g", offsets={ORDERS: OffsetToCommit(7, topic_id="kept")})
     gone = CommitRequest(group_id="g", offsets={TopicPartition("orders", 1): OffsetToCommit(7, topic_id="gone")})
     for request in (kept, gone):
-        do(groups.commit_offsets(0, request, now_ms()))
+        do(groups.commit_offsets(0, request, steady_now_ms()))
     again = await restored(late, deleted_ids={"gone"})
     assert {(each.transactional_id, each.is_commit) for each in again.ended} == {("decided", True), ("late", False)}
     phases = {each.transactional_id: each.phase for each in again.shard.transactions.list_transactions()}
