@@ -122,6 +122,7 @@ class World:
         self.keeps_record_batches = isinstance(storage, KeepsRecordBatches)
         self.rewrite_entries = self.draw.choice([0, 10, 1000])
         self.is_replicated = self.draw.random() < 0.5
+        self.keys_max = self.draw.choice([1, 2, 1000])
         self.items: list[Item] = []
         self.start = self.high_watermark = 0
         self.appended: list[int] = []
@@ -335,35 +336,48 @@ class World:
             self.start += 1
 
     async def compact(self) -> None:
-        compaction = LogCompaction(self.order.table, self.reader, self.storage, self.compactor, Config())
-        await compaction.compact_log(
-            self.log, CompactionPolicy(dirty_ratio=0, tombstone_ms=now_ms() - self.clock + STEP_MS // 2)
-        )
-        stable, last = self.last_stable(), dict[bytes, int]()
         ends = {partition: info.end_sequence for partition, info in (await self.storage.partitions("orders")).items()}
         places = {each.partition for each in self.items[self.start :] if not each.is_marker}
         dirty = {each for each in places if ends[each] - 1 > self.clean_ends.get(each, 0)}
-        if not dirty:
-            return
-        first = next(
+        unread = (
             at
             for at, each in enumerate(self.items)
             if each.partition in dirty
             and not each.is_marker
             and each.sequence >= self.clean_ends.get(each.partition, 0)
         )
-        for offset in range(max(first, self.start), stable):
-            item = self.items[offset]
-            if item.is_held and item.key is not None and self.outcome(offset):
-                last[item.key] = offset
-        for offset in range(self.start, stable):
+        first = max(next(unread, 0), self.start)
+        end, last = await self._latest_keys(first) if dirty else (0, {})
+        compaction = LogCompaction(self.order.table, self.reader, self.storage, self.compactor, Config())
+        tombstone_ms = now_ms() - self.clock + STEP_MS // 2
+        await compaction.compact_log(
+            self.log, CompactionPolicy(dirty_ratio=0, tombstone_ms=tombstone_ms, keys_max=self.keys_max)
+        )
+        for offset in range(self.start, end):
             item = self.items[offset]
             if not item.is_marker:
-                self.clean_ends[item.partition] = min(item.sequence + 1, ends[item.partition] - 1)
+                clean_end = min(item.sequence + 1, ends[item.partition] - 1)
+                self.clean_ends[item.partition] = max(clean_end, self.clean_ends.get(item.partition, 0))
             if item.is_held and item.sequence < ends[item.partition] - 1:  # a storage keeps the last record
                 is_superseded = item.key is not None and last.get(item.key, -1) > offset
                 is_tombstone = item.key is not None and item.value is None and item.stored_at < self.clock
                 item.is_compacted = is_superseded or is_tombstone or (offset >= first and not self.outcome(offset))
+
+    async def _latest_keys(self, first: int) -> tuple[int, dict[bytes, int]]:
+        """Return the last offset of each key from an offset on, up to the first batch that does not fit."""
+        stable, last = self.last_stable(), dict[bytes, int]()
+        for data in await self.reader.read(self.log, Offset(first), Offset(stable), 2**20):
+            header = read_header(data)
+            offsets = range(max(header.base_offset, first), header.end_offset)
+            is_committed = not header.is_control and self.outcome(offsets[0])
+            if is_committed and len(last) >= self.keys_max:
+                return header.base_offset, last
+            last |= {
+                key: at
+                for at in offsets
+                if is_committed and self.items[at].is_held and (key := self.items[at].key) is not None
+            }
+        return stable, last
 
     async def restart(self) -> None:
         """Restore everything that a former life of the broker has stored."""

@@ -18,10 +18,10 @@ from dafka.broker.connections.memory import MemoryPool
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.log.offset_assigner import OffsetAssigner
-from dafka.broker.core.log.producer_state import GAP_WAIT_MS
+from dafka.broker.core.log.producer_state import GAP_WAIT_MS, Marker
 from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
 from dafka.broker.core.metadata.topics import Topic
-from dafka.broker.core.positions import Offset
+from dafka.broker.core.positions import Offset, RecordSequence
 from dafka.broker.log.appending import (
     INLINE_BYTES_MAX,
     AppendedBatches,
@@ -34,6 +34,8 @@ from dafka.broker.log.writer import LogWriter
 from dafka.config import KafkaConfig
 from dafka.errors import NotLeaderError, TopicDeletedError
 from dafka.records import Partition, RecordBatch
+from dafka.steady_clock import steady_now_ms
+from tests.broker.core.entries import batch_entry, run_entry
 
 OUTCOME = Offset(77)
 """What the search for records whose log has another leader finds."""
@@ -55,11 +57,12 @@ class Broker:
         self.dead: set[str] = set()
         self.refused = ErrorCode.NONE
         self.watchers = LogWaiters()
-        self.storage = SimpleNamespace(
+        self.storage: Any = SimpleNamespace(
             waits=SimpleNamespace(problem=""),
             durable=trio.Event(),
             durable_end=lambda partition: self.durable_ends.get(partition, 0),
             wait_capacity=trio.lowlevel.checkpoint,
+            write=lambda: self.storage.durable,
         )
 
         def append_own(records: RecordBatch, _now: float) -> list[Any]:
@@ -70,8 +73,8 @@ class Broker:
         async def find(_appended: object, *, all_replicas: bool) -> Offset:
             return OUTCOME
 
-        machine: Any = SimpleNamespace(append_own=append_own, next_sequence=self.ends.__getitem__)
         storage: Any = self.storage
+        machine: Any = SimpleNamespace(append_own=append_own, next_sequence=self.ends.__getitem__)
         brokers: Any = SimpleNamespace(is_alive=lambda address: address not in self.dead)
         outcomes: Any = SimpleNamespace(find=find)
         self.writer = LogWriter(machine, lambda _actions: None, storage, self.table, self.watchers, 500)
@@ -238,6 +241,89 @@ async def test_batches_are_refused_without_effect() -> None:
     with pytest.raises(AppendRefusedError):
         broker.appender.check_size(broker.log, 301)
     assert Broker().appender.message_bytes_max(broker.log) == 1000
+
+
+async def test_records_that_were_unpacked_before_are_appended_as_those_that_were_not() -> None:
+    found: list[list[tuple[Any, ...]]] = []
+    for is_unpacked in (True, False):
+        broker = Broker()
+        for count in (1, 2, 3):
+            sent = [batch(each, compression=Compression.ZSTD) for each in (10 * count, 20)]
+            async with broker.appender.unpacked(broker.log, sent, "source") as records:
+                assert records is not None
+                appended = broker.append(*sent, records=records if is_unpacked else None)
+            assert isinstance(appended, AppendedBatches)
+            assert appended.record_count == 10 * count + 20
+        found.append(
+            [
+                (each.partition, each.first_sequence, list(each.values), [*map(bytes, each.encoded)])
+                for each in broker.pending
+            ]
+        )
+    assert found[0] == found[1]
+    assert [first for _, first, _, _ in found[0]] == [0, 30, 70]
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+async def test_a_transaction_ends_after_the_records_before_its_marker_and_in_the_log_of_its_leader_only(
+    is_commit: bool,
+) -> None:
+    broker = Broker()
+    log = broker.log
+    for count, options in ((1, {}), (2, {"producer_id": 7, "is_transactional": True}), (1, {})):
+        broker.append(batch(count, **options))
+    written = broker.writer.append_marker(log, Marker(7, 0, is_commit))
+    assert not log.producers.open_transactions, "what the producer sends now is in its next transaction"
+    broker.append(batch(2, sequence=2, producer_id=7, is_transactional=True))
+    assert list(log.producers.open_transactions) == [7]
+    await broker.write()
+    await broker.commit(7)
+    assert written.is_set()
+    location = log.index.locate(Offset(4))
+    assert location is not None
+    (marker,) = log.index.markers(location, 1)
+    assert marker[2:5] == (7, 0, int(is_commit))
+    assert 0 <= steady_now_ms() - marker.timestamp_ms < 3_600_000
+    assert (log.index.end_offset, log.last_stable_offset) == (7, 5)
+    assert log.aborted_between(Offset(0), Offset(5)) == ([] if is_commit else [(7, 1)])
+    log.leadership = attrs.evolve(log.leadership, is_led=False)
+    with pytest.raises(NotLeaderError):
+        broker.writer.append_marker(log, Marker(7, 0, is_commit))
+    assert (log.markers, list(log.producers.open_transactions)) == ([], [7])
+
+
+@pytest.mark.parametrize("all_replicas", [True, False])
+@pytest.mark.parametrize("is_forgotten", [True, False])
+async def test_a_duplicate_of_a_batch_of_another_leader_epoch_is_acknowledged_once_that_is_merged(
+    is_forgotten: bool, all_replicas: bool
+) -> None:
+    broker = Broker(availability="branch")
+    log = broker.log
+    broker.append(batch(3))
+    await broker.write()
+    entries: list[Any] = [
+        run_entry(0, "another", 0, 4),
+        *(batch_entry(first, 2, 7, 0, first, 0, steady_now_ms()) for first in (0, 2)),
+    ]
+    assert [log.producers.admit_divergent(each) for each in entries[1:]] == [True, True]
+    broker.table.merge_divergent(log, entries)
+    appended = broker.append(batch(producer_id=7, sequence=2))
+    assert isinstance(appended, AppendedBatches)
+    assert (appended.is_duplicate, appended.is_durable()) == (True, False)
+    async with trio.open_nursery() as nursery:
+        found = await wait_all(nursery, [appended], all_replicas=all_replicas)
+        await broker.commit(3)
+        assert found == []
+        if is_forgotten:
+            log.divergent.clear()
+            log.index.append("another", RecordSequence(0), 4, is_open=False)
+        await broker.write()
+        assert appended.is_durable()
+        if all_replicas:
+            await broker.commit(6)
+            assert found == []
+            await broker.commit(7)
+    assert found == [-1 if is_forgotten else 5]
 
 
 async def test_compressed_batches_are_unpacked_within_the_limit_of_their_topic_when_there_is_room() -> None:

@@ -10,6 +10,7 @@ from dafka.batches import check_crc, encode_batch, read_header
 from dafka.broker.core.positions import Offset
 from dafka.broker.log.compaction import LogCompaction
 from dafka.config import Config
+from dafka.errors import StorageError
 from dafka.records import Partition
 from dafka.storage.capabilities import Compactable
 from dafka.storage.compaction import CompactionPolicy
@@ -91,3 +92,20 @@ async def test_records_that_are_not_in_the_index_yet_are_not_taken_for_compacted
         await compact(cluster, "A")
         (clean_ends,) = [await storage.load_positions(each) for each in await storage.position_names()]
         assert list(clean_ends.values()) == [COUNT]
+
+
+async def test_damaged_records_are_named_and_nothing_counts_as_compacted(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_virtual_cluster("A", "A") as cluster:
+        await append(cluster, "A", 0, COUNT)
+        reader = cluster.brokers["A"].reader
+        (data,) = await reader.read(cluster.log("A"), Offset(0), Offset(COUNT), 2**20)
+
+        async def read(*_arguments: object) -> list[bytes]:
+            return [data[:61] + b"\xff" * (len(data) - 61)]
+
+        monkeypatch.setattr(type(reader), "read", read)
+        with pytest.raises(StorageError, match="log 0 of orders: "):
+            await compact(cluster, "A")
+        assert not await cluster.disks["A"].position_names()

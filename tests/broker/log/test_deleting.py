@@ -161,6 +161,49 @@ async def test_requests_are_refused_while_the_storage_fails_and_accepted_when_it
         assert await cluster.read("A") == [b"x", b"x", b"a", b"b", b"c"]
 
 
+async def test_storage_gives_room_and_offsets_when_records_are_durable_and_drops_what_it_can(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_virtual_cluster("A", "A", store_pending_bytes_max=5000) as cluster:
+        await cluster.create("payments", "A")
+        await cluster.append("A", b"x", b"y", topic="payments")
+        disk, log, other = cluster.disks["A"], cluster.log("A"), cluster.log("A", "payments").leader_partition
+        storage, writer = cluster.brokers["A"].storage, cluster.brokers["A"].writer
+        disk.append_s = 3
+        writer.append(log, batch(b"small"))
+        began = trio.current_time()
+        await storage.wait_capacity()
+        assert trio.current_time() == began
+        large = writer.append(log, batch(*[b"v" * 500] * 10))
+        await storage.wait_capacity()
+        assert large.durable.is_set()
+        assert 3 <= trio.current_time() - began < 10
+        native = RecordBatch(Partition("orders", "D" * 32), 0, [b"n"] * 4, timestamps=[1] * 4)
+        await disk.append([native])
+        await storage.assign_offsets(log, native)
+        assert log.index.find("D" * 32, native.first_sequence) == 11  # type: ignore[arg-type]
+        trim = disk.trim
+
+        async def trim_own(partition: Partition, sequence: int) -> None:
+            if partition == other:
+                raise StorageError("it fails once")
+            await trim(partition, sequence)
+
+        monkeypatch.setattr(disk, "trim", trim_own)
+        with pytest.raises(StorageError):
+            await storage.trim({log.leader_partition: 99, other: 1})
+        assert cluster.earliest("A", log.leader_partition, other) == [11, 0]
+        await storage.trim({log.leader_partition: 5})
+        assert cluster.earliest("A", log.leader_partition, other) == [11, 0]
+        disk.is_full = True
+        writer.append(log, batch(*[b"v" * 500] * 10))
+        for least_s, most_s in ((FAILING_S, 3 * FAILING_S), (0, 0)):
+            began = trio.current_time()
+            with pytest.raises(StorageError, match="no space left"):
+                await storage.wait_capacity()
+            assert least_s <= trio.current_time() - began <= most_s
+
+
 async def test_records_before_the_start_of_a_log_are_dropped_at_all_replicas(autojump_clock: MockClock) -> None:
     async with open_virtual_cluster("ABC", "ABC", store_retention_interval_ms=1000) as cluster:
         await cluster.append("A", *[b"%d" % number for number in range(10)])

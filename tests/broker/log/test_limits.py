@@ -5,20 +5,26 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
+import attrs
 import pytest
 import trio
 from trio.testing import MockClock
 
 from dafka import wire
 from dafka.broker.core.log.log import Log
-from dafka.broker.core.metadata.topics import Topic
+from dafka.broker.core.log.log_table import LogTable
+from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
+from dafka.broker.core.metadata.topics import MESSAGES_AGE_MS, Topic
+from dafka.broker.log.compaction import LogCompaction
 from dafka.broker.log.durable_waits import DURABLE_S, FAILING_S, DurableWaits
 from dafka.broker.log.own_partitions import HEAD_WAITS_S, HeadAnnouncer
-from dafka.broker.log.retention import _limits_of
+from dafka.broker.log.retention import LogRetention, _limits_of
 from dafka.broker.log.waiters import LogWaiters
+from dafka.config import Config, StoreConfig
 from dafka.errors import StorageError
 from dafka.records import Partition
 from dafka.storage import RetentionPolicy
+from dafka.storage.compaction import CompactionPolicy
 
 DEFAULT = RetentionPolicy(age_ms=100, bytes_max=200, records_max=300)
 
@@ -40,6 +46,64 @@ def test_settings_of_a_topic_replace_the_limits_of_the_broker(
     settings: dict[str, str], is_compacted: bool, expected: RetentionPolicy
 ) -> None:
     assert _limits_of(Topic("orders", "1D", 1, settings), DEFAULT, is_compacted=is_compacted) == expected
+
+
+def test_internal_topics_have_no_limits_except_messages_which_are_kept_for_minutes() -> None:
+    topics = {name: Topic(name, "1D", 1, {"retention.ms": "7"}) for name in ("orders", "compacted", "$messages", "$x")}
+    table: Any = SimpleNamespace(topics=topics)
+    unused: Any = None
+    config = StoreConfig(
+        retention_ms=100, retention_bytes=200, retention_records=300, compact_topics=("compacted", "new")
+    )
+    retention = LogRetention(unused, unused, table, (), unused, config, "A")
+    kept = RetentionPolicy(bytes_max=200, records_max=300)
+    for name, expected in {
+        "orders": attrs.evolve(kept, age_ms=7),
+        "unknown": attrs.evolve(kept, age_ms=100),
+        "compacted": RetentionPolicy(),
+        "$messages": RetentionPolicy(age_ms=MESSAGES_AGE_MS),
+        "$x": RetentionPolicy(),
+    }.items():
+        assert retention._policy_of(name) == expected, name
+
+
+async def test_readable_logs_of_compacted_topics_are_compacted_again_and_again_as_their_topics_say(
+    autojump_clock: MockClock,
+) -> None:
+    store = StoreConfig(
+        compact_topics=("default", "$internal"),
+        compaction_dirty_percent=30,
+        tombstone_ms=5,
+        compaction_keys_max=9,
+        compaction_interval_ms=7000,
+    )
+    settings = {"cleanup.policy": "compact,delete", "min.cleanable.dirty.ratio": "0.1", "delete.retention.ms": "8"}
+    default = CompactionPolicy(dirty_ratio=0.3, tombstone_ms=5, keys_max=9)
+    own = CompactionPolicy(dirty_ratio=0.1, tombstone_ms=8, keys_max=9)
+    table = LogTable("A")
+    for name, each in {"default": {}, "own": settings, "not": {"cleanup.policy": "delete"}, "$internal": {}}.items():
+        table.add_topic(Topic(name, name, 3, each))
+    for name in ("default", "own"):
+        for number, is_readable in enumerate((False, True, False)):
+            leadership = LeaderAndIsr("A", 0, is_led=number == 0, is_follower_readable=is_readable)
+            table.logs(name)[number].leadership = leadership
+    done: list[Any] = []
+
+    async def attempt(partition: Partition, work: Any) -> None:
+        log, policy = work.args
+        done.append((trio.current_time(), partition, log.topic, log.number, policy))
+
+    unused: Any = None
+    compactor: Any = SimpleNamespace(is_possible=True, attempt=attempt)
+    began = trio.current_time()
+    with trio.move_on_after(13):
+        await LogCompaction(table, unused, unused, compactor, Config(store=store)).run()
+    assert done == [
+        (pytest.approx(began + later), table.logs(name)[number].leader_partition, name, number, policy)
+        for later in (0, 7)
+        for name, policy in (("default", default), ("own", own))
+        for number in (0, 1)
+    ]
 
 
 async def test_waits_end_after_their_time_or_when_writes_have_failed_for_a_while(autojump_clock: MockClock) -> None:
