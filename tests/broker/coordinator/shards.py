@@ -19,11 +19,15 @@ from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
 from dafka.broker.core.transactions.coordinator import TransactionCoordinator, TransactionSettings
 from dafka.broker.log.durable_waits import DurableWaits
+from dafka.errors import StorageError
 from dafka.records import Partition
 
 
 class Records:
-    """Stands in for a `CoordinatorLog`: it keeps all records, and counts how many are durable."""
+    """Stands in for a `CoordinatorLog`: it keeps all records, and counts how many are durable.
+
+    It fails when it loads or, if the storage has not failed, when it writes.
+    """
 
     def __init__(self, records: Iterable[StateRecord] = ()) -> None:
         self.is_settled = True
@@ -31,6 +35,7 @@ class Records:
         self.durable = len(self.put_records)
         self.loads = trio.Event()
         self.confirm: Callable[[int], None] = lambda _count: None
+        self.failure: Exception | None = None
 
     @property
     def values(self) -> dict[bytes, bytes]:
@@ -39,12 +44,16 @@ class Records:
 
     async def load(self) -> None:
         await self.loads.wait()
+        if isinstance(self.failure, StorageError):
+            raise self.failure
 
     def put(self, records: Iterable[StateRecord]) -> None:
         self.put_records += records
 
     async def write(self, confirm: Callable[[int], None]) -> None:
         self.confirm = confirm
+        if self.failure is not None:
+            raise self.failure
         await trio.sleep_forever()
 
     def commit(self, count: int | None = None) -> None:
@@ -66,12 +75,15 @@ class Shard:
     ended: list[WriteMarkers] = attrs.field(factory=list)
     end: Callable[[CoordinatorShard, WriteMarkers], Any] | None = None
     waits: DurableWaits = attrs.field(factory=DurableWaits)
-    log: Log = attrs.field(init=False)
+    log: Log = attrs.field()
     shard: CoordinatorShard = attrs.field(init=False)
 
-    def __attrs_post_init__(self) -> None:
+    @log.default
+    def _make_log(self) -> Log:
         place = Partition(COORDINATORS_TOPIC, "own")
-        self.log = Log(COORDINATORS_TOPIC, self.number, place, place, leadership=LeaderAndIsr("here", self.epoch))
+        return Log(COORDINATORS_TOPIC, self.number, place, place, leadership=LeaderAndIsr("here", self.epoch))
+
+    def __attrs_post_init__(self) -> None:
         ids = iter(range(10**6))
         stands: Any = self  # for leases
         records: Any = self.records

@@ -10,8 +10,9 @@ import pytest
 import trio
 import trio.testing
 
+from dafka.broker.coordinator import participants
 from dafka.broker.coordinator.coordinator_shard import CoordinatorError
-from dafka.broker.coordinator.participants import RETRY_S, TransactionParticipants
+from dafka.broker.coordinator.participants import LOCAL_RETRY_S, RETRY_S, TransactionParticipants
 from dafka.broker.coordinator.transaction_messages import Ask, Begin, End, Ended, Refuse, TransactionParticipant
 from dafka.broker.core.coordination.effects import Answer
 from dafka.broker.core.coordination.state_records import COORDINATORS_TOPIC
@@ -53,6 +54,7 @@ class Broker:
         self.sent: list[tuple[str, Message]] = []
         self.others: list[Broker] = []
         self.markers: list[tuple[Log, Marker]] = []
+        self.failures: list[bool] = []
         self.written = trio.Event()
         self.watchers = LogWaiters()
         self.changed = trio.Event()
@@ -85,7 +87,7 @@ class Broker:
             each.messenger.receive(self.address, value)
 
     def _append_marker(self, log: Log, marker: Marker) -> trio.Event:
-        if not log.leadership.is_led:
+        if not log.leadership.is_led or (self.failures and self.failures.pop()):
             raise NotLeaderError("another broker leads", "")
         self.markers.append((log, marker))
         return self.written
@@ -236,6 +238,11 @@ async def test_a_leader_ends_a_transaction_once_and_confirms_when_enough_replica
         await trio.testing.wait_all_tasks_blocked()
         assert leader.markers == []
         assert leader.check() is ErrorCode.NONE
+        leader.failures = [True]
+        leader.hear(End(0, 5, OWN, LOG, 1, True, 3))
+        leader.hear(Ask("t", OWN, LOG, 1))
+        await trio.testing.wait_all_tasks_blocked()
+        assert (leader.markers, leader.failures) == ([], []), "it does not lead the log, and coordinates nothing"
         leader.hear(End(0, 5, OWN, LOG, 1, True, 3))
         assert leader.markers == [(leader.log, Marker(7, 3, True))]
         assert leader.check() is ErrorCode.NOT_ENOUGH_REPLICAS, "the transaction has ended"
@@ -288,3 +295,54 @@ async def test_a_coordinator_ends_a_transaction_everywhere_and_repeats_its_reque
             TransactionPhase.COMPLETE_ABORT
         ]
         nursery.cancel_scope.cancel()
+
+
+async def test_a_coordinator_ends_a_transaction_at_whoever_leads_a_log_at_the_time(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with serve(Shard(Records(), epoch=5)) as shard, trio.open_nursery() as nursery:
+        coordinator = Broker("coordinator", leads=False, shard=shard)
+        shard.end = coordinator.participants.end
+        gone = TopicPartition("gone", 0)
+        producer = await add(shard, ORDERS, gone)
+        coordinator.participants.begin(shard.shard, producer, logs=[gone])
+        ended = shard.shard.transactions.end_transaction(0, "t", producer, True, steady_now_ms())
+        shard.shard.execute([each for each in ended if not isinstance(each, Answer)])
+        coordinator.log.leadership = LeaderAndIsr("", 1, is_led=False)
+        await shard.commit()
+        await trio.sleep(1.5 * RETRY_S)
+        assert coordinator.taken() == []
+        for leader, epoch in (("leader", 2), ("other", 3)):
+            coordinator.log.leadership = LeaderAndIsr(leader, epoch, is_led=False)
+            changed, coordinator.changed = coordinator.changed, trio.Event()
+            changed.set()
+            await trio.testing.wait_all_tasks_blocked()
+            ((to, end),) = coordinator.taken()
+            assert isinstance(end, End)
+            assert (to, attrs.evolve(end, request=0)) == (leader, End(0, 5, producer, LOG, epoch, True, 0))
+        coordinator.failures, coordinator.written = [True, True], trio.Event()
+        coordinator.log.leadership = LeaderAndIsr("coordinator", 4)
+        coordinator.changed.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert coordinator.markers == []
+        await trio.sleep(2.5 * LOCAL_RETRY_S)
+        assert coordinator.markers == [(coordinator.log, Marker(*producer, True))]
+        (transaction,) = shard.shard.transactions.list_transactions()
+        assert transaction.phase is TransactionPhase.PREPARE_COMMIT
+        coordinator.written.set()
+        await trio.testing.wait_all_tasks_blocked()
+        (transaction,) = shard.shard.transactions.list_transactions()
+        assert transaction.phase is TransactionPhase.COMPLETE_COMMIT
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_leader_remembers_a_limited_number_of_questions_and_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(participants, "REFUSED_MAX", 3)
+    leader = Broker("leader", leads=True)
+    for number in range(10):
+        assert leader.check(Producer(number, 0)) is ErrorCode.NOT_ENOUGH_REPLICAS
+        leader.hear(Refuse(0, 5, Producer(number + 20, 0), LOG, 1, ErrorCode.PRODUCER_FENCED))
+        begun = leader.participants._begun_in(leader.log)
+        assert len(begun.asked) == len(begun.refused) == number % 3 + 1
+        assert leader.check(Producer(number + 20, 0)) is ErrorCode.INVALID_PRODUCER_EPOCH
+        leader.hear(Refuse(0, 5, Producer(number + 20, 0), LOG, 1, ErrorCode.PRODUCER_FENCED))

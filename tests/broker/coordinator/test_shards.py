@@ -57,23 +57,6 @@ async def append(node: BrokerNode, log: Log, records: list[StateRecord], epoch: 
     await node.writer.append(log, [(check_crc(data), data)]).wait_offset()
 
 
-async def test_coordinators_that_may_have_been_replaced_tell_no_offsets(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with open_broker_service(f"sqlite:{tmp_path}/broker.db") as broker:
-        await broker.groups.commit_offsets(commit("g", 7))
-        log = broker.node.log_table.find_log(COORDINATORS_TOPIC, shard_of("g"))
-        assert log is not None
-        with monkeypatch.context() as patch:
-            patch.setattr(broker.node.leases, "holds_lease", lambda asked: asked is not log)
-            for read in (broker.groups.fetch_offsets, broker.transactions.describe_transaction):
-                with pytest.raises(CoordinatorError, match="COORDINATOR_LOAD_IN_PROGRESS"):
-                    await read("g")
-            described = await broker.groups.describe_groups(["g"])
-            assert described["g"].error_code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        assert (await broker.groups.fetch_offsets("g"))[PLACE].offset == 7
-
-
 async def test_requests_of_many_groups_wait_for_all_slots_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_broker_service() as broker:
         waiting: list[object] = []
