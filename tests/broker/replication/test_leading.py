@@ -8,10 +8,12 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from dafka import wire
 from dafka.broker.core.log.entries import BatchEntry, RunEntry
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.positions import Offset, RecordSequence
+from dafka.broker.core.replication.records import LeaderAndEpoch
 from dafka.broker.core.replication.replicated_logs import ReplicatedLog
 from dafka.broker.log.index_reader import read_tail
 from dafka.broker.replication import leader as leader_module
@@ -478,6 +480,51 @@ async def test_records_of_producers_that_cannot_be_read_yet_get_their_offsets_la
             each.unreadable.clear()
         await wait_for(lambda: cluster.leader() != "" and cluster.log(cluster.leader()).high_watermark == 1)
         assert await cluster.read(cluster.leader()) == [b"n"]
+
+
+async def test_records_of_a_producer_that_goes_on_while_the_leader_changes_get_their_offsets_in_order(
+    autojump_clock: MockClock,
+) -> None:
+    native, values = Partition("orders", "D" * 32), [b"%d" % number for number in range(80)]
+    async with open_virtual_cluster("ABC", "ABC") as cluster, trio.open_nursery() as nursery:
+        for disk in cluster.disks.values():
+            disk.append_s = 0.2
+
+        async def produce() -> None:
+            for sequence, value in enumerate(values):
+                run = wire.RecordRun(RecordBatch(native, sequence, [value], timestamps=[1]))
+                for each in list(cluster.sockets.values()):
+                    each.arrive([run])
+                await trio.sleep(0.05)
+
+        nursery.start_soon(produce)
+        for stopped in "AB":
+            await trio.sleep(1)
+            if cluster.leader() == stopped:
+                await cluster.stop(stopped)
+                await cluster.wait_leader("ABC".replace(stopped, ""))
+                await cluster.start(stopped)
+        await wait_for(lambda: cluster.leader() != "" and cluster.log(cluster.leader()).high_watermark == len(values))
+        assert await cluster.read(cluster.leader()) == values
+
+
+async def test_divergent_records_are_merged_when_their_index_arrives_late(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster("ABC", "ABC") as cluster:
+        cluster.cut("A", "BC")
+        await cluster.brokers["A"].writer.append(cluster.log("A"), batch(b"late")).durable.wait()
+        leader = await cluster.wait_leader("BC")
+        late = LeaderAndEpoch(0, "A" * 32), LeaderAndEpoch(10**6, leader * 32)
+        led_logs, log = cluster.brokers[leader].replicator.led_logs, cluster.replicated(leader)
+        assert led_logs._has_ended(log, *late), "it is dead"
+        cluster.lost.add(log.index_partition(late[0]))
+        cluster.heal()
+        await wait_for(lambda: cluster.in_sync() == "ABC")
+        assert not led_logs._has_ended(log, *late), "it lives, and has not voted in such a late epoch"
+        await trio.sleep(5)
+        assert cluster.log(leader).high_watermark == 0
+        cluster.lost.clear()
+        await wait_for(lambda: cluster.log(leader).high_watermark == 1)
+        assert await cluster.read(leader) == [b"late"]
 
 
 async def test_a_leader_merges_what_it_had_stored_before_it_led(autojump_clock: MockClock) -> None:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import attrs
 import pytest
 import trio
 from trio.testing import MockClock
 
-from dafka.broker.core.metadata.brokers import BROKERS_TOPIC, Brokers, decode_broker
+from dafka.broker.core.metadata.brokers import BROKERS_TOPIC, BrokerRegistration, Brokers, decode_broker
 from dafka.broker.core.metadata.topics import TOPICS_TOPIC
 from dafka.broker.core.replication.records import BRANCHES_TOPIC
+from dafka.broker.replication.membership import SETTLE_S, Membership
+from dafka.config.settings import BrokerConfig
 from dafka.errors import ConfigError
 from dafka.records import Partition
 from tests.broker.replication.virtual_cluster import PATIENCE_S, VirtualCluster, open_virtual_cluster, wait_for
@@ -69,6 +73,57 @@ async def test_a_broker_with_the_number_of_a_running_one_is_refused_and_leaves(a
             await cluster.run("C", {"number": 1})
         await wait_for(lambda: [each.number for each in cluster.brokers["A"].brokers.all()] == [1])
         await cluster.start("B", number=2)
+
+
+@pytest.mark.parametrize("has_peers", [True, False])
+@pytest.mark.parametrize("settles_after_s", [0.5, 10**6])
+async def test_a_broker_that_starts_waits_as_long_as_others_can_be_there(
+    autojump_clock: MockClock, settles_after_s: float, has_peers: bool
+) -> None:
+    begun = trio.current_time()
+    node: Any = SimpleNamespace(
+        peers=[1] * has_peers, wait_settled=lambda: trio.sleep_until(begun + settles_after_s), unheard_towers=list
+    )
+    brokers = SimpleNamespace(own=BrokerRegistration(address="A" * 32, is_starting=True), rivals=list)
+    tables: Any = SimpleNamespace(brokers=brokers, logs=None)
+    unused: Any = None
+    config = BrokerConfig(leader_timeout_ms=5000, heartbeat_ms=500)
+    membership = Membership(tables, unused, unused, node, config)
+    await membership.wait_others()
+    assert trio.current_time() - begun == pytest.approx(min(settles_after_s + has_peers, SETTLE_S))
+    for rivals, unheard_towers, is_enough in (([1], [1], False), ([], [], False), ([], [1], True)):
+        brokers.rivals, node.unheard_towers = rivals.copy, unheard_towers.copy
+        with trio.move_on_after(3 * SETTLE_S) as scope:
+            began = trio.current_time()
+            await membership.wait_number()
+            assert SETTLE_S <= trio.current_time() - began < SETTLE_S + 0.5
+        assert scope.cancelled_caught != is_enough
+    if settles_after_s < trio.current_time() - begun:
+        began = trio.current_time()
+        await membership.settle_number()
+        assert trio.current_time() - began == pytest.approx(5)
+        await membership.wait_number()
+        assert trio.current_time() - began == pytest.approx(5)
+        assert not brokers.own.is_starting
+
+
+async def test_a_number_that_two_running_brokers_have_is_reported_once(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_virtual_cluster() as cluster:
+        cluster.cut("A", "B")
+        for name in "AB":
+            await cluster.start(name, are_cut=True, number=1)
+        brokers = list(cluster.brokers.values())
+        await wait_for(lambda: not any(each.brokers.own.is_starting for each in brokers))
+        brokers[0].membership.update_registration(http_url="http://first")
+        cluster.heal()
+        await trio.sleep(10)
+        found = [each.getMessage() for each in caplog.records if "has the number 1, too" in each.getMessage()]
+        assert sorted(found) == [
+            f"the broker {each}{where} has the number 1, too; start one of the two with another one"
+            for each, where in (("A" * 32, " at http://first"), ("B" * 32, ""))
+        ]
 
 
 async def test_the_registration_of_a_broker_is_stored_and_reaches_the_others(autojump_clock: MockClock) -> None:

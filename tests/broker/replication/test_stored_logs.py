@@ -7,7 +7,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from dafka.broker.core.positions import Offset
 from dafka.broker.core.replication.checkpoints import CHECKPOINTS_TOPIC, decode_checkpoint
+from dafka.broker.core.replication.effects import AdvanceHighWatermark, WriteControl
 from dafka.broker.core.replication.records import (
     BRANCHES_TOPIC,
     EpochStart,
@@ -17,6 +19,7 @@ from dafka.broker.core.replication.records import (
     encode_control,
     key_of,
 )
+from dafka.broker.core.replication.replicated_logs import LogAction
 from dafka.broker.replication.checkpoints import WRITE_S
 from dafka.records import Partition
 from tests.broker.replication.virtual_cluster import VirtualCluster, open_virtual_cluster, wait_for
@@ -118,10 +121,13 @@ async def test_a_log_whose_index_cannot_be_read_or_grows_meanwhile_is_loaded_lat
         assert cluster.replicated("C").local_log.acknowledged_end(LeaderAndEpoch(0, "A" * 32)) == end
 
 
-async def test_late_control_records_of_deleted_topics_are_forgotten(autojump_clock: MockClock) -> None:
-    async with open_virtual_cluster("AB", "AB") as cluster:
+async def test_nothing_of_a_deleted_topic_is_remembered_or_comes_back_late(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster("AB", "AB", rack="r", topic={"availability": "branch"}) as cluster:
         first = cluster.brokers["A"]
         replicated = cluster.replicated("A")
+        await cluster.append("A", b"a")
+        led_logs = [each.replicator.led_logs for each in cluster.brokers.values()]
+        waiting = [each._missing.setdefault(replicated.name, trio.Event()) for each in led_logs]
         late = attrs.evolve(replicated.replica.latest, leader_epoch=LeaderAndEpoch(9, "B" * 32))
         await first.delete_topic("orders")
         await wait_for(lambda: not any(cluster.brokers[each].storage.state(BRANCHES_TOPIC) for each in "AB"))
@@ -130,6 +136,15 @@ async def test_late_control_records_of_deleted_topics_are_forgotten(autojump_clo
             row = (key_of(late).encode(), encode_control(late))
             first.replicator.learn(Partition(BRANCHES_TOPIC, writer * 32), [row])
         assert not first.replicator.logs.has_control(replicated.name)
+        await cluster.create("orders", "AB")
+        effects = (WriteControl(late), AdvanceHighWatermark(Offset(9)))
+        first.replicator.act([LogAction(replicated, each) for each in effects])
+        await first.storage.wait_durable()
+        assert not any(replicated.name in each.decode() for each in first.storage.state(BRANCHES_TOPIC))
+        assert cluster.log("A").high_watermark == 0
+        assert all(each.is_set() for each in waiting)
+        for each in led_logs:
+            assert not any(replicated.name in known for known in vars(each).values() if isinstance(known, dict))
 
 
 async def test_checkpoints_of_indexes_that_are_gone_are_removed_and_malformed_ones_ignored(
