@@ -46,6 +46,7 @@ JOIN = JoinRequest(
     protocol_type="consumer",
     protocols=(("range", b""),),
 )
+UNSETTLED = WriteState((StateRecord(OFFSETS_TOPIC, b"{}", b"{}"),))
 READS = {"fetch_offsets", "describe_groups", "describe_transaction"}
 
 
@@ -86,8 +87,9 @@ class Serving:
         self.shards.append(shard)
         return shard.shard
 
-    async def lead(self, epoch: int, *, is_led: bool = True) -> None:
-        self.log.leadership = LeaderAndIsr("here" if is_led else "there", epoch, is_led=is_led)
+    async def lead(self, epoch: int, *others: Log, is_led: bool = True) -> None:
+        for log in (self.log, *others):
+            log.leadership = LeaderAndIsr("here" if is_led else "there", epoch, is_led=is_led)
         changed, self.changed = self.changed, trio.Event()
         changed.set()
         await wait_all_tasks_blocked()
@@ -164,7 +166,7 @@ async def test_requests_get_the_error_of_a_shard_that_is_elsewhere_loading_or_lo
         serving.shards[-1].records.loads.set()
         await wait_all_tasks_blocked()
         assert serving.coordinators.any() is serving.find()
-        serving.find().execute([WriteState((StateRecord(OFFSETS_TOPIC, b"{}", b"{}"),))])  # type: ignore[union-attr]
+        serving.find().execute([UNSETTLED])  # type: ignore[union-attr]
         async with serving.asking() as found:
             assert found == {}
             await serving.lead(2, is_led=False)
@@ -174,11 +176,10 @@ async def test_requests_get_the_error_of_a_shard_that_is_elsewhere_loading_or_lo
 async def test_requests_wait_for_durability_as_long_as_each_may_and_reads_check_the_lease_last(
     autojump_clock: MockClock,
 ) -> None:
-    unsettled = WriteState((StateRecord(OFFSETS_TOPIC, b"{}", b"{}"),))
     async with serve(Serving()) as serving:
         await serving.lead(0)
         shard = serving.shards[-1]
-        shard.shard.execute([unsettled])
+        shard.shard.execute([UNSETTLED])
         async with serving.asking() as found:
             pass
         assert {name: error for name, (error, _) in found.items()} == dict.fromkeys(
@@ -187,7 +188,7 @@ async def test_requests_wait_for_durability_as_long_as_each_may_and_reads_check_
         assert {name: after for name, (_, after) in found.items()} == pytest.approx(
             {name: wait_s for name, (wait_s, _) in serving.requests().items()}
         )
-        shard.shard.execute([unsettled])
+        shard.shard.execute([UNSETTLED])
         async with serving.asking() as found:
             shard.holds_lease = False
             await shard.commit()
@@ -200,6 +201,53 @@ async def test_requests_wait_for_durability_as_long_as_each_may_and_reads_check_
         async with serving.asking() as found:
             refused = {name for name, (error, _) in found.items() if error is ErrorCode.COORDINATOR_NOT_AVAILABLE}
             assert refused == serving.requests().keys() - READS - {"heartbeat"}
+
+
+async def test_requests_about_many_groups_wait_for_all_shards_at_once_and_none_is_answered_in_part(
+    autojump_clock: MockClock,
+) -> None:
+    names = [f"g{number}" for number in range(200)]
+    async with serve(Serving()) as serving:
+        groups, transactions = serving.groups, serving.transactions
+        await serving.lead(0, *serving.table.logs(COORDINATORS_TOPIC))
+        first, found = serving.shards[0], dict[str, Any]()
+        calls: dict[str, Callable[[], Awaitable[object]]] = {
+            "list groups": groups.list_groups,
+            "list transactions": transactions.list_transactions,
+            "wait": groups.wait_committed,
+            "describe": lambda: groups.describe_groups(names),
+            "delete": lambda: groups.delete_groups(names),
+        }
+
+        async def call(name: str) -> None:
+            try:
+                found[name] = await calls[name]()
+            except CoordinatorError as refused:
+                found[name] = refused.error_code
+
+        for lost in (False, True):
+            found.clear()
+            for each in serving.shards:
+                each.shard.execute([UNSETTLED])
+            async with trio.open_nursery() as nursery:
+                for name in calls:
+                    nursery.start_soon(call, name)
+                await wait_all_tasks_blocked()
+                for each in serving.shards[1:]:
+                    await each.commit()
+                    assert found == {}
+                if lost:
+                    first.shard.close()
+                else:
+                    await trio.sleep(DURABLE_S)
+                    await first.commit()
+            error = ErrorCode.NOT_COORDINATOR if lost else ErrorCode.COORDINATOR_NOT_AVAILABLE
+            assert found["list groups"] == found["list transactions"] == ([] if lost else error)
+            assert (
+                {name for name in names if found["describe"][name].error_code is error}
+                == {name for name, each in found["delete"].items() if each is error}
+                == {name for name in names if shard_of(name) == first.log.number}
+            )
 
 
 async def test_a_shard_is_served_in_each_epoch_of_its_log_and_loaded_again_a_second_after_it_has_failed(

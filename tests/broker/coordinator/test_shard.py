@@ -10,7 +10,6 @@ import pytest
 import trio
 import trio.testing
 
-from dafka.broker.coordinator.coordinator_shard import CoordinatorError
 from dafka.broker.core.coordination.effects import Action, Answer, WriteState
 from dafka.broker.core.coordination.state_records import OFFSETS_TOPIC, StateRecord
 from dafka.broker.core.error_codes import ErrorCode
@@ -18,7 +17,6 @@ from dafka.broker.core.groups.coordinator import CommitRequest, OffsetToCommit
 from dafka.broker.core.log.producer_state import Producer
 from dafka.broker.core.topic_partition import TopicPartition
 from dafka.broker.core.transactions.transaction import TransactionPhase
-from dafka.broker.log.durable_waits import DURABLE_S, FAILING_S
 from dafka.steady_clock import steady_now_ms
 from tests.broker.coordinator.shards import Records, Shard, serve
 
@@ -29,17 +27,13 @@ def record(number: int) -> StateRecord:
     return StateRecord(OFFSETS_TOPIC, b'["offset","g","orders",%d]' % number, b"{}")
 
 
-async def outcome(shard: Shard, answers: list[Any], call: Any, **options: Any) -> None:
-    """Note what a request gets."""
-    try:
-        answers.append(await shard.shard.ask(call, **options))
-    except CoordinatorError as error:
-        answers.append(error.error_code)
-
-
 async def send(nursery: trio.Nursery, shard: Shard, answers: list[Any], call: Any) -> None:
-    """Send a request that may wait."""
-    nursery.start_soon(outcome, shard, answers, call)
+    """Send a request that may wait, and note what it gets."""
+
+    async def ask() -> None:
+        answers.append(await shard.shard.ask(call))
+
+    nursery.start_soon(ask)
     await trio.testing.wait_all_tasks_blocked()
 
 
@@ -70,31 +64,6 @@ async def test_answers_come_in_order_as_soon_as_all_earlier_records_are_durable(
         assert executed == sorted(answers) == list(range(12))
 
 
-async def test_positions_are_durable_before_their_commit_is_acknowledged_or_they_are_read() -> None:
-    request = CommitRequest(group_id="g", offsets={ORDERS: OffsetToCommit(7)})
-    async with serve(Shard(Records())) as shard, trio.open_nursery() as nursery:
-        groups = shard.shard.groups
-        answers: list[Any] = []
-        read = trio.Event()
-        await send(nursery, shard, answers, lambda token: groups.commit_offsets(token, request, 0))
-        nursery.start_soon(
-            outcome, shard, answers, lambda token: groups.commit_transaction_offsets(token, request, 1, 0)
-        )
-
-        async def wait_read() -> None:
-            await shard.shard.wait_committed()
-            read.set()
-
-        await trio.testing.wait_all_tasks_blocked()
-        nursery.start_soon(wait_read)
-        await trio.testing.wait_all_tasks_blocked()
-        assert (answers, read.is_set()) == ([], False)
-        await shard.commit(1)
-        assert (answers, read.is_set()) == ([{ORDERS: ErrorCode.NONE}], False)
-        await shard.commit(1)
-        assert (answers, read.is_set()) == ([{ORDERS: ErrorCode.NONE}] * 2, True)
-
-
 async def test_a_transaction_is_ended_after_its_decision_is_durable_and_answered_after_its_completion_is() -> None:
     async with serve(Shard(Records())) as shard, trio.open_nursery() as nursery:
         coordinator, now = shard.shard.transactions, steady_now_ms()
@@ -116,48 +85,6 @@ async def test_a_transaction_is_ended_after_its_decision_is_durable_and_answered
         assert answers == [ErrorCode.NONE]
         await shard.commit()
         assert answers == [ErrorCode.NONE] * 2
-
-
-async def test_a_shard_that_is_lost_refuses_everything_that_waits() -> None:
-    request = CommitRequest(group_id="g", offsets={ORDERS: OffsetToCommit(7)})
-    answers: list[Any] = []
-    async with trio.open_nursery() as nursery:
-        async with serve(Shard(Records())) as shard:
-            groups = shard.shard.groups
-            await send(nursery, shard, answers, lambda token: groups.commit_offsets(token, request, 0))
-        shard.shard.close()
-    assert answers == [ErrorCode.NOT_COORDINATOR]
-
-
-async def test_requests_end_after_their_time_and_are_refused_without_effect_while_the_storage_fails(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
-    request = CommitRequest(group_id="g", offsets={ORDERS: OffsetToCommit(7)})
-    async with serve(Shard(Records())) as shard:
-        groups = shard.shard.groups
-        for wait_s, options in ((DURABLE_S, {}), (5.0, {"wait_s": 5.0})):
-            answers: list[Any] = []
-            began = trio.current_time()
-            await outcome(shard, answers, lambda token: groups.commit_offsets(token, request, 0), **options)
-            assert answers == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
-            assert trio.current_time() - began == pytest.approx(wait_s)
-        shard.waits.record_failure("disk full")
-        await trio.sleep(FAILING_S)
-        shard.waits.record_failure("disk full")
-        with pytest.raises(CoordinatorError, match="disk full"):
-            await shard.shard.ask(lambda _token: pytest.fail("it was executed"))
-        shard.waits.record_success()
-        shard.records.commit()
-        await shard.shard.wait_committed()
-
-
-async def test_reads_are_refused_when_another_broker_may_have_begun() -> None:
-    async with serve(Shard(Records())) as shard:
-        shard.shard.check_lease()
-        shard.holds_lease = False
-        with pytest.raises(CoordinatorError) as refused:
-            shard.shard.check_lease()
-        assert refused.value.error_code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
 async def restored(records: list[StateRecord], **fields: Any) -> Shard:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -13,12 +13,9 @@ import trio
 from dafka.batches import check_crc, encode_batch
 from dafka.broker.coordinator import coordinator_log as slot_log
 from dafka.broker.coordinator.coordinator_log import CoordinatorLog
-from dafka.broker.coordinator.coordinator_shard import CoordinatorError, CoordinatorShard
-from dafka.broker.core.coordination.state_records import COORDINATORS_TOPIC, SHARDS, StateRecord, shard_of
-from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.coordination.state_records import COORDINATORS_TOPIC, StateRecord, shard_of
 from dafka.broker.core.groups.coordinator import CommitRequest, OffsetToCommit
 from dafka.broker.core.log.log import Log
-from dafka.broker.core.log.producer_state import Producer
 from dafka.broker.core.positions import Offset
 from dafka.broker.core.topic_partition import TopicPartition
 from dafka.broker.log.retention import RecordDeletion
@@ -32,9 +29,6 @@ from tests.http.brokers import STORAGES, open_broker_service
 PLACE = TopicPartition("orders", 0)
 
 GROUPS = [f"group-{number}" for number in range(40)]
-
-NAMES = [f"g{number}" for number in range(200)]
-"""Some for each slot."""
 
 
 def commit(group: str, offset: int, leader_epoch: int = -1) -> CommitRequest:
@@ -55,62 +49,6 @@ async def append(node: BrokerNode, log: Log, records: list[StateRecord], epoch: 
         0, [each.value for each in records], keys=[each.key for each in records], headers=headers, timestamps=0
     )
     await node.writer.append(log, [(check_crc(data), data)]).wait_offset()
-
-
-async def test_requests_of_many_groups_wait_for_all_slots_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with open_broker_service() as broker:
-        waiting: list[object] = []
-        all_wait = trio.Event()
-
-        async def wait_committed(slot: CoordinatorShard, *_arguments: object) -> dict[str, ErrorCode]:
-            waiting.append(slot)
-            if len(waiting) == SHARDS:
-                all_wait.set()
-            await all_wait.wait()
-            return {}
-
-        calls: list[Callable[[], Awaitable[object]]] = [
-            broker.groups.list_groups,
-            broker.groups.wait_committed,
-            broker.transactions.list_transactions,
-            lambda: broker.groups.describe_groups(NAMES),
-            lambda: broker.groups.delete_groups(NAMES),
-        ]
-        monkeypatch.setattr(CoordinatorShard, "wait_committed", wait_committed)
-        monkeypatch.setattr(CoordinatorShard, "ask", wait_committed)
-        for each in calls:
-            waiting.clear()
-            all_wait = trio.Event()
-            with trio.fail_after(60):
-                await each()
-            assert len(waiting) == SHARDS
-
-
-async def test_groups_are_not_listed_in_part_while_the_storage_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def fail(slot: CoordinatorShard) -> None:
-        if slot.log.number == 7:
-            raise CoordinatorError(code)
-
-    async with open_broker_service() as broker:
-        for each in NAMES:
-            await broker.groups.commit_offsets(commit(each, 1))
-        monkeypatch.setattr(CoordinatorShard, "wait_committed", fail)
-        code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        reads: list[Callable[[], Awaitable[object]]] = [
-            broker.groups.list_groups,
-            broker.transactions.list_transactions,
-        ]
-        for read in reads:
-            with pytest.raises(CoordinatorError):
-                await read()
-        described = await broker.groups.describe_groups(NAMES)
-        assert {each for each in NAMES if described[each].error_code} == {each for each in NAMES if shard_of(each) == 7}
-        name = next(each for each in NAMES if shard_of(each) == 7)
-        assert await broker.groups.heartbeat(name, 0, "member", None) is code
-        found = await broker.groups.commit_transaction_offsets(commit(name, 2), name, Producer(1, 0))
-        assert found == {PLACE: code}, "a refusal tells of state, too"
-        code = ErrorCode.NOT_COORDINATOR
-        assert len(await broker.groups.list_groups()) == sum(shard_of(each) != 7 for each in NAMES)
 
 
 async def test_logs_are_rewritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

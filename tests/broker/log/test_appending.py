@@ -224,7 +224,7 @@ async def test_batches_are_refused_without_effect() -> None:
     pending = len(broker.pending)
     broker.refused = ErrorCode.INVALID_TXN_STATE
     large = encode_batch(0, [b"v" * 300] * 4, timestamps=0, compression=Compression.ZSTD)
-    record = encode_batch(0, [b"v" * 501], timestamps=0)
+    record = encode_batch(0, [b"v" * 501], timestamps=0, producer_id=7, producer_epoch=0, base_sequence=2)
     for sent, error in [
         ([batch(producer_id=7, sequence=2), batch(producer_id=7, sequence=4)], ErrorCode.INVALID_RECORD),
         ([batch(producer_id=7, sequence=2, is_transactional=True)], ErrorCode.INVALID_TXN_STATE),
@@ -237,6 +237,10 @@ async def test_batches_are_refused_without_effect() -> None:
     broker.storage.waits.problem = "disk full"
     assert broker.append(batch()) is ErrorCode.KAFKA_STORAGE_ERROR
     assert len(broker.pending) == pending
+    broker.storage.waits.problem = ""
+    accepted = broker.append(batch(producer_id=7, sequence=2))
+    assert isinstance(accepted, AppendedBatches)
+    assert not accepted.is_duplicate
     broker.appender.check_size(broker.log, 300)
     with pytest.raises(AppendRefusedError):
         broker.appender.check_size(broker.log, 301)
