@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -15,14 +16,15 @@ from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
 from dafka.broker.core.metadata.topics import MESSAGES_AGE_MS, Topic
+from dafka.broker.core.partition_policy import CONTROL_TOPICS
 from dafka.broker.log.compaction import LogCompaction
 from dafka.broker.log.durable_waits import DURABLE_S, FAILING_S, DurableWaits
-from dafka.broker.log.own_partitions import HEAD_WAITS_S, HeadAnnouncer
+from dafka.broker.log.own_partitions import HEAD_WAITS_S, HeadAnnouncer, OwnPartitions
 from dafka.broker.log.retention import LogRetention, _limits_of
 from dafka.broker.log.waiters import LogWaiters
 from dafka.config import Config, StoreConfig
 from dafka.errors import StorageError
-from dafka.records import Partition
+from dafka.records import Partition, RecordBatch
 from dafka.storage import RetentionPolicy
 from dafka.storage.compaction import CompactionPolicy
 
@@ -174,3 +176,39 @@ async def test_heads_are_sent_less_and_less_often_and_none_of_deleted_partitions
     due = [begun + sum(HEAD_WAITS_S[: number + 1]) for number in range(len(HEAD_WAITS_S))]
     assert [each[1:] for each in sent] == [("kept", 2)] * len(HEAD_WAITS_S)
     assert [each[0] for each in sent] == pytest.approx(due)
+
+
+async def test_own_records_are_published_if_others_could_see_them_before_or_after_the_write() -> None:
+    for before, after in product((False, True), repeat=2):
+        table, sent, stored = LogTable("A"), list[Any](), set[tuple[Partition, int]]()
+        table.add_topic(Topic("orders", "1D", 1))
+        (log,) = table.logs("orders")
+        parts: Any = SimpleNamespace(
+            address="A",
+            stored=SimpleNamespace(durable_end=lambda _partition: 0),
+            store_own=lambda partition, end, stored=stored: stored.add((partition, end)),
+            publish=sent.extend,
+            owns=lambda partition: partition.address == "A",
+            end_of=lambda _partition: 4,
+        )
+        own = OwnPartitions(parts, parts, parts, table, parts)
+        own.lead(log)
+        topics, brokers, branches = (Partition(each, "A") for each in CONTROL_TOPICS)
+        added = [RecordBatch(each, 3, [b"x"]) for each in (log.index_partition, topics, brokers)]
+        batches = [RecordBatch(Partition("orders", each), 0, [b"y"]) for each in "AB"]
+        commit: Any = SimpleNamespace(added=added, batches=batches)
+        log.is_replicated = before
+        own.prepare(commit)
+        log.is_replicated = after
+        if after:
+            own.announce_control()
+            assert sent == [wire.Head("A", each, 3) for each in CONTROL_TOPICS]
+            assert stored == {(each, 4) for each in (topics, brokers, branches)}
+            sent.clear()
+        own.done(commit)
+        expected = [log.index_partition] * (before or after) + [topics] * after + [brokers]
+        assert [each.batch.partition for each in sent] == [*expected, batches[0].partition]
+        assert stored == {(each, 4) for each in (*expected, *([branches] if after else []))}
+        assert set(own.heads._due) == {*expected, batches[0].partition} | ({branches} if after else set())
+        own.forget([brokers])
+        assert brokers not in own.heads._due
