@@ -207,7 +207,9 @@ async def test_storage_gives_room_and_offsets_when_records_are_durable_and_drops
 
 async def test_records_before_the_start_of_a_log_are_dropped_at_all_replicas(autojump_clock: MockClock) -> None:
     async with open_virtual_cluster("ABC", "ABC", store_retention_interval_ms=1000) as cluster:
-        await cluster.append("A", *[b"%d" % number for number in range(10)])
+        native = cluster.produce(0, *[b"%d" % number for number in range(5)])
+        await wait_for(lambda: cluster.log("A").high_watermark == 5)
+        await cluster.append("A", *[b"%d" % number for number in range(5, 10)])
         former = cluster.log("A").leader_partition
         await wait_for(lambda: cluster.in_sync() == "ABC")
         await cluster.stop("A")
@@ -219,10 +221,11 @@ async def test_records_before_the_start_of_a_log_are_dropped_at_all_replicas(aut
         unreadable.add(log.index_partition)
         await cluster.brokers[leader].deletion.delete_before(log, Offset(13))
         later = log.leader_partition
-        assert cluster.earliest(leader, former, later) == [10, 3]
+        assert cluster.earliest(leader, native, former, later) == [5, 5, 3]
         await trio.sleep(3)
         unreadable.clear()
-        await wait_for(lambda: cluster.earliest("B", former, later) == cluster.earliest("C", former, later) == [10, 3])
+        for name in "BC":
+            await wait_for(lambda name=name: cluster.earliest(name, native, former, later) == [5, 5, 3])  # type: ignore[misc]
         await cluster.start("A", store_retention_interval_ms=1000)
         await wait_for(lambda: cluster.in_sync() == "ABC" and cluster.earliest("A", former, later)[1] == 3)
         await cluster.stop(leader)

@@ -8,7 +8,6 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from dafka import wire
 from dafka.broker.core.log.entries import BatchEntry, RunEntry
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.log_table import LogTable
@@ -485,16 +484,14 @@ async def test_records_of_producers_that_cannot_be_read_yet_get_their_offsets_la
 async def test_records_of_a_producer_that_goes_on_while_the_leader_changes_get_their_offsets_in_order(
     autojump_clock: MockClock,
 ) -> None:
-    native, values = Partition("orders", "D" * 32), [b"%d" % number for number in range(80)]
+    values = [b"%d" % number for number in range(80)]
     async with open_virtual_cluster("ABC", "ABC") as cluster, trio.open_nursery() as nursery:
         for disk in cluster.disks.values():
             disk.append_s = 0.2
 
         async def produce() -> None:
             for sequence, value in enumerate(values):
-                run = wire.RecordRun(RecordBatch(native, sequence, [value], timestamps=[1]))
-                for each in list(cluster.sockets.values()):
-                    each.arrive([run])
+                cluster.produce(sequence, value)
                 await trio.sleep(0.05)
 
         nursery.start_soon(produce)

@@ -340,6 +340,14 @@ class VirtualCluster:
         with trio.fail_after(PATIENCE_S):
             return await self.brokers[name].writer.append(self.log(name, topic, number), batch(*values)).wait_offset()
 
+    def produce(self, first_sequence: int, *values: bytes, topic: str = "orders") -> Partition:
+        """Publish records as a producer whose address is `DDD...`; all brokers receive them. Return its partition."""
+        partition = Partition(topic, "D" * 32)
+        run = wire.RecordRun(RecordBatch(partition, first_sequence, values, timestamps=[1] * len(values)))
+        for each in self.sockets.values():
+            each.arrive([run])
+        return partition
+
     async def stored(self, name: str, partition: Partition) -> list[bytes]:
         """Return the records of a partition that a broker stores."""
         info = await self.disks[name].find_partition(partition)
