@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 
 import pytest
 import trio
@@ -16,13 +15,12 @@ from dafka.broker.broker import Broker
 from dafka.broker.core.coordination.state_records import shard_of
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.coordinator import CommitRequest, OffsetToCommit
-from dafka.broker.core.groups.results import JoinRequest, JoinResult, SyncRequest
+from dafka.broker.core.groups.results import JoinRequest
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.producer_batches import PRODUCER_EXPIRY_MS
 from dafka.broker.core.log.producer_state import Producer
 from dafka.broker.core.positions import Offset
 from dafka.broker.core.topic_partition import TopicPartition
-from dafka.broker.core.transactions.transaction import TransactionPhase
 from dafka.broker.log.appending import AppendRefusedError
 from dafka.steady_clock import steady_now_ms
 from tests.broker.coordinator.brokers import Brokers, open_brokers, served
@@ -136,40 +134,6 @@ async def test_offsets_survive_the_loss_of_their_coordinator(autojump_clock: Moc
             assert committed[PLACE].offset == number
 
 
-async def test_members_stay_in_their_group_when_another_broker_coordinates_it(autojump_clock: MockClock) -> None:
-    async with open_brokers(*NAMES) as brokers:
-        coordinator = brokers.coordinator_of("g")
-        joined = await coordinator.groups.join_group(join("g"))
-        assert joined.error_code is ErrorCode.NONE
-        sync = SyncRequest(
-            group_id="g",
-            generation_id=joined.generation_id,
-            member_id=joined.member_id,
-            group_instance_id=None,
-            protocol_type=None,
-            protocol_name=None,
-            assignments=((joined.member_id, b"all"),),
-        )
-        assert (await coordinator.groups.sync_group(sync)).assignment == b"all"
-        waiting: list[JoinResult] = []
-
-        async def wait_join() -> None:
-            waiting.append(await coordinator.groups.join_group(join("g")))
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(wait_join)
-            coordinator.node.set_draining(True)
-            await wait_for(lambda: bool(waiting))
-        assert waiting[0].error_code is ErrorCode.NOT_COORDINATOR
-        await brokers.wait_committed()
-        other = brokers.coordinator_of("g")
-        assert other is not coordinator
-        beat = partial(other.groups.heartbeat, "g", joined.generation_id, group_instance_id=None)
-        assert await beat(joined.member_id) is ErrorCode.NONE
-        assert await beat("stranger") is ErrorCode.UNKNOWN_MEMBER_ID
-        assert await coordinator.groups.heartbeat("g", 1, joined.member_id, None) is ErrorCode.NOT_COORDINATOR
-
-
 async def test_members_stay_in_their_group_when_the_wall_clock_is_set(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,45 +205,6 @@ async def test_transaction_ends_in_the_logs_and_groups_of_all_brokers(autojump_c
             assert aborted == []
         committed = await group_coordinator.groups.fetch_offsets(group, [PLACE], require_stable=True)
         assert committed[PLACE].offset == 7
-
-
-async def test_a_decided_transaction_is_completed_by_the_next_coordinator(autojump_clock: MockClock) -> None:
-    async with open_orders() as brokers:
-        leader, log = led_log(brokers)
-        name = await named(brokers, leader, is_here=False)
-        coordinator = brokers.coordinator_of(name)
-        producer = await begin(brokers, name)
-        assert await coordinator.transactions.add_partitions(name, producer, [PLACE]) is ErrorCode.NONE
-        await append(brokers, name, producer, 0)
-        coordinator.node.messenger._publish = lambda _value: None  # its messages are lost from here on
-        ended: list[ErrorCode] = []
-
-        async def end() -> None:
-            ended.append(await coordinator.transactions.end_transaction(name, producer, is_commit=True))
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(end)
-            await wait_for(
-                lambda: any(
-                    each.phase is TransactionPhase.PREPARE_COMMIT
-                    for slot in coordinator._coordinators.served()
-                    for each in slot.transactions.list_transactions()
-                    if slot.is_settled
-                )
-            )
-            assert log.last_stable_offset == 0
-            await brokers.stop(coordinator)
-            nursery.cancel_scope.cancel()
-        await brokers.wait_committed()
-        assert ended in ([], [ErrorCode.NOT_COORDINATOR])
-        other = brokers.coordinator_of(name)
-        await wait_for(
-            lambda: [each.phase for each in other.transactions.known()] == [TransactionPhase.COMPLETE_COMMIT]
-        )
-        _, log = led_log(brokers)
-        assert log.last_stable_offset == log.high_watermark
-        assert log.aborted_between(Offset(0), log.high_watermark) == []
-        assert await other.transactions.end_transaction(name, producer, is_commit=True) is ErrorCode.NONE
 
 
 async def test_brokers_that_have_both_made_the_logs_coordinate_those_that_remain(autojump_clock: MockClock) -> None:

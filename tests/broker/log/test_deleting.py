@@ -17,35 +17,13 @@ from dafka.broker.core.positions import Offset
 from dafka.broker.log.durable_waits import FAILING_S
 from dafka.errors import StorageError, TopicDeletedError
 from dafka.records import Partition, RecordBatch
-from dafka.storage import open_storage
-from tests.broker.nodes.test_broker import log_of, open_broker, read_all, values_of, wait_end
+from tests.broker.nodes.test_broker import open_broker, read_all, values_of, wait_end
 from tests.broker.replication.virtual_cluster import batch, open_virtual_cluster, wait_for
 
 
 @pytest.fixture
 def storage(tmp_path: Path) -> str:
     return f"filelog:{tmp_path}/log"
-
-
-async def test_deleted_records_of_native_producers_are_dropped(storage: str) -> None:
-    async with open_broker(storage) as (cluster, broker):
-        async with cluster.producer("orders") as producer:
-            await producer.send_many([b"%d" % n for n in range(100)])
-            await producer.wait_acknowledged()
-            log = await wait_end(broker, "orders", 100)
-            await broker.deletion.delete_before(log, Offset(60))
-            await producer.send(b"100")
-            await producer.wait_acknowledged()
-            partition = producer.partition
-        await wait_end(broker, "orders", 101)
-        assert log.index.start_offset == 60
-        assert values_of(await read_all(broker, log, 60)) == [b"%d" % n for n in range(60, 101)]
-    async with open_storage(storage, read_only=True) as held:
-        info = (await held.partitions("orders"))[partition]
-        assert (info.earliest_sequence, info.end_sequence) == (60, 101)
-    async with open_broker(storage) as (_, broker):
-        log = log_of(broker, "orders")
-        assert (log.index.start_offset, log.high_watermark) == (60, 101)
 
 
 async def test_records_are_dropped_only_after_their_deletion_is_durable(
