@@ -141,10 +141,12 @@ async def test_a_leader_knows_transactions_from_the_coordinator_and_from_records
 @pytest.mark.parametrize("stale", [begin(OWN, epoch=0), begin(OWN, epoch=2), begin(OWN, shard_epoch=4)])
 async def test_messages_of_former_leaders_confirm_nothing(stale: Begin) -> None:
     leader = Broker("leader", leads=True)
-    leader.hear(begin(Producer(9, 0), shard_epoch=5))
+    for shard_epoch in (3, 5):
+        leader.hear(begin(Producer(9, 0), shard_epoch=shard_epoch))
     leader.hear(stale)
     assert leader.check() is ErrorCode.NOT_ENOUGH_REPLICAS
     leader.hear(begin(OWN))
+    assert leader.check() is ErrorCode.NONE
     leader.log.leadership = attrs.evolve(leader.log.leadership, epoch=2)
     assert leader.check() is ErrorCode.NOT_ENOUGH_REPLICAS, "it led the log in a former epoch"
 

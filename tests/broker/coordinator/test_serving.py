@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -73,7 +74,11 @@ class Serving:
             logs=SimpleNamespace(find=lambda _name: None),
             topics=SimpleNamespace(deleted_ids=set()),
         )
-        participants: Any = SimpleNamespace(check_group=lambda *_: ErrorCode.NONE, begin=lambda *_, **_options: None)
+        self.begun: list[Any] = []
+        participants: Any = SimpleNamespace(
+            check_group=lambda *_: ErrorCode.NONE,
+            begin=lambda shard, producer, **where: self.begun.append((shard, producer, where)),
+        )
         self.coordinators = Coordinators(tables, led_logs, self._make_shard)
         self.groups = GroupCoordinators(tables, self.coordinators, participants)
         messenger = BrokerMessenger("here", lambda _value: None)
@@ -303,6 +308,31 @@ async def test_a_broker_starts_when_its_shards_are_loaded_and_ends_if_one_cannot
         assert serving.coordinators.any_leader() == "there"
         serving.alive = set()
         assert serving.coordinators.any_leader() == ""
+
+
+async def test_participants_are_told_of_a_transaction_when_it_is_durable_unless_it_is_refused() -> None:
+    async with serve(Serving()) as serving, trio.open_nursery() as nursery:
+        await serving.lead(0)
+        results: list[Any] = []
+
+        async def ask(call: Callable[[], Awaitable[Any]]) -> Any:
+            async def note() -> None:
+                results.append(await call())
+
+            nursery.start_soon(note)
+            await wait_all_tasks_blocked()
+            told = len(serving.begun)
+            await serving.shards[-1].commit()
+            return results.pop(), len(serving.begun) - told
+
+        transactions = serving.transactions
+        (initialized, _) = await ask(lambda: transactions.init_producer_id("g", 60_000))
+        own, former = initialized.producer, initialized.producer._replace(producer_epoch=-1)
+        none, fenced = (ErrorCode.NONE, 1), (ErrorCode.PRODUCER_FENCED, 0)
+        for producer, expected in ((own, none), (former, fenced)):
+            assert await ask(partial(transactions.add_partitions, "g", producer, [PLACE])) == expected
+            assert await ask(partial(transactions.add_offsets, "g", producer, "h")) == expected
+        assert serving.begun == [(serving.find(), own, each) for each in ({"logs": [PLACE]}, {"groups": ["h"]})]
 
 
 async def test_offsets_of_a_topic_are_deleted_with_it() -> None:
