@@ -22,7 +22,7 @@ from dafka.broker.log.retention import RecordDeletion
 from dafka.broker.log.writer import PendingAppend
 from dafka.broker.node import BrokerNode
 from dafka.broker.startup import serve_broker
-from dafka.errors import StorageError
+from dafka.errors import NotLeaderError, StorageError, TopicDeletedError
 from dafka.testing.cluster import open_cluster
 from tests.http.brokers import STORAGES, open_broker_service
 
@@ -112,6 +112,13 @@ async def test_a_new_leader_reads_what_is_committed_together_with_its_mark(monke
         loaded = CoordinatorLog(log, broker.writer, broker.reader, broker.deletion)
         await loaded.load()
         assert loaded.values[b"a"] == b"5"
+
+        async def lose(_appended: PendingAppend) -> Offset:
+            raise TopicDeletedError("$test")
+
+        monkeypatch.setattr(PendingAppend, "wait_offset", lose)
+        with pytest.raises(NotLeaderError):
+            await loaded.load()
 
 
 async def test_many_commits_share_a_write() -> None:

@@ -189,13 +189,17 @@ async def test_epoch_starts_stay_at_their_leaders_until_the_topic_is_deleted(aut
         await wait_for(lambda: not any(cluster.brokers[name].storage.state(BRANCHES_TOPIC) for name in "ABC"))
 
 
-async def test_a_control_record_that_was_removed_is_not_removed_again(autojump_clock: MockClock) -> None:
+async def test_a_control_record_that_was_removed_is_not_removed_again(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
     """Other brokers have records with the same keys, and their removal changes nothing here."""
     async with open_virtual_cluster("AB", "AB") as cluster:
         replicator, log = cluster.brokers["A"].replicator, cluster.replicated("A")
         stale = VoteRequest(log.name, LeaderAndEpoch(-1, "A" * 32), ("A" * 32,))
         key = key_of(stale).encode()
-        replicator.learn(Partition(BRANCHES_TOPIC, "A" * 32), [(key, encode_control(stale))])
+        rows = [(b"\xff", b"{}"), (key, b"spoiled"), (key, encode_control(stale))]
+        replicator.learn(Partition(BRANCHES_TOPIC, "A" * 32), rows)
+        assert caplog.text.count("is ignored") == 2
         for writer, is_left in (("B", True), ("A", False)):
             replicator.learn(Partition(BRANCHES_TOPIC, writer * 32), [(key, None)])
             assert (key_of(stale) in replicator._control._records[log.name]) == is_left
