@@ -123,6 +123,7 @@ class World:
         self.rewrite_entries = self.draw.choice([0, 10, 1000])
         self.is_replicated = self.draw.random() < 0.5
         self.keys_max = self.draw.choice([1, 2, 1000])
+        self.tombstones_ms = self.draw.choice([0, 8, 16]) * STEP_MS
         self.items: list[Item] = []
         self.start = self.high_watermark = 0
         self.appended: list[int] = []
@@ -349,7 +350,7 @@ class World:
         first = max(next(unread, 0), self.start)
         end, last = await self._latest_keys(first) if dirty else (0, {})
         compaction = LogCompaction(self.order.table, self.reader, self.storage, self.compactor, Config())
-        tombstone_ms = now_ms() - self.clock + 3 * STEP_MS // 2
+        tombstone_ms = now_ms() - self.clock + self.tombstones_ms + STEP_MS // 2
         await compaction.compact_log(
             self.log, CompactionPolicy(dirty_ratio=0, tombstone_ms=tombstone_ms, keys_max=self.keys_max)
         )
@@ -360,7 +361,9 @@ class World:
                 self.clean_ends[item.partition] = max(clean_end, self.clean_ends.get(item.partition, 0))
             if item.is_held and item.sequence < ends[item.partition] - 1:  # a storage keeps the last record
                 is_superseded = item.key is not None and last.get(item.key, -1) > offset
-                is_tombstone = item.key is not None and item.value is None and item.stored_at < self.clock - STEP_MS
+                is_tombstone = (
+                    item.key is not None and item.value is None and item.stored_at < self.clock - self.tombstones_ms
+                )
                 item.is_compacted = is_superseded or is_tombstone or (offset >= first and not self.outcome(offset))
 
     async def _latest_keys(self, first: int) -> tuple[int, dict[bytes, int]]:
