@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from dafka import Config, Consumer, Store, open_reader
-from dafka.errors import StorageError
-from dafka.protocol import RecordsCompacted
+from dafka.errors import StorageError, StorageLostError
+from dafka.protocol import RecordsCompacted, StorageFailed
 from dafka.records import Partition, ProducerRecord, Record
 from dafka.roles.compactor import CLEAN_ENDS, Compactor
 from dafka.roles.statistics import TopicCounts
@@ -165,3 +168,47 @@ async def test_a_clean_end_that_cannot_be_saved_is_not_used(monkeypatch: pytest.
         await compactor.save_clean_end(partition, 9)
         assert await compactor.clean_end(partition) == 9
         assert await storage.load_positions(CLEAN_ENDS) == {partition: 9}
+
+
+async def test_a_partition_that_cannot_be_compacted_is_reported_once_until_it_could_be() -> None:
+    """The loss of the storage is none of these failures: it ends the store."""
+    reports: list[str] = []
+    one, other = Partition("prices", "A"), Partition("prices", "B")
+    storage: Any = object()  # one that cannot remove single records
+    compactor = Compactor(storage, Config().store, lambda event: reports.append(str(event)))
+
+    async def work(error: StorageError | None) -> None:
+        await trio.lowlevel.checkpoint()
+        if error:
+            raise error
+
+    reason = "this storage cannot remove single records; use sqlite:, filelog: or memory:"
+    await compactor.compact(one)
+    for partition, error in ((one, "full"), (other, "full"), (other, ""), (one, "full"), (other, "again")):
+        await compactor.attempt(partition, partial(work, StorageError(error) if error else None))
+    expected = [(one, reason), (other, "full"), (other, "again")]
+    assert reports == [str(StorageFailed(f"compaction of {partition}: {text}")) for partition, text in expected]
+    with pytest.raises(StorageLostError):
+        await compactor.attempt(one, partial(work, StorageLostError("removed")))
+    assert len(reports) == 3
+
+
+async def test_compaction_reads_at_most_the_rate_and_takes_at_most_a_quarter_of_the_time(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    waits: list[float] = []
+    steps = [(0.0, 500), (2.0, 500), (0.1, 500), (3.0, 10_000)]
+    for rate in (1000, 0):
+        storage: Any = None
+        compactor = Compactor(storage, Config().with_store(compaction_rate_bytes=rate).store, lambda _: None)
+
+        async def work(compactor: Compactor = compactor) -> None:
+            for seconds, size in steps:
+                await trio.sleep(seconds)
+                before = trio.current_time()
+                await compactor.throttle(size)
+                waits.append(trio.current_time() - before)
+
+        await trio.sleep(100)  # between two compactions
+        await compactor.attempt(Partition("prices", "A"), work)
+    assert waits == pytest.approx([0.5, 6, 0.5, 10, 0, 0, 0, 0])

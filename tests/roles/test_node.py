@@ -5,9 +5,12 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from dafka import Config, open_consumer, open_producer, serve_tower, wire
 from dafka.config import DialectName
@@ -19,10 +22,13 @@ from dafka.protocol import (
     LoopbackOnly,
     PeerJoined,
     PeerLeft,
+    TowerHostUnresolved,
     TowersHeard,
     TowersSilent,
 )
 from dafka.records import Partition, RecordBatch
+from dafka.roles import Health
+from dafka.roles import sockets as sockets_module
 from dafka.roles.events import EventFeed
 from dafka.roles.sockets import node_warnings
 from dafka.testing import Cluster, open_cluster
@@ -165,6 +171,8 @@ async def test_silent_and_returning_towers_are_events(deserted: Config) -> None:
     async with open_producer("hello", settings) as producer, open_consumer(["hello"], settings) as consumer:
         assert (await wait_event(consumer.events, TowersSilent)).seconds >= 0.1
         await wait_event(producer.events, TowersSilent)
+        assert producer.health() == Health(unready="no tower is heard")
+        assert producer.unheard_towers() == deserted.beacon.tower_pub
         await producer.send(b"0")
         (sub_address,), (pub_address,) = deserted.beacon.tower_sub, deserted.beacon.tower_pub
         async with trio.open_nursery() as nursery:
@@ -173,7 +181,32 @@ async def test_silent_and_returning_towers_are_events(deserted: Config) -> None:
             await wait_event(consumer.events, TowersHeard)
             await wait_event(producer.events, TowersHeard)
             await receive_partition(consumer, 0, 1)
+            assert (consumer.health(), consumer.unheard_towers()) == (Health(), ())
             nursery.cancel_scope.cancel()
+
+
+async def test_a_tower_without_an_address_is_looked_up_each_minute_until_it_has_one(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    """libzmq repeats the lookup by itself, and says nothing."""
+    problems = [*["unknown host"] * 2, ""]
+    reports: list[Any] = []
+
+    async def find_problem(host: str) -> str:
+        await trio.lowlevel.checkpoint()
+        return problems.pop(0)
+
+    monkeypatch.setattr(sockets_module, "find_resolution_problem", find_problem)
+    began = trio.current_time()
+    node: Any = SimpleNamespace(
+        events=SimpleNamespace(put=lambda event: reports.append((trio.current_time() - began, event)))
+    )
+    await sockets_module.NodeSockets._resolve_tower(node, "tower.example")
+    event = TowerHostUnresolved("tower.example", "unknown host")
+    assert reports == [(pytest.approx(0), event), (pytest.approx(60), event)]
+    towers = ("tcp://tower.example:1", "tcp://127.0.0.1:2", "tcp://[::1]:3", "tcp://b:4")
+    config = Config().with_beacon(tower_sub=towers, tower_pub=("tcp://tower.example:2", "ipc:///run/x"))
+    assert sockets_module.tower_hosts(config) == ["tower.example", "b"]
 
 
 EVERYWHERE = "tcp://*:*"

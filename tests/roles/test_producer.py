@@ -12,7 +12,6 @@ from dafka import Config, Producer, open_producer, wire
 from dafka.errors import (
     AddressInUseError,
     ConfigError,
-    RecordError,
     StorageBusyError,
     StorageError,
     StorageSequenceError,
@@ -20,6 +19,7 @@ from dafka.errors import (
 )
 from dafka.protocol import StorageFailed
 from dafka.records import Partition
+from dafka.roles.producer import RUN_BYTES_MAX, RUN_RECORDS_MAX
 from dafka.storage import open_storage
 from dafka.storage.sqlite import SqliteStorage
 from dafka.testing import Cluster, open_cluster
@@ -85,16 +85,6 @@ async def test_waiting_send_ends_with_the_block() -> None:
             await produce()
         with trio.fail_after(DEADLINE_S):
             await ended.wait()
-
-
-@pytest.mark.parametrize("value", ["text", bytearray(b"bytes"), 1])
-async def test_value_that_is_not_bytes_is_refused(value: object, dafka_cluster: Cluster) -> None:
-    async with dafka_cluster.producer("hello") as producer:
-        with pytest.raises(RecordError, match="value: expected bytes"):
-            await producer.send(value)  # type: ignore[arg-type]
-        with pytest.raises(RecordError, match="value: expected bytes"):
-            await producer.send_many([b"0", value])  # type: ignore[arg-type]
-        assert await producer.send(b"0") == 0
 
 
 @pytest.mark.parametrize("topic", ["", "x" * 256, "é" * 128, "\ud800", b"bytes", None, "a\0b"])
@@ -285,6 +275,74 @@ def test_each_ack_restarts_the_wait_for_the_others_when_the_block_is_left() -> N
     trio.run(run, clock=trio.testing.MockClock(autojump_threshold=0.01))
 
 
+@pytest.mark.parametrize(
+    ("settings", "address", "values", "is_sent", "is_certain"),
+    [
+        ({}, None, [b"x"] * RUN_RECORDS_MAX, True, True),
+        ({}, None, [b"x"] * (RUN_RECORDS_MAX + 1), False, False),
+        ({}, None, [bytes(RUN_BYTES_MAX)], True, True),
+        ({}, None, [bytes(RUN_BYTES_MAX), b"x"], False, False),
+        ({"compression": "gzip"}, None, [bytes(2**15 - 1)], True, True),
+        ({"compression": "gzip"}, None, [bytes(2**15)], False, False),
+        ({"spool": "memory:"}, None, [b"x"], False, False),
+        ({}, "A" * 32, [b"x"], True, False),
+    ],
+)
+async def test_what_can_be_sent_without_waiting_is_sent_at_once_and_nothing_else(
+    settings: dict[str, Any],
+    address: str | None,
+    values: list[bytes],
+    is_sent: bool,
+    is_certain: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Producers for threads use this."""
+    monkeypatch.setattr(wire.BatchEncoder, "compresses", lambda *_: "compression" in settings)
+    size = sum(map(len, values))
+    config = Config().with_node(bind="tcp://127.0.0.1:*").with_producer(min_stores=0, close_timeout_ms=0, **settings)
+    async with open_producer("t", config, address=address) as producer:
+        batch = producer._make_batch(values)
+        for lock in (producer._sending, producer._publishing):
+            async with lock:
+                assert producer._send_nowait(batch) is None
+        assert producer._cannot_refuse(batch) == is_certain
+        assert producer._send_nowait(batch) == (range(len(values)) if is_sent else None)
+        found = producer.statistics()
+        assert (found.records, found.bytes, found.next_sequence) == (
+            (len(values), size, len(values)) if is_sent else (0, 0, 0)
+        )
+        if is_sent:
+            assert producer._send_nowait(batch) == range(len(values), 2 * len(values))
+    if is_sent:
+        with pytest.raises(trio.ClosedResourceError):
+            producer._send_nowait(batch)
+
+
+@pytest.mark.parametrize(
+    ("settings", "count", "described"),
+    [
+        ({}, 1, "1 record of topic t is not stored: no store has acknowledged them"),
+        ({"min_stores": 2}, 2, "2 records of topic t are not stored: fewer than 2 stores have acknowledged them"),
+        ({"spool": "memory:"}, 1, "1 record of topic t is only in the spool memory:; open it again to store them"),
+    ],
+)
+async def test_a_program_learns_at_its_end_where_its_records_are(
+    settings: dict[str, Any], count: int, described: str
+) -> None:
+    """No tower runs, so no store is found. A producer takes as many unacknowledged records as is set."""
+    tower = "tcp://127.0.0.1:9"
+    config = Config().with_beacon(tower_sub=(tower,), tower_pub=(tower,))
+    config = config.with_producer(unacknowledged_records_max=count, **settings)
+    with trio.CancelScope() as leaving:
+        async with open_producer("t", config) as producer:
+            await producer.send_many(contents(0, count))
+            assert producer._send_nowait(producer._make_batch([b"more"])) is None
+            tail = "" if "spool" in settings else f", and no tower is heard at {tower}"
+            assert producer._describe_unstored() == described + tail
+            leaving.cancel()
+            await trio.sleep_forever()
+
+
 # Producers that continue a partition whose address and next sequence the program knows
 
 ADDRESS = "0123456789ABCDEF" * 2
@@ -343,6 +401,8 @@ async def test_a_rival_that_is_noticed_after_the_last_ack_is_an_error() -> None:
                 acks = [wire.Ack(ADDRESS, "t", sequence, "STORE") for sequence in (0, 5)]
                 producer._node.receive(acks, trio.current_time())
                 assert producer.statistics().unacknowledged == 0
+                with pytest.raises(StorageSequenceError, match="up to sequence 5, but this producer continues at 1"):
+                    producer._send_nowait(producer._make_batch([b"1"]))
 
         with pytest.raises(StorageSequenceError, match="another producer publishes the same partition"):
             await publish()

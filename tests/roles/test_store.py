@@ -4,6 +4,7 @@ import shutil
 import signal
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,12 +14,13 @@ import trio.testing
 from dafka import Config, Partition, Producer, RecordBatch, Store, serve_store, wire
 from dafka.errors import AddressInUseError, StorageBusyError, StorageError, StorageLostError
 from dafka.exceptions import unwrap_group
-from dafka.protocol import FetchResponder, ReadRequest, StorageFailed, StorageLost
+from dafka.protocol import Event, FetchResponder, PositionResponder, ReadRequest, StorageFailed, StorageLost
 from dafka.protocol.store_events import StorageRecovered
 from dafka.records import RECORD_MEMORY_BYTES
 from dafka.roles import Health
+from dafka.roles import replies as replies_module
 from dafka.roles import store as store_module
-from dafka.roles.replies import COLD_READS_MAX, FetchReplies
+from dafka.roles.replies import COLD_READS_MAX, FetchReplies, PositionReplies
 from dafka.storage import open_storage
 from dafka.storage.memory import MemoryStorage
 from dafka.storage.sqlite.storage import SqliteStorage
@@ -311,6 +313,11 @@ class Sent:
 
     def __init__(self) -> None:
         self.runs: list[tuple[str, int, int]] = []
+        self.events = self
+        self.reported: list[str] = []
+
+    def put(self, event: Event) -> None:
+        self.reported.append(str(event))
 
     def publish(self, runs: Sequence[wire.RecordRun]) -> None:
         for each in runs:
@@ -367,3 +374,69 @@ async def test_a_slow_object_store_delays_only_who_asks_for_what_is_in_it() -> N
     for each in slow:
         found = [run[1:] for run in sent.runs if run[0] == each]
         assert found == [(0, COLD_END), (COLD_END, END)]
+
+
+# Storages that fail to read or to compact: each failure is reported once, and work goes on when they recover
+
+
+async def test_a_record_that_cannot_be_read_is_reported_once_and_sent_when_it_is_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(replies_module, "REPORTS_MAX", 2)
+    responder = FetchResponder(lambda _: range(END), 1000)
+    failures = [*("one", "one", "two", "one", "two", "beyond the limit"), ""]
+    sent = Sent()
+    sockets: Any = sent
+
+    async def read(request: ReadRequest) -> RecordBatch:
+        await trio.lowlevel.checkpoint()
+        if failure := failures.pop(0):
+            raise StorageError(failure)
+        return RecordBatch(request.partition, request.first_sequence, [b"x"] * request.count)
+
+    replies = FetchReplies(sockets, responder, read)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(replies.run)
+        while failures:
+            assert sent.runs == []
+            responder.add_fetch(wire.Fetch("p", "consumer", "orders", 3, 5))
+            replies.wake()
+            await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert sent.runs == [("consumer", 3, 8)]
+    assert sent.reported == [str(StorageFailed(each)) for each in ("one", "two")]
+
+
+async def test_questions_for_times_are_answered_one_after_the_other_although_some_cannot_be() -> None:
+    """A store answers for its durable records. A question that fails is dropped, since the node asks again."""
+    ends = {"empty": 0, "some": 3, "all": 5, "failing": 5}
+    answers: list[Any] = []
+    sockets: Any = SimpleNamespace(publish=answers.extend, events=SimpleNamespace(put=answers.append))
+    responder = PositionResponder("STORE", lambda partition: ends[partition.topic], lambda _: True)
+
+    class Failing(MemoryStorage):
+        async def find_sequence_by_time(self, partition: Partition, time_ms: int) -> int:
+            if partition.topic == "failing":
+                raise StorageError("unreadable")
+            return await super().find_sequence_by_time(partition, time_ms)
+
+    storage = Failing()
+    async with trio.open_nursery() as nursery:
+        for topic in ends:
+            await storage.append([RecordBatch(Partition(topic, "P"), 0, [b""] * 5, timestamps=range(0, 50, 10))])
+        replies = PositionReplies(sockets, responder, storage, lambda partition: ends[partition.topic])
+        nursery.start_soon(replies.run)
+        await trio.testing.wait_all_tasks_blocked()
+        for topic, time in (("failing", 0), ("empty", 0), ("some", 25), ("all", 25), ("failing", 0), ("all", 20)):
+            assert responder.add_question(wire.GetPosition("STORE", "asker", "P", topic, time))
+            replies.wake()
+            await trio.testing.wait_all_tasks_blocked()
+            assert not responder
+        nursery.cancel_scope.cancel()
+    found = [
+        str(each) if isinstance(each, StorageFailed) else (each.subject, each.sequence, each.end) for each in answers
+    ]
+    none = wire.NUMBER_8_MAX
+    assert found == [
+        str(StorageFailed("unreadable")), ("empty", none, 0), ("some", none, 3), ("all", 3, 5), ("all", 2, 5)
+    ]  # fmt: skip

@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
+from typing import Any
 
 import pytest
 import trio
 import zmq
 
 from dafka import Config, Tower, TowerStatistics, serve_tower
-from dafka.errors import AddressInUseError
+from dafka.errors import AddressInUseError, ConfigError
+from dafka.roles import tower as tower_module
 from dafka.transport import Socket, open_context
 from tests.roles.helpers import DEADLINE_S
 
@@ -92,3 +95,52 @@ async def test_failed_start_leaves_the_other_port_free() -> None:
             await serve_tower(tower_config(tower.sub_endpoint, free))
         async with open_tower(tower_config(FREE, free)) as other:
             assert other.pub_endpoint == free
+
+
+@pytest.mark.parametrize(
+    ("sub", "pub", "is_valid"),
+    [
+        ("tcp://127.0.0.1:5556", "tcp://127.0.0.1:5556", False),
+        ("tcp://*:5556", "tcp://127.0.0.1:5556", False),
+        ("tcp://127.0.0.1:5556", "tcp://[::]:5556", False),
+        ("tcp://127.0.0.1:5556", "tcp://127.0.0.2:5556", True),
+        ("tcp://127.0.0.1:5556", "tcp://127.0.0.1:5557", True),
+        ("tcp://127.0.0.1:*", "tcp://127.0.0.1:*", True),
+        ("tcp://*:0", "tcp://*:0", True),
+        ("ipc:///run/one", "ipc:///run/one", False),
+        ("ipc:///run/one", "ipc:///run/two", True),
+    ],
+)
+def test_a_tower_needs_two_endpoints(sub: str, pub: str, is_valid: bool) -> None:
+    with nullcontext() if is_valid else pytest.raises(ConfigError, match="expected two ports, not"):
+        tower_module._check_endpoints_differ(Config().with_tower(sub=sub, pub=pub).tower)
+
+
+def test_the_address_of_a_tower_is_the_one_it_listens_at_or_that_of_the_default_route(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Probe(nullcontext[Any]):
+        has_route = True
+
+        def connect(self, _: object) -> None:
+            if not self.has_route:
+                raise OSError("Network is unreachable")
+
+        def getsockname(self) -> tuple[str, int]:
+            return "10.0.0.7", 9
+
+        def __enter__(self) -> Probe:
+            return self
+
+    monkeypatch.setattr(socket, "socket", lambda *_: Probe())
+    for endpoint, Probe.has_route, host in (
+        ("tcp://127.0.0.1:5556", True, "127.0.0.1"),
+        ("tcp://[::1]:5556", True, "[::1]"),
+        ("ipc:///run/tower", True, "127.0.0.1"),
+        ("tcp://192.0.2.5:5556", True, "192.0.2.5"),
+        ("tcp://[2001:db8::1]:5556", True, "[2001:db8::1]"),
+        ("tcp://0.0.0.0:5556", True, "10.0.0.7"),
+        ("tcp://[::]:5556", True, "10.0.0.7"),
+        ("tcp://0.0.0.0:5556", False, "127.0.0.1"),
+    ):
+        assert tower_module._presume_own_host(endpoint) == host
