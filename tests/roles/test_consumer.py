@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -97,6 +98,33 @@ async def test_name_and_positions_go_together(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="expected both `name` and `positions`, or neither"):
         async with open_consumer(["hello"], Config().with_consumer(**settings)):
             pass
+
+
+async def test_a_consumer_begins_at_the_given_position_or_else_at_the_saved_one_or_else_as_is_set(
+    dafka_cluster: Cluster, tmp_path: Path
+) -> None:
+    """The positions of other names, and of other topics, do not count."""
+    storage = f"sqlite:{tmp_path}/positions.db"
+    async with dafka_cluster.producer("hello") as one, dafka_cluster.producer("hello") as other:
+        for producer in (one, other):
+            await producer.send_many(contents(0, 100))
+        a, b = one.partition, other.partition
+        settings = dafka_cluster.config.with_consumer(positions=storage, name="billing", offset_reset="earliest")
+        async with dafka_cluster.consumer(["hello"], settings) as consumer:
+            consumer.seek({a: 60, b: 70})
+            while {a, b} - consumer.positions().keys():
+                await consumer.next_batch(1)
+            saved = consumer.positions()
+            await consumer.save_positions()
+        for name, given in (("billing", {}), ("billing", {a: 10}), ("mail", {}), ("mail", {b: 20})):
+            config = settings.with_consumer(name=name)
+            async with dafka_cluster.consumer(["hello"], config, positions=given) as consumer:
+                begins: dict[Partition, int] = {}
+                with trio.fail_after(DEADLINE_S):
+                    while len(begins) < 2:
+                        batch = await consumer.next_batch()
+                        begins.setdefault(batch.partition, batch.first_sequence)
+            assert begins == {a: 0, b: 0, **(saved if name == "billing" else {}), **given}
 
 
 @pytest.mark.parametrize("topics", ["hello", [""], ["x" * 256], ["fine", "\ud800"], [b"hello"]])

@@ -41,6 +41,14 @@ async def producers(dafka_cluster: Cluster) -> AsyncIterator[list[Producer]]:
         yield opened
 
 
+def check_saved(consumer: Consumer) -> None:
+    """Check that enough stores have what the consumer's member has written."""
+    assert consumer._group is not None
+    member = consumer._group._member
+    assert member is not None
+    assert member.confirmed_end >= member.end_sequence or member.is_over
+
+
 class Program:
     """Handles records, and remembers them."""
 
@@ -52,6 +60,7 @@ class Program:
         async for batch in self.consumer.batches():
             self.handled[batch.partition] += [record.sequence for record in batch]
             await self.consumer.save_positions()
+            check_saved(self.consumer)
 
     @property
     def count(self) -> int:
@@ -81,7 +90,19 @@ async def test_members_share_partitions_and_continue_where_others_stood(
             nursery.cancel_scope.cancel()
 
 
-async def test_a_member_that_leaves_is_followed_at_once(dafka_cluster: Cluster, producers: list[Producer]) -> None:
+async def test_a_member_that_leaves_is_followed_at_once_and_handles_nothing_more(
+    dafka_cluster: Cluster, producers: list[Producer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave = Group.leave
+
+    async def check_and_leave(self: Group) -> None:
+        for consumer in (first, second):
+            if consumer._group is self:
+                with pytest.raises(trio.ClosedResourceError):
+                    await consumer.next_batch()
+        await leave(self)
+
+    monkeypatch.setattr(Group, "leave", check_and_leave)
     config = dafka_cluster.config.with_consumer(group_lease_ms=600_000)
     async with dafka_cluster.consumer(["orders"], config, group="billing") as second:
         async with dafka_cluster.consumer(["orders"], config, group="billing") as first:
@@ -171,6 +192,7 @@ async def producer(dafka_cluster: Cluster) -> AsyncIterator[Producer]:
             with trio.fail_after(DEADLINE_S):
                 await consumer.next_batch(4)
                 await consumer.save_positions()
+                check_saved(consumer)
         yield producer
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import random
 import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -15,11 +17,11 @@ import trio.testing
 
 import dafka
 from dafka import Config, Partition, Producer, ProducerRecord, Record, RecordBatch, wire
-from dafka.batches import Compression, decode_batch, read_header
+from dafka.batches import ENCODED_BYTES_MAX, Compression, decode_batch, read_header
 from dafka.config import RECORD_BYTES_MAX, RecordBatches
 from dafka.endpoints import PeerEndpoint
 from dafka.errors import RecordError
-from dafka.roles.linger import Linger
+from dafka.roles.linger import LINGER_RECORDS_MAX, Linger
 from dafka.testing import Cluster, open_cluster
 from dafka.transport import Mesh, open_mesh
 from dafka.wire.batch import iter_frames
@@ -100,17 +102,61 @@ async def test_a_head_does_not_overtake_records_that_wait(dafka_cluster: Cluster
             await producer.wait_stored()
 
 
-async def test_records_that_wait_are_sent_when_the_node_ends() -> None:
-    sent: list[wire.BatchedMessage] = []
-    linger = Linger(3600, sent.extend)
+def run_of(first: int, sizes: Sequence[int], requestor: str | None = None) -> wire.RecordRun:
+    values = [bytes(size) for size in sizes]
+    return wire.RecordRun(RecordBatch(Partition("hello", "A"), first, values), requestor)
+
+
+@pytest.mark.parametrize("linger_s", [0.0, 3.0])
+async def test_everything_is_sent_in_order_and_records_wait_as_long_as_others_before_them(
+    linger_s: float, autojump_clock: trio.testing.MockClock
+) -> None:
+    """A model of a producer's output: random messages at random times; each change of time sends what is due."""
+    draw = random.Random(7)
+    sent: list[tuple[float, wire.BatchedMessage]] = []
+    waiting: list[int] = []
+    expected: list[tuple[float, wire.BatchedMessage]] = []
+    due = math.inf
+    first = 0
+
+    def flush(time: float) -> None:
+        nonlocal due
+        if waiting:
+            expected.append((time, run_of(first - len(waiting), waiting)))
+        waiting.clear()
+        due = math.inf
+
+    linger = Linger(linger_s, lambda messages: sent.extend((trio.current_time(), each) for each in messages))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(linger.run)
-        for number in range(3):
-            linger.publish([wire.RecordRun(RecordBatch(Partition("hello", "A"), number, [b"%d" % number]))])
-        await trio.testing.wait_all_tasks_blocked()
-        assert sent == []
+        for _ in range(400):
+            await trio.sleep(draw.choice([0, 0, 0.5, 1.25, 5]))
+            now = trio.current_time()
+            if due <= now:
+                flush(due)
+            kind = draw.randrange(10)
+            if kind == 0:
+                message: wire.BatchedMessage = wire.Ack("A", "hello", first, "STORE")
+            elif kind == 1:
+                message = run_of(0, [1, 2], "CONSUMER")  # an answer to a FETCH
+            else:
+                count, size = draw.choice([(1, 10), (3, 0), (LINGER_RECORDS_MAX // 2, 1), (2, ENCODED_BYTES_MAX // 4)])
+                message = run_of(first, [size] * count)
+            linger.publish([message])
+            if kind < 2 or not linger_s:
+                flush(now)
+                expected.append((now, message))
+                first += len(message.batch) if kind >= 2 and isinstance(message, wire.RecordRun) else 0
+            else:
+                due = now + linger_s if not waiting else due
+                waiting += [size] * count
+                first += count
+                if len(waiting) >= LINGER_RECORDS_MAX or sum(waiting) >= ENCODED_BYTES_MAX:
+                    flush(now)
         nursery.cancel_scope.cancel()
-    assert sent == [wire.RecordRun(RecordBatch(Partition("hello", "A"), 0, [b"0", b"1", b"2"]))]
+    flush(trio.current_time())
+    assert [message for _, message in sent] == [message for _, message in expected]
+    assert [time for time, _ in sent] == pytest.approx([time for time, _ in expected])
 
 
 async def test_many_records_are_compressed_together_while_others_run(

@@ -3,6 +3,7 @@ from __future__ import annotations
 import shutil
 import signal
 from collections.abc import Awaitable, Callable, Sequence
+from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -146,12 +147,22 @@ async def test_a_store_is_not_live_while_its_storage_hangs(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    ("error", "is_opened", "reasons"),
-    [("", True, []), ("the disk is full", True, ["the disk is full"]), ("", False, [""])],
-    ids=["in time", "refused", "too slow"],
+    ("error", "is_opened", "grace_s", "reasons"),
+    [
+        ("", True, (30, inf), []),
+        ("the disk is full", True, (30, inf), ["the disk is full"]),
+        ("", False, (0.05, inf), [""]),
+        ("", False, (300, 0.05), [""]),
+    ],
+    ids=["in time", "refused", "too slow", "too slow for its process"],
 )
 async def test_a_stopping_store_writes_the_records_that_it_has_received(
-    error: str, is_opened: bool, reasons: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    error: str,
+    is_opened: bool,
+    grace_s: tuple[float, float],
+    reasons: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     disk = Disk(monkeypatch)
     running = trio.CancelScope()
@@ -164,7 +175,7 @@ async def test_a_stopping_store_writes_the_records_that_it_has_received(
 
     async with open_cluster(storage=None) as cluster, trio.open_nursery() as nursery:
         config = cluster.config.with_store(storage="memory:")
-        config = config.with_node(grace_ms=30_000 if is_opened else 50)
+        config = config.with_node(grace_ms=round(grace_s[0] * 1000))
         store = await nursery.start(serve, config)
         with trio.CancelScope() as leaving:
             async with cluster.producer("t") as producer:
@@ -172,6 +183,7 @@ async def test_a_stopping_store_writes_the_records_that_it_has_received(
                 await producer.send_many([b"0"] * 10)
                 received = 10 * (1 + RECORD_MEMORY_BYTES)
                 await wait_until(lambda: store.statistics().pending_bytes >= received)
+                store.finish_by = trio.current_time() + grace_s[1]
                 running.cancel()
                 disk.error = error
                 if is_opened:
