@@ -76,8 +76,13 @@ def encoded(*messages: wire.BatchedMessage) -> list[list[bytes]]:
     return [list(frames) for frames in iter_frames(wire.BatchEncoder(Dialect.RFC46).encode(messages))]
 
 
-async def test_consumer_discards_and_counts_hostile_messages(dafka_cluster: Cluster) -> None:
+async def test_consumer_discards_and_counts_hostile_messages(
+    dafka_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reported: list[int] = []
     async with dafka_cluster.producer("hello") as producer, dafka_cluster.consumer(["hello"]) as consumer:
+        subscriber = consumer._sockets._mesh.subscriber
+        monkeypatch.setattr(subscriber, "report_discards", lambda _, count: reported.append(count))
         await producer.send(b"0")
         await receive_partition(consumer, 0, 1)
         async with open_unverified_peer(dafka_cluster.config) as peer:
@@ -102,6 +107,8 @@ async def test_consumer_discards_and_counts_hostile_messages(dafka_cluster: Clus
         await producer.send_many(contents(1, 100))
         await receive_partition(consumer, 1, 100)
         assert consumer.positions() == {producer.partition: 100}
+        wrong = sum(reasons[each] for each in ("frames", "topic frame", "signature", "address", "subject"))
+        assert wrong <= sum(reported) <= len(hostile), "each message counts once against the peer that sent it"
 
 
 @pytest.mark.parametrize("own", ["rfc46", "libdafka"])
