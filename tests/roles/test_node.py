@@ -27,7 +27,7 @@ from dafka.protocol import (
     TowersSilent,
 )
 from dafka.records import Partition, RecordBatch
-from dafka.roles import Health
+from dafka.roles import Health, trio_context
 from dafka.roles import sockets as sockets_module
 from dafka.roles.events import EventFeed
 from dafka.roles.sockets import node_warnings
@@ -178,6 +178,7 @@ async def test_silent_and_returning_towers_are_events(deserted: Config) -> None:
     async with open_producer("hello", settings) as producer, open_consumer(["hello"], settings) as consumer:
         assert (await wait_event(consumer.events, TowersSilent)).seconds >= 0.1
         await wait_event(producer.events, TowersSilent)
+        assert {producer, consumer} <= set(trio_context._of_this_process), "a forked process could use them"
         assert producer.health() == Health(unready="no tower is heard")
         assert producer.unheard_towers() == deserted.beacon.tower_pub
         await producer.send(b"0")
