@@ -16,7 +16,6 @@ from dafka.records import Partition, Record, RecordBatch, record_bytes
 from dafka.storage import CompactsPartitions, Storage, open_storage, read_range
 from dafka.storage.compaction import CompactionPolicy, LatestKeys, Pass, choose, compact_partition
 from dafka.storage.memory import MemoryStorage
-from dafka.storage.plugin_helpers import now_ms
 from dafka.storage.tools.copy import copy_storage
 from dafka.storage.tools.verify import verify_storage
 
@@ -25,6 +24,8 @@ PARTITION = Partition("prices", "A" * 32)
 URLS = ["memory:", "sqlite:{}/store.db", "filelog:{}/log?segment_bytes=2000"]
 
 ALWAYS = CompactionPolicy(dirty_ratio=0)
+NOW_MS = 1_700_000_000_000
+"""When all records are stored, and compacted."""
 
 
 @pytest.fixture(params=URLS, ids=["memory", "sqlite", "filelog"])
@@ -43,9 +44,8 @@ async def no_wait(_count: int) -> None:
 
 
 async def compact(
-    storage: Storage, clean_end: int = 0, policy: CompactionPolicy = ALWAYS, time_ms: int | None = None
+    storage: Storage, clean_end: int = 0, policy: CompactionPolicy = ALWAYS, time_ms: int = NOW_MS
 ) -> Pass | None:
-    time_ms = now_ms() if time_ms is None else time_ms
     return await compact_partition(storage, PARTITION, clean_end, policy, time_ms, no_wait)
 
 
@@ -58,6 +58,7 @@ def make_batch(first: int, keys: Sequence[bytes | None], *, tombstones: Sequence
         keys=list(keys),
         headers=[(("number", b"%d" % each),) if each % 3 else () for each in sequences],
         timestamps=[1_000 + each for each in sequences],
+        stored_at=[NOW_MS] * len(keys),
     )
 
 
@@ -84,7 +85,7 @@ async def test_what_follows_a_pass_that_ended_within_a_batch_is_compacted_later(
     await storage.append([make_batch(0, [b"a", b"b"] * 50)])
     await storage.append([make_batch(100, [b"a"])])  # a file log compacts all but its last segment
     policy = CompactionPolicy(dirty_ratio=0.1)
-    first = await compact_partition(storage, PARTITION, 0, policy, now_ms(), no_wait, end_max=50)
+    first = await compact_partition(storage, PARTITION, 0, policy, NOW_MS, no_wait, end_max=50)
     assert first is not None
     assert first.clean_end == 50
     second = await compact(storage, first.clean_end, policy)
@@ -96,10 +97,10 @@ async def test_tombstones_stay_for_a_while(storage: Storage) -> None:
     await storage.append([make_batch(0, [b"a", b"a", b"b"], tombstones=[1])])
     await fill(storage, 100, 3, first=3)
     policy = attrs.evolve(ALWAYS, tombstone_ms=3_600_000)
-    await compact(storage, 0, policy)
+    await compact(storage, 0, policy, NOW_MS + 3_600_000)
     assert [record.sequence for record in await read_all(storage)][:2] == [1, 2]
     await fill(storage, 100, 3, first=103)
-    await compact(storage, 90, policy, now_ms() + 3_600_001)
+    await compact(storage, 90, policy, NOW_MS + 3_600_001)
     assert (await read_all(storage))[0].sequence == 2
 
 
@@ -173,14 +174,14 @@ async def test_a_pass_skips_damaged_records_and_goes_no_further_than_it_may() ->
         for end_max in range(1, 9):
             storage = Damaged()
             await storage.append([make_batch(0, [b"a", b"b"] * 5)])
-            found = await compact_partition(storage, PARTITION, 0, ALWAYS, now_ms(), no_wait, end_max=end_max)
+            found = await compact_partition(storage, PARTITION, 0, ALWAYS, NOW_MS, no_wait, end_max=end_max)
             assert found is not None
             known = {each for each in range(end_max) if not first <= each < end}
             removed = sum(bool(known & {*range(each + 2, end_max, 2)}) for each in range(end_max))
             assert (found.clean_end, found.done.records_removed) == (end_max, removed), (first, end, end_max)
     first, end, storage = 4, 5, Damaged()
     await storage.append([make_batch(0, [b"a", b"b"] * 5)])
-    found = await compact_partition(storage, PARTITION, 0, attrs.evolve(ALWAYS, keys_max=2), now_ms(), no_wait)
+    found = await compact_partition(storage, PARTITION, 0, attrs.evolve(ALWAYS, keys_max=2), NOW_MS, no_wait)
     assert found is not None
     assert found.clean_end == 4, "no more keys can be remembered after the first read"
 

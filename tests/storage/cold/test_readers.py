@@ -118,10 +118,11 @@ async def test_internal_topics_stay_hot(tmp_path: Path) -> None:
         assert await storage.move_due() == 0
 
 
-async def test_records_move_when_they_are_old_enough(tmp_path: Path) -> None:
+async def test_records_move_when_they_are_old_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Few records wait for others for `cold_segment_ms`, and then move all the same."""
     hour_ms = 3_600_000
-    for segment_ms, moved in ((2 * hour_ms, 0), (hour_ms // 2, 5)):
+    monkeypatch.setattr(time, "time_ns", lambda: TIME * 1_000_000)
+    for segment_ms, moved in ((hour_ms, 0), (hour_ms - 1, 5)):
         hot = f"sqlite:{tmp_path}/store.db"
         async with open_tiered(
             tmp_path,
@@ -132,15 +133,14 @@ async def test_records_move_when_they_are_old_enough(tmp_path: Path) -> None:
             cold_segment_ms=segment_ms,
         ) as storage:
             if not moved:
-                time_ms = int(time.time() * 1000)
-                times = [time_ms - 2 * hour_ms] * 5 + [time_ms] * 5
+                times = [TIME - 2 * hour_ms] * 5 + [TIME - hour_ms] * 5
                 await storage.append([RecordBatch(A, 0, [b"x"] * 10, stored_at=times)])
             await storage.move_due()
             assert storage.cold_end(A) == moved
     async with open_storage(f"sqlite:{tmp_path}/store.db", read_only=True) as reader:
         assert isinstance(reader, TieredStorage)
         assert (await reader.partitions())[A].count == 10
-        assert await reader.find_sequence_by_time(A, time_ms) == 5
+        assert await reader.find_sequence_by_time(A, TIME - hour_ms) == 5
 
 
 async def test_topics_that_are_compacted_stay_hot(tmp_path: Path) -> None:
