@@ -47,6 +47,8 @@ class Offloader:
         """Topics that are compacted, whose records do not move."""
         self.tails: dict[Partition, tuple[int, int]] = {}
         """Partitions of which a segment is being committed: the new boundary, and the size of the records behind it."""
+        self.deleted: set[Partition] = set()
+        """Partitions that were deleted since a segment was begun. Its records are not those that are there now."""
         self.moved_records = 0
         self.moved_bytes = 0
         self.failures = 0
@@ -158,6 +160,7 @@ class Offloader:
     async def _move(self, partition: Partition, first_sequence: int, end_sequence: int) -> bool:
         """Move one segment from a sequence on; return whether it was moved."""
         begun = trio.current_time()
+        self.deleted.clear()
         made = await self._make_segment(partition, first_sequence, end_sequence)
         if made is None:
             return False
@@ -227,7 +230,7 @@ class Offloader:
             removed: Collection[Segment] = ()
             if info.earliest_sequence != segment.first or info.end_sequence < segment.end:
                 return False
-            if partition.topic in self.hot_topics:
+            if partition.topic in self.hot_topics or partition in self.deleted:
                 return False
             if found is not None and found.end != segment.first:
                 if not found.is_apart(info):

@@ -304,6 +304,7 @@ class TieredStorage:
         async with self._manifest_store.lock:
             await self._manifest_store.refresh_stale()
             await self._drop_cold(partitions)
+            self.offloader.deleted.update(partitions)
             await self.hot.delete_partitions(partitions)
 
     async def _find_compactable(self, partition: Partition, clean_end: int) -> Compactable | None:

@@ -12,8 +12,9 @@ import pytest
 import trio
 
 from dafka.errors import StorageBusyError, StorageCorruptError, StorageError
-from dafka.records import Partition
-from dafka.storage import DeletesPartitions, RetentionPolicy, open_storage, read_range
+from dafka.records import Partition, RecordBatch
+from dafka.storage import CompactsPartitions, DeletesPartitions, RetentionPolicy, open_storage, read_range
+from dafka.storage.capabilities import Compacted
 from dafka.storage.cold import ColdOptions, manifest_store, object_store, opening
 from dafka.storage.cold.object_store import ObjectStore, ObjectStoreError
 from dafka.storage.cold.offloader import Offloader
@@ -91,8 +92,10 @@ async def test_records_stay_hot_while_the_object_store_fails(
             assert (await storage.hot.partitions())[A].earliest_sequence == 0
             assert await read_all(storage, A) == expected(50)
             assert bool(storage.tier_statistics().request_error) is (message == "failed")
+            assert not storage.tier_statistics().is_stale
             faults.fault = no_fault
         assert await storage.move_due() == 4
+        assert not storage.tier_statistics().is_stale
         assert (await storage.hot.partitions())[A].earliest_sequence == 40
         assert await read_all(storage, A) == expected(50)
         info = (await storage.partitions())[A]
@@ -278,6 +281,51 @@ async def test_a_hot_storage_goes_on_where_the_cold_tier_ends(tmp_path: Path) ->
                 assert (info.earliest_sequence, info.end_sequence) == (max(earliest, 5), max(end, 5))
 
 
+async def no_wait(_count: int) -> None:
+    await trio.lowlevel.checkpoint()
+
+
+@pytest.mark.parametrize("change", ["trim", "reset", "retain", "delete", "find_compactable", "compact"])
+async def test_a_commit_whose_outcome_is_unknown_is_found_out_before_records_are_dropped(
+    change: str, faults: Faults, tmp_path: Path
+) -> None:
+    """The object store has committed the first segment, and was away before the storage could ask it."""
+
+    def fault(found: str, name: str) -> None:
+        if found == "after replace":
+            faults.fault = fail
+            fail(found, name)
+
+    async with open_tiered(tmp_path) as storage:
+        assert isinstance(storage, DeletesPartitions)
+        assert isinstance(storage, CompactsPartitions)
+        await storage.append([batch(A, 0, 50)])
+        faults.fault = fault
+        with pytest.raises(ObjectStoreError):
+            await storage.move_due()
+        assert (storage.tier_statistics().is_stale, storage.cold_end(A)) == (True, 0)
+        faults.fault = no_fault
+        first = {"trim": 25, "reset": 50, "retain": 20, "delete": 50}.get(change, 0)
+        match change:
+            case "trim":
+                await storage.trim(A, first)
+            case "reset":
+                await storage.reset_to(A, first)
+            case "retain":
+                assert await storage.apply_retention(RetentionPolicy(records_max=30)) == {A: first}
+            case "delete":
+                await storage.delete_partitions([A])
+                assert await storage.partitions() == {}
+                await storage.reset_to(A, first)
+            case "find_compactable":
+                assert await storage.find_compactable(A, 0) is None
+            case "compact":
+                assert await storage.compact(A, 50, lambda batch: b"\1" * len(batch), no_wait) == Compacted()
+        for _ in range(2):
+            assert await read_all(storage, A) == expected(50, first)
+            await storage.move_due()
+
+
 async def test_segments_go_when_records_behind_them_are_missing(tmp_path: Path) -> None:
     """The hot storage was used by itself meanwhile, and has dropped records that were not moved."""
     async with open_tiered(tmp_path) as storage:
@@ -285,6 +333,11 @@ async def test_segments_go_when_records_behind_them_are_missing(tmp_path: Path) 
         assert await storage.move_due() == 4
         await storage.hot.append([batch(A, 50, 90)])
         await storage.hot.trim(A, 50)
+        (damage,) = await storage.find_damage()
+        assert (damage.partition, damage.first_sequence, damage.end_sequence) == (A, 40, 50)
+        info = (await storage.partitions())[A]
+        assert info == await storage.find_partition(A) == (await storage.hot.partitions())[A]
+        assert await storage.find_sequence_by_time(A, 0) == 50
         assert await storage.move_due() == 3
         assert storage.cold_end(A) == 80
         assert (await storage.partitions())[A].earliest_sequence == 50
@@ -314,6 +367,34 @@ async def test_an_object_that_is_written_again_is_not_deleted(faults: Faults, tm
         assert await storage.move_due() == 1
         assert is_written
         assert await read_all(storage, A) == expected(20)
+        for _ in range(2):
+            faults.fault = no_fault
+            await storage.delete_partitions([A])
+            assert not [each for each in find_objects(tmp_path) if each.parent.name == A.address]
+            await storage.append([batch(A, 0, 20)])
+            assert await storage.move_due() == 1
+
+
+async def test_records_of_a_deleted_partition_do_not_take_the_place_of_its_new_ones(
+    faults: Faults, tmp_path: Path
+) -> None:
+    async def begin_again() -> None:
+        assert isinstance(storage, DeletesPartitions)
+        await storage.delete_partitions([A])
+        await storage.append([RecordBatch(A, 0, expected(120, 100))])
+
+    def fault(found: str, name: str) -> None:
+        if found == "after write":
+            faults.fault = no_fault
+            trio.from_thread.run(begin_again)
+
+    async with open_tiered(tmp_path) as storage:
+        await storage.append([batch(A, 0, 20)])
+        faults.fault = fault
+        assert await storage.move_due() == 0
+        assert await storage.move_due() == 1
+        assert await read_all(storage, A) == expected(120, 100)
+        assert len(find_objects(tmp_path)) == 1
 
 
 async def test_an_object_that_cannot_be_deleted_is_deleted_later(faults: Faults, tmp_path: Path) -> None:
