@@ -357,6 +357,9 @@ class History:
                 assert stays or info.content_bytes < 300 + 150, "nothing more is due"
             objects = {f"file://{path}" for path in self.folder.rglob("*.parquet")}
             assert objects == set(self.storage.object_urls()), "objects that are not needed are deleted"
+            bucket = self.folder / "bucket" / self.storage.identity
+            chunks = {f"manifest/{path.name}" for path in bucket.glob("manifest/*")}
+            assert chunks == {chunk.name for chunk in self.storage._manifest_store.manifest.chunks}
 
     async def save_positions(self, a: int, b: int, c: int) -> None:
         saved = {each: b * (number + 1) for number, each in enumerate(PARTITIONS) if a >> number & 1}

@@ -20,6 +20,7 @@ from dafka.storage.cold.object_store import ObjectStore, ObjectStoreError
 from dafka.storage.cold.offloader import Offloader
 from dafka.storage.cold.opening import connect
 from dafka.storage.tools.verify import verify_storage
+from tests.power.runs import no_wait
 from tests.storage.cold.faults import Fault, FaultyStore, fail
 from tests.storage.cold.stores import A, B, Faults, batch, no_fault, open_tiered, read_all
 
@@ -281,10 +282,6 @@ async def test_a_hot_storage_goes_on_where_the_cold_tier_ends(tmp_path: Path) ->
                 assert (info.earliest_sequence, info.end_sequence) == (max(earliest, 5), max(end, 5))
 
 
-async def no_wait(_count: int) -> None:
-    await trio.lowlevel.checkpoint()
-
-
 @pytest.mark.parametrize("change", ["trim", "reset", "retain", "delete", "find_compactable", "compact"])
 async def test_a_commit_whose_outcome_is_unknown_is_found_out_before_records_are_dropped(
     change: str, faults: Faults, tmp_path: Path
@@ -441,6 +438,53 @@ async def test_a_reader_tries_again_to_read_a_copy_that_could_not_be_read(
             with pytest.raises(StorageError, match="Too many open files"):
                 await reader.partitions()
         assert await read_all(reader, A) == expected(50)
+
+
+async def test_a_reader_of_records_that_are_dropped_in_another_process_gets_none(
+    faults: Faults, tmp_path: Path
+) -> None:
+    hot = f"sqlite:{tmp_path}/store.db"
+    async with open_tiered(tmp_path, hot) as storage:
+        await storage.append([batch(A, 0, 50)])
+        await storage.move_due()
+        async with open_tiered(tmp_path, hot, read_only=True) as reader:
+            await storage.trim(A, 15)
+            assert await reader.read(A, 5, 1) is None
+            assert await read_all(reader, A) == expected(50, 15)
+    (tmp_path / "store.db-cold" / "manifest.json").unlink()
+    faults.fault = fail
+    with pytest.raises(ObjectStoreError):
+        async with open_tiered(tmp_path, hot, read_only=True):
+            pass
+
+
+async def test_the_statistics_count_what_was_moved_and_why_something_was_not(faults: Faults, tmp_path: Path) -> None:
+    late = Partition("late", "A")
+    async with open_tiered(tmp_path) as storage:
+        await storage.append([batch(A, 0, 50), batch(B, 0, 5)])
+        await storage.append([RecordBatch(late, 0, [b"x" * 100] * 30, stored_at=[2**62] * 30)])
+        for number in (1, 2):  # its times are beyond those of Parquet
+            moved = await storage.move_due()
+            found = storage.tier_statistics()
+            assert (moved, found.move_failures, found.due_bytes) == ((4, 0)[number - 1], number, 3000)
+        assert "late" in found.move_error
+        sizes = sum(path.stat().st_size for path in find_objects(tmp_path))
+        assert (found.segments, found.records, found.content_bytes, found.object_bytes) == (4, 40, 4000, sizes)
+        assert (found.moved_records, found.moved_bytes) == (40, sizes)
+        assert (await storage.statistics()).stored_bytes == (await storage.hot.statistics()).stored_bytes + sizes
+        assert isinstance(storage, DeletesPartitions)
+        await storage.delete_partitions([late])
+        await storage.trim(A, 25)
+        await storage.append([batch(A, 50, 60)])
+        faults.fault = failing("write")
+        with pytest.raises(ObjectStoreError):
+            await storage.move_due()
+        assert "failed" in storage.tier_statistics().move_error
+        faults.fault = no_fault
+        assert await storage.move_due() == 1
+        found = storage.tier_statistics()
+        assert (found.move_failures, found.move_error, found.due_bytes, found.moved_records) == (3, "", 0, 50)
+        assert (found.segments, found.records, found.content_bytes) == (3, 25, 2500)
 
 
 async def test_a_manifest_that_is_gone_is_an_error_and_no_empty_cold_tier(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from dafka.storage import DeletesPartitions, RetentionPolicy
-from dafka.storage.cold import manifest, object_store
+from dafka.storage.cold import manifest, object_store, offloader, parquet
 from dafka.storage.cold.object_store import ObjectStoreError, RetryingObjectStore
 from dafka.storage.cold.segments import partition_folder
 from dafka.storage.cold.tiered import TieredStorage
@@ -261,6 +261,8 @@ def test_nothing_is_lost_or_there_twice_whatever_happens_during_a_move(kind: str
         with quickly(), pytest.MonkeyPatch.context() as patch:
             patch.setattr(time, "time_ns", clock.time_ns)
             patch.setattr(manifest, "CHUNK_SEGMENTS", 2)
+            patch.setattr(offloader, "READ_BYTES", 40)
+            patch.setattr(parquet, "GROUP_BYTES", 40)
             patch.setattr(object_store, "FIRST_PAUSE_S", 0)
             patch.setattr(trio.to_thread, "run_sync", in_any_order(random.Random(seed)))
             requests.patch(patch)

@@ -106,3 +106,5 @@ def test_the_copy_of_the_manifest_is_whole_at_every_moment(recorded: tuple[Path,
                 named.update(names)
                 assert [name for name in names if not tree.get(f"{folder}/{name}")] == []
     assert len(named) > 1
+    held = {name for name in moment.disk.tree(ALL) if name.startswith(f"{folder}/manifest/")}
+    assert held == {f"{folder}/{name}" for name in names}, "chunks that are not needed are removed"

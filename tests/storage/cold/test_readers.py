@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import combinations_with_replacement
 from pathlib import Path
 
 import confluent_kafka
@@ -16,12 +17,14 @@ from dafka.roles import Store, serve_store
 from dafka.storage import CompactsPartitions, open_storage
 from dafka.storage.cold.tiered import TieredStorage
 from dafka.testing import kafka, open_cluster
+from tests.power.runs import no_wait
 from tests.storage.cold.stores import TIME, A, B, batch, open_tiered
 from tests.waiting import wait_until
 
 COUNT = 2000
 CONTENTS = [b"%099d." % number for number in range(COUNT)]
 DEADLINE_S = 60
+HOUR_MS = 3_600_000
 
 
 def cold_config(folder: Path) -> Config:
@@ -85,30 +88,34 @@ def test_a_client_of_kafka_reads_what_was_moved(tmp_path: Path) -> None:
 
 async def test_transactions_are_known_in_the_cold_tier(tmp_path: Path) -> None:
     """A consumer that reads only what was committed finds out from the record batches which records to leave out."""
-    values = [b"%099d." % number for number in range(30)]
-    plain, transactional = (
-        encode_batch(
-            first, values[first : first + 10], timestamps=5, producer_id=7, producer_epoch=2, is_transactional=yes
-        )
-        for first, yes in ((0, False), (10, True))
-    )
-    last = encode_batch(20, values[20:], timestamps=5)
-    async with open_tiered(tmp_path, f"filelog:{tmp_path}/log", local_retention_bytes=0) as storage:
-        for first, data in ((0, plain), (10, transactional), (20, last)):
-            batch = RecordBatch(A, first, values[first : first + 10], timestamps=[5] * 10, encoded=(data,))
-            await storage.append([batch])
-        assert await storage.move_due() == 3
-        assert (await storage.hot.partitions())[A].count == 0
-        found = await storage.read(A, 12, 3)
-        assert found is not None
-        (data,) = found.encoded
-        header = check_crc(data)
-        assert (header.base_offset, header.count) == (12, 3)
-        assert (header.is_transactional, header.producer_id, header.producer_epoch) == (True, 7, 2)
-        for first in (0, 20):
-            found = await storage.read(A, first, 10)
+    producers = [None, (7, 2), (7, 2), (7, 3), None, (8, 3), None]
+    end = 10 * len(producers)
+    hot = f"filelog:{tmp_path}/log"
+    async with open_tiered(tmp_path, hot, local_retention_bytes=0, cold_segment_bytes=3_500) as storage:
+        for first, producer in zip(range(0, end, 10), producers, strict=True):
+            values, (number, epoch) = CONTENTS[first : first + 10], producer or (-1, -1)
+            data = encode_batch(
+                first,
+                values,
+                timestamps=5,
+                producer_id=number,
+                producer_epoch=epoch,
+                is_transactional=producer is not None,
+            )
+            await storage.append([RecordBatch(A, first, values, timestamps=[5] * 10, encoded=(data,))])
+        assert await storage.move_due() == 2
+        for first, count in combinations_with_replacement(range(0, end, 5), 2):
+            found = await storage.read(A, first, max(count, 1))
             assert found is not None
-            assert found.encoded == ()
+            wanted = [producers[each // 10] for each in range(first, found.end_sequence)]
+            headers = [check_crc(data) for data in found.encoded]
+            shown = [
+                (each.producer_id, each.producer_epoch) if each.is_transactional else None
+                for each in headers
+                for _ in range(each.count)
+            ]
+            assert shown == (wanted if any(wanted) else []), (first, count)
+            assert not headers or headers[0].base_offset == first
 
 
 async def test_internal_topics_stay_hot(tmp_path: Path) -> None:
@@ -118,29 +125,32 @@ async def test_internal_topics_stay_hot(tmp_path: Path) -> None:
         assert await storage.move_due() == 0
 
 
-async def test_records_move_when_they_are_old_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("segment_ms", "segment_bytes", "moved"),
+    [(HOUR_MS, 10**6, 0), (HOUR_MS - 1, 10**6, 5), (HOUR_MS, 6, 0), (HOUR_MS, 5, 5)],
+)
+async def test_records_move_when_they_are_old_enough(
+    segment_ms: int, segment_bytes: int, moved: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Few records wait for others for `cold_segment_ms`, and then move all the same."""
-    hour_ms = 3_600_000
     monkeypatch.setattr(time, "time_ns", lambda: TIME * 1_000_000)
-    for segment_ms, moved in ((hour_ms, 0), (hour_ms - 1, 5)):
-        hot = f"sqlite:{tmp_path}/store.db"
-        async with open_tiered(
-            tmp_path,
-            hot,
-            local_retention_bytes=None,
-            local_retention_ms=hour_ms,
-            cold_segment_bytes=10**6,
-            cold_segment_ms=segment_ms,
-        ) as storage:
-            if not moved:
-                times = [TIME - 2 * hour_ms] * 5 + [TIME - hour_ms] * 5
-                await storage.append([RecordBatch(A, 0, [b"x"] * 10, stored_at=times)])
-            await storage.move_due()
-            assert storage.cold_end(A) == moved
-    async with open_storage(f"sqlite:{tmp_path}/store.db", read_only=True) as reader:
+    hot = f"sqlite:{tmp_path}/store.db"
+    async with open_tiered(
+        tmp_path,
+        hot,
+        local_retention_bytes=None,
+        local_retention_ms=HOUR_MS,
+        cold_segment_bytes=segment_bytes,
+        cold_segment_ms=segment_ms,
+    ) as storage:
+        times = [TIME - 2 * HOUR_MS] * 5 + [TIME - HOUR_MS] * 5
+        await storage.append([RecordBatch(A, 0, [b"x"] * 10, stored_at=times)])
+        await storage.move_due()
+        assert storage.cold_end(A) == moved
+    async with open_storage(hot, read_only=True) as reader:
         assert isinstance(reader, TieredStorage)
         assert (await reader.partitions())[A].count == 10
-        assert await reader.find_sequence_by_time(A, TIME - hour_ms) == 5
+        assert await reader.find_sequence_by_time(A, TIME - HOUR_MS) == 5
 
 
 async def test_topics_that_are_compacted_stay_hot(tmp_path: Path) -> None:
@@ -150,8 +160,10 @@ async def test_topics_that_are_compacted_stay_hot(tmp_path: Path) -> None:
         await storage.append([RecordBatch(A, 0, CONTENTS[:50]), RecordBatch(B, 0, CONTENTS[:50])])
         assert await storage.find_compactable(A, 0) is not None
         assert await storage.move_due() == 0
-        storage.offloader.hot_topics.clear()
+        await storage.compact(B, 40, lambda batch: b"\1" * len(batch), no_wait)
+        storage.offloader.hot_topics.clear()  # as when another store has compacted the topic
         assert await storage.move_due() > 0
+        assert (storage.cold_end(A), storage.cold_end(B)) == (50, 0)
         assert await storage.find_compactable(A, 0) is None
 
 
