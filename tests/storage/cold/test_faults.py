@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 import threading
 from collections.abc import Callable
 from itertools import combinations_with_replacement
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from dafka.errors import StorageBusyError, StorageCorruptError, StorageError
+from dafka.errors import StorageBusyError, StorageCorruptError, StorageError, StorageFormatError
 from dafka.records import Partition, RecordBatch
 from dafka.storage import CompactsPartitions, DeletesPartitions, RetentionPolicy, open_storage, read_range
 from dafka.storage.capabilities import Compacted
@@ -405,6 +406,9 @@ async def test_an_object_that_cannot_be_deleted_is_deleted_later(faults: Faults,
         faults.fault = no_fault
         await storage.move_due()
         assert len(find_objects(tmp_path)) == 1
+        await storage.append([batch(A, 50, 60)])
+        await storage.move_due()
+        assert storage._manifest_store.manifest.dropped == ()
 
 
 async def test_records_that_are_in_both_tiers_are_read_without_the_object_store(
@@ -485,6 +489,25 @@ async def test_the_statistics_count_what_was_moved_and_why_something_was_not(fau
         found = storage.tier_statistics()
         assert (found.move_failures, found.move_error, found.due_bytes, found.moved_records) == (3, "", 0, 50)
         assert (found.segments, found.records, found.content_bytes) == (3, 25, 2500)
+
+
+async def test_the_manifest_of_another_store_is_not_used(tmp_path: Path) -> None:
+    """Somebody has copied the files of a store to another one."""
+    hots = [f"sqlite:{tmp_path}/{number}.db" for number in range(2)]
+    roots = []
+    for hot in hots:
+        async with open_tiered(tmp_path, hot) as storage:
+            await storage.append([batch(A, 0, 50)] if hot == hots[0] else [])
+            await storage.move_due()
+            roots.append(tmp_path / "bucket" / storage.identity / "manifest.json")
+    shutil.copytree(tmp_path / "0.db-cold", tmp_path / "1.db-cold", dirs_exist_ok=True)
+    async with open_tiered(tmp_path, hots[1], read_only=True) as storage:
+        assert await storage.partitions() == {}
+    roots[1].parent.mkdir()
+    shutil.copy(roots[0], roots[1])
+    with pytest.raises(StorageFormatError, match="is the manifest of store"):
+        async with open_tiered(tmp_path, hots[1]):
+            pass
 
 
 async def test_a_manifest_that_is_gone_is_an_error_and_no_empty_cold_tier(tmp_path: Path) -> None:
