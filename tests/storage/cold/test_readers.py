@@ -15,6 +15,7 @@ from dafka.config import Config
 from dafka.records import Partition, RecordBatch
 from dafka.roles import Store, serve_store
 from dafka.storage import CompactsPartitions, open_storage
+from dafka.storage.capabilities import Compacted
 from dafka.storage.cold.tiered import TieredStorage
 from dafka.testing import kafka, open_cluster
 from tests.power.runs import no_wait
@@ -164,7 +165,9 @@ async def test_topics_that_are_compacted_stay_hot(tmp_path: Path) -> None:
         storage.offloader.hot_topics.clear()  # as when another store has compacted the topic
         assert await storage.move_due() > 0
         assert (storage.cold_end(A), storage.cold_end(B)) == (50, 0)
+        await storage.append([RecordBatch(A, 50, CONTENTS[50:100])])
         assert await storage.find_compactable(A, 0) is None
+        assert await storage.compact(A, 100, lambda batch: b"\1" * len(batch), no_wait) == Compacted()
 
 
 @pytest.mark.parametrize("question", ["time", "partition", "partitions", "records", "damage"])
