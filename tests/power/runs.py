@@ -248,16 +248,26 @@ def left_of(url: str, folder: Path) -> Iterator[Left]:
 
 
 def check_second_process(
-    recorded: tuple[Path, list[Entry]], numbers: Iterable[int], url: str, session: Session, left: Left, folder: Path
+    recorded: tuple[Path, list[Entry]],
+    numbers: Iterable[int],
+    url: str,
+    session: Session,
+    left: Left,
+    folder: Path,
+    *,
+    removed: str = "",
 ) -> None:
-    """Kill a recorded process after each of some entries; the power fails when a second process has gone on."""
+    """Kill a recorded process after each of some entries; the power fails when a second process has gone on.
+
+    The second process finds a file `removed`, if that is given.
+    """
     root, entries = recorded
     for number in numbers:
         disk, promises = Disk(root), Promises(SIZE)
         for _ in moments(disk, promises, entries[: number + 1]):
             pass
         second = folder / f"{number}"
-        store_tree(disk.tree(ALL), second)
+        store_tree({name: data for name, data in disk.tree(ALL).items() if name != removed}, second)
         disk.start_process(second)
         for entry, moment in moments(disk, promises, record(second, url, [session])):
             if entry.kind is Kind.MARK:

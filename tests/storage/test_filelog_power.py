@@ -41,6 +41,7 @@ async def second_session(writer: Writer) -> None:
     await writer.save(0, 0)
     await writer.append((1, 3))
     await writer.trim(3, 0)
+    await writer.flush(failing_syncs=1)  # of times of storing, which are written again when it is closed
 
 
 async def third_session(writer: Writer) -> None:
@@ -131,3 +132,17 @@ def test_what_a_killed_process_has_written_is_synced_before_it_is_promised(
 ) -> None:
     writes = [n for n, each in enumerate(recorded[1]) if each.kind is Kind.WRITE and len(each.first) > 50]
     check_second_process(recorded, writes[::5], URL, append_one, left, tmp_path)
+    check_second_process(recorded, writes[2::5], URL, append_one, left, tmp_path, removed="log/catalog.heads")
+
+
+def test_what_a_killed_process_left_unsynced_is_synced_by_one_that_promises_it(left: Left, tmp_path: Path) -> None:
+    async def append_relaxed(writer: Writer) -> None:
+        writer.is_relaxed = True
+        await writer.append((0, 9), (1, 9), (3, 2))
+        await writer.append((0, 9), (2, 3))
+
+    root = tmp_path / "root"
+    root.mkdir()
+    entries = record(root, f"{URL}&fsync=never", [append_relaxed, append_relaxed])
+    writes = [number for number, each in enumerate(entries) if each.kind is Kind.WRITE]
+    check_second_process((root, entries), writes[3::6], URL, append_one, left, tmp_path)
