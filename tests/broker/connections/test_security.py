@@ -6,6 +6,7 @@ import logging
 import os
 import ssl
 from contextlib import suppress
+from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
 from typing import Any, cast
@@ -145,6 +146,7 @@ async def test_certificates_are_required_and_verified_as_configured(tmp_path: Pa
         (verifying, client_with(own), False),
         (verifying, client_with(own, own.issue("client")), True),
         (verifying, client_with(own, other.issue("client")), False),
+        (verifying, client_with(own, own.issue("expired", not_after=datetime(2020, 1, 1, tzinfo=UTC))), False),
     ):
         assert await is_accepted(security, context) is expected
     os.replace(other.issue("127.0.0.1"), certificate)
