@@ -5,19 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import count
 from random import Random
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
-import trio
 
 from dafka import Config
 from dafka.batches import encode_batch
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.groups.coordinator import CommitRequest
 from dafka.kafka.protocol.constants import ApiKey
 from tests.kafka.apis.door import Client, Door, Log, logs_in, open_door
-from tests.kafka.apis.fake_cluster import FakeCluster
 
 NONE = ErrorCode.NONE
 UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -81,34 +77,6 @@ def test_member_joins_with_the_id_that_it_gets(client: Client, version: int) -> 
     assert refused["protocol_name"] == (None if version >= 7 else "")
     short = join(client, new_name(), session_timeout_ms=1, version=version)
     assert short["error_code"] == ErrorCode.INVALID_SESSION_TIMEOUT
-
-
-def test_heartbeats_and_assignments_are_for_members_of_the_generation(client: Client) -> None:
-    _, member = open_group(client)
-    for change, error in (
-        ({}, NONE),
-        ({"generation_id": 0}, ILLEGAL),
-        ({"generation_id": 2}, ILLEGAL),
-        ({"member_id": "somebody"}, UNKNOWN_MEMBER),
-        ({"member_id": ""}, UNKNOWN_MEMBER),
-        ({"group_id": "unknown"}, UNKNOWN_MEMBER),
-    ):
-        for version in range(5):
-            assert client.ask(ApiKey.HEARTBEAT, version, **{**member, **change})["error_code"] == error
-        for version in range(6):
-            assert client.ask(ApiKey.SYNC_GROUP, version, **{**member, **change}, assignments=[])["error_code"] == error
-
-
-@pytest.mark.parametrize("version", range(6))
-def test_members_leave(client: Client, version: int) -> None:
-    group, member = open_group(client)
-    member_id = member["member_id"]
-    for leaving, error in (("somebody", UNKNOWN_MEMBER), (member_id, NONE), (member_id, UNKNOWN_MEMBER)):
-        asked = {"member_id": leaving} if version < 3 else {"members": [{"member_id": leaving}]}
-        found = client.ask(ApiKey.LEAVE_GROUP, version, group_id=group, **asked)
-        each_error = [each["error_code"] for each in found["members"]]
-        assert (found["error_code"], each_error) == ((error, []) if version < 3 else (NONE, [error]))
-    assert client.ask(ApiKey.HEARTBEAT, 3, **member)["error_code"] == UNKNOWN_MEMBER
 
 
 def commit(client: Client, group: str, offsets: Mapping[Log, int], version: int = 7, **member: Any) -> list[int]:
@@ -224,43 +192,6 @@ def test_groups_are_deleted_beside_those_that_are_not(client: Client) -> None:
     assert [each.keys() for each in fetched(client, 5, idle, busy)] == [set(), {T0, U0}]
 
 
-def test_groups_are_listed_and_described(client: Client) -> None:
-    stable, member = open_group(client)
-    empty, missing = new_name(), new_name()
-    commit(client, empty, {T0: 5})
-
-    def listed(version: int = 5, **filters: Any) -> dict[str, str]:
-        found = client.ask(ApiKey.LIST_GROUPS, version, **filters)["groups"]
-        return {each["group_id"]: each["group_state"] for each in found if each["group_id"] in {stable, empty}}
-
-    both = {stable: "Stable", empty: "Empty"}
-    assert [listed(version).keys() for version in range(6)] == [both.keys()] * 6
-    cases: list[tuple[dict[str, Any], dict[str, str]]] = [
-        ({}, both),
-        ({"states_filter": ["Stable"]}, {stable: "Stable"}),
-        ({"states_filter": ["Empty", "Stable"]}, both),
-        ({"states_filter": ["Dead"]}, {}),
-        ({"types_filter": ["classic"]}, both),
-        ({"types_filter": ["consumer"]}, {}),
-    ]
-    for filters, expected in cases:
-        assert listed(**filters) == expected
-    for version in range(7):
-        found = client.ask(ApiKey.DESCRIBE_GROUPS, version, groups=[missing, stable, empty])["groups"]
-        not_found = ErrorCode.GROUP_ID_NOT_FOUND if version >= 6 else NONE
-        assert [(each["group_id"], each["error_code"], each["group_state"]) for each in found] == [
-            (missing, not_found, "Dead"),
-            (stable, NONE, "Stable"),
-            (empty, NONE, "Empty"),
-        ]
-        (described,) = found[1]["members"]
-        assert (described["member_id"], described["member_metadata"], described["member_assignment"]) == (
-            member["member_id"],
-            b"metadata",
-            b"assigned",
-        )
-
-
 @pytest.mark.parametrize("version", range(6))
 def test_coordinators_are_found_by_the_kind_of_key(client: Client, version: int) -> None:
     for kind, error in ((0, NONE), (1, NONE), (2, ErrorCode.INVALID_REQUEST)) if version else ((0, NONE),):
@@ -317,42 +248,15 @@ def test_producers_get_ids_and_epochs(client: Client) -> None:
     assert found["error_code"] == ErrorCode.INVALID_TRANSACTION_TIMEOUT
 
 
-def test_transactions_are_of_the_newest_producer(client: Client) -> None:
+def test_logs_are_added_to_the_transaction_of_the_newest_producer_all_or_none(client: Client) -> None:
     name = new_name()
-    old = begin(client, name)
-    new = begin(client, name)
-    fenced, too_old = ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH
-    other = {**new, "producer_id": new["producer_id"] + 1000}
+    old, new = begin(client, name), begin(client, name)
     for version in range(4):
-        assert add(client, name, old, ("t", 0), version=version) == [fenced if version >= 2 else too_old]
-        assert add(client, name, other, ("t", 0), version=version) == [ErrorCode.INVALID_PRODUCER_ID_MAPPING]
-        assert add(client, name, new, ("t", 0), ("unknown", 0), version=version) == [
-            ErrorCode.OPERATION_NOT_ATTEMPTED,
-            UNKNOWN,
-        ]
-    for version in range(5):
-        assert end(client, name, new, version=version) == ErrorCode.INVALID_TXN_STATE
-        assert end(client, name, old, version=version) == (fenced if version >= 2 else too_old)
-        values = {"transactional_id": name, "group_id": new_name(), **old}
-        found = client.ask(ApiKey.ADD_OFFSETS_TO_TXN, version, **values)
-        assert found["error_code"] == (fenced if version >= 2 else too_old)
+        expected = [ErrorCode.OPERATION_NOT_ATTEMPTED, UNKNOWN]
+        assert add(client, name, new, ("t", 0), ("unknown", 0), version=version) == expected
+    assert end(client, name, new) == ErrorCode.INVALID_TXN_STATE, "nothing was added"
     assert add(client, name, new, ("t", 0), ("u", 1)) == [NONE, NONE]
-    assert end(client, name, old) == fenced
-    assert end(client, name, new) == NONE
-
-
-async def test_clients_say_how_long_offsets_are_kept_in_versions_2_to_4() -> None:
-    cluster, kept = FakeCluster(), list[int | None]()
-
-    async def commit_offsets(asked: CommitRequest) -> dict[Any, Any]:
-        await trio.lowlevel.checkpoint()
-        kept.append(asked.retention_ms)
-        return {}
-
-    cluster.listener.broker.groups = cast(Any, SimpleNamespace(commit_offsets=commit_offsets))
-    for version in range(1, 10):
-        await cluster.ask(ApiKey.OFFSET_COMMIT, version, group_id="g", topics=[], retention_time_ms=5)
-    assert kept == [None, 5, 5, 5, *[None] * 5]
+    assert [end(client, name, each) for each in (old, new)] == [ErrorCode.PRODUCER_FENCED, NONE]
 
 
 def test_transactions_are_listed_and_described(client: Client) -> None:
