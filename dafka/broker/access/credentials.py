@@ -59,6 +59,8 @@ def derive_credential(
     Raise `ConfigError` if the password is empty or contains characters that SCRAM does not allow.
     """
     scramp = load_scramp()
+    if not password:
+        raise ConfigError("password: expected one that is not empty")
     try:
         found, stored_key, server_key, count = scramp.ScramMechanism(mechanism).make_auth_info(
             password, iterations, salt

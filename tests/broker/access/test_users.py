@@ -58,6 +58,9 @@ def test_same_password_has_different_credentials() -> None:
     assert first.salt != second.salt
     assert first.stored_key != second.stored_key
     assert "stored_key" not in repr(first)
+    for password in ("", "\a"):
+        with pytest.raises(ConfigError, match=r"^password: "):
+            derive_credential("SCRAM-SHA-256", password, ITERATIONS)
 
 
 class Exchange:
