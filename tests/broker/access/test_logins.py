@@ -6,6 +6,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from functools import partial
+from random import Random
 
 import pytest
 import trio
@@ -36,44 +37,91 @@ async def succeed(logins: Logins, host: str, user: str) -> None:
     assert await logins.verify(host, user, lambda: b"ok", is_last=lambda: True) == b"ok"
 
 
-async def test_sources_and_users_take_turns() -> None:
-    turns, order = Turns(1, 100), list[tuple[str, str]]()
+class Model:
+    """The model of turns: sources take turns, and within each its users, with their oldest login."""
 
-    async def run(source: str, user: str) -> None:
-        async with turns.take(source, user):
-            order.append((source, user))
-            await trio.testing.wait_all_tasks_blocked()
+    def __init__(self) -> None:
+        self.running: set[int] = set()
+        self.waiting: dict[str, dict[str, list[int]]] = {}
 
-    async with trio.open_nursery() as nursery, turns.take("c", "dora"):
-        for source, user in (*[("a", "anne")] * 50, ("b", "bob"), ("a", "carl")):
-            nursery.start_soon(run, source, user)
-            await trio.testing.wait_all_tasks_blocked()
-    assert order[:4] == [("a", "anne"), ("b", "bob"), ("a", "carl"), ("a", "anne")]
-    assert len(order) == 52
+    def find(self, source: str, user: str) -> list[int]:
+        return self.waiting.get(source, {}).get(user, [])
+
+    def add(self, number: int, source: str, user: str) -> None:
+        self.waiting.setdefault(source, {}).setdefault(user, []).append(number)
+
+    def remove_empty(self) -> None:
+        users = {source: {user: each for user, each in users.items() if each} for source, users in self.waiting.items()}
+        self.waiting = {source: each for source, each in users.items() if each}
+
+    def admit(self, running_max: int) -> None:
+        self.remove_empty()
+        while self.waiting and len(self.running) < running_max:
+            source, users = next(iter(self.waiting.items()))
+            user, numbers = next(iter(users.items()))
+            self.running.add(numbers.pop(0))
+            users[user] = users.pop(user)
+            self.waiting[source] = self.waiting.pop(source)
+            self.remove_empty()
 
 
-async def test_those_who_wait_are_few_for_each_source_and_user() -> None:
-    turns = Turns(1, WAITING_MAX)
+@pytest.mark.parametrize(("running_max", "waiting_max"), [(1, 100), (1, 2), (2, 3), (3, 1)])
+async def test_any_history_of_logins_follows_a_model_of_turns(running_max: int, waiting_max: int) -> None:
+    """Logins arrive, end and are cancelled while they wait. Only few of a source and user wait."""
+    random, turns, model = Random(running_max * 10 + waiting_max), Turns(running_max, waiting_max), Model()
+    scopes: dict[int, trio.CancelScope] = {}
+    running: set[int] = set()
+    refused: list[int] = []
 
-    async def wait(source: str, user: str) -> None:
-        async with turns.take(source, user):
-            await trio.sleep_forever()
+    async def run(number: int, source: str, user: str) -> None:
+        with trio.CancelScope() as scopes[number]:
+            try:
+                async with turns.take(source, user):
+                    running.add(number)
+                    await trio.sleep_forever()
+            except TooManyLoginsError:
+                refused.append(number)
+        running.discard(number)
 
     async with trio.open_nursery() as nursery:
-        for _ in range(WAITING_MAX + 1):
-            nursery.start_soon(wait, "a", "anne")
-        await trio.testing.wait_all_tasks_blocked()
-        with pytest.raises(TooManyLoginsError):
-            await wait("a", "anne")
-        nursery.start_soon(wait, "a", "bob")
-        nursery.start_soon(wait, "b", "anne")
-        await trio.testing.wait_all_tasks_blocked()
+        for number in range(150):
+            source, user = random.choice("ab"), random.choice("xyz")
+            if random.random() < 0.6:
+                is_refused = len(model.find(source, user)) >= waiting_max
+                if not is_refused:
+                    model.add(number, source, user)
+                nursery.start_soon(run, number, source, user)
+                await trio.testing.wait_all_tasks_blocked()
+                assert (number in refused) is is_refused
+            elif random.random() < 0.7 and running:
+                ended = random.choice(sorted(running))
+                model.running.remove(ended)
+                scopes[ended].cancel()
+            elif waiting := model.find(source, user):
+                scopes[waiting.pop(random.randrange(len(waiting)))].cancel()
+            model.admit(running_max)
+            await trio.testing.wait_all_tasks_blocked()
+            assert running == model.running
         nursery.cancel_scope.cancel()
-    async with trio.open_nursery() as nursery:  # logins that were cancelled take no places
-        for _ in range(WAITING_MAX + 1):
-            nursery.start_soon(wait, "a", "anne")
+
+
+async def test_logins_that_wait_are_limited() -> None:
+    logins, release = Logins(), threading.Event()
+
+    def answer() -> bytes:
+        assert release.wait(60)
+        return b"ok"
+
+    verify = partial(logins.verify, "a", "anne", answer, is_last=lambda: True)
+    async with trio.open_nursery() as nursery:
+        for _ in range(HASHING_MAX + WAITING_MAX):
+            nursery.start_soon(verify)
         await trio.testing.wait_all_tasks_blocked()
-        nursery.cancel_scope.cancel()
+        try:
+            with pytest.raises(TooManyLoginsError, match="try again in 1 s"):
+                await verify()
+        finally:
+            release.set()
 
 
 TICK_S = 2**-10
@@ -127,12 +175,13 @@ async def in_time(clock: trio.testing.MockClock, function: Callable[[], Awaitabl
 
 
 async def test_only_so_many_failures_are_remembered() -> None:
+    """Those of the pair that has failed least recently are forgotten."""
     logins = Logins(remembered_max=2)
-    for user in ("anne", "bob", "carl"):
-        for _ in range(FAILURES_FREE):
+    for user, count in (("anne", FAILURES_FREE - 1), ("bob", FAILURES_FREE), ("anne", 1), ("carl", FAILURES_FREE)):
+        for _ in range(count):
             await fail(logins, "a", user)
-    logins.check("a", "anne")
-    for user in ("bob", "carl"):
+    logins.check("a", "bob")
+    for user in ("anne", "carl"):
         with pytest.raises(TooManyLoginsError):
             logins.check("a", user)
 

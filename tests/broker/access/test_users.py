@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
@@ -36,6 +37,18 @@ def path(tmp_path: Path) -> Path:
     return found
 
 
+refused = partial(pytest.raises, LoginError, match="^unknown user or wrong password$")
+"""Expects a login to be refused, with the only answer that tells nothing."""
+
+
+def log_in_by_scram(users: UsersFile, mechanism: str, name: str, password: str) -> str | None:
+    client = ScramClient([mechanism], name, password)
+    login = begin_login(mechanism, users)
+    client.set_server_first(login.answer(client.get_client_first().encode()).decode())
+    client.set_server_final(login.answer(client.get_client_final().encode()).decode())
+    return login.user
+
+
 def test_users_are_read_as_they_were_written(path: Path) -> None:
     users = read_users(path)
     assert list(users) == ["alice", "bob"]
@@ -63,6 +76,19 @@ def test_same_password_has_different_credentials() -> None:
             derive_credential("SCRAM-SHA-256", password, ITERATIONS)
 
 
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_users_log_in_with_the_mechanisms_that_they_have(path: Path, mechanism: str) -> None:
+    alice = make_user("alice")
+    write_users(path, {"alice": alice, "one": User("one", {mechanism: alice.credentials[mechanism]}, NOTHING)})
+    users = UsersFile(path)
+    assert log_in_by_scram(users, mechanism, "alice", "secret") == "alice"
+    login = begin_login(PLAIN, users)
+    assert (login.answer(b"\0one\0secret"), login.user) == (b"", "one")
+    for each in MECHANISMS:
+        with nullcontext() if each == mechanism else refused():
+            assert log_in_by_scram(users, each, "one", "secret") == "one"
+
+
 class Exchange:
     """A login with SCRAM, message by message."""
 
@@ -80,23 +106,14 @@ class Exchange:
         return bytes(self.client.get_client_final().encode())
 
 
-refused = partial(pytest.raises, LoginError, match="^unknown user or wrong password$")
-"""Expects a login to be refused, with the only answer that tells nothing."""
-
-
-def test_scram_proves_the_user_and_refuses_wrong_passwords_and_unknown_users(path: Path) -> None:
-    users = UsersFile(path)
-    for mechanism in MECHANISMS:
-        for name, password in (("alice", "other"), ("carol", "secret"), ("bob", "secret")):
-            exchange = Exchange(users, mechanism, name, password)
-            last = exchange.finish(exchange.begin())
-            with refused():
-                exchange.login.answer(last)
-            assert exchange.login.user is None
-        exchange = Exchange(users, mechanism)
-        final = exchange.login.answer(exchange.finish(exchange.begin()))
-        exchange.client.set_server_final(final.decode())
-        assert exchange.login.user == "alice"
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize(("name", "password"), [("alice", "other"), ("carol", "secret"), ("bob", "secret")])
+def test_scram_refuses_wrong_passwords_and_unknown_users(path: Path, mechanism: str, name: str, password: str) -> None:
+    exchange = Exchange(UsersFile(path), mechanism, name, password)
+    last = exchange.finish(exchange.begin())
+    with refused():
+        exchange.login.answer(last)
+    assert exchange.login.user is None
 
 
 def altered(message: bytes) -> Iterator[bytes]:
@@ -182,9 +199,9 @@ def test_unknown_user_looks_like_a_known_one(path: Path) -> None:
     assert ask("carol", MECHANISMS[0])["s"] != ask("carol", MECHANISMS[1])["s"]
 
 
-def test_plain_proves_the_user_and_everything_malformed_is_refused(path: Path) -> None:
-    users = UsersFile(path)
-    plain = [
+@pytest.mark.parametrize(
+    "message",
+    [
         b"\0alice\0wrong",
         b"\0carol\0secret",
         b"\0\0",
@@ -192,17 +209,29 @@ def test_plain_proves_the_user_and_everything_malformed_is_refused(path: Path) -
         b"bob\0alice\0secret",
         b"alice\0secret",
         b"\xff",
-    ]
-    scram = [b"", b"n,,", b"n,,n=alice", b"p=x,,n=alice,r=a", b"\xff", b"n,,r=a,n=alice", b"," * 999]
-    for mechanism, messages in ((PLAIN, plain), ("SCRAM-SHA-256", scram)):
-        for message in messages:
-            login = begin_login(mechanism, users)
-            with pytest.raises(LoginError):
-                login.answer(message)
-            assert login.user is None
-    for message in (b"\0alice\0secret", b"alice\0alice\0secret"):
-        login = begin_login(PLAIN, users)
-        assert (login.answer(message), login.user) == (b"", "alice")
+        b"\0alice\0\a",
+    ],
+)
+def test_plain_refuses(path: Path, message: bytes) -> None:
+    login = begin_login(PLAIN, UsersFile(path))
+    with pytest.raises(LoginError):
+        login.answer(message)
+    assert login.user is None
+
+
+@pytest.mark.parametrize("message", [b"\0alice\0secret", b"alice\0alice\0secret"])
+def test_plain_proves_the_user(path: Path, message: bytes) -> None:
+    login = begin_login(PLAIN, UsersFile(path))
+    assert login.answer(message) == b""
+    assert login.user == "alice"
+
+
+@pytest.mark.parametrize(
+    "first", [b"", b"n,,", b"n,,n=alice", b"p=x,,n=alice,r=a", b"\xff", b"n,,r=a,n=alice", b"," * 999]
+)
+def test_malformed_scram_is_refused(path: Path, first: bytes) -> None:
+    with pytest.raises(LoginError):
+        begin_login("SCRAM-SHA-256", UsersFile(path)).answer(first)
 
 
 def test_password_is_compared_to_its_last_byte() -> None:
@@ -229,12 +258,41 @@ def test_changed_file_is_read_again(path: Path) -> None:
     assert not users.refresh()
 
 
-def test_damaged_file_is_refused_by_one_sentence(path: Path) -> None:
-    users: list[object] = [{"alice": {}}, {"alice": {"credentials": {}}}, {"alice": {"credentials": {"PLAIN": {}}}}]
-    for document in ([], {}, *({"users": each} for each in (*users, {"a b": {"credentials": {}}}))):
-        path.write_text(json.dumps(document))
-        with pytest.raises(ConfigError, match=str(path)):
-            read_users(path)
+CREDENTIALS = {"SCRAM-SHA-256": {"salt": "", "iterations": ITERATIONS, "stored_key": "", "server_key": ""}}
+WRITTEN, TOKENS = "expected what `dafka user add` writes", "expected tokens with an id"
+NO_USERS: list[object] = [[], {}, {"users": []}, {"users": {"alice": {}}}]
+DAMAGES: list[tuple[object, str]] = [
+    *((each, WRITTEN) for each in NO_USERS),
+    *(({"users": {name: {"credentials": CREDENTIALS}}}, f"user '{name}': expected 1 to 100") for name in ("", "a b")),
+    *(
+        ({"users": {"alice": {"credentials": CREDENTIALS, **changed}}}, sentence)
+        for changed, sentence in (
+            ({"credentials": {}}, "user 'alice': expected credentials for SCRAM-SHA-256 or SCRAM-SHA-512"),
+            ({"credentials": {**CREDENTIALS, "PLAIN": CREDENTIALS["SCRAM-SHA-256"]}}, "expected credentials for"),
+            ({"credentials": {"SCRAM-SHA-256": {**CREDENTIALS["SCRAM-SHA-256"], "salt": "%"}}}, "keys in base64"),
+            ({"permissions": {"read": [], "all": []}}, "groups, transactions, not 'all'"),
+            ({"permissions": {"read": ["a", 1]}}, "user 'alice': expected texts as patterns"),
+            ({"permissions": {"read": 1}}, WRITTEN),
+            ({"tokens": [{"id": 1, "sha256": ""}]}, TOKENS),
+            ({"tokens": [{"id": "a", "sha256": "", "expires_at_ms": "1"}]}, TOKENS),
+            ({"tokens": [{"id": "a", "sha256": "="}]}, "keys in base64"),
+            ({"tokens": [{"id": "a"}]}, WRITTEN),
+        )
+    ),
+]
+
+
+def test_damaged_files_are_refused_by_one_sentence(tmp_path: Path) -> None:
+    found = tmp_path / "users"
+    with pytest.raises(ConfigError, match=f"cannot read the users {found}: No such file"):
+        read_users(found)
+    found.touch(0o600)
+    found.write_text(json.dumps({"users": {"alice": {"credentials": CREDENTIALS}}}))
+    assert read_users(found)["alice"].permissions == NOTHING
+    for document, sentence in DAMAGES:
+        found.write_text(json.dumps(document))
+        with pytest.raises(ConfigError, match=f"^users {found}: .*{re.escape(sentence)}"):
+            read_users(found)
 
 
 def test_weak_credentials_are_refused(path: Path) -> None:
