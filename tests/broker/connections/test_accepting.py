@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, asynccontextmanager, suppress
+from typing import Any
 
 import pytest
 import trio
@@ -166,6 +169,54 @@ async def test_a_crowd_is_accepted_in_few_turns_of_the_event_loop() -> None:
                 assert len(served) == 200
                 assert passes.count < 20
                 nursery.cancel_scope.cancel()
+
+
+class Failing(socket.socket):
+    """A listener that fails to accept clients before it accepts one, with each of these errors."""
+
+    errors: list[int]
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        if self.errors:
+            raise OSError(self.errors[0], os.strerror(self.errors.pop(0)))
+        return super().accept()
+
+
+async def test_clients_are_accepted_after_others_that_could_not_be(caplog: pytest.LogCaptureFixture) -> None:
+    """A client that has gone already is no failure of the machine."""
+
+    async def serve(client: AcceptedClient) -> None:
+        await client.stream.send_all(b"ready")
+
+    async with open_listening("127.0.0.1:0", SECURITY, "clients") as sockets, trio.open_nursery() as nursery:
+        failing = Failing(fileno=sockets[0].detach())
+        failing.errors = [errno.ECONNABORTED, errno.ENOTCONN, errno.EMFILE, errno.ENOBUFS]
+        await nursery.start(accept_clients, [failing], ConnectionQuotas(10), Stopping(), serve)
+        async with await trio.open_tcp_stream(*failing.getsockname()) as stream:
+            assert await stream.receive_some() == b"ready"
+        assert [each.getMessage() for each in caplog.records] == [
+            f"cannot accept a client: {os.strerror(each)}" for each in (errno.EMFILE, errno.ENOBUFS)
+        ]
+        nursery.cancel_scope.cancel()
+        failing.close()
+
+
+async def test_listeners_of_both_kinds_of_addresses_do_not_disturb_each_other() -> None:
+    hosts: list[tuple[str, bool, int]] = []
+
+    async def serve(client: AcceptedClient) -> None:
+        hosts.append((client.host, client.is_local, client.local_address[1]))
+
+    security = ServerSecurity(Config().with_clients(allow_unauthenticated="on").clients)
+    async with open_listening("0.0.0.0:0", security, "clients") as four, trio.open_nursery() as nursery:
+        port = four[0].getsockname()[1]
+        async with open_listening(f"[::]:{port}", security, "clients") as six:
+            await nursery.start(accept_clients, [*four, *six], ConnectionQuotas(10), Stopping(), serve)
+            for host in ("127.0.0.1", "::1"):
+                async with await trio.open_tcp_stream(host, port) as stream:
+                    assert await stream.receive_some() == b""
+        nursery.cancel_scope.cancel()
+    assert hosts == [("127.0.0.1", True, port), ("::1", True, port)]
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:0", "[::]:0"])

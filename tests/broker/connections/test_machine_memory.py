@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from dafka.broker.connections.machine_memory import cgroup_limits, find_memory_bytes
+from dafka.broker.connections import machine_memory
+from dafka.broker.connections.machine_memory import UNKNOWN_BYTES, cgroup_limits, find_memory_bytes
 
 MIB = 2**20
 
@@ -16,8 +18,25 @@ def write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def test_the_machine_has_memory() -> None:
-    assert find_memory_bytes() > 16 * MIB
+@pytest.mark.parametrize(
+    ("pages", "limit", "expected"),
+    [(1000, "max", 4_000_000), (1000, "5000000", 4_000_000), (1000, "3999999", 3_999_999), (10**7, "max", 4 * 10**10)]
+    + [(each, "max", UNKNOWN_BYTES) for each in (0, -1000, AttributeError, OSError, ValueError)],
+)
+def test_memory_is_that_of_the_machine_or_less(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pages: int | type[Exception], limit: str, expected: int
+) -> None:
+    def sysconf(name: str) -> int:
+        if not isinstance(pages, int):
+            raise pages
+        return {"SC_PHYS_PAGES": pages, "SC_PAGE_SIZE": 4000}[name]
+
+    monkeypatch.setattr(os, "sysconf", sysconf)
+    write(tmp_path / "own", "0::/a\n")
+    write(tmp_path / "a" / "memory.max", limit)
+    monkeypatch.setattr(machine_memory, "_CGROUPS", tmp_path)
+    monkeypatch.setattr(machine_memory, "_OWN_CGROUPS", tmp_path / "own")
+    assert find_memory_bytes() == expected
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import ssl
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -14,6 +15,12 @@ from typing import Any, cast
 import pytest
 import trio
 import trio.testing
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
 from dafka import Config
 from dafka.broker.access.permissions import Permissions
@@ -55,18 +62,32 @@ def test_loopback_is_known() -> None:
         assert not is_loopback(host)
 
 
-@pytest.mark.parametrize(
-    ("settings", "sentence"),
-    [
+def test_unusable_files_are_named(users: Path, tmp_path: Path) -> None:
+    certificate = Authority(tmp_path).issue("127.0.0.1")
+    other = Authority(make_folder(tmp_path, "other")).issue("127.0.0.1")
+    locked = tmp_path / "locked"
+    key = load_pem_private_key(certificate.read_bytes(), None)
+    locked.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, BestAvailableEncryption(b"x")))
+    pem = {"tls_certificate": str(certificate)}
+    loading = "cannot load the TLS certificate and key of"
+    rows: list[tuple[dict[str, Any], str]] = [
         ({"users": "missing"}, "cannot read the users missing"),
-        ({"tls_certificate": "missing"}, "cannot load the TLS certificate and key of missing"),
-        ({"tls_key": "missing"}, r"\[clients\] tls_key: expected tls_certificate, too"),
-        ({"tls_client_ca": "missing"}, r"\[clients\] tls_client_ca: expected tls_certificate, too"),
-    ],
-)
-def test_unusable_files_are_named(settings: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ConfigError, match=sentence):
-        ServerSecurity(Config().with_clients(**settings).clients)
+        ({"tls_certificate": "missing"}, f"{loading} missing: No such file"),
+        ({"tls_certificate": str(users)}, f"{loading} {users}: expected PEM format"),
+        ({**pem, "tls_key": "missing"}, f"{loading} {certificate} and missing: No such file"),
+        (
+            {**pem, "tls_key": str(Authority(make_folder(tmp_path, "a")).issue("b"))},
+            f"{loading} {certificate} and {tmp_path}",
+        ),
+        ({**pem, "tls_key": str(locked)}, f"the TLS key {locked} is encrypted"),
+        ({**pem, "tls_client_ca": "missing"}, "cannot load the TLS authorities of missing: No such file"),
+        ({**pem, "tls_client_ca": str(users)}, f"cannot load the TLS authorities of {users}: "),
+        ({"tls_key": "missing"}, "[clients] tls_key: expected tls_certificate, too"),
+        ({"tls_client_ca": "missing"}, "[clients] tls_client_ca: expected tls_certificate, too"),
+    ]
+    for settings, sentence in rows:
+        with pytest.raises(ConfigError, match=f"^{re.escape(sentence)}"):
+            ServerSecurity(Config().with_clients(**settings).clients)
 
 
 def damage(path: Path) -> None:
@@ -74,32 +95,38 @@ def damage(path: Path) -> None:
     os.utime(path, ns=(0, 0))
 
 
-async def test_changed_users_are_read_again_and_mistakes_change_nothing(
-    users: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, autojump_clock: trio.testing.MockClock
+@pytest.mark.parametrize("watched", [("users",), ("tls_certificate",), ("users", "tls_certificate")])
+async def test_changed_files_are_read_again_and_mistakes_change_nothing(
+    users: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    autojump_clock: trio.testing.MockClock,
+    watched: tuple[str, ...],
 ) -> None:
     caplog.set_level(logging.INFO, "dafka.broker")
     authority = Authority(tmp_path)
     certificate = authority.issue("127.0.0.1")
-    security = ServerSecurity(Config().with_clients(users=str(users), tls_certificate=str(certificate)).clients)
+    paths = {"users": users, "tls_certificate": certificate}
+    settings: dict[str, Any] = {each: str(paths[each]) for each in watched}
+    security = ServerSecurity(Config().with_clients(**settings).clients)
     known = security.users
-    assert known is not None
+    names = {"users": "the users", "tls_certificate": "the TLS certificate"}
     async with trio.open_nursery() as nursery:
         nursery.start_soon(security.keep_current)
         await trio.sleep(REFRESH_S / 2)
-        for path in (users, certificate):
+        for path in paths.values():
             damage(path)
         await trio.sleep(REFRESH_S)
-        assert [each.levelname for each in caplog.records] == ["WARNING", "WARNING"]
-        assert known.find("alice") is not None
+        assert [(each.levelname, each.getMessage().partition(":")[0]) for each in caplog.records] == [
+            ("WARNING", f"{names[each]} remain as before") for each in watched
+        ]
+        assert known is None or known.find("alice") is not None
         write_user_file(users, bob=Permissions())
         os.replace(authority.issue("localhost"), certificate)
         caplog.clear()
         await trio.sleep(2 * REFRESH_S)
-        assert [each.getMessage() for each in caplog.records] == [
-            "read the users again",
-            "read the TLS certificate again",
-        ]
-        assert (known.find("alice"), known.find("bob") is None) == (None, False)
+        assert [each.getMessage() for each in caplog.records] == [f"read {names[each]} again" for each in watched]
+        assert known is None or (known.find("alice"), known.find("bob") is None) == (None, False)
         nursery.cancel_scope.cancel()
 
 
