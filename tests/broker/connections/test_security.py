@@ -75,10 +75,7 @@ def test_unusable_files_are_named(users: Path, tmp_path: Path) -> None:
         ({"tls_certificate": "missing"}, f"{loading} missing: No such file"),
         ({"tls_certificate": str(users)}, f"{loading} {users}: expected PEM format"),
         ({**pem, "tls_key": "missing"}, f"{loading} {certificate} and missing: No such file"),
-        (
-            {**pem, "tls_key": str(Authority(make_folder(tmp_path, "a")).issue("b"))},
-            f"{loading} {certificate} and {tmp_path}",
-        ),
+        ({**pem, "tls_key": str(other)}, f"{loading} {certificate} and {other}: key values mismatch"),
         ({**pem, "tls_key": str(locked)}, f"the TLS key {locked} is encrypted"),
         ({**pem, "tls_client_ca": "missing"}, "cannot load the TLS authorities of missing: No such file"),
         ({**pem, "tls_client_ca": str(users)}, f"cannot load the TLS authorities of {users}: "),

@@ -96,15 +96,11 @@ MADE = Producer(70, 2)
 DESCRIBED = results.DescribedGroup(
     "g", OTHER, "Stable", "p", "range", 3, (results.DescribedMember("m", "i", "client", "host", b"1", b"2"),)
 )
-TRANSACTION = Transaction(
-    transactional_id="x",
-    producer_id=70,
-    producer_epoch=2,
-    transaction_timeout_ms=5,
-    phase=TransactionPhase.ONGOING,
-    started_at_ms=8,
-    updated_at_ms=9,
-)
+
+
+def make_transaction(name: str, **others: Any) -> Transaction:
+    values = {"producer_id": 70, "started_at_ms": 8, "phase": TransactionPhase.ONGOING, **others}
+    return Transaction(transactional_id=name, producer_epoch=2, transaction_timeout_ms=5, updated_at_ms=9, **values)
 
 
 def exchanges() -> Iterator[Exchange]:
@@ -133,6 +129,10 @@ def exchanges() -> Iterator[Exchange]:
             members = items("member_id group_instance_id metadata", *JOINED.members)
             expected |= {"protocol_type": "q", "members": members}
         yield exchange(f"JOIN_GROUP {versions}", joining, ["join_group", request], JOINED, expected)
+    for versions, name in (("0-6", ""), ("7-9", None)):
+        refused = JoinResult(OTHER, "")
+        joining = {**JOINING, "rebalance_timeout_ms": 0, "protocols": []}
+        yield exchange(f"JOIN_GROUP {versions}", joining, [], refused, {"error_code": OTHER, "protocol_name": name})
     yield exchange(
         "SYNC_GROUP 5-5",
         {**MEMBER, **TYPED, "assignments": items("member_id assignment", ("b", b"1"))},
@@ -167,12 +167,9 @@ def exchanges() -> Iterator[Exchange]:
     yield exchange(
         "DELETE_GROUPS 0-2", {"groups_names": groups}, ["delete_groups", groups], {"g": OTHER, "h": NONE}, deleted
     )
+    nothing: Values = {"group_id": "g", "topics": []}
     yield exchange(
-        "LIST_TRANSACTIONS 0-2",
-        EVERY_TRANSACTION,
-        ["list_transactions"],
-        [TRANSACTION],
-        {"transaction_states": items("transactional_id producer_id transaction_state", ("x", 70, "Ongoing"))},
+        "OFFSET_DELETE 0-0", nothing, [], DeleteOffsetsResult(UNKNOWN), {"error_code": UNKNOWN, "topics": []}
     )
     for called, values in (
         ("LIST_GROUPS 0-5", {}),
@@ -194,6 +191,10 @@ def exchanges_of_producers() -> Iterator[Exchange]:
             InitProducerResult(answer, Producer(71, 4)),
             {"error_code": error, "producer_id": 71, "producer_epoch": 4},
         )
+    new = {"transactional_id": None, "transaction_timeout_ms": 0}
+    yield exchange(
+        "INIT_PRODUCER_ID 0-5", new, ["init_producer_id", None, 0, Producer(-1, -1)], InitProducerResult(OTHER), {}
+    )
     for versions, answer, error in (("0-1", FENCED, old), ("2-3", FENCED, FENCED), ("0-3", OTHER, OTHER)):
         said = {"error_code": error}
         in_group = {**IN_TRANSACTION, "group_id": "g"}
@@ -234,12 +235,44 @@ async def test_groups_and_transactions_are_described_with_all_that_the_coordinat
     for failed, error in ((CoordinatorError(ELSEWHERE), ELSEWHERE), (None, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)):
         _, found = await ask(ApiKey.DESCRIBE_TRANSACTIONS, 0, {"transactional_ids": ["x"]}, failed)
         assert found["transaction_states"][0]["error_code"] == error
-    asked, found = await ask(ApiKey.DESCRIBE_TRANSACTIONS, 0, {"transactional_ids": ["x"]}, TRANSACTION)
+    transaction = make_transaction("x", partitions=frozenset([TopicPartition("u", 1), MISSING, LOG]))
+    asked, found = await ask(ApiKey.DESCRIBE_TRANSACTIONS, 0, {"transactional_ids": ["x"]}, transaction)
     state = {**IN_TRANSACTION, "transaction_state": "Ongoing", "transaction_timeout_ms": 5, "error_code": NONE}
+    topics = items("topic partitions", ("t", [0, 7]), ("u", [1]))
     assert (asked, found["transaction_states"]) == (
         ["describe_transaction", "x"],
-        [{**state, "transaction_start_time_ms": 8, "topics": []}],
+        [{**state, "transaction_start_time_ms": 8, "topics": topics}],
     )
+
+
+async def test_transactions_are_listed_that_match_every_filter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dafka.kafka.apis.transactions.steady_now_ms", lambda: 100)
+    phases = [TransactionPhase.ONGOING, TransactionPhase.COMPLETE_COMMIT]
+    known = [
+        make_transaction(f"{phase.value} {producer} {start}", producer_id=producer, phase=phase, started_at_ms=start)
+        for phase, producer, start in product(phases, (70, 71), (-1, 0, 90, 91, 100))
+    ]
+    states: list[list[str]] = [[], ["Ongoing"], ["Ongoing", "Never"], ["Empty"]]
+    for wanted, producers, duration_ms in product(states, ([], [71], [71, 72]), (-1, 0, 10, 100, 101)):
+        values = {"state_filters": wanted, "producer_id_filters": producers, "duration_filter": duration_ms}
+        asked, found = await ask(ApiKey.LIST_TRANSACTIONS, 1, values, known)
+        assert (asked, found["unknown_state_filters"]) == (
+            ["list_transactions"],
+            [each for each in wanted if each == "Never"],
+        )
+        assert found["transaction_states"] == items(
+            "transactional_id producer_id transaction_state",
+            *(
+                (each.transactional_id, each.producer_id, each.phase.value)
+                for each in known
+                if (not wanted or each.phase.value in wanted)
+                and (not producers or each.producer_id in producers)
+                and (duration_ms < 0 or (each.started_at_ms >= 0 and 100 - each.started_at_ms >= duration_ms))
+            ),
+        )
+    values = {**EVERY_TRANSACTION, "transactional_id_pattern": ".*"}
+    asked, found = await ask(ApiKey.LIST_TRANSACTIONS, 2, values, known)
+    assert (asked, found["error_code"], found["transaction_states"]) == ([], ErrorCode.INVALID_REGULAR_EXPRESSION, [])
 
 
 async def test_offsets_are_committed_and_deleted_for_known_logs_in_the_name_of_their_member() -> None:

@@ -62,23 +62,6 @@ def open_group(client: Client) -> tuple[str, dict[str, Any]]:
     return group, member
 
 
-@pytest.mark.parametrize("version", range(10))
-def test_member_joins_with_the_id_that_it_gets(client: Client, version: int) -> None:
-    group = new_name()
-    joined = join(client, group, version=version)
-    if version >= 4:
-        assert (joined["error_code"], joined["generation_id"]) == (ErrorCode.MEMBER_ID_REQUIRED, -1)
-        joined = join(client, group, joined["member_id"], version)
-    assert (joined["error_code"], joined["generation_id"], joined["protocol_name"]) == (NONE, 1, "range")
-    assert joined["leader"] == joined["member_id"]
-    assert [(each["member_id"], each["metadata"]) for each in joined["members"]] == [(joined["leader"], b"metadata")]
-    refused = join(client, new_name(), "somebody", version)
-    assert (refused["error_code"], refused["members"]) == (UNKNOWN_MEMBER, [])
-    assert refused["protocol_name"] == (None if version >= 7 else "")
-    short = join(client, new_name(), session_timeout_ms=1, version=version)
-    assert short["error_code"] == ErrorCode.INVALID_SESSION_TIMEOUT
-
-
 def commit(client: Client, group: str, offsets: Mapping[Log, int], version: int = 7, **member: Any) -> list[int]:
     if "generation_id" in member:
         member["generation_id_or_member_epoch"] = member.pop("generation_id")
@@ -178,20 +161,6 @@ def check_offsets(
             assert unstable == {T0, T1} & pending[group].keys()
 
 
-def test_groups_are_deleted_beside_those_that_are_not(client: Client) -> None:
-    busy, member = open_group(client)
-    idle, missing = new_name(), new_name()
-    for group, identity in ((busy, member), (idle, {})):
-        assert commit(client, group, {T0: 5, U0: 5}, **identity) == [NONE, NONE]
-    topics = [{"name": "t", "partitions": [{"partition_index": 0}]}]
-    found = client.ask(ApiKey.OFFSET_DELETE, 0, group_id=missing, topics=topics)
-    assert (found["error_code"], found["topics"]) == (ErrorCode.GROUP_ID_NOT_FOUND, [])
-    found = client.ask(ApiKey.DELETE_GROUPS, 1, groups_names=[missing, busy, idle])
-    errors = {missing: ErrorCode.GROUP_ID_NOT_FOUND, busy: ErrorCode.NON_EMPTY_GROUP, idle: NONE}
-    assert {each["group_id"]: each["error_code"] for each in found["results"]} == errors
-    assert [each.keys() for each in fetched(client, 5, idle, busy)] == [set(), {T0, U0}]
-
-
 @pytest.mark.parametrize("version", range(6))
 def test_coordinators_are_found_by_the_kind_of_key(client: Client, version: int) -> None:
     for kind, error in ((0, NONE), (1, NONE), (2, ErrorCode.INVALID_REQUEST)) if version else ((0, NONE),):
@@ -230,24 +199,6 @@ def end(client: Client, name: str, producer: dict[str, Any], *, is_committed: bo
     return int(client.ask(ApiKey.END_TXN, version, **values)["error_code"])
 
 
-def test_producers_get_ids_and_epochs(client: Client) -> None:
-    name = new_name()
-    first, second = (begin(client, None, version) for version in (0, 5))
-    assert first["producer_id"] != second["producer_id"]
-    assert first["producer_epoch"] == second["producer_epoch"] == 0
-    named, again = begin(client, name), begin(client, name)
-    assert named["producer_id"] == again["producer_id"]
-    assert again["producer_epoch"] == named["producer_epoch"] + 1
-    renewed = begin(client, name, 3, **again)
-    assert renewed["producer_epoch"] == again["producer_epoch"] + 1
-    for version, error in ((3, ErrorCode.INVALID_PRODUCER_EPOCH), (4, ErrorCode.PRODUCER_FENCED)):
-        values = {"transactional_id": name, "transaction_timeout_ms": 60_000, **named}
-        found = client.ask(ApiKey.INIT_PRODUCER_ID, version, **values)
-        assert (found["error_code"], found["producer_id"], found["producer_epoch"]) == (error, -1, -1)
-    found = client.ask(ApiKey.INIT_PRODUCER_ID, 1, transactional_id=name, transaction_timeout_ms=0)
-    assert found["error_code"] == ErrorCode.INVALID_TRANSACTION_TIMEOUT
-
-
 def test_logs_are_added_to_the_transaction_of_the_newest_producer_all_or_none(client: Client) -> None:
     name = new_name()
     old, new = begin(client, name), begin(client, name)
@@ -257,43 +208,6 @@ def test_logs_are_added_to_the_transaction_of_the_newest_producer_all_or_none(cl
     assert end(client, name, new) == ErrorCode.INVALID_TXN_STATE, "nothing was added"
     assert add(client, name, new, ("t", 0), ("u", 1)) == [NONE, NONE]
     assert [end(client, name, each) for each in (old, new)] == [ErrorCode.PRODUCER_FENCED, NONE]
-
-
-def test_transactions_are_listed_and_described(client: Client) -> None:
-    name, done, missing = new_name(), new_name(), new_name()
-    producer, finished = begin(client, name), begin(client, done)
-    for each, identity in ((name, producer), (done, finished)):
-        assert add(client, each, identity, ("u", 1), ("t", 0)) == [NONE, NONE]
-    assert end(client, done, finished) == NONE
-
-    def listed(version: int = 2, **filters: Any) -> tuple[list[str], list[str]]:
-        values = {"state_filters": [], "producer_id_filters": [], **filters}
-        found = client.ask(ApiKey.LIST_TRANSACTIONS, version, **values)
-        names = [each["transactional_id"] for each in found["transaction_states"]]
-        return sorted(each for each in names if each in {name, done}), found["unknown_state_filters"]
-
-    for filters, expected, unknown in (
-        ({}, [name, done], []),
-        ({"state_filters": ["Ongoing"]}, [name], []),
-        ({"state_filters": ["CompleteCommit", "Never"]}, [done], ["Never"]),
-        ({"producer_id_filters": [producer["producer_id"]]}, [name], []),
-        ({"producer_id_filters": [finished["producer_id"]], "state_filters": ["Ongoing"]}, [], []),
-        ({"duration_filter": 0}, [name], []),
-        ({"duration_filter": 10**9}, [], []),
-    ):
-        assert listed(**filters) == (sorted(expected), unknown), filters
-    found = client.ask(
-        ApiKey.LIST_TRANSACTIONS, 2, state_filters=[], producer_id_filters=[], transactional_id_pattern=".*"
-    )
-    assert (found["error_code"], found["transaction_states"]) == (ErrorCode.INVALID_REGULAR_EXPRESSION, [])
-    states = client.ask(ApiKey.DESCRIBE_TRANSACTIONS, 0, transactional_ids=[missing, name])["transaction_states"]
-    assert [(each["error_code"], each["transaction_state"]) for each in states] == [
-        (ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, ""),
-        (NONE, "Ongoing"),
-    ]
-    assert (states[1]["producer_id"], states[1]["transaction_timeout_ms"]) == (producer["producer_id"], 60_000)
-    assert states[1]["topics"] == [{"topic": "t", "partitions": [0]}, {"topic": "u", "partitions": [1]}]
-    assert end(client, name, producer, is_committed=False) == NONE
 
 
 def test_producers_of_a_log_are_described(client: Client) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ssl
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -184,29 +183,6 @@ def test_silent_clients_are_disconnected_and_others_stay(users: Path, authority:
             silent = stack.enter_context(Client(running.bootstrap_servers))
             assert silent.receive() is None
             assert early is None or early.ask(ApiKey.METADATA, 1, topics=[])["topics"] == []
-
-
-def test_renewed_certificate_is_used_without_a_restart(tmp_path: Path) -> None:
-    folders = [tmp_path / "old", tmp_path / "new"]
-    for folder in folders:
-        folder.mkdir()
-    old, new = (Authority(folder) for folder in folders)
-    path = tmp_path / "certificate.pem"
-    path.write_bytes(old.issue("127.0.0.1").read_bytes())
-    with run_secured(tmp_path, tls_certificate=str(path)) as running:
-        Confluent().write(running.bootstrap_servers, "topic", Login(authority=old.path))
-        path.write_bytes(new.issue("127.0.0.1").read_bytes())
-        deadline = time.monotonic() + 60
-        while True:
-            context = ssl.create_default_context(cafile=str(new.path))
-            with Client(running.bootstrap_servers) as client:
-                try:
-                    context.wrap_socket(client.socket, server_hostname="127.0.0.1").close()
-                    break
-                except ssl.SSLError:
-                    assert time.monotonic() < deadline
-                    time.sleep(0.05)
-        Confluent().write(running.bootstrap_servers, "topic", Login(authority=new.path))
 
 
 def test_passwords_are_not_taken_over_a_connection_that_anyone_can_read(
