@@ -282,6 +282,24 @@ def errors_in(answer: Any) -> set[int]:
     return found
 
 
+NOTHING_TOLD = {
+    **dict.fromkeys(("base_offset", "high_watermark", "low_watermark", "committed_offset", "offset", "end_offset"), -1),
+    **dict.fromkeys(("producer_id", "producer_epoch", "transaction_start_time_ms"), -1),
+    "metadata": "",
+}
+"""The values of fields in answers to what is refused."""
+
+
+def told_in(answer: Any) -> set[tuple[str, Any]]:
+    """Return what an answer says, of the fields in `NOTHING_TOLD`."""
+    if isinstance(answer, list):
+        return set().union(*map(told_in, answer))
+    if not isinstance(answer, dict):
+        return set()
+    own = {(name, value) for name, value in answer.items() if name in NOTHING_TOLD}
+    return own.union(*map(told_in, answer.values()))
+
+
 def state_of(door: Door) -> Any:
     """Return what requests could have changed."""
     broker = door.broker.broker
@@ -343,7 +361,9 @@ def test_a_call_needs_each_of_its_permissions_and_no_other(door: Door, client: C
                 for name in (one, other)
             ]
             expected = {need.error} if version not in call.silent else set()
-            assert errors_in(plain(decode_response(frames[0], RESPONSES[call.api], version))) == expected, version
+            answer = plain(decode_response(frames[0], RESPONSES[call.api], version))
+            assert errors_in(answer) == expected, version
+            assert told_in(answer) <= NOTHING_TOLD.items(), version
             assert frames[0].replace(one.encode(), other.encode()) == frames[1], "the answer reveals what exists"
     door.permit(anne=NOTHING)
     for version in call.versions:

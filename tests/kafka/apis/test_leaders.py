@@ -6,9 +6,10 @@ A failure gives the clients of a log an error that lets them try again, and no o
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import attrs
 import pytest
@@ -22,7 +23,7 @@ from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.positions import FIRST_SEQUENCE, Offset
 from dafka.broker.core.replication.records import EPOCH_STEP
 from dafka.config import Config
-from dafka.errors import NotLeaderError, OutcomeUnknownError, StorageError, TopicDeletedError
+from dafka.errors import ConfigError, NotLeaderError, OutcomeUnknownError, StorageError, TopicDeletedError
 from dafka.kafka.protocol.constants import ApiKey
 from tests.kafka.apis.door import logs_in, of_logs
 from tests.kafka.apis.fake_cluster import OWN, SECOND, THIRD, FakeCluster
@@ -362,6 +363,54 @@ async def test_a_topic_that_cannot_be_deleted_does_not_affect_others(failing_clu
     for names in ([BAD, GOOD], [GOOD, BAD], ["unknown", BAD, GOOD]):
         found = (await failing_cluster.ask(ApiKey.DELETE_TOPICS, 5, topic_names=names, timeout_ms=1000))["responses"]
         assert [(each["name"], each["error_code"]) for each in found] == [(each, errors[each]) for each in names]
+
+
+@pytest.mark.parametrize("error", [StorageError("the disk is broken"), ConfigError("there are too many logs")])
+async def test_topics_that_cannot_be_stored_have_an_error_and_a_reason(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*_: object, **_others: object) -> None:
+        raise error
+
+    for name in ("create_topic", "change_topic"):
+        monkeypatch.setattr(cluster.broker, name, fail)
+    new = {"name": "new", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+    more = {"name": "t", "count": 2, "assignments": None}
+    setting = {"resource_type": 2, "resource_name": "t", "configs": [{"name": "retention.ms", "value": "7"}]}
+    code = FAILED if isinstance(error, StorageError) else ErrorCode.INVALID_PARTITIONS
+    for api, version, values, answers in (
+        (ApiKey.CREATE_TOPICS, 5, {"topics": [new]}, "topics"),
+        (ApiKey.CREATE_PARTITIONS, 3, {"topics": [more], "timeout_ms": 1, "validate_only": False}, "results"),
+        (ApiKey.ALTER_CONFIGS, 1, {"resources": [setting], "validate_only": False}, "responses"),
+    ):
+        if api is not ApiKey.ALTER_CONFIGS or code is FAILED:
+            (found,) = (await cluster.ask(api, version, **values))[answers]
+            assert (found["error_code"], found["error_message"]) == (code, str(error))
+
+
+async def test_what_the_storage_does_not_do_has_an_error(cluster: FakeCluster) -> None:
+    async def is_deleted(*_: object) -> None:
+        raise TopicDeletedError("it was deleted")
+
+    broker = cluster.broker
+    broker.deletion = SimpleNamespace(delete_before=is_deleted)
+    assert await delete_until(cluster, 3) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    broker.storage.wait_capacity = partial(failing(), BAD)
+    part = await produce(cluster)
+    assert (part["error_code"], part["error_message"]) == (FAILED, "the disk is broken")
+    cast(Any, broker).inventory = SimpleNamespace(log_bytes=partial(failing(), BAD))
+    (result,) = (await cluster.ask(ApiKey.DESCRIBE_LOG_DIRS, 3, topics=None))["results"]
+    assert (result["error_code"], result["topics"]) == (FAILED, [])
+
+
+async def test_records_beyond_the_memory_of_answers_are_asked_for_again(cluster: FakeCluster) -> None:
+    """The first batch may be larger than what was granted, and not larger than what is left."""
+    left, answers = 100_000, cluster.listener.answers
+    answers.take_now(answers.left_bytes - left)
+    for size, is_read in ((left, True), (left + 1, False)):
+        cluster.broker.reader = SimpleNamespace(read=failing([bytes(size)]))
+        assert len((await read(cluster))["records"]) == (size if is_read else 0)
+        assert answers.left_bytes == left
 
 
 async def test_a_topic_that_cannot_be_created_by_asking_is_asked_for_again(

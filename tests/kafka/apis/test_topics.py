@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+import trio
 
 from dafka import Config
 from dafka.batches import encode_batch
 from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.topics import LOGS_MAX
 from dafka.kafka.apis.reassignments import elect_leaders
 from dafka.kafka.protocol.apis import REQUESTS
@@ -208,10 +211,11 @@ def test_settings_are_changed_beside_what_is_refused(
     before = topics_of(door)
     for is_trial in (True, False):
         found = client.ask(api, 1, resources=[asked, other], validate_only=is_trial)["responses"]
-        assert [(each["error_code"], each["resource_name"]) for each in found] == [
-            (error, asked["resource_name"]),
-            (NONE, "two"),
+        assert [(each["error_code"], each["resource_type"], each["resource_name"]) for each in found] == [
+            (error, asked["resource_type"], asked["resource_name"]),
+            (NONE, TOPIC, "two"),
         ]
+        assert [bool(each["error_message"]) for each in found] == [error not in {NONE, UNKNOWN}, False]
         expected = {"one": (1, settings), "two": (2, {"retention.ms": "9"})}
         assert topics_of(door) == (before if is_trial else expected)
 
@@ -228,7 +232,7 @@ def test_settings_are_described_by_name(client: Client) -> None:
     assert describe(TOPIC, "one", [*known, "unknown"]) == (NONE, known)
     assert describe(TOPIC, "unknown", None) == (UNKNOWN, {})
     assert describe(BROKER, "0", ["broker.id"]) == (NONE, {"broker.id": ("0", 4, True)})
-    for kind, name in ((BROKER, "7"), (GROUP, "one")):
+    for kind, name in ((BROKER, "7"), (GROUP, "one"), (GROUP, "0"), (GROUP, "")):
         assert describe(kind, name, None) == (ErrorCode.INVALID_REQUEST, {})
     _, everything = describe(TOPIC, "one", None)
     assert {name: value for name, (value, source, _) in everything.items() if source == 1} == SETTINGS
@@ -323,8 +327,21 @@ def test_leaders_are_elected_only_where_that_is_needed(client: Client) -> None:
         assert (found["error_code"], found["replica_election_results"]) == (NONE, []), "those of all are left out"
 
 
-async def test_unclean_elections_are_refused_for_logs_without_a_leader() -> None:
-    cluster = FakeCluster()
+async def test_unclean_elections_are_refused_for_logs_without_a_leader_and_others_have_a_timeout() -> None:
+    cluster, asked_for = FakeCluster(), list[tuple[Log, float]]()
+
+    async def elect_preferred(log: Log, timeout_s: float) -> ErrorCode:
+        await trio.lowlevel.checkpoint()
+        asked_for.append((log, timeout_s))
+        return ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+
+    cast(Any, cluster.listener.broker).elections = SimpleNamespace(elect_preferred=elect_preferred)
+    for timeout_ms in (1500, -1):
+        values = {"election_type": 0, "timeout_ms": timeout_ms, "topic_partitions": None}
+        (found,) = (await cluster.ask(ApiKey.ELECT_LEADERS, 1, **values))["replica_election_results"]
+        (part,) = found["partition_result"]
+        assert (part["partition_id"], part["error_code"]) == (0, ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE)
+    assert asked_for == [(cluster.log, 1.5), (cluster.log, 0)]
     asked = build(REQUESTS[ApiKey.ELECT_LEADERS], {"election_type": 1, "topic_partitions": None})
     for leader, expected in (("", [ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE]), (SECOND, [])):
         cluster.follow(leader)
@@ -452,5 +469,8 @@ async def test_impossible_moves_are_refused(cluster: FakeCluster) -> None:
     assert await reassign(cluster, []) == BAD_ASSIGNMENT
     assert await reassign(cluster, [0], number=5) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert await reassign(cluster, [0], may_change_count=False) == BAD_FACTOR
-    assert not cluster.broker.moved
+    assert await reassign(cluster, [0, 1]) == NONE
+    assert not cluster.broker.moved, "they are there already"
     assert await reassign(cluster, [0]) == NONE
+    assert await reassign(cluster, [0, 1]) == NONE
+    assert [replicas for _, replicas in cluster.broker.moved] == [(OWN,), (OWN, SECOND)]
