@@ -21,7 +21,7 @@ from dafka.broker.core.transactions.coordinator import InitProducerResult
 from dafka.broker.core.transactions.transaction import Transaction, TransactionPhase
 from dafka.kafka.protocol.constants import ApiKey
 from tests.kafka.apis.door import Log, logs_in, of_logs
-from tests.kafka.apis.fake_cluster import FakeCluster
+from tests.kafka.apis.fake_cluster import ENDPOINT, OWN, SECOND, THIRD, FakeCluster
 
 Values = dict[str, Any]
 
@@ -318,3 +318,34 @@ async def test_committed_offsets_are_read_with_their_epochs_and_errors(version: 
     group = found["groups"][0] if version >= 8 else found
     assert group["error_code"] == (ELSEWHERE if version >= 2 else NONE)
     assert {each["error_code"] for each in logs_in(ApiKey.OFFSET_COMMIT, group).values()} == {ELSEWHERE}
+
+
+async def test_logs_are_added_to_a_transaction_all_or_none() -> None:
+    for version in range(4):
+        logs = items("name partitions", ("t", [0, 7]), ("unknown", [0]))
+        added = {f"v3_and_below_{name}": value for name, value in {**ADDED, "topics": logs}.items()}
+        asked, found = await ask(ApiKey.ADD_PARTITIONS_TO_TXN, version, added, NONE)
+        topics = {each["name"]: each["results_by_partition"] for each in found["results_by_topic_v3_and_below"]}
+        names = "partition_index partition_error_code"
+        known = items(names, (0, ErrorCode.OPERATION_NOT_ATTEMPTED), (7, UNKNOWN))
+        assert (asked, topics) == ([], {"t": known, "unknown": items(names, (0, UNKNOWN))})
+
+
+async def test_coordinators_are_found_by_the_kind_of_key_if_clients_reach_them() -> None:
+    cluster, unavailable = FakeCluster(), ErrorCode.COORDINATOR_NOT_AVAILABLE
+    own, second = (NONE, 0, *ENDPOINT), (NONE, 1, "fd00::1", 9093)
+    keys = {"own": (OWN, own), "second": (SECOND, second), "third": (THIRD, (unavailable, -1, "", -1))}
+    places = {key: cluster.broker.brokers.find(address) for key, (address, _) in keys.items()}
+    cast(Any, cluster.listener.broker).coordinator_of = places.get
+    names = ("error_code", "node_id", "host", "port")
+    for version, kind in product(range(6), (0, 1, 2)):
+        answers = {**{key: each for key, (_, each) in keys.items()}, "none": (unavailable, -1, "", -1)}
+        if kind == 2:
+            answers = dict.fromkeys(answers, (ErrorCode.INVALID_REQUEST, -1, "", -1))
+        found: list[Values] = []
+        for several in [[each] for each in answers] if version < 4 else [[*answers]]:
+            values = {"key": several[0]} if version < 4 else {"coordinator_keys": several}
+            answer = await cluster.ask(ApiKey.FIND_COORDINATOR, version, key_type=kind, **values)
+            found += [answer] if version < 4 else answer["coordinators"]
+        assert [tuple(each[name] for name in names) for each in found] == [*answers.values()]
+        assert version < 4 or [each["key"] for each in found] == [*answers]

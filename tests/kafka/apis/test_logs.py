@@ -179,6 +179,23 @@ class History:
             end = (-1, -1) if error or wanted < 0 else (self.epoch, self.models[log].end)
             assert (part["error_code"], (part["leader_epoch"], part["end_offset"])) == (error, end)
 
+    def check_producers(self) -> None:
+        asked = [{"name": self.topic, "partition_indexes": [1, 2, 0]}, {"name": "unknown", "partition_indexes": [0]}]
+        answer = self.client.ask(ApiKey.DESCRIBE_PRODUCERS, 0, topics=asked)
+        found = {
+            (each["name"], part["partition_index"]): part for each in answer["topics"] for part in each["partitions"]
+        }
+        for log in ((self.topic, 2), ("unknown", 0)):
+            assert (found[log]["error_code"], found[log]["active_producers"]) == (UNKNOWN, [])
+        for log, model in self.models.items():
+            names = ("producer_epoch", "last_sequence", "current_txn_start_offset")
+            known = {each["producer_id"]: each for each in found[log]["active_producers"]}
+            assert {number: [each[name] for name in names] for number, each in known.items()} == {
+                number: [each["producer_epoch"], self.sequences[number, log] - 1, model.opened.get(number, -1)]
+                for each in self.producers.values()
+                if ((number := each["producer_id"]), log) in self.sequences
+            }
+
     def check_reads(self) -> None:
         random = self.random
         version, isolation = random.randrange(4, 13), random.choice((UNCOMMITTED, COMMITTED))
@@ -237,7 +254,7 @@ def test_any_history_of_logs_follows_the_model(client: Client, seed: int) -> Non
     changes += [lambda each=each: history.append(each) for each in history.producers]  # type: ignore[misc]
     for _ in range(60):
         history.random.choice(changes)()
-        for check in (history.check_offsets, history.check_reads, history.check_epochs):
+        for check in (history.check_offsets, history.check_reads, history.check_epochs, history.check_producers):
             check()
 
 
