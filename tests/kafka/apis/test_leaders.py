@@ -6,6 +6,7 @@ A failure gives the clients of a log an error that lets them try again, and no o
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from itertools import product
 from types import SimpleNamespace
@@ -22,10 +23,14 @@ from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.positions import FIRST_SEQUENCE, Offset
 from dafka.broker.core.replication.records import EPOCH_STEP
+from dafka.broker.log.durable_waits import DURABLE_S
 from dafka.config import Config
 from dafka.errors import ConfigError, NotLeaderError, OutcomeUnknownError, StorageError, TopicDeletedError
+from dafka.kafka.apis.produce import ProduceRefusedError, begin_produce
 from dafka.kafka.protocol.constants import ApiKey
-from tests.kafka.apis.door import logs_in, of_logs
+from dafka.kafka.protocol.messages.logs import ProduceRequest
+from dafka.kafka.server.fetch_sessions import FetchSessions
+from tests.kafka.apis.door import build, logs_in, of_logs
 from tests.kafka.apis.fake_cluster import OWN, SECOND, THIRD, FakeCluster
 
 LATEST, EARLIEST = -1, -2
@@ -147,6 +152,25 @@ async def test_producers_wait_no_longer_than_they_want(cluster: FakeCluster, aut
     assert trio.current_time() - begun == pytest.approx(0.5)
 
 
+async def test_records_without_acknowledgement_are_waited_for_as_long_as_others(
+    cluster: FakeCluster, autojump_clock: object
+) -> None:
+    """The timeout of the request does not matter, because no response could tell of it."""
+    waits: list[float] = []
+
+    async def append(_: bool) -> int:
+        await trio.sleep(waits.pop())
+        return 8
+
+    cluster.broker.appended = append
+    for wait_s, is_stored in ((DURABLE_S - 1, True), (DURABLE_S + 1, False)):
+        waits.append(wait_s)
+        asked = build(ProduceRequest, of_logs(ApiKey.PRODUCE, {("t", 0): RECORDS}, acks=0, timeout_ms=500))
+        wait = await begin_produce(cluster.client(ApiKey.PRODUCE, 7), asked)
+        with nullcontext() if is_stored else pytest.raises(ProduceRefusedError):
+            assert await wait() is None
+
+
 async def test_acknowledgements_of_all_need_a_majority_and_replicas_in_sync(cluster: FakeCluster) -> None:
     waited = appends(cluster)
     few, out = "1 of 3 replicas are alive, which is no majority", "1 replicas are in sync, and min.insync.replicas is 2"
@@ -239,6 +263,17 @@ async def test_a_read_ends_in_time_however_often_its_logs_advance(cluster: FakeC
         await read(cluster, 8, wait_ms=1000)
         nursery.cancel_scope.cancel()
     assert trio.current_time() - begun == pytest.approx(1)
+
+
+async def test_sessions_of_others_are_replaced_when_they_have_been_idle(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = iter(range(7, 10))
+    cluster.listener.fetch_sessions = FetchSessions(lambda: next(ids), sessions_max=1, idle_ms=100)
+    asked = of_logs(ApiKey.FETCH, {("t", 0): {}}, session_epoch=0)
+    for now_ms, session_id in ((500, 7), (599, 0), (600, 8)):
+        monkeypatch.setattr("dafka.kafka.apis.fetch.steady_now_ms", lambda now_ms=now_ms: now_ms)
+        assert (await cluster.ask(ApiKey.FETCH, 12, **asked))["session_id"] == session_id
 
 
 # Offsets

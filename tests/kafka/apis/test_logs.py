@@ -197,9 +197,13 @@ class History:
             }
 
     def check_reads(self) -> None:
+        """Read at most some bytes of each log: at least a whole batch, and its aborted transactions."""
         random = self.random
-        version, isolation = random.randrange(4, 13), random.choice((UNCOMMITTED, COMMITTED))
-        asked = {log: {"fetch_offset": random.randrange(-1, each.end + 3)} for log, each in self.models.items()}
+        version, isolation, limit = random.randrange(4, 13), random.choice((0, 1)), random.choice((1, 200, 10**6))
+        asked = {
+            log: {"fetch_offset": random.randrange(-1, each.end + 3), "partition_max_bytes": limit}
+            for log, each in self.models.items()
+        }
         for log, part in self.ask(ApiKey.FETCH, version, asked, isolation_level=isolation).items():
             model, offset = self.models[log], asked[log]["fetch_offset"]
             if not model.start <= offset <= model.end:
@@ -209,16 +213,20 @@ class History:
             ends = part["high_watermark"], part["last_stable_offset"]
             assert (part["error_code"], ends) == (NONE, (model.end, model.stable))
             assert part["log_start_offset"] == (model.start if version >= 5 else -1)
+            batches = [header for _, header in iter_batches(part["records"])]
+            assert bool(batches) is (offset < end)
+            read_end = batches[-1].end_offset if batches else offset
+            assert read_end == max(offset, end) if limit == 10**6 else len(batches) <= (1 if limit == 1 else 10)
             found = values_in(part["records"])
             assert {at: value for at, value in found.items() if at >= offset} == {
-                at: each.value for at, each in enumerate(model.records[:end]) if each is not None and at >= offset
+                at: each.value for at, each in enumerate(model.records[:read_end]) if each is not None and at >= offset
             }
             assert min(found, default=offset) >= min(
-                (each.batch for each in model.records[offset:end] if each), default=offset
+                (each.batch for each in model.records[offset:read_end] if each), default=offset
             )
             told = part["aborted_transactions"]
             assert (told is not None) is (isolation == COMMITTED and offset < end)
-            aborted = [each[:2] for each in model.aborted if each[2] >= offset and each[1] < end]
+            aborted = [each[:2] for each in model.aborted if each[2] >= offset and each[1] < read_end]
             told = [(each["producer_id"], each["first_offset"]) for each in told or ()]
             assert sorted(told) == (sorted(aborted) if isolation == COMMITTED and offset < end else [])
 
@@ -293,3 +301,21 @@ def test_fetch_waits_until_there_are_enough_bytes(door: Door, client: Client) ->
         client.append("awaited", batch)
         waiting.socket.settimeout(50)
         assert (waiting.receive() or b"").count(b"x") >= 2
+
+
+def test_session_of_fetches_leaves_out_logs_without_news(client: Client) -> None:
+    client.create_topics("busy", "idle", logs=1)
+    asked: dict[str, Any] = of_logs(ApiKey.FETCH, {("busy", 0): {}, ("idle", 0): {}}, session_epoch=0)
+    first = client.ask(ApiKey.FETCH, 11, **asked)
+    assert first["session_id"] > 0
+    assert [each["topic"] for each in first["responses"]] == ["busy", "idle"]
+    client.append("busy", encode_batch(0, [b"x"], timestamps=1))
+    asked |= {"session_id": first["session_id"], "session_epoch": 1, "topics": []}
+    second = client.ask(ApiKey.FETCH, 11, **asked)
+    assert (second["session_id"], second["error_code"]) == (first["session_id"], ErrorCode.NONE)
+    assert [(each["topic"], bool(each["partitions"][0]["records"])) for each in second["responses"]] == [("busy", True)]
+    asked |= {"session_epoch": 2, "forgotten_topics_data": [{"topic": "busy", "partitions": [0]}]}
+    assert client.ask(ApiKey.FETCH, 11, **asked)["responses"] == []
+    assert client.ask(ApiKey.FETCH, 11, **asked)["error_code"] == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    asked["session_id"] = first["session_id"] % (2**31 - 1) + 1
+    assert client.ask(ApiKey.FETCH, 11, **asked)["error_code"] == ErrorCode.FETCH_SESSION_ID_NOT_FOUND

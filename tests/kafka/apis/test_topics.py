@@ -13,12 +13,12 @@ from dafka import Config
 from dafka.batches import encode_batch
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
-from dafka.broker.core.metadata.topics import LOGS_MAX
+from dafka.broker.core.metadata.topics import LOGS_MAX, Topic
 from dafka.kafka.apis.reassignments import elect_leaders
 from dafka.kafka.protocol.apis import REQUESTS
 from dafka.kafka.protocol.constants import ApiKey
 from tests.kafka.apis.door import Client, Door, build, open_door, plain
-from tests.kafka.apis.fake_cluster import OWN, SECOND, THIRD, FakeCluster
+from tests.kafka.apis.fake_cluster import ENDPOINT, OWN, SECOND, THIRD, FakeCluster
 
 NONE = ErrorCode.NONE
 UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -26,6 +26,7 @@ TOPIC, BROKER, GROUP = 2, 4, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
 SETTINGS = {"retention.ms": "60000", "max.message.bytes": "5000"}
 DEFAULT_LOGS = 3
+INVALID, TIMED = ErrorCode.INVALID_PARTITIONS, {"timeout_ms": 1, "validate_only": False}
 
 
 @pytest.fixture(scope="module")
@@ -223,11 +224,16 @@ def test_settings_are_changed_beside_what_is_refused(
 def test_settings_are_described_by_name(client: Client) -> None:
     def describe(kind: int, name: str, names: list[str] | None) -> tuple[int, dict[str, tuple[Any, ...]]]:
         asked = {"resource_type": kind, "resource_name": name, "configuration_keys": names}
-        (found,) = client.ask(ApiKey.DESCRIBE_CONFIGS, 1, resources=[asked])["results"]
+        oldest, found = (client.ask(ApiKey.DESCRIBE_CONFIGS, each, resources=[asked])["results"][0] for each in (0, 4))
         assert (found["resource_type"], found["resource_name"]) == (kind, name)
+        assert [each["is_default"] for each in oldest["configs"]] == [
+            each["config_source"] == 5 for each in found["configs"]
+        ]
         configs = {each["name"]: (each["value"], each["config_source"], each["read_only"]) for each in found["configs"]}
+        types.update({each["name"]: each["config_type"] for each in found["configs"]})
         return found["error_code"], configs
 
+    types: dict[str, int] = {}
     known = {"retention.ms": ("60000", 1, False), "retention.bytes": ("-1", 5, False)}
     assert describe(TOPIC, "one", [*known, "unknown"]) == (NONE, known)
     assert describe(TOPIC, "unknown", None) == (UNKNOWN, {})
@@ -237,9 +243,99 @@ def test_settings_are_described_by_name(client: Client) -> None:
     _, everything = describe(TOPIC, "one", None)
     assert {name: value for name, (value, source, _) in everything.items() if source == 1} == SETTINGS
     assert len(everything) > len(SETTINGS)
-    _, of_broker = describe(BROKER, "", None)
-    expected = str(DEFAULT_LOGS), "false"
-    assert (of_broker["num.partitions"][0], of_broker["auto.create.topics.enable"][0]) == expected
+    assert describe(BROKER, "", ["num.partitions"]) == (NONE, {"num.partitions": (str(DEFAULT_LOGS), 4, True)})
+    kinds = {"cleanup.policy": 7, "min.insync.replicas": 3, "retention.ms": 5, "broker.id": 3}
+    assert {name: types.get(name) for name in kinds} == kinds
+
+
+async def test_settings_of_a_broker_are_those_of_its_configuration() -> None:
+    cluster = FakeCluster()
+    numbers = {"rebalance_delay_ms": 1, "session_timeout_min_ms": 2, "message_bytes_max": 3000, "log_count": 4}
+    config = Config().with_kafka(**numbers, request_bytes_max=5000).with_broker(replicas=3)  # type: ignore[arg-type]
+    for created, users, certificate, scheme in (
+        ("on", "", "", "PLAINTEXT"),
+        ("off", "users", "", "SASL_PLAINTEXT"),
+        ("on", "", "file", "SSL"),
+        ("on", "users", "file", "SASL_SSL"),
+    ):
+        config = config.with_kafka(auto_create_topics="on" if created == "on" else "off")
+        config = config.with_clients(users=users, tls_certificate=certificate)
+        cast(Any, cluster.listener.broker).config = config
+        asked = [{"resource_type": BROKER, "resource_name": "0", "configuration_keys": None}]
+        (result,) = (await cluster.ask(ApiKey.DESCRIBE_CONFIGS, 4, resources=asked))["results"]
+        assert {each["name"]: each["value"] for each in result["configs"]} == {
+            "advertised.listeners": f"{scheme}://{ENDPOINT[0]}:{ENDPOINT[1]}",
+            "auto.create.topics.enable": "true" if created == "on" else "false",
+            "broker.id": "0",
+            "broker.rack": "one",
+            "default.replication.factor": "3",
+            "group.initial.rebalance.delay.ms": "1",
+            "group.min.session.timeout.ms": "2",
+            "message.max.bytes": "3000",
+            "num.partitions": "4",
+            "socket.request.max.bytes": "5000",
+        }
+
+
+async def test_logs_and_their_leaders_are_described_alike(cluster: FakeCluster) -> None:
+    cluster.broker.log_table.add_topic(Topic("u", "1" * 32, 2))
+    cluster.live()
+    for number in (0, 1):
+        cluster.lead(replicas=(OWN, SECOND, THIRD), in_sync=(OWN, THIRD)) if number else cluster.follow(
+            "", epoch=7, presumed_leader=SECOND
+        )
+        cluster.live(*(THIRD,) * number)
+        metadata = await cluster.ask(ApiKey.METADATA, 12, topics=None)
+        assert [each["node_id"] for each in metadata["brokers"]] == ([0] if number else [0, 1]), "leaders are named"
+        topics = (await cluster.ask(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, topics=[]))["topics"]
+        for each, other in zip(topics, metadata["topics"], strict=True):
+            assert (each["name"], each["topic_id"]) == (other["name"], other["topic_id"])
+            for part, known in zip(each["partitions"], other["partitions"], strict=True):
+                assert {name: part[name] for name in known} == known
+
+
+async def test_topics_are_changed_when_the_brokers_view_of_them_is_current() -> None:
+    """Another broker has created the topic a moment ago, and this one learns of it while the request waits."""
+    late: dict[str, Any] = {"name": "late"}
+    change = resource("late", retention_ms="7"), resource("late", retention_ms=(SET, "7"))
+    move = {"partitions": [{"partition_index": 0, "replicas": [0]}]}
+    for api, version, values, error in (
+        (ApiKey.CREATE_TOPICS, 4, {"topics": [topic("late")]}, ErrorCode.TOPIC_ALREADY_EXISTS),
+        (ApiKey.METADATA, 4, {"topics": [late], "allow_auto_topic_creation": True}, NONE),
+        (ApiKey.DELETE_TOPICS, 5, {"topic_names": ["late"], "timeout_ms": 1}, NONE),
+        (ApiKey.CREATE_PARTITIONS, 3, {"topics": [{**late, "count": 1, "assignments": None}], **TIMED}, INVALID),
+        (ApiKey.ALTER_CONFIGS, 1, {"resources": [change[0]], "validate_only": True}, NONE),
+        (ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, {"resources": [change[1]], "validate_only": True}, NONE),
+        (ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, {"topics": [late | move]}, NONE),
+    ):
+        cluster = FakeCluster()
+
+        async def wait_topics(cluster: FakeCluster = cluster) -> None:
+            await trio.lowlevel.checkpoint()
+            cluster.broker.log_table.add_topic(Topic("late", "1" * 32, 1))
+
+        async def delete_topic(_name: str) -> None:
+            await trio.lowlevel.checkpoint()
+
+        cluster.broker.leases.wait_topics = wait_topics
+        cast(Any, cluster.listener.broker).delete_topic = delete_topic
+        found = await cluster.ask(api, version, **values)
+        (each,) = next(each for name, each in found.items() if isinstance(each, list) and name != "brokers")
+        errors = [part["error_code"] for part in each.get("partitions", ())] or [each["error_code"]]
+        assert (errors, cluster.broker.created) == ([error], []), api
+
+
+async def test_sizes_are_those_of_logs_that_the_broker_keeps(cluster: FakeCluster) -> None:
+    async def log_bytes(_topic: str) -> list[int]:
+        await trio.lowlevel.checkpoint()
+        return [7]
+
+    cast(Any, cluster.broker).inventory = SimpleNamespace(log_bytes=log_bytes)
+    for replicas, expected in (((SECOND, OWN), [(0, 7)]), ((SECOND, THIRD), [])):
+        cluster.lead(replicas=replicas)
+        (result,) = (await cluster.ask(ApiKey.DESCRIBE_LOG_DIRS, 3, topics=None))["results"]
+        (found,) = result["topics"]
+        assert [(each["partition_index"], each["partition_size"]) for each in found["partitions"]] == expected
 
 
 def test_metadata_names_what_does_not_exist_and_creates_nothing(door: Door, client: Client) -> None:

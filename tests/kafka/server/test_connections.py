@@ -61,24 +61,6 @@ def test_commits_that_come_when_their_client_has_closed_the_connection_are_disca
     assert topic["partitions"][0]["committed_offset"] == 5
 
 
-def test_session_of_fetches_leaves_out_logs_without_news(client: Client) -> None:
-    client.ask(ApiKey.METADATA, 4, topics=[{"name": "busy"}, {"name": "idle"}])
-    asked: dict[str, Any] = of_logs(ApiKey.FETCH, {("busy", 0): {}, ("idle", 0): {}}, session_epoch=0)
-    first = client.ask(ApiKey.FETCH, 11, **asked)
-    assert first["session_id"] > 0
-    assert [each["topic"] for each in first["responses"]] == ["busy", "idle"]
-    client.append("busy", encode_batch(0, [b"x"], timestamps=1))
-    asked |= {"session_id": first["session_id"], "session_epoch": 1, "topics": []}
-    second = client.ask(ApiKey.FETCH, 11, **asked)
-    assert (second["session_id"], second["error_code"]) == (first["session_id"], ErrorCode.NONE)
-    assert [(each["topic"], bool(each["partitions"][0]["records"])) for each in second["responses"]] == [("busy", True)]
-    asked |= {"session_epoch": 2, "forgotten_topics_data": [{"topic": "busy", "partitions": [0]}]}
-    assert client.ask(ApiKey.FETCH, 11, **asked)["responses"] == []
-    assert client.ask(ApiKey.FETCH, 11, **asked)["error_code"] == ErrorCode.INVALID_FETCH_SESSION_EPOCH
-    asked["session_id"] = first["session_id"] % (2**31 - 1) + 1
-    assert client.ask(ApiKey.FETCH, 11, **asked)["error_code"] == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-
-
 def test_responses_come_in_the_order_of_the_requests(client: Client) -> None:
     """A response that waits for the disk holds back those behind it."""
     client.ask(ApiKey.METADATA, 4, topics=[{"name": "ordered"}])
