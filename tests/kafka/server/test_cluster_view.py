@@ -8,6 +8,7 @@ import pytest
 
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata.brokers import BrokerRegistration
+from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
 from dafka.kafka.protocol.constants import ApiKey
 from dafka.kafka.server.cluster_view import NO_NODE, split_listener
 from tests.kafka.apis.fake_cluster import ENDPOINT, OWN, SECOND, THIRD, FakeCluster
@@ -71,6 +72,10 @@ async def test_leader_describes_its_replicas(cluster: FakeCluster) -> None:
     found = await partition_of(cluster)
     assert leader_in(found) == (NONE, 0, 5)
     assert (found["replica_nodes"], found["isr_nodes"], found["offline_replicas"]) == ([0, 1, 2], [0, 2], [1])
+    for is_led, expected in ((True, [0]), (False, [])):
+        cluster.log.leadership = LeaderAndIsr(OWN if is_led else "", 5, is_led=is_led)
+        found = await partition_of(cluster)
+        assert found["replica_nodes"] == found["isr_nodes"] == expected, "before its replicas are known"
 
 
 async def test_other_brokers_take_living_replicas_for_those_in_sync(cluster: FakeCluster) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from dafka.batches import encode_batch
 from dafka.batches.message_sets import encode_message_set
 from dafka.broker.access.permissions import Permissions
 from dafka.broker.core.error_codes import ErrorCode
+from dafka.kafka.apis import SERVED
+from dafka.kafka.protocol.apis import advertise
 from dafka.kafka.protocol.constants import ApiKey
 from dafka.kafka.protocol.messages.cluster import MetadataResponse, MetadataResponseTopic
 from dafka.kafka.protocol.messages.connections import ApiVersionsResponse
@@ -144,6 +147,7 @@ def test_errors_are_found_at_every_depth() -> None:
     assert find_errors(ProduceResponse(responses=topics)) == [ErrorCode.CORRUPT_MESSAGE]
     unknown = MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, partitions=[])
     assert find_errors(MetadataResponse(brokers=[], topics=[unknown])) == [ErrorCode.UNKNOWN_TOPIC_ID]
+    assert find_errors(advertise(SERVED)) == []
     assert find_errors(ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[])) == [35]
 
 
@@ -157,3 +161,4 @@ def test_records_in_batches_are_counted() -> None:
     for magic in (0, 1):
         assert count_records(encode_message_set(batches[1], magic, bytes_max=10_000)) == 5
     assert count_records(b"\xff" * 100) == 0
+    assert count_records(struct.pack(">qiib", 0, 10, 0, 2) + bytes(5)) == 0, "it has no count"
