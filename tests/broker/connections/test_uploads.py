@@ -159,6 +159,15 @@ async def test_source_that_holds_more_than_half_at_the_slowest_pace_gives_way(
         nursery.cancel_scope.cancel()
 
 
+async def test_source_that_waits_for_its_own_memory_is_not_ended(autojump_clock: trio.testing.MockClock) -> None:
+    room = MemoryPool(32 * MIB)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(Client("a", 64 * MIB, sent_fast=33 * MIB, then_bytes_per_s=1.1 * PACE_BYTES).send, room)
+        await trio.sleep(1)
+        await Client("a", 2**18).send(room)
+        assert trio.current_time() > 20
+
+
 @pytest.mark.parametrize(
     ("sources", "claimed", "pace"), [("abcde", 3 * MIB, 1.1 * PACE_BYTES), ("a", 4 * MIB, 10 * PACE_BYTES)]
 )

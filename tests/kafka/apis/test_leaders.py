@@ -116,12 +116,6 @@ async def test_who_answers_for_a_log_in_which_epoch(cluster: FakeCluster) -> Non
 # Produce
 
 
-async def test_producers_wait_for_the_replicas_that_they_ask_for(cluster: FakeCluster) -> None:
-    waited = appends(cluster)
-    assert [(await produce(cluster, acks))["base_offset"] for acks in (ALL, LEADER)] == [8, 8]
-    assert waited == [True, False]
-
-
 async def test_producers_learn_of_a_leader_that_is_deposed_meanwhile(cluster: FakeCluster) -> None:
     async def wait(_all_replicas: bool) -> int:
         await trio.lowlevel.checkpoint()
