@@ -80,7 +80,10 @@ class FakeBroker:
         return done()
 
     def change_topic(self, name: str, *, log_count: int) -> trio.Event:
-        self.log_table.add_topic(Topic(name, self.topics[name].topic_id, log_count))
+        before = self.topics[name]
+        self.log_table.add_topic(Topic(name, before.topic_id, log_count))
+        for log in self.log_table.logs(name)[before.log_count :]:
+            log.leadership = LeaderAndIsr(OWN, replicas=(OWN, SECOND), is_led=True)
         return done()
 
     def change_replicas(self, log: Log, replicas: Sequence[str]) -> None:

@@ -510,7 +510,7 @@ async def test_further_logs_are_placed_on_brokers(cluster: FakeCluster) -> None:
         found = await cluster.ask(ApiKey.CREATE_PARTITIONS, 3, topics=[topic], timeout_ms=1000, validate_only=False)
         assert (found["results"][0]["error_code"], cluster.broker.topics["t"].log_count) == (error, log_count)
     logs = cluster.broker.logs("t")
-    assert cluster.broker.moved == [(logs[1], (SECOND, THIRD)), (logs[2], (OWN, SECOND))]
+    assert cluster.broker.moved == [(logs[1], (SECOND, THIRD))], "the other one is there already"
 
 
 async def reassign(
@@ -542,8 +542,9 @@ async def test_logs_are_moved_to_other_brokers(cluster: FakeCluster) -> None:
     assert await ongoing(cluster, 1) == []
     cluster.lead(replicas=(OWN, SECOND, THIRD))
     assert await ongoing(cluster) == [([0, 1, 2], [], [1])]
-    cluster.lead(replicas=(THIRD, OWN))
-    assert await ongoing(cluster) == []
+    for replicas in ((THIRD, OWN), (OWN, THIRD)):
+        cluster.lead(replicas=replicas)
+        assert await ongoing(cluster) == []
 
 
 async def test_moves_are_cancelled_and_forgotten_with_their_topic(cluster: FakeCluster) -> None:
