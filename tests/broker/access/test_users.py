@@ -70,7 +70,8 @@ def test_same_password_has_different_credentials() -> None:
     first, second = (derive_credential("SCRAM-SHA-256", "secret", ITERATIONS) for _ in range(2))
     assert first.salt != second.salt
     assert first.stored_key != second.stored_key
-    assert "stored_key" not in repr(first)
+    assert repr(first) == f"Credential(iterations={ITERATIONS})"
+    assert "Credential" not in repr(make_user("alice"))
     for password in ("", "\a"):
         with pytest.raises(ConfigError, match=r"^password: "):
             derive_credential("SCRAM-SHA-256", password, ITERATIONS)
@@ -217,6 +218,16 @@ def test_plain_refuses(path: Path, message: bytes) -> None:
     with pytest.raises(LoginError):
         login.answer(message)
     assert login.user is None
+
+
+def test_passwords_of_unknown_users_are_hashed_too(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the time until the answer would tell who is known."""
+    hashed: list[str] = []
+    monkeypatch.setattr("dafka.broker.access.login.verify_password", lambda *each: hashed.append(each[2]))
+    for name in ("alice", "carol"):
+        with refused():
+            begin_login(PLAIN, UsersFile(path)).answer(f"\0{name}\0{name}".encode())
+    assert hashed == ["alice", "carol"]
 
 
 @pytest.mark.parametrize("message", [b"\0alice\0secret", b"alice\0alice\0secret"])

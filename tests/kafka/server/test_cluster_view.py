@@ -9,6 +9,7 @@ import pytest
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata.brokers import BrokerRegistration
 from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
+from dafka.broker.core.metadata.topics import Topic
 from dafka.kafka.protocol.constants import ApiKey
 from dafka.kafka.server.cluster_view import NO_NODE, split_listener
 from tests.kafka.apis.fake_cluster import ENDPOINT, OWN, SECOND, THIRD, FakeCluster
@@ -138,6 +139,18 @@ async def test_readers_are_sent_to_a_replica_in_their_rack(cluster: FakeCluster)
         cluster.lead(**leadership)
         cluster.live(*living)
         assert chosen("two") == expected
+
+
+async def test_readers_of_several_logs_are_sent_to_several_replicas(cluster: FakeCluster) -> None:
+    registration = BrokerRegistration(address=THIRD, number=2, rack="two", kafka_listener="third.example:1")
+    cluster.broker.brokers.record_registration(registration)
+    cluster.broker.log_table.add_topic(Topic("u", "1" * 32, 3))
+    cluster.lead(replicas=(OWN, SECOND, THIRD), is_follower_readable=True)
+    chosen = []
+    for log in cluster.broker.logs("u"):
+        log.leadership = cluster.log.leadership
+        chosen.append(cluster.client(ApiKey.FETCH, 11).view_cluster().find_read_replica(log, "two"))
+    assert chosen == [1, 2, 1]
 
 
 async def test_broker_with_a_number_of_its_own_is_not_hidden_by_another(cluster: FakeCluster) -> None:

@@ -130,6 +130,14 @@ def test_the_same_is_logged_once_a_minute() -> None:
     assert not reports.is_due(REPORTED_MAX - 1, REPORT_S + 2)
 
 
+def test_what_was_logged_last_is_remembered_longest() -> None:
+    reports = RecentReports()
+    assert all(reports.is_due(subject, now) for subject, now in (("a", 0.0), ("b", 1.0), ("a", REPORT_S)))
+    assert all(reports.is_due(number, REPORT_S) for number in range(REPORTED_MAX - 1))
+    assert not reports.is_due("a", REPORT_S + 1)
+    assert reports.is_due("b", REPORT_S)
+
+
 @pytest.mark.parametrize(
     ("listen", "advertised", "expected", "registered"),
     [

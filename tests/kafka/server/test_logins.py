@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import trio
 
+from dafka.batches import encode_batch
+from dafka.broker.broker import Broker
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.config import Config
 from dafka.kafka.protocol.apis import REQUESTS
@@ -129,3 +132,19 @@ def test_refused_records_without_acknowledgement_end_the_connection(door: Door) 
             assert (client.receive() is None) is is_refused
         after = state_of(door)[0]
         assert {name for name in after if after[name] != before[name]} == {EXISTING.topic}
+
+
+def test_limits_count_what_a_user_does(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    sources, reads_of = list[str](), Broker.reads_of
+
+    def record(broker: Broker, source: str) -> trio.CapacityLimiter:
+        sources.append(source)
+        return reads_of(broker, source)
+
+    monkeypatch.setattr(Broker, "reads_of", record)
+    door.permit(anne=EVERYTHING, bob=EVERYTHING)
+    for user in ("anne", "bob"):
+        with door.connect(user) as client:
+            client.append(EXISTING.topic, encode_batch(0, [b"x"], timestamps=1))
+            client.ask_logs(ApiKey.FETCH, 11, {(EXISTING.topic, 0): {}})
+    assert sources == ["anne", "bob"]

@@ -93,7 +93,7 @@ def commit(client: Client, group: str, topic: str, offset: int) -> None:
 
 def test_lag_open_transactions_and_repeated_batches_are_measured(door: Door) -> None:
     with door.connect("alice") as client:
-        for topic, offset in (("orders", 2), ("visits", 5)):
+        for topic, offset in (("orders", 2), ("visits", 9)):
             produce(client, topic, 5)
             commit(client, "readers", topic, offset)
         values = {"transactional_id": "mine", "transaction_timeout_ms": 60_000}
