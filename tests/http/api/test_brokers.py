@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from random import Random
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock, Mock
+from unittest.mock import call as mock_call
 
+import attrs
+import msgspec
 import pytest
+import trio
 
 from dafka import Config
-from tests.http.running import RunningWeb, SharedWeb, open_webs, run_webs
+from dafka.broker.core.log.log import Log
+from dafka.broker.core.metadata.brokers import BrokerRegistration, Brokers
+from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
+from dafka.broker.core.replication.records import NO_EPOCH_END, EpochStart, LeaderAndEpoch
+from dafka.errors import ConfigError
+from dafka.http.api import brokers as routes
+from dafka.records import Partition
+from tests.broker.core.entries import epoch_end
+from tests.http.running import RunningWeb, SharedWeb, open_webs, outcome, run_webs
 from tests.http.websocket.clients import open_client
 from tests.waiting import poll_until, wait_until
 
@@ -121,3 +136,119 @@ async def test_streams_go_on_when_the_leader_dies() -> None:
             found = await publisher.publish("orders", "b", **ids, base_sequence=1)
             assert found == [{"log": 0, "offset": 1, "count": 1}]
             assert await subscriber.values(1) == ["b"]
+
+
+# Any state of a cluster, as the first of its brokers sees it
+
+
+ADDRESSES = [letter * 32 for letter in "abcd"]
+
+
+def make_request(states: Sequence[str], leaderships: Sequence[LeaderAndIsr], **fields: Any) -> Any:
+    """Return a request to a broker that knows others and the logs of a topic, of which each wants two replicas."""
+    known: Brokers
+    for number, (address, state) in enumerate(zip(ADDRESSES, states, strict=False)):
+        broker = BrokerRegistration(address=address, number=10 + number, rack=f"rack {number}", free_bytes=number)
+        broker = attrs.evolve(broker, http_url=f"http://{number}", is_draining=state == "draining")
+        if number == 0:
+            known = Brokers(broker, 5)
+        known.record_registration(broker)
+        known.record_heartbeat(address, 0 if state == "dead" else 100)
+    known.check_alive(101)
+    place = Partition("orders", "a" * 32)
+    logs = [Log("orders", number, place, place) for number in range(len(leaderships))]
+    for log, leadership in zip(logs, leaderships, strict=True):
+        log.leadership = leadership
+    node = SimpleNamespace(
+        address=ADDRESSES[0],
+        brokers=known,
+        inventory=SimpleNamespace(orphans=lambda: {"gone": 3, "lost": 4}),
+        log_table=SimpleNamespace(all_logs=lambda: logs, topics={"orders": SimpleNamespace(replica_count=2)}),
+        logs=lambda _topic: logs,
+        replicator=SimpleNamespace(reassigner=SimpleNamespace(under_replicated=lambda: logs[:1])),
+    )
+    return SimpleNamespace(**{"broker": SimpleNamespace(node=node), "is_forwarded": False, **fields})
+
+
+def test_a_broker_is_drained_when_it_leads_nothing_and_others_keep_what_it_keeps() -> None:
+    for seed in range(200):
+        random = Random(seed)
+        states = [random.choice(["up", "draining"]), *random.choices(["up", "draining", "dead"], k=3)]
+        kept = [tuple(random.sample(ADDRESSES, random.randrange(1, 4))) for _ in range(random.randrange(1, 4))]
+        led = [random.choice(["", *each]) for each in kept]
+        pairs = zip(led, kept, strict=True)
+        request = make_request(states, [LeaderAndIsr(leader, replicas=each) for leader, each in pairs])
+        says = [{"address": each, "is_self": each == ADDRESSES[2], "under_replicated_logs": 7} for each in ADDRESSES]
+        get_all = AsyncMock(return_value={ADDRESSES[2]: {"brokers": says}})
+        request.web = SimpleNamespace(other_brokers=SimpleNamespace(get_all=get_all))
+        found = trio.run(routes.list_brokers, request)
+        assert (found.log_count, found.leaderless_logs) == (len(kept), led.count(""))
+        up = {address for address, state in zip(ADDRESSES, states, strict=True) if state == "up"}
+        for number, (address, state) in enumerate(zip(ADDRESSES, states, strict=True)):
+            is_needed = any(address in each and len(up & {*each}) < min(2, len(up)) for each in kept)
+            is_draining, each = state == "draining", found.brokers[number]
+            assert (each.number, each.address, each.is_self) == (10 + number, address, not number)
+            assert (each.rack, each.free_bytes) == (f"rack {number}", number)
+            assert (each.is_alive, each.is_draining) == (state != "dead", is_draining)
+            assert each.is_drained == (is_draining and address not in led and not is_needed), seed
+            assert (each.logs_led, each.replicas) == (led.count(address), sum(address in each for each in kept))
+            assert each.under_replicated_logs == [1, None, 7, None][number]
+        problems = ["1 logs that this broker leads are kept by too few living brokers, such as log 0 of orders"]
+        problems += [f"{led.count('')} logs have no leader at present: nobody can publish to them"] * ("" in led)
+        problems += ["2 partitions with 7 records belong to no topic that this broker knows, such as gone"]
+        dead = [f"broker 1{n} at http://{n} is not heard" for n, state in enumerate(states) if state == "dead"]
+        found_problems = routes.find_broker_problems(request.broker.node)
+        assert [each.partition(": they")[0] for each in found_problems] == dead + problems
+
+
+async def test_a_broker_is_drained_by_itself_or_by_the_one_that_is_asked() -> None:
+    for text, is_forwarded, expected in (
+        *((each, False, "broker_not_found") for each in ("7", "x", "-1", "", "²", "000010")),
+        *(("11", True, "broker_unavailable"), ("12", False, "broker_unavailable"), ("12", True, "broker_unavailable")),
+        *(("11", False, False), ("10", False, True), ("10", True, True)),
+    ):
+        for action, call in (("drain", routes.drain_broker), ("undrain", routes.undrain_broker)):
+            request = make_request(["up", "up", "dead"], [], arguments={"number": text}, is_forwarded=is_forwarded)
+            drain = request.broker.node.set_draining = Mock()
+            there = msgspec.structs.asdict(routes._describe_brokers(request.broker)[1])
+            ask = AsyncMock(return_value={**there, "is_self": True})
+            request.web = SimpleNamespace(other_brokers=SimpleNamespace(request=ask))
+            found: Any = await outcome(call(request))
+            assert (found if isinstance(found, str) else found.is_self) == expected, text
+            asked = [(each.args[0].number, *each.args[1:]) for each in ask.mock_calls]
+            assert asked == ([(11, "POST", f"/brokers/11/{action}")] if expected is False else [])
+            assert drain.mock_calls == ([mock_call(action == "drain")] if expected is True else [])
+
+
+async def test_the_replicas_of_a_log_become_the_named_brokers_in_their_order() -> None:
+    led = [LeaderAndIsr(ADDRESSES[0]), LeaderAndIsr(ADDRESSES[1], 5, False, ("x", ADDRESSES[1]), learners=("x",))]
+    cases: list[tuple[str, list[int], str | list[int]]] = [
+        *((each, [10], "bad_request") for each in ("x", "-1", "", "²", "0" * 10)),
+        *(("2", [10], "log_not_found"), ("1", [10, 13], "broker_not_found"), ("1", [], []), ("01", [12, 10], [2, 0])),
+    ]
+    for text, numbers, expected in cases:
+        request = make_request(["up"] * 3, led, arguments={"topic": "orders", "log": text})
+        change = request.broker.node.change_replicas = Mock()
+        found = await outcome(routes.change_replicas(request, routes.NewReplicas(numbers)))
+        if isinstance(expected, str):
+            assert (found, change.mock_calls) == (expected, [])
+            continue
+        change.assert_called_once_with(request.broker.node.logs("")[1], [ADDRESSES[each] for each in expected])
+        assert found == routes.Replicas(11, 5, [11], None), "it is led elsewhere, and a replica is not known"
+    with pytest.raises(ConfigError, match="each broker once"):
+        await routes.change_replicas(request, routes.NewReplicas([11, 11]))
+
+
+async def test_leader_epochs_with_the_same_parent_are_divergent() -> None:
+    epochs = [LeaderAndEpoch(5 + place, leader) for place, leader in enumerate([*ADDRESSES[:2], "gone", "gone"])]
+    parents = [NO_EPOCH_END, epoch_end(epochs[0], 3), epoch_end(epochs[0], 4), epoch_end(epochs[2], 9)]
+    starts = [EpochStart("", *each, ("gone", ADDRESSES[1])) for each in zip(epochs, parents, strict=True)]
+    request = make_request(["up"] * 2, [LeaderAndIsr("")], arguments={"topic": "orders"})
+    request.broker.node.epoch_starts = lambda _topic: [starts]
+    (log,) = (await routes.list_epochs(request)).logs
+    assert [msgspec.structs.astuple(each) for each in log.epochs] == [
+        (5, 10, ADDRESSES[0], None, None, "", 0, [11], ["first"]),
+        (6, 11, ADDRESSES[1], 5, 10, ADDRESSES[0], 3, [11], ["divergent"]),
+        (7, None, "gone", 5, 10, ADDRESSES[0], 4, [11], ["divergent"]),
+        (8, None, "gone", 7, None, "gone", 9, [11], ["latest"]),
+    ]

@@ -117,7 +117,15 @@ ANSWERS: list[tuple[str, Any, int, Any]] = [
     ("PATCH /topics/returns", {"log_count": 2}, 400, "bad_request"),
     ("PATCH /topics/returns", {"settings": {"none": None}}, 400, "bad_request"),
     ("PATCH /topics/none", {}, 404, "topic_not_found"),
-    ("GET /topics?limit=0", None, 400, "bad_request"),
+    *(
+        (f"GET /topics?{each}", None, 400, "bad_request")
+        for each in ("limit=0", "limit=x", "limit=", "limit=2&limit=2")
+    ),
+    *((each, None, 400, "bad_request") for each in ("GET /topics?sizes=1", "GET /topics?x=1", "GET /moves?limit=1")),
+    *(("POST /topics/none/records", each, 404, "topic_not_found") for each in (b"x", LINES)),
+    ("POST /topics/none/records", (KAFKA_JSON, b'{"records": [{"value": "a"}]}'), 404, "topic_not_found"),
+    ("PATCH /topics/returns", {"settings": {"retention.bytes": "x"}}, 400, "bad_request"),
+    ("GET /topics/none/partitions", None, 404, "topic_not_found"),
     ("GET /topics?prefix=ret", None, 200, {"topics": [{"name": "returns", "log_count": 3}], "topic_count": 1}),
     (f"POST {RECORDS}?log=0", b"\xff", 200, {"offsets": [{"log": 0, "offset": 0, "count": 1}]}),
     (f"POST {RECORDS}?log=1", LINES, 200, {"offsets": [{"log": 1, "offset": 0, "count": 2}]}),
@@ -226,7 +234,8 @@ def path_of(method: str, target: str) -> str:
 
 
 async def test_answers_are_as_expected_and_look_as_they_are_described(tmp_path: Path) -> None:
-    async with open_web(f"filelog:{tmp_path}/log", Config().with_http(body_bytes_max=5000)) as web:
+    config = Config().with_http(body_bytes_max=5000).with_kafka(auto_create_topics="off")
+    async with open_web(f"filelog:{tmp_path}/log", config) as web:
         for request, sent, status, expected in ANSWERS:
             method, _, target = request.partition(" ")
             answer = await web.request(method, target, **body_of(sent))

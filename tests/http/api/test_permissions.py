@@ -13,6 +13,7 @@ import trio
 from dafka.broker.access.permissions import Permissions
 from dafka.http.api import ROUTES
 from dafka.http.api.openapi import describe_api
+from dafka.http.server.authentication import COOKIE, SESSION_S
 from dafka.http.server.principal import EVERYTHING
 from tests.http.api.events import EventSource
 from tests.http.api.test_openapi import check_answer
@@ -276,3 +277,29 @@ async def test_a_stream_ends_when_its_user_may_not_read_any_more(
     assert source.values() == ["before"]
     assert [each["code"] for each in source.errors] == [code]
     await web.request("DELETE", f"/topics/{topic}", **account.root)
+
+
+def test_a_browser_logs_in_and_out(alone: Secured) -> None:
+    web, _ = alone
+    session = web.ask("GET", "/session").document
+    assert (session["must_log_in"], session["user"], session["is_administrator"]) == (True, None, False)
+    login = {"user": "ada", "password": "wrong"}
+    refused = web.ask("POST", "/session", document=login)
+    assert (refused.code, "Set-Cookie" in refused.headers) == ("unauthenticated", False)
+    entered = web.ask("POST", "/session", document={**login, "password": PASSWORD})
+    assert (entered.document["user"], entered.document["must_log_in"]) == ("ada", False)
+    secret, *attributes = entered.headers["Set-Cookie"].split("; ")
+    assert attributes == ["Path=/", f"Max-Age={SESSION_S:.0f}", "HttpOnly", "SameSite=Strict"]
+    cookie: dict[str, Any] = {"Cookie": secret}
+    assert web.ask("GET", "/session", **cookie).document["is_administrator"]
+    again = web.ask("POST", "/session", document={**login, "password": PASSWORD}, **cookie)
+    assert web.ask("GET", "/topics", **cookie).code == "unauthenticated", "the former session has ended"
+    cookie = {"Cookie": again.headers["Set-Cookie"].partition(";")[0]}
+    left = web.ask("DELETE", "/session", **cookie)
+    assert (left.status, left.headers["Set-Cookie"].split("; ")[:3]) == (204, [f"{COOKIE}=", "Path=/", "Max-Age=0"])
+    assert web.ask("GET", "/topics", **cookie).code == "unauthenticated"
+
+
+def test_a_broker_without_users_has_no_sessions(web: SharedWeb) -> None:
+    assert web.ask("GET", "/session").document["must_log_in"] is False
+    assert web.ask("POST", "/session", document={"user": "ada", "password": "x"}).code == "bad_request"

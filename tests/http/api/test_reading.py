@@ -16,6 +16,7 @@ import trio
 
 from dafka import Config, open_producer
 from dafka.broker.core.log.partitioner import log_of_key
+from dafka.http.api.registry import DOCUMENT_BYTES_MAX
 from tests.http.api.events import EventSource
 from tests.http.running import DEADLINE_S, Answer, SharedWeb, run_web, run_webs, wait_answer
 from tests.http.secured import lead_elsewhere
@@ -316,3 +317,45 @@ async def test_records_of_native_producers_are_read_in_their_log(web: SharedWeb,
     assert (await web.request("POST", f"/topics/{name}/records", b"http")).document["offsets"][0]["offset"] == 1
     partitions = (await web.get(f"/topics/{name}/partitions")).document["partitions"]
     assert sorted(each["is_own"] for each in partitions) == [False, True]
+
+
+def test_a_document_is_json_and_has_a_size_limit(web: SharedWeb, name: str) -> None:
+    for size, status in ((DOCUMENT_BYTES_MAX, 201), (DOCUMENT_BYTES_MAX + 1, 413)):
+        padded = json.dumps({"name": f"{name}a"}).encode().ljust(size)
+        assert web.ask("POST", "/topics", padded, Content_Type="application/json").status == status
+    document = json.dumps({"name": name}).encode()
+    for content_type in ("text/plain", "application/x-www-form-urlencoded", "application/jsonx", ""):
+        answer = web.ask("POST", "/topics", document, Content_Type=content_type)
+        assert (answer.status, answer.code) == (415, "unsupported")
+    assert web.ask("POST", "/topics", document, Content_Type="Application/JSON ; charset=utf-8").status == 201
+
+
+PARAMETERS = {
+    "/topics": ("limit=1e3 limit=-1 limit=99999999999999999999999 limit=1&limit=2 limit=%d9%a1 unknown=1 sizes=yes"),
+    "/topics/{}/records": (
+        "from=yesterday from=offsets:0=a from=offsets:0=1,7=1 from=time:9999999999999999999 from=9999999999999999999 "
+        "log=-1 log=9223372036854775808 wait_ms=60001"
+    ),
+    "/topics/{}/offsets": "time=NaN",
+}
+
+
+def test_a_parameter_of_another_form_is_refused(web: SharedWeb, name: str) -> None:
+    topic = web.create(name)
+    for target, queries in PARAMETERS.items():
+        for query in queries.split():
+            answer = web.ask("GET", f"{target.format(topic)}?{query}")
+            assert answer.status in {400, 404}, query
+            assert answer.code in {"bad_request", "log_not_found", "offset_out_of_range"}, query
+
+
+def test_a_large_record_is_refused_and_none_beside_it_is_published(web: SharedWeb, name: str) -> None:
+    topic = web.create(name, max_message_bytes="1000")
+    small, large = {"value": "a"}, {"value": "x" * 1000}
+    body = "\n".join(json.dumps(each) for each in [small, large]).encode()
+    answer = web.ask("POST", f"/topics/{topic}/records", body, Content_Type="application/x-ndjson")
+    assert answer.code == "too_large"
+    assert web.ask("GET", f"/topics/{topic}").document["record_count"] == 0
+    body = "\n".join([json.dumps({"value": "x" * 100})] * 100).encode()
+    answer = web.ask("POST", f"/topics/{topic}/records", body, Content_Type="application/x-ndjson")
+    assert sum(each["count"] for each in answer.document["offsets"]) == 100

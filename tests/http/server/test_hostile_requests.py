@@ -15,7 +15,6 @@ import trio
 import trio.testing
 
 from dafka import Config
-from dafka.http.api.registry import DOCUMENT_BYTES_MAX
 from tests.http.running import DEADLINE_S, SharedWeb, open_web, read_all
 
 SHORT = Config().with_http(receive_ms=300, send_ms=300, idle_ms=500, body_bytes_max=10_000)
@@ -91,17 +90,6 @@ async def test_a_body_has_a_size_limit() -> None:
             assert status_of(answer) == status
 
 
-def test_a_document_is_json_and_has_a_size_limit(web: SharedWeb, name: str) -> None:
-    for size, status in ((DOCUMENT_BYTES_MAX, 201), (DOCUMENT_BYTES_MAX + 1, 413)):
-        padded = json.dumps({"name": f"{name}a"}).encode().ljust(size)
-        assert web.ask("POST", "/topics", padded, Content_Type="application/json").status == status
-    document = json.dumps({"name": name}).encode()
-    for content_type in ("text/plain", "application/x-www-form-urlencoded", "application/jsonx", ""):
-        answer = web.ask("POST", "/topics", document, Content_Type=content_type)
-        assert (answer.status, answer.code) == (415, "unsupported")
-    assert web.ask("POST", "/topics", document, Content_Type="Application/JSON ; charset=utf-8").status == 201
-
-
 async def test_a_client_that_resets_its_connection_within_a_body_is_no_failure_of_the_broker(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -138,36 +126,6 @@ async def test_no_path_leads_astray(web: SharedWeb) -> None:
         assert status_of(answer) in {400, 404, 431}, target
         assert b"\r\nSet-Cookie" not in answer, target
         error_of(answer)
-
-
-PARAMETERS = {
-    "/topics": ("limit=1e3 limit=-1 limit=99999999999999999999999 limit=1&limit=2 limit=%d9%a1 unknown=1 sizes=yes"),
-    "/topics/{}/records": (
-        "from=yesterday from=offsets:0=a from=offsets:0=1,7=1 from=time:9999999999999999999 from=9999999999999999999 "
-        "log=-1 log=9223372036854775808 wait_ms=60001"
-    ),
-    "/topics/{}/offsets": "time=NaN",
-}
-
-
-def test_a_parameter_of_another_form_is_refused(web: SharedWeb, topic: str) -> None:
-    for target, queries in PARAMETERS.items():
-        for query in queries.split():
-            answer = web.ask("GET", f"{target.format(topic)}?{query}")
-            assert answer.status in {400, 404}, query
-            assert answer.code in {"bad_request", "log_not_found", "offset_out_of_range"}, query
-
-
-def test_a_large_record_is_refused_and_none_beside_it_is_published(web: SharedWeb, name: str) -> None:
-    topic = web.create(name, max_message_bytes="1000")
-    small, large = {"value": "a"}, {"value": "x" * 1000}
-    body = "\n".join(json.dumps(each) for each in [small, large]).encode()
-    answer = web.ask("POST", f"/topics/{topic}/records", body, Content_Type="application/x-ndjson")
-    assert answer.code == "too_large"
-    assert web.ask("GET", f"/topics/{topic}").document["record_count"] == 0
-    body = "\n".join([json.dumps({"value": "x" * 100})] * 100).encode()
-    answer = web.ask("POST", f"/topics/{topic}/records", body, Content_Type="application/x-ndjson")
-    assert sum(each["count"] for each in answer.document["offsets"]) == 100
 
 
 async def test_slow_clients_are_ended_and_others_are_served_meanwhile() -> None:
