@@ -17,6 +17,7 @@ from dafka.broker.coordinator.coordinator_shard import CoordinatorError
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
+from dafka.broker.core.topic_partition import TopicPartition
 from dafka.broker.log.appending import AppendRefusedError
 from dafka.errors import NotLeaderError, OutcomeUnknownError, StorageError, TopicDeletedError
 from dafka.http.forwarding.broker_client import BrokerError
@@ -250,6 +251,13 @@ class Coordinator:
     async def delete_groups(self, names: list[str]) -> dict[str, ErrorCode]:
         return {names[0]: self._next()}
 
+    async def describe_groups(self, names: list[str]) -> dict[str, Any]:
+        return {names[0]: SimpleNamespace(error_code=self._next())}
+
+    async def fetch_offsets(self, _name: str) -> dict[Any, Any]:
+        places = [("orders", 0, 1), ("other", 0, 5), ("orders", 1, 11)]
+        return {TopicPartition(topic, log): SimpleNamespace(offset=offset) for topic, log, offset in places}
+
     async def commit_offsets(self, request: Any) -> dict[Any, ErrorCode]:
         return dict.fromkeys(request.offsets, self._next())
 
@@ -287,6 +295,24 @@ async def test_a_group_is_deleted_at_its_coordinator(autojump_clock: trio.testin
         assert await outcome(coordinator.access().delete("a/b")) == (code or None), (place, replies)
         assert (trio.current_time() - begun_s > LEADER_WAIT_S - 1) == (code == "leader_unavailable")
         assert all(each == ("DELETE", "/groups/a%2Fb", None) for each in coordinator.asked)
+
+
+async def test_a_group_is_described_by_its_coordinator(autojump_clock: trio.testing.MockClock) -> None:
+    async def describe(group: Any) -> object:
+        return group
+
+    none, moved, unknown = ErrorCode.NONE, ErrorCode.NOT_COORDINATOR, ErrorCode.GROUP_ID_NOT_FOUND
+    cases: list[tuple[str, list[Any], object]] = [
+        *(("own", [none], SimpleNamespace(error_code=none)), ("own", [moved, none], SimpleNamespace(error_code=none))),
+        *(("own", [moved], "leader_unavailable"), ("own", [moved, unknown], "group_not_found")),
+        *(("other", [{"group": "g"}], {"group": "g"}), ("other", [NOT_FOUND], "group_not_found")),
+        *(("other", [LOST, NOT_FOUND], "group_not_found"), ("none", [none], "leader_unavailable")),
+    ]
+    for place, replies, expected in cases:
+        coordinator = Coordinator(place, [*replies])
+        assert await outcome(coordinator.access().describe("a/b", describe)) == expected, (place, replies)
+        assert all(each == ("GET", "/groups/a%2Fb", None) for each in coordinator.asked)
+    assert await Coordinator("own", []).access().fetch_offsets("g", "orders") == {0: 1, 1: 11}
 
 
 async def test_a_commit_reaches_the_coordinator_or_says_why_not(autojump_clock: trio.testing.MockClock) -> None:

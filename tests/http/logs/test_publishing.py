@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -13,9 +15,11 @@ from dafka import Config
 from dafka.batches import RecordColumns, encode_batch
 from dafka.broker.broker import Broker
 from dafka.broker.core.log.log import Log
+from dafka.broker.core.log.partitioner import log_of_key
 from dafka.http.logs.local_logs import LocalLogs
 from dafka.http.logs.log_access import find_logs
 from dafka.http.logs.publishing import ProducerSequence, Published, Publisher
+from dafka.http.logs.records import JsonRecord, parse_records
 from dafka.http.server.errors import WebError
 from dafka.packed_bytes import Repeated
 from tests.http.brokers import STORAGES, open_broker_service
@@ -119,3 +123,44 @@ async def test_topic_that_is_deleted_before_records_are_durable_is_said() -> Non
         for publication in publications:
             with trio.fail_after(30), pytest.raises(WebError, match="there is no topic 'orders'"):
                 await publication.wait()
+
+
+async def test_each_record_goes_whole_to_the_log_of_its_key_and_those_without_keys_take_turns() -> None:
+    random, turns = Random(3), 0
+    async with open_broker_service(config=Config().with_kafka(auto_create_topics="off")) as broker:
+        publisher = Publisher(broker, LocalLogs(broker))
+        for number in range(1, 4):
+            broker.node.create_topic(f"t{number}", number)
+        publisher.ensure_topic("t1")
+        with pytest.raises(WebError, match="there is no topic 'none'"):
+            publisher.ensure_topic("none")
+        logs = {each: [list[JsonRecord]() for _ in range(each)] for each in (1, 2, 3)}
+        for time_ms in range(60):
+            log_count = random.choice([1, 2, 3, 3])
+            records: list[JsonRecord] = []
+            for place in range(random.randrange(1, 6)):
+                key = random.choice([{}, {}, {"key": "a"}, {"key": "b"}, {"key": ""}, {"key_base64": "/w=="}])
+                headers = random.choice([{}, {}, {"headers": [["h", f"{place}"], ["none", None]]}])
+                records.append(
+                    {"value": random.choice([f"{place}", None]), "timestamp": time_ms + place} | key | headers
+                )
+            log = random.choice([None, None, random.randrange(log_count)])
+            keyless = turns % log_count
+            turns += log is None and log_count > 1
+            counts = Counter[int]()
+            for each in records:
+                key_bytes = b"\xff" if "key_base64" in each else each["key"].encode() if "key" in each else None
+                chosen = log if log is not None else keyless if key_bytes is None else log_of_key(key_bytes, log_count)
+                logs[log_count][chosen].append({"offset": len(logs[log_count][chosen]), **each})
+                counts[chosen] += 1
+            expected = [
+                Published(number, len(logs[log_count][number]) - count, count)
+                for number, count in sorted(counts.items())
+            ]
+            publication = publisher.begin(f"t{log_count}", parse_records(records, 0), log=log)
+            assert (publication.record_count, await publication.wait()) == (len(records), expected)
+            assert publication.is_durable
+        for log_count, contents in logs.items():
+            for at, content in zip(find_logs(broker, f"t{log_count}"), contents, strict=True):
+                read = await LocalLogs(broker).read(at, 0)
+                assert (read.objects(), read.next_offset, read.record_count) == (content, len(content), len(content))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +23,7 @@ from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.replication.records import NO_EPOCH_END, EpochStart, LeaderAndEpoch
 from dafka.http.api.records import delete_records
 from dafka.http.logs.local_logs import LocalLogs
-from dafka.http.logs.log_access import find_logs
+from dafka.http.logs.log_access import LogOffsets, find_logs
 from dafka.http.logs.positions import (
     DivergenceTracker,
     FromGroup,
@@ -29,15 +31,18 @@ from dafka.http.logs.positions import (
     FromOffsets,
     FromTime,
     Position,
+    find_offsets,
     parse_position,
     parse_position_text,
 )
 from dafka.http.logs.publishing import Publisher
 from dafka.http.logs.records import parse_records
 from dafka.http.server.errors import WebError
+from dafka.records import Partition
 from dafka.storage.plugin_helpers import now_ms
 from tests.broker.core.entries import epoch_end
 from tests.http.brokers import STORAGES, open_broker_service
+from tests.http.running import outcome
 
 BYTES_MAX = 2**20
 
@@ -171,6 +176,67 @@ def test_what_is_no_position_is_refused() -> None:
         with pytest.raises(WebError) as caught:
             parse(value)
         assert caught.value.code == "bad_request", value
+
+
+@attrs.define
+class Bounds:
+    """Stands for the access to logs and groups: random bounds, committed offsets, and a time that is at an offset."""
+
+    random: Random
+    committed: dict[int, int] = attrs.field(factory=dict)
+    known: dict[Log, LogOffsets] = attrs.field(factory=dict)
+
+    def add(self, log: Log) -> None:
+        self.known[log] = LogOffsets(*sorted(self.random.choices(range(6), k=4)))
+        if self.random.random() < 0.7:
+            self.committed[log.number] = self.random.randrange(8)
+
+    async def bounds(self, logs: Sequence[Log]) -> dict[Log, LogOffsets]:
+        return {log: self.known[log] for log in logs}
+
+    async def find_offset_by_time(self, log: Log, timestamp_ms: int) -> int:
+        return timestamp_ms + log.number
+
+    async def fetch_offsets(self, group: str, topic: str) -> dict[int, int]:
+        return self.committed if (group, topic) == ("g", "orders") else {}
+
+
+async def test_a_position_is_an_offset_in_each_log_that_a_reader_can_begin_at() -> None:
+    for seed in range(200):
+        random, logs, place = Random(seed), list[Log](), Partition("orders", "a" * 32)
+        access: Any = Bounds(random)
+        for number in random.sample(range(4), random.randrange(1, 4)):
+            logs.append(Log("orders", number, place, place))
+            access.add(logs[-1])
+        given = {random.choice(logs).number: random.randrange(8), random.randrange(4): random.randrange(8)}
+        first, end, group = random.randrange(8), random.choice(["earliest", "latest"]), random.choice(["g", "new"])
+        expected: dict[str, dict[Log, int]] = {"earliest": {}, "latest": {}, "time": {}, "group": {}, "offsets": {}}
+        problem, problem_of_first = "", "" if len(logs) == 1 else "bad_request"
+        for log, each in access.known.items():
+            expected["earliest"][log], expected["latest"][log] = each.start_offset, each.end_offset
+            expected["time"][log] = first + log.number
+            offset = access.committed.get(log.number) if group == "g" else None
+            clamped = None if offset is None else max(min(offset, each.offset_max), each.start_offset)
+            expected["group"][log] = expected[end][log] if clamped is None else clamped
+            expected["offsets"][log] = max(given.get(log.number, 0), each.start_offset)
+            if given.get(log.number, 0) > each.offset_max:
+                problem = "offset_out_of_range"
+            if len(logs) == 1 and first > each.offset_max:
+                problem_of_first = "offset_out_of_range"
+        if not problem and given.keys() - {log.number for log in logs}:
+            problem = "log_not_found"
+        only = {log: max(first, each.start_offset) for log, each in access.known.items()}
+        cases: list[tuple[Position, object]] = [
+            *(("earliest", expected["earliest"]), ("latest", expected["latest"]), (FromTime(first), expected["time"])),
+            *(
+                (FromGroup(group, cast(Any, end)), expected["group"]),
+                (FromOffsets(given), problem or expected["offsets"]),
+            ),
+            (FromOffset(first), problem_of_first or only),
+        ]
+        for position, wanted in cases:
+            found = await outcome(find_offsets(access, access, logs, position))
+            assert found == wanted, (seed, position)
 
 
 # Where clients go on when a log has another leader: back only with the availability "branch"
