@@ -10,6 +10,7 @@ import trio
 from dafka.broker.broker import Broker
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.brokers import BrokerRegistration
+from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
 from dafka.exceptions import unwrap_group
 from dafka.http.forwarding.broker_client import BrokerClient, BrokerError
 from dafka.http.forwarding.broker_link import BrokerLink
@@ -92,12 +93,12 @@ class Leaders:
         Return the reply; nothing if there is none. Raises `BrokerError` if the leader is not known or does not answer,
         and `WebError` if it refuses the request.
         """
-        link, found = self.link(log), list[_T]()
+        link, leadership, found = self.link(log), log.leadership, list[_T]()
         failure: BrokerError | WebError | None = None
         with unwrap_group():
             async with trio.open_nursery() as nursery:
                 nursery.cancel_scope.deadline = deadline
-                nursery.start_soon(self._cancel_when_moved, log, nursery.cancel_scope)
+                nursery.start_soon(self._cancel_when_moved, log, leadership, nursery.cancel_scope)
                 try:
                     found.append(await call(link))
                 except (BrokerError, WebError) as error:
@@ -110,7 +111,7 @@ class Leaders:
     async def wait_leader_change(self, log: Log, wait_s: float) -> None:
         """Wait until the leader of a log changes, with a timeout."""
         with trio.move_on_after(wait_s) as scope:
-            await self._cancel_when_moved(log, scope)
+            await self._cancel_when_moved(log, log.leadership, scope)
 
     def unavailable(self, log: Log, problem: str) -> WebError:
         """Return the error for a client if the leader of a log cannot be reached. The problem is a clause."""
@@ -122,8 +123,7 @@ class Leaders:
             )
         return WebError("leader_unavailable", f"broker {leader.number}, which leads {where}, {problem}")
 
-    async def _cancel_when_moved(self, log: Log, scope: trio.CancelScope) -> None:
-        before = log.leadership
+    async def _cancel_when_moved(self, log: Log, before: LeaderAndIsr, scope: trio.CancelScope) -> None:
         while (log.leadership.leader, log.leadership.epoch) == (before.leader, before.epoch):
             if log.leadership.is_led != before.is_led or log.is_gone:
                 break
