@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
+from typing import Any
 
 import attrs
 import pytest
@@ -16,10 +18,12 @@ import trio
 from dafka import Config
 from dafka.broker.core.metadata.brokers import BrokerRegistration
 from dafka.errors import ConfigError
-from dafka.http.forwarding.broker_client import BrokerClient, BrokerError
+from dafka.http.forwarding.broker_client import BrokerClient, BrokerError, OtherBrokers
 from dafka.http.forwarding.credentials import SCHEME, RequestSigner, SignatureChecker, create_key, read_secret
 from dafka.http.server.errors import WebError
+from tests.http.running import outcome
 from tests.seeds import each_seed
+from tests.waiting import wait_until
 
 # A connection is used again only if the whole answer to the request before has arrived
 
@@ -38,21 +42,32 @@ class Server:
     """Stands for a broker, with its answers to the next requests. It closes the connection after an incomplete one."""
 
     script: list[bytes]
+    challenge: bytes = CHALLENGE
     connections: int = 0
+    ended: int = 0
+    received: list[bytes] = attrs.field(factory=list)
 
     async def serve(self, stream: trio.SocketStream) -> None:
         self.connections += 1
+        try:
+            await self._serve(stream)
+        finally:
+            self.ended += 1
+
+    async def _serve(self, stream: trio.SocketStream) -> None:
         received = b""
         async for data in stream:
             received += data
-            if not received.endswith(b"\r\n\r\n"):
+            head, _, body = received.partition(b"\r\n\r\n")
+            if b"\r\n\r\n" not in received or (b"Content-Length: %d" % len(body) not in head and head[:3] != b"GET"):
                 continue
-            found = CHALLENGE if received.startswith(b"GET /session ") else self.script.pop(0)
+            found = self.challenge if received.startswith(b"GET /session ") else self.script.pop(0)
+            self.received.append(received)
             received = b""
             if found == SILENCE:
                 await trio.sleep_forever()
             await stream.send_all(found)
-            if found not in {CHALLENGE, *WHOLE}:
+            if found not in {self.challenge, *WHOLE}:
                 return
 
 
@@ -72,17 +87,23 @@ async def open_server(*script: bytes) -> AsyncIterator[tuple[Server, BrokerClien
 FIRST, SECOND = answer(b'{"n":1}'), answer(b'{"n":2}')
 REFUSAL = answer(b'{"error":{"code":"topic_not_found","message":"no"}}', 404)
 LAST = answer(b'{"n":1}', headers=b"Connection: close\r\n")
-WHOLE = {FIRST, SECOND, REFUSAL}
 
+TOLD = answer(b'{"error":{"code":"unauthenticated","message":"no"}}', 401)
+UNKNOWN = answer(b'{"error":{"code":"of a later version"}}', 404)
 ANSWERS: dict[str, tuple[bytes, object, bool]] = {
     "answer": (FIRST, {"n": 1}, True),
     "refusal": (REFUSAL, WebError, True),
     "last answer": (LAST, {"n": 1}, False),
+    "another signature": (TOLD, BrokerError, False),
+    "unknown refusal": (UNKNOWN, WebError, True),
+    "no document": (answer(b"[]", 503), WebError, True),
+    "nothing": (answer(b""), None, True),
     "no answer in time": (SILENCE, BrokerError, False),
     "no answer": (b"", BrokerError, False),
     "part of an answer": (FIRST[:-1], BrokerError, False),
     "no HTTP": (b"what?\r\n\r\n", BrokerError, False),
 }
+WHOLE = {SECOND, *(data for data, _, is_reused in ANSWERS.values() if is_reused)}
 """What a broker answers, what becomes of it, and whether the connection is used again."""
 
 
@@ -104,6 +125,36 @@ async def test_a_request_gets_its_own_answer_whatever_the_one_before_got(
         with trio.fail_after(DEADLINE_S):
             assert await client.request(broker, "GET", "/topics") == {"n": 2}
         assert server.connections == (1 if is_reused else 2)
+
+
+async def test_a_document_is_sent_whole_and_signed_with_it_are_only_its_head_and_number() -> None:
+    async with open_server(SECOND, FIRST) as (server, client, broker):
+        assert await client.request(broker, "PUT", "/a", {"b": "c"}) == {"n": 2}
+        assert await client.request(broker, "GET", "/a") == {"n": 1}
+    _, put, get = server.received
+    signer = RequestSigner("s" * 32, "a" * 32, "b" * 32, "x")
+    for received, method in ((put, "PUT"), (get, "GET")):
+        assert b"\r\nAuthorization: %b\r\n" % signer.sign(method, "/a").encode() in received
+        assert b"\r\nHost: 127.0.0.1:" in received
+    assert put.endswith(b'\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{"b":"c"}')
+
+
+async def test_brokers_that_are_not_reached_are_left_out_or_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Idle connections end, and so do those to a broker that gives no challenge."""
+    monkeypatch.setattr("dafka.http.forwarding.broker_client.IDLE_S", 0.1)
+    async with open_server(FIRST, REFUSAL, SECOND) as (server, client, broker):
+        own, silent = attrs.evolve(broker, address="a" * 32), attrs.evolve(broker, address="d" * 32, http_url="")
+        node: Any = SimpleNamespace(address=own.address)
+        node.brokers = SimpleNamespace(living=lambda: [own, broker, silent])
+        others = OtherBrokers(node, client)
+        assert [await others.get_all("/x") for _ in range(2)] == [{broker.address: {"n": 1}}, {}]
+        await wait_until(lambda: server.ended == 1 and not client._pools)
+        assert await others.request(broker, "POST", "/x", {}) == {"n": 2}
+        server.challenge = REFUSAL
+        await wait_until(lambda: server.ended == 2)
+        for each in (broker, silent):
+            assert await outcome(others.request(each, "GET", "/x")) == "broker_unavailable"
+        await wait_until(lambda: server.ended == server.connections == 3)
 
 
 # Each signature counts once and for one connection
