@@ -56,10 +56,6 @@ def create_shared(webs: Sequence[SharedWeb], topic: str, log_count: int, replica
     poll_until(lambda: know_leaders(webs, topic, log_count))
 
 
-def number_of(web: RunningWeb) -> int:
-    return web.broker.node.brokers.own.number
-
-
 def test_every_broker_says_the_same(webs: Sequence[SharedWeb]) -> None:
     create_shared(webs, "orders", 4)
     for number in range(4):
@@ -77,7 +73,7 @@ def test_every_broker_says_the_same(webs: Sequence[SharedWeb]) -> None:
         assert (listed["record_count"], listed["end_offset"]) == (4, 4)
         brokers = web.ask("GET", "/brokers").document["brokers"]
         assert [each["number"] for each in brokers] == [0, 1, 2]
-        assert [each["number"] for each in brokers if each["is_self"]] == [number_of(web)]
+        assert [each["number"] for each in brokers if each["is_self"]] == [web.broker.node.brokers.own.number]
         assert {each["http_url"] for each in brokers} == {other.broker.url for other in webs}
         assert all(each["is_alive"] and not each["is_draining"] for each in brokers)
     epochs = [web.ask("GET", "/topics/orders/epochs").document["logs"] for web in webs]
@@ -85,18 +81,6 @@ def test_every_broker_says_the_same(webs: Sequence[SharedWeb]) -> None:
     (epoch,) = epochs[0][0]["epochs"]
     assert (epoch["epoch"], epoch["start_offset"], epoch["parent_epoch"]) == (0, 0, None)
     assert (epoch["flags"], sorted(epoch["replicas"])) == (["first", "latest"], [0, 1, 2])
-
-
-def test_any_broker_drains_any_other_one(webs: Sequence[SharedWeb]) -> None:
-    for web in webs:
-        own = web.broker.node.brokers
-        for action, is_draining in (("drain", True), ("undrain", False)):
-            answer = webs[0].ask("POST", f"/brokers/{number_of(web)}/{action}")
-            assert answer.status == 200
-            assert answer.document["is_draining"] == own.own.is_draining == is_draining
-    answer = webs[0].ask("POST", "/brokers/7/drain")
-    assert (answer.status, answer.code) == (404, "broker_not_found")
-    assert "the cluster has 0, 1, 2" in answer.document["error"]["message"]
 
 
 def moves(web: SharedWeb, topic: str) -> list[dict[str, Any]]:

@@ -7,15 +7,19 @@ import json
 import re
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import jsonschema
+import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from dafka import Config
+from dafka.errors import ConfigError, StorageError
 from dafka.http.api import ROUTES, Route
 from dafka.http.api.openapi import describe_api, error_codes
-from dafka.http.server.errors import STATUSES
-from tests.http.running import Answer, open_web
+from dafka.http.api.registry import find_route
+from dafka.http.server.errors import STATUSES, WebError
+from tests.http.running import Answer, SharedWeb, open_web
 
 API = json.loads(json.dumps(describe_api(ROUTES)))
 
@@ -247,3 +251,43 @@ async def test_answers_are_as_expected_and_look_as_they_are_described(tmp_path: 
                 found = answer.code if isinstance(expected, str) else answer.document
             assert expected is None or includes(found, expected), (request, sent, found)
         assert (await web.get("/openapi.json")).document == API
+
+
+ROUTED: list[tuple[str, str, str, dict[str, str]]] = [
+    ("GET", "/topics", "GET /topics", {}),
+    ("HEAD", "/topics/a", "GET /topics/{topic}", {"topic": "a"}),
+    ("PUT", "/topics/a/logs/0/replicas", "PUT /topics/{topic}/logs/{log}/replicas", {"topic": "a", "log": "0"}),
+    *(("GET", f"/console/{each}", "GET /console/{path...}", {"path": each}) for each in ("", "a", "a/b", "a//")),
+    ("PUT", "/topics", "method_not_allowed", {"Allow": "GET, HEAD, POST"}),
+    ("HEAD", "/topics/a/logs/0/replicas", "method_not_allowed", {"Allow": "PUT"}),
+    *(("GET", each, "not_found", {}) for each in ("/none", "/topics/", "/topics//records", "/topics/a/b", "/console")),
+]
+
+
+def test_a_route_is_found_by_its_method_and_path() -> None:
+    for method, path, expected, details in ROUTED:
+        try:
+            route, arguments = find_route(method, path[1:].split("/"))
+            found = route.endpoint, arguments
+        except WebError as error:
+            found = error.code, dict(error.headers)
+        assert found == (expected, details), (method, path)
+
+
+def test_a_handler_that_fails_gives_away_only_what_clients_can_act_on(
+    web: SharedWeb, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    route = next(each for each in ROUTES if each.endpoint == "GET /moves")
+    assert web.broker.web is not None
+    before = web.broker.web.counters.requests["GET", "/moves"]
+    for error, status, code, is_told in (
+        (WebError("conflict", "my words"), 409, "conflict", True),
+        (ConfigError("my words"), 400, "bad_request", True),
+        (StorageError("my words"), 503, "storage_failed", True),
+        (RuntimeError("my words"), 500, "internal_error", False),
+    ):
+        monkeypatch.setattr(route, "handler", AsyncMock(side_effect=error))
+        answer = web.ask("GET", "/moves")
+        assert (answer.status, answer.code, b"my words" in answer.body) == (status, code, is_told)
+    assert [each.levelname for each in caplog.records if each.name == "dafka.http"] == ["WARNING", "ERROR"]
+    assert web.broker.web.counters.requests["GET", "/moves"] == before + 4

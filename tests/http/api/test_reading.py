@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import pairwise
+from random import Random
 from typing import Any
 from urllib.parse import quote
 
@@ -15,14 +17,16 @@ import pytest
 import trio
 
 from dafka import Config, open_producer
+from dafka.batches import RecordColumns, encode_batch
 from dafka.broker.core.log.partitioner import log_of_key
+from dafka.http.api.record_documents import split_records
 from dafka.http.api.registry import DOCUMENT_BYTES_MAX
 from tests.http.api.events import EventSource
 from tests.http.running import DEADLINE_S, Answer, SharedWeb, run_web, run_webs, wait_answer
 from tests.http.secured import lead_elsewhere
 from tests.waiting import poll_until
 
-LINES = "application/x-ndjson"
+LINES, REST = "application/x-ndjson", "application/vnd.kafka.json.v2+json"
 
 
 @contextmanager
@@ -347,6 +351,49 @@ def test_a_parameter_of_another_form_is_refused(web: SharedWeb, name: str) -> No
             answer = web.ask("GET", f"{target.format(topic)}?{query}")
             assert answer.status in {400, 404}, query
             assert answer.code in {"bad_request", "log_not_found", "offset_out_of_range"}, query
+
+
+def test_records_are_split_into_few_batches_that_the_topic_takes() -> None:
+    for seed in range(200):
+        random, contents = Random(seed), [None, b"x", b"x" * 300, b"x" * 600]
+        count = random.randrange(1, 20)
+        keys, values = (random.choices(contents, k=count) for _ in range(2))
+        headers = [random.choice([(), (("ä" * 20, each),)]) for each in random.choices(contents, k=count)]
+        records = RecordColumns(values, random.choice([None, keys]), random.choice([None, headers]), [*range(count)])
+        found = [*split_records(records, 3000)]
+        assert [number for each in found for number in each.timestamps] == [*range(count)], seed
+        sizes = [
+            len(encode_batch(0, each.values, keys=each.keys, headers=each.headers, timestamps=1)) for each in found
+        ]
+        assert max(sizes) <= 3000, seed
+        for (first, one), (second, other) in pairwise(zip(found, sizes, strict=True)):
+            assert one + other + 64 * (len(first) + len(second)) > 3000 - 128, f"{seed}: they would fit into one"
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+def test_records_of_all_forms_are_counted_and_go_where_their_keys_belong(
+    web: SharedWeb, name: str, is_large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Large bodies are parsed in a thread."""
+    monkeypatch.setattr("dafka.http.api.records.THREAD_BYTES", 0 if is_large else 2**20)
+    target = f"/topics/{web.create(name, 3)}/records"
+    keys = [None, "anne", "bob", "carl", "dora", None]
+    body = json.dumps({"records": [{"key": key, "value": 1, "timestamp": 5} for key in keys]}).encode()
+    offsets = web.ask("POST", target, body, Content_Type=REST).document["offsets"]
+    keyless = offsets[0]["partition"]
+    chosen = [keyless if key is None else log_of_key(f'"{key}"'.encode(), 3) for key in keys]
+    places = [(log, chosen[:number].count(log)) for number, log in enumerate(chosen)]
+    assert [(each["partition"], each["offset"]) for each in offsets] == places
+    (offset,) = web.ask("POST", f"{target}?log=2", body.replace(b"}, {", b"},\n{"), Content_Type=REST).document[
+        "offsets"
+    ][-1:]
+    assert (offset["partition"], offset["offset"]) == (2, chosen.count(2) + len(keys) - 1)
+    web.ask("POST", target, b'{"value": "a"}\n{"value": "b"}', Content_Type=LINES)
+    web.ask("POST", target, b"one")
+    assert {each["timestamp"] for each in lines_of(web.ask("GET", f"{target}?log=2&limit=5"))} == {5}
+    assert web.broker.web is not None
+    counters = web.broker.web.counters
+    assert (counters.produced[name], counters.consumed[name]) == (2 * len(keys) + 3, 5)
 
 
 def test_a_large_record_is_refused_and_none_beside_it_is_published(web: SharedWeb, name: str) -> None:

@@ -70,6 +70,17 @@ async def test_a_stream_of_a_topic_that_is_deleted_ends_with_an_error(web: Share
     assert (await web.get(f"/topics/{topic}/records", Accept="text/event-stream")).code == "topic_not_found"
 
 
+async def test_a_stream_has_limited_logs(web: SharedWeb, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "EVENT_LOGS_MAX", 2)
+    for log_count, query in ((2, ""), (3, "?log=2"), (3, "")):
+        topic = web.create(f"{name}{log_count}{bool(query)}", log_count)
+        source = EventSource()
+        with trio.fail_after(DEADLINE_S):
+            async with source.connect(web, f"/topics/{topic}/records{query}") as stream:
+                begun = await stream.receive_some(12)
+        assert begun == (b"HTTP/1.1 400" if (log_count, query) == (3, "") else b"HTTP/1.1 200")
+
+
 async def test_a_stream_without_records_is_kept_alive(
     web: SharedWeb, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

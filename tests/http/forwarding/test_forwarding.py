@@ -12,14 +12,10 @@ import trio
 import trio.testing
 
 from dafka.batches import encode_batch
-from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.brokers import BrokerRegistration
 from dafka.broker.core.replication.records import NO_EPOCH_END, EpochStart, LeaderAndEpoch
-from dafka.broker.log.appending import AppendRefusedError, ClientAppender
 from dafka.http.forwarding.broker_client import CONNECTIONS_MAX, BrokerClient
 from dafka.http.forwarding.broker_link import BrokerLink
-from dafka.http.forwarding.leaders import Leaders
 from dafka.http.server.errors import WebError
 from tests.broker.core.entries import epoch_end
 from tests.http.forwarding.pair import TOPIC, Pair, log_of, open_pair
@@ -104,43 +100,6 @@ async def test_subscription_goes_back_to_where_the_branches_part(monkeypatch: py
         assert (record["offset"], record["value"]) == (2, "C")
         await post(pair.first, "D")
         assert await client.values(1) == ["D"]
-
-
-async def test_without_a_leader_the_answer_is_503(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("leaders", "remote_appends", "remote_logs"):
-        monkeypatch.setattr(f"dafka.http.forwarding.{module}.LEADER_WAIT_S", 0.3)
-    monkeypatch.setattr(Leaders.ask, "__kwdefaults__", {"wait_s": 0.3})
-    async with open_pair() as pair:
-        pair.lead(0, None)
-        for method, target, body in (
-            ("POST", "records?log=0", b"x"),
-            ("GET", "records", None),
-            ("GET", "offsets", None),
-        ):
-            answer = await pair.first.request(method, f"/topics/{TOPIC}/{target}", body)
-            assert (answer.status, answer.code) == (503, "leader_unavailable")
-            assert "log 0 of the topic 'orders' has no leader" in answer.document["error"]["message"]
-
-
-async def test_refusal_for_the_moment_is_not_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The leader has too few replicas at first."""
-    refused: list[Log] = []
-    check = ClientAppender._check_replicas
-
-    def refuse(appender: ClientAppender, log: Log) -> None:
-        if appender is pair.second.broker.broker.appender and len(refused) < 3:
-            refused.append(log)
-            raise AppendRefusedError(ErrorCode.NOT_ENOUGH_REPLICAS, "1 of 3 replicas are alive, which is no majority")
-        check(appender, log)
-
-    monkeypatch.setattr(ClientAppender, "_check_replicas", refuse)
-    async with open_pair() as pair:
-        assert await post(pair.first, "a") == [{"log": 0, "offset": 0, "count": 1}]
-        assert len(refused) == 3
-        refused.clear()
-        answer = await pair.second.request("POST", f"/topics/{TOPIC}/records?log=0", b"x")
-        assert (answer.status, answer.code) == (503, "leader_unavailable")
-        assert "1 of 3 replicas are alive" in answer.document["error"]["message"]
 
 
 def client_of(pair: Pair) -> tuple[BrokerClient, BrokerRegistration]:
