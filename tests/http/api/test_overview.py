@@ -14,7 +14,6 @@ from dafka.http.api.nodes import Connection, find_connections
 from dafka.http.api.overview import LAG_MAX, find_survey_problems
 from dafka.http.api.settings import describe_config
 from dafka.http.api.storage import hide_password
-from dafka.http.server.survey_cache import SurveyCache
 from dafka.protocol.observer import cluster_survey as survey
 from dafka.protocol.observer.cluster_survey import HolderView, NodeState, NodeView, PartitionView, TowerView
 from dafka.records import Partition
@@ -71,7 +70,7 @@ def _node(address: str, role: str, state: NodeState = NodeState.UP) -> NodeView:
     return NodeView(address, f"tcp://host:{address}", (role,), state, 0, 0, ())
 
 
-async def test_connections_add_up_the_partitions_of_a_node() -> None:
+def test_connections_add_up_the_partitions_of_a_node() -> None:
     nodes = (_node("B", "store"), _node("C", "consumer"), _node("O", "observer"), _node("P", "producer"))
     holders = {
         ("one", "P"): (HolderView("B", 7, 2), HolderView("X", 9, 0)),
@@ -83,11 +82,6 @@ async def test_connections_add_up_the_partitions_of_a_node() -> None:
     found = survey.ClusterSurvey(0, (), nodes, (), tuple(partitions), ())
     connections = [Connection("P", "B", "stored", 2, 5), Connection("B", "C", "connected", 0, 0)]
     assert find_connections(found, "B", {"L": "B"}) == connections
-    cache = SurveyCache(Config())
-    assert cache.holders("two", "B") == {}
-    cache._newest = found
-    assert cache.holders("two", "X") == {"P": [HolderView("B", 6, 3)], "L": [HolderView("B", 9, 0)]}
-    assert cache.holders("one", "B") == {"P": [HolderView("X", 9, 0)]}, "a broker is no other store than itself"
 
 
 def test_problems_are_towers_and_stores_that_are_gone_or_behind() -> None:

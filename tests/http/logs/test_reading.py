@@ -7,9 +7,11 @@ from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import attrs
 import pytest
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +23,7 @@ from dafka.broker.core.log.producer_state import Marker
 from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.replication.records import NO_EPOCH_END, EpochStart, LeaderAndEpoch
+from dafka.errors import StorageError
 from dafka.http.api.records import delete_records
 from dafka.http.logs.local_logs import LocalLogs
 from dafka.http.logs.log_access import LogOffsets, find_logs
@@ -131,6 +134,31 @@ async def test_reading_is_bounded_by_a_size_and_an_end() -> None:
         assert (read.offset, read.next_offset, read.record_count) == (2, 2 + len(read.batches), len(read.batches))
         assert 1 < read.record_count < 8
         assert (await LocalLogs(broker).read(log, 2, end_offset=4)).next_offset == 4
+
+
+async def test_a_wait_ends_with_records_of_any_log_and_nobody_reads_what_is_led_elsewhere_or_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with open_broker_service() as broker:
+        logs, access = [await publish(broker, "a", topic=each) for each in ("one", "two")], LocalLogs(broker)
+        assert [[access.has_records(log, offset) for offset in (0, 1)] for log in logs] == [[True, False]] * 2
+        with trio.fail_after(60):
+            await access.wait_records({logs[0]: 1, logs[1]: 0})
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(access.wait_records, dict.fromkeys(logs, 1))
+                await publish(broker, "b", topic="two")
+            assert await read_all(broker, logs[1], 1) == [(1, "b")]
+            monkeypatch.setattr(broker.node.reader, "read_measured", AsyncMock(side_effect=StorageError("no")))
+            assert await outcome(access.read(logs[0], 0)) == "storage_failed"
+            assert (await access.read(logs[0], 1)).batches == (), "the storage is not asked"
+            logs[1].is_gone = True
+            assert access.has_records(logs[1], 9)
+            await access.wait_records(dict.fromkeys(logs, 9))
+            for call in (access.read(logs[1], 0), access.delete_before(logs[1], 1)):
+                assert await outcome(call) == "topic_not_found"
+            logs[0].leadership = LeaderAndIsr("b" * 32, 1, is_led=False)
+            for moved in (access.wait_records({logs[0]: 0}), access.read(logs[0], 0), access.delete_before(logs[0], 1)):
+                assert await outcome(moved) == "not_leader"
 
 
 PARSED: list[tuple[object, str, Position]] = [

@@ -194,8 +194,11 @@ async def test_a_proof_counts_while_what_it_rests_on_is_there_also_on_connection
             for counts, principal in proofs:
                 found = [refusal(principal.check_valid)]
                 found += [refusal(partial(each, "orders")) for each in (principal.check_read, principal.check_write)]
+                found += [refusal(partial(each, "orders")) for each in (principal.check_see, principal.check_admin)]
+                found += [refusal(partial(principal.check_group, "orders")), refusal(principal.check_administrator)]
                 may = ["", "", "forbidden"] if ada.permissions == READ else ["", "forbidden", ""]
-                assert found == (may if counts() else ["unauthenticated"] * 3), seed
+                may += ["", "forbidden", "forbidden", "forbidden"]
+                assert found == (may if counts() else ["unauthenticated"] * 7), seed
 
 
 async def test_a_password_is_hashed_once_until_it_changes_or_others_were_used_later(

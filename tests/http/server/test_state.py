@@ -16,8 +16,11 @@ import trio
 
 from dafka import Config
 from dafka.http.server.metrics import COUNTERS, GAUGES, HttpMetrics
+from dafka.http.server.survey_cache import SurveyCache
 from dafka.http.server.throughput import GAP_S, INTERVAL_S, SAMPLES_MAX, Throughput, Totals
 from dafka.operations.metrics import TopicLabels
+from dafka.protocol.observer.cluster_survey import ClusterSurvey, HolderView, PartitionView
+from dafka.records import Partition
 from dafka.roles import Observer, open_observer
 from tests.cli.harness import Dafka
 from tests.http.running import DEADLINE_S, open_web, publish_as_node, wait_answer
@@ -60,6 +63,23 @@ async def test_the_observer_ends_when_nobody_asks(monkeypatch: pytest.MonkeyPatc
             await ended.wait()
         assert not (await web.get("/nodes")).document["is_complete"], "what was found before is out of date"
         await wait_answer(lambda: web.get("/nodes"), lambda found: found["is_complete"])
+
+
+async def test_other_stores_have_parts_of_a_topic_as_the_newest_survey_says() -> None:
+    holders = {
+        ("one", "P"): (HolderView("B", 7, 2), HolderView("X", 9, 0)),
+        ("two", "P"): (HolderView("B", 6, 3),),
+        ("two", "L"): (HolderView("B", 9, 0),),
+    }
+    cache = SurveyCache(Config())
+    assert (cache.holders("two", "B"), cache.problem) == ({}, "")
+    partitions = [PartitionView(Partition(*place), True, 9, views) for place, views in holders.items()]
+    cache._newest = ClusterSurvey(0, (), (), (), tuple(partitions), ())
+    assert cache.holders("two", "X") == {"P": [HolderView("B", 6, 3)], "L": [HolderView("B", 9, 0)]}
+    assert cache.holders("one", "B") == {"P": [HolderView("X", 9, 0)]}, "a broker is no other store than itself"
+    unseen = SurveyCache(Config().with_node(discovery="beacon"))
+    await unseen.run()
+    assert "does not find them through towers" in unseen.problem
 
 
 async def test_a_plugin_that_fails_does_not_end_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
