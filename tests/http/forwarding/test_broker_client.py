@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ import trio
 from dafka import Config
 from dafka.broker.core.metadata.brokers import BrokerRegistration
 from dafka.errors import ConfigError
-from dafka.http.forwarding.broker_client import BrokerClient, BrokerError, OtherBrokers
+from dafka.http.forwarding.broker_client import CONNECTIONS_MAX, BrokerClient, BrokerError, OtherBrokers
 from dafka.http.forwarding.credentials import SCHEME, RequestSigner, SignatureChecker, create_key, read_secret
 from dafka.http.server.errors import WebError
 from tests.http.running import outcome
@@ -154,6 +155,18 @@ async def test_brokers_that_are_not_reached_are_left_out_or_told(monkeypatch: py
         for each in (broker, silent):
             assert await outcome(others.request(each, "GET", "/x")) == "broker_unavailable"
         await wait_until(lambda: server.ended == server.connections == 3)
+
+
+async def test_pages_and_other_requests_use_limited_connections_and_do_not_wait_for_each_other() -> None:
+    async with open_server(*[SILENCE] * CONNECTIONS_MAX, FIRST) as (server, client, broker):
+        node: Any = SimpleNamespace(address="a" * 32)
+        node.brokers = SimpleNamespace(living=lambda: [broker] * (CONNECTIONS_MAX + 3))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(OtherBrokers(node, client).get_all, "/x", wait_s=DEADLINE_S))
+            await wait_until(lambda: not server.script[1:])
+            assert await client.request(broker, "GET", "/x") == {"n": 1}
+            assert server.connections == CONNECTIONS_MAX + 1
+            nursery.cancel_scope.cancel()
 
 
 # Each signature counts once and for one connection

@@ -14,7 +14,7 @@ import trio.testing
 from dafka.batches import encode_batch
 from dafka.broker.core.metadata.brokers import BrokerRegistration
 from dafka.broker.core.replication.records import NO_EPOCH_END, EpochStart, LeaderAndEpoch
-from dafka.http.forwarding.broker_client import CONNECTIONS_MAX, BrokerClient
+from dafka.http.forwarding.broker_client import BrokerClient
 from dafka.http.forwarding.broker_link import BrokerLink
 from dafka.http.server.errors import WebError
 from tests.broker.core.entries import epoch_end
@@ -156,35 +156,6 @@ async def test_no_header_of_a_client_makes_it_a_broker() -> None:
             answer = await pair.first.get(target, Authorization=f"Dafka-Broker {given}")
             assert (answer.status, answer.code) == (401, "unauthenticated")
             assert answer.headers["WWW-Authenticate"].startswith("Dafka-Broker ") == (given == "")
-
-
-async def test_clients_use_up_no_connections_between_brokers(tmp_path: Path) -> None:
-    account, config = create_with_secret(tmp_path)
-    async with open_pair(config=config.with_http(connections_max=60)) as pair:
-        assert pair.second.broker.web is not None
-        quotas = pair.second.broker.web.quotas
-        assert (await pair.first.request("POST", f"/topics/{TOPIC}/records", b"a", **account.root)).status == 200
-        peak = 0
-
-        async def watch() -> None:
-            nonlocal peak
-            while True:
-                peak = max(peak, len(quotas))
-                await trio.sleep(0.01)
-
-        async def get_often() -> None:
-            for _ in range(2):
-                assert (await pair.first.get("/topics?sizes=true", **account.root)).status == 200
-
-        async with trio.open_nursery() as watching:
-            watching.start_soon(watch)
-            async with trio.open_nursery() as nursery:
-                for _ in range(50):
-                    nursery.start_soon(get_often)
-            watching.cancel_scope.cancel()
-        assert CONNECTIONS_MAX <= peak <= 3 * CONNECTIONS_MAX, "the limit, and those that are being closed"
-        assert quotas.refused == 0
-        assert (await pair.first.request("POST", f"/topics/{TOPIC}/records", b"a", **account.root)).status == 200
 
 
 async def test_brokers_without_secrets_do_not_trust_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

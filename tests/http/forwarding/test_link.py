@@ -221,10 +221,11 @@ class Leader:
     """Stands for the leader of a log. The last one of its replies comes again and again."""
 
     replies: list[ReadRecords | Exception]
+    takes_s: float = 1
     asked: int = 0
 
     async def retry_on_leader_change(self, *_: object) -> list[ReadRecords]:
-        await trio.sleep(1)
+        await trio.sleep(self.takes_s)
         self.asked += 1
         reply = self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
         if isinstance(reply, Exception):
@@ -261,6 +262,10 @@ async def test_a_read_is_shared_and_kept_while_it_is_used(autojump_clock: trio.t
         assert leader.asked == 3
         await trio.sleep(2 * KEPT_S)
         assert not reads.has_records(log, 0)
+        leader.takes_s = 3 * KEPT_S
+        await reads.begin(log, 0).wait()
+        await trio.sleep(KEPT_S - 1)
+        assert reads.has_records(log, 0), "others can want it, too"
 
 
 async def test_a_read_that_failed_is_told_to_nobody_later(autojump_clock: trio.testing.MockClock) -> None:

@@ -6,23 +6,28 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Literal
+from unittest.mock import AsyncMock
 
 import pytest
 import trio
+import trio.testing
 
 from dafka import Config
 from dafka.batches import RecordColumns, encode_batch
 from dafka.broker.broker import Broker
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.partitioner import log_of_key
+from dafka.broker.log.durable_waits import DurableWaits
 from dafka.http.logs.local_logs import LocalLogs
 from dafka.http.logs.log_access import find_logs
-from dafka.http.logs.publishing import ProducerSequence, Published, Publisher
+from dafka.http.logs.publishing import ProducerSequence, Publication, Published, Publisher
 from dafka.http.logs.records import JsonRecord, parse_records
 from dafka.http.server.errors import WebError
 from dafka.packed_bytes import Repeated
 from tests.http.brokers import STORAGES, open_broker_service
+from tests.http.running import outcome
 
 
 def texts(*values: str, keys: Sequence[bytes] | None = None) -> RecordColumns:
@@ -125,12 +130,37 @@ async def test_topic_that_is_deleted_before_records_are_durable_is_said() -> Non
                 await publication.wait()
 
 
+async def test_a_wait_for_records_ends_when_the_storage_keeps_failing(autojump_clock: trio.testing.MockClock) -> None:
+    pending: Any = SimpleNamespace(log=SimpleNamespace(number=3), wait_offset=trio.sleep_forever)
+    with pytest.raises(WebError, match="the records of log 3: it is not durable") as refused:
+        await Publication([pending], DurableWaits()).wait()
+    assert refused.value.code == "storage_failed"
+
+
+async def test_a_topic_is_created_only_by_a_broker_that_knows_all_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    cases: list[tuple[Literal["on", "off"], bool, str, int]] = [
+        *(("on", True, "new", 1), ("on", True, "old", 0)),
+        *(("on", False, "new", 0), ("off", True, "new", 0)),
+    ]
+    for auto, creates_topics, topic, waits in cases:
+        async with open_broker_service(config=Config().with_kafka(auto_create_topics=auto)) as broker:
+            broker.node.create_topic("old")
+            publisher = Publisher(broker, LocalLogs(broker), creates_topics=creates_topics)
+            wait = AsyncMock()
+            monkeypatch.setattr(broker.node.leases, "wait_topics", wait)
+            await publisher.prepare(topic)
+            assert wait.await_count == waits
+            found = await outcome(publisher.publish(topic, texts("a")))
+            assert found == ([Published(0, 0, 1)] if waits or topic == "old" else "topic_not_found")
+
+
 async def test_each_record_goes_whole_to_the_log_of_its_key_and_those_without_keys_take_turns() -> None:
     random, turns = Random(3), 0
     async with open_broker_service(config=Config().with_kafka(auto_create_topics="off")) as broker:
         publisher = Publisher(broker, LocalLogs(broker))
         for number in range(1, 4):
             broker.node.create_topic(f"t{number}", number)
+        assert [log.number for log in find_logs(broker, "t3", [2, 0, 2])] == [0, 2]
         publisher.ensure_topic("t1")
         with pytest.raises(WebError, match="there is no topic 'none'"):
             publisher.ensure_topic("none")

@@ -126,14 +126,29 @@ async def test_everything_is_deleted_up_to_the_end_also_behind_an_open_transacti
         assert (await delete_records(request)).start_offset == log.index.start_offset == 3
 
 
-async def test_reading_is_bounded_by_a_size_and_an_end() -> None:
+async def test_a_log_is_read_as_its_history_says_within_bounds() -> None:
+    """Records are published and deleted, and read from any offset up to any other one, also beyond the ends."""
     async with open_broker_service() as broker:
-        for number in range(10):
-            log = await publish(broker, f"{number}" * 1000)
-        read = await LocalLogs(broker).read(log, 2, bytes_max=5000)
-        assert (read.offset, read.next_offset, read.record_count) == (2, 2 + len(read.batches), len(read.batches))
-        assert 1 < read.record_count < 8
-        assert (await LocalLogs(broker).read(log, 2, end_offset=4)).next_offset == 4
+        random, values, start = Random(1), list[str](), 0
+        log, access = await publish(broker, "0"), LocalLogs(broker)
+        values.append("0")
+        for number in range(120):
+            if random.random() < 0.3:
+                values.append(f"{number}" * random.choice([1, 1000]))
+                await publish(broker, values[-1], time_ms=number)
+            elif random.random() < 0.2:
+                offset = random.randrange(len(values) + 1)
+                start = max(start, offset)
+                assert await access.delete_before(log, offset) == start
+            assert (await access.bounds([log]))[log] == LogOffsets(start, *[len(values)] * 3)
+            offset, end = random.randrange(len(values) + 2), random.choice([None, random.randrange(len(values) + 2)])
+            read = await access.read(log, offset, bytes_max=random.choice([1, 3000, BYTES_MAX]), end_offset=end)
+            first, last = max(start, offset), len(values) if end is None else min(len(values), end)
+            assert (read.offset, read.record_count > 0) == (first, first < last)
+            assert first <= read.next_offset <= max(first, last)
+            found = [(each["offset"], each["value"]) for each in read.objects()]
+            assert found == [*enumerate(values)][first : read.next_offset]
+        assert (await access.read(log, start)).next_offset == len(values), "many records come at once"
 
 
 async def test_a_wait_ends_with_records_of_any_log_and_nobody_reads_what_is_led_elsewhere_or_gone(

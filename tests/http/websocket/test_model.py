@@ -242,8 +242,9 @@ async def test_a_connection_behaves_as_its_model(
                 await model.settle()
         await model.settle()
         assert limited.broker.web is not None
-        counted = limited.broker.web.counters.consumed
-        assert [counted[each] for each in topics] == [model.sent[each] for each in topics]
+        produced, consumed = limited.broker.web.counters.produced, limited.broker.web.counters.consumed
+        assert [consumed[each] for each in topics] == [model.sent[each] for each in topics]
+        assert [produced[each] for each in topics] == [sum(map(len, model.logs[each])) for each in topics]
 
 
 async def test_one_log_does_not_hold_up_another(web: SharedWeb, name: str) -> None:

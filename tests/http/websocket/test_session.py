@@ -136,6 +136,8 @@ async def test_record_batches_are_published_and_sent_as_they_are(web: SharedWeb,
         place = bytes(4) + identifier.to_bytes(8, "big") + bytes(8) + (2).to_bytes(8, "big")
         assert message[:RECORDS_HEAD_BYTES] == b"\x02\0\0\0" + place
         assert decode_batch(message[RECORDS_HEAD_BYTES:], bytes_max=2**20).values == [b"a", b"\xff"]
+        assert web.broker.web is not None
+        assert web.broker.web.counters.produced[name] == 2
 
 
 # What clients do wrong

@@ -132,6 +132,12 @@ async def test_reads_that_are_kept_take_limited_memory(autojump_clock: trio.test
         await read.texts(HOST)
         del read
         assert pool.taken_bytes <= 10_000 + 5000
+    read = await reads.read(counted, log, 19)
+    for unpack in (read.lines, read.events):
+        await unpack(HOST)
+    await reads.read(counted, log, 19)
+    del read, unpack
+    assert pool.taken_bytes <= 10_000, "it has grown since it was read"
     assert counted.count == 20
 
 
