@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import attrs
 import trio
 
 from dafka import Config, open_producer, serve_store
 from dafka.http.api.nodes import Connection, find_connections
-from dafka.http.api.overview import LAG_MAX, find_survey_problems
+from dafka.http.api.overview import LAG_MAX, _find_problems, find_survey_problems
 from dafka.http.api.settings import describe_config
 from dafka.http.api.storage import hide_password
+from dafka.http.server.storage_state import StorageUsage
 from dafka.protocol.observer import cluster_survey as survey
 from dafka.protocol.observer.cluster_survey import HolderView, NodeState, NodeView, PartitionView, TowerView
 from dafka.records import Partition
+from tests.http.api.test_brokers import make_request
 from tests.http.running import open_web, publish_as_node, wait_answer
 
 
@@ -107,6 +110,30 @@ def test_problems_are_towers_and_stores_that_are_gone_or_behind() -> None:
         assert re.fullmatch(wanted, problem)
     *_, last = find_survey_problems(attrs.evolve(found, partitions=(first, second)), "B")
     assert last == f"the store at tcp://host:L is {LAG_MAX + 1} records behind"
+
+
+SURVEYS = SimpleNamespace(newest=lambda: None)
+
+
+def test_the_overview_names_what_is_wrong_with_the_broker() -> None:
+    problems: list[tuple[dict[str, Any], str]] = [
+        ({"lag": {"a": LAG_MAX, "b": 0}, "free": 5}, ""),
+        ({"trouble": "restart me", "unready": "later"}, "restart me"),
+        ({"unready": "later"}, "later"),
+        ({"is_full": True}, "the storage takes no further records"),
+        ({"free": 4}, "the disk of the storage is almost full: 4 % are free"),
+        ({"free": None}, ""),
+        ({"damages": [1, 2]}, "the verification of the storage has found 2 damaged places"),
+        ({"lag": {"a": LAG_MAX, "b": 1}}, f"this broker is {LAG_MAX + 1} records behind the producers of 2 partitions"),
+    ]
+    for given, expected in problems:
+        values = SimpleNamespace(**{"lag": {}, "is_full": False, "damages": [], "trouble": "", "unready": ""} | given)
+        request: Any = make_request(["up"], [])
+        request.broker.node.store = SimpleNamespace(health=lambda values=values: values)
+        request.web = SimpleNamespace(verification=SimpleNamespace(report=values), survey_cache=SURVEYS)
+        request.broker.node.inventory.orphans = request.broker.node.replicator.reassigner.under_replicated = dict
+        usage = StorageUsage(0, 0, 0, 0, given.get("free", 50), 100)
+        assert [*_find_problems(request, cast(Any, values), usage)] == [expected] * bool(expected)
 
 
 async def test_the_cold_tier_is_described(tmp_path: Path) -> None:
