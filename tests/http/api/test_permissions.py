@@ -280,7 +280,8 @@ async def test_a_stream_ends_when_its_user_may_not_read_any_more(
 
 
 def test_a_browser_logs_in_and_out(alone: Secured) -> None:
-    web, _ = alone
+    web, account = alone
+    account.permit(EVERYTHING)
     session = web.ask("GET", "/session").document
     assert (session["must_log_in"], session["user"], session["is_administrator"]) == (True, None, False)
     login = {"user": "ada", "password": "wrong"}
