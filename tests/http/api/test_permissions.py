@@ -13,7 +13,7 @@ import trio
 from dafka.broker.access.permissions import Permissions
 from dafka.http.api import ROUTES
 from dafka.http.api.openapi import describe_api
-from dafka.http.server.authentication import COOKIE, SESSION_S
+from dafka.http.server.authentication import COOKIE
 from dafka.http.server.principal import EVERYTHING
 from tests.http.api.events import EventSource
 from tests.http.api.test_openapi import check_answer
