@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -255,3 +256,14 @@ def test_a_secret_has_a_smallest_length(tmp_path: Path) -> None:
 
 def test_keys_differ() -> None:
     assert len({create_key() for _ in range(100)}) == 100
+
+
+def test_requests_use_nothing_up() -> None:
+    """Each request of a client made another broker remember a credential, until there were 100,000."""
+    checker = SignatureChecker(SECRET, B)
+    signer = RequestSigner(SECRET, A, B, checker.challenge())
+    sizes = []
+    for _ in range(2_000):
+        assert checker.check(signer.sign("GET", "/").removeprefix(f"{SCHEME} "), "GET", "/")
+        sizes.append(sum(sys.getsizeof(each) for each in vars(checker).values()))
+    assert sizes[-1] - sizes[0] < 100

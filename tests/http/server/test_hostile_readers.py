@@ -12,6 +12,8 @@ import pytest
 import trio
 
 from dafka import Config
+from dafka.kafka.protocol.frames import encode_request
+from dafka.kafka.protocol.messages.connections import ApiVersionsRequest
 from tests.http.running import DEADLINE_S, open_web
 from tests.http.websocket.raw import KEY, PING, TEXT, frame
 from tests.waiting import wait_until
@@ -96,3 +98,22 @@ async def test_others_publish_beside_slow_uploads(beginning: bytes) -> None:
         assert receiving.taken_bytes <= 2 * COUNT * (len(SENT) + 2**16)
         await stack.aclose()
         await wait_until(lambda: not receiving.taken_bytes)
+
+
+async def test_kafka_clients_are_served_beside_slow_uploads() -> None:
+    config = Config().with_kafka(receiving_bytes_max=32 * MIB)
+    async with open_web(config=config) as web, AsyncExitStack() as stack:
+        kafka = web.broker.kafka
+        assert kafka is not None
+        host, _, port = web.broker.bootstrap_servers.rpartition(":")
+        for _ in range(COUNT):
+            stream = await stack.enter_async_context(await trio.open_tcp_stream(host, int(port)))
+            await stream.send_all((16 * MIB).to_bytes(4, "big") + SENT)
+        with trio.fail_after(DEADLINE_S):
+            await wait_until(lambda: kafka.receiving.taken_bytes >= COUNT * len(SENT))
+            stream = await stack.enter_async_context(await trio.open_tcp_stream(host, int(port)))
+            request = encode_request(ApiVersionsRequest(), 0, 1)[4:] + bytes(MIB)
+            await stream.send_all(len(request).to_bytes(4, "big") + request)
+            assert await stream.receive_some()
+        assert not kafka.counters.disconnected
+        assert kafka.receiving.taken_bytes <= 2 * COUNT * (len(SENT) + 2**16)

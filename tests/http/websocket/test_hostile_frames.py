@@ -6,6 +6,7 @@ import json
 import random
 import tracemalloc
 import zlib
+from contextlib import suppress
 
 import pytest
 import trio
@@ -16,6 +17,7 @@ from dafka.http.websocket.connection import ClientStream
 from tests.http.running import RunningWeb, SharedWeb, open_web
 from tests.http.websocket.clients import open_client
 from tests.http.websocket.raw import (
+    BINARY,
     CLOSE,
     COMPRESSED,
     CONTINUATION,
@@ -129,6 +131,22 @@ async def test_fragments_with_pings_between_them_are_one_message(web: SharedWeb)
         assert found[-1] == PONG_MESSAGE
 
 
+async def test_fragments_without_end_are_refused(web: SharedWeb) -> None:
+    async with open_raw(web) as client:
+        await client.send(frame(TEXT, b"", flags=0))
+
+        async def send_until_broken() -> None:
+            with suppress(trio.BrokenResourceError):
+                while True:
+                    await client.send(frame(CONTINUATION, b"", flags=0) * 1000)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send_until_broken)
+            assert await client.receive_close() in {0, TOO_BIG}
+            nursery.cancel_scope.cancel()
+        assert await is_serving(web)
+
+
 async def test_client_that_says_nothing_is_pinged_and_stays_while_it_answers() -> None:
     async with open_web(config=Config().with_http(idle_ms=400)) as web, open_raw(web) as client:
         for _ in range(5):
@@ -172,6 +190,18 @@ async def test_half_open_connection_gives_everything_back() -> None:
         quotas = web.broker.web.quotas
         await wait_until(lambda: not len(quotas))
         assert not web.broker.node.watchers
+
+
+async def test_connection_that_is_cut_anywhere_is_forgotten() -> None:
+    async with open_web() as web:
+        for data in (bytes(2), b"\x88\x80" + bytes(4), frame(BINARY, bytes(10))):
+            for size in range(1, len(data) + 1):
+                async with open_raw(web) as client:
+                    await client.send(data[:size])
+        assert await is_serving(web)
+        assert web.broker.web is not None
+        quotas = web.broker.web.quotas
+        await wait_until(lambda: not len(quotas))
 
 
 async def test_close_right_behind_the_handshake_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
