@@ -6,6 +6,7 @@ The histories of one log, in `test_histories.py`, show its index, its transactio
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
@@ -182,36 +183,124 @@ def test_a_marker_follows_the_records_before_it_also_if_other_partitions_are_wri
         assert all(each is not None and each > marker.offset for each in after)
 
 
-def test_records_of_producers_are_placed_by_their_keys_in_all_logs_also_after_a_restart() -> None:
-    for seed in range(30):
-        draw, assigner, index = random.Random(seed), leading(3), list[RecordBatch]()
-        places: list[list[tuple[str, int]]] = [[], [], []]
-        ends = {Partition("orders", name): 0 for name in "PQ"}
-        for _ in range(12):
-            partition = draw.choice(list(ends))
-            first, keys = ends[partition], [draw.choice([None, b"a", b"b", b"c"]) for _ in range(draw.randint(1, 6))]
-            plan = assigner.plan([RecordBatch(partition, first, [b""] * len(keys), keys=keys)], 0)
-            if draw.random() < 0.2:
-                assigner.undo(plan)
-                continue
-            assigner.commit(plan)
-            index += plan.index_records
-            ends[partition] = first + len(keys)
-            for sequence, key in enumerate(keys, first):
-                number = log_of_address(partition.address, 3) if key is None else log_of_key(key, 3)
-                places[number].append((partition.address, sequence))
-            if draw.random() < 0.3:
-                assigner = leading(3)
-                for log in assigner.table.logs("orders"):
-                    mine = [each for each in index if each.partition == log.index_partition]
-                    values = [value or b"" for each in mine for value in each.values]
-                    for at, value in enumerate(values):
-                        assigner.table.restore(log, RecordSequence(at), value)
-                assert assigner.table.finish_restoring(ends, {}) == []
-            for log, expected in zip(assigner.table.logs("orders"), places, strict=True):
-                assert log.high_watermark == log.index.end_offset == len(expected)
-                found = [log.index.find(address, RecordSequence(sequence)) for address, sequence in expected]
-                assert found == list(range(len(expected)))
+class Placing:
+    """A topic that gets more logs, and the records that each log must have, in order."""
+
+    def __init__(self, seed: int) -> None:
+        self.draw, self.index = random.Random(seed), list[RecordBatch]()
+        self.assigner = leading(1)
+        self.own = self.assigner.table.logs("orders")[0].leader_partition
+        self.places: list[list[tuple[str, int]]] = [[]]
+        self.ends = {Partition("orders", "P"): 0, Partition("orders", "Q"): 0, self.own: 0}
+
+    def append(self, *batches: RecordBatch) -> None:
+        plan = self.assigner.plan(batches, 0)
+        self.assigner.commit(plan)
+        self.index += plan.index_records
+
+    def add_log(self) -> None:
+        self.places.append([])
+        self.assigner.table.add_topic(Topic("orders", "1D", len(self.places)))
+        self.append()
+
+    def draw_batch(self, *partitions: Partition) -> RecordBatch:
+        keys = self.draw.choices([None, b"a", b"b", b"c"], k=self.draw.randint(1, 6))
+        partition = self.draw.choice(partitions)
+        return RecordBatch(partition, self.ends[partition], [b""] * len(keys), keys=keys)
+
+    def place(self, batch: RecordBatch) -> None:
+        address, count = batch.partition.address, len(self.places)
+        for sequence, key in enumerate(batch.keys or (), batch.first_sequence):
+            if batch.partition == self.own:
+                self.places[0].append((LEADER, sequence))
+            else:
+                number = log_of_address(address, count) if key is None else log_of_key(key, count)
+                self.places[number].append((address, sequence))
+        self.ends[batch.partition] = batch.end_sequence
+
+    def produce(self) -> None:
+        batch = self.draw_batch(*self.ends)
+        if self.draw.random() < 0.2:
+            self.assigner.undo(self.assigner.plan([batch], 0))
+        else:
+            self.append(batch)
+            self.place(batch)
+
+    def restart(self) -> None:
+        """Restart a broker, perhaps after a producer has stored records without one."""
+        self.assigner = leading(len(self.places))
+        for log in self.assigner.table.logs("orders"):
+            mine = [each for each in self.index if each.partition == log.index_partition]
+            for at, value in enumerate(value or b"" for each in mine for value in each.values):
+                self.assigner.table.restore(log, RecordSequence(at), value)
+        later = [self.draw_batch(*list(self.ends)[:2])][: self.draw.randint(0, 1)]
+        for batch in later:
+            self.place(batch)
+        rest = self.assigner.table.finish_restoring(self.ends, {})
+        assert rest in ([], [(each.partition, each.first_sequence) for each in later])
+        self.append(*later) if rest else None
+
+    def check(self) -> None:
+        for log, places in zip(self.assigner.table.logs("orders"), self.places, strict=True):
+            assert log.high_watermark == log.index.end_offset == len(places)
+            found = [log.index.find(address, RecordSequence(sequence)) for address, sequence in places]
+            assert found == list(range(len(places)))
+            check_placed(self.draw, log.index, places)
+
+
+def test_records_are_placed_by_their_keys_in_all_logs_also_after_a_restart_and_when_there_are_more_logs() -> None:
+    for seed in range(40):
+        world = Placing(seed)
+        for number in range(25):
+            if number in (8, 16):
+                world.add_log()
+            world.draw.choices([world.produce, world.restart], [3, 1])[0]()
+            world.check()
+
+
+def check_placed(draw: random.Random, index: LogIndex, places: Sequence[tuple[str, int]]) -> None:
+    """Compare the runs of some records of a partition with those of their places that are before an offset."""
+    address, first, count = draw.choice([LEADER, "P", "Q"]), draw.randrange(20), draw.randrange(20)
+    end_offset = draw.randint(0, len(places))
+    runs = index.placed(address, RecordSequence(first), RecordSequence(first + count), Offset(end_offset))
+    found = [(run.offset + each, run.first_sequence + each) for run in runs for each in range(run.record_count)]
+    wanted = enumerate(places[:end_offset])
+    assert found == [
+        (offset, sequence)
+        for offset, (owner, sequence) in wanted
+        if owner == address and first <= sequence < first + count
+    ]
+    assert all(run.address == address for run in runs)
+
+
+def test_stored_records_without_an_offset_follow_those_that_have_one_or_are_deleted() -> None:
+    """Also for a leader of a later epoch, which gives them their offsets step by step."""
+    native = Partition("orders", "P")
+    for indexed, earliest, start, end in product(range(4), repeat=4):
+        assigner = leading(2)
+        log = assigner.table.logs("orders")[log_of_address("P", 2)]
+        if indexed:
+            assigner.commit(assigner.plan([RecordBatch(native, 0, [b""] * indexed)], 0))
+        assigner.table.producer_starts = {native: start}
+        first = max(indexed, earliest, start)
+        stored = {native: end, Partition("none", "P"): 9, Partition("orders", "OTHER/1D/0/7"): 9}
+        assert assigner.table.finish_restoring(stored, {native: earliest}) == [(native, first)] * (end > first)
+        assigner.table.catch_up(log, stored, {native: earliest})
+        assert log.backfill == ({"P": first} if end > first else {})
+
+
+def test_nothing_is_left_of_a_removed_topic() -> None:
+    table = leading(2).table
+    table.add_topic(Topic("others", "2D", 1))
+    logs = table.logs("orders")
+    assert [table.is_leader_partition(log.leader_partition) for log in logs] == [True, True]
+    table.append_marker(logs[1], marker_entry(0, 0, 7, 0, 1, 0, None))
+    assert table.remove_topic("orders") == logs
+    assert [(log.is_gone, table.leads(log), table.is_leader_partition(log.leader_partition)) for log in logs] == [
+        (True, False, False)
+    ] * 2
+    assert (table.has_unwritten(), list(table.topics), table.all_logs()) == (False, ["others"], table.logs("others"))
+    assert not table.all_logs()[0].is_gone
 
 
 def test_an_unbroken_run_is_one_entry() -> None:
