@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dafka.broker.core.metadata.balancer import Balancer, BalancerSettings
+from dafka.broker.core.metadata.balancer import PLANNING_S, SHARE_S, Balancer, BalancerSettings
 from dafka.broker.core.metadata.brokers import BrokerRegistration
 from dafka.broker.core.metadata.replica_placement import LogPlacement, Reason
 from dafka.protocol.rendezvous import rank_nodes
@@ -138,6 +138,20 @@ def test_a_change_that_fails_is_asked_for_again_and_not_before_some_time_has_pas
         now for now in range(30) if balancer.advance(brokers, {each.address for each in brokers}, [log], float(now))
     ]
     assert asked == [0, 5, 10, 15, 20, 25]
+
+
+@pytest.mark.parametrize("receives_s", [0, 1, 20, 41])
+def test_a_broker_has_its_share_some_time_after_the_last_plan_that_gave_it_a_log(receives_s: int) -> None:
+    brokers = [BrokerRegistration(address=f"b{number}", free_bytes=1000, awaits_share=number == 1) for number in (0, 1)]
+    balancer = Balancer("b1", SETTINGS)
+    receiving = LogPlacement("log", "b0", ("b0", "b1"), 1, ("b0",))
+    for now in range(100):
+        logs = [receiving] if now < receives_s else []
+        balancer.advance(brokers, {"b0", "b1"}, logs, float(now))
+        last = max((each for each in range(0, min(now + 1, receives_s), int(PLANNING_S))), default=0)
+        assert balancer.has_share == (now >= last + SHARE_S)
+    balancer.advance(brokers[:1], {"b0", "b1"}, [], 100.0)
+    assert not balancer.has_share, "it awaits none any more"
 
 
 def reasons(cluster: Cluster, log: str, assigned: tuple[str, ...] = ()) -> set[Reason | None]:

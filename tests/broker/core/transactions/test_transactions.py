@@ -115,6 +115,7 @@ WRITES = {("Ongoing", "add B"), ("Ongoing", "add group h"), ("Ongoing", "commit"
 def in_phase(phase: str) -> tuple[Transactions, Producer]:
     """Return a coordinator with a transactional id in a phase, and its producer, whose epoch is 2."""
     transactions = Transactions()
+    transactions.init(None)
     for _ in range(3):
         producer = transactions.init().producer
     if phase != "Empty":
@@ -204,6 +205,14 @@ def test_init_gives_the_next_epoch_once_the_transaction_has_ended(phase: str, ex
     assert transactions.phase() is TransactionPhase.EMPTY
     if named is not None:  # the response was lost
         assert transactions.restart().init(expected=named) == transactions.init(expected=named) == result
+    check_others_are_fenced(transactions, result.producer, named)
+
+
+def check_others_are_fenced(transactions: Transactions, current: Producer, former: Producer | None) -> None:
+    """Check that only a producer, and one that has lost the response with its new epoch, can ask for an epoch."""
+    for each in itertools.product(range(current.producer_id + 2), [*range(6), *range(32_764, 32_768)]):
+        if each not in {current, former} and each != (current.producer_id, former and former.producer_epoch):
+            assert transactions.init(expected=Producer(*each)) == InitProducerResult(E.PRODUCER_FENCED)
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
@@ -276,6 +285,7 @@ def test_producer_gets_another_id_when_its_epochs_are_used_up(asks_itself: bool)
     transactions = transactions.restart()
     last = transactions.init().producer
     assert last == (producer.producer_id, 32_766)
+    assert transactions.restart().init().producer.producer_id != producer.producer_id
     transactions.add(last, A)
     transactions.wait(60_000)
     assert transactions.markers[0].producer_epoch == 32_767
@@ -286,8 +296,7 @@ def test_producer_gets_another_id_when_its_epochs_are_used_up(asks_itself: bool)
     assert fresh.producer_epoch == 0
     if asks_itself:
         assert transactions.init(expected=expected).producer == fresh  # it has lost the answer
-        for other in (last, fresh._replace(producer_epoch=1)):
-            assert transactions.init(expected=other).error_code is E.PRODUCER_FENCED
+    check_others_are_fenced(transactions, fresh, expected)
     assert transactions.add(last, A) is E.INVALID_PRODUCER_ID_MAPPING
 
 
