@@ -8,7 +8,14 @@ import pytest
 
 from dafka.broker.core.coordination import deadlines as deadlines_module
 from dafka.broker.core.coordination.deadlines import Deadlines
-from dafka.broker.core.coordination.state_records import GROUPS_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, StateRecord
+from dafka.broker.core.coordination.state_records import (
+    GROUPS_TOPIC,
+    OFFSETS_TOPIC,
+    SHARD_KIND,
+    TRANSACTIONS_TOPIC,
+    StateRecord,
+    read_state,
+)
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.coordinator import CommitRequest, FetchedOffset, GroupCoordinator, OffsetToCommit
 from dafka.broker.core.groups.settings import GroupSettings
@@ -45,7 +52,9 @@ def samples() -> list[StateRecord]:
 
 
 def test_records_are_readable() -> None:
-    group, offset, ids, transaction = samples()
+    group, offset, ids, transaction = records = samples()
+    assert [read_state(each.key, each.value) for each in records] == records
+    assert read_state(json.dumps([SHARD_KIND]).encode(), b"") is None
     assert (group.topic, group.key) == (GROUPS_TOPIC, b'["group","g"]')
     assert group.value is not None
     assert json.loads(group.value)["members"][0]["assignment"] == "bGVmdA=="
@@ -95,6 +104,8 @@ def test_other_topics_and_keys_are_refused() -> None:
         for key in (b"", b"\xff", b"{}", b"[]", b"[1]", b'["other"]', b'["group",1]', b'["offset","g"]'):
             with pytest.raises(StorageFormatError):
                 restore(StateRecord(topic, key, None))
+    with pytest.raises(StorageFormatError, match="has an unknown kind"):
+        read_state(b'["other"]', b"")
     with pytest.raises(StorageFormatError, match="orders has no records of groups"):
         restore(StateRecord("orders", b'["group","g"]', None))
 

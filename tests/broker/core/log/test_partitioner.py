@@ -13,10 +13,9 @@ from dafka.broker.core.log.entries import (
     decode_entries,
     encode_entries,
 )
-from dafka.broker.core.log.partitioner import log_of_key, murmur2, place_records
+from dafka.broker.core.log.partitioner import log_of_key, murmur2
 from dafka.broker.core.positions import Offset, RecordSequence
 from dafka.errors import StorageFormatError
-from dafka.records import Partition, RecordBatch
 from tests.broker.core.entries import batch_entry, marker_entry, run_entry
 
 
@@ -25,16 +24,6 @@ def test_hash_is_that_of_kafka() -> None:
         data = bytes((each * 37 + 200) % 256 for each in range(size))
         assert murmur2(data) & 0x7FFFFFFF == murmur2_of_aiokafka(data) & 0x7FFFFFFF
         assert log_of_key(data, 7) == (murmur2_of_aiokafka(data) & 0x7FFFFFFF) % 7
-
-
-def test_records_of_a_key_have_one_log() -> None:
-    batch = RecordBatch(Partition("t", "A"), 3, [b""] * 6, keys=[b"a", b"a", None, b"b", None, b"a"])
-    runs = list(place_records(batch, 7))
-    assert sum(count for _, _, count in runs) == 6
-    by_sequence = {first + each: log for log, first, count in runs for each in range(count)}
-    assert by_sequence[3] == by_sequence[4] == by_sequence[8] == log_of_key(b"a", 7)
-    assert by_sequence[6] == log_of_key(b"b", 7)
-    assert by_sequence[5] == by_sequence[7]
 
 
 def test_entries_come_back() -> None:
