@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from itertools import product
 
 from dafka.broker.core.log.entries import encode_entries
 from dafka.broker.core.log.log import LEADER
@@ -236,6 +237,25 @@ def test_a_leader_that_cannot_write_serves_only_while_others_cannot_either() -> 
     assert not leader.may_serve
     leader.set_alive(REPLICAS, 1.0, frozenset({"a", "b"}))
     assert leader.may_serve
+
+
+def test_a_leader_knows_who_is_in_sync_by_lag_or_time_and_serves_with_most_replicas_or_as_a_branch() -> None:
+    for alive, lag in product((REPLICAS, ("a", "b"), ("a", "c"), ("a",)), range(12)):
+        leader = lead_followed_by_one()
+        leader.acknowledged("c", FIRST, Offset(8))
+        leader.set_alive(alive, 5.0)
+        assert leader.in_sync(lag) == tuple(each for each in alive if each != "c" or lag >= 2)
+        within_s = float(lag)  # c was caught up at 0, before there were records
+        assert leader.in_sync(1, within_s) == tuple(each for each in alive if each != "c" or within_s >= 5)
+        assert leader.may_serve == (len(alive) > 1)
+        assert [each for each in REPLICAS if leader.may_lead(each)] == list(alive)
+    assert make_replica("b").in_sync(9) == ()
+    branch = Replica("log", "a", 0, REPLICAS, ReplicaSettings(availability=Availability.BRANCH))
+    branch.resume()
+    branch.set_alive(("a",), 0.0)
+    assert (branch.may_serve, branch.has_voted("b", 1024)) == (True, False)
+    branch.receive("b", Vote("log", LeaderAndEpoch(2048, "b"), epoch_end(FIRST, 7), (), FIRST))
+    assert [branch.has_voted("b", epoch) for epoch in (1024, 2048, 2049)] == [True, True, False]
 
 
 def test_a_leader_is_heard_since_most_replicas_that_follow_it_were_asked() -> None:
