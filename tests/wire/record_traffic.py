@@ -7,7 +7,8 @@ from typing import Any, TypeAlias
 import attrs
 from hypothesis import strategies as st
 
-from dafka.errors import WireError
+from dafka.batches import Compression, check_crc, decode_records, encode_records
+from dafka.errors import BatchError, WireError
 from dafka.records import Partition, RecordBatch, decode_text
 from dafka.wire import (
     MESSAGES,
@@ -17,9 +18,11 @@ from dafka.wire import (
     BatchedMessage,
     Dialect,
     DirectRecord,
+    DirectRecordBatchMessage,
     FieldType,
     Message,
     Record,
+    RecordBatchMessage,
     RecordRun,
     decode,
     encode,
@@ -64,6 +67,16 @@ def record(stream: int, sequence: int) -> list[bytes]:
     return encode(Record(*fields) if requestor is None else DirectRecord(requestor, *fields), dialect)
 
 
+def batch(stream: int, first: int, count: int, kind: Compression, *, is_compacted: bool) -> list[bytes]:
+    """Return a record batch in a message; compacted ones are sent to who fetched them only."""
+    _, requestor, partition = STREAMS[stream]
+    records = RecordBatch(partition, first, [b"%d" % number * 20 for number in range(first, first + count)])
+    (data,) = encode_records(records.without(bytes(count - 1) + b"\1") if is_compacted else records, kind)
+    fields = (partition.address, partition.topic, data)
+    message = RecordBatchMessage(*fields) if requestor is None else DirectRecordBatchMessage(requestor, *fields)
+    return encode(message, Dialect.RFC46)
+
+
 @st.composite
 def traffic(draw: st.DrawFn) -> list[Frames]:
     """Runs of several streams, interleaved, with gaps, repetitions, other commands and malformed frames."""
@@ -81,10 +94,17 @@ def traffic(draw: st.DrawFn) -> list[Frames]:
             max_size=25,
         )
     ):
-        for number in range(count):
-            sequences[stream] = (sequences[stream] + (1 if number else step)) % (NUMBER_8_MAX + 1)
-            drained.append(record(stream, sequences[stream]))
         frames = record(stream, sequences[stream])
+        if draw(st.integers(0, 3)) == 0:
+            first = (sequences[stream] + step) % 2**62
+            kind = draw(st.sampled_from([Compression.NONE, Compression.NONE, Compression.GZIP]))
+            frames = batch(stream, first, count, kind, is_compacted=draw(st.integers(0, 5)) == 0)
+            sequences[stream] = first + count - 1
+            drained.append(frames)
+        else:
+            for number in range(count):
+                sequences[stream] = (sequences[stream] + (1 if number else step)) % (NUMBER_8_MAX + 1)
+                drained.append(record(stream, sequences[stream]))
         place = draw(st.integers(0, len(frames) - 1)) if noise else 0
         if noise == "other":
             dialect = draw(st.sampled_from(Dialect))
@@ -123,6 +143,9 @@ class Reference:
             except WireError as error:
                 self.discarded[error.field] += 1
                 continue
+            if isinstance(message, (RecordBatchMessage, DirectRecordBatchMessage)):
+                inbound += self._decode_batch(message)
+                continue
             self.dialects.add(dialect)
             if not isinstance(message, (Record, DirectRecord)):
                 inbound.append(message)
@@ -134,6 +157,16 @@ class Reference:
                 inbound.append(run)
             run.append(message)
         return [as_run(item) if isinstance(item, list) else item for item in inbound]
+
+    def _decode_batch(self, message: RecordBatchMessage | DirectRecordBatchMessage) -> list[RecordRun]:
+        requestor = message.requestor if isinstance(message, DirectRecordBatchMessage) else None
+        try:
+            check_crc(message.content, may_be_compacted=requestor is not None)
+            records = decode_records(Partition(message.subject, message.address), message.content)
+        except BatchError as error:
+            self.discarded[f"batch: {error.field}"] += 1
+            return []
+        return [RecordRun(records, requestor)]
 
 
 def as_run(records: list[Record | DirectRecord]) -> RecordRun:
