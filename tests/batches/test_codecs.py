@@ -231,6 +231,41 @@ def test_the_variable_selects_the_codec(choose: Callable[[str], RecordsCodec]) -
         choose("maybe")
 
 
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(ModuleNotFoundError(), "it was not built; reinstall"), (ImportError("odd"), "it cannot be loaded: odd")],
+)
+def test_a_codec_that_cannot_be_loaded_has_a_reason(
+    error: ImportError, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_name: str) -> None:
+        raise error
+
+    load = codec.load_compiled.__wrapped__
+    with monkeypatch.context() as patch:
+        patch.setattr("importlib.import_module", fail)
+        assert str(load()).startswith(reason)
+    if not isinstance(COMPILED, str):
+        monkeypatch.setattr(codec, "_INTERFACE", -1)
+        assert load() == "it was built from the sources of another version; reinstall dafka"
+
+
+def test_headers_equal_those_with_the_same_names_and_values() -> None:
+    plain = [(("a", b"1"),), (), (("a", None), ("a", b""))]
+    packed = pack_headers(plain)
+    assert packed == pack_headers(plain) == plain
+    for other in (plain[:2], [*plain[:2], (("a", b""), ("a", b""))], [*plain, ()]):
+        assert packed != pack_headers(other)
+        assert packed != other
+    assert (packed[0], list(packed[1:]), len(packed)) == (plain[0], plain[1:], 3)
+    assert [pack_headers(each).has_any() for each in (plain, [(), ()], plain[1:2], plain[2:])] == [
+        True,
+        False,
+        False,
+        True,
+    ]
+
+
 def test_a_required_codec_that_is_missing_is_named(
     monkeypatch: pytest.MonkeyPatch, choose: Callable[[str], RecordsCodec]
 ) -> None:

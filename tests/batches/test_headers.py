@@ -124,8 +124,23 @@ def test_a_header_needs_all_of_its_bytes_and_room_for_its_records() -> None:
             assert read_header(changed).size == length + 12
         else:
             assert refusal(changed) == ("length", 8)
+    smallest = make(compression=Compression.GZIP)[:HEADER_BYTES]
+    assert (
+        read_header(smallest[:8] + (HEADER_BYTES - 12 + 6).to_bytes(4, "big") + smallest[12:]).size == HEADER_BYTES + 6
+    )
     with pytest.raises(BatchError, match=f"at most {len(data) - 13}, not {len(data) - 12}"):
         check_crc(data[:-1])
+
+
+def test_every_damage_that_the_crc_covers_is_refused() -> None:
+    data = make(base_offset=9, leader_epoch=5)
+    for position in range(17, len(data)):
+        changed = data[:position] + bytes((data[position] ^ 0x01,)) + data[position + 1 :]
+        with pytest.raises(BatchError):
+            check_crc(changed, may_be_compacted=True)
+    with pytest.raises(BatchError, match="crc at byte 17"):
+        check_crc(b"log" + data[:-1] + b"!", 3)
+    assert check_crc(b"log" + data + b"!", 3) == read_header(data)
 
 
 def test_a_log_is_its_batches_and_ends_with_a_whole_one() -> None:

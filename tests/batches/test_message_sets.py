@@ -104,6 +104,18 @@ def test_others_read_our_sets(name: str, magic: int, reader: type[Any]) -> None:
     assert found == list(zip(range(40, 40 + len(keys)), times, keys, records.values, strict=True))
 
 
+@pytest.mark.parametrize("size", [0, 1, 255, 256, 70_000])
+def test_old_frames_of_lz4_that_have_their_size(size: int) -> None:
+    """The decompressor refuses a frame whose header has a wrong checksum."""
+    inner = message(b"v" * size)
+    header = struct.pack("<IBBQ", 0x184D2204, 0x68, 0x70, len(inner))
+    frame = header + b"?" + struct.pack("<I", 2**31 | len(inner)) + inner + bytes(4)
+    found = decode_message_set(message(frame, attributes=3), bytes_max=BYTES_MAX)
+    assert found.values == [b"v" * size]
+    with pytest.raises(BatchError):  # since magic 1, it must be right
+        decode_message_set(message(frame, attributes=3, magic=1), bytes_max=BYTES_MAX)
+
+
 def test_layout() -> None:
     """The bytes as Kafka's documentation describes them."""
     written = encode_message_set(encode_batch(7, [b"v"], keys=[b"k"], timestamps=TIME), 0, bytes_max=BYTES_MAX)
@@ -118,6 +130,12 @@ def test_offsets_in_a_stored_set(magic: int) -> None:
     data = built(LegacyRecordBatchBuilder, magic, Compression.GZIP)
     data = struct.pack(">q", 43) + data[8:]
     assert list(decode_message_set(data, bytes_max=BYTES_MAX).offsets) == ([40, 41, 42, 43] if magic else [0, 1, 2, 3])
+
+
+def test_offsets_reach_the_largest() -> None:
+    for offset, first, expected in ((2**63 - 1, 6, 2**63 - 2), (-(2**63), 8, 1 - 2**63)):
+        found = decode_message_set(wrapped(offset, first), bytes_max=BYTES_MAX)
+        assert list(found.offsets) == [expected, offset]
 
 
 def test_time_of_a_broker() -> None:
@@ -140,6 +158,17 @@ def test_control_batches_are_left_out() -> None:
 GZIPPED = zlib.compress(message(b"b"), wbits=31)
 
 
+def with_body(body: bytes) -> bytes:
+    """Return a message with a right CRC and this content from the magic on."""
+    return struct.pack(">qiI", 0, len(body) + 4, zlib.crc32(body)) + body
+
+
+def wrapped(offset: int, first: int) -> bytes:
+    """Return a compressed message with this offset, and the offset of the first one of two inside; the last has 7."""
+    inner = message(b"a", magic=1, offset=first) + message(b"b", magic=1, offset=7)
+    return message(zlib.compress(inner, wbits=31), attributes=1, magic=1, offset=offset)
+
+
 MALFORMED: list[tuple[bytes, str]] = [
     (b"", "message set at byte 0: expected at least one message"),
     (message(zlib.compress(b"", wbits=31), attributes=1), "expected at least one message"),
@@ -158,6 +187,13 @@ MALFORMED: list[tuple[bytes, str]] = [
     ),
     (message(GZIPPED, attributes=1, magic=1), "magic: expected 1 as in the outer message, not 0"),
     (message(None, attributes=1), "expected gzip data"),
+    (with_body(bytes(2) + b"\xff" * 8 + b"x"), "message size at byte 8: expected 14, not 15"),
+    (with_body(b"\1\0" + bytes(8)), "key length at byte 26: expected 4 bytes, 0 are left"),
+    (with_body(bytes(5) + b"\1k" + bytes(3)), "value length at byte 23: expected 4 bytes, 3 are left"),
+    *(
+        (wrapped(offset, first), "offset: expected a number of 64 bits")
+        for offset, first in ((2**63 - 1, 8), (-(2**63), 6))
+    ),
 ]
 
 
