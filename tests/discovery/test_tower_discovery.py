@@ -230,6 +230,21 @@ async def test_welcome_is_answered_with_a_beacon() -> None:
             assert node.reports == [TowersHeard()]
 
 
+async def test_a_tower_that_comes_to_know_the_second_form_is_not_heard_in_the_first_any_more() -> None:
+    node = Node(7001)
+    async with open_socket(zmq.SocketType.SUB) as subscriber, open_socket(zmq.SocketType.XPUB) as publisher:
+        endpoints = subscriber.bind(FREE), publisher.bind(FREE)
+        async with running(node, config=config_at([endpoints], AN_HOUR_MS, AN_HOUR_MS)):
+            subscriptions: list[bytes] = []
+            with trio.fail_after(60):
+                for form, prefix in ((b"B", b"\1B"), (b"A", b"\0B")):
+                    subscriber.subscribe(form)
+                    assert [frames[0] for frames in await subscriber.receive_many()] == [form]
+                    while prefix not in subscriptions:
+                        subscriptions += [frames[0] for frames in await publisher.receive_many()]
+            assert subscriptions.count(b"\1B") == 1
+
+
 def has_nodes(tower: Tower, count: int) -> bool:
     return tower.statistics().nodes == count
 
