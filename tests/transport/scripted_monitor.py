@@ -19,6 +19,10 @@ class ScriptedMonitor:
         self._readers = trio.lowlevel.ParkingLot()
         self.is_closed = False
 
+    @property
+    def has_events(self) -> bool:
+        return bool(self._events)
+
     def report(self, event: int, value: int, endpoint: str = "") -> None:
         self._events.append([EVENT_HEADING.pack(event, value), endpoint.encode()])
         self._readers.unpark_all()

@@ -98,35 +98,37 @@ async def test_the_table_and_the_limits_follow_the_events(seed: int, clock: trio
     ended, spoken = list[int](), list[int]()
     table.on_ended(ended.append)
     table.on_first_message(lambda connection: spoken.append(connection.number))
+
+    def accept(accepted: socket.socket, peer: socket.socket) -> None:
+        scripted.monitored.report(zmq.EVENT_ACCEPTED, accepted.fileno())
+        model.accept(accepted, peer, clock.current_time())
+
     with ExitStack() as stack:
         for _ in range(150):
-            kind = random.choices(["accept", "speak", "leave", "wait"], [6, 4, 2, 1])[0]
+            kind = random.choices(["accept", "speak", "leave", "wait", "reuse", "rush"], [6, 4, 2, 1, 1, 2])[0]
+            chosen = random.choice([*model.known.values()]) if model.known else None
+            speaker = chosen if kind == "speak" else None
             if kind == "wait":
                 clock.jump(random.choice([0.1, SILENT_S / 2, SILENT_S]))
-            elif kind == "accept" or not model.known:
-                reused = [each for each in model.known.values() if not each.is_ending and random.random() < 0.02]
-                if reused:  # the end of the one before has not been reported
-                    model.leave(reused[0])
-                    accepted, peer = reused[0].accepted, reused[0].peer
-                else:
-                    accepted, peer = stack.enter_context(connected())
-                scripted.monitored.report(zmq.EVENT_ACCEPTED, accepted.fileno())
-                model.accept(accepted, peer, clock.current_time())
-                table.update()
-                model.enforce(clock.current_time())
+            elif chosen is None or kind in ("accept", "rush"):
+                accept(*stack.enter_context(connected()))
             elif kind == "leave":
-                chosen = random.choice([*model.known.values()])
                 scripted.monitored.report(zmq.EVENT_DISCONNECTED, chosen.accepted.fileno())
                 model.leave(chosen)
+            elif kind == "reuse" and not chosen.is_ending:  # the end of the former one is not reported
+                model.leave(chosen)
+                accept(chosen.accepted, chosen.peer)
+            if kind == "rush" and chosen is not None:  # it speaks before the limits are applied to it
+                assert table.is_open(chosen.number) is not chosen.is_ending
+                speaker = model.known[model.count]
+            elif scripted.monitored.has_events:
                 table.update()
                 model.enforce(clock.current_time())
-            else:
-                chosen = random.choice([*model.known.values()])
-                table.update()
-                found = table.find(chosen.accepted.fileno())
+            if speaker is not None:
+                found = table.find(speaker.accepted.fileno())
                 assert found is not None
-                assert (found.number, found.is_silent) == (chosen.number, False)
-                model.speak(chosen)
+                assert (found.number, found.is_silent) == (speaker.number, False)
+                model.speak(speaker)
             known = model.known.values()
             assert (len(table), table.ended_count) == (len(known), model.ended_count)
             assert [each.number for each in table] == [each.number for each in known if not each.is_ending]

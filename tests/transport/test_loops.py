@@ -415,6 +415,9 @@ def test_an_accelerator_that_was_not_built_is_reported(monkeypatch: pytest.Monke
 
 @needs_compiled
 def test_an_accelerator_that_cannot_be_used_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_name: str) -> None:
+        raise ImportError("odd")
+
     load = loops.load_compiled.__wrapped__
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "zmq.backend.cython._zmq", None)
@@ -422,6 +425,9 @@ def test_an_accelerator_that_cannot_be_used_is_reported(monkeypatch: pytest.Monk
     with monkeypatch.context() as patch:
         patch.setattr(zmq, "zmq_version_info", lambda: (4, 0, 0))
         assert str(load()).startswith("libzmq cannot be found: expected version ")
+    with monkeypatch.context() as patch:
+        patch.setattr("importlib.import_module", fail)
+        assert load() == "it cannot be loaded: odd"
     with monkeypatch.context() as patch:
         patch.setattr(loops, "_INTERFACE", -1)
         assert load() == "it was built from the sources of another version; reinstall dafka"

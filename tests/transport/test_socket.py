@@ -220,6 +220,9 @@ async def test_disconnect_ends_the_connection_and_is_harmless_without_one(
     subscriber.disconnect(endpoint)
     with pytest.raises(TransportError, match=r"^cannot disconnect from rubbish: invalid argument$"):
         subscriber.disconnect("rubbish")
+    publisher.unbind("tcp://127.0.0.1:9")
+    with pytest.raises(TransportError, match=r"^cannot stop listening at rubbish: invalid argument$"):
+        publisher.unbind("rubbish")
 
 
 @pytest.mark.usefixtures("either_loops")
