@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import attrs
 import pytest
 
 from dafka.errors import WireError
@@ -57,6 +58,11 @@ def test_a_pulse_in_bytes() -> None:
     pulse = Pulse(TOWER, 1333, {Role.PRODUCER: 5}, 1000)
     assert pulse.encode() == PULSE
     assert Pulse.decode(PULSE) == pulse
+    longest = Pulse.decode(Pulse(TOWER, 2**40, {}, 2**50).encode())
+    assert (longest.interval_ms, longest.pause_ms) == (2**32 - 1, 2**32 - 1)
+    assert Pulse.decode([b"T", PULSE[1][:-4]]) == Pulse(TOWER, 1333, {Role.PRODUCER: 5}, 0)
+    more = bytes.fromhex("02 58 00 00 00 09 50 00 00 00 05")  # also of a role of a later version
+    assert Pulse.decode([b"T", PULSE[1].replace(bytes.fromhex("01 50 00 00 00 05"), more)]) == pulse
 
 
 def test_pages_are_limited_in_size_and_only_the_last_one_is_marked() -> None:
@@ -64,6 +70,10 @@ def test_pages_are_limited_in_size_and_only_the_last_one_is_marked() -> None:
     pages = [decode_page(page) for page in encode_pages(UUID, TOWER, {}, [entry] * 5, 2 * len(entry))]
     found = [(page.index, page.is_last, len(page.entries)) for page in pages]
     assert found == [(0, False, 2), (1, False, 2), (2, True, 1)]
+    for count, page_bytes_max, expected in ((0, 9, [0]), (2, 1, [1, 1]), (3, 3 * len(entry), [3])):
+        pages = [decode_page(page) for page in encode_pages(UUID, TOWER, {}, [entry] * count, page_bytes_max)]
+        assert [len(page.entries) for page in pages] == expected
+        assert [page.is_last for page in pages] == [*[False] * (len(pages) - 1), True]
 
 
 def test_an_entry_of_a_closed_cluster_has_a_key() -> None:
@@ -74,11 +84,19 @@ def test_an_entry_of_a_closed_cluster_has_a_key() -> None:
         RoleChanges.decode(frames)
     with pytest.raises(WireError, match="key"):
         RoleChanges.decode(CHANGES, has_key=True)
+    for wrong in (KEY[1:], KEY + "x", "~" + KEY[1:]):
+        frames = encode_changes(Role.STORE, TOWER, 1, [(True, attrs.evolve(closed, key=wrong).encode())])
+        with pytest.raises(WireError, match="40 characters of Z85"):
+            RoleChanges.decode(frames, has_key=True)
 
 
 def test_roles_of_later_versions_count_as_any() -> None:
     later = [b"A", REGISTRATION[1].replace(b"YP\x04", b"YX\x04").replace(b"YP", b"YX")]
     assert Registration.decode(later).role is Role.ANY
+    unknown = [b"A", REGISTRATION[1].replace(b"SCO*", b"XSYS")]
+    assert Registration.decode(unknown).wanted == (Role.ANY, Role.STORE)
+    for flags, asks in ((0, False), (2, False), (3, True)):
+        assert Registration.decode([b"A", b"\1%c" % flags + REGISTRATION[1][2:]]).asks_directory is asks
     changes = RoleChanges.decode([b"R*", CHANGES[1].replace(b"\x00P\x01M", b"\x00X\x01M")])
     assert [entry.role for _, entry in changes.changes] == [Role.ANY]
 
@@ -113,7 +131,11 @@ def test_every_cut_is_rejected(decode: Callable[[list[bytes]], object], frames: 
             continue  # without the pause, which is optional
         with pytest.raises(WireError):
             decode([frames[0], frames[1][:length]])
-    for wrong in ([], [frames[1]], [frames[0]], [*frames, b""], [b"B", frames[1]], [frames[0], b"\0" + frames[1][1:]]):
+    topics = [b"", b"B", frames[0] + b"x", frames[0][:-1]]
+    for wrong in ([], frames[1:], frames[:1], [*frames, b""], *([each, frames[1]] for each in topics)):
+        with pytest.raises(WireError):
+            decode(wrong)
+    for wrong in ([frames[0], b"\0" + frames[1][1:]],):
         with pytest.raises(WireError):
             decode(wrong)
 

@@ -134,6 +134,16 @@ def test_records_are_compressed_once_and_in_batches_of_limited_size() -> None:
     assert not BatchEncoder(Dialect.RFC46, compression=Compression.GZIP).compresses("orders")
 
 
+@pytest.mark.parametrize(("kind", "counts"), [(Compression.NONE, [6, 6, 6]), (Compression.GZIP, [18])])
+def test_compressed_batches_are_larger_by_default(kind: Compression, counts: list[int]) -> None:
+    records = RecordBatch(HERE, 7, [bytes(10_000)] * 18)
+    for encoder in (
+        BatchEncoder(Dialect.RFC46, is_wanted=FORMS.__contains__, compression=kind),
+        BatchEncoder(Dialect.RFC46, is_wanted=FORMS.__contains__, compression=kind, batch_bytes_max=2**30),
+    ):
+        assert [len(decode_records(HERE, each)) for each in encoder.compress(records).encoded] == counts
+
+
 @pytest.mark.parametrize(
     ("prefix", "prefixes"),
     [(b"Morders", (b"Borders", b"Morders")), (b"M", (b"B", b"M")), (b"DME", (b"CME", b"DME"))]
