@@ -10,7 +10,9 @@ import pytest
 
 from dafka.batches import (
     HEADER_BYTES,
+    SPAN_MAX,
     Compression,
+    TimestampType,
     check_crc,
     compression_of,
     decode_batch,
@@ -24,7 +26,7 @@ from dafka.batches import (
     slice_records,
 )
 from dafka.batches.compacted import decode_sparse
-from dafka.batches.encoding import encode_part
+from dafka.batches.encoding import RECORD_OVERHEAD_BYTES_MAX, encode_part
 from dafka.batches.message_sets import decode_message_set, encode_message_set
 from dafka.errors import BatchError
 from dafka.records import Partition, Record, RecordBatch, join
@@ -74,6 +76,7 @@ def test_records_come_back_from_batches_of_limited_size(seed: int) -> None:
         sequence = header.end_offset
         part = records.between(header.base_offset, header.end_offset)
         assert len(part) == 1 or part.content_bytes <= bytes_max
+        assert len(part) == 1 or len(part) * RECORD_OVERHEAD_BYTES_MAX <= bytes_max
         assert header.compression in (kind, Compression.NONE)
     assert compression_of(batches) is read_header(batches[0]).compression
     assert compression_of(()) is Compression.NONE
@@ -98,6 +101,7 @@ def test_a_part_of_a_batch_has_its_records_and_its_other_fields(seed: int) -> No
         "producer_epoch": 2,
         "leader_epoch": 4,
         "is_transactional": draw.random() < 0.5,
+        "timestamp_type": draw.choice(list(TimestampType)),
     }
     sequence = draw.choice((-1, 0, 2**31 - 3))
     kind = draw.choice(list(Compression))
@@ -117,6 +121,7 @@ def test_a_part_of_a_batch_has_its_records_and_its_other_fields(seed: int) -> No
     part = slice_records(whole, first, end)
     expected = [record for record in whole if first <= record.sequence < end]
     assert list(part) == expected
+    assert slice_records(records, first, end).encoded == ()
     if not expected:
         return
     assert decoded(part.encoded) == expected
@@ -158,6 +163,10 @@ def test_compacted_records_come_back_at_their_sequences(seed: int) -> None:
     assert found == list(records)
     run = decode_run(HERE, list(zip(headers, batches, strict=True)))
     assert list(run) == list(records)
+    assert run.encoded == batches
+    stored = decode_run(HERE, list(zip(headers, batches, strict=True)), is_kept=False, stored_at=[*range(count)])
+    assert [record.stored_at for record in stored] == [record.sequence - FIRST for record in records]
+    assert stored.encoded == ()
     assert (run.first_sequence, run.end_sequence, run.held_count) == (FIRST, FIRST + count, records.held_count)
     held = [
         (offset + at, value)
@@ -173,6 +182,14 @@ def test_compacted_records_come_back_at_their_sequences(seed: int) -> None:
         assert list(part) == [record for record in records if first <= record.sequence < end]
         if len(part):
             assert [record for each in part.encoded for record in decode_records(HERE, each)] == list(part)
+
+
+def test_a_compacted_batch_spans_a_limited_number_of_records() -> None:
+    count = 2 * SPAN_MAX + 1
+    records = RecordBatch(HERE, FIRST, [b""] * count).without(b"\0" + b"\1" * (count - 2) + b"\0")
+    headers = [read_header(each) for each in encode_records(records)]
+    spans = [(header.base_offset - FIRST, header.end_offset - FIRST, header.count) for header in headers]
+    assert spans == [(0, SPAN_MAX, 1), (SPAN_MAX, 2 * SPAN_MAX, 0), (2 * SPAN_MAX, count, 1)]
 
 
 def test_malformed_and_too_large_compacted_batches_are_refused() -> None:
