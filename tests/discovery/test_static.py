@@ -23,10 +23,15 @@ async def reports_of(argument: str, advertisement: Advertisement = OWN) -> list[
     """Return the events of the first hour, with their times."""
     begin = trio.current_time()
     reports: list[tuple[float, DiscoveryEvent]] = []
-    with trio.move_on_after(3600):
-        await open_discovery(config(argument)).run(
-            advertisement, lambda report: reports.append((trio.current_time() - begin, report))
-        )
+
+    def take(report: DiscoveryEvent) -> None:
+        reports.append((trio.current_time() - begin, report))
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(open_discovery(config(argument)).run, advertisement, take)
+        assert trio.current_time() == begin, "a node starts before it has settled"
+        await trio.sleep(3600)
+        nursery.cancel_scope.cancel()
     return reports
 
 
@@ -87,7 +92,9 @@ def test_an_unknown_discovery_is_refused_with_the_installed_ones() -> None:
         (True, f"tcp://10.0.0.2:7001 {KEY}", ""),
     ],
 )
-def test_in_a_closed_cluster_each_endpoint_has_a_key(has_keys: bool, argument: str, error: str) -> None:
+async def test_in_a_closed_cluster_each_endpoint_has_a_key(
+    has_keys: bool, argument: str, error: str, autojump_clock: trio.testing.MockClock
+) -> None:
     configured = config(argument)
     if has_keys:
         configured = configured.with_security(key_file="key", authorized_keys="keys")
@@ -95,4 +102,7 @@ def test_in_a_closed_cluster_each_endpoint_has_a_key(has_keys: bool, argument: s
         with pytest.raises(DiscoveryError, match=f"static discovery: {error}"):
             open_discovery(configured)
     else:
-        open_discovery(configured)
+        reports: list[DiscoveryEvent] = []
+        with trio.move_on_after(1):
+            await open_discovery(configured).run(OWN, reports.append)
+        assert reports == [PeerJoined("", PeerEndpoint("tcp://10.0.0.2:7001", KEY)), Settled()]

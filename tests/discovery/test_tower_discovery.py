@@ -4,6 +4,7 @@ import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 
 import pytest
 import trio
@@ -20,7 +21,8 @@ from dafka.protocol.presence.beacons import BeaconAction, BeaconMachine
 from dafka.records import new_address
 from dafka.roles import Tower, serve_tower
 from dafka.testing import check_discovery
-from dafka.transport import Socket, open_context
+from dafka.transport import KeyPair, Socket, open_context
+from dafka.transport.keys import write_key_file
 from dafka.wire import NodeBeacon, TowerBeacon
 from tests.waiting import wait_until
 
@@ -269,6 +271,36 @@ async def test_nodes_find_each_other_once_through_all_towers_that_they_send_to_a
             for letter, tower in ("a", first), ("b", second):
                 await wait_until(partial(has_nodes, tower, 2 if letter in subs else 0))
         assert [report for report in one.reports if isinstance(report, PeerJoined)] == [two.joined]
+
+
+async def test_nodes_of_a_closed_cluster_find_each_other_and_their_keys_through_towers_with_a_key_each(
+    tmp_path: Path,
+) -> None:
+    pairs = {name: KeyPair.generate(name) for name in ("first", "second", "one", "two")}
+    names = {pair.public: name for name, pair in pairs.items()}
+    (tmp_path / "all").write_text("".join(f"{key} {name}\n" for key, name in names.items()))
+    for name, pair in pairs.items():
+        write_key_file(tmp_path / name, pair)
+
+    def closed(config: Config, name: str, *towers: str) -> Config:
+        tower_keys = tuple(pairs[each].public for each in towers)
+        paths = {"key_file": str(tmp_path / name), "authorized_keys": str(tmp_path / "all")}
+        return config.with_security(**paths, tower_keys=tower_keys)
+
+    async with trio.open_nursery() as nursery:
+        towers = [
+            await nursery.start(serve_tower, closed(Config().with_tower(sub=FREE, pub=FREE), name))
+            for name in ("first", "second")
+        ]
+        nodes = {"one": Node(7001), "two": Node(7002)}
+        for name, node in nodes.items():
+            await nursery.start(node.run, closed(config_of(*towers), name, "first", "second"))
+        for name, other in (("one", "two"), ("two", "one")):
+            peer = PeerEndpoint(nodes[other].joined.endpoint.endpoint, pairs[other].public)
+            await nodes[name].wait(PeerJoined(nodes[other].advertisement.address, peer), Settled())
+        for tower in towers:
+            await wait_until(partial(has_nodes, tower, 2))
+        nursery.cancel_scope.cancel()
 
 
 async def test_silence_of_all_towers_and_its_end_are_reported() -> None:
