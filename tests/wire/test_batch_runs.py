@@ -74,9 +74,11 @@ def test_partitions_and_requestors_have_runs_of_their_own() -> None:
         published(batch_of(5, 9)),
         published(batch_of(6, 7), THERE),
         fetched(batch_of(7, 9), "D" * 32),
+        published(batch_of(20, 25)),
+        published(batch_of(25, 30)),
     )
-    assert ranges(runs) == [(HERE, 0, 9), (THERE, 0, 7), (HERE, 5, 7), (HERE, 7, 9)]
-    assert [run.requestor for run in runs] == [None, None, "C" * 32, "D" * 32]
+    assert ranges(runs) == [(HERE, 0, 9), (THERE, 0, 7), (HERE, 5, 7), (HERE, 7, 9), (HERE, 20, 30)]
+    assert [run.requestor for run in runs] == [None, None, "C" * 32, "D" * 32, None]
 
 
 def test_a_compressed_batch_is_alone() -> None:

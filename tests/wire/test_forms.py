@@ -37,7 +37,7 @@ def draw_records(draw: Random, *, is_plain: bool) -> RecordBatch:
             draw.choice(contents if is_plain else [None, *contents]),
             None if is_plain else draw.choice((None, b"", b"key")),
             () if is_plain else draw.choice(((), (("a", None), ("ø", b"1")))),
-            draw.choice((None, 5)),
+            draw.choice((None, 0, 5)),
         )
         for number in range(draw.randrange(1, 8))
     ]

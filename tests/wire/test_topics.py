@@ -2,6 +2,7 @@ import pytest
 
 from dafka.errors import EncodingError
 from dafka.wire import Command, Subscription, decode_subscription, subscription_prefix
+from dafka.wire.commands import ADDRESSED_COMMANDS
 
 PREFIXES = [
     (Command.RECORD, "", b"M"),
@@ -24,6 +25,10 @@ def test_a_prefix_is_the_command_id_and_the_topic() -> None:
         assert subscription_prefix(command, topic) == prefix
         assert decode_subscription(b"\1" + prefix) == Subscription(command, topic, active=True)
         assert decode_subscription(b"\0" + prefix) == Subscription(command, topic, active=False)
+
+
+def test_only_some_commands_are_subscribed_to_with_an_address() -> None:
+    assert {command.value[0] for command in ADDRESSED_COMMANDS} == {*b"DKEWLTQPCSR"}
 
 
 def test_other_subscriptions_are_ignored() -> None:
