@@ -23,7 +23,7 @@ from dafka.roles import Tower, serve_tower
 from dafka.testing import check_discovery
 from dafka.transport import KeyPair, Socket, open_context
 from dafka.transport.keys import write_key_file
-from dafka.wire import NodeBeacon, TowerBeacon
+from dafka.wire import NodeBeacon, Role, TowerBeacon
 from tests.waiting import wait_until
 
 FREE = "tcp://127.0.0.1:*"
@@ -63,8 +63,8 @@ class Node:
         reports: The events that its discovery has reported so far.
     """
 
-    def __init__(self, port: int, host: str = "", address: str = "") -> None:
-        self.advertisement = Advertisement(address or new_address(), host, port)
+    def __init__(self, port: int, host: str = "", address: str = "", role: Role = Role.ANY) -> None:
+        self.advertisement = Advertisement(address or new_address(), host, port, role)
         self.reports: list[DiscoveryEvent] = []
         self.discovery: Discovery | None = None
         self._changed = trio.Event()
@@ -145,6 +145,15 @@ async def test_nodes_find_each_other_without_waiting_for_an_interval() -> None:
         await one.wait(late.joined)
         await two.wait(late.joined)
         assert trio.current_time() - begin < 10
+
+
+async def test_nodes_find_only_those_that_their_role_needs() -> None:
+    one, two, consumer = Node(1, role=Role.PRODUCER), Node(2, role=Role.PRODUCER), Node(3, role=Role.CONSUMER)
+    async with open_tower() as tower, running(one, two, consumer, config=config_of(tower)):
+        await consumer.wait(one.joined, two.joined)
+        for node in (one, two):
+            await node.wait(consumer.joined, Settled())
+            assert [report for report in node.reports if isinstance(report, PeerJoined)] == [consumer.joined]
 
 
 async def test_running_nodes_are_found_before_settled() -> None:
