@@ -192,7 +192,7 @@ async def test_a_connection_that_has_ended_is_neither_open_nor_identified_nor_en
         assert table.identify(first) is None
         assert (ended, first.number in table) == ([first.number], False)
         assert table.end(first) is None
-        assert table.is_open(second.number)
+        assert (ended, len(table), table.is_open(second.number)) == ([first.number], 2, True)
         assert not table.is_open(99)
     gone = AcceptedConnection(second.number, second.descriptor, 0.0)
     assert table.identify(gone) is None

@@ -264,6 +264,9 @@ async def test_a_peer_without_a_key_or_with_an_invalid_endpoint_is_refused_and_f
         mesh.subscriber.disconnect_peer(PeerEndpoint(publisher.endpoint, reader.pair.public))
         publisher.publisher.send_many([[b"t"]])
         assert await receive(mesh) == [([b"t"], peer.pair.public)]
+        opened_socket = mesh.subscriber._sockets[peer.pair.public].socket
+        mesh.subscriber.disconnect_peer(endpoint_of(peer, publisher))
+        await wait_until(lambda: opened_socket._is_closed)
         with trio.move_on_after(0) as scope:
             await mesh.subscriber.receive_restricted()
         assert scope.cancelled_caught

@@ -349,7 +349,9 @@ def test_a_key_file_is_private_before_it_holds_the_key(
 ) -> None:
     seen: list[str] = []
     path = tmp_path / "key"
-    monkeypatch.setattr("os.fchmod", lambda fd, mode: seen.append(f"{mode:o} {path.stat().st_size}"))
+    monkeypatch.setattr(
+        "os.fchmod", lambda _, mode: seen.append(f"{path.stat().st_mode & 0o777:o} {mode:o} {path.stat().st_size}")
+    )
     monkeypatch.setattr("os.fsync", lambda fd: seen.append(f"synced {path.stat().st_size > 100}"))
     write_key_file(path, pair)
-    assert seen == ["600 0", "synced True", "synced True"]  # the file, and the folder that names it
+    assert seen == ["600 600 0", "synced True", "synced True"]  # the file, and the folder that names it

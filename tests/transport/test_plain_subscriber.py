@@ -10,6 +10,7 @@ from typing import TypeAlias
 import attrs
 import pytest
 import trio
+import trio.testing
 import zmq
 from trio.testing import MockClock
 
@@ -264,7 +265,8 @@ async def test_offenders_are_served_after_others_and_put_on_probation_when_they_
                 good.send_many([[b"t", b"good"]])
                 _, first = await subscriber.receive()
                 if subscriber._waiting_groups:  # messages of both came at once
-                    _, second = await subscriber.receive()
+                    with trio.testing.assert_checkpoints():
+                        _, second = await subscriber.receive()
                     assert (first, second) == (honest, offender)
                     break
         assert subscriber.discarded == {}

@@ -94,6 +94,10 @@ def test_the_number_of_remembered_hosts_is_limited() -> None:
         probations.begin_offender(f"tcp://{number}:1", 0.0)
     assert len(probations._hosts) == HOSTS_MAX
     assert len(probations) == HOSTS_MAX + 10
+    probations.report_discards(f"tcp://{HOSTS_MAX + 5}:1", 1000, 1.0)
+    assert probations.end_due(PROBATION_S) == [
+        f"tcp://{number}:1" for number in range(HOSTS_MAX + 10) if number != HOSTS_MAX + 5
+    ]
     probations.begin_offender("tcp://5:1", 0.0)  # a remembered one is still punished more
     assert probations.begin_newcomer("tcp://5:2", 0.0)
     assert "tcp://5:2" not in probations.end_due(2 * PROBATION_S - 0.1)
