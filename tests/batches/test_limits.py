@@ -22,10 +22,8 @@ from dafka.batches import (
 from dafka.batches.decoding import decode_batches
 from dafka.batches.message_sets import encode_message_set
 from dafka.errors import BatchTooLargeError, EncodingError, StorageCorruptError
-from dafka.records import Partition, RecordBatch
+from dafka.records import Partition
 from dafka.storage.filelog import open_filelog
-from dafka.wire import BatchDecoder, BatchEncoder, Command, Dialect
-from dafka.wire.messages import RecordRun
 
 LIMIT = 100_000
 PARTITION = Partition("orders", "A")
@@ -67,19 +65,6 @@ def test_no_batch_is_made_that_nobody_reads(kind: Compression, monkeypatch: pyte
     for values in ([bytes(LIMIT + 1)], [b""] * (LIMIT // 6)):
         with pytest.raises(EncodingError, match=f"at most {LIMIT} bytes"):
             encode_batch(0, values, timestamps=1, compression=kind)
-
-
-def is_of_batches(topic_frame: bytes) -> bool:
-    return topic_frame[0] in {Command.RECORD_BATCH.value[0], Command.DIRECT_RECORD_BATCH.value[0]}
-
-
-def test_a_node_counts_and_discards_larger_batches() -> None:
-    batches = [RecordBatch(PARTITION, number, [bytes(size)]) for number, size in enumerate((1000, 2 * LIMIT, 1000))]
-    encoder = BatchEncoder(Dialect.RFC46, is_wanted=is_of_batches, compression=Compression.ZSTD)
-    decoder = BatchDecoder(LIMIT)
-    runs = [each for each in decoder.decode(encoder.encode(map(RecordRun, batches))) if isinstance(each, RecordRun)]
-    assert [each.batch.first_sequence for each in runs] == [0, 2]
-    assert decoder.discarded == {"batch: records": 1}
 
 
 async def test_a_file_log_reads_what_is_beside_larger_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

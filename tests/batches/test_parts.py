@@ -159,6 +159,9 @@ def test_compacted_records_come_back_at_their_sequences(seed: int) -> None:
     assert [header.base_offset for header in headers] == [FIRST, *(header.end_offset for header in headers[:-1])]
     assert headers[-1].end_offset == FIRST + count, "together they span all sequences"
     assert sum(header.count for header in headers) == records.held_count
+    for header in headers:
+        times = [record.timestamp for record in records.between(header.base_offset, header.end_offset)]
+        assert header.max_timestamp == max((-1 if time is None else time for time in times), default=-1)
     found = [record for each in batches for record in decode_records(HERE, each)]
     assert found == list(records)
     run = decode_run(HERE, list(zip(headers, batches, strict=True)))

@@ -119,6 +119,17 @@ def test_values_are_read_from_kept_batches_when_they_are_needed(monkeypatch: pyt
         joined.values.missing  # noqa: B018
 
 
+@pytest.mark.parametrize("kind", Compression)
+def test_a_batch_beyond_the_limit_costs_no_other(kind: Compression) -> None:
+    decoder = BatchDecoder(10_000)
+    sizes = (1000, 10_000, 1000)
+    messages = [
+        published(encode_batch(at, [bytes(size)], timestamps=1, compression=kind)) for at, size in enumerate(sizes)
+    ]
+    assert [run.batch.first_sequence for run in decoder.decode(messages) if isinstance(run, RecordRun)] == [0, 2]
+    assert decoder.discarded == {"batch: records": 1}
+
+
 def test_few_compressed_batches_are_unpacked_at_a_time() -> None:
     """What a node has no room for is dropped before the next ones are unpacked."""
     size, count = 2**20, 40

@@ -10,11 +10,9 @@ import pytest
 
 from dafka.batches import Compression, decode_batch, encode_batch
 from dafka.wire import (
-    BatchDecoder,
     Dialect,
     DirectRecordBatchMessage,
     RecordBatchMessage,
-    RecordRun,
     decode,
     encode,
 )
@@ -103,15 +101,3 @@ def test_recorded_single_records_are_the_same(path: Path, ids: bytes) -> None:
     found = [read_content(frames[-1]) for frames in recorded(path, "rfc46", ids)]
     wanted = [(each.value, each.key, each.headers) for each in expected()]
     assert [(each.value, each.key, each.headers) for each in found] == wanted
-
-
-@pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.stem)
-def test_decoder_returns_the_same_records_for_batches_and_single_records(path: Path) -> None:
-    for batch_id, single_id in (b"BM", b"CD"):
-        taken = []
-        for connection, command in (("batches", batch_id), ("rfc46", single_id)):
-            runs = BatchDecoder().decode(recorded(path, connection, bytes([command])))
-            records = [record for run in runs if isinstance(run, RecordRun) for record in run.batch]
-            taken.append([(each.partition, each.sequence, each.value, each.key, each.headers) for each in records])
-        assert taken[0] == taken[1]
-        assert len(taken[0]) == len(RECORDS)
