@@ -70,6 +70,9 @@ store PRODUCER=0:5 node.partitions_max=1
 store PRODUCER=0:5 replies_max=1
 < FETCH 0:5 from=A & FETCH 0:5 from=B & FETCH 0:5 from=C => discarded 2 (too many fetches)
 responder.pending_ranges => = A PRODUCER=0:5
+# A consumer takes no records beyond the largest sequence
+consumer offset_reset=earliest subscribe=hello
+< RECORD 4611686018427387903:4611686018427387905 => discarded 2 (sequence too large)
 # Records and heads up to the largest sequence are taken
 store PRODUCER=0:4611686018427387902
 < RECORD 4611686018427387902:4611686018427387904 => append 4611686018427387902:4611686018427387904
@@ -109,9 +112,16 @@ def test_greetings_of_one_name_are_limited() -> None:
     assert store.discarded == consumer.discarded == {TOO_OFTEN: 5}
 
 
-@pytest.mark.parametrize("question", ["GET-HEADS hello from=C", "CONSUMER-HELLO hello from=C"])
-def test_questions_for_heads_are_limited(question: str) -> None:
-    store = Player("store PRODUCER=0:5").machine
-    store.peer_joined("C", 0.0)
-    store.receive([message(question)] * 11_000, 0.0)
-    assert store.discarded[TOO_OFTEN] == pytest.approx(1000, abs=1)
+@pytest.mark.parametrize(
+    ("setup", "question"),
+    [
+        ("store PRODUCER=0:5", "GET-HEADS hello from=C"),
+        ("store PRODUCER=0:5", "CONSUMER-HELLO hello from=C"),
+        ("producer settled published=10", "GET-HEADS hello from=C"),
+    ],
+)
+def test_questions_for_heads_are_limited(setup: str, question: str) -> None:
+    machine = Player(setup).machine
+    machine.peer_joined("C", 0.0)
+    machine.receive([message(question)] * 11_000, 0.0)
+    assert machine.discarded[TOO_OFTEN] == pytest.approx(1000, abs=1)
