@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 import socket
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import ExitStack
 from random import Random
 
 import attrs
@@ -13,14 +13,12 @@ import trio
 import trio.testing
 import zmq
 
-from dafka.transport import AcceptedConnection, AcceptedConnections, Socket, open_context
-from dafka.transport import accepted as module
+from dafka.transport import AcceptedConnection, AcceptedConnections
 from dafka.transport.accepted import REBIND_S, SILENT_S
 from dafka.transport.connections import CONNECTIONS_MIN, RESERVED_DESCRIPTORS
 from dafka.transport.connector import Handshake, Outcome
 from tests.transport.scripted_monitor import ScriptedSocket
 from tests.transport.test_connections import connected
-from tests.waiting import DEADLINE_S
 
 
 @attrs.define
@@ -251,44 +249,3 @@ async def test_the_tables_of_a_process_share_its_descriptors(descriptor_limits: 
     for table in tables:
         table.close()
     assert AcceptedConnections._process_count == 0
-
-
-async def test_real_connections_are_counted_by_events_and_not_examined(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("find_connection", "end_connection", "is_open"):
-        monkeypatch.setattr(module, name, None)
-    ended, spoken = list[int](), list[AcceptedConnection]()
-    with trio.fail_after(DEADLINE_S):
-        async with open_context(0) as context, AsyncExitStack() as stack:
-            listener, peer = (Socket(context.socket(kind)) for kind in (zmq.SocketType.XPUB, zmq.SocketType.SUB))
-            accepted = AcceptedConnections(listener, 1000)
-            stack.callback(accepted.close)
-            for each in (listener, peer):
-                stack.callback(each.close, 0)
-            accepted.on_ended(ended.append)
-            accepted.on_first_message(spoken.append)
-
-            async def wait_count(count: int) -> None:
-                while len(accepted) != count:
-                    accepted.update()
-                    await trio.sleep(0.001)
-
-            host, _, port = listener.bind("tcp://127.0.0.1:*").removeprefix("tcp://").partition(":")
-            async with AsyncExitStack() as streams:
-                for _ in range(5):
-                    await streams.enter_async_context(await trio.open_tcp_stream(host, int(port)))
-                await wait_count(5)
-                peer.subscribe(b"x")
-                peer.connect(f"tcp://{host}:{port}")
-                ((_, source),) = await listener.receive_with_sources(1)
-                await wait_count(6)
-                connection = accepted.find(source.connection)
-                assert connection is not None
-                assert (connection.number, connection.is_silent) == (6, False)
-                assert accepted.find(source.connection) is connection
-                assert spoken == [connection]
-                assert accepted.find(10**6) is None
-                peer.close(0)
-                await wait_count(5)
-                assert ended == [6]
-            await wait_count(0)
-            assert sorted(ended) == [1, 2, 3, 4, 5, 6]
