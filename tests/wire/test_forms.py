@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from dafka.batches import Compression, check_crc, decode_records
+from dafka.batches import Compression, check_crc, decode_records, encode_batch
 from dafka.packed_bytes import pack
 from dafka.records import Partition, Record, RecordBatch
 from dafka.wire import (
@@ -71,13 +71,8 @@ def test_records_come_back_from_the_contents_of_single_ones(seed: int) -> None:
 
 def test_an_envelope_of_two_records_is_a_value() -> None:
     envelope = bytearray(wrap_records(RecordBatch(HERE, 7, [None]))[0])
-    two = ENVELOPE_MAGIC + encode_two()
+    two = ENVELOPE_MAGIC + encode_batch(0, [b"a", b"b"], timestamps=1)
     assert [record.value for record in unwrap_records(HERE, 7, [two, bytes(envelope)])] == [two, None]
-
-
-def encode_two() -> bytes:
-    (data,) = BatchEncoder(Dialect.RFC46, is_wanted=lambda _: True).compress(RecordBatch(HERE, 0, [b"a", b"b"])).encoded
-    return data
 
 
 def test_removed_records_are_sent_as_empty_ones() -> None:

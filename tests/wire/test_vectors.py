@@ -7,7 +7,6 @@ from pathlib import Path
 from dafka.wire import (
     MESSAGES,
     WELCOME,
-    BatchDecoder,
     Command,
     Dialect,
     DirectEarliest,
@@ -17,7 +16,6 @@ from dafka.wire import (
     GetPosition,
     GetTopics,
     RecordBatchMessage,
-    RecordRun,
     TowerBeacon,
     decode,
     decode_subscription,
@@ -53,12 +51,6 @@ def test_recorded_messages_are_read_and_written_back_byte_for_byte() -> None:
         message, dialect = decode(frames)
         assert dialect is Dialect.LIBDAFKA
         assert encode(message, dialect) == frames
-
-
-def test_recorded_contents_arrive_in_the_order_they_were_published() -> None:
-    runs = [item for item in BatchDecoder().decode(recorded("message")) if isinstance(item, RecordRun)]
-    live = {run.batch.partition.topic: list(run.batch.values) for run in runs if run.requestor is None}
-    assert live == {"hello": [b"one", b"two", b"three", b"four", b"five"], "events": [b"alpha", b"beta", b"gamma"]}
 
 
 def test_recorded_beacons_are_read_and_written_back_byte_for_byte() -> None:
