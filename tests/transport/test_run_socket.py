@@ -186,3 +186,7 @@ async def test_slow_messages_of_peers_on_probation_are_received_a_few_at_a_time(
         await subscriber._pause_restricted()
         counts.append(subscriber._restricted_count)
     assert counts == [PROBATION_COUNT_MAX, 10, 1, 2, 4]
+    subscriber._restricted_groups.extend([(singles(1), PEER)] * 2)
+    await subscriber.receive_restricted()
+    await subscriber._pause_restricted()
+    assert subscriber._restricted_count == 4, "there is no need for more while others wait"
