@@ -6,10 +6,10 @@ import json
 import signal
 import struct
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.request import Request, urlopen
 
 import attrs
@@ -33,7 +33,10 @@ TOWER = "tower"
 CLOCK = Path(__file__).parent / "clock"
 """The folder with the module that sets the clocks of processes."""
 
-QUICK: dict[str, dict[str, Any]] = {
+Settings: TypeAlias = Mapping[str, Mapping[str, Any]]
+"""Settings by section."""
+
+QUICK: Settings = {
     "broker": {"preferred_leader_after_ms": 3000, "replace_replicas_after_ms": 20_000, "copy_rate_bytes": 2**20},
     "beacon": {"interval_ms": 250, "timeout_ms": 1000},
     "fetch": {"retry_ms": 200, "retry_max_ms": 1000},
@@ -60,12 +63,15 @@ class BrokerNode:
 class ProcessCluster:
     """A cluster, opened by `open_cluster`."""
 
-    def __init__(self, network: Network, folder: Path, timeline: Timeline, nursery: trio.Nursery) -> None:
+    def __init__(
+        self, network: Network, folder: Path, timeline: Timeline, nursery: trio.Nursery, settings: Settings
+    ) -> None:
         self.network = network
         self.folder = folder
         self.timeline = timeline
         self.brokers: dict[str, BrokerNode] = {}
         self._nursery = nursery
+        self._settings = settings
         self._tower_ports = (5556, 5557)
         self._tower_host = ""
 
@@ -90,7 +96,7 @@ class ProcessCluster:
         name = f"broker-{number}"
         place = await self.network.add(name)
         kafka, http = (9092, 8080) if self.network.can_split else free_ports(2)
-        own: dict[str, dict[str, Any]] = {
+        own: Settings = {
             "node": {"bind": f"tcp://{place.host}:*", "tower_timeout_ms": 120_000},
             "beacon": {"tower": [":".join(map(str, (self._tower_host, *self._tower_ports)))], "advertise": place.host},
             "kafka": {"listen": f"{place.host}:{kafka}", "advertised_listener": f"{place.host}:{kafka}"},
@@ -100,11 +106,11 @@ class ProcessCluster:
             "clients": {"allow_unauthenticated": "on"},
         }
         config = self.folder / f"{name}.toml"
-        sections = {section: QUICK.get(section, {}) | own.get(section, {}) for section in QUICK | own}
-        rows = {
-            name: [f"{key} = {json.dumps(value)}" for key, value in each.items()] for name, each in sections.items()
-        }
-        config.write_text("\n".join(line for section in rows for line in (f"[{section}]", *rows[section], "")))
+        lines: list[str] = []
+        for section in dict.fromkeys((*self._settings, *own)):
+            values = {**self._settings.get(section, {}), **own.get(section, {})}
+            lines += [f"[{section}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items()), ""]
+        config.write_text("\n".join(lines))
         command = (sys.executable, "-m", "dafka", "broker", "-v", "--config", str(config))
         clock = self.folder / f"{name}.clock"
         set_clock(clock, 0.0)
@@ -203,14 +209,16 @@ class ProcessCluster:
 
 
 @asynccontextmanager
-async def open_cluster(folder: Path, brokers: int = 3, *, is_split: bool = False) -> AsyncIterator[ProcessCluster]:
+async def open_cluster(
+    folder: Path, brokers: int = 3, *, is_split: bool = False, settings: Settings = QUICK
+) -> AsyncIterator[ProcessCluster]:
     """Run a cluster during the block; at its end, or on any failure, all processes are killed."""
     timeline = Timeline(folder / "timeline.txt")
     network = await open_network(is_split=is_split)
     try:
         with unwrap_group():
             async with trio.open_nursery() as nursery:
-                cluster = ProcessCluster(network, folder, timeline, nursery)
+                cluster = ProcessCluster(network, folder, timeline, nursery, settings)
                 await cluster.start_tower()
                 added = [await cluster.add() for _ in range(brokers)]
                 await cluster.start(*added)
