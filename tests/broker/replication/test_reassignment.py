@@ -12,6 +12,7 @@ from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata.replica_placement import Reason
 from dafka.broker.core.partition_address import INDEX_TOPIC
 from dafka.broker.core.replication.replica import Replica
+from dafka.broker.node import BrokerNode
 from dafka.broker.replication.preferred_leader import PreferredLeaderElections
 from dafka.errors import ConfigError
 from tests.broker.replication.virtual_cluster import VirtualCluster, open_virtual_cluster, wait_for
@@ -181,13 +182,21 @@ async def test_a_broker_that_has_deleted_what_it_has_written_gets_it_from_others
         assert first.storage.durable_end(partition) == 2
 
 
-async def test_a_broker_with_too_little_space_gets_no_logs(autojump_clock: MockClock) -> None:
+async def test_a_broker_with_too_little_space_gets_no_logs(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with open_virtual_cluster() as cluster:
         await cluster.start("A", "B", **QUICK)
         await cluster.start("C", full_bytes=2**62, **QUICK)
-        cluster.brokers["C"].membership.update_registration(free_bytes=1)
-        await wait_for(lambda: all(each.brokers.find("C" * 32) is not None for each in cluster.brokers.values()))
         found = cluster.brokers["C"].replicator.reassigner
+        monkeypatch.setattr(found, "_measure_space", lambda: None)
+        cluster.brokers["C"].membership.update_registration(free_bytes=1)
+
+        def is_known(broker: BrokerNode) -> bool:
+            known = broker.brokers.find("C" * 32)
+            return known is not None and known.free_bytes == 1
+
+        await wait_for(lambda: all(map(is_known, cluster.brokers.values())))
         await cluster.brokers["A"].create_topic("orders", 1, replica_count=1).wait()
         await wait_for(lambda: cluster.leader() != "")
         assert cluster.replicas() in {"A", "B"}
