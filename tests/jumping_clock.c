@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stddef.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -22,13 +21,16 @@ static const time_t JUMPS_S[] = {0, 3 * 3600, -2 * 3600, 300, -40, 2 * 86400, -8
 
 #define JUMPS (sizeof JUMPS_S / sizeof *JUMPS_S)
 
+/* The jump that this thread has seen last: the times until which it waits contain it. */
+static _Thread_local time_t seen;
+
 static time_t jump(void)
 {
     struct timespec now;
     if (strcmp(program_invocation_short_name, "java") == 0)
         return 0;
     syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &now);
-    return JUMPS_S[now.tv_sec / SECONDS_BETWEEN_JUMPS % JUMPS];
+    return seen = JUMPS_S[now.tv_sec / SECONDS_BETWEEN_JUMPS % JUMPS];
 }
 
 int clock_gettime(clockid_t clock, struct timespec *now)
@@ -56,16 +58,17 @@ time_t time(time_t *result)
     return now.tv_sec;
 }
 
-/* Waits until a time that the caller read from this clock before some jump, or after it: the jump that is nearest counts. */
+int timespec_get(struct timespec *now, int base)
+{
+    if (base == TIME_UTC)
+        clock_gettime(CLOCK_REALTIME, now);
+    return base == TIME_UTC ? base : 0;
+}
+
 static int wait_until(pthread_cond_t *condition, pthread_mutex_t *mutex, const struct timespec *deadline)
 {
-    struct timespec now, end = *deadline;
-    syscall(SYS_clock_gettime, CLOCK_REALTIME, &now);
-    for (size_t i = 0; i < JUMPS; i++) {
-        time_t moved = deadline->tv_sec - JUMPS_S[i];
-        if (labs(moved - now.tv_sec) < labs(end.tv_sec - now.tv_sec))
-            end.tv_sec = moved;
-    }
+    struct timespec end = *deadline;
+    end.tv_sec -= seen;
     return pthread_cond_clockwait(condition, mutex, CLOCK_REALTIME, &end);
 }
 
