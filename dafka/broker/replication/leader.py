@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
@@ -23,6 +22,7 @@ from dafka.broker.log.index_reader import continue_log, read_tail, restore_log
 from dafka.broker.log.own_partitions import OwnPartitions
 from dafka.broker.log.waiters import LogWaiters
 from dafka.broker.replication.membership import Membership
+from dafka.broker.replication.pending_logs import READ_AGAIN_S, PendingLogs
 from dafka.errors import StorageError
 from dafka.records import Partition
 
@@ -33,9 +33,6 @@ IN_SYNC_S = 5.0
 
 PLACED_RECORDS = 100_000
 """How many records of a producer partition get offsets in one batch when a broker begins to lead a log."""
-
-READ_AGAIN_S = 1.0
-"""Seconds after which records are read again that could not be read."""
 
 HELD_S = 0.2
 """Seconds between two checks whether a new leader still leads, while it waits for records before its epoch."""
@@ -71,12 +68,10 @@ class LedLogs:
         self._merged: dict[str, tuple[LeaderAndEpoch, dict[LeaderAndEpoch, Offset]]] = {}
         self._locks: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)
         self._missing: dict[str, trio.Event] = {}
-        self._to_merge: dict[ReplicatedLog, None] = {}
-        self._has_to_merge = trio.Event()
+        self._to_merge = PendingLogs[ReplicatedLog]()
         self._nursery: trio.Nursery | None = None
         self._followed: dict[str, LeaderAndEpoch] = {}
-        self._to_follow: dict[str, None] = {}
-        self._has_to_follow = trio.Event()
+        self._to_follow = PendingLogs[str]()
 
     async def run(self) -> None:
         """Merge and follow logs until cancelled."""
@@ -98,7 +93,7 @@ class LedLogs:
         self._followed.pop(name, None)
         self._ready_from.pop(name, None)
         self._merged.pop(name, None)
-        self._to_follow.pop(name, None)
+        self._to_follow.discard(name)
         self._epoch_counts.pop(name, None)
         if name in self._locks and not self._locks[name].locked():
             del self._locks[name]
@@ -120,8 +115,7 @@ class LedLogs:
         """Check later whether these logs, if this broker leads them, have divergent records to merge."""
         for log in logs:
             if log.replica.led_epoch is not None:
-                self._to_merge[log] = None
-                self._has_to_merge.set()
+                self._to_merge.put(log)
 
     def move_high_watermark(self, log: ReplicatedLog, offset: Offset) -> None:
         """Apply a new high watermark to a log."""
@@ -269,30 +263,23 @@ class LedLogs:
     def _follow_later(self, log: ReplicatedLog) -> None:
         """Follow a log that another broker leads, if this broker has a rack, so that clients can read it here."""
         if self._brokers.own.rack and log.replica.led_epoch is None:
-            self._to_follow[log.name] = None
-            self._has_to_follow.set()
+            self._to_follow.put(log.name)
 
     async def _follow(self) -> None:
-        failed: dict[str, None] = {}
         while True:
-            with trio.move_on_after(READ_AGAIN_S if failed else math.inf):
-                await self._has_to_follow.wait()
-            self._has_to_follow = trio.Event()
-            following, self._to_follow, failed = self._to_follow | failed, {}, {}
-            for name in following:
+            for name in await self._to_follow.take():
                 log = self._logs.find(name)
                 state = None if log is None else self._log_table.find_log(log.topic, log.number, log.topic_id)
                 if log is not None and state is not None:
                     async with self._locks[name]:
-                        if not state.is_gone and not await self._follow_log(log, state):
-                            failed[name] = None
+                        if not state.is_gone:
+                            await self._follow_log(log, state)
             await trio.lowlevel.checkpoint()
 
-    async def _follow_log(self, log: ReplicatedLog, state: Log) -> bool:
-        """Follow a log. Return whether its index could be read."""
+    async def _follow_log(self, log: ReplicatedLog, state: Log) -> None:
         epoch = log.replica.latest.leader_epoch
         if log.replica.led_epoch is not None or not log.replica.local_epochs.is_complete(epoch):
-            return True
+            return
         arguments = (self._storage.storage, log, state, epoch)
         try:
             if self._followed.get(log.name) == epoch:
@@ -304,34 +291,28 @@ class LedLogs:
                 self._followed[log.name] = epoch
         except StorageError as error:
             _LOGGER.warning("cannot follow the log %s of %s yet: %s", log.number, log.topic, error)
-            return False
+            self._to_follow.put_failed(log.name)
+            return
         if not state.is_gone and log.replica.led_epoch is None:
             self._show_high_watermark(state, min(log.replica.high_watermark, state.index.end_offset))
             self.refresh(log)
-        return True
 
     # Merging
 
     async def _merge(self) -> None:
         """Append divergent records of other epochs to the logs that this broker leads."""
-        failed: dict[ReplicatedLog, None] = {}
         while True:
-            with trio.move_on_after(READ_AGAIN_S if failed else math.inf):
-                await self._has_to_merge.wait()
-            merging, self._to_merge, self._has_to_merge = self._to_merge | failed, {}, trio.Event()
-            failed = {}
-            for log in merging:
+            for log in await self._to_merge.take():
                 state = self._log_table.find_log(log.topic, log.number, log.topic_id)
-                if state is not None and state.leadership.is_led and not await self._merge_log(log, state):
-                    failed[log] = None
+                if state is not None and state.leadership.is_led:
+                    await self._merge_log(log, state)
             await trio.lowlevel.checkpoint()
 
-    async def _merge_log(self, log: ReplicatedLog, state: Log) -> bool:
-        """Merge divergent records into a log. Return whether they could be read."""
+    async def _merge_log(self, log: ReplicatedLog, state: Log) -> None:
         replica = log.replica
         led_epoch = replica.led_epoch
         if led_epoch is None:
-            return True
+            return
         merged_into, merged = self._merged.get(log.name, (led_epoch, {}))
         if merged_into != led_epoch:  # records merged into another epoch can be missing in this one
             merged = {}
@@ -358,13 +339,13 @@ class LedLogs:
                 _LOGGER.warning(
                     "cannot merge divergent records into the log %s of %s yet: %s", log.number, log.topic, error
                 )
-                return False
+                self._to_merge.put_failed(log)
+                return
             if replica.led_epoch != led_epoch or state.is_gone:
-                return True
+                return
             merged[epoch] = ends[epoch]
             self._log_table.merge_divergent(state, self.admitted(state, entries))
             self._storage.write()
-        return True
 
     def _has_ended(self, log: ReplicatedLog, epoch: LeaderAndEpoch, led_epoch: LeaderAndEpoch) -> bool:
         """Return whether the leader of an epoch no longer appends to it, as far as this broker knows."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 
@@ -21,6 +20,7 @@ from dafka.broker.log.broker_storage import BrokerStorage
 from dafka.broker.log.index_reader import read_index
 from dafka.broker.log.own_partitions import OwnPartitions
 from dafka.broker.replication.checkpoints import Checkpoints
+from dafka.broker.replication.pending_logs import PendingLogs
 from dafka.errors import StorageError
 from dafka.records import Partition, RecordBatch
 
@@ -28,9 +28,6 @@ _LOGGER = logging.getLogger("dafka.broker")
 
 ADOPTED_TOGETHER = 50
 """Number of logs that are loaded before other tasks run."""
-
-READ_AGAIN_S = 1.0
-"""Seconds after which a log is loaded again that could not be read."""
 
 
 class ReplicaLoader:
@@ -59,13 +56,11 @@ class ReplicaLoader:
         self._checkpoints = checkpoints
         self._indexes = indexes
         self._take_part = take_part
-        self._waiting: dict[Log, None] = {}
-        self._has_waiting = trio.Event()
+        self._waiting = PendingLogs[Log]()
 
     def put(self, log: Log) -> None:
         """Load a log soon."""
-        self._waiting[log] = None
-        self._has_waiting.set()
+        self._waiting.put(log)
 
     async def load_first(self) -> None:
         """Load the logs that other brokers are known to replicate, before these learn of this broker."""
@@ -75,13 +70,8 @@ class ReplicaLoader:
 
     async def run(self) -> None:
         """Load logs until cancelled."""
-        failed: list[Log] = []
         while True:
-            with trio.move_on_after(READ_AGAIN_S if failed else math.inf):
-                await self._has_waiting.wait()
-            self._waiting.update(dict.fromkeys(failed))
-            failed = []
-            states, self._waiting, self._has_waiting = list(self._waiting), {}, trio.Event()
+            states = await self._waiting.take()
             own = [each for each in states if self._log_table.leads(each) and not each.is_replicated]
             if own:
                 for state in own:
@@ -89,31 +79,29 @@ class ReplicaLoader:
                 self._storage.write()
                 await self._storage.wait_durable()
             for number, state in enumerate(states):
-                is_known = self._log_table.find_log(state.topic, state.number) is state
-                if is_known and not await self._load(self._log_table.topics[state.topic], state):
-                    failed.append(state)
+                if self._log_table.find_log(state.topic, state.number) is state:
+                    await self._load(self._log_table.topics[state.topic], state)
                 if number % ADOPTED_TOGETHER == 0:
                     await trio.lowlevel.checkpoint()
             self._mesh.ask_heads((*{each.topic for each in states}, INDEX_TOPIC))
 
-    async def _load(self, topic: Topic, state: Log) -> bool:
-        """Load the replica of a log. Return whether its indexes could be read."""
+    async def _load(self, topic: Topic, state: Log) -> None:
         number, name = state.number, name_log(topic.topic_id, state.number)
         if self._logs.find(name) is not None:
-            return True
+            return
         replicas = topic.placement[number] if number < len(topic.placement) else (self._mesh.address,)
         checkpoints = self._checkpoints.take(topic.name, self._indexes.get(name, ()))
         try:
             index, ends = await self._read_indexes(name, checkpoints)
         except StorageError as error:
             _LOGGER.warning("cannot load the log %s of %s yet: %s", number, topic.name, error)
-            return False
+            self._waiting.put_failed(state)
+            return
         if self._log_table.find_log(topic.name, number) is not state:
-            return True
+            return
         log = self._logs.add(topic, number, replicas, index, checkpoints)
         self._announce_ended(state, log, ends)
         self._take_part(log, state)
-        return True
 
     async def _read_indexes(
         self, name: str, checkpoints: Mapping[Partition, Checkpoint]
