@@ -48,7 +48,7 @@ class Offloader:
         self.tails: dict[Partition, tuple[int, int]] = {}
         """Partitions of which a segment is being committed: the new boundary, and the size of the records behind it."""
         self.deleted: set[Partition] = set()
-        """Partitions that were deleted since a segment was begun. Its records are not those that are there now."""
+        """Partitions that were deleted after the last segment was begun. Its records must not come back."""
         self.moved_records = 0
         self.moved_bytes = 0
         self.failures = 0

@@ -144,7 +144,9 @@ class SegmentWriter:
         if not self._waiting:
             return
         raw = sorted({name for batch in self._waiting for name in find_raw_columns(batch)})
-        schema = _schema_with(raw)
+        schema = arrow_schema([*ARROW_TYPES])
+        for name in raw:
+            schema = schema.append(pa.field(name, RAW_TYPES[name]))
         tables = []
         for batch in self._waiting:
             arrays = to_arrow(batch, [*ARROW_TYPES]).columns + [to_raw_array(batch, name) for name in raw]
@@ -159,8 +161,7 @@ class SegmentWriter:
     def _write_body(self) -> tuple[memoryview, bytes]:
         """Return the Parquet file without its footer, and the footer."""
         sink = pa.BufferOutputStream()
-        raw = sorted({name for table in self._tables for name in table.column_names if name in RAW_TYPES})
-        schema = _schema_with(raw)
+        schema = pa.unify_schemas([table.schema for table in self._tables])
         with pq.ParquetWriter(
             sink,
             schema,
@@ -270,16 +271,8 @@ def _extend_runs(runs: list[TransactionRun], batch: RecordBatch) -> None:
             runs.append(run)
 
 
-def _schema_with(raw: Iterable[str]) -> pa.Schema:
-    """Return the schema of records with some of the raw columns."""
-    schema = arrow_schema([*ARROW_TYPES])
-    for name in raw:
-        schema = schema.append(pa.field(name, RAW_TYPES[name]))
-    return schema
-
-
 def _with_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return a table with the columns of a schema; those that it does not have are nulls."""
+    """Return a table with the columns of a schema, in its order. Missing columns are filled with nulls."""
     for field in schema:
         if field.name not in table.column_names:
             table = table.append_column(field, pa.nulls(len(table), field.type))

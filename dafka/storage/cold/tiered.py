@@ -6,7 +6,8 @@ those from it on from the hot storage. While the hot storage drops records that 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
 
 import attrs
 import pyarrow as pa
@@ -209,17 +210,13 @@ class TieredStorage:
 
     async def trim(self, partition: Partition, earliest_sequence: int) -> None:
         """See `Storage.trim`. Objects whose records are all dropped are deleted."""
-        self._require_writer()
-        async with self._manifest_store.lock:
-            await self._manifest_store.refresh_stale()
+        async with self._dropping():
             await self._trim_cold(partition, earliest_sequence)
             await self.hot.trim(partition, earliest_sequence)
 
     async def reset_to(self, partition: Partition, next_sequence: int) -> None:
         """See `Storage.reset_to`."""
-        self._require_writer()
-        async with self._manifest_store.lock:
-            await self._manifest_store.refresh_stale()
+        async with self._dropping():
             info = await self.hot.find_partition(partition) or PartitionInfo()
             if next_sequence < info.end_sequence:
                 raise StorageSequenceError(
@@ -230,9 +227,7 @@ class TieredStorage:
 
     async def apply_retention(self, policy: RetentionPolicy, topic: str | None = None) -> dict[Partition, int]:
         """See `Storage.apply_retention`. Both tiers count. The cold tier drops whole segments."""
-        self._require_writer()
-        async with self._manifest_store.lock:
-            await self._manifest_store.refresh_stale()
+        async with self._dropping():
             await self.offloader.finish_moves()
             infos = await self.partitions(topic)
             cut_at = None if policy.age_ms is None else now_ms() - policy.age_ms
@@ -300,9 +295,7 @@ class TieredStorage:
     async def _delete_partitions(self, partitions: Collection[Partition]) -> None:
         """See `DeletesPartitions.delete_partitions`."""
         assert isinstance(self.hot, DeletesPartitions)
-        self._require_writer()
-        async with self._manifest_store.lock:
-            await self._manifest_store.refresh_stale()
+        async with self._dropping():
             await self._drop_cold(partitions)
             self.offloader.deleted.update(partitions)
             await self.hot.delete_partitions(partitions)
@@ -313,22 +306,32 @@ class TieredStorage:
         Otherwise a tombstone could go while an earlier value of its key stays in an object.
         """
         assert isinstance(self.hot, CompactsPartitions)
-        self.offloader.hot_topics.add(partition.topic)
-        if self._manifest_store.is_stale or self._contents.find(partition) is not None:
-            await trio.lowlevel.checkpoint()
-            return None
-        return await self.hot.find_compactable(partition, clean_end)
+        return await self.hot.find_compactable(partition, clean_end) if await self._may_compact(partition) else None
 
     async def _compact(
         self, partition: Partition, end_sequence: int, find_removed: FindRemoved, throttle: Throttle
     ) -> Compacted:
         """See `CompactsPartitions.compact`."""
         assert isinstance(self.hot, CompactsPartitions)
+        if not await self._may_compact(partition):
+            return Compacted()
+        return await self.hot.compact(partition, end_sequence, find_removed, throttle)
+
+    @asynccontextmanager
+    async def _dropping(self) -> AsyncIterator[None]:
+        """Keep the manifest as it is during a block that drops records, and first find out what it is."""
+        self._require_writer()
+        async with self._manifest_store.lock:
+            await self._manifest_store.refresh_stale()
+            yield
+
+    async def _may_compact(self, partition: Partition) -> bool:
+        """Keep the records of a topic hot from now on. Return whether all of a partition are known to be."""
         self.offloader.hot_topics.add(partition.topic)
         if self._manifest_store.is_stale or self._contents.find(partition) is not None:
             await trio.lowlevel.checkpoint()
-            return Compacted()
-        return await self.hot.compact(partition, end_sequence, find_removed, throttle)
+            return False
+        return True
 
     # Reading
 
