@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import attrs
 import trio
 
 from dafka.broker.core.log.log_table import LogTable
-from dafka.broker.core.partition_address import parse_address
+from dafka.broker.core.metadata.topic_table import TopicTable
 from dafka.internal_topics import is_internal_topic
 from dafka.protocol import StoreMachine
 from dafka.records import Partition
@@ -71,9 +71,7 @@ class Inventory:
     _machine: StoreMachine
     storage: Storage
     _log_table: LogTable
-    _is_orphan: Callable[[Partition], bool]
-    _deleted_ids: Container[str] = ()
-    """The ids of deleted topics."""
+    _topics: TopicTable
     _measurements: OrderedDict[str | None, _Measurement] = attrs.field(init=False, factory=OrderedDict)
 
     def topics_without_logs(self) -> list[str]:
@@ -91,7 +89,7 @@ class Inventory:
         return {
             each: stored.durable_end(each) - stored.earliest.get(each, 0)
             for each in partitions
-            if self._is_orphan(each)
+            if self._topics.is_orphan(each)
         }
 
     def record_count(self, topic: str) -> int:
@@ -100,11 +98,7 @@ class Inventory:
         The logs of a deleted topic do not count: their partitions are still there for a moment.
         """
         ends = self._machine.stored.durable.get(topic, {})
-        return sum(end for address, end in ends.items() if not self._is_deleted(address))
-
-    def _is_deleted(self, address: str) -> bool:
-        found = parse_address(address)
-        return found is not None and found.topic_id in self._deleted_ids
+        return sum(end for address, end in ends.items() if not self._topics.is_deleted(address))
 
     async def stored_topics(self) -> list[StoredTopic]:
         """Return all topics in the storage, the largest first. Raises `StorageError`."""

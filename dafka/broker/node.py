@@ -98,7 +98,7 @@ class BrokerNode:
         self.membership = self.replicator.membership
         self.leases = self.replicator.leases
         pipeline.stages = (offsets, WriteLocalState(state), self._own, self.replicator, self.storage)
-        self.inventory = Inventory(machine, storage, log_table, tables.topics.is_orphan, tables.topics.deleted_ids)
+        self.inventory = Inventory(machine, storage, log_table, tables.topics)
         self._machine = machine
         self._log_count = config.kafka.log_count
 

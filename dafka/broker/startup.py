@@ -13,7 +13,7 @@ from dafka.broker.core.log.offset_assigner import OffsetAssigner
 from dafka.broker.core.metadata.brokers import BROKERS_TOPIC
 from dafka.broker.core.metadata.topics import TOPICS_TOPIC
 from dafka.broker.core.node_machine import BrokerMachine
-from dafka.broker.core.partition_address import INDEX_TOPIC, parse_address
+from dafka.broker.core.partition_address import INDEX_TOPIC
 from dafka.broker.core.positions import RecordSequence
 from dafka.broker.core.replication.checkpoints import CHECKPOINTS_TOPIC
 from dafka.broker.core.replication.records import BRANCHES_TOPIC
@@ -81,11 +81,7 @@ async def _drop_deleted(broker: BrokerNode, stored: dict[Partition, PartitionInf
 
     Partitions of unknown topics stay, because a topic can become known later.
     """
-    deleted = []
-    for partition in stored:
-        address = parse_address(partition.address)
-        if address is not None and address.topic_id in broker.replicator.topic_table.deleted_ids:
-            deleted.append(partition)
+    deleted = [each for each in stored if broker.replicator.topic_table.is_deleted(each.address)]
     if deleted:
         broker.deletion.delete_partitions(deleted)
         for partition in deleted:

@@ -98,6 +98,11 @@ class TopicTable:
         found = [each.topic() for each in self._living.get(name, {}).values()]
         return sorted(found, key=lambda topic: (topic.created_at, topic.topic_id))
 
+    def is_deleted(self, address: str) -> bool:
+        """Return whether a partition with this address belongs to a log of a deleted topic."""
+        found = parse_address(address)
+        return found is not None and found.topic_id in self.deleted_ids
+
     def is_orphan(self, partition: Partition) -> bool:
         """Return whether a partition belongs to a log of a topic that this table does not have.
 
