@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -305,7 +306,7 @@ GROUPS = {"node": node_options, "up": up_options, "tower": tower_options, "confi
 def quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Keep the logging of the tests as it is, and the environment out of them."""
     monkeypatch.setattr(options, "start_logging", lambda config: None)
-    monkeypatch.setattr(options.os, "environ", {})  # type: ignore[attr-defined]
+    monkeypatch.setattr(os, "environ", {})
     monkeypatch.chdir(tmp_path)
 
 

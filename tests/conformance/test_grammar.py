@@ -358,7 +358,9 @@ def parse(sent: str) -> list[tuple[Role, Message]]:
     """Return messages of words such as `C:FETCH`, `C:FETCH>Q` (to Q) or `S:ACK>P=S` (from the address S)."""
     messages = []
     for word in sent.split():
-        role, name, target, address = re.fullmatch(r"(\w):([\w-]+)(?:>(\w+))?(?:=(\w+))?", word).groups()  # type: ignore[union-attr]
+        parts = re.fullmatch(r"(\w):([\w-]+)(?:>(\w+))?(?:=(\w+))?", word)
+        assert parts is not None, word
+        role, name, target, address = parts.groups()
         topic = (target or ADDRESSED.get(name, "hello")).encode()
         values = VALUES | {"address": (address or SENDERS.get(name, role)).encode()}
         fields = GRAMMAR.formats.by_name[name].field_names

@@ -14,7 +14,7 @@ from dafka_conformance.targets import (
     open_target,
     shipped_targets,
 )
-from dafka_conformance.targets.line_formats import InputFormat, OutputFormat
+from dafka_conformance.targets.line_formats import InputFormat, LineParser, OutputFormat
 from dafka_conformance.targets.toml_tables import Template
 
 STORE = '[store]\ncommand = ["{python}", "{sub}", "{pub}"]\n'
@@ -184,7 +184,7 @@ def test_input_is_one_line_per_record() -> None:
             InputFormat.from_template(Template.parse(text))
 
 
-def parser(text: str, topic: bytes = b"orders"):  # type: ignore[no-untyped-def]
+def parser(text: str, topic: bytes = b"orders") -> LineParser:
     return OutputFormat.from_template(Template.parse(text)).parser(topic)
 
 

@@ -9,6 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from operator import methodcaller
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -129,8 +130,8 @@ async def test_any_failing_call_changes_nothing_and_the_next_one_succeeds(
             new = batch(0, 1, partition=Partition("new", f"{number}"), stored_at=number)
             batches = [batch(end, 4, 20, stored_at=end), new]
             operations: tuple[Callable[[Storage], Awaitable[None]], ...] = (
-                lambda it, batches=batches: it.append(batches),  # type: ignore[misc]
-                lambda it, end=end: it.trim(PARTITION, end - 7),  # type: ignore[misc]
+                methodcaller("append", batches),
+                methodcaller("trim", PARTITION, end - 7),
             )
             for operation in operations:
                 calls, failing_call = 0, number // 4 + 1

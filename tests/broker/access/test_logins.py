@@ -156,7 +156,7 @@ async def in_time(clock: trio.testing.MockClock, function: Callable[[], Awaitabl
 
 
 async def test_only_so_many_failures_are_remembered() -> None:
-    """Those of the pair that has failed least recently are forgotten."""
+    """The failures of the host and user that failed longest ago are forgotten first."""
     logins = Logins(remembered_max=2)
     for user, count in (("anne", FAILURES_FREE - 1), ("bob", FAILURES_FREE), ("anne", 1), ("carl", FAILURES_FREE)):
         for _ in range(count):

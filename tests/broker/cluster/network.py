@@ -53,7 +53,7 @@ class Network:
         assert not list(pairs), "the loopback address cannot be split"
 
     async def slow_down(self, names: Iterable[str], bits_per_s: int) -> None:
-        """Let these nodes only send at this rate. Packets wait in long queues."""
+        """Limit the rate at which these nodes send. Packets wait in long queues."""
         assert not list(names), "the loopback address cannot be slowed down"
 
     async def close(self) -> None:

@@ -171,8 +171,9 @@ async def test_requests_get_the_error_of_a_shard_that_is_elsewhere_loading_or_lo
             await serving.lead(1)
         serving.shards[-1].records.loads.set()
         await wait_all_tasks_blocked()
-        assert serving.coordinators.any() is serving.find()
-        serving.find().execute([UNSETTLED])  # type: ignore[union-attr]
+        shard = serving.coordinators.any()
+        assert shard is serving.find()
+        shard.execute([UNSETTLED])
         async with serving.asking() as found:
             assert found == {}
             await serving.lead(2, is_led=False)

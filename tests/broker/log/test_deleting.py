@@ -13,7 +13,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from dafka.broker.core.log.offset_assigner import OffsetAssigner
 from dafka.broker.core.partition_address import INDEX_TOPIC
-from dafka.broker.core.positions import Offset
+from dafka.broker.core.positions import Offset, RecordSequence
 from dafka.broker.log.durable_waits import FAILING_S
 from dafka.errors import StorageError, TopicDeletedError
 from dafka.records import Partition, RecordBatch
@@ -160,7 +160,7 @@ async def test_storage_gives_room_and_offsets_when_records_are_durable_and_drops
         native = RecordBatch(Partition("orders", "D" * 32), 0, [b"n"] * 4, timestamps=[1] * 4)
         await disk.append([native])
         await storage.assign_offsets(log, native)
-        assert log.index.find("D" * 32, native.first_sequence) == 11  # type: ignore[arg-type]
+        assert log.index.find("D" * 32, RecordSequence(native.first_sequence)) == 11
         trim = disk.trim
 
         async def trim_own(partition: Partition, sequence: int) -> None:
@@ -202,8 +202,7 @@ async def test_records_before_the_start_of_a_log_are_dropped_at_all_replicas(aut
         assert cluster.earliest(leader, native, former, later) == [5, 5, 3]
         await trio.sleep(3)
         unreadable.clear()
-        for name in "BC":
-            await wait_for(lambda name=name: cluster.earliest(name, native, former, later) == [5, 5, 3])  # type: ignore[misc]
+        await wait_for(lambda: all(cluster.earliest(each, native, former, later) == [5, 5, 3] for each in "BC"))
         await cluster.start("A", store_retention_interval_ms=1000)
         await wait_for(lambda: cluster.in_sync() == "ABC" and cluster.earliest("A", former, later)[1] == 3)
         await cluster.stop(leader)

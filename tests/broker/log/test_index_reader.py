@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from itertools import combinations
+from typing import Any
 
 import pytest
 from trio.testing import MockClock
@@ -142,7 +143,7 @@ TAIL_BATCHES = [(0, 4), (4, 1), (5, 2)]
 @pytest.mark.parametrize("is_rewritten", [False, True])
 async def test_the_tail_of_a_divergent_epoch_has_exactly_the_leaders_records_in_the_range(is_rewritten: bool) -> None:
     epoch = LeaderAndEpoch(1024, "b")
-    log = Followed()
+    log: Any = Followed()
     entries: list[RunEntry | BatchEntry] = [run_entry(*run) for run in RUNS]
     entries += [batch_entry(first, count, 7, 0, first, 0, 0) for first, count in TAIL_BATCHES]
     values = [encode_entries([each]) for each in entries]
@@ -154,7 +155,7 @@ async def test_the_tail_of_a_divergent_epoch_has_exactly_the_leaders_records_in_
         read = [each async for each in read_index(storage, log.index_partition(epoch), first, end)]
         assert [value for each in read for value in each.values] == values[first:end]
     for begin, end in combinations(range(11), 2):
-        found = await read_tail(storage, log, epoch, Offset(begin), Offset(end))  # type: ignore[arg-type]
+        found = await read_tail(storage, log, epoch, Offset(begin), Offset(end))
         cut = [(max(at, begin), first + max(begin - at, 0), min(stop, end)) for at, first, stop in own]
         wanted = [(at, "leader-b", first, stop - at) for at, first, stop in cut if stop > at]
         assert [tuple(each) for each in found if isinstance(each, RunEntry)] == wanted

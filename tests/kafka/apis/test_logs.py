@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -259,7 +260,7 @@ def client(door: Door) -> Iterator[Client]:
 def test_any_history_of_logs_follows_the_model(client: Client, seed: int) -> None:
     history = History(client, seed)
     changes = [history.append] * 3 + [history.end_transaction, history.delete]
-    changes += [lambda each=each: history.append(each) for each in history.producers]  # type: ignore[misc]
+    changes += [partial(history.append, each) for each in history.producers]
     for _ in range(60):
         history.random.choice(changes)()
         for check in (history.check_offsets, history.check_reads, history.check_epochs, history.check_producers):

@@ -249,8 +249,9 @@ def test_settings_are_described_by_name(client: Client) -> None:
 
 async def test_settings_of_a_broker_are_those_of_its_configuration() -> None:
     cluster = FakeCluster()
-    numbers = {"rebalance_delay_ms": 1, "session_timeout_min_ms": 2, "message_bytes_max": 3000, "log_count": 4}
-    config = Config().with_kafka(**numbers, request_bytes_max=5000).with_broker(replicas=3)  # type: ignore[arg-type]
+    numbers: dict[str, Any] = {"rebalance_delay_ms": 1, "session_timeout_min_ms": 2, "message_bytes_max": 3000}
+    numbers["log_count"] = 4
+    config = Config().with_kafka(**numbers, request_bytes_max=5000).with_broker(replicas=3)
     for created, users, certificate, scheme in (
         ("on", "", "", "PLAINTEXT"),
         ("off", "users", "", "SASL_PLAINTEXT"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import inspect
 import io
-import re
 import tracemalloc
 from collections.abc import Iterator
 from importlib import resources
@@ -122,7 +121,8 @@ def test_every_version_is_read_as_it_was_written_by_us_and_by_kio() -> None:
 
 def kio_entity(message: type[Message], version: int) -> Any:
     """Return kio's class for a version of a message; None if it has none."""
-    api, kind = re.fullmatch(r"(\w+)(Request|Response)", message.__name__).groups()  # type: ignore[union-attr]
+    kind = "Request" if message.__name__.endswith("Request") else "Response"
+    api = message.__name__.removesuffix(kind)
     try:
         module = importlib.import_module(f"kio.schema.{snake(api)}.v{version}.{kind.lower()}")
     except ModuleNotFoundError:

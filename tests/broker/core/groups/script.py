@@ -91,7 +91,7 @@ class Script:
         return next((name for name, each in self.ids.items() if each == member_id), "another one")
 
     def do_settings(self, *words: str) -> None:
-        """`settings NAME=VALUE...`: begin with other settings than those of a group that does not wait at first."""
+        """`settings NAME=VALUE...`: begin again, with these settings and without the delay of a first rebalance."""
         self.begin(attrs.evolve(NO_DELAY, **fields_of(words)))
 
     def do_kafka(self) -> None:
@@ -113,7 +113,7 @@ class Script:
         self.waiting[self.groups.join(member_id, **fields)] = name
 
     def do_sync(self, name: str, *words: str) -> None:
-        """`sync CLIENT [FIELD=VALUE...] [to CLIENT=ASSIGNMENT...]`: ask for the assignment, and send those of all."""
+        """`sync CLIENT [FIELD=VALUE...] [to CLIENT=ASSIGNMENT...]`: ask for the assignment; leaders send all."""
         place = words.index("to") if "to" in words else len(words)
         given = {
             self.ids[each]: data.encode() for each, _, data in (word.partition("=") for word in words[place + 1 :])

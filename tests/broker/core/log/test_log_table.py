@@ -259,7 +259,7 @@ def test_records_are_placed_by_their_keys_in_all_logs_also_after_a_restart_and_w
 
 
 def check_placed(draw: random.Random, index: LogIndex, places: Sequence[tuple[str, int]]) -> None:
-    """Compare the runs of some records of a partition with those of their places that are before an offset."""
+    """Compare what `placed` returns for some records of a partition with the offsets that they have, up to a limit."""
     address, first, count = draw.choice([LEADER, "P", "Q"]), draw.randrange(20), draw.randrange(20)
     end_offset = draw.randint(0, len(places))
     runs = index.placed(address, RecordSequence(first), RecordSequence(first + count), Offset(end_offset))

@@ -67,7 +67,7 @@ class Leaders:
         self.markers = self.log.index.marker_count
 
     def stop(self) -> None:
-        """Another broker leads: this one assigns no more offsets."""
+        """Stop leading: another broker assigns the offsets from now on."""
         table, log, former_end = self.order.table, self.log, self.log.index.end_offset
         assert table.withdraw(log, log.leader_partition, RecordSequence(self.sequence), RecordSequence(99))
         table.end_epoch(log)

@@ -31,7 +31,7 @@ class Batch(NamedTuple):
 class Model:
     """A log with three producers, and the batches of each since the log has known it.
 
-    It accepts records behind others that lack, once their producer has repeated them for a while: the others are on the
+    Records after a gap are accepted once their producer has repeated them for a while: the missing ones are on the
     other side of a split, and come later.
     """
 
@@ -118,7 +118,7 @@ class Model:
             self.open.add(producer)
 
     def check_gap(self, producer: int, ordinal: int, header: BatchHeader) -> bool:
-        """Return whether records are accepted although others lack: the earliest ones, once they were repeated."""
+        """Return whether records after a gap are accepted: the earliest ones are, after repetitions for a while."""
         refused = self.refused.setdefault(producer, {})
         lasts = ordinal == min(refused, default=None) and self.now_ms - refused[ordinal] >= GAP_WAIT_MS
         assert self.states.is_lasting_gap(header, self.now_ms) == lasts

@@ -61,7 +61,7 @@ class KeptLog:
         self.ready_from = 0  # how far the log reached when this broker began to lead it, and to serve readers
         self.waiting: list[tuple[int, str]] = []
         self.appending = 0
-        self.readable = self.stable = 0  # how far readers may read, and those of committed records were seen to read
+        self.readable = self.stable = 0  # the high watermark and the last stable offset that readers have seen
         self.is_restless = True
         self._read: ReadLog | None = None
 

@@ -133,7 +133,7 @@ def parse_s(text: str) -> float:
 
 @attrs.define(slots=False)
 class BrokerScript:
-    """One run of a scenario, with the commands that all scenarios have: those of logs, and those of topics."""
+    """One run of a scenario, with the commands that scenarios of logs and of topics share."""
 
     world: Any
 
