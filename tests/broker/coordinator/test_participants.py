@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
@@ -175,6 +176,11 @@ async def test_a_leader_asks_once_in_a_while_and_repeats_a_refusal_once(autojump
     assert leader.check() is ErrorCode.NONE
 
 
+def execute(shard: Shard, actions: Iterable[Any]) -> None:
+    """Execute actions of the coordinator. Nobody waits for answers."""
+    shard.shard.execute([each for each in actions if not isinstance(each, Answer)])
+
+
 async def add(shard: Shard, *logs: TopicPartition, groups: tuple[str, ...] = ()) -> Producer:
     """Begin a transaction, which is not durable yet."""
     transactions = shard.shard.transactions
@@ -182,7 +188,7 @@ async def add(shard: Shard, *logs: TopicPartition, groups: tuple[str, ...] = ())
 
     def take(actions: list[Any]) -> None:
         found.extend(each.result for each in actions if isinstance(each, Answer))
-        shard.shard.execute([each for each in actions if not isinstance(each, Answer)])
+        execute(shard, actions)
 
     take(transactions.init_producer_id(0, "t", 60_000, None, steady_now_ms()))
     producer: Producer = found[0].producer
@@ -277,8 +283,7 @@ async def test_a_coordinator_ends_a_transaction_everywhere_and_repeats_its_reque
         shard.records.commit()
         coordinator.participants.begin(shard.shard, producer, logs=[ORDERS, PAYMENTS])
         assert coordinator.taken() == [("leader", Begin(0, 5, producer, LOG, 1))]
-        ended = shard.shard.transactions.end_transaction(0, "t", producer, False, steady_now_ms())
-        shard.shard.execute([each for each in ended if not isinstance(each, Answer)])
+        execute(shard, shard.shard.transactions.end_transaction(0, "t", producer, False, steady_now_ms()))
         await trio.testing.wait_all_tasks_blocked()
         assert coordinator.markers == []
         await shard.commit()
@@ -308,8 +313,7 @@ async def test_a_coordinator_ends_a_transaction_at_whoever_leads_a_log_at_the_ti
         gone = TopicPartition("gone", 0)
         producer = await add(shard, ORDERS, gone)
         coordinator.participants.begin(shard.shard, producer, logs=[gone])
-        ended = shard.shard.transactions.end_transaction(0, "t", producer, True, steady_now_ms())
-        shard.shard.execute([each for each in ended if not isinstance(each, Answer)])
+        execute(shard, shard.shard.transactions.end_transaction(0, "t", producer, True, steady_now_ms()))
         coordinator.log.leadership = LeaderAndIsr("", 1, is_led=False)
         await shard.commit()
         await trio.sleep(1.5 * RETRY_S)

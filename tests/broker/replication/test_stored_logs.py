@@ -40,6 +40,14 @@ async def end_an_epoch(cluster: VirtualCluster) -> tuple[str, Partition]:
     return leader, ended
 
 
+async def stop_follower(cluster: VirtualCluster, leader: str) -> str:
+    """Stop the follower of B and C after it has written its checkpoints, and return its name."""
+    name = {"B": "C", "C": "B"}[leader]
+    await trio.sleep(WRITE_S)
+    await cluster.stop(name)
+    return name
+
+
 def checkpoints(cluster: VirtualCluster, name: str) -> dict[str, int]:
     """Return the ends of a broker's checkpoints by the addresses of indexes."""
     found = cluster.brokers[name].storage.state(CHECKPOINTS_TOPIC)
@@ -67,9 +75,7 @@ async def test_a_broker_that_starts_reads_no_index_that_a_checkpoint_covers(auto
 async def test_a_checkpoint_does_not_count_where_records_were_lost(autojump_clock: MockClock) -> None:
     async with open_virtual_cluster() as cluster:
         leader, ended = await end_an_epoch(cluster)
-        name = {"B": "C", "C": "B"}[leader]
-        await trio.sleep(WRITE_S)
-        await cluster.stop(name)
+        name = await stop_follower(cluster, leader)
         lost = Partition("orders", ended.address)
         await cluster.disks[name].delete_partitions([lost])
         cluster.disks[name].were_read.clear()
@@ -85,9 +91,7 @@ async def test_a_checkpoint_does_not_count_where_records_were_lost(autojump_cloc
 async def test_a_checkpoint_does_not_count_where_the_end_of_its_index_was_lost(autojump_clock: MockClock) -> None:
     async with open_virtual_cluster() as cluster:
         leader, ended = await end_an_epoch(cluster)
-        name = {"B": "C", "C": "B"}[leader]
-        await trio.sleep(WRITE_S)
-        await cluster.stop(name)
+        name = await stop_follower(cluster, leader)
         first = await cluster.disks[name].read(ended, 0, 1)
         assert first is not None
         await cluster.disks[name].delete_partitions([ended])
