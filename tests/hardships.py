@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -30,6 +31,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--memory-gib", type=int, help="the memory of all processes (needs root and cgroups)")
     parser.add_argument("command", nargs="+", metavar="COMMAND", help="the tests, such as: pytest tests/roles")
     options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that no busy loop outlives this process
     with ExitStack() as hardships:
         environment = dict(os.environ)
         if options.jumping_clock:

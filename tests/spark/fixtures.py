@@ -72,3 +72,15 @@ def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spar
         session.sparkContext.setLogLevel("ERROR")
         yield session
         session.stop()
+
+
+@pytest.fixture(autouse=True)
+def end_queries(request: pytest.FixtureRequest) -> Iterator[None]:
+    """End the streaming queries of a test, also if it fails: they would take the time of the next ones."""
+    if "spark" not in request.fixturenames:
+        yield
+        return
+    session: SparkSession = request.getfixturevalue("spark")
+    yield
+    for query in session.streams.active:
+        query.stop()

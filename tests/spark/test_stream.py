@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,11 +60,9 @@ class Pipeline:
 
 
 @pytest.fixture
-def pipeline(spark: SparkSession, tmp_path: Path) -> Iterator[Pipeline]:
+def pipeline(spark: SparkSession, tmp_path: Path) -> Pipeline:
     (tmp_path / "stores").mkdir()
-    yield Pipeline(spark, tmp_path, {"path": f"{tmp_path}/stores"})
-    for query in spark.streams.active:
-        query.stop()
+    return Pipeline(spark, tmp_path, {"path": f"{tmp_path}/stores"})
 
 
 def stored(**ends: int) -> Found:
