@@ -69,14 +69,12 @@ class LedLogs:
         self._locks: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)
         self._missing: dict[str, trio.Event] = {}
         self._to_merge = PendingLogs[ReplicatedLog]()
-        self._nursery: trio.Nursery | None = None
         self._followed: dict[str, LeaderAndEpoch] = {}
         self._to_follow = PendingLogs[str]()
 
     async def run(self) -> None:
         """Merge and follow logs until cancelled."""
         async with trio.open_nursery() as nursery:
-            self._nursery = nursery
             nursery.start_soon(self._merge)
             nursery.start_soon(self._follow)
 
@@ -224,11 +222,10 @@ class LedLogs:
             self._ready_from[log.name] = state.index.end_offset
             self._own.lead(state)
             self._storage.write()
-            if state.backfill and self._nursery is not None:
-                self._nursery.start_soon(self.catch_up, state)
             self._act(LogAction(log, each) for each in log.replica.repeat_acknowledgement())
             self.refresh(log)
             self.merge_later([log])
+        await self.catch_up(state)
 
     def _has_all_before(self, log: ReplicatedLog, start: EpochStart) -> bool:
         chain = log.replica.epoch_tree.chain(start.parent)

@@ -481,6 +481,27 @@ async def test_records_of_producers_that_cannot_be_read_yet_get_their_offsets_la
         assert await cluster.read(cluster.leader()) == [b"n"]
 
 
+async def test_records_of_producers_get_their_offsets_while_another_log_is_still_loaded(
+    autojump_clock: MockClock,
+) -> None:
+    native = Partition("orders", "D" * 32)
+    async with open_virtual_cluster("AB", "A", "A") as cluster, trio.open_nursery() as nursery:
+        disk, slow = cluster.disks["A"], cluster.log("A", number=1).index_partition
+        for number in range(2):
+            await cluster.append("A", b"a", number=number)
+        await cluster.stop("A")
+        await disk.append([RecordBatch(native, 0, [b"n"] * 10, timestamps=[1] * 10)])
+        disk.held.add(slow)
+
+        async def release() -> None:
+            await trio.sleep(1)
+            disk.held.clear()
+
+        nursery.start_soon(release)
+        await cluster.start("A")
+        await wait_for(lambda: sum(cluster.log("A", number=number).high_watermark for number in range(2)) == 12)
+
+
 async def test_records_of_a_producer_that_goes_on_while_the_leader_changes_get_their_offsets_in_order(
     autojump_clock: MockClock,
 ) -> None:
