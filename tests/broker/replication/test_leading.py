@@ -429,6 +429,7 @@ async def test_a_new_leader_appends_nothing_before_it_has_all_records(autojump_c
         assert await cluster.append(leader, b"c") == 2
         await wait_for(lambda: cluster.in_sync() == "BC")
         assert await cluster.read(leader) == [b"a", b"b", b"c"]
+        assert len(cluster.brokers[leader].epoch_starts("orders")[0]) == 2, "it waits, and does not begin another epoch"
 
 
 async def test_a_new_leader_serves_nobody_before_all_records_before_its_epoch_are_committed(

@@ -113,17 +113,24 @@ WRITES = {("Ongoing", "add B"), ("Ongoing", "add group h"), ("Ongoing", "commit"
 
 
 def in_phase(phase: str) -> tuple[Transactions, Producer]:
-    """Return a coordinator with a transactional id in a phase, and its producer, whose epoch is 2."""
+    """Return a coordinator with a transactional id in a phase, and its producer, whose epoch is 2.
+
+    Time passes before each step.
+    """
     transactions = Transactions()
     transactions.init(None)
     for _ in range(3):
+        transactions.wait(1)
         producer = transactions.init().producer
     if phase != "Empty":
+        transactions.wait(1)
         transactions.add(producer, A)
         transactions.add_offsets(producer)
     if phase.endswith(("Commit", "Abort")):
+        transactions.wait(1)
         transactions.end(producer, is_commit=phase.endswith("Commit"))
     if phase.startswith("Complete"):
+        transactions.wait(1)
         transactions.write_markers()
     assert transactions.phase() is TransactionPhase(phase)
     return transactions, producer
