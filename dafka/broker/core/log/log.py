@@ -96,7 +96,7 @@ class Log:
         self.leader_partition, self.index_partition = leader_partition, index_partition
         self._forget_entries()
         self.index_first = self.index_trimmed = self.index_end = FIRST_SEQUENCE
-        self.entry_count, self.epoch_count = 0, 1
+        self.entry_count = 0
         self.unwritten, self.markers, self.divergent, self.backfill = [], [], [], {}
         self.withdrawn = []
         self.is_replicated = True

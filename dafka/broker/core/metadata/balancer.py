@@ -244,7 +244,7 @@ class Balancer:
         cluster.loads.update(each for log in logs for each in cluster.staying(log.replicas))
         self._handed_over = {}
         for log in logs:
-            if len(log.replicas) > log.wanted and not log.is_fixed:
+            if not log.is_fixed:
                 cluster.surplus[log.name] = surplus = cluster.choose_surplus(log)
                 cluster.loads.subtract(surplus)
                 if log.leader in surplus:

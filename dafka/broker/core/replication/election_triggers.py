@@ -98,7 +98,7 @@ class ElectionTriggers:
             if self._epoch_tree.common_end(log_end, own) not in {None, log_end}
         }
         log_ends = [late.get(each, own) for each in peers.latest.voters if each in peers.alive]
-        return bool(late) and self._rule.choose_parent(log_ends, self._epoch_tree) != own
+        return self._rule.choose_parent(log_ends, self._epoch_tree) != own
 
     def _is_due_to_transfer(self, leader: str, now: float) -> bool:
         """Return whether this replica is preferred to the leader, and has been ready to take over for long enough."""

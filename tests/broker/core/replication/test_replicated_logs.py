@@ -204,6 +204,22 @@ def test_a_log_that_is_dropped_is_empty_and_waits_for_nothing() -> None:
     assert kept.log.replica.local_epochs.log_end() == epoch_end(FIRST, 0)
 
 
+def test_a_log_that_is_dropped_and_copied_again_can_be_read_only_as_far_as_it_is_stored() -> None:
+    kept = Kept()
+    index, marks = kept.log.index_partition(FIRST), list[int]()
+    for _ in range(2):
+        for count in range(1, RECORDS + 1):
+            entry = encode_entries([run_entry(count - 1, LEADER, count - 1, 1)])
+            kept.ends[kept.log.leader_partition(FIRST)] = count
+            kept.store(RecordBatch(index, count - 1, [entry]))
+            kept.logs.acknowledged("a", index, RecordSequence(count))
+            marks.append(kept.log.replica.high_watermark)
+        kept.ends.clear()
+        kept.logs.drop(kept.log)
+        marks.append(kept.log.replica.high_watermark)
+    assert marks == [*range(1, RECORDS + 1), 0] * 2
+
+
 # One replica by itself
 
 
