@@ -30,6 +30,7 @@ from dafka.broker.core.groups.results import JoinRequest, LeavingMember, SyncReq
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.log.producer_state import Producer
+from dafka.broker.core.metadata.brokers import BrokerRegistration, Brokers
 from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.topic_partition import TopicPartition
@@ -65,12 +66,15 @@ class Serving:
         self.loads = True
         self.failure: Exception | None = None
         self.waits = DurableWaits()
-        self.alive = {"there"}
+        self.brokers = Brokers(BrokerRegistration(address="here"), 1.0)
+        self.brokers.record_registration(BrokerRegistration(address="there"))
+        self.brokers.record_heartbeat("there", 0.0)
+        self.brokers.check_alive(0.0)
         self.changed = trio.Event()
         led_logs: Any = SimpleNamespace(wait_leadership=lambda _log: self.changed.wait())
         tables: Any = SimpleNamespace(
             log_table=self.table,
-            brokers=SimpleNamespace(is_alive=lambda address: address in self.alive),
+            brokers=self.brokers,
             logs=SimpleNamespace(find=lambda _name: None),
             topics=SimpleNamespace(deleted_ids=set()),
         )
@@ -308,9 +312,35 @@ async def test_a_broker_starts_when_its_shards_are_loaded_and_ends_if_one_cannot
     await serving.lead(0)
     async with serve(serving):
         assert isinstance(serving.find(), CoordinatorShard)
-        assert serving.coordinators.any_leader() == "there"
-        serving.alive = set()
-        assert serving.coordinators.any_leader() == ""
+
+
+async def test_a_group_is_coordinated_by_the_living_leader_of_its_log() -> None:
+    """Other requests go to any leader."""
+    serving, found = Serving(), list[tuple[str | None, str]]()
+
+    def note() -> None:
+        broker = serving.coordinators.broker_of("g")
+        found.append((None if broker is None else broker.address, serving.coordinators.any_leader()))
+
+    note()
+    await serving.lead(0)
+    note()
+    await serving.lead(1, is_led=False)
+    note()
+    serving.brokers.check_alive(9.0)
+    note()
+    await serving.lead(2)
+    note()
+    serving.table.remove_topic(COORDINATORS_TOPIC)
+    note()
+    assert found == [
+        ("there", "there"),
+        ("here", "there"),
+        ("there", "there"),
+        (None, ""),
+        ("here", "here"),
+        (None, ""),
+    ]
 
 
 async def test_participants_are_told_of_a_transaction_when_it_is_durable_unless_it_is_refused() -> None:
@@ -336,6 +366,21 @@ async def test_participants_are_told_of_a_transaction_when_it_is_durable_unless_
             assert await ask(partial(transactions.add_partitions, "g", producer, [PLACE])) == expected
             assert await ask(partial(transactions.add_offsets, "g", producer, "h")) == expected
         assert serving.begun == [(serving.find(), own, each) for each in ({"logs": [PLACE]}, {"groups": ["h"]})]
+
+
+@pytest.mark.parametrize("logs", [[PLACE], None])
+async def test_offsets_that_an_open_transaction_changes_are_refused_only_to_those_who_ask_for_stable_ones(
+    logs: list[TopicPartition] | None,
+) -> None:
+    async with serve(Serving()) as serving, trio.open_nursery() as nursery:
+        await serving.lead(0)
+        nursery.start_soon(serving.groups.commit_offsets, COMMIT)
+        nursery.start_soon(serving.groups.commit_transaction_offsets, COMMIT, "g", OWN)
+        await wait_all_tasks_blocked()
+        await serving.shards[-1].commit()
+        for is_stable in (False, True):
+            found = await serving.groups.fetch_offsets("g", logs, require_stable=is_stable)
+            assert found[PLACE].error_code is (ErrorCode.UNSTABLE_OFFSET_COMMIT if is_stable else ErrorCode.NONE)
 
 
 async def test_offsets_of_a_topic_are_deleted_with_it() -> None:
