@@ -6,6 +6,7 @@ import struct
 import tracemalloc
 import zlib
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import cramjam
@@ -165,11 +166,29 @@ def test_size_of_unpacked_records_is_never_underestimated(kind: Compression, dat
 def test_size_of_unpacked_records_has_all_frames_of_zstd() -> None:
     content = bytes(200_000)
     plain = bytes(cramjam.zstd.compress(content))
-    skipped = b"\x50\x2a\x4d\x18\3\0\0\0abc"
-    checked = bytearray(plain)
-    for data in (skipped + plain, plain + skipped + plain, plain + bytes(checked)):
-        unpacked = decompress(Compression.ZSTD, data, BYTES_MAX)
-        assert len(unpacked) <= unpacked_bytes_max(Compression.ZSTD, data)
+    for count in (0, 3, 2**24 + 1):
+        skipped = b"\x50\x2a\x4d\x18" + struct.pack("<I", count) + b"\xff" * count
+        for data in (skipped + plain, plain + skipped + plain, plain + plain):
+            unpacked = decompress(Compression.ZSTD, data, BYTES_MAX)
+            assert len(unpacked) <= unpacked_bytes_max(Compression.ZSTD, data)
+
+
+def zstd_frame(content: bytes, size_code: int, dictionary_code: int, *, is_single: bool, is_checked: bool) -> bytes:
+    """Return content as it is, in one frame with some of the optional fields (RFC 8878). Its checksum is wrong."""
+    descriptor = size_code << 6 | is_single << 5 | is_checked << 2 | dictionary_code
+    size = len(content) - (256 if size_code == 1 else 0)
+    fields = b"" if is_single else b"\x50"
+    fields += bytes((0, 1, 2, 4)[dictionary_code]) + size.to_bytes(8, "little")[: (is_single, 2, 4, 8)[size_code]]
+    block = (len(content) << 3 | 1).to_bytes(3, "little") + content
+    return b"\x28\xb5\x2f\xfd%c%b%b%b" % (descriptor, fields, block, b"\xff" * 4 * is_checked)
+
+
+def test_size_of_unpacked_records_is_exact_for_zstd_frames_that_are_not_compressed() -> None:
+    for size_code, dictionary_code, is_single, is_checked in product(range(4), range(4), (False, True), (False, True)):
+        content = b"x" * (300 if size_code else 200)
+        frame = zstd_frame(content, size_code, dictionary_code, is_single=is_single, is_checked=is_checked)
+        assert is_checked or decompress(Compression.ZSTD, 3 * frame, BYTES_MAX) == 3 * content
+        assert unpacked_bytes_max(Compression.ZSTD, 3 * frame) == 3 * len(content)
 
 
 @pytest.mark.parametrize("kind", COMPRESSED)
