@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 import threading
+from concurrent.futures import Future
 from functools import partial
+from typing import Any
 
 import pytest
 import trio
 
 from dafka import Config, blocking
+from dafka.clients import hosted_node
 from dafka.errors import UnacknowledgedError, WrongContextError
 from tests.clients.each_hosted_style import EachHostedStyle, hold
 from tests.clients.styles import BLOCKING
@@ -67,6 +70,39 @@ def test_closing_in_one_thread_ends_the_wait_of_another(config: Config) -> None:
     waiting.join()
     (error,) = caught
     assert isinstance(error, trio.ClosedResourceError)
+
+
+class _InterruptedFuture(Future[Any]):
+    """Ctrl-C interrupts the first wait for it."""
+
+    was_interrupted = False
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        if not self.was_interrupted:
+            self.was_interrupted = True
+            raise KeyboardInterrupt
+        return super().exception(timeout)
+
+
+def test_a_call_that_is_interrupted_has_ended_before_the_next_one_can_begin(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[int] = []
+
+    async def work(number: int) -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.sleep(0.05)
+            ended.append(number)
+
+    with blocking.open_consumer(["nothing"], config) as consumer, monkeypatch.context() as patch:
+        patch.setattr(hosted_node, "Future", _InterruptedFuture)
+        for number in range(3):
+            with pytest.raises(KeyboardInterrupt):
+                consumer._wait(DEADLINE_S, partial(work, number))
+            assert ended == [*range(number + 1)]
 
 
 class _PublishingHandler(logging.Handler):

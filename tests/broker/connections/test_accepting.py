@@ -13,6 +13,7 @@ import pytest
 import trio
 import trio.testing
 
+from dafka.broker.connections import tcp_server
 from dafka.broker.connections.connection_quotas import ConnectionQuotas
 from dafka.broker.connections.security import ServerSecurity
 from dafka.broker.connections.tcp_server import AcceptedClient, Stopping, accept_clients, open_listening
@@ -41,6 +42,21 @@ async def test_clients_are_refused_until_the_broker_can_answer() -> None:
                 async with open_listening(f"127.0.0.1:{port}", SECURITY, "clients"):
                     pass
             nursery.cancel_scope.cancel()
+
+
+async def test_only_an_address_that_is_not_to_be_had_is_called_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(*_arguments: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(tcp_server, "_bind", fail)
+    refused = set[int]()
+    for number in errno.errorcode:
+        with pytest.raises((AddressInUseError, OSError)) as caught:
+            async with open_listening("127.0.0.1:0", SECURITY, "clients"):
+                pass
+        if isinstance(caught.value, AddressInUseError):
+            refused.add(number)
+    assert refused == {errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES}
 
 
 async def test_connection_that_has_ended_makes_room_for_another() -> None:
