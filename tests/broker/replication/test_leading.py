@@ -432,6 +432,29 @@ async def test_a_new_leader_appends_nothing_before_it_has_all_records(autojump_c
         assert len(cluster.brokers[leader].epoch_starts("orders")[0]) == 2, "it waits, and does not begin another epoch"
 
 
+@pytest.mark.parametrize("is_deleted", [False, True])
+async def test_a_broker_waits_for_records_only_until_another_one_leads_or_the_topic_is_deleted(
+    autojump_clock: MockClock, *, is_deleted: bool
+) -> None:
+    async with open_virtual_cluster("ABC", "ABC") as cluster:
+        await cluster.append("A", b"a")
+        cluster.cut("A", "B", is_one_way=True)
+        await cluster.append("A", b"b")
+        cluster.lost.add(cluster.log("A").leader_partition)
+        await cluster.stop("A")
+        cluster.heal()
+        led_logs = cluster.brokers["B"].replicator.led_logs
+
+        def is_waiting() -> bool:
+            return any(lock.locked() for lock in led_logs._locks.values())
+
+        await wait_for(is_waiting)
+        if is_deleted:
+            await cluster.brokers["B"].delete_topic("orders")
+        await wait_for(lambda: not is_waiting())
+        assert is_deleted or not cluster.log("B").leadership.is_led
+
+
 async def test_a_new_leader_serves_nobody_before_all_records_before_its_epoch_are_committed(
     autojump_clock: MockClock,
 ) -> None:
