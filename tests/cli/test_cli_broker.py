@@ -6,11 +6,14 @@ import json
 import signal
 from pathlib import Path
 
+import attrs
 import pytest
+from click.testing import CliRunner
 
 from dafka.broker.access.login import begin_login
 from dafka.broker.access.permissions import Permissions
 from dafka.broker.access.users_file import UsersFile, read_users
+from dafka.cli import main
 from tests.cli.harness import Dafka
 from tests.kafka.server.clients import Confluent, Message
 from tests.kafka.server.secured import Confluent as SecuredConfluent
@@ -58,27 +61,36 @@ def test_a_daemon_that_hears_no_tower_serves_and_finds_it_later(dafka: Dafka, ro
 # `dafka user`, and brokers whose clients authenticate
 
 
-def run_user(dafka: Dafka, *arguments: str | Path, stdin: bytes = b"") -> tuple[int, str, str]:
-    done = dafka.run("user", *map(str, arguments), stdin=stdin)
-    return done.status, done.output.decode(), done.errors
+def run_user(*arguments: str | Path, stdin: str = "") -> tuple[int, str, str]:
+    """Return the exit status, and what is printed on standard output and on standard error."""
+    done = CliRunner().invoke(main, ["user", *map(str, arguments)], input=stdin)
+    return done.exit_code, done.stdout, done.stderr
 
 
-def test_user_is_added_changed_listed_and_removed(dafka: Dafka, tmp_path: Path) -> None:
+def test_user_is_added_changed_listed_and_removed(tmp_path: Path) -> None:
+    """What was done is said on standard error; standard output has the list alone."""
     path = tmp_path / "users"
-    status, _, errors = run_user(dafka, "add", "alice", "--users", path, "--read", "orders-*", stdin=b"secret\n")
-    assert (status, errors) == (0, f"added alice: read orders-*, groups * to {path}\n")
+    added = run_user("add", "alice", "--users", path, "--read", "orders-*", stdin="secret\n")
+    assert added == (0, "", f"added alice: read orders-*, groups * to {path}\n")
     assert "secret" not in path.read_text()
     assert read_users(path)["alice"].permissions == Permissions(read=("orders-*",), groups=("*",))
     assert log_in(path, "secret") == "alice"
 
-    assert run_user(dafka, "add", "alice", "--users", path, stdin=b"x\n")[0] == 2
-    assert run_user(dafka, "change", "alice", "--users", path, "--write", "a", "--write", "b")[0] == 0
+    again = run_user("add", "alice", "--users", path, stdin="x\n")
+    assert again == (2, "", "Error: there is a user 'alice' already; change it with `dafka user change`\n")
+    changed = run_user("change", "alice", "--users", path, "--write", "a", "--write", "b")
+    assert changed == (0, "", f"changed alice: read orders-*, write a b, groups * in {path}\n")
     assert log_in(path, "secret") == "alice"
-    assert run_user(dafka, "change", "alice", "--users", path, "--password", stdin=b"new\n")[0] == 0
+    assert run_user("change", "alice", "--users", path, "--password", stdin="new\n")[0] == 0
     assert log_in(path, "new") == "alice"
-    assert run_user(dafka, "change", "alice", "--users", path)[0] == 2
+    (tmp_path / "password").write_text("newer\nand more")
+    assert run_user("change", "alice", "--users", path, "--password-file", tmp_path / "password")[0] == 0
+    assert log_in(path, "newer") == "alice"
+    unchanged = run_user("change", "alice", "--users", path)
+    assert unchanged == (2, "", "Error: nothing to change: give permissions or --password\n")
 
-    status, output, _ = run_user(dafka, "list", "--users", path, "--json")
+    status, output, errors = run_user("list", "--users", path, "--json")
+    assert (status, errors) == (0, "")
     assert json.loads(output) == {
         "user": "alice",
         "read": ["orders-*"],
@@ -88,17 +100,43 @@ def test_user_is_added_changed_listed_and_removed(dafka: Dafka, tmp_path: Path) 
         "transactions": [],
         "tokens": [],
     }
-    assert run_user(dafka, "list", "--users", path)[1] == "alice: read orders-*, write a b, groups *\n"
-    assert run_user(dafka, "remove", "alice", "--users", path)[0] == 0
-    assert run_user(dafka, "list", "--users", path)[1] == ""
+    assert run_user("add", "bob", "--users", path, stdin="secret\n")[0] == 0
+    listed = run_user("list", "--users", path)
+    assert listed == (0, "alice: read orders-*, write a b, groups *\nbob: no permissions\n", "")
+    assert run_user("remove", "alice", "--users", path) == (0, "", f"removed alice from {path}\n")
+    assert run_user("remove", "alice", "--users", path) == (2, "", f"Error: there is no user 'alice' in {path}\n")
+    assert run_user("list", "--users", path)[1] == "bob: no permissions\n"
 
 
-def test_token_is_made_listed_and_revoked(dafka: Dafka, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("options", "permissions"),
+    [
+        ([], Permissions()),
+        (["--read", "a", "--group", "g"], Permissions(read=("a",), groups=("g",))),
+        (["--write", "a"], Permissions(write=("a",), transactions=("*",))),
+        (["--write", "a", "--transaction", "t"], Permissions(write=("a",), transactions=("t",))),
+        (["--admin", "a", "--admin", ""], Permissions(admin=("a",))),
+        (["--everything", "--read", "a"], Permissions(("*",), ("*",), ("*",), ("*",), ("*",))),
+    ],
+)
+def test_a_new_user_may_do_what_is_given_and_what_that_needs(
+    options: list[str], permissions: Permissions, tmp_path: Path
+) -> None:
+    """An empty pattern then removes the permissions of a kind, and of no other."""
     path = tmp_path / "users"
-    assert run_user(dafka, "add", "alice", "--users", path, "--read", "*", stdin=b"secret\n")[0] == 0
-    status, output, errors = run_user(dafka, "token", "alice", "--users", path)
+    assert run_user("add", "alice", "--users", path, *options, stdin="secret\n")[0] == 0
+    assert read_users(path)["alice"].permissions == permissions
+    run_user("change", "alice", "--users", path, "--write", "")
+    assert read_users(path)["alice"].permissions == attrs.evolve(permissions, write=())
+
+
+def test_token_is_made_listed_and_revoked(tmp_path: Path) -> None:
+    """The token alone is on standard output, for a program that keeps it."""
+    path = tmp_path / "users"
+    assert run_user("add", "alice", "--users", path, "--read", "*", stdin="secret\n")[0] == 0
+    status, output, errors = run_user("token", "alice", "--users", path)
     token = output.strip()
-    assert (status, token.startswith("dafka_")) == (0, True)
+    assert (status, token.startswith("dafka_"), output.count("\n")) == (0, True, 1)
     assert token not in path.read_text()
     found = UsersFile(path).find_token(token)
     assert found is not None
@@ -106,24 +144,30 @@ def test_token_is_made_listed_and_revoked(dafka: Dafka, tmp_path: Path) -> None:
     assert user.name == "alice"
     assert errors == f"made token {known.token_id} for alice in {path}\n"
 
-    assert run_user(dafka, "token", "alice", "--users", path, "--expires-after", "30d")[0] == 0
-    assert run_user(dafka, "change", "alice", "--users", path, "--write", "orders")[0] == 0
-    shown = run_user(dafka, "list", "--users", path)[1]
+    assert run_user("token", "alice", "--users", path, "--expires-after", "30d")[0] == 0
+    assert run_user("change", "alice", "--users", path, "--write", "orders")[0] == 0
+    shown = run_user("list", "--users", path)[1]
     assert f"; token {known.token_id}; token " in shown
     assert "which expires at 20" in shown
-    listed = json.loads(run_user(dafka, "list", "--users", path, "--json")[1])["tokens"]
-    assert [each["expires_at"] is None for each in listed] == [True, False]
+    listed = json.loads(run_user("list", "--users", path, "--json")[1])["tokens"]
+    assert [(each["id"] == known.token_id, each["expires_at"] is None) for each in listed] == [
+        (True, True),
+        (False, False),
+    ]
 
-    assert run_user(dafka, "revoke-token", "alice", known.token_id, "--users", path)[0] == 0
+    revoked = run_user("revoke-token", "alice", known.token_id, "--users", path)
+    assert revoked == (0, "", f"revoked token {known.token_id} of alice in {path}\n")
     assert UsersFile(path).find_token(token) is None
-    assert run_user(dafka, "revoke-token", "alice", known.token_id, "--users", path)[0] == 2
-    expired = run_user(dafka, "token", "alice", "--users", path, "--expires-after", "1ms")[1].strip()
+    assert [each.token_id for each in read_users(path)["alice"].tokens] == [listed[1]["id"]]
+    status, output, errors = run_user("revoke-token", "alice", known.token_id, "--users", path)
+    assert (status, output, f"has no token '{known.token_id}'" in errors) == (2, "", True)
+    expired = run_user("token", "alice", "--users", path, "--expires-after", "1ms")[1].strip()
     assert UsersFile(path).find_token(expired) is None
 
 
 def test_broker_serves_the_users_of_the_file(dafka: Dafka, tmp_path: Path) -> None:
     path = tmp_path / "users"
-    assert run_user(dafka, "add", "alice", "--users", path, "--everything", stdin=b"secret\n")[0] == 0
+    assert run_user("add", "alice", "--users", path, "--everything", stdin="secret\n")[0] == 0
     up = dafka.start_up("--kafka", "0.0.0.0:0", "--storage", "memory:", "--users", str(path))
     port = up.wait_output(3)[2].rpartition(":")[2].strip()
     servers = f"127.0.0.1:{port}"
