@@ -206,7 +206,7 @@ def print_table(
     for name in numbers:
         table.add_column(name, justify="right", no_wrap=True)
     mark = "T\n" if output.width < TIME_COLUMNS else "T"
-    for row, colour in zip_longest(cells, colours, fillvalue=""):
+    for row, colour in zip_longest(cells, colours):
         figures = (_TIME_MARK.sub(mark, cell) for cell in row[len(names) :])
         table.add_row(*map(Text, (*row[: len(names)], *figures)), style=colour)
     output.print(table)

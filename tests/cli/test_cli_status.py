@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 import trio
 from click.testing import CliRunner, Result
@@ -19,7 +20,7 @@ from dafka.cli import main
 from dafka.cli.status import broker_faults
 from dafka.cli.status_output import BrokerView, Shown, print_survey, survey_to_json
 from dafka.protocol import ClusterSurvey, NodeView, PartitionView
-from dafka.protocol.observer.cluster_survey import HolderView, NodeState, TopicView
+from dafka.protocol.observer.cluster_survey import HolderView, NodeState, Sighting, TopicView, TowerView
 from dafka.records import Partition, new_address
 from tests.cli.harness import DEADLINE_S, Dafka, Running, open_terminal, wait_for
 from tests.http.api.test_brokers import FAST, create
@@ -134,6 +135,9 @@ def test_of_many_topics_the_first_are_shown_unless_all_are_wanted(capsys: pytest
     lines = capsys.readouterr().out.splitlines()
     assert len([line for line in lines if re.match(r"topic-\d\d +stored ", line)]) == 30
     assert len([line for line in lines if re.match(r"topic-\d\d +[0-9A-F]{32} +gone +1 +1 of 1 +0$", line)]) == 30
+    assert "--all" not in "".join(lines)
+    print_survey(attrs.evolve(survey, topics=survey.topics[:20]), [], Shown())
+    assert "--all" not in capsys.readouterr().out
 
 
 def survey_with_problems() -> ClusterSurvey:
@@ -152,6 +156,137 @@ def test_what_is_wrong_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
     assert [row[0] for row in rows if row and row[0] in ("a", "behind", "unknown")] == ["unknown", "behind", "a"]
     assert [row[:2] for row in rows if row and row[0] in ("store", "producer")] == [["producer", "G"], ["store", "S"]]
     assert ["fault:", "it", "is", "not", "known", "how", "far", "store", "S", "is", "behind", "unknown/P"] in rows
+
+
+@pytest.mark.parametrize("has_partitions", [True, False])
+def test_what_a_cluster_does_not_have_has_no_table(capsys: pytest.CaptureFixture[str], has_partitions: bool) -> None:
+    """Notes are for those who have not said what a fault is; otherwise only faults are printed, if there are any."""
+    towers_seen = TowerView("tcp://a:1", True, 0), TowerView("tcp://b:1", False, 2)
+    survey = ClusterSurvey(5.0, towers_seen, (), (), (), ("a limit",))
+    towers = [[], ["tower", "state", "nodes"], ["tcp://b:1", "not", "heard", "2"], ["tcp://a:1", "heard", "0"]]
+    for faults, sentences in ((None, [["note:", "a", "limit"]]), (["x"], [["fault:", "x"]]), ([], [])):
+        print_survey(survey, faults, Shown(has_partitions=has_partitions))
+        summary, *rows = (line.split() for line in capsys.readouterr().out.splitlines())
+        assert " ".join(summary[1:]) == "0 nodes, 0 stores, 0 topics, 0 partitions; largest lag -"
+        assert rows == [*sentences, *towers]
+
+
+def node_view(
+    address: str, role: str, state: NodeState, *, has_answered: bool | None = None, towers: tuple[Sighting, ...] = ()
+) -> NodeView:
+    roles = (role,) if role else ()
+    return NodeView(address, f"tcp://{address}:1", roles, state, 1.0, 2.0, towers, has_answered=has_answered)
+
+
+def survey_of_all_kinds() -> ClusterSurvey:
+    """Return a survey with a row of each kind."""
+    nodes = (
+        node_view("A", "store", NodeState.UP, has_answered=True),
+        node_view("B", "store", NodeState.UP, has_answered=False),
+        node_view("C", "consumer", NodeState.UNCONNECTED),
+        node_view("D", "", NodeState.SILENT),
+        node_view("E", "gateway", NodeState.UP),
+        node_view("F", "observer", NodeState.UP, towers=(Sighting("tcp://t:1", "tcp://F:2", 1.5, 1.75),)),
+    )
+    partitions = (
+        PartitionView(Partition("behind", "P"), True, 10, (HolderView("A", 7, 3), HolderView("B", 10, 0))),
+        PartitionView(Partition("behind", "Q"), False, 5, (HolderView("A", 5, 0),)),
+        PartitionView(Partition("far-behind", "P"), True, 2000, (HolderView("A", 0, 2000),)),
+        PartitionView(Partition("nowhere", "P"), True, None, ()),
+        PartitionView(Partition("stored", "P"), True, 1000, (HolderView("A", 1000, 0),)),
+        PartitionView(Partition("unknown", "P"), True, 2, (HolderView("A", 0, 2), HolderView("B", None, None))),
+    )
+    topics = (
+        *(TopicView(name, 1, False) for name in dict.fromkeys(each.partition.topic for each in partitions)),
+        TopicView("listed", 0, False, is_stored=True),
+        TopicView("wanted", 0, True),
+    )
+    return ClusterSurvey(5.0, (TowerView("tcp://t:1", True, 6),), nodes, topics, partitions, ())
+
+
+def test_each_row_says_what_is_known_and_the_worst_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
+    print_survey(survey_of_all_kinds(), None, Shown(has_partitions=True))
+    summary, *tables = capsys.readouterr().out.split("\n\n")
+    assert summary == "1970-01-01T00:00:05Z: 6 nodes, 2 stores, 7 topics, 6 partitions; largest lag 2,000"
+    assert [[re.split("  +", line) for line in table.splitlines()] for table in tables] == [
+        [
+            ["topic", "state", "partitions", "records", "lag"],
+            ["unknown", "lag unknown", "1", "2", "?"],
+            ["listed", "stored, not reported", "0", "?", "?"],
+            ["nowhere", "lag unknown", "1", "0", "?"],
+            ["far-behind", "stores behind", "1", "2,000", "2,000"],
+            ["behind", "stores behind", "2", "15", "3"],
+            ["stored", "stored", "1", "1,000", "0"],
+            ["wanted", "no records", "0", "-", "-"],
+        ],
+        [
+            ["topic", "partition", "producer", "head", "stores", "lag"],
+            ["unknown", "P", "up", "1", "0 of 2", "?"],
+            ["nowhere", "P", "up", "?", "0 of 0", "?"],
+            ["far-behind", "P", "up", "1999", "0 of 1", "2,000"],
+            ["behind", "P", "up", "9", "1 of 2", "3"],
+            ["behind", "Q", "gone", "4", "1 of 1", "0"],
+            ["stored", "P", "up", "999", "1 of 1", "0"],
+        ],
+        [
+            ["role", "node", "endpoint", "state"],
+            ["store", "B", "B:1", "up, no answer"],
+            ["?", "D", "D:1", "silent for 3 s"],
+            ["consumer", "C", "C:1", "unconnected"],
+            ["store", "A", "A:1", "up"],
+            ["observer", "F", "F:1, F:2", "up"],
+            ["gateway", "E", "E:1", "up"],
+        ],
+        [["tower", "state", "nodes"], ["tcp://t:1", "heard", "6"]],
+    ]
+
+
+def test_programs_get_all_that_is_known() -> None:
+    """Numbers that nobody has reported are null, and times are milliseconds."""
+    survey = survey_of_all_kinds()
+    shown = survey_to_json(survey, None)
+    assert (shown["time"], shown["brokers"], shown["limits"], shown["faults"]) == (5000, [], [], None)
+    assert shown["towers"] == [{"endpoint": "tcp://t:1", "heard": True, "nodes": 6, "refusal": None}]
+    assert shown["nodes"][5] == {
+        **{"node": "F", "endpoint": "tcp://F:1", "roles": ["observer"], "state": "up", "answered": None},
+        **{"lists_topics": None, "topics": None, "partitions": None, "first_seen": 1000, "last_seen": 2000},
+        "towers": [{"tower": "tcp://t:1", "endpoint": "tcp://F:2", "first_seen": 1500, "last_seen": 1750}],
+    }
+    assert [each["answered"] for each in shown["nodes"]] == [True, False, None, None, None, None]
+    assert [each["state"] for each in shown["nodes"][1:4]] == ["up", "unconnected", "silent"]
+    assert shown["topics"][-2:] == [
+        {"topic": "listed", "partitions": 0, "wanted": False, "stored": True},
+        {"topic": "wanted", "partitions": 0, "wanted": True, "stored": False},
+    ]
+    assert shown["partitions"][-1] == {
+        **{"topic": "unknown", "partition": "P", "producer": True, "head": 1, "lag": 2},
+        "stores": [{"store": "A", "head": None, "lag": 2}, {"store": "B", "head": None, "lag": None}],
+    }
+    assert [(each["head"], each["producer"]) for each in shown["partitions"][1:4]] == [
+        (4, False),
+        (1999, True),
+        (None, True),
+    ]
+    refusing = attrs.evolve(survey, towers=(TowerView("tcp://t:1", False, 0, "it refuses"),), limits=("a limit",))
+    shown = survey_to_json(refusing, ["a fault"])
+    assert (shown["towers"][0]["heard"], shown["towers"][0]["refusal"]) == (False, "it refuses")
+    assert (shown["limits"], shown["faults"]) == (["a limit"], ["a fault"])
+
+
+@pytest.mark.parametrize(
+    ("store", "largest"),
+    [
+        (node_view("A", "store", NodeState.UP, has_answered=True), "-"),
+        (node_view("A", "store", NodeState.UP), "-"),  # a store of libdafka, which cannot report it
+        (node_view("A", "store", NodeState.UP, has_answered=False), "?"),
+        (attrs.evolve(node_view("A", "store", NodeState.UP, has_answered=True), lists_topics=False), "?"),
+    ],
+)
+def test_a_cluster_without_records_has_no_lag_if_all_stores_say_so(
+    store: NodeView, largest: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_survey(ClusterSurvey(5.0, (), (store,), (), (), ()), None, Shown())
+    assert capsys.readouterr().out.splitlines()[0].endswith(f"; largest lag {largest}")
 
 
 def broker_view(number: int, count: int, *, is_alive: bool = True, is_draining: bool = False) -> BrokerView:

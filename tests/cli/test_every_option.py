@@ -243,6 +243,26 @@ def test_help_is_a_success_that_names_and_describes_every_option(line: Line) -> 
 
 
 @each_command
+def test_the_help_shows_the_default_that_applies(line: Line) -> None:
+    """Words stand for a default that says too little, such as 0, and for towers if the command has one of its own."""
+    command, _ = line.resolve()
+    for each in command.params:
+        if not isinstance(each, options.SettingOption):
+            continue
+        kind = SECTIONS[each.section]
+        own = getattr(kind(), each.setting)
+        found = re.search(r"  \[default: (.+)\]$", each.help or "")
+        assert found is not None, each.opts
+        if own in ("", (), 0, -1):
+            assert re.search("[a-z]{2}|:", found[1]), each.opts
+        elif line.command == ("up",) and each.section == "beacon":
+            assert found[1] == "only this process's tower"
+        else:
+            given = line.parse_values(f"{each.opts[-1]}={found[1]}").meta["dafka.settings"]
+            assert getattr(kind(**{each.setting: given[each.section, each.setting]}), each.setting) == own, each.opts
+
+
+@each_command
 def test_a_wrong_use_is_one_sentence_that_names_the_option(line: Line) -> None:
     if line.command != ("spark",):  # its script takes all further arguments
         assert sentence_of(line.run(*line.needed, "--unheard-of")).startswith("Error: No such option '--unheard-of'")
@@ -304,9 +324,13 @@ GROUPS = {"node": node_options, "up": up_options, "tower": tower_options, "confi
 
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Keep the logging of the tests as it is, and the environment out of them."""
+    """Keep the logging of the tests as it is, and settings in the environment out of them.
+
+    Another `os.environ` would stay with modules that are first imported here.
+    """
     monkeypatch.setattr(options, "start_logging", lambda config: None)
-    monkeypatch.setattr(os, "environ", {})
+    for name in [name for name in os.environ if name.startswith(("DAFKA_", "COLUMNS"))]:
+        monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
 
 

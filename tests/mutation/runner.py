@@ -32,6 +32,7 @@ FIRST_MODULES = 2
 """The first round of a mutant's tests has no more than these."""
 
 DEFINITIONS_TESTS = (
+    "tests/cli/test_every_option.py",
     "tests/test_promised_numbers.py",
     "tests/test_docs.py",
     "tests/storage/test_each_storage.py::test_every_storage_has_the_defaults_of_the_interface",
