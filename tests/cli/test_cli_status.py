@@ -247,9 +247,13 @@ def test_programs_get_all_that_is_known() -> None:
     shown = survey_to_json(survey, None)
     assert (shown["time"], shown["brokers"], shown["limits"], shown["faults"]) == (5000, [], [], None)
     assert shown["towers"] == [{"endpoint": "tcp://t:1", "heard": True, "nodes": 6, "refusal": None}]
+    known = {"node": "F", "endpoint": "tcp://F:1", "roles": ["observer"], "state": "up"}
+    unknown = dict.fromkeys(("answered", "lists_topics", "topics", "partitions"))
     assert shown["nodes"][5] == {
-        **{"node": "F", "endpoint": "tcp://F:1", "roles": ["observer"], "state": "up", "answered": None},
-        **{"lists_topics": None, "topics": None, "partitions": None, "first_seen": 1000, "last_seen": 2000},
+        **known,
+        **unknown,
+        "first_seen": 1000,
+        "last_seen": 2000,
         "towers": [{"tower": "tcp://t:1", "endpoint": "tcp://F:2", "first_seen": 1500, "last_seen": 1750}],
     }
     assert [each["answered"] for each in shown["nodes"]] == [True, False, None, None, None, None]
@@ -259,7 +263,11 @@ def test_programs_get_all_that_is_known() -> None:
         {"topic": "wanted", "partitions": 0, "wanted": True, "stored": False},
     ]
     assert shown["partitions"][-1] == {
-        **{"topic": "unknown", "partition": "P", "producer": True, "head": 1, "lag": 2},
+        "topic": "unknown",
+        "partition": "P",
+        "producer": True,
+        "head": 1,
+        "lag": 2,
         "stores": [{"store": "A", "head": None, "lag": 2}, {"store": "B", "head": None, "lag": None}],
     }
     assert [(each["head"], each["producer"]) for each in shown["partitions"][1:4]] == [
