@@ -143,12 +143,12 @@ def broker_faults(brokers: Iterable[BrokerView]) -> Iterator[str]:
 async def read_brokers(reader: Reader) -> list[BrokerRegistration]:
     """Return the brokers of a cluster by number, living or not, as they have described themselves last.
 
-    Brokers that have left are not among them, nor descriptions that this version of dafka cannot read. The reader waits
-    without limit for records of `$brokers` that no store sends.
+    Brokers that have left are not among them, nor descriptions that this version of dafka cannot read. The reader has
+    the topic `$brokers` alone, and waits without limit for records that no store sends.
     """
     found = []
     for partition, end in reader.ends().items():
-        if partition.topic != BROKERS_TOPIC or not end:
+        if not end:
             continue
         records = reader.read(partition, end - 1, end)
         async for batch in records:

@@ -8,25 +8,35 @@ import re
 import signal
 import subprocess
 import time
+from contextlib import AsyncExitStack, nullcontext
+from importlib import import_module
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import attrs
 import pytest
 import trio
 from click.testing import CliRunner, Result
 
+from dafka.broker.core.metadata.brokers import BROKERS_TOPIC, BrokerRegistration, encode_broker
 from dafka.cli import main
-from dafka.cli.status import broker_faults
+from dafka.cli.status import ClusterBrokers, broker_faults, read_brokers
 from dafka.cli.status_output import BrokerView, Shown, print_survey, survey_to_json
+from dafka.config import Config
 from dafka.protocol import ClusterSurvey, NodeView, PartitionView
 from dafka.protocol.observer.cluster_survey import HolderView, NodeState, Sighting, TopicView, TowerView
-from dafka.records import Partition, new_address
+from dafka.records import Partition, RecordBatch, new_address
+from dafka.roles import Reader
+from dafka.storage import open_storage
+from dafka.testing import open_cluster
 from tests.cli.harness import DEADLINE_S, Dafka, Running, open_terminal, wait_for
+from tests.cli.programs import take_program
 from tests.http.api.test_brokers import FAST, create
 from tests.http.running import RunningWeb, open_webs
 from tests.waiting import wait_until
 
+status_module: Any = import_module("dafka.cli.status")  # `dafka.cli.status` as an attribute may be the command
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "status.md"
 
 
@@ -297,9 +307,12 @@ def test_a_cluster_without_records_has_no_lag_if_all_stores_say_so(
     assert capsys.readouterr().out.splitlines()[0].endswith(f"; largest lag {largest}")
 
 
-def broker_view(number: int, count: int, *, is_alive: bool = True, is_draining: bool = False) -> BrokerView:
+def broker_view(
+    number: int, count: int, *, address: str = "", is_alive: bool = True, is_draining: bool = False
+) -> BrokerView:
+    address = address or f"B{number}"
     return BrokerView(
-        number=number, address=f"B{number}", is_alive=is_alive, is_draining=is_draining, under_replicated_logs=count
+        number=number, address=address, is_alive=is_alive, is_draining=is_draining, under_replicated_logs=count
     )
 
 
@@ -442,3 +455,126 @@ async def test_topics_are_described_whichever_broker_is_asked() -> None:
         result = await run("topic", "epochs", "orders", *http(webs[2]))
         assert result.stdout.splitlines()[0].split()[:3] == ["flags", "log", "epoch"]
         assert result.stdout.splitlines()[1].split()[:2] == ["first", "latest"]
+
+
+FAULTLESS = ClusterSurvey(5.0, (TowerView("tcp://t:1", True, 0),), (), (), (), ())
+FAULTY = attrs.evolve(FAULTLESS, towers=(TowerView("tcp://t:1", False, 0),))
+
+
+def survey_with_brokers(**states: NodeState) -> ClusterSurvey:
+    nodes = [node_view(address, "store", state) for address, state in states.items()]
+    return ClusterSurvey(5.0, (), tuple(nodes), (TopicView(BROKERS_TOPIC, 1, False),), (), ())
+
+
+async def test_brokers_are_as_they_have_described_themselves_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that has left is not shown, nor one whose description is of a newer version.
+
+    One reader serves all surveys. It listens at a port of its own, since that of the options is the observer's.
+    """
+    opened = Mock(wraps=status_module.open_reader)
+    monkeypatch.setattr(status_module, "open_reader", opened)
+    url = f"sqlite:{tmp_path / 'store.db'}"
+    one, other, left, newer = (new_address() for _ in range(4))
+    first = [encode_broker(BrokerRegistration(address=each)) for each in (one, other, left)]
+    last = {
+        one: encode_broker(BrokerRegistration(address=one, number=7)),
+        other: encode_broker(BrokerRegistration(address=other, number=3, is_draining=True, under_replicated_logs=2)),
+        left: encode_broker(BrokerRegistration(address=left, number=5, has_left=True)),
+        newer: json.dumps({"version": 99}).encode(),
+    }
+    async with open_storage(url) as storage:
+        for address, value in last.items():
+            await storage.append([RecordBatch(Partition(BROKERS_TOPIC, address), 0, [*first, value])])
+        await storage.append([RecordBatch(Partition("orders", one), 0, [first[0]])])
+    async with open_cluster(storage=url) as cluster, AsyncExitStack() as stack:
+        assert cluster.store is not None
+        brokers = ClusterBrokers(cluster.config.with_node(bind=cluster.store.endpoint), stack)
+        assert await brokers.view(attrs.evolve(FAULTLESS, topics=(TopicView("orders", 1, False),))) == []
+        for state in (NodeState.SILENT, NodeState.UP):
+            assert await brokers.view(survey_with_brokers(**{one: NodeState.UP, other: state})) == [
+                broker_view(3, 2, address=other, is_alive=state is NodeState.UP, is_draining=True),
+                broker_view(7, 0, address=one),
+            ]
+        assert opened.call_count == 1
+
+
+async def test_a_broker_that_has_not_described_itself_is_not_read() -> None:
+    reader = Mock(spec=Reader)
+    reader.ends.return_value = {Partition(BROKERS_TOPIC, new_address()): 0}
+    assert await read_brokers(reader) == []
+    reader.read.assert_not_called()
+
+
+async def test_brokers_are_left_out_if_no_store_answers_in_time() -> None:
+    async with (
+        open_cluster(Config().with_node(tower_timeout_ms=100), storage=None) as cluster,
+        AsyncExitStack() as stack,
+    ):
+        assert await ClusterBrokers(cluster.config, stack).view(survey_with_brokers()) == []
+
+
+class Surveys:
+    """An observer that makes some surveys, and no further one."""
+
+    def __init__(self, *surveys: ClusterSurvey) -> None:
+        self._surveys = list(surveys)
+        self.asked: list[tuple[float, float]] = []
+
+    async def wait_settled(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def survey(self, timeout_s: float) -> ClusterSurvey:
+        self.asked.append((trio.current_time(), timeout_s))
+        if not self._surveys:
+            await trio.sleep_forever()
+        return self._surveys.pop(0)
+
+
+@pytest.mark.parametrize("options", [["--json"], []])
+@pytest.mark.parametrize(
+    ("surveys", "max_lag", "status"),
+    [
+        ([], ["--max-lag", "0"], None),
+        ([FAULTY, FAULTLESS], ["--max-lag", "0"], 0),
+        ([FAULTLESS, FAULTY], ["--max-lag", "0"], 1),
+        ([FAULTLESS, FAULTY], [], 0),
+    ],
+)
+async def test_a_survey_is_repeated_until_it_is_interrupted(
+    surveys: list[ClusterSurvey],
+    max_lag: list[str],
+    status: int | None,
+    options: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    autojump_clock: Any,
+) -> None:
+    """The exit status is that of the last survey. Without one, the job was not done."""
+    observer = Surveys(*surveys)
+    monkeypatch.setattr(status_module, "open_observer", lambda *_: nullcontext(observer))
+    monkeypatch.setattr(status_module, "require_tower", lambda *_: nullcontext())
+    taken = take_program("status", "status", "--watch", "5s", "--timeout", "3s", *max_lag, *options)
+    started = trio.current_time()
+    with trio.move_on_after(60):
+        await taken.program()
+    assert taken.interrupted() == status
+    assert observer.asked == [(started + 5 * number, 3.0) for number in range(len(surveys) + 1)]
+    output = capsys.readouterr().out
+    if options:
+        assert [json.loads(line)["towers"][0]["heard"] for line in output.splitlines()] == [
+            survey is FAULTLESS for survey in surveys
+        ]
+    else:
+        assert output.count("0 nodes, ") == len(surveys)
+        assert len(re.findall("tcp://t:1 .*\n\n", output)) == len(surveys)
+
+
+@pytest.mark.parametrize(("survey", "status"), [(FAULTLESS, 0), (FAULTY, 1)])
+async def test_one_survey_is_the_status(survey: ClusterSurvey, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status_module, "open_observer", lambda *_: nullcontext(Surveys(survey)))
+    monkeypatch.setattr(status_module, "require_tower", lambda *_: nullcontext())
+    assert await take_program("status", "status", "--max-lag", "0").program() == status
+    monkeypatch.setattr(status_module, "open_observer", lambda *_: nullcontext(Surveys(survey)))
+    assert await take_program("status", "status").program() == 0
