@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import nullcontext
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from dafka.cli.record_lines import LineFormat
 from dafka.cli.runner import Supervisor, run
 from dafka.config import Config
 from dafka.errors import DafkaError, DiscoveryError, StorageError, StorageSequenceError, UnacknowledgedError
+from tests.cli.programs import take_program
 
 produce: Any = import_module("dafka.cli.produce")
 
@@ -42,12 +44,15 @@ class Producer:
     def statistics(self) -> Counts:
         return Counts(self._published, self._published - self._acknowledged, 100 + self._published)
 
+    def publish(self, lines: int) -> None:
+        self._published += lines
+
     async def wait_settled(self) -> None:
         await trio.lowlevel.checkpoint()
 
     async def send_many(self, lines: Sequence[bytes | None]) -> None:
         await trio.lowlevel.checkpoint()
-        self._published += min(len(lines), self._lines - self._published)
+        self.publish(min(len(lines), self._lines - self._published))
         if self._published == self._lines and self._error is not None:
             raise self._error
         if self._published == self._lines:
@@ -133,3 +138,159 @@ async def test_lines_that_wait_for_room_are_published_once(autojump_clock: Any) 
     lines = [b"%d" % number for number in range(5)]
     await produce._send(producer, lines, Config())
     assert producer.published == lines
+
+
+# A command that a signal stops: what it has published, and whether that was all
+
+
+class StoppedProducer:
+    """A producer that calls a function when it has published, or while it waits for ACKs.
+
+    Without them, the program is cancelled.
+    """
+
+    def __init__(
+        self, stop: Callable[[], None], moment: str, scope: trio.CancelScope, *, is_acknowledged: bool
+    ) -> None:
+        self._stop = {moment: stop}
+        self._scope = scope
+        self._is_acknowledged = is_acknowledged
+        self._published = 0
+
+    def statistics(self) -> Counts:
+        return Counts(self._published, 0 if self._is_acknowledged else self._published, self._published)
+
+    async def send_many(self, lines: Sequence[bytes]) -> None:
+        await trio.lowlevel.checkpoint()
+        self._published += len(lines)
+        self._stop.get("sending", nothing)()
+
+    async def wait_acknowledged(self) -> None:
+        self._stop.get("waiting", nothing)()
+        if not self._is_acknowledged:
+            self._scope.cancel()
+        await trio.lowlevel.checkpoint()
+
+
+def nothing() -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("source", "moment", "is_acknowledged", "status"),
+    [
+        ("file", "never", True, 0),
+        ("file", "sending", True, 1),  # the rest of it was not published
+        ("file", "waiting", True, 0),
+        ("file", "waiting", False, 1),
+        ("file", "opening", True, 1),
+        ("pipe", "sending", True, 0),  # it has no rest
+        ("pipe", "sending", False, 1),
+        ("pipe", "opening", True, 0),
+        ("messages", "waiting", True, 0),
+        ("messages", "waiting", False, 1),
+        ("messages", "opening", True, 1),
+    ],
+)
+async def test_a_job_that_is_stopped_is_done_if_all_of_the_input_is_stored(
+    source: str,
+    moment: str,
+    is_acknowledged: bool,
+    status: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "input"
+    descriptors = []
+    if source == "file":
+        path.write_bytes(b"0\n1\n")
+    elif source == "pipe":
+        os.mkfifo(path)
+        descriptors.append(os.open(path, os.O_RDWR))
+        os.write(descriptors[0], b"0\n1\n")
+    taken = take_program("produce", "produce", "t", *(("0", "1") if source == "messages" else ("--file", str(path))))
+    scope = trio.CancelScope()
+    producer = StoppedProducer(taken.shutdown.begin, moment, scope, is_acknowledged=is_acknowledged)
+
+    @asynccontextmanager
+    async def open_producer(*_: object) -> AsyncIterator[object]:
+        if moment == "opening":
+            taken.shutdown.begin()
+            scope.cancel()
+            await trio.lowlevel.checkpoint()
+        yield producer
+
+    monkeypatch.setattr(produce, "open_producer", open_producer)
+    monkeypatch.setattr(produce, "require_tower", lambda *_: nullcontext())
+    found = None
+    with scope:
+        found = await taken.program()
+    assert (taken.interrupted() if found is None else found) == status
+    assert (found is None) == (moment == "opening" or not is_acknowledged)
+    left = 0 if is_acknowledged else 2
+    sentence = f"Interrupted: 2 published, {left} of them not acknowledged\n"
+    assert capsys.readouterr().err == ("" if moment in ("never", "opening") else sentence)
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+class Bar:
+    """A progress bar that notes what it shows."""
+
+    def __init__(self) -> None:
+        self.totals: list[int | None] = []
+        self.shown: list[tuple[int, str]] = []
+
+    def __enter__(self) -> Bar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shown.append((-1, "closed"))
+
+    def add_task(self, _text: str, *, total: int | None) -> int:
+        self.totals.append(total)
+        return 7
+
+    def update(self, task: int, *, completed: int, description: str, refresh: bool) -> None:
+        assert (task, refresh) == (7, True)
+        self.shown.append((completed, description))
+
+
+@pytest.mark.parametrize("is_file", [True, False])
+async def test_a_terminal_shows_ten_times_a_second_how_much_of_a_file_is_read(
+    is_file: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, autojump_clock: Any
+) -> None:
+    """Nobody knows how much a pipe will have."""
+    bar = Bar()
+    monkeypatch.setattr(produce, "error_is_terminal", lambda: True)
+    monkeypatch.setattr(produce, "make_progress_bar", lambda: bar)
+    (tmp_path / "file").write_bytes(b"0" * 100)
+    os.mkfifo(tmp_path / "pipe")
+    fd = os.open(tmp_path / ("file" if is_file else "pipe"), os.O_RDONLY if is_file else os.O_RDWR)
+    producer = Producer(2000, 500, None)
+    producer.publish(1000)
+    async with produce._show_progress(producer, fd):
+        await trio.sleep(0.05)
+        if is_file:
+            os.read(fd, 60)
+        producer.publish(500)
+        await trio.sleep(0.1)
+        producer.publish(500)
+    os.close(fd)
+    places = (0, 60, 60) if is_file else (0, 0, 0)
+    sentences = ("1,000 published, 500 stored", "1,500 published, 500 stored", "2,000 published, 500 stored")
+    assert bar.totals == [100 if is_file else None]
+    assert bar.shown == [*zip(places, sentences, strict=True), (-1, "closed")]
+
+
+async def test_nothing_is_shown_over_typed_lines_or_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(produce, "make_progress_bar", None)
+    master, terminal = os.openpty()
+    reading, writing = os.pipe()
+    for fd, is_terminal in ((None, True), (terminal, True), (reading, False)):
+        monkeypatch.setattr(produce, "error_is_terminal", lambda is_terminal=is_terminal: is_terminal)
+        async with produce._show_progress(Producer(0, 0, None), fd):
+            await trio.lowlevel.checkpoint()
+    for fd in (master, terminal, reading, writing):
+        os.close(fd)
