@@ -8,10 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from click.testing import CliRunner
 
-from dafka.cli import main
-from dafka.errors import ConfigError, DiscoveryError
 from tests.cli import harness
 from tests.cli.harness import Dafka, open_terminal
 from tests.spark.fixtures import JAVA_OPTIONS
@@ -110,28 +107,6 @@ def test_without_java_the_error_is_one_sentence(tmp_path: Path) -> None:
     assert errors[0].startswith("Error: JAVA_HOME is /none, which has no bin/java, and Spark needs Java 17 or newer")
 
 
-def test_without_pyspark_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    import dafka.spark
-
-    monkeypatch.setattr(dafka.spark, "OLDEST_PYSPARK", (99, 0))
-    result = CliRunner().invoke(main, ["spark", "-"])
-    assert result.exit_code == 2
-    assert result.stderr.startswith("Error: dafka.spark needs pyspark 99.0 or newer, not ")
-    assert result.stderr.endswith(": pip install 'dafka[spark]'\n")
-
-
-def test_mistakes_on_the_command_line() -> None:
-    for arguments, error in (
-        (["--conf", "spark.ui.enabled"], "expected KEY=VALUE, not 'spark.ui.enabled'"),
-        (["--conf", "=x"], "expected KEY=VALUE, not '=x'"),
-        (["/none.py"], "cannot read /none.py: No such file or directory"),
-        (["/"], "cannot read /: Is a directory"),
-    ):
-        result = CliRunner().invoke(main, ["spark", *arguments])
-        assert result.exit_code == 2
-        assert error in result.stderr.splitlines()[-1]
-
-
 @pytest.mark.usefixtures("restored_arguments")
 def test_a_script_gets_names_arguments_and_neighboring_modules(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -181,9 +156,3 @@ def test_errors_of_functions_have_the_traceback_of_python(
     with pytest.raises(SystemExit) as caught:
         run_script(spark, tmp_path / "script.py", "import sys\nsys.exit(7)")
     assert caught.value.code == 7
-
-
-@pytest.mark.parametrize(("error", "status"), [(ConfigError("option x: no"), 2), (DiscoveryError("no tower"), 1)])
-def test_exit_statuses(error: Exception, status: int, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command._report(error, "") == status
-    assert capsys.readouterr().err == f"Error: {error}\n"
