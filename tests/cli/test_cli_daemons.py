@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
+from http.client import HTTPConnection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,11 +22,13 @@ from dafka.cli import daemons, main, runner
 from dafka.cli.daemons import serve_store_with_restarts
 from dafka.cli.runner import Shutdown
 from dafka.config import Config
-from dafka.errors import DiscoveryError, StorageError
+from dafka.errors import AddressInUseError, DiscoveryError, StorageError
 from dafka.protocol import RefusedByPeer, TowerHostUnresolved, TowersHeard, TowersSilent
 from dafka.roles import EventFeed, Store, Tower
 from dafka.testing import open_cluster
 from dafka.transport.keys import KeyPair, write_key_file
+from tests.cli.harness import FREE
+from tests.cli.programs import take_program, tower_options
 from tests.waiting import wait_until
 
 
@@ -136,6 +141,95 @@ async def test_a_store_that_is_restarted_is_announced_without_the_tower(
             await daemons._run_store(config, nursery, supervisor, lambda: announced.append("tower"))
     assert announced == ["tower"]
     assert capsys.readouterr().out.splitlines() == ["store A at tcp://a:3 keeps memory:"] * 2
+
+
+ANYWHERE = ["--sub", FREE, "--pub", FREE]
+TOWER_LINE = "tower takes beacons at tcp://{own} and passes them on at tcp://{own}"
+STORE_LINE = "store {address} at tcp://{own} keeps memory:"
+BROKER_LINES = ["broker {address} at tcp://{own} keeps memory:", "clients of Kafka connect to {own}"]
+WEB_LINE = "HTTP, WebSocket and the console at http://{own}"
+METRICS = ("dafka_beacons", "dafka_retention", "dafka_broker", "dafka_kafka", "dafka_http")
+OF_TOWER, OF_STORE, OF_BROKER, OF_KAFKA, _ = METRICS
+
+
+def ask(port: int, path: str) -> tuple[int, str]:
+    """Return the HTTP status, and the body."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    ("command", "lines", "metrics"),
+    [
+        (["tower", *ANYWHERE], [TOWER_LINE], [OF_TOWER]),
+        (["store", "--storage", "memory:"], [STORE_LINE], [OF_STORE]),
+        (["up", *ANYWHERE, "--storage", "memory:"], [TOWER_LINE, STORE_LINE], [OF_TOWER, OF_STORE]),
+        (["broker", "--kafka", "0", "--storage", "memory:"], BROKER_LINES, [OF_STORE, OF_BROKER, OF_KAFKA]),
+        (
+            ["up", *ANYWHERE, "--kafka", "0", "--http", "0", "--storage", "memory:"],
+            [TOWER_LINE, *BROKER_LINES, WEB_LINE],
+            METRICS,
+        ),
+    ],
+    ids=["tower", "store", "up", "broker", "up as a broker"],
+)
+async def test_a_daemon_says_where_it_serves_and_is_healthy_with_all_its_nodes(
+    command: list[str], lines: list[str], metrics: Sequence[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where the metrics are comes last: what waits for it can use the others."""
+    printed = ""
+
+    def announced() -> bool:
+        nonlocal printed
+        printed += capsys.readouterr().out
+        return "metrics at" in printed
+
+    async with open_cluster(storage=None) as cluster, trio.open_nursery() as nursery:
+        towers = [] if command[0] in {"tower", "up"} else tower_options(cluster.config)
+        nursery.start_soon(take_program("daemons", *command, *towers, "--metrics-listen", "0").program)
+        with trio.fail_after(DEADLINE_S):
+            await wait_until(announced)
+            expected = "\n".join([*lines, "metrics at http://{own}/metrics", ""])
+            pattern = (
+                re.escape(expected).replace(r"\{own\}", r"127\.0\.0\.1:\d+").replace(r"\{address\}", "[0-9A-F]{32}")
+            )
+            assert re.fullmatch(pattern, printed), printed
+            port = int(printed.removesuffix("/metrics\n").rpartition(":")[2])
+            while (await trio.to_thread.run_sync(ask, port, "/readyz"))[0] != 200:  # noqa: ASYNC110 (no event is set)
+                await trio.sleep(0.05)
+            _, page = await trio.to_thread.run_sync(ask, port, "/metrics")
+        assert {each for each in METRICS if f"\n{each}_" in page} == set(metrics)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_tower_whose_port_is_taken_names_the_options() -> None:
+    async with open_cluster(storage=None) as cluster, trio.open_nursery() as nursery:
+        taken = Config().with_tower(sub=cluster.tower.sub_endpoint, pub=FREE)
+        supervisor = runner.Supervisor(taken, "tower")
+        with pytest.raises(AddressInUseError, match="another tower may be running; choose other ports with --sub and"):
+            await daemons._start_tower(taken, nursery, supervisor)
+        assert supervisor.monitor.nodes == []
+
+
+def test_what_a_broker_makes_at_its_start_is_never_searched_for_garbage() -> None:
+    """Later garbage is collected, also after an error of the start."""
+    made: list[object] = []
+
+    def fail() -> None:
+        with daemons._collection_paused():
+            assert not gc.isenabled()
+            made.append([made])
+            raise StorageError("full")
+
+    with pytest.raises(StorageError):
+        fail()
+    assert gc.isenabled()
+    assert not any(each is made for each in gc.get_objects())
 
 
 # Waiting for a tower
