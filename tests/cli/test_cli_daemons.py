@@ -20,7 +20,6 @@ from click.testing import CliRunner
 
 from dafka.cli import daemons, main, runner
 from dafka.cli.daemons import serve_store_with_restarts
-from dafka.cli.runner import Shutdown
 from dafka.config import Config
 from dafka.errors import AddressInUseError, DiscoveryError, StorageError
 from dafka.protocol import RefusedByPeer, TowerHostUnresolved, TowersHeard, TowersSilent
@@ -33,21 +32,12 @@ from tests.waiting import wait_until
 
 
 @pytest.mark.parametrize("command", ["tower", "store", "up"])
-def test_a_daemon_that_is_stopped_is_cancelled_at_once_and_has_done_its_job(
-    command: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: list[tuple[Callable[[], int | None], Shutdown]] = []
-
-    def run(_program: object, *, interrupted: Callable[[], int | None], shutdown: Shutdown) -> None:
-        calls.append((interrupted, shutdown))
-
-    monkeypatch.setattr(daemons, "run", run)
-    assert CliRunner().invoke(main, [command, "--log-level", "error"]).exit_code == 0
-    ((interrupted, shutdown),) = calls
-    assert interrupted() == 0
-    assert shutdown.grace_s == 0
+def test_a_daemon_that_is_stopped_is_cancelled_at_once_and_has_done_its_job(command: str) -> None:
+    taken = take_program("daemons", command)
+    assert taken.interrupted() == 0
+    assert taken.shutdown.grace_s == 0
     config = Config()
-    assert shutdown.limit_s == (config.node.grace_ms + config.node.linger_ms) / 1000 + runner.EXTRA_END_S
+    assert taken.shutdown.limit_s == (config.node.grace_ms + config.node.linger_ms) / 1000 + runner.EXTRA_END_S
 
 
 @attrs.frozen
