@@ -238,10 +238,10 @@ class LedLogs:
         """Assign offsets to records of producer partitions that arrived before this broker led the log."""
         await self._storage.wait_durable()  # some records can be on their way to the storage
         while state.backfill and self._log_table.leads(state):
-            for address, scanned_until in list(state.backfill.items()):
-                partition = Partition(state.topic, address)
+            for address in list(state.backfill):
+                partition, scanned_until = Partition(state.topic, address), state.backfill.get(address)
                 end = self._storage.durable_end(partition)
-                if scanned_until >= end:
+                if scanned_until is None or scanned_until >= end:
                     state.backfill.pop(address, None)
                     continue
                 try:

@@ -165,9 +165,10 @@ class OffsetAssigner:
             if log is None:
                 continue
             plan = self._plan_of(log, plans)
-            if batch.first_sequence > plan.scanned_until.get(address, log.backfill.get(address, batch.first_sequence)):
+            scanned_until = plan.scanned_until.get(address, log.backfill.get(address))
+            if scanned_until is not None and batch.first_sequence > scanned_until:
                 continue  # earlier records come first
-            known = log.index.end_sequence(address) if log.is_replicated else 0
+            known = log.index.end_sequence(address) if log.is_replicated else scanned_until or 0
             known = max(known, self.table.producer_starts.get(batch.partition, 0))
             first, end = RecordSequence(max(first_sequence, known)), first_sequence + count
             if end > first:
